@@ -1,0 +1,1 @@
+"""Runs an inference harness and saves its profiler captures."""

@@ -1,0 +1,1 @@
+"""Draws the warehouse: one function per chart, and the report page."""

@@ -1,0 +1,1 @@
+"""Turns profiler captures into the warehouse's typed Parquet tables."""

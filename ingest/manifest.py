@@ -1,0 +1,145 @@
+"""manifest.json of a capture directory: what the collector ran."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
+
+from ingest.errors import CaptureError
+
+AXES = ("pp", "dp", "ep", "sp", "tp")
+"""Mesh axes, outermost first, in the order in which device ids are laid out by default."""
+
+
+class Mesh(BaseModel):
+    """Logical device mesh: named axes and the devices laid out over them, row-major."""
+
+    model_config = ConfigDict(extra="forbid")
+
+    axes: dict[str, int] = Field(description="axis name to size, outermost first")
+    device_ids: list[int] | None = Field(default=None, description="row-major device ids; 0, 1, 2, ... when absent")
+
+    @model_validator(mode="after")
+    def _check(self) -> Mesh:
+        unknown = [a for a in self.axes if a not in AXES]
+        if unknown:
+            raise ValueError(f"unknown mesh axis {', '.join(unknown)}; known are {', '.join(AXES)}")
+        if any(n < 1 for n in self.axes.values()):
+            raise ValueError("a mesh axis has a size below 1")
+        if self.device_ids is not None and sorted(self.device_ids) != list(range(self.size)):
+            raise ValueError(f"device_ids must be a permutation of 0..{self.size - 1}")
+        return self
+
+    @property
+    def size(self) -> int:
+        """Number of devices."""
+        n = 1
+        for s in self.axes.values():
+            n *= s
+        return n
+
+    def coordinates(self) -> dict[int, dict[str, int]]:
+        """Device id to its coordinate on every axis."""
+        out = {}
+        for position, device in enumerate(self.device_ids or range(self.size)):
+            rest, coordinate = position, {}
+            for axis in reversed(self.axes):
+                rest, coordinate[axis] = divmod(rest, self.axes[axis])
+            out[device] = {axis: coordinate[axis] for axis in self.axes}
+        return out
+
+    def __str__(self) -> str:
+        return ",".join(f"{a}={n}" for a, n in self.axes.items() if n > 1) or "single"
+
+    @classmethod
+    def parse(cls, text: str) -> Mesh:
+        """Read the form 'dp=2,tp=4', outermost axis first.
+
+        Raises:
+            ValueError: not of that form, or an unknown axis.
+        """
+        axes: dict[str, int] = {}
+        for item in text.split(","):
+            name, _, size = item.strip().partition("=")
+            if not size.strip().isdigit():
+                raise ValueError(f"mesh {text!r}: expected axis=size pairs such as dp=2,tp=4, found {item.strip()!r}")
+            if name.strip() in axes:
+                raise ValueError(f"mesh {text!r}: axis {name.strip()} is given twice")
+            axes[name.strip()] = int(size)
+        return cls(axes=axes)
+
+
+class PhaseMark(BaseModel):
+    """One step as the host's clock saw it, measured by the collector."""
+
+    model_config = ConfigDict(extra="forbid")
+
+    name: str = Field(description="prefill or decode")
+    step: int = Field(description="0 for prefill, decode steps from 1")
+    start_ns: int = Field(description="Unix time")
+    end_ns: int = Field(description="Unix time; the step's token is on the host")
+
+
+class ModelFacts(BaseModel):
+    """The model that ran, with the numbers of its configuration."""
+
+    model_config = ConfigDict(extra="allow", protected_namespaces=())
+
+    name: str
+    family: str | None = None
+    hf_url: str | None = None
+    num_layers: int | None = None
+    hidden_size: int | None = None
+    num_heads: int | None = None
+    num_kv_heads: int | None = None
+    head_dim: int | None = None
+    vocab_size: int | None = None
+    num_experts: int | None = None
+    num_params: int | None = None
+    num_params_active: int | None = None
+    num_params_embedding: int | None = None
+
+
+class Manifest(BaseModel):
+    """manifest.json: everything of a run that the profiler does not know.
+
+    Ingest needs none of it; each field only adds facts. Fields that this version does not know are kept.
+    """
+
+    model_config = ConfigDict(extra="allow")
+
+    manifest_version: int = 1
+    name: str = Field(description="short name of the run, for people")
+    model: ModelFacts
+    backend: str = Field(default="torch_xla", description="who ran the model: torch_xla, jax, vllm, ...")
+    dtype: str
+    batch_size: int
+    input_length: int
+    output_length: int = Field(description="generated tokens per sequence, the one from prefill included")
+    mesh: Mesh
+    sequence_parallelism: str | None = None
+    microbatches: int | None = None
+    hosts: list[str] = Field(default_factory=list, description="stems of the capture files, one per host, in order")
+    phases: list[PhaseMark] = Field(default_factory=list)
+    versions: dict[str, str] = Field(default_factory=dict)
+    seed: int | None = None
+    checks: dict[str, Any] = Field(default_factory=dict)
+    git_commit: str | None = None
+
+
+def load_manifest(path: Path) -> Manifest:
+    """Read and validate a manifest.
+
+    Raises:
+        CaptureError: not JSON, or a field is missing or wrong; the message names the field.
+    """
+    try:
+        return Manifest.model_validate(json.loads(path.read_text(encoding="utf-8")))
+    except ValidationError as error:
+        where = "; ".join(f"{'.'.join(str(p) for p in e['loc']) or 'manifest'}: {e['msg']}" for e in error.errors())
+        raise CaptureError(f"{path}: not a valid manifest: {where}") from None
+    except (OSError, ValueError) as error:
+        raise CaptureError(f"{path}: cannot be read as a manifest: {error}") from None

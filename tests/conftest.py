@@ -1,0 +1,19 @@
+"""Fixtures shared by all tests."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parent.parent
+
+
+@pytest.fixture(scope="session")
+def shared_traces() -> Path:
+    """Folder of real captures that lies beside the repository; tests that need it skip where it is absent."""
+    folder = Path(os.environ.get("TRACEWAREHOUSE_TEST_TRACES", ROOT.parent / "shared" / "traces"))
+    if not folder.is_dir():
+        pytest.skip(f"the real captures are not here: no folder {folder.name} beside the repository")
+    return folder

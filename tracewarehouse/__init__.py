@@ -1,0 +1,1 @@
+"""Queries, compares and exports the warehouse of traces."""
