@@ -82,9 +82,11 @@ class EventBatch:
 
 @dataclass(frozen=True)
 class EventMetadata:
-    """What all events of one metadata id share: name, and on TPU the HLO facts as stats."""
+    """What all events of one metadata id share: name, and on TPU the HLO facts as stats.
 
-    metadata_id: int
+    Planes of one trace share the object where the content is the same, so its facts are found once.
+    """
+
     name: str
     display_name: str = ""
     stats: tuple[Stat, ...] = ()
@@ -110,6 +112,8 @@ class Plane:
     stats: tuple[Stat, ...] = ()
     lines: list[Line] = field(default_factory=list)
     event_metadata: list[EventMetadata] = field(default_factory=list)
+    metadata_ids: list[int] = field(default_factory=list)
+    """The ids of `event_metadata`, where the format has ids."""
 
 
 class Trace(Protocol):
