@@ -137,3 +137,66 @@ class Trace(Protocol):
             MalformedError: the bytes are not events.
         """
         ...
+
+
+def concatenate(batches: Sequence[EventBatch]) -> EventBatch:
+    """One batch of all events; stats of one name become one column."""
+    if len(batches) == 1:
+        return batches[0]
+    columns: dict[str, list[StatColumn]] = {}
+    first = 0
+    for batch in batches:
+        for s in batch.stats:
+            columns.setdefault(s.name, []).append(StatColumn(s.name, s.rows + first, s.kinds, s.bits, s.texts))
+        first += len(batch)
+    return EventBatch(
+        np.concatenate([b.metadata for b in batches]) if batches else np.zeros(0, np.int32),
+        np.concatenate([b.start_ps for b in batches]) if batches else np.zeros(0, np.int64),
+        np.concatenate([b.duration_ps for b in batches]) if batches else np.zeros(0, np.int64),
+        [_joined(parts) for parts in columns.values()],
+    )
+
+
+def _joined(parts: list[StatColumn]) -> StatColumn:
+    codes: dict[bytes, int] = {}
+    bits = []
+    for p in parts:
+        values = p.bits
+        if p.texts:
+            to_shared = np.array([codes.setdefault(t, len(codes)) for t in p.texts], np.uint64)
+            is_text = p.kinds >= StatKind.STRING
+            values = values.copy()
+            values[is_text] = to_shared[values[is_text]]
+        bits.append(values)
+    return StatColumn(
+        parts[0].name,
+        np.concatenate([p.rows for p in parts]),
+        np.concatenate([p.kinds for p in parts]),
+        np.concatenate(bits),
+        list(codes),
+    )
+
+
+def integers(column: StatColumn | None, count: int) -> tuple[Int64, npt.NDArray[np.bool_]]:
+    """A stat as int64 per event and whether it is there; text that is an integer counts, as exporters write it."""
+    values, known = np.zeros(count, np.int64), np.zeros(count, bool)
+    if column is None:
+        return values, known
+    is_int = (column.kinds == StatKind.INT64) | (column.kinds == StatKind.UINT64)
+    rows = column.rows[is_int]
+    values[rows], known[rows] = column.bits[is_int].view(np.int64), True
+    for code, text in enumerate(column.texts):
+        if text.isdigit() and len(text) < 19:
+            rows = column.rows[(column.bits == code) & (column.kinds >= StatKind.STRING)]
+            values[rows], known[rows] = int(text), True
+    return values, known
+
+
+def codes(column: StatColumn | None, count: int) -> tuple[Int32, list[str]]:
+    """A text stat as a code per event, -1 where absent, and the distinct texts."""
+    found = np.full(count, -1, np.int32)
+    if column is None:
+        return found, []
+    is_text = column.kinds >= StatKind.STRING
+    found[column.rows[is_text]] = column.bits[is_text].astype(np.int32)
+    return found, [t.decode("utf-8", "replace") for t in column.texts]

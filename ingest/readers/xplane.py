@@ -138,6 +138,26 @@ def read_xplane(path: Path | CaptureFile) -> XPlaneTrace:
     return XPlaneTrace(path if isinstance(path, CaptureFile) else CaptureFile(path))
 
 
+def profile_window(path: Path) -> tuple[int, int] | None:
+    """Start and stop of the profile in Unix nanoseconds; None where the capture does not say or is damaged."""
+    try:
+        file = CaptureFile(path)
+        data = file.open()
+        for number, _, payload, stop in wire.fields(data, 0, file.size):
+            if number != 1:
+                continue
+            for inner, _, name_at, name_stop in wire.fields(data, payload, stop):
+                if inner == 2:
+                    if data[name_at:name_stop] == b"Task Environment":
+                        plane = _read_plane(data, payload, stop, {})
+                        times = {s.name: s.value for s in plane.stats}
+                        return int(times["profile_start_time"]), int(times["profile_stop_time"])
+                    break
+    except (CaptureError, DecodeError, KeyError, ValueError):
+        return None
+    return None
+
+
 def _batch(source: wire.Words, plane: _XPlane, line: Line, block: wire.EventBlock) -> EventBatch:
     start = block.offset_ps + np.int64(line.timestamp_ns * 1000) if line.timestamp_ns else block.offset_ps
     stats = list(_stat_columns(source, plane, block))

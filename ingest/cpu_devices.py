@@ -1,0 +1,196 @@
+"""Virtual CPU devices: which device, execution and step an op event of a thread pool belongs to.
+
+XLA's CPU client runs N virtual devices on a pool of threads, so a line is not a device. The profiler's
+ThreadpoolListener records who scheduled what: inside one `PjRtCpuExecutable::Execute`, the k-th `Record` starts
+device k; every region (`StartRegion` to `StopRegion`) belongs to the device whose record it consumes, and so do
+the records made in it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+import numpy.typing as npt
+
+from ingest.markers import StepMarker
+from ingest.records import EventBatch, Int32, Line, Plane, integers
+
+EXECUTE = "PjRtCpuExecutable::Execute"
+RECORD = "ThreadpoolListener::Record"
+START_REGION = "ThreadpoolListener::StartRegion"
+STOP_REGION = "ThreadpoolListener::StopRegion"
+
+
+@dataclass
+class CpuLine:
+    """One thread's events, and what was found about each; arrays of shape (n,) in file order.
+
+    Attributes:
+        is_op: the event is the execution of an HLO instruction.
+        ordinal: the virtual device on this host, -1 where the event is not an op or its chain is broken.
+        execution: index into `CpuExecutions.executions`, -1 where unknown.
+    """
+
+    line: Line
+    events: EventBatch
+    is_op: npt.NDArray[np.bool_]
+    ordinal: Int32
+    execution: Int32
+
+
+@dataclass(frozen=True)
+class Execution:
+    """One launch of a program on all virtual devices of the host."""
+
+    start_ps: int
+    step: StepMarker | None
+
+
+@dataclass
+class CpuExecutions:
+    """The op events of a host's virtual devices."""
+
+    device_count: int
+    lines: list[CpuLine] = field(default_factory=list)
+    executions: list[Execution] = field(default_factory=list)
+
+
+@dataclass
+class _Region:
+    start_ps: int
+    context: int
+    line: int
+    records: list[int] = field(default_factory=list)
+    owner: tuple[int, int] | None = None
+
+
+@dataclass
+class _Execute:
+    start_ps: int
+    end_ps: int
+    line: int
+    region: int | None
+    records: list[int] = field(default_factory=list)
+
+
+def is_cpu_capture(plane: Plane) -> bool:
+    """Whether the plane holds op events of virtual CPU devices."""
+    return any(m.name == EXECUTE for m in plane.event_metadata)
+
+
+def attribute(
+    plane: Plane, lines: Sequence[tuple[Line, EventBatch]], markers: Sequence[Sequence[StepMarker]]
+) -> CpuExecutions:
+    """Follow the contexts through all threads of a host.
+
+    `markers` are the step markers of each line, in the order of `lines`.
+    """
+    walks = [_Walk(plane, number, events) for number, (_, events) in enumerate(lines)]
+    regions = [r for w in walks for r in w.regions]
+    executes = sorted((e for w in walks for e in w.executes), key=lambda e: e.start_ps)
+    owner = {context: (i, k) for i, e in enumerate(executes) for k, context in enumerate(e.records)}
+    for region in sorted(regions, key=lambda r: r.start_ps):  # a record is older than the region that consumes it
+        region.owner = owner.get(region.context)
+        if region.owner:
+            for context in region.records:
+                owner.setdefault(context, region.owner)
+    steps = _Steps(walks, markers)
+    executions = [Execution(e.start_ps, steps.of(e)) for e in executes]
+    found = CpuExecutions(max((len(e.records) for e in executes), default=0), executions=executions)
+    for walk, (line, events) in zip(walks, lines, strict=True):
+        owners = np.array([r.owner or (-1, -1) for r in walk.regions] + [(-1, -1)], np.int32)
+        of_event = owners[walk.region_of_event]
+        is_op = walk.is_op
+        execution = np.where(is_op, of_event[:, 0], np.int32(-1))
+        found.lines.append(CpuLine(line, events, is_op, np.where(is_op, of_event[:, 1], np.int32(-1)), execution))
+    return found
+
+
+class _Walk:
+    """One thread in time order: its regions, records and executes."""
+
+    def __init__(self, plane: Plane, number: int, events: EventBatch) -> None:
+        self.number = number
+        self.regions: list[_Region] = []
+        self.executes: list[_Execute] = []
+        self.records: dict[int, tuple[int, int, int | None]] = {}  # context -> line, time, region
+        stats = {s.name: s for s in events.stats}
+        n = len(events)
+        self.is_op = np.zeros(n, bool)
+        if "hlo_op" in stats:
+            self.is_op[stats["hlo_op"].rows] = True
+        produced, _ = integers(stats.get("_p"), n)
+        consumed, _ = integers(stats.get("_c"), n)
+        kind_of_row = np.array([_MARKS.get(m.name, 0) for m in plane.event_metadata] + [0], np.int8)
+        kind = kind_of_row[events.metadata]
+        order = np.lexsort((-events.duration_ps, events.start_ps))
+        last_region = np.full(n, -1, np.int64)  # per event in time order: the region in force, from its start on
+        for at in np.flatnonzero(kind[order]).tolist():
+            self._mark(int(kind[order[at]]), at, int(order[at]), events, produced, consumed, last_region)
+        filled = np.maximum.accumulate(np.where(last_region >= 0, np.arange(n), -1))
+        in_force = np.where(filled >= 0, last_region[filled], 0) - 1  # regions are stored from 1; 0 means stopped
+        self.region_of_event = np.empty(n, np.int64)
+        self.region_of_event[order] = np.where(in_force < 0, len(self.regions), in_force)
+
+    def _mark(
+        self,
+        kind: int,
+        at: int,
+        row: int,
+        events: EventBatch,
+        produced: npt.NDArray[np.int64],
+        consumed: npt.NDArray[np.int64],
+        last_region: npt.NDArray[np.int64],
+    ) -> None:
+        start = int(events.start_ps[row])
+        current = len(self.regions) - 1 if self.regions and not self._stopped else None
+        if kind == _MARKS[EXECUTE]:
+            self.executes.append(_Execute(start, start + int(events.duration_ps[row]), self.number, current))
+        elif kind == _MARKS[START_REGION]:
+            self.regions.append(_Region(start, int(consumed[row]), self.number))
+            self._stopped = False
+            last_region[at] = len(self.regions)
+        elif kind == _MARKS[STOP_REGION]:
+            self._stopped = True
+            last_region[at] = 0
+        else:
+            context = int(produced[row])
+            self.records[context] = (self.number, start, current)
+            execute = self.executes[-1] if self.executes else None
+            if execute and execute.start_ps <= start <= execute.end_ps:
+                execute.records.append(context)
+            elif current is not None:
+                self.regions[current].records.append(context)
+
+    _stopped = True
+
+
+_MARKS = {EXECUTE: 1, RECORD: 2, START_REGION: 3, STOP_REGION: 4}
+
+
+class _Steps:
+    """Leads from an execution back to the step marker in whose time it was launched."""
+
+    def __init__(self, walks: Sequence[_Walk], markers: Sequence[Sequence[StepMarker]]) -> None:
+        self._walks = walks
+        self._markers = [sorted(m, key=lambda x: x.start_ps) for m in markers]
+        self._records = {context: place for w in walks for context, place in w.records.items()}
+
+    def of(self, execute: _Execute) -> StepMarker | None:
+        """The marker on the launching thread, or on the thread that scheduled that one, and so on."""
+        place: tuple[int, int, int | None] | None = (execute.line, execute.start_ps, execute.region)
+        seen = 0
+        while place is not None and seen < 64:
+            line, at, region = place
+            for marker in self._containing(line, at):
+                return marker
+            if region is None:
+                return None
+            place = self._records.get(self._walks[line].regions[region].context)
+            seen += 1
+        return None
+
+    def _containing(self, line: int, at: int) -> Iterator[StepMarker]:
+        yield from (m for m in reversed(self._markers[line]) if m.start_ps <= at <= m.end_ps)

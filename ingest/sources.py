@@ -1,0 +1,155 @@
+"""Finds captures: which files under a path belong together as the hosts of one run."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+from ingest.errors import CaptureError
+
+XPLANE_SUFFIXES = (".xplane.pb", ".xplane.pb.gz")
+CHROME_SUFFIXES = (".trace.json", ".trace.json.gz")
+_MIN_OVERLAP = 0.5  # of the shorter profile window, for two files of a folder to be hosts of one run
+
+
+@dataclass(frozen=True)
+class Capture:
+    """The files of one run, and what stands beside them."""
+
+    name: str
+    files: tuple[Path, ...]
+    manifest: Path | None = None
+    card: Path | None = None
+    notes: tuple[str, ...] = ()
+
+
+def stem(path: Path) -> str:
+    """File name without the suffixes of a capture."""
+    for suffix in (*XPLANE_SUFFIXES, *CHROME_SUFFIXES, ".pb.gz", ".json.gz", ".pb", ".json", ".gz"):
+        if path.name.endswith(suffix) and path.name != suffix:
+            return path.name.removesuffix(suffix)
+    return path.name
+
+
+def find_captures(path: Path) -> list[Capture]:
+    """The captures that a path stands for, in order of name.
+
+    A file is one capture. In a folder, every `plugins/profile/<time>` is one capture with a host per file; files
+    that lie loose in one folder are hosts of one run where their profile windows overlap, and runs of their own
+    otherwise. A `.trace.json` beside the `.xplane.pb` of the same host is the profiler's lossy export of it, and
+    is left out.
+
+    Raises:
+        CaptureError: there is no such path, or no capture under it.
+    """
+    if path.is_file():
+        return [_single(path)]
+    if not path.is_dir():
+        raise CaptureError(f"{path}: no such file or folder")
+    folders: dict[Path, list[Path]] = {}
+    for file in _capture_files(path):
+        folders.setdefault(file.parent, []).append(file)
+    if not folders:
+        wanted = ", ".join(f"*{s}" for s in (XPLANE_SUFFIXES[0], CHROME_SUFFIXES[0]))
+        raise CaptureError(f"{path}: no capture in this folder; looked for {wanted}, also gzipped, in all its folders")
+    captures = []
+    for folder, files in sorted(folders.items()):
+        captures += _in_folder(folder, files)
+    return captures
+
+
+def _capture_files(folder: Path) -> Iterator[Path]:
+    for entry in sorted(folder.iterdir()):
+        if entry.name.startswith(".") or (entry.is_symlink() and not entry.exists()):
+            continue
+        if entry.is_dir() and not entry.is_symlink():
+            yield from _capture_files(entry)
+        elif entry.name.endswith((*XPLANE_SUFFIXES, *CHROME_SUFFIXES)) and entry.is_file():
+            yield entry
+
+
+def _single(path: Path) -> Capture:
+    manifest, card = _beside(path.parent)
+    if _without_exports([path, *_siblings(path)]) not in ([path], []):
+        manifest = card = None  # they speak of all the captures there, not of this file alone
+    return Capture(stem(path), (path,), manifest, card)
+
+
+def _siblings(path: Path) -> list[Path]:
+    return [p for p in path.parent.iterdir() if p != path and p.name.endswith((*XPLANE_SUFFIXES, *CHROME_SUFFIXES))]
+
+
+def _in_run_folder(folder: Path) -> bool:
+    return folder.parent.name == "profile" and folder.parent.parent.name == "plugins"
+
+
+def _beside(folder: Path) -> tuple[Path | None, Path | None]:
+    """manifest.json and card.yaml of the capture directory whose run folder this is."""
+    home = folder.parent.parent.parent if _in_run_folder(folder) else folder
+    manifest, card = home / "manifest.json", home / "card.yaml"
+    return (manifest if manifest.is_file() else None), (card if card.is_file() else None)
+
+
+def _without_exports(files: Iterable[Path]) -> list[Path]:
+    """The files without JSON exports of an xplane that is there too."""
+    found = list(files)
+    complete = {stem(f) for f in found if f.name.endswith(XPLANE_SUFFIXES)}
+    return [f for f in found if f.name.endswith(XPLANE_SUFFIXES) or stem(f) not in complete]
+
+
+def _in_folder(folder: Path, files: list[Path]) -> list[Capture]:
+    kept = sorted(_without_exports(files), key=_natural)
+    exports = [f for f in files if f not in kept]
+    manifest, card = _beside(folder)
+    if _in_run_folder(folder):
+        home = folder.parent.parent.parent
+        name = home.name if manifest else f"{home.name}/{folder.name}" if home.name else folder.name
+        return [Capture(name, tuple(kept), manifest, card, _notes(kept, exports))]
+    groups = _overlapping(kept)
+    if len(groups) == 1:
+        return [Capture(_group_name(kept), tuple(kept), manifest, card, _notes(kept, exports))]
+    return [Capture(_group_name(g), tuple(g), notes=_notes(g, exports)) for g in groups]
+
+
+def _notes(files: list[Path], exports: list[Path]) -> tuple[str, ...]:
+    stems = {stem(f) for f in files}
+    return tuple(f"{e.name} is an export of the xplane beside it: left out" for e in exports if stem(e) in stems)
+
+
+def _group_name(files: list[Path]) -> str:
+    if len(files) == 1:
+        return stem(files[0])
+    stems = [stem(f) for f in files]
+    shared = 0
+    while shared < min(map(len, stems)) and len({s[shared] for s in stems}) == 1:
+        shared += 1
+    name = re.sub(r"[-_.]?(host|worker|w|process|p)?[-_.]?$", "", stems[0][:shared])
+    return name or stems[0]
+
+
+def _overlapping(files: list[Path]) -> list[list[Path]]:
+    """Groups of files whose profile windows overlap; a file without a window stands alone."""
+    from ingest.readers.xplane import profile_window
+
+    groups: list[tuple[list[Path], tuple[int, int] | None]] = []
+    for file in files:
+        window = profile_window(file) if file.name.endswith(XPLANE_SUFFIXES) else None
+        for group, other in groups:
+            if window and other and _overlap(window, other) >= _MIN_OVERLAP:
+                group.append(file)
+                break
+        else:
+            groups.append(([file], window))
+    return [g for g, _ in groups]
+
+
+def _overlap(a: tuple[int, int], b: tuple[int, int]) -> float:
+    shorter = min(a[1] - a[0], b[1] - b[0])
+    return (min(a[1], b[1]) - max(a[0], b[0])) / shorter if shorter > 0 else 0.0
+
+
+def _natural(path: Path) -> list[tuple[int, int, str]]:
+    """Sort key that puts host2 before host10."""
+    return [(1, int(p), "") if p.isdigit() else (0, 0, p) for p in re.split(r"(\d+)", path.name) if p]
