@@ -1,0 +1,1 @@
+"""Facts of HLO instructions, found once per instruction, from HLO text or an embedded HLO proto."""

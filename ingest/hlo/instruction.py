@@ -1,0 +1,66 @@
+"""One HLO instruction with the facts that the warehouse needs, whether read from text or from a proto."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+from ingest.hlo.replica_groups import Groups, Pairs
+from ingest.hlo.shapes import Shape
+
+AsyncRole = Literal["start", "update", "done"]
+OpNameSource = Literal["own", "fusion", "operand"]
+
+
+@dataclass(frozen=True)
+class Instruction:
+    """One HLO instruction. None means that the source does not say.
+
+    Attributes:
+        name: name without '%', unique in its module.
+        opcode: HLO opcode such as 'dot' or 'all-reduce-start'.
+        shape: shape of the result.
+        operand_names: operands in order, without '%'; '' for an operand without a name.
+        operand_shapes: their shapes, as many as names; None where the text gives only a name.
+        channel_id: channel of a collective.
+        replica_groups: expanded; () for '{}', which means all devices in one group.
+        source_target_pairs: of a collective-permute, or of a send or recv made from one.
+        use_global_device_ids: groups count devices over replicas and partitions.
+        is_host_transfer: a send or recv to the host, not to a device.
+        op_name: the framework's name path.
+        op_name_source: where op_name comes from: the instruction's own metadata, the instructions fused in it, or
+            its operands.
+        op_type: the framework's operation type.
+        source_file: file of the framework's source line.
+        source_line: its line, from 1.
+        fusion_kind: 'kLoop', 'kOutput', ... of a fusion.
+        called: names of called computations, without '%'.
+        custom_call_target: target of a custom-call.
+        async_opcode: what an async-start, -update or -done runs.
+        inner: collectives in the computation of a fusion or an async op, in order; only a proto can tell.
+        text: the HLO text, if it was read from text.
+        is_truncated: the text breaks off, so that operands or attributes are missing.
+    """
+
+    name: str
+    opcode: str
+    shape: Shape
+    operand_names: tuple[str, ...] = ()
+    operand_shapes: tuple[Shape | None, ...] = ()
+    channel_id: int | None = None
+    replica_groups: Groups | None = None
+    source_target_pairs: Pairs | None = None
+    use_global_device_ids: bool = False
+    is_host_transfer: bool = False
+    op_name: str | None = None
+    op_name_source: OpNameSource | None = None
+    op_type: str | None = None
+    source_file: str | None = None
+    source_line: int | None = None
+    fusion_kind: str | None = None
+    called: tuple[str, ...] = ()
+    custom_call_target: str | None = None
+    async_opcode: str | None = None
+    inner: tuple[Instruction, ...] = ()
+    text: str | None = None
+    is_truncated: bool = False

@@ -1,0 +1,99 @@
+"""Layer and part of a model from an op_name, the name path that a framework gives to an operation.
+
+Paths come as 'layer1.7/mlp.9/aten__mul' (torch_xla scopes; '.7' counts uses), 'decoder/layers_12/self_attention/...'
+(JAX, MaxText), 'transformer/h_3/attn', 'model.layers.5.self_attn.qkv_proj' (torch modules, vLLM), or wrapped as
+'jit(step)/transpose(jvp(layers_3))/...'. A fused op's paths are joined by ';'.
+
+Layer: the first of these in the path, as the outermost one is the transformer layer:
+- layer, layers, block, blocks with a number right behind or after one of . _ / [ : layer1, layers_12, layers/5,
+  decoder.layer.7, blocks.3, DecoderLayer_2; a word before it may be joined with _ (decoder_layer_3);
+- h with a number after . _ or / : h_3, h.3.
+Not 'local_layer1': under pipeline parallelism it counts within a stage, so the layer differs between devices.
+
+Part: path components are read from the left, and the first that says a part decides; but moe within mlp is moe, since
+models keep their experts under 'mlp'. One component says, in this order of its words:
+- lm_head: lm_head, logits, unembed, output head;
+- norm: norm, layernorm, rms_norm, ln_1, ln_f ('post_attention_layernorm' is a norm, not attention);
+- moe: moe, expert(s), router, routing, or just 'gate' ('gate_proj' is mlp);
+- attn: attn, attention, mha, mla, qkv, rotary, rope; q_proj, k_proj, v_proj, o_proj, qkv_proj, out_proj;
+- mlp: mlp, ffn, ffw, feed_forward; gate_proj, up_proj, down_proj, gate_up_proj, fc1, fc2;
+- embed: embed, embedding(s), embedder, wte, wpe.
+What no rule names is None: 'RowParallelLinear' is in attention and in the mlp.
+"""
+
+from __future__ import annotations
+
+import re
+from functools import lru_cache
+
+PARTS = ("attn", "mlp", "moe", "embed", "lm_head", "norm")
+
+_LAYER = re.compile(
+    r"(?:(?<![a-z0-9_])|(?<![a-z0-9_])(?!local_)[a-z]{1,40}_)(?:(?:decoder|encoder|transformer)?(?:layer|block)s?[._/\[]?|h[._/])(\d{1,5})(?![a-z0-9])"
+)
+_COMPONENT = re.compile(r"[^/.()\[\]:\s]+")
+_CAMEL = re.compile(r"(?<=[a-z0-9])(?=[A-Z])|(?<=[A-Z])(?=[A-Z][a-z])")
+_WORD = re.compile(r"[a-z]+")
+
+_LM_HEAD = frozenset({"logits", "unembed", "unembedding", "lmhead"})
+_NORM = frozenset({"ln", "lnf"})
+_MOE = frozenset({"moe", "expert", "experts", "router", "routing", "moegate"})
+_ATTN = frozenset({"attn", "attention", "mha", "mqa", "gqa", "mla", "qkv", "rotary", "rope", "sdpa"})
+_ATTN_NAMES = frozenset({"q_proj", "k_proj", "v_proj", "o_proj", "qkv_proj", "out_proj"})
+_MLP = frozenset({"mlp", "ffn", "ffw", "feedforward"})
+_MLP_NAMES = frozenset({"gate_proj", "up_proj", "down_proj", "gate_up_proj", "fc1", "fc2"})
+_EMBED = frozenset({"embed", "embedding", "embeddings", "embedder", "wte", "wpe"})
+_MAX_CHARACTERS = 4096
+
+
+@lru_cache(maxsize=1 << 16)
+def layer_and_part(op_name: str | None) -> tuple[int | None, str | None]:
+    """The transformer layer and the part of the model (one of PARTS) that an op_name names; None where it does not.
+
+    Of a fused op's several paths the first with a layer decides the layer, the first with a part the part.
+    """
+    if not op_name:
+        return None, None
+    layer: int | None = None
+    part: str | None = None
+    for path in op_name[:_MAX_CHARACTERS].split(";"):
+        layer = _layer(path) if layer is None else layer
+        part = part or _part(path)
+        if layer is not None and part:
+            break
+    return layer, part
+
+
+def _layer(path: str) -> int | None:
+    match = _LAYER.search(_CAMEL.sub("_", path).lower())
+    return int(match[1]) if match else None
+
+
+def _part(path: str) -> str | None:
+    found: str | None = None
+    for component in _COMPONENT.findall(path):
+        part = _component_part(component)
+        if part and (found is None or (found == "mlp" and part == "moe")):
+            found = part
+            if found != "mlp":
+                break
+    return found
+
+
+def _component_part(component: str) -> str | None:
+    name = _CAMEL.sub("_", component).lower().strip("_")
+    words = _WORD.findall(name)
+    distinct = set(words)
+    if distinct & _LM_HEAD or ("head" in distinct and distinct & {"lm", "output"}):
+        return "lm_head"
+    if distinct & _NORM or any(word.endswith("norm") for word in words):
+        return "norm"
+    if distinct & _MOE or name == "gate" or any(word.endswith("moe") for word in words):
+        return "moe"
+    if distinct & _ATTN or name in _ATTN_NAMES or any(word.endswith(("attn", "attention")) for word in words):
+        return "attn"
+    if distinct & _MLP or name in _MLP_NAMES or ("feed" in distinct and "forward" in distinct):
+        return "mlp"
+    if distinct & _EMBED:
+        return "embed"
+    return None

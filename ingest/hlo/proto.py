@@ -1,0 +1,412 @@
+"""HLO modules from the `Hlo Proto` that profilers embed in captures.
+
+The message classes are built from descriptors at import, with the field numbers of hlo.proto and xla_data.proto, so
+that no generated code ties the package to one protobuf version. Only fields that are read are declared; the parser
+steps over the others. Strings are declared as bytes, because a profiler's strings need not be valid UTF-8.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from google.protobuf import descriptor_pb2, descriptor_pool, message, message_factory
+
+from ingest.errors import MalformedError
+from ingest.hlo.instruction import Instruction, OpNameSource
+from ingest.hlo.replica_groups import (
+    Groups,
+    Pairs,
+    explicit_groups,
+    explicit_pairs,
+    iota_groups,
+    mesh_groups,
+    parse_pairs,
+)
+from ingest.hlo.shapes import (
+    BUFFER_TYPE,
+    MAX_DEPTH,
+    PRIMITIVE_TYPES,
+    TUPLE_TYPE,
+    Shape,
+    array_shape,
+    tuple_shape,
+)
+
+_PACKAGE = "tracewarehouse.hlo"
+_SCALARS = {"bytes": 12, "int64": 3, "int32": 5, "bool": 8}
+
+# Message: fields as (number, name, type, repeated).
+_MESSAGES: dict[str, tuple[tuple[int, str, str, bool], ...]] = {
+    "HloProto": ((1, "hlo_module", "HloModule", False),),
+    "HloModule": (
+        (1, "name", "bytes", False),
+        (3, "computations", "HloComputation", True),
+        (5, "id", "int64", False),
+        (15, "device_assignment", "DeviceAssignment", False),
+        (17, "stack_frame_index", "StackFrameIndex", False),
+    ),
+    "HloComputation": (
+        (1, "name", "bytes", False),
+        (2, "instructions", "HloInstruction", True),
+        (5, "id", "int64", False),
+        (6, "root_id", "int64", False),
+    ),
+    "HloInstruction": (
+        (1, "name", "bytes", False),
+        (2, "opcode", "bytes", False),
+        (3, "shape", "Shape", False),
+        (7, "metadata", "OpMetadata", False),
+        (11, "fusion_kind", "bytes", False),
+        (26, "channel_id", "int64", False),
+        (28, "custom_call_target", "bytes", False),
+        (35, "id", "int64", False),
+        (36, "operand_ids", "int64", True),
+        (38, "called_computation_ids", "int64", True),
+        (47, "is_host_transfer", "bool", False),
+        (49, "replica_groups", "ReplicaGroup", True),
+        (52, "source_target_pairs", "SourceTarget", True),
+        (68, "frontend_attributes", "FrontendAttributes", False),
+        (71, "use_global_device_ids", "bool", False),
+        (87, "collective_device_list", "CollectiveDeviceList", False),
+        (92, "iota_collective_device_list", "IotaReplicaGroupList", False),
+        (93, "mesh_axes_replica_group_list", "MeshAxesReplicaGroupList", False),
+    ),
+    "Shape": (
+        (2, "element_type", "int32", False),
+        (3, "dimensions", "int64", True),
+        (4, "tuple_shapes", "Shape", True),
+        (6, "is_dynamic_dimension", "bool", True),
+    ),
+    "OpMetadata": (
+        (1, "op_type", "bytes", False),
+        (2, "op_name", "bytes", False),
+        (3, "source_file", "bytes", False),
+        (4, "source_line", "int32", False),
+        (15, "stack_frame_id", "int32", False),
+    ),
+    "ReplicaGroup": ((1, "replica_ids", "int64", True),),
+    "SourceTarget": ((1, "source", "int64", False), (2, "target", "int64", False)),
+    "CollectiveDeviceList": (
+        (1, "replica_groups", "ReplicaGroup", True),
+        (2, "iota_replica_group_list", "IotaReplicaGroupList", False),
+    ),
+    "IotaReplicaGroupList": (
+        (1, "num_replica_groups", "int64", False),
+        (2, "num_devices_per_group", "int64", False),
+        (3, "iota_reshape_dims", "int64", True),
+        (4, "iota_transpose_perm", "int32", True),
+    ),
+    "MeshAxesReplicaGroupList": ((1, "mesh", "Mesh", False), (2, "axes", "AxisRef", True)),
+    "Mesh": ((1, "axes", "MeshAxis", True), (2, "device_ids", "int64", True)),
+    "MeshAxis": ((1, "name", "bytes", False), (2, "size", "int64", False)),
+    "AxisRef": ((1, "mesh_axis_index", "int64", False), (2, "sub_axis_info", "SubAxis", False)),
+    "SubAxis": ((1, "pre_size", "int64", False), (2, "size", "int64", False)),
+    "FrontendAttributes": ((1, "map", "FrontendAttribute", True),),
+    "FrontendAttribute": ((1, "key", "bytes", False), (2, "value", "bytes", False)),
+    "DeviceAssignment": ((3, "computation_devices", "ComputationDevice", True),),
+    "ComputationDevice": ((1, "replica_device_ids", "int64", True),),
+    "StackFrameIndex": (
+        (1, "file_names", "bytes", True),
+        (3, "file_locations", "FileLocation", True),
+        (4, "stack_frames", "StackFrame", True),
+    ),
+    "FileLocation": ((1, "file_name_id", "int32", False), (3, "line", "int32", False)),
+    "StackFrame": ((1, "file_location_id", "int32", False),),
+}
+
+
+def _message_classes() -> dict[str, Any]:
+    file = descriptor_pb2.FileDescriptorProto(name="tracewarehouse/hlo.proto", package=_PACKAGE, syntax="proto3")
+    for name, fields in _MESSAGES.items():
+        descriptor = file.message_type.add(name=name)
+        for number, field_name, kind, is_repeated in fields:
+            field = descriptor.field.add(name=field_name, number=number, label=3 if is_repeated else 1)
+            field.type = _SCALARS.get(kind, 11)
+            if kind not in _SCALARS:
+                field.type_name = f".{_PACKAGE}.{kind}"
+    pool = descriptor_pool.DescriptorPool()
+    pool.Add(file)
+    return {
+        name: message_factory.GetMessageClass(pool.FindMessageTypeByName(f"{_PACKAGE}.{name}")) for name in _MESSAGES
+    }
+
+
+CLASSES = _message_classes()
+"""The protobuf message classes by short name."""
+
+_COLLECTIVES = frozenset(
+    {
+        "all-gather",
+        "all-gather-start",
+        "all-reduce",
+        "all-reduce-start",
+        "all-to-all",
+        "collective-broadcast",
+        "collective-permute",
+        "collective-permute-start",
+        "ragged-all-to-all",
+        "recv",
+        "reduce-scatter",
+        "send",
+    }
+)
+# Values without an operation of their own: their op_name says nothing about the op that uses them.
+_PASSIVE = frozenset({"parameter", "constant", "iota", "partition-id", "replica-id"})
+_CARRIES_INNER = frozenset({"fusion", "async-start", "async-update", "async-done"})
+_UNBOUNDED = -(1 << 63)
+_MAX_HOPS = 16
+
+
+@dataclass(frozen=True)
+class Module:
+    """A compiled program.
+
+    Attributes:
+        name: module name, such as 'jit_step_fun'.
+        module_id: the module's own id; on CPU the profiler's program_id, on TPU another number.
+        instructions: all instructions of all computations by name. An entry is made when it is first asked for,
+            because a capture runs few of a large module's instructions; asking may raise MalformedError.
+        device_assignment: global device ids as [partition][replica]; empty where the module does not say. A logical
+            id in replica groups counts partitions within replicas (or replicas alone, by the collective's mode).
+    """
+
+    name: str
+    module_id: int
+    instructions: Mapping[str, Instruction]
+    device_assignment: tuple[tuple[int, ...], ...] = ()
+
+
+def read_module(data: bytes) -> Module:
+    """The module of a serialized HloProto.
+
+    Raises:
+        MalformedError: the bytes are no HloProto with a module, or a collective in it names impossible devices.
+    """
+    proto = CLASSES["HloProto"]()
+    try:
+        proto.ParseFromString(data)
+    except message.DecodeError as error:
+        raise MalformedError(f"the embedded Hlo Proto of {len(data)} bytes is damaged: {error}") from error
+    module = proto.hlo_module
+    if not module.computations:
+        raise MalformedError(f"the embedded Hlo Proto of {len(data)} bytes holds no HLO module")
+    return Module(
+        name=_text(module.name),
+        module_id=module.id,
+        instructions=_Instructions(module),
+        device_assignment=tuple(tuple(row.replica_device_ids) for row in module.device_assignment.computation_devices),
+    )
+
+
+class _Instructions(Mapping[str, Instruction]):
+    """Instructions by name, each made once, when it is first asked for; collectives at once, so that faults show."""
+
+    def __init__(self, module: Any) -> None:
+        self._frames = module.stack_frame_index
+        self._protos: dict[str, Any] = {}
+        self._by_id: dict[int, Any] = {}
+        self._computations: dict[int, Any] = {}
+        self._made: dict[str, Instruction] = {}
+        self._op_names: dict[int, tuple[str | None, OpNameSource | None]] = {}
+        collectives = []
+        for computation in module.computations:
+            self._computations[computation.id] = computation
+            for proto in computation.instructions:
+                name = _text(proto.name)
+                self._protos[name] = proto
+                self._by_id[proto.id] = proto
+                if _text(proto.opcode) in _COLLECTIVES:
+                    collectives.append(name)
+        for name in collectives:
+            self[name]
+
+    def __getitem__(self, name: str) -> Instruction:
+        made = self._made.get(name)
+        if made is None:
+            made = self._made[name] = self._make(name, self._protos[name])
+        return made
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._protos)
+
+    def __len__(self) -> int:
+        return len(self._protos)
+
+    def __contains__(self, name: object) -> bool:
+        return name in self._protos
+
+    def _make(self, name: str, proto: Any) -> Instruction:
+        opcode = _text(proto.opcode)
+        operands = [self._by_id.get(operand) for operand in proto.operand_ids]
+        called = [self._computations[called] for called in proto.called_computation_ids if called in self._computations]
+        inner = tuple(self._inner(called)) if opcode in _CARRIES_INNER else ()
+        op_name, op_name_source = self._op_name(proto)
+        source_file, source_line = self._source(proto.metadata)
+        return Instruction(
+            name=name,
+            opcode=opcode,
+            shape=_shape(proto.shape),
+            operand_names=tuple(_text(operand.name) if operand else "" for operand in operands),
+            operand_shapes=tuple(_shape(operand.shape) if operand else None for operand in operands),
+            channel_id=proto.channel_id if proto.channel_id > 0 else None,
+            replica_groups=_groups(proto, opcode),
+            source_target_pairs=_pairs(proto, opcode),
+            use_global_device_ids=proto.use_global_device_ids,
+            is_host_transfer=proto.is_host_transfer,
+            op_name=op_name,
+            op_name_source=op_name_source,
+            op_type=_text(proto.metadata.op_type) or None,
+            source_file=source_file,
+            source_line=source_line,
+            fusion_kind=_text(proto.fusion_kind) or None,
+            called=tuple(_text(computation.name) for computation in called),
+            custom_call_target=_text(proto.custom_call_target) or None,
+            async_opcode=self._async_opcode(called) if opcode.startswith("async-") else None,
+            inner=inner,
+        )
+
+    def _inner(self, computations: list[Any]) -> Iterator[Instruction]:
+        """Collectives in the computations of a fusion or async op, and of the fusions and calls in those."""
+        pending = list(reversed(computations))
+        seen: set[int] = set()
+        while pending:
+            computation = pending.pop()
+            if computation.id in seen:
+                continue
+            seen.add(computation.id)
+            for proto in computation.instructions:
+                if _text(proto.opcode) in _COLLECTIVES:
+                    yield self[_text(proto.name)]
+                pending += [
+                    self._computations[called]
+                    for called in proto.called_computation_ids
+                    if called in self._computations and _text(proto.opcode) in ("fusion", "call")
+                ]
+
+    def _async_opcode(self, called: list[Any]) -> str | None:
+        for computation in called:
+            root = self._root(computation)
+            if root is not None:
+                return _text(root.opcode)
+        return None
+
+    def _root(self, computation: Any) -> Any | None:
+        root = self._by_id.get(computation.root_id)
+        if root is not None:
+            return root
+        return computation.instructions[-1] if computation.instructions else None
+
+    def _source(self, metadata: Any) -> tuple[str | None, int | None]:
+        """Source file and line; newer compilers leave them out and number a frame of the module's stack index."""
+        if metadata.source_file:
+            return _text(metadata.source_file), metadata.source_line or None
+        frame = _one_based(self._frames.stack_frames, metadata.stack_frame_id)
+        location = _one_based(self._frames.file_locations, frame.file_location_id) if frame is not None else None
+        file = _one_based(self._frames.file_names, location.file_name_id) if location is not None else None
+        if location is None or file is None:
+            return None, None
+        return _text(file) or None, location.line or None
+
+    def _op_name(self, proto: Any, hops: int = 0) -> tuple[str | None, OpNameSource | None]:
+        """The instruction's own op_name, else one from the instructions fused in it, else from its operands.
+
+        Of a fusion the root's, or of the instruction nearest before it that has one. Of operands the one that all
+        of them share which are operations (parameters and constants say nothing of the op that uses them, so they
+        count only where there is nothing else).
+        """
+        if proto.metadata.op_name:
+            return _text(proto.metadata.op_name), "own"
+        known = self._op_names.get(proto.id)
+        if known is not None:
+            return known
+        found: tuple[str | None, OpNameSource | None] = (None, None)
+        opcode = _text(proto.opcode)
+        if opcode in _CARRIES_INNER or opcode == "call":
+            fused = self._fused_op_name(proto)
+            found = (fused, "fusion") if fused else found
+        if found[0] is None and opcode not in _PASSIVE and hops < _MAX_HOPS:
+            operands = [self._by_id[operand] for operand in proto.operand_ids if operand in self._by_id]
+            active = [operand for operand in operands if _text(operand.opcode) not in _PASSIVE]
+            names = {self._op_name(operand, hops + 1)[0] for operand in active or operands}
+            if len(names) == 1 and (name := names.pop()):
+                found = (name, "operand")
+        if hops == 0:
+            # What a bounded walk found from afar may be less than what it finds from here: keep only this one.
+            self._op_names[proto.id] = found
+        return found
+
+    def _fused_op_name(self, proto: Any) -> str | None:
+        for called in proto.called_computation_ids:
+            computation = self._computations.get(called)
+            if computation is None:
+                continue
+            root = self._root(computation)
+            if root is not None and root.metadata.op_name and _text(root.opcode) not in _PASSIVE:
+                return _text(root.metadata.op_name)
+            for inner in reversed(computation.instructions):
+                if inner.metadata.op_name and _text(inner.opcode) not in _PASSIVE:
+                    return _text(inner.metadata.op_name)
+        return None
+
+
+def _text(value: bytes) -> str:
+    return value.decode("utf-8", "replace")
+
+
+def _one_based(entries: Any, number: int) -> Any | None:
+    return entries[number - 1] if 0 < number <= len(entries) else None
+
+
+def _shape(proto: Any, depth: int = 0) -> Shape:
+    if depth > MAX_DEPTH:
+        raise MalformedError(f"Hlo Proto: tuples nest deeper than {MAX_DEPTH}")
+    if proto.element_type == TUPLE_TYPE:
+        return tuple_shape(tuple(_shape(element, depth + 1) for element in proto.tuple_shapes))
+    if proto.element_type == BUFFER_TYPE and len(proto.tuple_shapes) == 1:
+        return _shape(proto.tuple_shapes[0], depth + 1)
+    element = PRIMITIVE_TYPES.get(proto.element_type, f"type{proto.element_type}")
+    dimensions = tuple(None if size == _UNBOUNDED else size for size in proto.dimensions)
+    dynamic = tuple(proto.is_dynamic_dimension)
+    return array_shape(element, dimensions, dynamic if len(dynamic) == len(dimensions) else ())
+
+
+def _groups(proto: Any, opcode: str) -> Groups | None:
+    """Replica groups from whichever of the five places holds them; () for none on a collective."""
+    if proto.HasField("mesh_axes_replica_group_list"):
+        groups = proto.mesh_axes_replica_group_list
+        return mesh_groups(
+            [axis.size for axis in groups.mesh.axes],
+            [(axis.mesh_axis_index, axis.sub_axis_info.pre_size or 1, axis.sub_axis_info.size) for axis in groups.axes],
+            list(groups.mesh.device_ids),
+        )
+    if proto.HasField("iota_collective_device_list"):
+        return _iota(proto.iota_collective_device_list)
+    if proto.collective_device_list.HasField("iota_replica_group_list"):
+        return _iota(proto.collective_device_list.iota_replica_group_list)
+    groups = proto.collective_device_list.replica_groups or proto.replica_groups
+    if groups:
+        return explicit_groups(group.replica_ids for group in groups)
+    return () if opcode in _COLLECTIVES and opcode.removesuffix("-start") not in _PAIRWISE else None
+
+
+_PAIRWISE = frozenset({"collective-permute", "send", "recv"})
+
+
+def _iota(proto: Any) -> Groups:
+    return iota_groups(
+        (proto.num_replica_groups, proto.num_devices_per_group),
+        list(proto.iota_reshape_dims),
+        list(proto.iota_transpose_perm),
+    )
+
+
+def _pairs(proto: Any, opcode: str) -> Pairs | None:
+    if proto.source_target_pairs:
+        return explicit_pairs((pair.source, pair.target) for pair in proto.source_target_pairs)
+    if opcode in ("send", "recv"):
+        for attribute in proto.frontend_attributes.map:
+            if attribute.key == b"_xla_send_recv_source_target_pairs":
+                return parse_pairs(_text(attribute.value))
+    return () if opcode in ("collective-permute", "collective-permute-start") else None

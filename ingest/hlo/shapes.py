@@ -1,0 +1,290 @@
+"""Shapes of HLO values: element types, dimensions and sizes, from HLO text."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import cached_property
+from math import prod
+
+from ingest.errors import MalformedError
+
+ELEMENT_BITS: dict[str, int] = {
+    "pred": 8,
+    "s1": 1,
+    "u1": 1,
+    "s2": 2,
+    "u2": 2,
+    "s4": 4,
+    "u4": 4,
+    "s8": 8,
+    "u8": 8,
+    "s16": 16,
+    "u16": 16,
+    "s32": 32,
+    "u32": 32,
+    "s64": 64,
+    "u64": 64,
+    "f4e2m1fn": 4,
+    "f8e3m4": 8,
+    "f8e4m3": 8,
+    "f8e4m3b11fnuz": 8,
+    "f8e4m3fn": 8,
+    "f8e4m3fnuz": 8,
+    "f8e5m2": 8,
+    "f8e5m2fnuz": 8,
+    "f8e8m0fnu": 8,
+    "f16": 16,
+    "bf16": 16,
+    "f32": 32,
+    "f64": 64,
+    "c64": 64,
+    "c128": 128,
+    "token": 0,
+    "opaque": 0,
+}
+"""Bits of one element of every XLA primitive type; tokens and opaque values carry no data."""
+
+PRIMITIVE_TYPES: dict[int, str] = {
+    1: "pred",
+    2: "s8",
+    3: "s16",
+    4: "s32",
+    5: "s64",
+    6: "u8",
+    7: "u16",
+    8: "u32",
+    9: "u64",
+    10: "f16",
+    11: "f32",
+    12: "f64",
+    14: "opaque",
+    15: "c64",
+    16: "bf16",
+    17: "token",
+    18: "c128",
+    19: "f8e5m2",
+    20: "f8e4m3fn",
+    21: "s4",
+    22: "u4",
+    23: "f8e4m3b11fnuz",
+    24: "f8e5m2fnuz",
+    25: "f8e4m3fnuz",
+    26: "s2",
+    27: "u2",
+    28: "f8e4m3",
+    29: "f8e3m4",
+    30: "s1",
+    31: "u1",
+    32: "f4e2m1fn",
+    33: "f8e8m0fnu",
+}
+"""Names by number of the enum `PrimitiveType` in xla_data.proto."""
+
+TUPLE_TYPE = 13
+BUFFER_TYPE = 34
+
+MAX_BYTES = 1 << 60
+"""Larger shapes are no real values but damaged text; the bound keeps every derived byte count in 64 bits."""
+
+MAX_DEPTH = 64
+"""Deepest nesting of tuples that is read."""
+
+_ARRAY = re.compile(r"([a-z][a-z0-9]{0,31})\[([0-9,<=? ]*)\]")
+_DIMENSION = re.compile(r"(<=)?(\d{1,19})|(\?)")
+_SKIP = re.compile(r"(?:\s+|/\*[^*]*+\*/)*+")
+_BRACE = re.compile(r"[{}]")
+
+
+@dataclass(frozen=True)
+class Shape:
+    """The type of an HLO value: an array, or a tuple of shapes. Layouts are not part of it.
+
+    Attributes:
+        element: element type of an array such as 'bf16'; 'tuple' for a tuple.
+        dimensions: sizes of an array's dimensions, upper bounds of dynamic ones; None where unbounded.
+        dynamic: which dimensions are dynamic; empty if none is.
+        elements: element shapes of a tuple.
+    """
+
+    element: str
+    dimensions: tuple[int | None, ...] = ()
+    dynamic: tuple[bool, ...] = ()
+    elements: tuple[Shape, ...] = ()
+
+    @property
+    def is_tuple(self) -> bool:
+        """True for a tuple, an empty one included."""
+        return self.element == "tuple"
+
+    @cached_property
+    def leaves(self) -> tuple[Shape, ...]:
+        """The arrays (and tokens) of a tuple in order, however nested; an array is its own leaf."""
+        return tuple(self._walk())
+
+    def _walk(self) -> Iterator[Shape]:
+        if not self.is_tuple:
+            yield self
+        for element in self.elements:
+            yield from element._walk()
+
+    @cached_property
+    def byte_size(self) -> int | None:
+        """Bytes of the values without padding, bits rounded up per array.
+
+        None where a dimension is unbounded or an element type is not known, such as one younger than this table.
+        """
+        total = 0
+        for leaf in self.leaves:
+            if None in leaf.dimensions or leaf.element not in ELEMENT_BITS:
+                return None
+            elements = prod(size for size in leaf.dimensions if size is not None)
+            total += (elements * ELEMENT_BITS[leaf.element] + 7) // 8
+        return total
+
+    @cached_property
+    def dtype(self) -> str:
+        """Element type of an array, or of the largest (first of equal) element of a tuple; 'tuple' if it is empty."""
+        if not self.leaves:
+            return self.element
+        return max(self.leaves, key=lambda leaf: leaf.byte_size or 0).element
+
+    @cached_property
+    def text(self) -> str:
+        """Canonical HLO text without layout: 'bf16[1024,5120]', '(f32[2],s32[])', 'f32[<=16,?]'."""
+        if self.is_tuple:
+            return "(" + ",".join(element.text for element in self.elements) + ")"
+        dynamic = self.dynamic or (False,) * len(self.dimensions)
+        sizes = (
+            "?" if size is None else f"<={size}" if is_dynamic else str(size)
+            for size, is_dynamic in zip(self.dimensions, dynamic, strict=True)
+        )
+        return f"{self.element}[{','.join(sizes)}]"
+
+    def __str__(self) -> str:
+        return self.text
+
+
+def array_shape(element: str, dimensions: tuple[int | None, ...], dynamic: tuple[bool, ...] = ()) -> Shape:
+    """An array shape, checked.
+
+    Args:
+        element: XLA's name of the element type; one that is not known has no byte size.
+        dimensions: sizes, None where unbounded.
+        dynamic: which dimensions are dynamic.
+
+    Raises:
+        MalformedError: a negative size, or more than MAX_BYTES bytes.
+    """
+    if any(size is not None and size < 0 for size in dimensions):
+        raise MalformedError(f"a dimension of a {element} array is negative")
+    # The product is taken step by step: a long list of huge sizes must not become a huge integer.
+    size = (ELEMENT_BITS.get(element, 8) + 7) // 8
+    if 0 not in dimensions:
+        for dimension in dimensions:
+            size *= dimension or 1
+            if size > MAX_BYTES:
+                raise MalformedError(f"a {element} array of over {MAX_BYTES} bytes is no real value")
+    unbounded = tuple(dimension is None for dimension in dimensions)
+    dynamic = tuple(map(bool.__or__, dynamic, unbounded)) if dynamic else unbounded
+    return Shape(element, dimensions, dynamic if any(dynamic) else ())
+
+
+def tuple_shape(elements: tuple[Shape, ...]) -> Shape:
+    """A tuple shape, checked.
+
+    Raises:
+        MalformedError: more than MAX_BYTES bytes in all.
+    """
+    shape = Shape("tuple", elements=elements)
+    if (shape.byte_size or 0) > MAX_BYTES:
+        raise MalformedError(f"a tuple of over {MAX_BYTES} bytes is no real value")
+    return shape
+
+
+def parse_shape(text: str) -> Shape:
+    """The shape that HLO text such as 'bf16[1024,5120]{1,0:T(8,128)(2,1)S(1)}' or '(f32[2], s32[])' names.
+
+    Raises:
+        MalformedError: the text is not one shape.
+    """
+    shape, end = scan_shape(text, 0)
+    end = skip(text, end)
+    if end != len(text):
+        raise MalformedError(f"HLO shape: {text[end : end + 40]!r} follows a shape")
+    return shape
+
+
+def scan_shape(text: str, start: int) -> tuple[Shape, int]:
+    """The shape that begins at `start`, and where it ends; layouts and comments are stepped over.
+
+    Raises:
+        MalformedError: no shape begins there, or it does not end.
+    """
+    open_tuples: list[list[Shape]] = []
+    wrappers: list[bool] = []
+    position = start
+    while True:
+        position = skip(text, position)
+        # 'b(' is a buffer: a value of the wrapped shape.
+        is_buffer = text.startswith("b(", position)
+        if is_buffer or text.startswith("(", position):
+            if len(open_tuples) >= MAX_DEPTH:
+                raise MalformedError(f"HLO shape: tuples nest deeper than {MAX_DEPTH}")
+            position = skip(text, position + (2 if is_buffer else 1))
+            open_tuples.append([])
+            wrappers.append(is_buffer)
+            if not text.startswith(")", position):
+                continue
+        else:
+            shape, position = _scan_array(text, position)
+            if not open_tuples:
+                return shape, position
+            open_tuples[-1].append(shape)
+        # After an element: a comma leads to the next one, closing brackets end tuples.
+        while True:
+            position = skip(text, position)
+            if text.startswith(",", position):
+                position += 1
+                break
+            if not text.startswith(")", position):
+                raise MalformedError(f"HLO shape: a tuple does not end: {text[start : start + 40]!r}")
+            position += 1
+            elements, is_buffer = tuple(open_tuples.pop()), wrappers.pop()
+            shape = elements[0] if is_buffer and len(elements) == 1 else tuple_shape(elements)
+            if not open_tuples:
+                return shape, position
+            open_tuples[-1].append(shape)
+
+
+def skip(text: str, position: int) -> int:
+    """The position after white space and /*comments*/."""
+    match = _SKIP.match(text, position)
+    return match.end() if match else position
+
+
+def _scan_array(text: str, position: int) -> tuple[Shape, int]:
+    match = _ARRAY.match(text, position)
+    if match is None:
+        raise MalformedError(f"HLO shape: {text[position : position + 40]!r} is not a shape")
+    sizes: list[int | None] = []
+    dynamic: list[bool] = []
+    for part in match[2].split(",") if match[2].strip() else ():
+        dimension = _DIMENSION.fullmatch(part.strip())
+        if dimension is None:
+            raise MalformedError(f"HLO shape: {part[:40]!r} is not a dimension")
+        sizes.append(None if dimension[3] else int(dimension[2]))
+        dynamic.append(bool(dimension[1]))
+    shape = array_shape(match[1], tuple(sizes), tuple(dynamic))
+    end = match.end()
+    return shape, _scan_layout(text, end) if text.startswith("{", end) else end
+
+
+def _scan_layout(text: str, position: int) -> int:
+    depth = 0
+    for brace in _BRACE.finditer(text, position):
+        depth += 1 if brace[0] == "{" else -1
+        if depth == 0:
+            return brace.end()
+    raise MalformedError("HLO shape: a layout does not end")

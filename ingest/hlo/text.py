@@ -1,0 +1,218 @@
+"""HLO instructions from the text that profilers put into the names of event metadata.
+
+The text is read in one pass; every pattern is free of backtracking, so hostile text costs linear time.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from typing import Any
+
+from ingest.errors import MalformedError
+from ingest.hlo.instruction import Instruction
+from ingest.hlo.opcodes import async_opcode_by_name
+from ingest.hlo.replica_groups import parse_groups, parse_pairs
+from ingest.hlo.shapes import Shape, scan_shape, skip
+
+MAX_NESTING = 256
+"""Deepest nesting of brackets that is followed; deeper text is treated as truncated."""
+
+_NAME = re.compile(r"\s*+(?:ROOT\s++)?%?([A-Za-z0-9_$][^\s=,(){}\[\]]*+) = ")
+_OPCODE = re.compile(r"\s*+([a-z][a-z0-9-]*+)\(")
+# What can change the nesting: brackets, commas, strings (closed or not) and comments.
+_MARK = re.compile(r'[()\[\]{},]|"[^"\\]*+(?:\\.[^"\\]*+)*+"?|/\*', re.DOTALL)
+_KEY = re.compile(r"\s*+([A-Za-z_]\w*+)\s*+=\s*+")
+_QUOTED = re.compile(r'"([^"\\]*+(?:\\.[^"\\]*+)*+)"', re.DOTALL)
+_METADATA = re.compile(r'(\w++)=(?:"([^"\\]*+(?:\\.[^"\\]*+)*+)"|(\d{1,9})(?!\d))', re.DOTALL)
+_ESCAPE = re.compile(r"\\(.)", re.DOTALL)
+_COMPUTATION = re.compile(r"%?([^\s,{}%]++)")
+_SEND_RECV_PAIRS = re.compile(r'_xla_send_recv_source_target_pairs="?(\{[\d,{}\s]*+)')
+_MORE_OPERANDS = re.compile(r"\.\.\.(?:\(\+\d++\))?")
+
+# The order in which HLO numbers called computations, so that text and proto agree.
+_CALLS = (
+    "body",
+    "calls",
+    "to_apply",
+    "select",
+    "scatter",
+    "condition",
+    "true_computation",
+    "false_computation",
+    "branch_computations",
+    "called_computations",
+)
+_NO_OPERANDS = frozenset({"constant", "parameter", "iota", "partition-id", "replica-id"})
+
+
+def parse_instruction(text: str) -> Instruction | None:
+    """The instruction that a line of HLO text states; None if the text is not one.
+
+    Text that breaks off gives the facts before the break and `is_truncated`; an attribute that cannot be read is
+    left out, as unknown. Nothing is raised, whatever the text.
+
+    Args:
+        text: '%name = shape opcode(operands), attribute=value, ...'.
+    """
+    head = _NAME.match(text)
+    if head is None:
+        return None
+    try:
+        shape, position = scan_shape(text, head.end())
+    except MalformedError:
+        return None
+    opcode = _OPCODE.match(text, position)
+    if opcode is None:
+        return None
+    parts, position, is_closed = _split(text, opcode.end(), ")")
+    names, shapes, has_all = _operands(parts if opcode[1] not in _NO_OPERANDS else [])
+    attributes: dict[str, str] = {}
+    is_whole = is_closed and has_all
+    if is_closed:
+        pieces, _, is_closed = _split(text, position, "")
+        is_whole = is_whole and is_closed
+        attributes = _attributes(pieces)
+    metadata = _metadata(attributes.get("metadata", ""))
+    called = _called(attributes)
+    pairs = attributes.get("source_target_pairs") or _send_recv_pairs(attributes.get("frontend_attributes", ""))
+    op_name = metadata.get("op_name") or None
+    return Instruction(
+        name=head[1],
+        opcode=opcode[1],
+        shape=shape,
+        operand_names=names,
+        operand_shapes=shapes,
+        channel_id=_integer(attributes.get("channel_id")),
+        replica_groups=_read(parse_groups, attributes.get("replica_groups")),
+        source_target_pairs=_read(parse_pairs, pairs),
+        use_global_device_ids=attributes.get("use_global_device_ids") == "true",
+        is_host_transfer=attributes.get("is_host_transfer") == "true",
+        op_name=op_name,
+        op_name_source="own" if op_name else None,
+        op_type=metadata.get("op_type") or None,
+        source_file=metadata.get("source_file") or None,
+        source_line=_integer(metadata.get("source_line")),
+        fusion_kind=attributes.get("kind") if opcode[1] == "fusion" else None,
+        called=called,
+        custom_call_target=_unquote(attributes.get("custom_call_target")),
+        async_opcode=async_opcode_by_name(head[1], called) if opcode[1].startswith("async-") else None,
+        text=text,
+        is_truncated=not is_whole,
+    )
+
+
+def _split(text: str, start: int, closing: str) -> tuple[list[str], int, bool]:
+    """The comma-separated parts from `start` to the bracket that closes them, or to the end of the text.
+
+    Returns:
+        The parts; the position after them; whether they end as they should. A part that breaks off is left out.
+    """
+    parts: list[str] = []
+    depth = 0
+    begin = start
+    position = start
+    while match := _MARK.search(text, position):
+        mark = match[0]
+        position = match.end()
+        if mark in "([{":
+            depth += 1
+            if depth > MAX_NESTING:
+                return parts, len(text), False
+        elif mark in ")]}":
+            if depth == 0:
+                parts.append(text[begin : match.start()])
+                return parts, position, mark == closing
+            depth -= 1
+        elif mark == ",":
+            if depth == 0:
+                parts.append(text[begin : match.start()])
+                begin = position
+        elif mark == "/*":
+            end = text.find("*/", position)
+            if end < 0:
+                return parts, len(text), False
+            position = end + 2
+        elif len(mark) < 2 or mark[-1] != '"':
+            return parts, len(text), False
+    if closing or depth or text.endswith("..."):
+        return parts, len(text), False
+    parts.append(text[begin:])
+    return parts, len(text), True
+
+
+def _operands(parts: list[str]) -> tuple[tuple[str, ...], tuple[Shape | None, ...], bool]:
+    """Names and shapes of operands 'f32[8]{0} %x', '%x' or 'x', and whether none is left out."""
+    names: list[str] = []
+    shapes: list[Shape | None] = []
+    has_all = True
+    for part in parts:
+        begin = skip(part, 0)
+        rest = part[begin:].strip()
+        if not rest:
+            continue
+        if _MORE_OPERANDS.fullmatch(rest):
+            has_all = False
+            continue
+        shape: Shape | None = None
+        if not rest.startswith("%"):
+            try:
+                shape, end = scan_shape(rest, 0)
+                rest = rest[end:].strip()
+            except MalformedError:
+                shape = None
+        names.append(rest.removeprefix("%"))
+        shapes.append(shape)
+    return tuple(names), tuple(shapes), has_all
+
+
+def _attributes(pieces: list[str]) -> dict[str, str]:
+    """Attributes by key; of a key given twice the first."""
+    attributes: dict[str, str] = {}
+    last = ""
+    for piece in pieces:
+        key = _KEY.match(piece)
+        if key is None:
+            continue
+        if key[1] == "device_ids" and last == "replica_groups":
+            # mesh['a'=2,'b'=2], device_ids=(0,2,1,3) {'b'} is one value with a comma in it.
+            attributes[last] += "," + piece
+            continue
+        last = key[1]
+        attributes.setdefault(last, piece[key.end() :].strip())
+    return attributes
+
+
+def _called(attributes: dict[str, str]) -> tuple[str, ...]:
+    names: list[str] = []
+    for key in _CALLS:
+        if key in attributes:
+            names += _COMPUTATION.findall(attributes[key])
+    return tuple(names)
+
+
+def _metadata(text: str) -> dict[str, str]:
+    return {key: _ESCAPE.sub(r"\1", quoted) or number for key, quoted, number in _METADATA.findall(text)}
+
+
+def _send_recv_pairs(text: str) -> str | None:
+    match = _SEND_RECV_PAIRS.search(text)
+    # Without quotes the brace of the attribute list follows the pairs.
+    return match[1][: match[1].rfind("}}") + 2] if match and "}}" in match[1] else None
+
+
+def _unquote(text: str | None) -> str | None:
+    match = _QUOTED.match(text) if text else None
+    return _ESCAPE.sub(r"\1", match[1]) if match else None
+
+
+def _integer(text: str | None) -> int | None:
+    return int(text) if text and text.isdecimal() and len(text) <= 18 else None
+
+
+def _read(parse: Callable[[str], Any], text: str | None) -> Any:
+    """The parsed attribute; None where it is absent or damaged."""
+    try:
+        return parse(text) if text else None
+    except MalformedError:
+        return None
