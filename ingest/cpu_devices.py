@@ -14,8 +14,8 @@ from dataclasses import dataclass, field
 import numpy as np
 import numpy.typing as npt
 
-from ingest.markers import StepMarker
-from ingest.records import EventBatch, Int32, Line, Plane, integers
+from ingest.markers import StepMarker, phase_of
+from ingest.records import EventBatch, Int32, Line, Plane, codes, integers
 
 EXECUTE = "PjRtCpuExecutable::Execute"
 RECORD = "ThreadpoolListener::Record"
@@ -40,12 +40,18 @@ class CpuLine:
     execution: Int32
 
 
-@dataclass(frozen=True)
+@dataclass
 class Execution:
     """One launch of a program on all virtual devices of the host."""
 
     start_ps: int
     step: StepMarker | None
+    module: str = ""
+
+    @property
+    def phase(self) -> str | None:
+        """Phase of its step marker, else of its module's name."""
+        return (phase_of(self.step.name) if self.step else None) or phase_of(self.module)
 
 
 @dataclass
@@ -105,7 +111,17 @@ def attribute(
         is_op = walk.is_op
         execution = np.where(is_op, of_event[:, 0], np.int32(-1))
         found.lines.append(CpuLine(line, events, is_op, np.where(is_op, of_event[:, 1], np.int32(-1)), execution))
+    for of_line in found.lines:
+        _name_modules(found.executions, of_line)
     return found
+
+
+def _name_modules(executions: Sequence[Execution], line: CpuLine) -> None:
+    column = next((s for s in line.events.stats if s.name == "hlo_module"), None)
+    code, names = codes(column, len(line.events))
+    for execution, c in {*zip(line.execution[line.is_op].tolist(), code[line.is_op].tolist(), strict=True)}:
+        if execution >= 0 and c >= 0:
+            executions[execution].module = names[c]
 
 
 class _Walk:

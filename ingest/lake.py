@@ -97,13 +97,16 @@ class Lake:
         return [(self.warehouse / f).resolve() for f in run.files.get(table, [])]
 
     @contextmanager
-    def stage(self) -> Iterator[Path]:
+    def stage(self, run_id: str, version: str) -> Iterator[Path]:
         """A folder to write a version's files in; it is removed unless `publish` has moved it.
+
+        Its path has the run's partition in it already, so that the files can be queried before they are published.
 
         Raises:
             WarehouseError: the warehouse cannot be written.
         """
-        staging = self._lake / f".staging-{os.getpid()}-{uuid.uuid4().hex[:8]}"
+        root = self._lake / f".staging-{os.getpid()}-{uuid.uuid4().hex[:8]}"
+        staging = root / f"run_id={_checked(run_id)}" / f"v={_checked(version)}"
         try:
             staging.mkdir(parents=True)
             self._manifests.mkdir(exist_ok=True)
@@ -112,7 +115,7 @@ class Lake:
         try:
             yield staging
         finally:
-            shutil.rmtree(staging, ignore_errors=True)
+            shutil.rmtree(root, ignore_errors=True)
 
     def publish(self, staging: Path, run: RunVersion) -> RunVersion:
         """Move a staged version into place and make it what the run is.

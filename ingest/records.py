@@ -119,16 +119,40 @@ class Plane:
 class Trace(Protocol):
     """One file of one host, opened by a reader."""
 
-    format: str
-    """xplane or chrome."""
-    hostnames: Sequence[str]
-    errors: Sequence[str]
-    warnings: Sequence[str]
-    planes: Sequence[Plane]
-    digest: str
-    """SHA-256 of the uncompressed bytes, in hex."""
-    size: int
-    """Uncompressed bytes."""
+    @property
+    def format(self) -> str:
+        """The format: xplane or chrome."""
+        ...
+
+    @property
+    def hostnames(self) -> Sequence[str]:
+        """Hosts that the capture names; usually one."""
+        ...
+
+    @property
+    def errors(self) -> Sequence[str]:
+        """What the profiler says went wrong."""
+        ...
+
+    @property
+    def warnings(self) -> Sequence[str]:
+        """What the profiler warns of."""
+        ...
+
+    @property
+    def planes(self) -> Sequence[Plane]:
+        """All planes, in file order."""
+        ...
+
+    @property
+    def digest(self) -> str:
+        """SHA-256 of the uncompressed bytes, in hex."""
+        ...
+
+    @property
+    def size(self) -> int:
+        """Uncompressed bytes."""
+        ...
 
     def batches(self, plane: Plane, line: Line) -> Iterator[EventBatch]:
         """The events of a line, in file order.

@@ -1,0 +1,204 @@
+"""Turns one capture into one run of a warehouse: read, normalise, evaluate, publish."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+from typing import Literal, Protocol
+
+import pyarrow as pa
+
+from ingest.errors import CaptureError, WarehouseError
+from ingest.hosts import open_hosts
+from ingest.lake import Lake, RunVersion
+from ingest.manifest import Mesh, load_manifest
+from ingest.parquet import TableWriter
+from ingest.readers.files import CaptureFile
+from ingest.records import Trace
+from ingest.run_facts import run_row
+from ingest.run_tables import RunTables
+from ingest.schema import SCHEMA_VERSION, TABLES
+from ingest.sources import Capture, find_captures
+
+
+class MetricEvaluator(Protocol):
+    """Evaluates the metrics of one run from the files of its tables."""
+
+    fingerprint: str
+    """Fingerprint of all metric definitions."""
+
+    def __call__(self, files: Mapping[str, Path], run_id: str) -> pa.Table:
+        """Rows of main.metric_values without run_id, from files by table name."""
+        ...
+
+
+@dataclass(frozen=True)
+class IngestResult:
+    """What became of a capture."""
+
+    run_id: str
+    name: str
+    status: Literal["ingested", "unchanged"]
+    entry: RunVersion
+    event_count: int
+    notes: list[str] = field(default_factory=list)
+
+
+def ingest_one(
+    path: Path,
+    warehouse: Path,
+    *,
+    mesh: Mesh | None = None,
+    name: str | None = None,
+    evaluate: MetricEvaluator | None = None,
+) -> IngestResult:
+    """Ingest the one capture that `path` stands for; see `ingest_capture`.
+
+    Raises:
+        CaptureError: there is no capture, or more than one.
+    """
+    captures = find_captures(path)
+    if len(captures) > 1:
+        found = ", ".join(c.name for c in captures)
+        raise CaptureError(f"{path}: holds {len(captures)} captures ({found}); ingest them one by one")
+    return ingest_capture(captures[0], warehouse, mesh=mesh, name=name, evaluate=evaluate)
+
+
+def ingest_capture(
+    capture: Capture,
+    warehouse: Path,
+    *,
+    mesh: Mesh | None = None,
+    name: str | None = None,
+    evaluate: MetricEvaluator | None = None,
+) -> IngestResult:
+    """Write a capture's tables and publish them as a run.
+
+    The same bytes are the same run whatever their file is called; when the warehouse has them already, and
+    nothing new is said about them, nothing is written. Publishing is atomic, so a call can be repeated or run
+    beside others freely.
+
+    Args:
+        capture: the files of one run.
+        warehouse: the warehouse's folder; made if it is not there.
+        mesh: the device mesh, where no manifest tells it, or instead of the manifest's.
+        name: name for people, instead of the manifest's or the file's.
+        evaluate: evaluates the run's metrics before it is published.
+
+    Raises:
+        CaptureError: a file is missing, empty, damaged, or not a capture.
+        WarehouseError: the warehouse cannot be written.
+    """
+    manifest = load_manifest(capture.manifest) if capture.manifest else None
+    files = [CaptureFile(path) for path in capture.files]
+    files, notes = _distinct(files)
+    source_digest = hashlib.sha256("".join(sorted(f.digest for f in files)).encode()).hexdigest()
+    run_id = f"r{source_digest[:12]}"
+    said = {
+        "manifest": _digest(capture.manifest),
+        "card": _digest(capture.card),
+        "mesh": mesh.model_dump() if mesh else None,
+        "name": name,
+    }
+    tool = tool_version()
+    key = json.dumps([source_digest, said, SCHEMA_VERSION, tool], sort_keys=True)
+    run_version = hashlib.sha256(key.encode()).hexdigest()[:16]
+    lake = Lake(warehouse)
+    known = _known(lake, run_id)
+    if known and (known.version == run_version or (known.ingest_version == tool and not any(said.values()))):
+        return IngestResult(run_id, known.name, "unchanged", known, known.rows.get("events", 0), notes)
+    title = name or (manifest.name if manifest else capture.name)
+    try:
+        traces = [_read(f) for f in files]
+        with lake.stage(run_id, run_version) as staging:
+            hosts = open_hosts(traces, [f.path.name for f in files])
+            tables = RunTables(staging, hosts, mesh or (manifest.mesh if manifest else None), manifest)
+            with tables:
+                tables.write()
+                row = run_row(title, hosts, tables, mesh, manifest, capture, source_digest, [*capture.notes, *notes])
+                tables.writers["runs"].write_rows([row | {"ingest_version": tool}])
+            written = {w.table.name: w for w in tables.writers.values() if w.rows}
+            rows = {t: w.rows for t, w in written.items()} | {"events": tables.event_count}
+            if evaluate:
+                values = evaluate({t: w.path for t, w in written.items()}, run_id)
+                with TableWriter(staging, TABLES["metric_values"]) as writer:
+                    writer.write(len(values), {n: values.column(n).combine_chunks() for n in values.column_names})
+                if writer.rows:
+                    written["metric_values"] = writer
+                    rows["metric_values"] = writer.rows
+            entry = RunVersion(
+                run_id,
+                run_version,
+                title,
+                SCHEMA_VERSION,
+                tool,
+                source_digest,
+                {t: [w.path.name] for t, w in sorted(written.items())},
+                rows,
+                evaluate.fingerprint if evaluate else None,
+            )
+            placed = lake.publish(staging, entry)
+    except OSError as error:
+        raise WarehouseError(f"{warehouse}: writing run {title} failed: {error}") from error
+    return IngestResult(
+        run_id,
+        title,
+        "ingested",
+        placed,
+        tables.event_count,
+        row["quality_notes"].splitlines() if row["quality_notes"] else [],
+    )
+
+
+def tool_version() -> str:
+    """Version of this package, as installed."""
+    try:
+        return version("tracewarehouse")
+    except PackageNotFoundError:
+        return "unknown"
+
+
+def _known(lake: Lake, run_id: str) -> RunVersion | None:
+    """The run as it is, where it can be used: a damaged or older one is written again."""
+    try:
+        known = lake.run(run_id)
+    except WarehouseError:
+        return None
+    if known and all(p.is_file() for table in known.files for p in lake.paths(known, table)):
+        return known
+    return None
+
+
+def _distinct(files: Sequence[CaptureFile]) -> tuple[list[CaptureFile], list[str]]:
+    """The files without those that hold the same bytes as another, as a gzipped copy beside the original does."""
+    kept: dict[str, CaptureFile] = {}
+    notes = []
+    for f in files:
+        first = kept.setdefault(f.digest, f)
+        if first is not f:
+            notes.append(f"{f.path.name} holds the same bytes as {first.path.name} and was left out")
+    return list(kept.values()), notes
+
+
+def _read(file: CaptureFile) -> Trace:
+    """Open a capture by its content.
+
+    Raises:
+        CaptureError: neither an xplane nor a Chrome trace, or damaged.
+    """
+    head = file.head(64).lstrip()
+    if head[:1] in (b"{", b"["):
+        from ingest.readers.chrome import read_chrome
+
+        return read_chrome(file.path)
+    from ingest.readers.xplane import read_xplane
+
+    return read_xplane(file)
+
+
+def _digest(path: Path | None) -> str | None:
+    return hashlib.sha256(path.read_bytes()).hexdigest() if path else None

@@ -1,0 +1,112 @@
+"""The row of main.runs: what ran, from manifest and card, and how complete the capture is."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from typing import Any
+
+from ingest.hosts import Host
+from ingest.manifest import Manifest, Mesh
+from ingest.run_tables import RunTables
+from ingest.schema import SCHEMA_VERSION
+from ingest.sources import Capture, stem
+
+EVENT_CAPS = (1_000_000, 5_000_000)
+"""Events after which the profiler's exporters stop."""
+_DROP_WORDS = ("drop", "truncat", "exceed", "too many events", "buffer is full")
+
+
+def run_row(
+    name: str,
+    hosts: Sequence[Host],
+    tables: RunTables,
+    mesh: Mesh | None,
+    manifest: Manifest | None,
+    capture: Capture,
+    source_digest: str,
+    notes: Sequence[str],
+) -> dict[str, Any]:
+    """The row as a mapping of column to value, but for the version of the tool.
+
+    Raises:
+        CaptureError: the card is not valid.
+    """
+    errors = [e for h in hosts for e in h.trace.errors]
+    warnings = [w for h in hosts for w in h.trace.warnings]
+    starts = [h.start_ns for h in hosts if h.start_ns is not None]
+    stops = [h.stop_ns for h in hosts if h.stop_ns is not None]
+    said = any(word in text.lower() for text in errors + warnings for word in _DROP_WORDS)
+    at_cap = any(h.trace.format == "chrome" and h.event_count in EVENT_CAPS for h in hosts)
+    shape = mesh or (manifest.mesh if manifest else None)
+    row: dict[str, Any] = {
+        "name": name,
+        "backend": tables.backend,
+        "format": hosts[0].trace.format,
+        "host_count": len(hosts),
+        "device_count": len(tables.devices),
+        "profile_start_ns": min(starts, default=None),
+        "profile_stop_ns": max(stops, default=None),
+        "event_count": tables.event_count,
+        "is_truncated": said or at_cap,
+        "missing_hosts": _missing_hosts(hosts, manifest),
+        "missing_devices": tables.missing_devices or None,
+        "profiler_errors": "\n".join(errors) or None,
+        "profiler_warnings": "\n".join(warnings) or None,
+        "source_digest": source_digest,
+        "source_bytes": sum(h.trace.size for h in hosts),
+        "schema_version": SCHEMA_VERSION,
+        "manifest": capture.manifest.read_text(encoding="utf-8") if capture.manifest else None,
+    }
+    if shape:
+        row |= {"mesh": str(shape), **shape.axes}
+    if capture.card:
+        row |= _card_facts(capture)
+    if manifest:
+        row |= _manifest_facts(manifest)
+    found = [*notes, *tables.notes]
+    if not tables.devices:
+        found.append("the capture has no device events: only the host was profiled")
+    row["quality_notes"] = "\n".join(dict.fromkeys(found)) or None
+    return row
+
+
+def _manifest_facts(manifest: Manifest) -> dict[str, Any]:
+    model = manifest.model
+    versions = manifest.versions.get(manifest.backend)
+    facts = {
+        "model": model.name,
+        "model_family": model.family,
+        "dtype": manifest.dtype,
+        "batch_size": manifest.batch_size,
+        "input_length": manifest.input_length,
+        "output_length": manifest.output_length,
+        "num_layers": model.num_layers,
+        "hidden_size": model.hidden_size,
+        "num_heads": model.num_heads,
+        "head_dim": model.head_dim,
+        "num_params": model.num_params,
+        "num_params_active": model.num_params_active,
+        "num_params_embedding": model.num_params_embedding,
+        "sequence_parallelism": manifest.sequence_parallelism,
+        "microbatches": manifest.microbatches,
+        "framework": f"{manifest.backend} {versions}" if versions else manifest.backend,
+    }
+    return {k: v for k, v in facts.items() if v is not None}
+
+
+def _card_facts(capture: Capture) -> dict[str, Any]:
+    from ingest.card import load_card
+
+    assert capture.card is not None  # noqa: S101
+    card = load_card(capture.card)
+    return {"card": json.dumps(card.model_dump(mode="json"))}
+
+
+def _missing_hosts(hosts: Sequence[Host], manifest: Manifest | None) -> str | None:
+    if not manifest:
+        return None
+    from pathlib import PurePath
+
+    here = {stem(PurePath(h.file_name)) for h in hosts} | {h.name for h in hosts}
+    return ",".join(h for h in manifest.hosts if h not in here) or None

@@ -1,0 +1,151 @@
+"""What is known of a host before its events are written: its devices, their timelines, the embedded HLO."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from ingest import cpu_devices
+from ingest.devices import CPU_PLANE, Device, accelerator, device_plane
+from ingest.hosts import Host
+from ingest.instructions import HloModules
+from ingest.markers import StepMarker, step_markers
+from ingest.records import EventBatch, Int64, Plane, concatenate
+from ingest.timeline import Run, Step, Timeline, module_and_program, steps_of_line, steps_of_runs
+
+MODULE_LINE = "XLA Modules"
+STEP_LINE = "Steps"
+
+
+@dataclass(frozen=True)
+class DevicePlane:
+    """A plane whose events belong to a device."""
+
+    device: Device
+    timeline: Timeline
+    is_sparse_core: bool
+
+
+@dataclass
+class HostSurvey:
+    """One host: planes of its devices by position in the trace, or the executions of its virtual CPU devices.
+
+    Attributes:
+        host: the host.
+        modules: the HLO modules that its capture embeds.
+        devices: its devices, in order of their ordinals.
+        planes: device planes by position in `host.trace.planes`.
+        cpu: op events of virtual devices; None on accelerators.
+        timelines: of virtual CPU devices, in order of `devices`.
+        markers: step markers, where they had to be read ahead of the events.
+    """
+
+    host: Host
+    modules: HloModules
+    devices: list[Device] = field(default_factory=list)
+    planes: dict[int, DevicePlane] = field(default_factory=dict)
+    cpu: cpu_devices.CpuExecutions | None = None
+    timelines: list[Timeline] = field(default_factory=list)
+    markers: list[StepMarker] = field(default_factory=list)
+
+
+def survey(host: Host, first_device_id: int, notes: list[str]) -> HostSurvey:
+    """Find the devices of a host and number them from `first_device_id`."""
+    planes = host.trace.planes
+    found = HostSurvey(host, HloModules([p for p in planes if not p.lines], notes))
+    named = [(position, device_plane(p.name)) for position, p in enumerate(planes) if p.lines]
+    cores = sorted((d.ordinal, position, d) for position, d in named if d and not d.is_sparse_core)
+    of_ordinal: dict[int, DevicePlane] = {}
+    for ordinal, position, d in cores:
+        device = accelerator(first_device_id + len(found.devices), host.name, planes[position], d.backend, ordinal)
+        found.devices.append(device)
+        of_ordinal[ordinal] = found.planes[position] = DevicePlane(device, _timeline(host, planes[position]), False)
+    for position, other in named:
+        if other and other.is_sparse_core and other.ordinal in of_ordinal:
+            core = of_ordinal[other.ordinal]
+            found.planes[position] = DevicePlane(core.device, core.timeline, True)
+    if not found.devices:
+        for plane in planes:
+            if plane.name == CPU_PLANE and cpu_devices.is_cpu_capture(plane):
+                _survey_cpu(found, plane, first_device_id)
+    return found
+
+
+def _timeline(host: Host, plane: Plane) -> Timeline:
+    runs: list[Run] = []
+    for names, start, end in _events(host, plane, MODULE_LINE):
+        programs = [module_and_program(n) for n in names]
+        runs += [Run(*p, s, e) for p, s, e in zip(programs, start.tolist(), end.tolist(), strict=True)]
+    steps: list[Step] = []
+    for names, start, end in _events(host, plane, STEP_LINE):
+        steps += steps_of_line(names, start, end, runs)
+    runs.sort(key=lambda r: r.start_ps)
+    return Timeline(runs, steps or steps_of_runs(runs))
+
+
+def _events(host: Host, plane: Plane, line_name: str) -> Iterator[tuple[list[str], Int64, Int64]]:
+    """Names, starts and ends of all events of the plane's lines of that name."""
+    for line in plane.lines:
+        if line.name != line_name:
+            continue
+        batch = concatenate(list(host.trace.batches(plane, line)))
+        if len(batch):
+            names = [plane.event_metadata[i].name if i >= 0 else "" for i in batch.metadata.tolist()]
+            start = batch.start_ps + host.clock_offset_ps
+            yield names, start, start + batch.duration_ps
+
+
+def _survey_cpu(found: HostSurvey, plane: Plane, first_device_id: int) -> None:
+    host = found.host
+    lines = []
+    for line in plane.lines:
+        batch = concatenate(list(host.trace.batches(plane, line)))
+        shifted = EventBatch(batch.metadata, batch.start_ps + host.clock_offset_ps, batch.duration_ps, batch.stats)
+        lines.append((line, shifted))
+    markers = [step_markers(plane, events) for _, events in lines]
+    found.markers = [m for of_line in markers for m in of_line]
+    found.cpu = cpu_devices.attribute(plane, lines, markers)
+    for k in range(found.cpu.device_count):
+        found.devices.append(Device(first_device_id + k, host.name, plane.name, k, "cpu", kind="virtual CPU device"))
+    found.timelines = _cpu_timelines(found.cpu)
+
+
+def _cpu_timelines(cpu: cpu_devices.CpuExecutions) -> list[Timeline]:
+    """Executions and steps of each virtual device, from the first to the last op of each execution."""
+    shape = (cpu.device_count, len(cpu.executions))
+    start = np.full(shape, np.iinfo(np.int64).max)
+    end = np.full(shape, -1, np.int64)
+    for line in cpu.lines:
+        at = np.flatnonzero(line.ordinal >= 0)
+        if not len(at):
+            continue
+        where = line.ordinal[at], line.execution[at]
+        np.minimum.at(start, where, line.events.start_ps[at])
+        np.maximum.at(end, where, (line.events.start_ps + line.events.duration_ps)[at])
+    return [_cpu_timeline(cpu, start[k], end[k]) for k in range(cpu.device_count)]
+
+
+def _cpu_timeline(cpu: cpu_devices.CpuExecutions, start: Int64, end: Int64) -> Timeline:
+    runs: list[Run] = []
+    steps: dict[int, Step] = {}
+    for i, execution in enumerate(cpu.executions):
+        if end[i] < 0:
+            continue
+        low, high = int(start[i]), int(end[i])
+        runs.append(Run(execution.module, None, low, high))
+        marker = execution.step
+        if marker is None:
+            continue
+        phase = execution.phase
+        known = steps.get(marker.step)  # a step may launch several programs
+        steps[marker.step] = Step(
+            marker.step,
+            phase,
+            phase or marker.name,
+            min(low, known.start_ps) if known else low,
+            max(high, known.end_ps) if known else high,
+            "marker",
+        )
+    return Timeline(runs, list(steps.values()))

@@ -1,0 +1,162 @@
+"""A device's timeline: the executions of programs on it, and the steps and phases they make up."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+
+from ingest.markers import StepMarker, phase_of
+from ingest.records import Int32, Int64
+
+PHASES = ("prefill", "decode")
+_MODULE = re.compile(r"(.*)\((\d+)\)", re.DOTALL)
+
+
+def module_and_program(name: str) -> tuple[str, int | None]:
+    """'jit_f(123)' -> ('jit_f', 123); a name without a program id keeps its whole text."""
+    found = _MODULE.fullmatch(name)
+    if not found or int(found.group(2)) >= 1 << 64:
+        return name, None
+    return found.group(1), int(found.group(2))
+
+
+@dataclass(frozen=True)
+class Step:
+    """One step on one device."""
+
+    index: int
+    phase: str | None
+    name: str
+    start_ps: int
+    end_ps: int
+    source: str
+
+
+@dataclass(frozen=True)
+class Run:
+    """One execution of a program on one device."""
+
+    module: str
+    program_id: int | None
+    start_ps: int
+    end_ps: int
+
+
+@dataclass
+class Timeline:
+    """Executions and steps of a device, both by start."""
+
+    runs: list[Run] = field(default_factory=list)
+    steps: list[Step] = field(default_factory=list)
+
+    def __post_init__(self) -> None:
+        self.runs.sort(key=lambda r: r.start_ps)
+        self.steps.sort(key=lambda s: s.start_ps)
+        self._run_edges = _edges(self.runs)
+        self._step_edges = _edges(self.steps)
+        self._step_index = np.array([s.index for s in self.steps] + [-1], np.int32)
+        self._step_phase = np.array([_phase_code(s.phase) for s in self.steps] + [-1], np.int32)
+
+    def executions_at(self, at: Int64) -> Int32:
+        """Index into `runs` of the execution at each time, -1 for none."""
+        return _containing(self._run_edges, at)
+
+    def steps_at(self, at: Int64) -> tuple[Int32, Int32]:
+        """Step index and code into PHASES at each time; -1 for none."""
+        found = _containing(self._step_edges, at)
+        return self._step_index[found], self._step_phase[found]
+
+    def phase_rows(self, host: str, device_id: int) -> Iterator[dict[str, Any]]:
+        """Rows of main.phases: each execution, each step, and the stretches of steps of one phase."""
+        base = {"host": host, "device_id": device_id}
+        for i, r in enumerate(self.runs):
+            times = {"start_ps": r.start_ps, "end_ps": r.end_ps}
+            yield base | {"kind": "module", "name": r.module, "index": i, "source": "module run"} | times
+        yield from step_rows(self.steps, base)
+
+
+def _phase_code(phase: str | None) -> int:
+    return PHASES.index(phase) if phase in PHASES else -1
+
+
+def _edges(intervals: Sequence[Run] | Sequence[Step]) -> tuple[Int64, Int64]:
+    return (
+        np.array([i.start_ps for i in intervals], np.int64),
+        np.array([i.end_ps for i in intervals], np.int64),
+    )
+
+
+def _containing(edges: tuple[Int64, Int64], at: Int64) -> Int32:
+    start, end = edges
+    if not len(start):
+        return np.full(len(at), -1, np.int32)
+    i = start.searchsorted(at, side="right") - 1
+    inside = (i >= 0) & (at < end[np.maximum(i, 0)])
+    return np.where(inside, i, -1).astype(np.int32)
+
+
+def step_rows(steps: Sequence[Step], base: dict[str, Any]) -> Iterator[dict[str, Any]]:
+    """Rows of main.phases for steps, and one per stretch of consecutive steps of one phase."""
+    stretch: list[Step] = []
+    count = 0
+    for s in [*steps, None]:
+        if stretch and (s is None or s.phase != stretch[0].phase):
+            first = stretch[0]
+            if first.phase:
+                end = max(x.end_ps for x in stretch)
+                times = {"start_ps": first.start_ps, "end_ps": end}
+                yield base | {"kind": "phase", "name": first.phase, "index": count, "source": first.source} | times
+                count += 1
+            stretch = []
+        if s is not None:
+            stretch.append(s)
+            times = {"start_ps": s.start_ps, "end_ps": s.end_ps}
+            yield base | {"kind": "step", "name": s.name, "index": s.index, "source": s.source} | times
+
+
+def steps_of_runs(runs: Sequence[Run]) -> list[Step]:
+    """Steps where the device has no step line: each execution is one.
+
+    When module names tell prefill and decode, only those executions are steps: the small programs between them
+    (sampling, copies) belong to no step of their own.
+    """
+    phases = [phase_of(r.module) for r in runs]
+    if not any(phases):
+        return [Step(i, None, r.module, r.start_ps, r.end_ps, "module run") for i, r in enumerate(runs)]
+    steps: list[Step] = []
+    for run, phase in zip(runs, phases, strict=True):
+        if phase:
+            first = 0 if phase == "prefill" else 1
+            index = steps[-1].index + 1 if steps else first
+            steps.append(Step(index, phase, phase, run.start_ps, run.end_ps, "module name"))
+    return steps
+
+
+def steps_of_line(names: Sequence[str], start: Int64, end: Int64, runs: Sequence[Run]) -> list[Step]:
+    """Steps of a profiler's Steps line, whose event names are step numbers; phases from the modules run in them."""
+    order = np.argsort(start, kind="stable").tolist()
+    numbers = [int(n) if re.fullmatch(r"\d{1,9}", n) else None for n in names]
+    use_names = None not in numbers and len(set(numbers)) == len(numbers)
+    steps = []
+    for position, i in enumerate(order):
+        inside = [r for r in runs if start[i] <= r.start_ps < end[i]]
+        phases = {p for p in (phase_of(r.module) for r in inside) if p}
+        phase = phases.pop() if len(phases) == 1 else None
+        number = numbers[i] if use_names else position
+        index = number if number is not None else position
+        steps.append(Step(index, phase, phase or "step", int(start[i]), int(end[i]), "step line"))
+    return steps
+
+
+def host_steps(markers: Sequence[StepMarker]) -> list[Step]:
+    """The steps as the host saw them: its markers, outermost first where they nest, in time order."""
+    found: list[Step] = []
+    for m in sorted(markers, key=lambda m: (m.start_ps, -m.end_ps)):
+        if not found or m.start_ps >= found[-1].end_ps:
+            phase = phase_of(m.name)
+            found.append(Step(m.step, phase, phase or m.name, m.start_ps, m.end_ps, "marker"))
+    return found
