@@ -24,6 +24,8 @@ KINDS = frozenset(
 )
 """HLO opcodes that move data between devices, without -start and -done. HLO `broadcast` is local."""
 
+Shapes = tuple[Shape, ...]
+
 
 @dataclass(frozen=True)
 class Collective:
@@ -74,7 +76,7 @@ def collective_of(instruction: Instruction) -> Collective | None:
     kind = instruction.async_opcode if opcode.startswith("async-") else base_opcode(opcode)
     if kind not in KINDS:
         return None
-    operands, results = _operands(instruction, kind, role), _results(instruction, role)
+    operands, results = _sides(instruction, kind, role)
     size = _group_size(instruction)
     message = _message_bytes(kind, operands, results, size)
     return Collective(
@@ -109,9 +111,7 @@ def _carried(instruction: Instruction, role: AsyncRole | None) -> Collective | N
     )
 
 
-def _message_bytes(
-    kind: str, operands: tuple[Shape, ...] | None, results: tuple[Shape, ...] | None, group_size: int | None
-) -> int | None:
+def _message_bytes(kind: str, operands: Shapes | None, results: Shapes | None, group_size: int | None) -> int | None:
     """Message bytes; from the other side of the op and the group size where the deciding side is not known."""
     sent, received = _bytes(operands), _bytes(results)
     if kind == "all-gather":
@@ -121,60 +121,58 @@ def _message_bytes(
     return _times(received, group_size) if kind == "reduce-scatter" else received
 
 
-def _operands(instruction: Instruction, kind: str, role: AsyncRole | None) -> tuple[Shape, ...] | None:
-    """Shapes of the operands with data; None if not known."""
-    if role in ("update", "done"):
-        start = instruction.operand_shapes[0] if instruction.operand_shapes else None
-        return _start_operands(start, kind, None) if start is not None else None
-    shapes = instruction.operand_shapes
-    if instruction.is_truncated and kind not in ("send", "ragged-all-to-all"):
-        shapes = ()
-    # The other operands of these two are a token, and offsets and sizes; a recv has only a token.
-    if kind in ("send", "ragged-all-to-all"):
-        shapes = shapes[:1]
-    known = tuple(shape for shape in shapes if shape is not None)
-    if known and len(known) == len(shapes) and kind != "recv":
-        return known
+def _sides(instruction: Instruction, kind: str, role: AsyncRole | None) -> tuple[Shapes | None, Shapes | None]:
+    """Shapes of the operands and of the results that hold data; None for a side that is not known."""
+    if role is None:
+        return _stated_operands(instruction, kind), (instruction.shape,)
     if role == "start":
-        count = 0 if instruction.is_truncated else len(instruction.operand_names)
-        return _start_operands(instruction.shape, kind, count or None)
-    return None
+        count = None if instruction.is_truncated else len(instruction.operand_names) or None
+        operands, results = _unpack(instruction.shape, kind, count)
+        return _stated_operands(instruction, kind) or operands, results
+    started = next(iter(instruction.operand_shapes), None)
+    operands, results = _unpack(started, kind, None) if started is not None else (None, None)
+    if role == "done" and kind != "send":
+        results = instruction.shape.leaves[:1] if kind == "recv" else (instruction.shape,)
+    return operands, results
 
 
-def _start_operands(start: Shape, kind: str, count: int | None) -> tuple[Shape, ...] | None:
-    """Operand shapes from the result of a start op.
+def _stated_operands(instruction: Instruction, kind: str) -> Shapes | None:
+    """The operands as the instruction lists them; None where shapes are missing, and for a recv, which has a token."""
+    shapes = instruction.operand_shapes
+    if kind in ("send", "ragged-all-to-all"):
+        # The others are a token, or the output buffer, offsets and sizes.
+        shapes = shapes[:1]
+    elif kind == "recv" or instruction.is_truncated:
+        return None
+    known = tuple(shape for shape in shapes if shape is not None)
+    return known if known and len(known) == len(shapes) else None
+
+
+def _unpack(start: Shape, kind: str, count: int | None) -> tuple[Shapes | None, Shapes | None]:
+    """Operands and results from the shape of a start (or update) op.
 
     (operand, result, contexts...) for most, with tuples for several operands; ((operands...), result, contexts...)
     for async-start; the operands' own shape for all-reduce-start; (data, context, token) for send and recv.
+
+    Args:
+        start: the shape.
+        kind: the collective.
+        count: number of operands, if known.
     """
     if not start.is_tuple:
-        return (start,)
-    if not start.elements:
-        return None
-    first = start.elements[0]
-    if first.is_tuple:
-        operands = first.elements
-        return operands[:1] if kind == "ragged-all-to-all" else operands
-    if kind != "all-reduce":
-        return (first,)
-    # A context is a u32 scalar; a tuple of twice the operands holds operands and results.
-    data = tuple(shape for shape in start.elements if shape.text not in ("u32[]", "s32[]")) or start.elements
-    return data[: count or len(data)]
-
-
-def _results(instruction: Instruction, role: AsyncRole | None) -> tuple[Shape, ...] | None:
-    """Shapes of the results with data; None if not known."""
-    shape = instruction.shape
-    kind = base_opcode(instruction.opcode)
+        return (start,), (start,)
     if kind in ("send", "recv"):
-        if kind == "recv" or role == "start":
-            return shape.leaves[:1] or None
-        return None
-    if role in ("start", "update") and (kind != "all-reduce" or (shape.is_tuple and shape.elements[:1] != ())):
-        if kind == "all-reduce" and not shape.elements[0].is_tuple:
-            return _start_operands(shape, kind, len(instruction.operand_names) or None)
-        return (shape.elements[1],) if shape.is_tuple and len(shape.elements) > 1 else None
-    return (shape,)
+        return start.leaves[:1], start.leaves[:1]
+    if not start.elements:
+        return None, None
+    first, second = start.elements[0], start.elements[1:2] or None
+    if first.is_tuple:
+        return first.elements[:1] if kind == "ragged-all-to-all" else first.elements, second
+    if kind != "all-reduce":
+        return (first,), second
+    # Contexts are integer scalars after the data; where the operands are counted, their number decides.
+    data = start.elements[:count] if count else tuple(e for e in start.elements if e.text not in ("u32[]", "s32[]"))
+    return data or start.elements, data or start.elements
 
 
 def _group_size(instruction: Instruction) -> int | None:
@@ -184,7 +182,7 @@ def _group_size(instruction: Instruction) -> int | None:
     return sizes.pop() if len(sizes) == 1 else None
 
 
-def _bytes(shapes: tuple[Shape, ...] | None) -> int | None:
+def _bytes(shapes: Shapes | None) -> int | None:
     if shapes is None:
         return None
     sizes = [shape.byte_size for shape in shapes]
@@ -196,5 +194,5 @@ def _times(size: int | None, group_size: int | None) -> int | None:
     return size * group_size if size is not None and group_size is not None and size * group_size <= MAX_BYTES else None
 
 
-def _dtype(shapes: tuple[Shape, ...] | None) -> str | None:
+def _dtype(shapes: Shapes | None) -> str | None:
     return Shape("tuple", elements=shapes).dtype if shapes else None

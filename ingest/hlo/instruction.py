@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal
 
 from ingest.hlo.replica_groups import Groups, Pairs
@@ -64,3 +64,18 @@ class Instruction:
     inner: tuple[Instruction, ...] = ()
     text: str | None = None
     is_truncated: bool = False
+
+
+def merged(stated: Instruction, embedded: Instruction | None) -> Instruction:
+    """What the embedded proto says of an instruction together with its text.
+
+    The proto knows more (op_name, the collectives inside fusions and async ops). The text alone is returned where there
+    is no proto or where it states another instruction, as a module of the same name from another run could.
+    """
+    if embedded is None or (embedded.name, embedded.opcode, embedded.shape) != (
+        stated.name,
+        stated.opcode,
+        stated.shape,
+    ):
+        return stated
+    return replace(embedded, text=stated.text)

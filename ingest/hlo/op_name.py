@@ -6,7 +6,8 @@ Paths come as 'layer1.7/mlp.9/aten__mul' (torch_xla scopes; '.7' counts uses), '
 
 Layer: the first of these in the path, as the outermost one is the transformer layer:
 - layer, layers, block, blocks with a number right behind or after one of . _ / [ : layer1, layers_12, layers/5,
-  decoder.layer.7, blocks.3, DecoderLayer_2; a word before it may be joined with _ (decoder_layer_3);
+  decoder.layer.7, blocks.3, DecoderLayer_2; words may be joined before layer with _ (decoder_layer_3), before block
+  only decoder, encoder, transformer and residual, as kernels name their block sizes;
 - h with a number after . _ or / : h_3, h.3.
 Not 'local_layer1': under pipeline parallelism it counts within a stage, so the layer differs between devices.
 
@@ -29,7 +30,11 @@ from functools import lru_cache
 PARTS = ("attn", "mlp", "moe", "embed", "lm_head", "norm")
 
 _LAYER = re.compile(
-    r"(?:(?<![a-z0-9_])|(?<![a-z0-9_])(?!local_)[a-z]{1,40}_)(?:(?:decoder|encoder|transformer)?(?:layer|block)s?[._/\[]?|h[._/])(\d{1,5})(?![a-z0-9])"
+    r"(?<![a-z0-9_])"
+    r"(?:(?:[a-z0-9]{1,40}_){0,3}(?<!local_)(?:decoder|encoder|transformer)?layers?[._/\[]?"
+    r"|(?:(?:decoder|encoder|transformer|residual)_?)?blocks?[._/\[]?"
+    r"|h[._/])"
+    r"(\d{1,5})(?![a-z0-9])"
 )
 _COMPONENT = re.compile(r"[^/.()\[\]:\s]+")
 _CAMEL = re.compile(r"(?<=[a-z0-9])(?=[A-Z])|(?<=[A-Z])(?=[A-Z][a-z])")

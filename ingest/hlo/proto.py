@@ -9,12 +9,14 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from itertools import takewhile
 from typing import Any
 
 from google.protobuf import descriptor_pb2, descriptor_pool, message, message_factory
 
 from ingest.errors import MalformedError
 from ingest.hlo.instruction import Instruction, OpNameSource
+from ingest.hlo.op_name import layer_and_part
 from ingest.hlo.replica_groups import (
     Groups,
     Pairs,
@@ -154,9 +156,9 @@ _COLLECTIVES = frozenset(
 )
 # Values without an operation of their own: their op_name says nothing about the op that uses them.
 _PASSIVE = frozenset({"parameter", "constant", "iota", "partition-id", "replica-id"})
+_VIEWS = frozenset({"bitcast", "broadcast", "convert", "copy", "reshape", "slice", "transpose"})
 _CARRIES_INNER = frozenset({"fusion", "async-start", "async-update", "async-done"})
 _UNBOUNDED = -(1 << 63)
-_MAX_HOPS = 16
 
 
 @dataclass(frozen=True)
@@ -209,7 +211,7 @@ class _Instructions(Mapping[str, Instruction]):
         self._by_id: dict[int, Any] = {}
         self._computations: dict[int, Any] = {}
         self._made: dict[str, Instruction] = {}
-        self._op_names: dict[int, tuple[str | None, OpNameSource | None]] = {}
+        self._inherited: dict[str, tuple[str, OpNameSource]] = {}
         collectives = []
         for computation in module.computations:
             self._computations[computation.id] = computation
@@ -219,6 +221,8 @@ class _Instructions(Mapping[str, Instruction]):
                 self._by_id[proto.id] = proto
                 if _text(proto.opcode) in _COLLECTIVES:
                     collectives.append(name)
+        for computation in module.computations:
+            self._inherit_op_names(computation)
         for name in collectives:
             self[name]
 
@@ -242,7 +246,9 @@ class _Instructions(Mapping[str, Instruction]):
         operands = [self._by_id.get(operand) for operand in proto.operand_ids]
         called = [self._computations[called] for called in proto.called_computation_ids if called in self._computations]
         inner = tuple(self._inner(called)) if opcode in _CARRIES_INNER else ()
-        op_name, op_name_source = self._op_name(proto)
+        op_name, op_name_source = self._inherited.get(name, (None, None))
+        if proto.metadata.op_name:
+            op_name, op_name_source = _text(proto.metadata.op_name), "own"
         source_file, source_line = self._source(proto.metadata)
         return Instruction(
             name=name,
@@ -309,33 +315,33 @@ class _Instructions(Mapping[str, Instruction]):
             return None, None
         return _text(file) or None, location.line or None
 
-    def _op_name(self, proto: Any, hops: int = 0) -> tuple[str | None, OpNameSource | None]:
-        """The instruction's own op_name, else one from the instructions fused in it, else from its operands.
+    def _inherit_op_names(self, computation: Any) -> None:
+        """Give the instructions of a computation without op_name one of the instructions fused in them, or operands.
 
         Of a fusion the root's, or of the instruction nearest before it that has one. Of operands the one that all
-        of them share which are operations (parameters and constants say nothing of the op that uses them, so they
-        count only where there is nothing else).
+        of them share, or the scope that they share if it names a layer or part; parameters, constants and views of
+        them say nothing of the op that uses them, so they count only where there is nothing else. Operands stand
+        before their users, so one pass is enough.
         """
-        if proto.metadata.op_name:
-            return _text(proto.metadata.op_name), "own"
-        known = self._op_names.get(proto.id)
-        if known is not None:
-            return known
-        found: tuple[str | None, OpNameSource | None] = (None, None)
-        opcode = _text(proto.opcode)
-        if opcode in _CARRIES_INNER or opcode == "call":
-            fused = self._fused_op_name(proto)
-            found = (fused, "fusion") if fused else found
-        if found[0] is None and opcode not in _PASSIVE and hops < _MAX_HOPS:
-            operands = [self._by_id[operand] for operand in proto.operand_ids if operand in self._by_id]
-            active = [operand for operand in operands if _text(operand.opcode) not in _PASSIVE]
-            names = {self._op_name(operand, hops + 1)[0] for operand in active or operands}
-            if len(names) == 1 and (name := names.pop()):
-                found = (name, "operand")
-        if hops == 0:
-            # What a bounded walk found from afar may be less than what it finds from here: keep only this one.
-            self._op_names[proto.id] = found
-        return found
+        names: dict[int, str] = {}
+        passive: set[int] = set()
+        for proto in computation.instructions:
+            opcode = _text(proto.opcode)
+            if opcode in _PASSIVE or (opcode in _VIEWS and passive.issuperset(proto.operand_ids)):
+                passive.add(proto.id)
+            if proto.metadata.op_name:
+                names[proto.id] = _text(proto.metadata.op_name)
+                continue
+            source: OpNameSource = "fusion"
+            name = self._fused_op_name(proto) if opcode in _CARRIES_INNER else None
+            if name is None and opcode not in _PASSIVE:
+                source = "operand"
+                operands = list(proto.operand_ids)
+                active = [operand for operand in operands if operand not in passive]
+                name = _shared({names.get(operand) for operand in active or operands})
+            if name:
+                names[proto.id] = name
+                self._inherited[_text(proto.name)] = name, source
 
     def _fused_op_name(self, proto: Any) -> str | None:
         for called in proto.called_computation_ids:
@@ -349,6 +355,19 @@ class _Instructions(Mapping[str, Instruction]):
                 if inner.metadata.op_name and _text(inner.opcode) not in _PASSIVE:
                     return _text(inner.metadata.op_name)
         return None
+
+
+def _shared(names: set[str | None]) -> str | None:
+    """The one name, or the scope that several names share if it names a layer or part of the model."""
+    known = [name for name in names if name]
+    if len(known) < len(names) or not known:
+        return None
+    if len(known) == 1:
+        return known[0]
+    paths = [name.split("/") for name in known]
+    shared = takewhile(lambda components: len(set(components)) == 1, zip(*paths, strict=False))
+    scope = "/".join(components[0] for components in shared)
+    return scope if layer_and_part(scope) != (None, None) else None
 
 
 def _text(value: bytes) -> str:

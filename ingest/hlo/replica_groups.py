@@ -138,6 +138,8 @@ def mesh_groups(sizes: Sequence[int], axes: Sequence[SubAxis], device_ids: Seque
     Raises:
         MalformedError: an axis does not exist or does not divide, axes overlap, or there are over MAX_MEMBERS.
     """
+    if max(len(sizes), len(axes)) > _MAX_DIMENSIONS:
+        raise MalformedError(f"replica groups: a mesh of {len(sizes)} axes, of which {len(axes)} are named")
     total = _size(sizes)
     if device_ids and len(device_ids) != total:
         raise MalformedError(f"replica groups: {len(device_ids)} device ids for a mesh of {total} devices")
@@ -161,8 +163,6 @@ def mesh_groups(sizes: Sequence[int], axes: Sequence[SubAxis], device_ids: Seque
         shape.append(full // done)
     grouped = [dimension_of[axis, before if size else 1] for axis, before, size in axes]
     permutation = [dimension for dimension in range(len(shape)) if dimension not in grouped] + grouped
-    if len(shape) > 2 * _MAX_DIMENSIONS:
-        raise MalformedError("replica groups: a mesh has too many axes")
     devices: npt.NDArray[np.int64] = np.array(device_ids, dtype=np.int64) if device_ids else np.arange(total)
     members = prod(shape[dimension] for dimension in grouped)
     groups = _rows(_transpose(devices, shape, permutation).reshape(-1, members))

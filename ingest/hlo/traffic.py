@@ -33,13 +33,15 @@ def algorithm(kind: str) -> str | None:
 
 
 def wire_bytes(kind: str, group_size: int, message_bytes: int) -> int | None:
-    """Bytes that a device sends in one execution; for pairs, that a source sends. None without a model.
+    """Bytes that a device sends in one execution; for pairs, that a source sends. None without a model or devices.
 
     Args:
         kind: HLO opcode without -start or -done.
         group_size: devices in the group, 2 for pairs.
         message_bytes: message of one execution on one device.
     """
+    if group_size < 1:
+        return None
     others = group_size - 1
     match kind:
         case "all-reduce":
