@@ -157,6 +157,8 @@ _COLLECTIVES = frozenset(
 # Values without an operation of their own: their op_name says nothing about the op that uses them.
 _PASSIVE = frozenset({"parameter", "constant", "iota", "partition-id", "replica-id"})
 _VIEWS = frozenset({"bitcast", "broadcast", "convert", "copy", "reshape", "slice", "transpose"})
+# What torch_xla calls values that come from outside the program, however the compiler slices them.
+_DATA_NAMES = ("xla__device_data", "prim__Constant")
 _CARRIES_INNER = frozenset({"fusion", "async-start", "async-update", "async-done"})
 _UNBOUNDED = -(1 << 63)
 
@@ -331,6 +333,8 @@ class _Instructions(Mapping[str, Instruction]):
                 passive.add(proto.id)
             if proto.metadata.op_name:
                 names[proto.id] = _text(proto.metadata.op_name)
+                if names[proto.id].endswith(_DATA_NAMES):
+                    passive.add(proto.id)
                 continue
             source: OpNameSource = "fusion"
             name = self._fused_op_name(proto) if opcode in _CARRIES_INNER else None
