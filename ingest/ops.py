@@ -140,16 +140,19 @@ class OpWriter:
         if not len(at):
             return
         if line.is_op_line:
-            columns = (
-                event_id,
-                events.instruction_id,
-                events.start_ps,
-                end,
-                events.execution,
-                events.phase,
-                events.step,
+            self.collective_ops.append(
+                CollectiveOps(
+                    line.device_id,
+                    line.host,
+                    event_id[at],
+                    events.instruction_id[at],
+                    events.start_ps[at],
+                    end[at],
+                    events.execution[at],
+                    events.phase[at],
+                    events.step[at],
+                )
             )
-            self.collective_ops.append(CollectiveOps(line.device_id, line.host, *(c[at] for c in columns)))
         else:
             spans = zip(events.instruction_id[at].tolist(), events.start_ps[at].tolist(), end[at].tolist(), strict=True)
             self.async_spans.setdefault(line.device_id, []).extend(AsyncSpan(*s) for s in spans)

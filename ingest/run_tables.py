@@ -9,7 +9,8 @@ from typing import Any, Self
 
 import numpy as np
 
-from ingest.collectives import WINDOW_SOURCES, CollectiveTable
+from ingest.collective_groups import CollectiveGroups
+from ingest.collectives import collective_columns
 from ingest.cpu_devices import CpuExecutions, CpuLine
 from ingest.devices import Device, place_on_mesh
 from ingest.event_stream import chunks
@@ -22,7 +23,7 @@ from ingest.parquet import Coded, TableWriter
 from ingest.records import EventBatch, Int32, Line, Plane, codes, integers
 from ingest.schema import TABLES
 from ingest.stat_rows import stat_row, write_event_stats
-from ingest.survey import DevicePlane, HostSurvey, survey
+from ingest.survey import DevicePlane, HostSurvey, number_steps, survey
 from ingest.timeline import PHASES, Step, Timeline, host_steps, step_rows
 
 _OP_LINE = "XLA Ops"
@@ -58,6 +59,7 @@ class RunTables:
             found = survey(host, len(self.devices), self.notes)
             self._surveys.append(found)
             self.devices += found.devices
+        number_steps(self._surveys)
         self._coordinates = self._place(mesh) if mesh else None
 
     def __enter__(self) -> Self:
@@ -89,10 +91,11 @@ class RunTables:
         self.writers["hosts"].write_rows(f.host.row() for f in self._surveys)
         self.writers["devices"].write_rows(d.row() for d in self.devices)
         self.writers["instructions"].write_rows(self._instructions.column_rows())
-        for number, row in enumerate(self._instructions.rows):
-            if row.stats:
-                rows = ({"instruction_id": number, **stat_row(s)} for s in row.stats)
-                self.writers["instruction_stats"].write_rows(rows)
+        self.writers["instruction_stats"].write_rows(
+            {"instruction_id": number, **stat_row(s)}
+            for number, row in enumerate(self._instructions.rows)
+            for s in row.stats
+        )
         self.notes += self._instructions.notes
 
     def _place(self, mesh: Mesh) -> dict[int, dict[str, int]] | None:
@@ -287,20 +290,14 @@ class RunTables:
     # --- collectives
 
     def _write_collectives(self) -> None:
-        of_host = {f.host.name: [d.device_id for d in f.devices] for f in self._surveys if f.devices}
-        table = CollectiveTable(self._instructions.rows, of_host, self._coordinates)
-        columns = table.rows(self._ops.collective_ops, self._ops.async_spans)
-        if columns is not None:
-            own = {f.name for f in self.writers["collectives"].table.arrow}
-            sources = Coded(columns["window_source"], WINDOW_SOURCES)
-            for name in ("phase", "step"):
-                columns[name] = np.ma.masked_less(columns[name], 0)
-            phase = Coded(np.ma.filled(columns["phase"], -1), PHASES)
-            rows = {n: c for n, c in columns.items() if n in own} | {"window_source": sources, "phase": phase}
-            self.writers["collectives"].write(len(columns["event_id"]), rows)
-        self.writers["collective_groups"].write_rows(table.group_rows())
-        self.writers["traffic"].write_rows(table.traffic_rows())
-        self.missing_devices = max(self.missing_devices, table.missing_devices)
+        devices = [[d.device_id for d in f.devices] for f in self._surveys if f.devices]
+        groups = CollectiveGroups(self._instructions.rows, devices, self._coordinates)
+        ops = self._ops
+        count, columns = collective_columns(self._instructions.rows, groups, ops.collective_ops, ops.async_spans)
+        self.writers["collectives"].write(count, columns)
+        self.writers["collective_groups"].write_rows(groups.group_rows())
+        self.writers["traffic"].write_rows(groups.traffic_rows())
+        self.missing_devices = max(self.missing_devices, groups.missing_devices)
 
 
 def _select(batch: EventBatch, at: Any) -> EventBatch:

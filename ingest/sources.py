@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
-from pathlib import Path
+from pathlib import Path, PurePath
 
 from ingest.errors import CaptureError
 
@@ -25,7 +25,7 @@ class Capture:
     notes: tuple[str, ...] = ()
 
 
-def stem(path: Path) -> str:
+def stem(path: PurePath) -> str:
     """File name without the suffixes of a capture."""
     for suffix in (*XPLANE_SUFFIXES, *CHROME_SUFFIXES, ".pb.gz", ".json.gz", ".pb", ".json", ".gz"):
         if path.name.endswith(suffix) and path.name != suffix:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -81,8 +81,16 @@ def _timeline(host: Host, plane: Plane) -> Timeline:
     steps: list[Step] = []
     for names, start, end in _events(host, plane, STEP_LINE):
         steps += steps_of_line(names, start, end, runs)
-    runs.sort(key=lambda r: r.start_ps)
-    return Timeline(runs, steps or steps_of_runs(runs))
+    return Timeline(runs, steps)
+
+
+def number_steps(surveys: Sequence[HostSurvey]) -> None:
+    """Give the accelerators of all hosts their steps where no device has a step line."""
+    timelines = [p.timeline for s in surveys for p in s.planes.values() if not p.is_sparse_core]
+    if any(t.steps for t in timelines):
+        return
+    for timeline, steps in zip(timelines, steps_of_runs([t.runs for t in timelines]), strict=True):
+        timeline.set_steps(steps)
 
 
 def _events(host: Host, plane: Plane, line_name: str) -> Iterator[tuple[list[str], Int64, Int64]]:

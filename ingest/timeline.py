@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -55,8 +56,12 @@ class Timeline:
 
     def __post_init__(self) -> None:
         self.runs.sort(key=lambda r: r.start_ps)
-        self.steps.sort(key=lambda s: s.start_ps)
         self._run_edges = _edges(self.runs)
+        self.set_steps(self.steps)
+
+    def set_steps(self, steps: list[Step]) -> None:
+        """Take these as the device's steps."""
+        self.steps = sorted(steps, key=lambda s: s.start_ps)
         self._step_edges = _edges(self.steps)
         self._step_index = np.array([s.index for s in self.steps] + [-1], np.int32)
         self._step_phase = np.array([_phase_code(s.phase) for s in self.steps] + [-1], np.int32)
@@ -118,22 +123,37 @@ def step_rows(steps: Sequence[Step], base: dict[str, Any]) -> Iterator[dict[str,
             yield base | {"kind": "step", "name": s.name, "index": s.index, "source": s.source} | times
 
 
-def steps_of_runs(runs: Sequence[Run]) -> list[Step]:
-    """Steps where the device has no step line: each execution is one.
+def steps_of_runs(runs_of_device: Sequence[Sequence[Run]]) -> list[list[Step]]:
+    """Steps of all devices where none has a step line: each execution is one.
 
-    When module names tell prefill and decode, only those executions are steps: the small programs between them
-    (sampling, copies) belong to no step of their own.
+    Devices agree on a step by its program and how often that has run on them, so that a device which also ran
+    something alone does not count differently from then on. When module names tell prefill and decode, only those
+    executions are steps: the small programs between them (sampling, copies) make none of their own.
     """
-    phases = [phase_of(r.module) for r in runs]
-    if not any(phases):
-        return [Step(i, None, r.module, r.start_ps, r.end_ps, "module run") for i, r in enumerate(runs)]
-    steps: list[Step] = []
-    for run, phase in zip(runs, phases, strict=True):
-        if phase:
-            first = 0 if phase == "prefill" else 1
-            index = steps[-1].index + 1 if steps else first
-            steps.append(Step(index, phase, phase, run.start_ps, run.end_ps, "module name"))
-    return steps
+    has_phases = any(phase_of(r.module) for runs in runs_of_device for r in runs)
+    keyed: list[list[tuple[tuple[str, int | None, int], Run]]] = []
+    for runs in runs_of_device:
+        count: Counter[tuple[str, int | None]] = Counter()
+        keyed.append([])
+        for run in sorted(runs, key=lambda r: r.start_ps):
+            if has_phases and not phase_of(run.module):
+                continue
+            program = run.module, run.program_id
+            keyed[-1].append(((*program, count[program]), run))
+            count[program] += 1
+    earliest: dict[tuple[str, int | None, int], int] = {}
+    for key, run in (pair for pairs in keyed for pair in pairs):
+        earliest[key] = min(run.start_ps, earliest.get(key, run.start_ps))
+    order = sorted(earliest, key=lambda k: (earliest[k], k[0], k[2]))
+    first = 1 if order and phase_of(order[0][0]) == "decode" else 0
+    index = {key: i + first for i, key in enumerate(order)}
+    source = "module name" if has_phases else "module run"
+    return [[_step(index[key], run, source) for key, run in pairs] for pairs in keyed]
+
+
+def _step(index: int, run: Run, source: str) -> Step:
+    phase = phase_of(run.module)
+    return Step(index, phase, phase or run.module, run.start_ps, run.end_ps, source)
 
 
 def steps_of_line(names: Sequence[str], start: Int64, end: Int64, runs: Sequence[Run]) -> list[Step]:
