@@ -1,0 +1,81 @@
+"""Fixtures that ingest captures and read the tables back."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import duckdb
+import pytest
+
+from ingest.lake import Lake
+from ingest.manifest import Mesh
+from ingest.pipeline import IngestResult, ingest_capture
+from ingest.schema import TABLES
+from ingest.sources import find_captures
+
+MESHES = {
+    "cpu_deepseekv2_ep4": "ep=4",
+    "cpu_deepseekv3_dp2ep2tp2": "dp=2,ep=2,tp=2",
+    "cpu_llama_pp2tp2": "pp=2,tp=2",
+    "cpu_llama_ppmp": "pp=2,tp=2",
+    "cpu_llama_sp_tp4": "tp=4",
+    "cpu_llama_tp4": "tp=4",
+    "cpu_qwen3_dp2tp2": "dp=2,tp=2",
+    "tpu-2chip-vllm-tp2-prefill": "tp=2",
+}
+"""What the captures' README says of their meshes."""
+
+Query = Callable[..., list[tuple[Any, ...]]]
+
+
+def open_tables(warehouse: Path) -> Query:
+    """A function that runs SQL over the tables of a warehouse; a table is a view by its name."""
+    connection = duckdb.connect()
+    lake = Lake(warehouse)
+    runs = lake.runs()
+    for name, table in TABLES.items():
+        files = [str(p) for run in runs for p in lake.paths(run, name)]
+        if files:
+            source = f"read_parquet({files}, hive_partitioning=true, hive_types={{'run_id': VARCHAR, 'v': VARCHAR}})"
+            connection.execute(f"CREATE VIEW {name} AS SELECT * EXCLUDE (v) FROM {source}")
+        else:
+            columns = ", ".join(f'"{c.name}" {c.type}' for c in table.columns)
+            connection.execute(f"CREATE TABLE {name} ({columns})")
+
+    def query(sql: str, *parameters: Any) -> list[tuple[Any, ...]]:
+        return connection.execute(sql, parameters).fetchall()
+
+    return query
+
+
+@pytest.fixture(scope="session")
+def shared_warehouse(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Where the real captures are ingested."""
+    return tmp_path_factory.mktemp("shared") / "warehouse"
+
+
+@pytest.fixture(scope="session")
+def shared_runs(shared_traces: Path, shared_warehouse: Path) -> dict[str, IngestResult]:
+    """All real captures, ingested into one warehouse; results by capture name."""
+    warehouse = shared_warehouse
+    results = {}
+    for capture in find_captures(shared_traces):
+        mesh = Mesh.parse(MESHES[capture.name]) if capture.name in MESHES else None
+        results[capture.name] = ingest_capture(capture, warehouse, mesh=mesh)
+    chrome = next(shared_traces.glob("*.trace.json.gz"))
+    results["chrome"] = ingest_capture(find_captures(chrome)[0], warehouse, mesh=Mesh.parse("tp=2"))
+    return results
+
+
+@pytest.fixture(scope="session")
+def shared_tables(shared_runs: dict[str, IngestResult], shared_warehouse: Path) -> Query:
+    """SQL over the tables of all real captures."""
+    return open_tables(shared_warehouse)
+
+
+@pytest.fixture
+def tables_of() -> Callable[[Path], Query]:
+    """Opens the tables of a warehouse for SQL."""
+    return open_tables
