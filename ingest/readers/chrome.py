@@ -1,0 +1,324 @@
+"""Reader of Chrome traces: `.trace.json` and `.trace.json.gz` as JAX, XProf's trace viewer and torch_xla write them.
+
+Processes are planes and threads are lines, named by the metadata events; `line_id` is the tid. Events are taken
+in file order from
+
+- X (complete) events, also those without `dur`, whose duration counts as 0;
+- B and E pairs of a thread, innermost first, at the place of the E; a B that is never closed has duration 0;
+- i and I (instants), with duration 0;
+- C (counters), on a line `_counters_` of their process, with one stat per series.
+
+Events of other phases (flows s, t, f; async b, n, e; ...) are counted in the warnings, not read.
+
+Times: XProf and JAX print microseconds with six fractional digits or more, or with the 17 digits of a double (as
+in 4.3961589999999999), so that the nearest picosecond of `ts` and `dur` is the value the exporter had. Where that
+value came from a device clock it was itself rounded: `dur` differs by some ps from `device_duration_ps`, which
+stays a stat. Times that 64-bit picoseconds cannot hold (microseconds since 1970) count from the first event's whole
+microsecond, which then is the `profile_start_time` of a plane `Task Environment`.
+"""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from itertools import pairwise
+from pathlib import Path
+from typing import Any, cast
+
+import msgspec
+import numpy as np
+
+from ingest.errors import MalformedError
+from ingest.readers.chrome_args import Arguments
+from ingest.readers.chrome_chunks import CHUNK, Chunks
+from ingest.readers.chrome_events import Event, EventParser, Id
+from ingest.readers.chrome_times import INT64_MAX, PS_PER_US, exact_picoseconds, picoseconds
+from ingest.readers.files import MAX_GZIP_RATIO, CaptureFile
+from ingest.records import EventBatch, Int32, Line, Plane, Stat, StatColumn, StatKind
+
+COUNTERS = "_counters_"
+_COUNTER_LINE = object()
+_HOST_PREFIX = re.compile(r"([A-Za-z0-9][-.\w]*) (/(?:host|device):.*)", re.DOTALL)
+_Key = tuple[Id, Any]
+
+
+class _Codes(dict[_Key, int]):
+    """A number per (pid, tid), in the order of their first event."""
+
+    def __missing__(self, key: _Key) -> int:
+        code = self[key] = len(self)
+        return code
+
+
+@dataclass(frozen=True)
+class _Piece:
+    """The events of one piece of the file, sorted by line, in file order within a line."""
+
+    spans: dict[int, tuple[int, int]]
+    batch: EventBatch
+
+
+@dataclass
+class _ChromePlane(Plane):
+    rows: Int32 = field(default_factory=lambda: np.zeros(0, np.int32))
+    """Row of `event_metadata` for the rows of the whole trace's metadata."""
+
+
+class _Events:
+    """Gathers the events of all pieces."""
+
+    def __init__(self) -> None:
+        self.codes = _Codes()
+        self.pieces: list[_Piece] = []
+        self.arguments = Arguments()
+        self.process_names: dict[Id, str] = {}
+        self.thread_names: dict[tuple[Id, Id], str] = {}
+        self.used: dict[Id, set[int]] = {}
+        self.left_out: Counter[str] = Counter()
+        self.counted: Counter[str] = Counter()
+        self.origin_us: int | None = None
+        self._open: dict[_Key, list[Event]] = {}
+
+    def add(self, events: list[Event]) -> None:
+        """Take the events of one piece."""
+        rows: list[Event] = []
+        codes: list[int] = []
+        fixed: dict[int, int] = {}
+        code_of = self.codes
+        for e in events:
+            match e.ph:
+                case "X":
+                    pass
+                case "M":
+                    self._name(e)
+                    continue
+                case "C":
+                    fixed[len(rows)] = 0
+                    rows.append(e)
+                    codes.append(code_of[e.pid, _COUNTER_LINE])
+                    continue
+                case "i" | "I":
+                    fixed[len(rows)] = 0
+                case "B":
+                    e.ts, e.args = e.ts.copy(), e.args.copy()  # so that they do not keep their piece in memory
+                    self._open.setdefault((e.pid, e.tid), []).append(e)
+                    continue
+                case "E":
+                    pair = self._close(e)
+                    if pair is None:
+                        continue
+                    e, fixed[len(rows)] = pair
+                case _:
+                    if e.ph or e.name or e.ts:
+                        self.left_out[e.ph] += 1
+                    continue
+            rows.append(e)
+            codes.append(code_of[e.pid, e.tid])
+        if rows:
+            self._add(rows, codes, fixed)
+
+    def finish(self) -> None:
+        """Take what was begun and never ended."""
+        rest = [event for stack in self._open.values() for event in stack]
+        self.counted["begin event(s) without an end, kept with duration 0"] += len(rest)
+        if rest:
+            self._add(rest, [self.codes[e.pid, e.tid] for e in rest], dict.fromkeys(range(len(rest)), 0))
+
+    def _close(self, end: Event) -> tuple[Event, int] | None:
+        """The event that `end` ends and its duration, if there is one."""
+        stack = self._open.get((end.pid, end.tid))
+        if not stack:
+            self.counted["end event(s) without a begin, left out"] += 1
+            return None
+        begin = stack.pop()
+        start, stop = exact_picoseconds(bytes(begin.ts)), exact_picoseconds(bytes(end.ts))
+        if start is None or stop is None or abs(stop - start) > INT64_MAX:
+            self.counted["event(s) without a readable time, left out"] += 1
+            return None
+        args = self.arguments.merged(begin.args, end.args) if bytes(end.args) else begin.args
+        return Event("X", begin.pid, begin.tid, begin.ts, name=begin.name, cat=begin.cat, args=args), stop - start
+
+    def _name(self, e: Event) -> None:
+        if e.name not in ("process_name", "thread_name"):
+            return
+        try:
+            name = msgspec.json.decode(e.args, type=dict[str, Any]).get("name")
+        except (msgspec.MsgspecError, RecursionError):
+            return
+        if isinstance(name, str):
+            if e.name == "process_name":
+                self.process_names[e.pid] = name
+            else:
+                self.thread_names[e.pid, e.tid] = name
+
+    def _add(self, events: list[Event], codes: list[int], fixed: dict[int, int]) -> None:
+        if self.origin_us is None:
+            first = exact_picoseconds(bytes(events[0].ts)) or 0
+            self.origin_us = first // PS_PER_US if first > INT64_MAX else 0
+        start, has_start = picoseconds([e.ts for e in events], self.origin_us)
+        duration, has_duration = picoseconds([e.dur for e in events])
+        if fixed:
+            at = np.fromiter(fixed, np.int64, len(fixed))
+            duration[at] = np.fromiter(fixed.values(), np.int64, len(fixed))
+            has_duration[at] = True
+        line = np.array(codes, np.int64)
+        if not has_start.all():
+            keep = np.flatnonzero(has_start)
+            self.counted["event(s) without a readable time, left out"] += len(events) - len(keep)
+            events = [events[i] for i in keep.tolist()]
+            start, duration, has_duration, line = start[keep], duration[keep], has_duration[keep], line[keep]
+        if not has_duration.all():
+            lacking = len(events) - int(np.count_nonzero(has_duration))
+            self.counted["event(s) without a readable dur, kept with duration 0"] += lacking
+        if not events:
+            return
+        order = np.argsort(line, kind="stable")
+        if (order[1:] < order[:-1]).any():
+            events = [events[i] for i in order.tolist()]
+            start, duration, line = start[order], duration[order], line[order]
+        metadata, stats = self.arguments.read(events)
+        borders = [*np.flatnonzero(np.diff(line, prepend=-1)).tolist(), len(line)]
+        spans = {int(line[a]): (a, z) for a, z in pairwise(borders)}
+        self._use(spans, metadata)
+        self.pieces.append(_Piece(spans, EventBatch(metadata, start, duration, stats)))
+
+    def _use(self, spans: dict[int, tuple[int, int]], metadata: Int32) -> None:
+        pids = [pid for pid, _ in self.codes]
+        for code, (a, z) in spans.items():
+            self.used.setdefault(pids[code], set()).update(metadata[a:z].tolist())
+
+
+class ChromeTrace:
+    """One Chrome trace, read as a whole: its columns are in memory."""
+
+    format = "chrome"
+
+    def __init__(self, file: CaptureFile, chunk: int = CHUNK) -> None:
+        self.size = file.size
+        self.errors: Sequence[str] = ()
+        self._gathered = _Events()
+        parser = EventParser()
+        chunks = Chunks(file.read, file.size, parser, chunk)
+        try:
+            for events in chunks:
+                self._gathered.add(events)
+        except MalformedError as error:
+            raise MalformedError(f"{file.path.name}: {error}") from None
+        self._gathered.finish()
+        self.digest = file.digest
+        self.hostnames: list[str] = []
+        self.planes: list[Plane] = self._planes()
+        if not self.planes:
+            raise MalformedError(
+                f"{file.path.name}: a Chrome trace without events; nothing was profiled, record it again"
+            )
+        self._add_start(chunks.members)
+        self.warnings = self._warnings(parser, chunks)
+
+    def batches(self, plane: Plane, line: Line) -> Iterator[EventBatch]:
+        """The events of a line, in file order."""
+        rows = cast(_ChromePlane, plane).rows
+        for piece in self._gathered.pieces:
+            span = piece.spans.get(line.start)
+            if span is None:
+                continue
+            a, z = span
+            stats = [column for c in piece.batch.stats if (column := _part(c, a, z)) is not None]
+            whole = piece.batch
+            yield EventBatch(rows[whole.metadata[a:z]], whole.start_ps[a:z], whole.duration_ps[a:z], stats)
+
+    def _planes(self) -> list[Plane]:
+        found = self._gathered
+        names = dict(found.process_names)
+        matches = {pid: m for pid, name in names.items() if (m := _HOST_PREFIX.fullmatch(name))}
+        self.hostnames = list(dict.fromkeys(m[1] for m in matches.values()))
+        if len(self.hostnames) == 1:  # with several, only the whole name tells their processes apart
+            names.update((pid, m[2]) for pid, m in matches.items())
+        planes: dict[Id, _ChromePlane] = {}
+        for pid in [*names, *(pid for pid, _ in found.codes)]:
+            if pid in planes:
+                continue
+            used = sorted(found.used.get(pid, ()))
+            rows = np.full(len(found.arguments.metadata), -1, np.int32)
+            rows[used] = np.arange(len(used))
+            name = names.get(pid, "unknown process" if pid is None else str(pid))
+            plane = _ChromePlane(name, _number(pid) or 0, rows=rows)
+            plane.event_metadata = [found.arguments.metadata[i] for i in used]
+            planes[pid] = plane
+        with_events = {code for piece in found.pieces for code in piece.spans}
+        for (pid, tid), code in found.codes.items():
+            if code not in with_events:
+                continue
+            if tid is _COUNTER_LINE:
+                named = (_number(t) for (p, t), name in found.thread_names.items() if p == pid and name == COUNTERS)
+                line = Line(COUNTERS, next((t for t in named if t is not None), -1 - code), start=code)
+            else:
+                name = found.thread_names.get((pid, tid), "unknown thread" if tid is None else str(tid))
+                number = _number(tid)
+                line = Line(name, -1 - code if number is None else number, start=code)
+            planes[pid].lines.append(line)
+        return list(planes.values())
+
+    def _add_start(self, members: dict[str, bytes]) -> None:
+        """Name the time that the events count from, where the trace says it."""
+        base = members.get("baseTimeNanoseconds", b"")
+        start = (int(base) if base.isdigit() and len(base) < 20 else 0) + (self._gathered.origin_us or 0) * 1000
+        if 0 < start < 1 << 63:
+            self.planes.append(
+                _ChromePlane("Task Environment", stats=(Stat("profile_start_time", StatKind.UINT64, start),))
+            )
+
+    def _warnings(self, parser: EventParser, chunks: Chunks[list[Event]]) -> list[str]:
+        found = self._gathered
+        warnings = [f"{count} {what}" for what, count in found.counted.items() if count]
+        if found.left_out:
+            phases = ", ".join(f"{n} of phase {ph[:20]!r}" for ph, n in sorted(found.left_out.items())[:20])
+            warnings.append(f"{found.left_out.total()} events that are not spans or counters were left out: {phases}")
+        if parser.has_replaced:
+            warnings.append("names or arguments hold bytes that are not UTF-8; they were replaced by U+FFFD")
+        if chunks.is_open:
+            warnings.append("the array of events has no end; the trace may be truncated")
+        if len(self.hostnames) > 1:
+            warnings.append(f"one file of {len(self.hostnames)} hosts: {', '.join(self.hostnames[:10])}")
+        return warnings
+
+
+def read_chrome(path: Path | CaptureFile, *, max_gzip_ratio: float = MAX_GZIP_RATIO) -> ChromeTrace:
+    """Open a .trace.json or .trace.json.gz.
+
+    Args:
+        path: the file.
+        max_gzip_ratio: how many times its own size a gzip file may hold.
+
+    Raises:
+        CaptureError: the file is missing, empty or not readable, or a gzip file holds more than it may.
+        MalformedError: it is not a Chrome trace, or ends too early.
+    """
+    return ChromeTrace(path if isinstance(path, CaptureFile) else CaptureFile(path, max_gzip_ratio=max_gzip_ratio))
+
+
+def _part(column: StatColumn, start: int, stop: int) -> StatColumn | None:
+    """The values of a stat for the events `start` to `stop` of its batch."""
+    a, z = column.rows.searchsorted((start, stop)).tolist()
+    if a == z:
+        return None
+    kinds, bits, texts = column.kinds[a:z], column.bits[a:z], column.texts
+    if texts:
+        is_text = kinds >= StatKind.STRING
+        codes, back = np.unique(bits[is_text], return_inverse=True)
+        texts = [texts[i] for i in codes.tolist()]
+        bits = bits.copy()
+        bits[is_text] = back.astype(np.uint64)
+    return StatColumn(column.name, column.rows[a:z] - start, kinds, bits, texts)
+
+
+def _number(value: Id) -> int | None:
+    """A pid or tid as an integer, if it is one."""
+    if isinstance(value, int) or (isinstance(value, float) and value.is_integer()):
+        return int(value) if abs(value) <= INT64_MAX else None
+    return None
+
+
+__all__ = ["COUNTERS", "ChromeTrace", "read_chrome"]

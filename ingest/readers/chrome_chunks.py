@@ -1,0 +1,255 @@
+"""Cuts a Chrome trace into pieces of whole events, so that no more than a piece is in memory at a time.
+
+A piece is taken up to a place that looks like the border of two events and is then parsed as an array of its
+own. That proves the cut: only outside of any string and at the array's own depth can a closing bracket make a
+whole JSON text. Where the guess fails, the strings and brackets of the piece are walked one by one.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Generator, Iterator
+from typing import Generic, TypeVar
+
+import msgspec
+
+from ingest.errors import MalformedError
+
+CHUNK = 8 << 20
+"""Bytes of events parsed together; an event that is longer gets a larger piece of its own."""
+_LOOK = 1 << 12  # bytes looked at first outside of the events
+_KEPT = 1 << 20  # longest value beside the events that is handed on
+_SPACE_BYTES = b" \t\r\n"
+
+_BORDER = re.compile(rb"\}[ \t\r\n]*+(?=,[ \t\r\n]*+\{)")
+_STRING = re.compile(rb'"[^"\\]*+(?:\\.[^"\\]*+)*+"', re.DOTALL)
+_TOKEN = re.compile(rb'"[^"\\]*+(?:\\.[^"\\]*+)*+"|["\[\]{},]', re.DOTALL)
+_SPACE = re.compile(rb"[ \t\r\n]*+")
+_SCALAR = re.compile(rb"[-+.0-9A-Za-z]++")
+
+T = TypeVar("T")
+V = TypeVar("V")
+
+
+class NotJsonError(Exception):
+    """A piece is not a JSON array: it is malformed, or was cut at a wrong place."""
+
+
+class Chunks(Generic[T]):
+    """The events of a Chrome trace, parsed piece by piece.
+
+    Attributes:
+        members: what stands beside the events at top level, short values only: key to JSON text.
+        is_open: the file is a bare array that nobody closed, as a program leaves it that was stopped.
+    """
+
+    def __init__(
+        self, read: Callable[[int, int], bytes], size: int, parse: Callable[[bytes], T], chunk: int = CHUNK
+    ) -> None:
+        """Prepare to read the `size` bytes that `read(low, high)` gives, at least `chunk` bytes of events at a time.
+
+        `parse` gives the events of the text of one JSON array; it raises NotJsonError where it is none.
+        """
+        self._read, self._parse, self._chunk = read, parse, chunk
+        self._size = size
+        self.members: dict[str, bytes] = {}
+        self.is_open = False
+
+    def __iter__(self) -> Iterator[T]:
+        """Parse the file from start to end.
+
+        Raises:
+            MalformedError: it is not JSON, not a trace, or ends too early.
+        """
+        at = self._skip(3 if self._bytes(0, 3) == b"\xef\xbb\xbf" else 0)
+        match self._bytes(at, at + 1):
+            case b"[":
+                at = yield from self._array(at + 1, may_be_open=True)
+            case b"{":
+                at = yield from self._object(at + 1)
+            case _:
+                raise MalformedError(f"no Chrome trace: looked for JSON that starts with {{ or [, {self._found(at)}")
+        at = self._skip(at)
+        if at < self._size:
+            raise MalformedError(f"not one JSON text: looked for the end of the file, {self._found(at)}")
+
+    def _object(self, at: int) -> Generator[T, None, int]:
+        """The members of the top-level object; returns where it ends."""
+        has_events = False
+        at = self._skip(at)
+        mark = self._bytes(at, at + 1) if self._bytes(at, at + 1) == b"}" else b","
+        while mark == b",":
+            end = self._match(_STRING, at)
+            if end is None:
+                raise MalformedError(f"not complete JSON: looked for the name of a member, {self._found(at)}")
+            key = self._checked(at, end, str)
+            at = self._skip(end)
+            if self._bytes(at, at + 1) != b":":
+                raise MalformedError(f"not complete JSON: looked for ':' behind {key[:40]!r}, {self._found(at)}")
+            at = self._skip(at + 1)
+            if key != "traceEvents":
+                end = self._value_end(at)
+                self._checked(at, end, msgspec.Raw)
+                if end - at <= _KEPT:
+                    self.members[key] = self._bytes(at, end)
+                at = end
+            elif has_events:
+                raise MalformedError("ambiguous trace: two members are called traceEvents, expected one")
+            elif self._bytes(at, at + 1) != b"[":
+                raise MalformedError(f"no Chrome trace: looked for an array as traceEvents, {self._found(at)}")
+            else:
+                has_events = True
+                at = yield from self._array(at + 1, may_be_open=False)
+            at = self._skip(at)
+            mark = self._bytes(at, at + 1)
+            if mark not in (b",", b"}"):
+                raise MalformedError(f"not complete JSON: looked for ',' or '}}' behind a member, {self._found(at)}")
+            at = self._skip(at + 1)
+        if not has_events:
+            raise MalformedError(
+                "no Chrome trace: looked for the member traceEvents, found "
+                + (f"only {', '.join(repr(k[:40]) for k in list(self.members)[:5])}" if self.members else "none")
+                + "; give the profiler's .trace.json"
+            )
+        return at
+
+    def _array(self, at: int, *, may_be_open: bool) -> Generator[T, None, int]:
+        """The events of an array whose elements start at `at`; returns where the array ends."""
+        size, is_first = self._chunk, True
+        while True:
+            window = self._bytes(at, at + size)
+            is_last = at + len(window) >= self._size
+            stop, events = self._guess(window, is_last=is_last)
+            if events is None:
+                stop = _walk(window)
+                if stop < 0 and not is_last:
+                    size *= 2  # one event is longer than the window
+                    continue
+                if stop < 0:
+                    yield from self._rest(at, window, is_first=is_first, may_be_open=may_be_open)
+                    return self._size
+                events = self._parsed(at, window[:stop])
+            is_end = window[stop : stop + 1] == b"]"
+            if not window[:stop].strip(_SPACE_BYTES) and not (is_first and is_end):
+                raise MalformedError(f"not complete JSON: looked for an event, {self._found(self._skip(at))}")
+            yield events
+            at, size, is_first = at + stop + 1, self._chunk, False
+            if is_end:
+                return at
+
+    def _guess(self, window: bytes, *, is_last: bool) -> tuple[int, T | None]:
+        """Events up to a likely border, and where the comma or bracket behind them is; None if it is no border."""
+        stop = window.rfind(b"},{") + 1
+        if is_last:
+            stop = window.rfind(b"]")
+        elif not stop:
+            for border in _BORDER.finditer(window, max(0, len(window) - (1 << 16))):
+                stop = border.end()
+        if stop <= 0:
+            return -1, None
+        try:
+            return stop, self._parse(b"[" + window[:stop] + b"]")
+        except NotJsonError:
+            return -1, None
+
+    def _parsed(self, at: int, text: bytes) -> T:
+        try:
+            return self._parse(b"[" + text + b"]")
+        except NotJsonError as error:
+            raise MalformedError(
+                f"not complete JSON: looked for events in the bytes {at} to {at + len(text)}, found {error}"
+            ) from None
+
+    def _rest(self, at: int, window: bytes, *, is_first: bool, may_be_open: bool) -> Iterator[T]:
+        """What stands behind the last comma of an array without an end."""
+        if not may_be_open:
+            raise MalformedError(
+                f"truncated trace: looked for the end of traceEvents, found the end of the file at byte {self._size}; "
+                "copy or record it again"
+            )
+        self.is_open = True
+        if window.strip(_SPACE_BYTES):
+            yield self._parsed(at, window)
+        elif is_first:
+            raise MalformedError("truncated trace: looked for events, found a lone [; copy or record it again")
+
+    def _value_end(self, at: int) -> int:
+        """End of the JSON value that starts at `at`, by its brackets alone."""
+        if self._bytes(at, at + 1) not in (b"{", b"["):
+            end = self._match(_STRING, at) or self._match(_SCALAR, at)
+            if end is None:
+                raise MalformedError(f"not complete JSON: looked for a value, {self._found(at)}")
+            return end
+        size = _LOOK
+        while True:
+            window = self._bytes(at, at + size)
+            end = _close(window)
+            if end is not None:
+                return at + end
+            if at + size >= self._size:
+                raise MalformedError(
+                    f"truncated trace: looked for the end of the value at byte {at}, found the end of the file; "
+                    "copy or record it again"
+                )
+            size *= 2
+
+    def _match(self, pattern: re.Pattern[bytes], at: int) -> int | None:
+        """Where a match that starts at `at` ends."""
+        size = _LOOK
+        while True:
+            window = self._bytes(at, at + size)
+            found = pattern.match(window)
+            is_whole = at + size >= self._size or (found.end() < len(window) if found else window[:1] != b'"')
+            if is_whole:
+                return at + found.end() if found else None
+            size *= 2
+
+    def _checked(self, start: int, end: int, kind: type[V]) -> V:
+        try:
+            return msgspec.json.decode(self._bytes(start, end), type=kind)
+        except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
+            raise MalformedError(f"not JSON: the value at byte {start}: {error}") from None
+
+    def _bytes(self, low: int, high: int) -> bytes:
+        return self._read(min(low, self._size), min(high, self._size))
+
+    def _skip(self, at: int) -> int:
+        return self._match(_SPACE, at) or at
+
+    def _found(self, at: int) -> str:
+        if at >= self._size:
+            return "found the end of the file"
+        return f"found {self._bytes(at, at + 20)!r} at byte {at}"
+
+
+def _walk(window: bytes) -> int:
+    """Where the last comma between two elements of an array is, or the bracket that ends it; -1 where neither is."""
+    comma = -1
+    for depth, start in _marks(window):
+        if depth < 0:
+            return start
+        if not depth and window[start] == 44:
+            comma = start
+    return comma
+
+
+def _close(window: bytes) -> int | None:
+    """Where the array or object that starts the window ends."""
+    return next((start + 1 for depth, start in _marks(window) if not depth and window[start] in b"]}"), None)
+
+
+def _marks(window: bytes) -> Iterator[tuple[int, int]]:
+    """Commas and brackets outside of strings: the depth behind them and where they are."""
+    depth = 0
+    for token in _TOKEN.finditer(window):
+        start = token.start()
+        mark = window[start]
+        if mark == 34:
+            if token.end() - start == 1:
+                return  # the window ends inside a string
+            continue
+        if mark in b"{[":
+            depth += 1
+        elif mark != 44:
+            depth -= 1
+        yield depth, start
