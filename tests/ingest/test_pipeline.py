@@ -1,0 +1,245 @@
+"""Ingest as a user meets it: the same bytes once, bad input named, nothing half written."""
+
+from __future__ import annotations
+
+import gzip
+import json
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from xplane_builder import Space, Unsigned
+
+from ingest.errors import CaptureError, TracewarehouseError, WarehouseError
+from ingest.lake import Lake
+from ingest.manifest import Mesh
+from ingest.pipeline import ingest_capture, ingest_one
+from ingest.schema import TABLES
+from ingest.sources import find_captures
+
+Query = Callable[..., list[tuple[Any, ...]]]
+
+
+def capture(events: int = 100, start_ns: int = 1_000_000_000) -> Space:
+    space = Space(hostnames=["vm"])
+    tpu = space.tpu(0)
+    metadata = tpu.instruction("%dot.1 = f32[8]{0} dot(f32[8]{0} %a, f32[8]{0} %b)", program_id=Unsigned(1))
+    tpu.modules.event("decode(1)", 0, events * 10)
+    for i in range(events):
+        tpu.ops.event(metadata, i * 10, 9, device_offset_ps=Unsigned(i))
+    space.profiled(start_ns, start_ns + 1_000_000)
+    return space
+
+
+class TestIdentity:
+    def test_the_same_bytes_are_the_same_run(self, tmp_path: Path) -> None:
+        path = capture().write(tmp_path / "a.xplane.pb")
+        first = ingest_one(path, tmp_path / "w")
+        assert first.status == "ingested"
+        packed = tmp_path / "b.xplane.pb.gz"
+        packed.write_bytes(gzip.compress(path.read_bytes()))
+        renamed = Path(shutil.copy(path, tmp_path / "another name"))
+        nested = tmp_path / "logdir" / "plugins" / "profile" / "2026_01_01" / "vm.xplane.pb"
+        nested.parent.mkdir(parents=True)
+        shutil.copy(path, nested)
+        for again in (path, packed, renamed, tmp_path / "logdir"):
+            result = ingest_one(again, tmp_path / "w")
+            assert (result.run_id, result.status, result.event_count) == (first.run_id, "unchanged", 101)
+        assert len(Lake(tmp_path / "w").runs()) == 1
+
+    def test_a_mesh_adds_facts_and_the_bare_file_takes_none_away(self, tmp_path: Path) -> None:
+        path = capture().write(tmp_path / "a.xplane.pb")
+        bare = ingest_one(path, tmp_path / "w")
+        meshed = ingest_one(path, tmp_path / "w", mesh=Mesh.parse("tp=1"))
+        assert (meshed.run_id, meshed.status) == (bare.run_id, "ingested")
+        assert ingest_one(path, tmp_path / "w").status == "unchanged"
+        assert Lake(tmp_path / "w").runs()[0].version == meshed.entry.version
+
+    def test_another_capture_is_another_run(self, tmp_path: Path) -> None:
+        one = ingest_one(capture(100).write(tmp_path / "a.xplane.pb"), tmp_path / "w")
+        two = ingest_one(capture(101).write(tmp_path / "a.xplane.pb"), tmp_path / "w")
+        assert one.run_id != two.run_id
+
+    def test_lost_files_are_written_again(self, tmp_path: Path) -> None:
+        path = capture().write(tmp_path / "a.xplane.pb")
+        first = ingest_one(path, tmp_path / "w")
+        Lake(tmp_path / "w").paths(first.entry, "ops")[0].unlink()
+        assert ingest_one(path, tmp_path / "w").status == "ingested"
+
+
+class TestFolders:
+    def test_loose_files_are_hosts_of_one_run_where_their_profiles_overlap(self, tmp_path: Path) -> None:
+        capture(10, 1_000_000_000).write(tmp_path / "run_host0.xplane.pb")
+        capture(11, 1_000_000_100).write(tmp_path / "run_host1.xplane.pb")
+        capture(12, 9_000_000_000).write(tmp_path / "later.xplane.pb")
+        found = {c.name: [f.name for f in c.files] for c in find_captures(tmp_path)}
+        assert found == {"later": ["later.xplane.pb"], "run": ["run_host0.xplane.pb", "run_host1.xplane.pb"]}
+
+    def test_a_run_folder_is_one_run_whatever_its_hosts_say(self, tmp_path: Path) -> None:
+        folder = tmp_path / "log" / "plugins" / "profile" / "t1"
+        capture(10, 1_000_000_000).write(folder / "host2.xplane.pb")
+        capture(11, 9_000_000_000).write(folder / "host10.xplane.pb")
+        [found] = find_captures(tmp_path)
+        assert [f.name for f in found.files] == ["host2.xplane.pb", "host10.xplane.pb"]
+
+    def test_an_export_beside_its_xplane_is_left_out(self, tmp_path: Path) -> None:
+        folder = tmp_path / "plugins" / "profile" / "t1"
+        capture().write(folder / "vm.xplane.pb")
+        (folder / "vm.trace.json.gz").write_bytes(gzip.compress(b'{"traceEvents": []}'))
+        [found] = find_captures(tmp_path)
+        assert [f.name for f in found.files] == ["vm.xplane.pb"]
+        assert found.notes == ("vm.trace.json.gz is an export of the xplane beside it: left out",)
+
+    def test_hidden_folders_are_not_captures(self, tmp_path: Path) -> None:
+        capture().write(tmp_path / ".unfinished" / "vm.xplane.pb")
+        with pytest.raises(CaptureError, match="no capture in this folder; looked for"):
+            find_captures(tmp_path)
+
+    def test_a_copy_in_the_same_run_folder_is_left_out(self, tmp_path: Path) -> None:
+        folder = tmp_path / "plugins" / "profile" / "t1"
+        path = capture().write(folder / "vm.xplane.pb")
+        (folder / "vm2.xplane.pb.gz").write_bytes(gzip.compress(path.read_bytes()))
+        result = ingest_one(tmp_path, tmp_path / "w")
+        assert any("holds the same bytes" in n for n in result.notes)
+        assert result.entry.rows["hosts"] == 1
+
+    def test_several_captures_are_not_one(self, tmp_path: Path) -> None:
+        capture(10, 1_000_000_000).write(tmp_path / "a.xplane.pb")
+        capture(11, 9_000_000_000).write(tmp_path / "b.xplane.pb")
+        with pytest.raises(CaptureError, match="holds 2 captures"):
+            ingest_one(tmp_path, tmp_path / "w")
+
+
+BAD: dict[str, tuple[bytes | None, str]] = {
+    "missing": (None, "no such file"),
+    "empty": (b"", "is empty"),
+    "garbage": (bytes(range(256)) * 64, "not a complete xplane.pb"),
+    "text": (b"hello, this is a log file\n" * 100, "not a complete xplane.pb"),
+    "json of another kind": (b'{"answer": 42}', "traceEvents"),
+    "damaged gzip": (b"\x1f\x8b\x08\x00garbage that is no deflate stream", "damaged gzip"),
+    "no planes": (b"\x22\x02vm", "without planes"),
+}
+
+
+class TestBadInput:
+    @pytest.mark.parametrize("kind", BAD)
+    def test_one_clear_error_and_nothing_written(self, kind: str, tmp_path: Path) -> None:
+        content, sentence = BAD[kind]
+        path = tmp_path / "bad.xplane.pb"
+        if content is not None:
+            path.write_bytes(content)
+        with pytest.raises(CaptureError, match=sentence) as error:
+            ingest_one(path, tmp_path / "w")
+        assert "\n" not in str(error.value)
+        assert "bad.xplane.pb" in str(error.value)
+        assert not list(tmp_path.glob("w/**/*.parquet"))
+
+    def test_every_truncation_is_an_error(self, tmp_path: Path) -> None:
+        whole = capture(40).to_bytes()
+        path = tmp_path / "cut.xplane.pb"
+        boundaries = 0
+        for size in range(1, len(whole), 7):
+            path.write_bytes(whole[:size])
+            try:
+                result = ingest_one(path, tmp_path / f"w{size}")
+            except CaptureError:
+                assert not list((tmp_path / f"w{size}").glob("**/*.parquet"))
+            else:  # the cut lies between two planes: what is left is a whole, smaller XSpace
+                boundaries += 1
+                assert result.event_count in (0, 41)
+        assert boundaries <= 2
+
+    def test_a_manifest_that_is_wrong_names_the_field(self, tmp_path: Path) -> None:
+        capture().write(tmp_path / "c" / "plugins" / "profile" / "t" / "vm.xplane.pb")
+        (tmp_path / "c" / "manifest.json").write_text(json.dumps({"name": "x", "mesh": {"axes": {"qp": 2}}}))
+        with pytest.raises(CaptureError, match=r"manifest\.json: not a valid manifest: .*unknown mesh axis qp"):
+            ingest_one(tmp_path / "c", tmp_path / "w")
+
+    def test_a_warehouse_that_is_a_file(self, tmp_path: Path) -> None:
+        (tmp_path / "w").write_text("")
+        with pytest.raises(WarehouseError):
+            ingest_one(capture().write(tmp_path / "a.xplane.pb"), tmp_path / "w")
+
+    def test_times_that_are_negative_or_overlap_are_kept(
+        self, tmp_path: Path, tables_of: Callable[[Path], Query]
+    ) -> None:
+        space = Space()
+        tpu = space.tpu(0)
+        metadata = tpu.instruction("%dot.1 = f32[8]{0} dot(f32[8]{0} %a)", program_id=Unsigned(1))
+        for start, duration in ((0, 100), (50, 100), (-20, 10), (30, -5)):
+            tpu.ops.event(metadata, start, duration)
+        ingest_one(space.write(tmp_path / "a.xplane.pb"), tmp_path / "w")
+        rows = tables_of(tmp_path / "w")("SELECT start_ps, duration_ps FROM ops ORDER BY event_id")
+        assert rows == [(0, 100), (50, 100), (-20, 10), (30, -5)]
+
+
+class TestTables:
+    def test_files_have_the_schema_with_units_and_comments(self, tmp_path: Path) -> None:
+        result = ingest_one(capture().write(tmp_path / "a.xplane.pb"), tmp_path / "w")
+        [path] = Lake(tmp_path / "w").paths(result.entry, "ops")
+        schema = pq.read_schema(path)
+        assert schema.names == [c.name for c in TABLES["ops"].columns if c.name != "run_id"]
+        start = schema.field("start_ps")
+        assert start.type == pa.int64()
+        assert start.metadata[b"unit"] == b"ps"
+        assert pq.read_metadata(path).row_group(0).column(0).compression == "ZSTD"
+
+    def test_metric_values_are_part_of_the_version(self, tmp_path: Path, tables_of: Callable[[Path], Query]) -> None:
+        class Count:
+            fingerprint = "abc"
+
+            def __call__(self, files: dict[str, Path], run_id: str) -> pa.Table:
+                rows = pq.read_metadata(files["ops"]).num_rows
+                row = {"metric": "ops", "version": 1, "dimensions": "{}", "value": float(rows), "unit": "count"}
+                return pa.Table.from_pylist([row | {"fingerprint": "abc"}])
+
+        result = ingest_one(capture().write(tmp_path / "a.xplane.pb"), tmp_path / "w", evaluate=Count())
+        assert result.entry.metrics_fingerprint == "abc"
+        query = tables_of(tmp_path / "w")
+        assert query("SELECT run_id, metric, value FROM metric_values") == [(result.run_id, "ops", 101.0)]
+
+    def test_a_failing_evaluation_publishes_nothing(self, tmp_path: Path) -> None:
+        class Fails:
+            fingerprint = "abc"
+
+            def __call__(self, files: dict[str, Path], run_id: str) -> pa.Table:
+                raise TracewarehouseError("no")
+
+        with pytest.raises(TracewarehouseError, match="no"):
+            ingest_one(capture().write(tmp_path / "a.xplane.pb"), tmp_path / "w", evaluate=Fails())
+        assert not list(tmp_path.glob("w/**/*.parquet"))
+
+
+INGEST = "import sys; from pathlib import Path; from ingest.pipeline import ingest_one; print('go', flush=True); \
+ingest_one(Path(sys.argv[1]), Path(sys.argv[2]))"
+
+
+def test_a_kill_at_any_moment_leaves_the_old_state_or_the_new_one(
+    tmp_path: Path, tables_of: Callable[[Path], Query]
+) -> None:
+    path = capture(20_000).write(tmp_path / "a.xplane.pb")
+    for i in range(10):
+        process = subprocess.Popen(
+            [sys.executable, "-c", INGEST, str(path), str(tmp_path / "w")], stdout=subprocess.PIPE
+        )
+        assert process.stdout is not None
+        process.stdout.readline()
+        time.sleep(0.02 * i)
+        os.kill(process.pid, signal.SIGKILL)
+        process.wait()
+        process.stdout.close()
+        runs = Lake(tmp_path / "w").runs()
+        if runs:
+            assert tables_of(tmp_path / "w")("SELECT count(*), max(duration_ps) FROM ops") == [(20_001, 200_000)]
+    assert ingest_capture(find_captures(path)[0], tmp_path / "w").event_count == 20_001
+    Lake(tmp_path / "w").collect_garbage(grace_seconds=0)
+    assert len(list((tmp_path / "w" / "lake").iterdir())) == 1

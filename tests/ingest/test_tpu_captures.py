@@ -1,0 +1,372 @@
+"""Hand-made TPU captures: nesting, steps, asynchronous collectives, several hosts; expected rows computed by hand."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from xplane_builder import Space, TpuPlane, Unsigned
+
+from ingest.manifest import Mesh
+from ingest.pipeline import IngestResult, ingest_one
+
+Query = Callable[..., list[tuple[Any, ...]]]
+PROGRAM = 42
+GATHER_START = (
+    "%all-gather-start.1 = (bf16[4,8]{1,0}, bf16[8,8]{1,0}) all-gather-start(bf16[4,8]{1,0} %p), channel_id=3, "
+    "replica_groups=[1,2]<=[2], dimensions={0}, use_global_device_ids=true"
+)
+GATHER_DONE = (
+    "%all-gather-done.1 = bf16[8,8]{1,0} all-gather-done((bf16[4,8]{1,0}, bf16[8,8]{1,0}) %all-gather-start.1)"
+)
+REDUCE = (
+    "%all-reduce.7 = f32[256]{0} all-reduce(f32[256]{0} %x), channel_id=1, replica_groups={{0,1}}, "
+    "use_global_device_ids=true, to_apply=%add"
+)
+DOT = "%dot.1 = f32[8,8]{1,0} dot(f32[8,8]{1,0} %a, f32[8,8]{1,0} %b), lhs_contracting_dims={1}"
+WHILE = "%while.2 = (s32[], f32[8]{0}) while((s32[], f32[8]{0}) %tuple.1), condition=%cond, body=%body"
+
+
+def add_op(plane: TpuPlane, hlo: str, start: int, duration: int, category: str = "") -> None:
+    metadata = plane.instruction(hlo, hlo_category=category or "op", program_id=Unsigned(PROGRAM))
+    plane.ops.event(metadata, start, duration)
+
+
+@pytest.fixture
+def ingest(tmp_path: Path, tables_of: Callable[[Path], Query]) -> Callable[..., tuple[IngestResult, Query]]:
+    """Write a space as a capture of one host or more, ingest it, and open its tables."""
+
+    def run(*spaces: Space, mesh: str | None = None) -> tuple[IngestResult, Query]:
+        folder = tmp_path / "capture" / "plugins" / "profile" / "now"
+        for i, space in enumerate(spaces):
+            space.write(folder / f"host{i}.xplane.pb")
+        result = ingest_one(folder, tmp_path / "warehouse", mesh=Mesh.parse(mesh) if mesh else None)
+        return result, tables_of(tmp_path / "warehouse")
+
+    return run
+
+
+class TestNesting:
+    def test_a_loop_is_a_container_and_its_self_time_is_what_its_body_leaves(self, ingest: Any) -> None:
+        #  0        100                                   400
+        #  |while.2...................................|
+        #     |dot.1|10..60    |all-reduce.7|100..250
+        space = Space()
+        tpu = space.tpu(0)
+        tpu.modules.event(f"jit_step({PROGRAM})", 0, 400)
+        add_op(tpu, WHILE, 0, 400)
+        add_op(tpu, DOT, 10, 50)
+        add_op(tpu, REDUCE, 100, 150, "all-reduce")
+        _, query = ingest(space)
+        sql = """SELECT i.name, o.depth, o.self_ps, o.is_leaf, p.name, o.execution
+                 FROM ops AS o JOIN instructions AS i USING (instruction_id)
+                 LEFT JOIN (SELECT event_id, name FROM ops JOIN instructions USING (instruction_id)) AS p
+                   ON o.parent_event_id = p.event_id
+                 WHERE line = 'XLA Ops' ORDER BY o.start_ps"""
+        assert query(sql) == [
+            ("while.2", 0, 200, False, None, 0),
+            ("dot.1", 1, 50, True, "while.2", 0),
+            ("all-reduce.7", 1, 150, True, "while.2", 0),
+        ]
+
+
+class TestAsyncCollectives:
+    def capture(self, *, with_done: bool = True, with_span: bool = True) -> Space:
+        #  0    10      50          90   100
+        #  |start|..dot..|all-reduce|.done.|
+        space = Space()
+        tpu = space.tpu(0)
+        tpu.modules.event(f"jit_step({PROGRAM})", 0, 100)
+        add_op(tpu, GATHER_START, 0, 10, "all-gather-start")
+        add_op(tpu, DOT, 10, 40)
+        add_op(tpu, REDUCE, 50, 40, "all-reduce")
+        if with_done:
+            add_op(tpu, GATHER_DONE, 90, 10, "all-gather-done")
+        if with_span:
+            start = tpu.instruction(GATHER_START, hlo_category="all-gather-start", program_id=Unsigned(PROGRAM))
+            tpu.async_ops.event(start, 0, 100, hlo_op="all-gather-done.1")
+        return space
+
+    SQL = """SELECT kind, is_async, start_ps, end_ps, exposed_ps, window_source, done_event_id IS NOT NULL
+             FROM collectives ORDER BY start_ps"""
+
+    def test_window_and_exposed_part(self, ingest: Any) -> None:
+        """The start and the done run on the op line, and so does the all-reduce inside the window; the dot hides."""
+        _, query = ingest(self.capture())
+        assert query(self.SQL) == [
+            ("all-gather", True, 0, 100, 10 + 40 + 10, "start/done pair", True),
+            ("all-reduce", False, 50, 90, 40, "op", False),
+        ]
+
+    def test_pairs_without_an_async_line(self, ingest: Any) -> None:
+        _, query = ingest(self.capture(with_span=False))
+        assert query(self.SQL)[0] == ("all-gather", True, 0, 100, 60, "start/done pair", True)
+
+    def test_a_done_that_is_missing_is_taken_from_the_async_line(self, ingest: Any) -> None:
+        _, query = ingest(self.capture(with_done=False))
+        assert query(self.SQL)[0] == ("all-gather", True, 0, 100, 50, "async line", False)
+
+    def test_a_start_alone_is_its_own_window(self, ingest: Any) -> None:
+        _, query = ingest(self.capture(with_done=False, with_span=False))
+        assert query(self.SQL)[0] == ("all-gather", True, 0, 10, 10, "start only", False)
+
+    def test_the_start_and_its_async_event_are_one_instruction(self, ingest: Any) -> None:
+        _, query = ingest(self.capture())
+        sql = """SELECT name, opcode, async_role, async_start, message_bytes, channel_id, group_size
+                 FROM instructions WHERE collective = 'all-gather' ORDER BY name"""
+        assert query(sql) == [
+            ("all-gather-done.1", "all-gather-done", "done", "all-gather-start.1", 128, None, None),
+            ("all-gather-start.1", "all-gather-start", "start", None, 128, 3, 2),
+        ]
+
+    def test_each_execution_pairs_its_own_halves(self, ingest: Any) -> None:
+        """The capture begins after the first start: its done is left alone, the second pair is whole."""
+        space = Space()
+        tpu = space.tpu(0)
+        tpu.modules.event(f"jit_step({PROGRAM})", 0, 100)
+        tpu.modules.event(f"jit_step({PROGRAM})", 100, 100)
+        add_op(tpu, GATHER_DONE, 20, 10, "all-gather-done")
+        add_op(tpu, GATHER_START, 110, 10, "all-gather-start")
+        add_op(tpu, GATHER_DONE, 150, 10, "all-gather-done")
+        _, query = ingest(space)
+        assert query("SELECT start_ps, end_ps, exposed_ps FROM collectives") == [(110, 160, 20)]
+
+
+class TestInstances:
+    def two_devices(self, *, alone_on_first: bool = False) -> Space:
+        space = Space()
+        for device, late in ((0, 0), (1, 30)):
+            tpu = space.tpu(device)
+            if alone_on_first and device == 0:
+                tpu.modules.event("jit_warm(7)", 0, 50)
+            for run in range(2):
+                at = 1000 * (run + 1)
+                tpu.modules.event(f"jit_step({PROGRAM})", at, 500)
+                add_op(tpu, REDUCE, at + late, 200 - late, "all-reduce")
+                add_op(tpu, REDUCE, at + 300 + late, 100 - late, "all-reduce")
+        return space
+
+    def test_ranks_share_an_instance(self, ingest: Any) -> None:
+        _, query = ingest(self.two_devices(alone_on_first=True), mesh="tp=2")
+        sql = """SELECT instance, list(start_ps ORDER BY device_id), any_value(axis),
+                        list(rank_in_group ORDER BY device_id), bool_or(is_partial)
+                 FROM collectives GROUP BY instance ORDER BY instance"""
+        assert query(sql) == [
+            (0, [1000, 1030], "tp", [0, 1], False),
+            (1, [1300, 1330], "tp", [0, 1], False),
+            (2, [2000, 2030], "tp", [0, 1], False),
+            (3, [2300, 2330], "tp", [0, 1], False),
+        ]
+
+    def test_wire_bytes_equal_the_traffic(self, ingest: Any) -> None:
+        """A ring of two: 2 (n-1)/n S = S to the other device."""
+        _, query = ingest(self.two_devices())
+        assert query("SELECT DISTINCT message_bytes, wire_bytes FROM collectives") == [(1024, 1024)]
+        sql = "SELECT source_device_id, target_device_id, algorithm, bytes FROM traffic ORDER BY ALL"
+        assert query(sql) == [(0, 1, "ring", 1024), (1, 0, "ring", 1024)]
+
+    def test_a_rank_that_is_missing_makes_the_instance_partial(self, ingest: Any) -> None:
+        space = self.two_devices()
+        space.planes[1].lines = [line for line in space.planes[1].lines if line.name != "XLA Ops"]
+        _, query = ingest(space)
+        assert query("SELECT device_id, is_partial, count(*) FROM collectives GROUP BY ALL") == [(0, True, 4)]
+
+
+class TestSteps:
+    def test_step_line(self, ingest: Any) -> None:
+        space = Space()
+        tpu = space.tpu(0)
+        for number, start, module in ((7, 0, "jit_prefill"), (8, 100, "jit_decode"), (9, 200, "jit_decode")):
+            tpu.steps.event(str(number), start, 90)
+            tpu.modules.event(f"{module}({PROGRAM})", start + 5, 80)
+            add_op(tpu, DOT, start + 10, 20)
+        _, query = ingest(space)
+        sql = 'SELECT kind, name, "index", start_ps, end_ps, source FROM phases WHERE kind <> ? ORDER BY kind, start_ps'
+        assert query(sql, "module") == [
+            ("phase", "prefill", 0, 0, 90, "step line"),
+            ("phase", "decode", 1, 100, 290, "step line"),
+            ("step", "prefill", 7, 0, 90, "step line"),
+            ("step", "decode", 8, 100, 190, "step line"),
+            ("step", "decode", 9, 200, 290, "step line"),
+        ]
+        ops = "SELECT phase, step FROM ops WHERE line = 'XLA Ops' ORDER BY start_ps"
+        assert query(ops) == [("prefill", 7), ("decode", 8), ("decode", 9)]
+
+    def test_module_names_tell_prefill_and_decode(self, ingest: Any) -> None:
+        """Programs between the steps (here a copy) are in no step."""
+        space = Space()
+        tpu = space.tpu(0)
+        for name, start in (("prefill.9", 0), ("copy.3", 100), ("decode.5", 200), ("decode.5", 300)):
+            tpu.modules.event(f"{name}({PROGRAM + start // 100 % 3})", start, 90)
+            add_op(tpu, DOT, start + 10, 20)
+        _, query = ingest(space)
+        ops = "SELECT phase, step FROM ops WHERE line = 'XLA Ops' ORDER BY start_ps"
+        assert query(ops) == [("prefill", 0), (None, None), ("decode", 1), ("decode", 2)]
+
+    def test_a_capture_of_decode_alone_starts_at_step_one(self, ingest: Any) -> None:
+        space = Space()
+        tpu = space.tpu(0)
+        for start in (0, 100):
+            tpu.modules.event(f"decode.5({PROGRAM})", start, 90)
+            add_op(tpu, DOT, start, 20)
+        _, query = ingest(space)
+        assert query("SELECT phase, step FROM ops WHERE is_leaf ORDER BY start_ps") == [("decode", 1), ("decode", 2)]
+
+    def test_without_names_each_execution_is_a_step(self, ingest: Any) -> None:
+        space = Space()
+        tpu = space.tpu(0)
+        for start in (0, 100):
+            tpu.modules.event(f"jit_f({PROGRAM})", start, 90)
+            add_op(tpu, DOT, start, 20)
+        _, query = ingest(space)
+        assert query("SELECT phase, step FROM ops WHERE is_leaf ORDER BY start_ps") == [(None, 0), (None, 1)]
+
+    def test_host_markers(self, ingest: Any) -> None:
+        space = Space()
+        tpu = space.tpu(0)
+        tpu.modules.event(f"jit_f({PROGRAM})", 5_000, 90)
+        thread = space.host().line("python", timestamp_ns=1)  # its events' offsets count from 1,000 ps
+        thread.event("prefill", 1_000, 50_000, step_num=0, _r=1)
+        thread.event("decode", 60_000, 20_000, step_num=1, _r=1)
+        _, query = ingest(space)
+        sql = 'SELECT kind, name, "index", start_ps, end_ps FROM phases WHERE device_id IS NULL ORDER BY kind, start_ps'
+        assert query(sql) == [
+            ("phase", "prefill", 0, 2_000, 52_000),
+            ("phase", "decode", 1, 61_000, 81_000),
+            ("step", "prefill", 0, 2_000, 52_000),
+            ("step", "decode", 1, 61_000, 81_000),
+        ]
+
+
+class TestHosts:
+    def host(self, name: str, start_ns: int) -> Space:
+        space = Space(hostnames=[name])
+        tpu = space.tpu(0)
+        tpu.modules.event(f"jit_step({PROGRAM})", 1_000, 500)
+        add_op(tpu, REDUCE, 1_100, 200, "all-reduce")
+        space.profiled(start_ns, start_ns + 1_000_000)
+        return space
+
+    def test_devices_count_over_hosts_and_clocks_are_aligned(self, ingest: Any) -> None:
+        _, query = ingest(self.host("a", 5_000), self.host("b", 5_002), mesh="tp=2")
+        assert query("SELECT device_id, host, local_ordinal FROM devices ORDER BY device_id") == [
+            (0, "a", 0),
+            (1, "b", 0),
+        ]
+        sql = (
+            "SELECT device_id, instance, start_ps, is_partial, rank_in_group, axis FROM collectives ORDER BY device_id"
+        )
+        assert query(sql) == [(0, 0, 1_100, False, 0, "tp"), (1, 0, 1_100 + 2_000, False, 1, "tp")]
+        hosts = "SELECT host, clock_offset_ps, clock_source FROM hosts ORDER BY host_index"
+        assert query(hosts) == [("a", 0, "first_host"), ("b", 2_000, "profile_start")]
+        assert query("SELECT host_count, device_count FROM runs") == [(2, 2)]
+
+    def test_event_ids_are_unique_over_hosts(self, ingest: Any) -> None:
+        result, query = ingest(self.host("a", 5_000), self.host("b", 5_002))
+        assert query("SELECT count(*), count(DISTINCT event_id), max(event_id) FROM ops") == [(4, 4, 3)]
+        assert result.event_count == 4
+
+
+class TestNothingIsLost:
+    def test_unknown_planes_lines_and_stats_are_kept(self, ingest: Any) -> None:
+        space = Space(errors=["a device did not answer"], warnings=["3 events dropped"])
+        tpu = space.tpu(0)
+        tpu.modules.event(f"jit_f({PROGRAM})", 0, 100)
+        metadata = tpu.instruction(DOT, program_id=Unsigned(PROGRAM), flops=1024, my_new_fact="x")
+        tpu.ops.event(
+            metadata,
+            0,
+            10,
+            wide=Unsigned(1 << 63),
+            ratio=0.5,
+            blob=b"\xff\x00",
+            word="<b>",
+            device_offset_ps=Unsigned(9),
+        )
+        tpu.line("A New Line", line_id=77).event("thing", 3, 4)
+        space.plane("/device:CUSTOM:Megascale Trace").line("DCN").event("send", 1, 2, bytes=7)
+        space.plane("/device:TPU:0 SparseCore 1").line("XLA Ops").event("sc_op", 5, 6)
+        space.plane("/odd").line("line").event("event", 8, 9)
+        counters = tpu.line("_counters_", line_id=0)
+        counters.event("Power", 50, 0, watts=173.5)
+        _, query = ingest(space)
+        rows = query("SELECT plane, line, device_id, start_ps, duration_ps, is_leaf FROM ops ORDER BY ALL")
+        assert rows == [
+            ("/device:CUSTOM:Megascale Trace", "DCN", None, 1, 2, False),
+            ("/device:TPU:0", "A New Line", 0, 3, 4, False),
+            ("/device:TPU:0", "XLA Modules", 0, 0, 100, False),
+            ("/device:TPU:0", "XLA Ops", 0, 0, 10, True),
+            ("/device:TPU:0", "_counters_", 0, 50, 0, False),
+            ("/device:TPU:0 SparseCore 1", "XLA Ops", 0, 5, 6, False),
+        ]
+        assert query("SELECT plane, thread, name, start_ps, duration_ps FROM host_events") == [
+            ("/odd", "line", "event", 8, 9)
+        ]
+        stats = (
+            """SELECT name, kind, int_value, double_value, string_value, bytes_value FROM event_stats ORDER BY name"""
+        )
+        assert query(stats) == [
+            ("blob", "bytes", None, None, None, b"\xff\x00"),
+            ("bytes", "int64", 7, None, None, None),
+            ("ratio", "double", None, 0.5, None, None),
+            ("watts", "double", None, 173.5, None, None),
+            ("wide", "uint64", None, None, str(1 << 63), None),
+            ("word", "string", None, None, "<b>", None),
+        ]
+        assert query("SELECT device_offset_ps FROM ops WHERE line = 'XLA Ops' AND is_leaf") == [(9,)]
+        assert query("SELECT name, string_value FROM instruction_stats") == [("my_new_fact", "x")]
+        assert query("SELECT name, device_id, start_ps, value FROM counters") == [("Power: watts", 0, 50, 173.5)]
+        sql = "SELECT profiler_errors, profiler_warnings, is_truncated, event_count FROM runs"
+        assert query(sql) == [("a device did not answer", "3 events dropped", True, 7)]
+
+    def test_a_capture_of_the_host_alone(self, ingest: Any) -> None:
+        space = Space()
+        space.host().line("python").event("f", 1, 2)
+        result, query = ingest(space)
+        assert query("SELECT backend, device_count FROM runs") == [("unknown", 0)]
+        assert any("no device events" in note for note in result.notes)
+
+
+def test_manifest_and_card_add_facts(tmp_path: Path, tables_of: Callable[[Path], Query]) -> None:
+    space = Space()
+    for device in range(2):
+        tpu = space.tpu(device)
+        tpu.modules.event(f"decode({PROGRAM})", 0, 100)
+        add_op(tpu, REDUCE, 0, 50, "all-reduce")
+    space.profiled(1_000_000, 2_000_000)
+    home = tmp_path / "llama"
+    space.write(home / "plugins" / "profile" / "t" / "vm.xplane.pb")
+    manifest = {
+        "name": "llama-dp2",
+        "model": {"name": "tiny", "family": "llama", "num_layers": 2},
+        "dtype": "float32",
+        "batch_size": 4,
+        "input_length": 32,
+        "output_length": 17,
+        "mesh": {"axes": {"dp": 2, "tp": 1}},
+        "phases": [{"name": "decode", "step": 1, "start_ns": 1_000_010, "end_ns": 1_000_020}],
+        "hosts": ["vm", "elsewhere"],
+    }
+    (home / "manifest.json").write_text(json.dumps(manifest))
+    result = ingest_one(home, tmp_path / "warehouse")
+    query = tables_of(tmp_path / "warehouse")
+    assert result.name == "llama-dp2"
+    sql = "SELECT name, model_family, batch_size, output_length, mesh, dp, tp, pp, num_layers, missing_hosts FROM runs"
+    assert query(sql) == [("llama-dp2", "llama", 4, 17, "dp=2", 2, 1, None, 2, "elsewhere")]
+    assert query("SELECT DISTINCT axis FROM collectives") == [("dp",)]
+    host = 'SELECT name, "index", start_ps, end_ps, source FROM phases WHERE device_id IS NULL AND kind = ?'
+    assert query(host, "step") == [("decode", 1, 10_000, 20_000, "manifest")]
+
+
+def test_a_mesh_of_another_size_is_said(ingest: Any) -> None:
+    space = Space()
+    tpu = space.tpu(0)
+    tpu.modules.event(f"decode({PROGRAM})", 0, 100)
+    add_op(tpu, REDUCE, 0, 50, "all-reduce")
+    result, query = ingest(space, mesh="tp=4")
+    assert query("SELECT axis, is_partial FROM collectives") == [("unknown", True)]
+    assert any("4 devices and the capture 1" in note for note in result.notes)
+    assert query("SELECT missing_devices FROM runs") == [(3,)]
