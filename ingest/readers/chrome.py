@@ -19,9 +19,11 @@ microsecond, which then is the `profile_start_time` of a plane `Task Environment
 
 from __future__ import annotations
 
+import hashlib
 import re
 from collections import Counter
 from collections.abc import Iterator, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field
 from itertools import pairwise
 from pathlib import Path
@@ -190,6 +192,41 @@ class _Events:
             self.used.setdefault(pids[code], set()).update(metadata[a:z].tolist())
 
 
+class _Digester:
+    """Reads a file from front to back and digests it on the way, on another core."""
+
+    def __init__(self, file: CaptureFile) -> None:
+        self._file = file
+        self._sha = hashlib.sha256()
+        self._done = 0
+        self._last: Future[None] | None = None
+        self._thread = ThreadPoolExecutor(1)
+
+    def __enter__(self) -> _Digester:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._thread.shutdown(cancel_futures=True)
+
+    def read(self, low: int, high: int) -> bytes:
+        """The bytes [low:high]."""
+        piece = self._file.read(low, high)
+        if low <= self._done < high:
+            if self._last is not None:
+                self._last.result()  # no more than one piece waits in memory
+            self._last = self._thread.submit(self._sha.update, memoryview(piece)[self._done - low :])
+            self._done = high
+        return piece
+
+    def digest(self) -> str:
+        """SHA-256 of the whole file, in hex."""
+        while self._done < self._file.size:
+            self.read(self._done, min(self._done + CHUNK, self._file.size))
+        if self._last is not None:
+            self._last.result()
+        return self._sha.hexdigest()
+
+
 class ChromeTrace:
     """One Chrome trace, read as a whole: its columns are in memory."""
 
@@ -200,14 +237,15 @@ class ChromeTrace:
         self.errors: Sequence[str] = ()
         self._gathered = _Events()
         parser = EventParser()
-        chunks = Chunks(file.read, file.size, parser, chunk)
-        try:
-            for events in chunks:
-                self._gathered.add(events)
-        except MalformedError as error:
-            raise MalformedError(f"{file.path.name}: {error}") from None
+        with _Digester(file) as digester:
+            chunks = Chunks(digester.read, file.size, parser, chunk)
+            try:
+                for events in chunks:
+                    self._gathered.add(events)
+            except MalformedError as error:
+                raise MalformedError(f"{file.path.name}: {error}") from None
+            self.digest = digester.digest()
         self._gathered.finish()
-        self.digest = file.digest
         self.hostnames: list[str] = []
         self.planes: list[Plane] = self._planes()
         if not self.planes:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gzip
+import hashlib
 import json
 import math
 import re
@@ -280,7 +281,9 @@ def test_the_real_capture_equals_the_reference_in_pieces_of_any_size(shared_trac
     content = gzip.decompress((shared_traces / f"{VLLM}.trace.json.gz").read_bytes())
     expected = reference(content)
     for chunk in (1 << 23, 1 << 16):
-        assert everything(in_pieces(shared_traces / f"{VLLM}.trace.json.gz", chunk)) == expected
+        trace = in_pieces(shared_traces / f"{VLLM}.trace.json.gz", chunk)
+        assert trace.digest == hashlib.sha256(content).hexdigest()
+        assert everything(trace) == expected
 
 
 def test_the_real_capture_equals_the_xplane_of_the_same_events(shared_traces: Path) -> None:
@@ -355,7 +358,7 @@ def test_gzip(tmp_path: Path) -> None:
     content = b'[{"ph":"X","ts":1,"dur":1,"name":"a"}]'
     plain = read_chrome(write(tmp_path, content))
     packed = write(tmp_path, gzip.compress(content), "y.trace.json.gz")
-    assert read_chrome(packed).digest == plain.digest
+    assert read_chrome(packed).digest == plain.digest == hashlib.sha256(content).hexdigest()
     assert read_chrome(packed).size == len(content)
     with pytest.raises(CaptureError, match="gzip"):
         read_chrome(write(tmp_path, packed.read_bytes()[:-9], "z.trace.json.gz"))
