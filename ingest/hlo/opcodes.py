@@ -9,6 +9,7 @@ from ingest.hlo.instruction import AsyncRole, Instruction
 _SUFFIX = re.compile(r"-(start|update|done)$")
 _ROLES: dict[str, AsyncRole] = {"start": "start", "update": "update", "done": "done"}
 _NAME_SUFFIX = re.compile(r"(?:\.\d+|\.clone|\.remat\d*)*$")
+_MAX_NAME = 256
 _ASYNC_NAMES = re.compile(r"(?:(?:async|wrapped)_)+(?P<opcode>[a-z][a-z_]*?)(?:_computation)?")
 
 _WRAPPED = frozenset(
@@ -72,10 +73,12 @@ def async_opcode_by_name(name: str, called: tuple[str, ...]) -> str | None:
     A last resort for text, which names the wrapped computation but not its instruction: XLA calls the instruction
     '<opcode>-start.N' and the computation 'async_<opcode>' or 'wrapped_<opcode>'. Only whole names count.
     """
-    role = _SUFFIX.search(stem := _NAME_SUFFIX.sub("", name))
+    role = _SUFFIX.search(stem := _NAME_SUFFIX.sub("", name[:_MAX_NAME]))
     if role and (opcode := stem[: role.start()]) in _WRAPPED:
         return opcode
     for computation in called:
+        if len(computation) > _MAX_NAME:
+            continue
         match = _ASYNC_NAMES.fullmatch(_NAME_SUFFIX.sub("", computation))
         if match and (opcode := match["opcode"].replace("_", "-")) in _WRAPPED:
             return opcode

@@ -1,0 +1,193 @@
+from __future__ import annotations
+
+from itertools import permutations, product
+from math import prod
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from ingest.errors import MalformedError
+from ingest.hlo.replica_groups import (
+    MAX_MEMBERS,
+    explicit_groups,
+    explicit_pairs,
+    iota_groups,
+    mesh_groups,
+    parse_groups,
+    parse_pairs,
+)
+
+
+@pytest.mark.parametrize(
+    ("text", "groups"),
+    [
+        ("{}", ()),
+        ("{{}}", ()),
+        ("{{0,1},{2,3}}", ((0, 1), (2, 3))),
+        ("{{3, 1}, {2, 0}}", ((3, 1), (2, 0))),
+        ("{{0},{1,2,3}}", ((0,), (1, 2, 3))),
+        ("[4,2]<=[2,4]T(1,0)", ((0, 4), (1, 5), (2, 6), (3, 7))),
+        ("[2,4]<=[8]", ((0, 1, 2, 3), (4, 5, 6, 7))),
+        ("[1,2]<=[2]", ((0, 1),)),
+        ("[2]<=[2]", ((0, 1),)),
+        # devices (a, b, c) of 2 x 2 x 2, grouped along a
+        ("[4,2]<=[2,2,2]T(1,2,0)", ((0, 4), (1, 5), (2, 6), (3, 7))),
+        ("mesh['stage'=2,'local'=4] {'local'}", ((0, 1, 2, 3), (4, 5, 6, 7))),
+        ("mesh['stage'=2,'local'=4] {'stage'}", ((0, 4), (1, 5), (2, 6), (3, 7))),
+        ("mesh['a'=2,'b'=2] {'a','b'}", ((0, 1, 2, 3),)),
+        ("mesh['a'=2,'b'=2] {'b','a'}", ((0, 2, 1, 3),)),
+        ("mesh['axis_0'=1,'axis_1'=4] {'axis_1'}", ((0, 1, 2, 3),)),
+        ("mesh[a=2,b=2] {b}", ((0, 1), (2, 3))),
+        ("@mesh<a=2,b=2> {b}", ((0, 1), (2, 3))),
+        ("mesh['a'=8] {'a':(1)2}", ((0, 4), (1, 5), (2, 6), (3, 7))),
+        ("mesh['a'=8] {'a':(2)2}", ((0, 2), (1, 3), (4, 6), (5, 7))),
+        ("mesh['a'=8] {'a':(1)2,'a':(4)2}", ((0, 1, 4, 5), (2, 3, 6, 7))),
+        ("mesh['a'=8] {'a':(4)2,'a':(1)2}", ((0, 4, 1, 5), (2, 6, 3, 7))),
+        ("mesh['a'=2,'b'=2], device_ids=(0,2,1,3) {'b'}", ((0, 2), (1, 3))),
+        ("mesh['a'=2,'b'=2], device_ids=([2,2]T(1,0)) {'b'}", ((0, 2), (1, 3))),
+        ("@mesh<a=2,b=2>, device_ids=(3,2,1,0) {a}", ((3, 1), (2, 0))),
+    ],
+)
+def test_every_encoding(text: str, groups: tuple[tuple[int, ...], ...]) -> None:
+    assert parse_groups(text) == groups
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "",
+        "x",
+        "{",
+        "{{0,1}",
+        "{0,1}",
+        "{{0,,1}}",
+        "{{0,-1}}",
+        "{{0,1},{1,2}}",
+        "{{99999999999}}",
+        "{{0,1},x}",
+        "[2,2]",
+        "[2,2]<=[5]",
+        "[2,2]<=[4]T(1)",
+        "[2,2]<=[2,2]T(0,0)",
+        "[2,2,2]<=[8]",
+        "[0,2]<=[0]",
+        "[]<=[]",
+        "[1048577,1]<=[1048577]",
+        "[9999999999,9999999999]<=[9999999999,9999999999]",
+        "[1,99999999999999999999999]<=[99999999999999999999999]",
+        "mesh['a'=2] {'b'}",
+        "mesh['a'=2]",
+        "mesh['a'=6] {'a':(4)2}",
+        "mesh['a'=8] {'a':(1)4,'a':(2)2}",
+        "mesh['a'=8] {'a','a'}",
+        "mesh['a'=2,'b'=2], device_ids=(0,1) {'b'}",
+        "mesh['a'=2,'b'=2], device_ids=(0,0,1,1) {'b'}",
+        "mesh['a'=999999,'b'=999999] {'b'}",
+        "mesh['a'=0] {'a'}",
+        "mesh[" + ",".join(f"'x{i}'=1" for i in range(100)) + "] {'x0'}",
+    ],
+)
+def test_damaged_text_is_refused(text: str) -> None:
+    with pytest.raises(MalformedError):
+        parse_groups(text)
+
+
+def test_pairs() -> None:
+    assert parse_pairs("{{0,2},{1,3},{2,0},{3,1}}") == ((0, 2), (1, 3), (2, 0), (3, 1))
+    assert parse_pairs("{}") == ()
+
+
+@pytest.mark.parametrize("text", ["{{0}}", "{{0,1,2}}", "{{0,1},{0,2}}", "{{0,2},{1,2}}", "0,1", "{{}}"])
+def test_what_are_no_pairs_is_refused(text: str) -> None:
+    with pytest.raises(MalformedError):
+        parse_pairs(text)
+
+
+def test_members_are_bounded() -> None:
+    assert sum(map(len, explicit_groups([range(MAX_MEMBERS)]))) == MAX_MEMBERS
+    with pytest.raises(MalformedError, match="members"):
+        explicit_groups([range(MAX_MEMBERS + 1)])
+    assert len(iota_groups((2, MAX_MEMBERS // 2), (MAX_MEMBERS,))) == 2
+
+
+def test_negative_devices_are_refused() -> None:
+    with pytest.raises(MalformedError):
+        explicit_groups([[-1, 0]])
+    with pytest.raises(MalformedError):
+        explicit_pairs([(0, -1)])
+
+
+def brute_force_iota(reshape: list[int], permutation: tuple[int, ...], width: int) -> tuple[tuple[int, ...], ...]:
+    """The transposed iota by indexing: element at transposed place p is the device at the un-transposed place."""
+    strides = [prod(reshape[axis + 1 :]) for axis in range(len(reshape))]
+    devices = [
+        sum(strides[axis] * index for axis, index in zip(permutation, place, strict=True))
+        for place in product(*(range(reshape[axis]) for axis in permutation))
+    ]
+    return tuple(tuple(devices[i : i + width]) for i in range(0, len(devices), width))
+
+
+@given(st.data())
+def test_iota_is_the_transpose_by_index(data: st.DataObject) -> None:
+    reshape = data.draw(st.lists(st.integers(1, 4), min_size=1, max_size=4))
+    permutation = data.draw(st.permutations(range(len(reshape))))
+    total = prod(reshape)
+    width = data.draw(st.sampled_from([d for d in range(1, total + 1) if total % d == 0]))
+    expected = brute_force_iota(reshape, tuple(permutation), width)
+    assert iota_groups((total // width, width), reshape, permutation) == expected
+    numbers = ",".join(map(str, permutation))
+    text = f"[{total // width},{width}]<=[{','.join(map(str, reshape))}]T({numbers})"
+    assert parse_groups(text) == expected
+
+
+@given(st.data())
+def test_mesh_groups_differ_only_on_the_named_axes(data: st.DataObject) -> None:
+    sizes = data.draw(st.lists(st.integers(1, 4), min_size=1, max_size=4))
+    named = data.draw(st.permutations(range(len(sizes))).flatmap(lambda p: st.integers(1, len(p)).map(lambda n: p[:n])))
+    ids = data.draw(st.one_of(st.just([]), st.permutations(range(prod(sizes)))))
+    places = list(product(*map(range, sizes)))
+    device = dict(zip(places, ids or range(len(places)), strict=True))
+    expected = []
+    for rest in product(*(range(size) if axis not in named else (0,) for axis, size in enumerate(sizes))):
+        group = []
+        for inner in product(*(range(sizes[axis]) for axis in named)):
+            place = list(rest)
+            for axis, index in zip(named, inner, strict=True):
+                place[axis] = index
+            group.append(device[tuple(place)])
+        expected.append(tuple(group))
+    assert mesh_groups(sizes, [(axis, 1, 0) for axis in named], ids) == tuple(expected)
+    axes = ",".join(f"'x{axis}'={size}" for axis, size in enumerate(sizes))
+    listed = f", device_ids=({','.join(map(str, ids))})" if len(ids) > 1 else ""
+    names = ",".join(f"'x{axis}'" for axis in named)
+    assert parse_groups(f"mesh[{axes}]{listed} {{{names}}}") == tuple(expected)
+
+
+def test_sub_axes_are_axes_of_the_split_mesh() -> None:
+    # An axis of 12 = 2 x 3 x 2: naming parts of it is the same as naming the axes of a 2 x 3 x 2 mesh.
+    parts = [(0, 1, 2), (0, 2, 3), (0, 6, 2)]
+    for count in (1, 2, 3):
+        for chosen in permutations(range(3), count):
+            whole = mesh_groups((2, 3, 2), [(axis, 1, 0) for axis in chosen])
+            assert mesh_groups((12,), [parts[axis] for axis in chosen]) == whole
+
+
+@given(st.lists(st.lists(st.integers(0, 50), min_size=1, max_size=5), max_size=6))
+def test_explicit_lists_round_trip(groups: list[list[int]]) -> None:
+    text = "{" + ",".join("{" + ",".join(map(str, group)) + "}" for group in groups) + "}"
+    members = [device for group in groups for device in group]
+    if len(set(members)) < len(members):
+        with pytest.raises(MalformedError):
+            parse_groups(text)
+    else:
+        assert parse_groups(text) == tuple(map(tuple, groups))
+
+
+@given(st.text(alphabet="{}[]()<=T,mesh'ab0123: @>device_ids", max_size=60))
+def test_any_text_is_groups_or_malformed(text: str) -> None:
+    for parse in (parse_groups, parse_pairs):
+        try:
+            parse(text)
+        except MalformedError:
+            continue
