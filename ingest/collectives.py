@@ -38,20 +38,29 @@ class CollectiveOps:
     step: Int32
 
 
-@dataclass(frozen=True)
-class AsyncSpan:
-    """An event of an Async XLA Ops line: the whole span of an asynchronous op."""
+@dataclass
+class AsyncSpans:
+    """Events of a device's Async XLA Ops line, each the whole span of an asynchronous op; columns of shape (n,)."""
 
-    instruction_id: int
-    start_ps: int
-    end_ps: int
+    instruction_id: Int32
+    start_ps: Int64
+    end_ps: Int64
+
+    @classmethod
+    def joined(cls, parts: Sequence[AsyncSpans]) -> AsyncSpans:
+        """All parts as one."""
+        return cls(
+            np.concatenate([p.instruction_id for p in parts]),
+            np.concatenate([p.start_ps for p in parts]),
+            np.concatenate([p.end_ps for p in parts]),
+        )
 
 
 def collective_columns(
     instructions: Sequence[InstructionRow],
     groups: CollectiveGroups,
     ops: Sequence[CollectiveOps],
-    spans: Mapping[int, Sequence[AsyncSpan]],
+    spans: Mapping[int, Sequence[AsyncSpans]],
 ) -> tuple[int, dict[str, Any]]:
     """Rows of main.collectives: their number, and their columns.
 
@@ -61,7 +70,7 @@ def collective_columns(
         ops: the op events, one entry or more per device.
         spans: Async XLA Ops events by device, for starts whose done is not in the capture.
     """
-    parts = [_windows(instructions, o, spans.get(o.device_id, ())) for o in _by_device(ops)]
+    parts = [_windows(instructions, o, spans.get(o.device_id)) for o in _by_device(ops)]
     if not parts:
         return 0, {}
     table: dict[str, Any] = {n: np.concatenate([p[n] for p in parts]) for n in parts[0]}
@@ -92,7 +101,7 @@ def _by_device(ops: Sequence[CollectiveOps]) -> list[CollectiveOps]:
 
 
 def _windows(
-    instructions: Sequence[InstructionRow], ops: CollectiveOps, spans: Sequence[AsyncSpan]
+    instructions: Sequence[InstructionRow], ops: CollectiveOps, spans: Sequence[AsyncSpans] | None
 ) -> dict[str, npt.NDArray[Any]]:
     """One row per execution on a device: a synchronous op, or a start joined with its done; by start."""
     n = len(ops.event_id)
@@ -108,7 +117,7 @@ def _windows(
     end = np.where(is_joined, ops.end_ps[partner], ops.end_ps)
     source = np.where(is_joined, _PAIR, np.where(is_start, _START_ONLY, _OP)).astype(np.int32)
     if spans:
-        _take_spans(np.flatnonzero(is_start & ~is_joined), ops, spans, end, source)
+        _take_spans(np.flatnonzero(is_start & ~is_joined), ops, AsyncSpans.joined(spans), end, source)
     kept = np.flatnonzero(is_op | is_start)
     order = kept[np.argsort(ops.start_ps[kept], kind="stable")]
     start, end = ops.start_ps[order], end[order]
@@ -170,18 +179,18 @@ def _partners(pair: Int64, ops: CollectiveOps, starts: Int64, dones: Int64) -> I
     return partner
 
 
-def _take_spans(
-    at: Int64, ops: CollectiveOps, spans: Sequence[AsyncSpan], end: Int64, source: npt.NDArray[np.int32]
-) -> None:
+def _take_spans(at: Int64, ops: CollectiveOps, spans: AsyncSpans, end: Int64, source: npt.NDArray[np.int32]) -> None:
     """Take the window of a start without a done from the async line's event of that instruction and time."""
-    by_instruction: dict[int, list[AsyncSpan]] = {}
-    for s in spans:
-        by_instruction.setdefault(s.instruction_id, []).append(s)
-    for i in at.tolist():
-        for s in by_instruction.get(int(ops.instruction_id[i]), ()):
-            if s.start_ps <= ops.end_ps[i] <= s.end_ps:
-                end[i], source[i] = s.end_ps, _SPAN
-                break
+    for instruction in np.unique(ops.instruction_id[at]).tolist():
+        of_instruction = np.flatnonzero(spans.instruction_id == instruction)
+        if not len(of_instruction):
+            continue
+        order = of_instruction[np.argsort(spans.start_ps[of_instruction], kind="stable")]
+        starts = at[ops.instruction_id[at] == instruction]
+        last = order[spans.start_ps[order].searchsorted(ops.end_ps[starts], side="right") - 1]
+        is_inside = (spans.start_ps[last] <= ops.end_ps[starts]) & (ops.end_ps[starts] <= spans.end_ps[last])
+        end[starts[is_inside]] = spans.end_ps[last[is_inside]]
+        source[starts[is_inside]] = _SPAN
 
 
 def _describe(table: dict[str, Any], instructions: Sequence[InstructionRow], groups: CollectiveGroups) -> Int64:

@@ -80,8 +80,8 @@ def accelerator(device_id: int, host: str, plane: Plane, backend: str, ordinal: 
     from_capture = device.peak_flops_per_s is not None or device.peak_hbm_gbps is not None
     details = stats.get("core_details")
     if details and details.kind == StatKind.BYTES and isinstance(details.value, bytes):
+        core = {tag >> 3: value for tag, _, value, _ in wire.fields(details.value, 0, len(details.value))}
         # CoreDetails: 2 device_ordinal, 3 core_num, 4 local_chip_id, 5 global_chip_id, 6 global_core_id
-        core = {n: v for n, _, v, _ in wire.fields(details.value, 0, len(details.value))}
         device.core_id, device.chip_id, device.global_id = core.get(3, 0), core.get(5, 0), core.get(6, 0)
     known = _hardware(device.kind)
     if known:

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from ingest.collectives import AsyncSpan, CollectiveOps
+from ingest.collectives import AsyncSpans, CollectiveOps
 from ingest.event_stream import chunks
 from ingest.instructions import Instructions
 from ingest.nesting import nest
@@ -58,7 +58,7 @@ class OpWriter:
         self._ops, self._stats, self._counters = ops, stats, counters
         self._instructions = instructions
         self.collective_ops: list[CollectiveOps] = []
-        self.async_spans: dict[int, list[AsyncSpan]] = {}
+        self.async_spans: dict[int, list[AsyncSpans]] = {}
         self.last_end_ps = 0
 
     def write_line(self, line: DeviceLine, batches: Iterable[EventBatch], of_row: Int32, timeline: Timeline) -> int:
@@ -154,8 +154,8 @@ class OpWriter:
                 )
             )
         else:
-            spans = zip(events.instruction_id[at].tolist(), events.start_ps[at].tolist(), end[at].tolist(), strict=True)
-            self.async_spans.setdefault(line.device_id, []).extend(AsyncSpan(*s) for s in spans)
+            spans = AsyncSpans(events.instruction_id[at], events.start_ps[at], end[at])
+            self.async_spans.setdefault(line.device_id, []).append(spans)
 
     def _assign_programs(self, instruction: Int32, execution: Int32, timeline: Timeline) -> None:
         used, first = np.unique(instruction, return_index=True)

@@ -190,11 +190,11 @@ def _read(file: CaptureFile) -> Trace:
     Raises:
         CaptureError: neither an xplane nor a Chrome trace, or damaged.
     """
-    head = file.head(64).lstrip()
+    head = file.head(64).removeprefix(b"\xef\xbb\xbf").lstrip()
     if head[:1] in (b"{", b"["):
         from ingest.readers.chrome import read_chrome
 
-        return read_chrome(file.path)
+        return read_chrome(file)
     from ingest.readers.xplane import read_xplane
 
     return read_xplane(file)
