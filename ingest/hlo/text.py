@@ -169,17 +169,20 @@ def _operands(parts: list[str]) -> tuple[tuple[str, ...], tuple[Shape | None, ..
 def _attributes(pieces: list[str]) -> dict[str, str]:
     """Attributes by key; of a key given twice the first."""
     attributes: dict[str, str] = {}
-    last = ""
+    mesh: list[str] = []
     for piece in pieces:
-        key = _KEY.match(piece)
-        if key is None:
-            continue
-        if key[1] == "device_ids" and last == "replica_groups":
-            # mesh['a'=2,'b'=2], device_ids=(0,2,1,3) {'b'} is one value with a comma in it.
-            attributes[last] += "," + piece
-            continue
-        last = key[1]
-        attributes.setdefault(last, piece[key.end() :].strip())
+        if mesh:
+            # mesh['a'=2,'b'=2], device_ids=(0,2,1,3) {'b'} and @mesh<a=2,b=2> {b} are one value with commas in it.
+            mesh.append(piece)
+        elif key := _KEY.match(piece):
+            value = piece[key.end() :].strip()
+            if key[1] == "replica_groups" and value.startswith(("mesh", "@mesh")):
+                mesh.append(value)
+            else:
+                attributes.setdefault(key[1], value)
+        if mesh and mesh[-1].rstrip().endswith("}"):
+            attributes.setdefault("replica_groups", ",".join(mesh))
+            mesh = []
     return attributes
 
 
