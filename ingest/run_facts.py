@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
+from pathlib import Path, PurePath
 from typing import Any
 
 from ingest.hosts import Host
@@ -58,12 +59,12 @@ def run_row(
         "schema_version": SCHEMA_VERSION,
         "manifest": capture.manifest.read_text(encoding="utf-8") if capture.manifest else None,
     }
-    if shape:
-        row |= {"mesh": str(shape), **shape.axes}
     if capture.card:
-        row |= _card_facts(capture)
+        row |= _card_facts(capture.card)
     if manifest:
         row |= _manifest_facts(manifest)
+    if shape:
+        row |= {"mesh": str(shape), **shape.axes}
     found = [*notes, *tables.notes]
     if not tables.devices:
         found.append("the capture has no device events: only the host was profiled")
@@ -95,18 +96,43 @@ def _manifest_facts(manifest: Manifest) -> dict[str, Any]:
     return {k: v for k, v in facts.items() if v is not None}
 
 
-def _card_facts(capture: Capture) -> dict[str, Any]:
+def _card_facts(path: Path) -> dict[str, Any]:
+    """What a workload card says of the run; a manifest, which knows it exactly, goes before."""
     from ingest.card import load_card
 
-    assert capture.card is not None  # noqa: S101
-    card = load_card(capture.card)
-    return {"card": json.dumps(card.model_dump(mode="json"))}
+    card = load_card(path)
+    model, data = card.workload.model, card.workload.data
+    plan, framework = card.model_executor.model_plan_parallelization, card.model_executor.framework
+    arch = model.model_arch
+    facts = {
+        "model_family": model.model_family,
+        "dtype": model.precision,
+        "batch_size": data.batch_size,
+        "input_length": data.input_len,
+        "output_length": data.output_len,
+        "num_layers": arch.num_layers,
+        "num_heads": arch.num_heads,
+        "head_dim": arch.head_dim,
+        "num_params": _whole(arch.num_params),
+        "num_params_active": _whole(arch.num_params_active),
+        "num_params_embedding": _whole(arch.num_params_embedding),
+        "pp": plan.pp,
+        "dp": plan.dp_replicate,
+        "ep": plan.ep,
+        "tp": plan.tp,
+        "microbatches": plan.pp_mb,
+        "framework": framework.name,
+    }
+    known = {k: v for k, v in facts.items() if v not in ("", None)}
+    return known | {"card": json.dumps(card.model_dump(mode="json", by_alias=True))}
+
+
+def _whole(value: float | str) -> int | None:
+    return int(value) if isinstance(value, int | float) else None
 
 
 def _missing_hosts(hosts: Sequence[Host], manifest: Manifest | None) -> str | None:
     if not manifest:
         return None
-    from pathlib import PurePath
-
     here = {stem(PurePath(h.file_name)) for h in hosts} | {h.name for h in hosts}
     return ",".join(h for h in manifest.hosts if h not in here) or None
