@@ -1,0 +1,383 @@
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from ingest.errors import MalformedError
+from ingest.hlo.collectives import collective_of
+from ingest.hlo.instruction import Instruction
+from ingest.hlo.proto import CLASSES, read_module
+from ingest.hlo.shapes import PRIMITIVE_TYPES, Shape, parse_shape
+from ingest.hlo.text import parse_instruction
+
+NUMBERS = {name: number for number, name in PRIMITIVE_TYPES.items()}
+
+
+class Builder:
+    """Writes an HloProto, with ids counted over the module."""
+
+    def __init__(self, name: str = "m") -> None:
+        self.proto = CLASSES["HloProto"]()
+        self.module = self.proto.hlo_module
+        self.module.name = name.encode()
+        self.ids: dict[str, int] = {}
+
+    def computation(self, name: str) -> Any:
+        return self.module.computations.add(name=name.encode(), id=len(self.module.computations) + 100)
+
+    def add(self, computation: Any, name: str, opcode: str, shape: str = "f32[8]", *operands: str, **more: Any) -> Any:
+        made = computation.instructions.add(name=name.encode(), opcode=opcode.encode(), id=len(self.ids) + 1)
+        self.ids[name] = made.id
+        write_shape(made.shape, parse_shape(shape))
+        made.operand_ids.extend(self.ids[operand] for operand in operands)
+        if "op_name" in more:
+            made.metadata.op_name = more.pop("op_name").encode()
+        for called in more.pop("called", ()):
+            made.called_computation_ids.append(called.id)
+        for field, value in more.items():
+            setattr(made, field, value)
+        computation.root_id = made.id
+        return made
+
+    def read(self) -> Any:
+        return read_module(self.proto.SerializeToString()).instructions
+
+
+def write_shape(proto: Any, shape: Shape) -> None:
+    if shape.is_tuple:
+        proto.element_type = 13
+        for element in shape.elements:
+            write_shape(proto.tuple_shapes.add(), element)
+        return
+    proto.element_type = NUMBERS[shape.element]
+    proto.dimensions.extend(-(1 << 63) if size is None else size for size in shape.dimensions)
+    proto.is_dynamic_dimension.extend(shape.dynamic or (False,) * len(shape.dimensions))
+
+
+def one(**more: Any) -> tuple[Builder, Any]:
+    builder = Builder()
+    entry = builder.computation("main")
+    builder.add(entry, "x", "parameter")
+    return builder, builder.add(entry, "a", "all-reduce", "f32[8]", "x", **more)
+
+
+def test_an_instruction_with_its_operands_resolved() -> None:
+    builder, proto = one(channel_id=7, use_global_device_ids=True, op_name="jit(f)/psum")
+    proto.metadata.op_type, proto.metadata.source_file, proto.metadata.source_line = b"psum", b"/a/b.py", 12
+    found = builder.read()["a"]
+    assert found == Instruction(
+        name="a",
+        opcode="all-reduce",
+        shape=parse_shape("f32[8]"),
+        operand_names=("x",),
+        operand_shapes=(parse_shape("f32[8]"),),
+        channel_id=7,
+        replica_groups=(),
+        use_global_device_ids=True,
+        op_name="jit(f)/psum",
+        op_name_source="own",
+        op_type="psum",
+        source_file="/a/b.py",
+        source_line=12,
+    )
+
+
+def add_plain(proto: Any) -> None:
+    proto.replica_groups.add(replica_ids=[0, 2])
+    proto.replica_groups.add(replica_ids=[1, 3])
+
+
+def add_list(proto: Any) -> None:
+    proto.collective_device_list.replica_groups.add(replica_ids=[0, 2])
+    proto.collective_device_list.replica_groups.add(replica_ids=[1, 3])
+
+
+def fill_iota(iota: Any) -> None:
+    iota.num_replica_groups, iota.num_devices_per_group = 2, 2
+    iota.iota_reshape_dims.extend([2, 2])
+    iota.iota_transpose_perm.extend([1, 0])
+
+
+def add_mesh(proto: Any) -> None:
+    groups = proto.mesh_axes_replica_group_list
+    groups.mesh.axes.add(name=b"axis_0", size=2)
+    groups.mesh.axes.add(name=b"axis_1", size=2)
+    groups.axes.add(mesh_axis_index=0)
+
+
+def add_sub_axis(proto: Any) -> None:
+    groups = proto.mesh_axes_replica_group_list
+    groups.mesh.axes.add(name=b"axis_0", size=4)
+    groups.axes.add(mesh_axis_index=0).sub_axis_info.pre_size = 1
+    groups.axes[0].sub_axis_info.size = 2
+
+
+def add_permuted_mesh(proto: Any) -> None:
+    add_mesh(proto)
+    proto.mesh_axes_replica_group_list.axes[0].mesh_axis_index = 1
+    proto.mesh_axes_replica_group_list.mesh.device_ids.extend([0, 2, 1, 3])
+
+
+@pytest.mark.parametrize(
+    "fill",
+    [
+        add_plain,
+        add_list,
+        lambda proto: fill_iota(proto.collective_device_list.iota_replica_group_list),
+        lambda proto: fill_iota(proto.iota_collective_device_list),
+        add_mesh,
+        add_sub_axis,
+        add_permuted_mesh,
+    ],
+    ids=["49 plain", "87 list", "87 iota", "92 iota", "93 mesh axes", "93 sub-axis", "93 device ids"],
+)
+def test_replica_groups_in_every_field(fill: Any) -> None:
+    builder, proto = one()
+    fill(proto)
+    assert builder.read()["a"].replica_groups == ((0, 2), (1, 3))
+
+
+def test_impossible_groups_are_malformed() -> None:
+    builder, proto = one()
+    proto.replica_groups.add(replica_ids=[0, 0])
+    with pytest.raises(MalformedError, match="twice"):
+        builder.read()
+    builder, proto = one()
+    proto.iota_collective_device_list.num_replica_groups = 1 << 40
+    proto.iota_collective_device_list.num_devices_per_group = 1 << 40
+    proto.iota_collective_device_list.iota_reshape_dims.append(1 << 62)
+    with pytest.raises(MalformedError):
+        builder.read()
+
+
+def test_pairs_of_a_permute_and_of_a_send() -> None:
+    builder = Builder()
+    entry = builder.computation("main")
+    builder.add(entry, "x", "parameter")
+    permute = builder.add(entry, "p", "collective-permute", "f32[8]", "x")
+    permute.source_target_pairs.add(source=0, target=1)
+    permute.source_target_pairs.add(source=1, target=0)
+    send = builder.add(entry, "s", "send", "(f32[8],u32[],token[])", "x")
+    send.frontend_attributes.map.add(key=b"_xla_send_recv_source_target_pairs", value=b"{{0,1},{1,0}}")
+    host = builder.add(entry, "h", "send", "(f32[8],u32[],token[])", "x", is_host_transfer=True)
+    host.channel_id = 0
+    found = builder.read()
+    assert found["p"].source_target_pairs == found["s"].source_target_pairs == ((0, 1), (1, 0))
+    assert (found["p"].replica_groups, found["s"].replica_groups) == (None, None)
+    assert collective_of(found["h"]) is None
+    assert found["h"].channel_id is None
+
+
+def test_source_from_the_stack_frame_index() -> None:
+    builder, proto = one()
+    proto.metadata.stack_frame_id = 2
+    index = builder.module.stack_frame_index
+    index.file_names.extend([b"/x.py", b"/y.py"])
+    index.file_locations.add(file_name_id=2, line=30)
+    index.stack_frames.add(file_location_id=9)
+    index.stack_frames.add(file_location_id=1)
+    found = builder.read()["a"]
+    assert (found.source_file, found.source_line) == ("/y.py", 30)
+    proto.metadata.stack_frame_id = 1
+    assert builder.read()["a"].source_file is None
+    proto.metadata.stack_frame_id = 99
+    assert builder.read()["a"].source_file is None
+
+
+def test_op_name_of_a_fusion_is_its_roots_or_the_nearest_inside() -> None:
+    builder = Builder()
+    fused = builder.computation("fused")
+    builder.add(fused, "p", "parameter", op_name="x/param")
+    builder.add(fused, "early", "add", "f32[8]", "p", op_name="layer0/attn/add")
+    builder.add(fused, "late", "multiply", "f32[8]", "early", op_name="layer1/mlp/mul")
+    root = builder.add(fused, "root", "tuple", "(f32[8])", "late")
+    entry = builder.computation("main")
+    builder.add(entry, "x", "parameter")
+    builder.add(entry, "f", "fusion", "f32[8]", "x", called=[fused], fusion_kind=b"kLoop")
+    found = builder.read()["f"]
+    assert (found.op_name, found.op_name_source) == ("layer1/mlp/mul", "fusion")
+    assert (found.fusion_kind, found.called) == ("kLoop", ("fused",))
+    root.metadata.op_name = b"layer1/mlp/out"
+    assert builder.read()["f"].op_name == "layer1/mlp/out"
+
+
+def test_op_name_from_operands_that_agree() -> None:
+    builder = Builder()
+    entry = builder.computation("main")
+    builder.add(entry, "w", "parameter", op_name="xla__device_data")
+    builder.add(entry, "c", "constant")
+    builder.add(entry, "a", "add", "f32[8]", "w", "w", op_name="layer0/attn/add")
+    builder.add(entry, "b", "add", "f32[8]", "w", "w", op_name="layer0/attn/mul")
+    builder.add(entry, "d", "add", "f32[8]", "w", "w", op_name="layer1/mlp/mul")
+    builder.add(entry, "copied", "copy", "f32[8]", "a")
+    builder.add(entry, "again", "bitcast", "f32[8]", "copied")
+    builder.add(entry, "weights", "transpose", "f32[8]", "w")
+    builder.add(entry, "dot", "dot", "f32[8]", "weights", "again")
+    builder.add(entry, "window", "reduce-window", "f32[8]", "a", "c")
+    builder.add(entry, "same_scope", "select", "f32[8]", "a", "b")
+    builder.add(entry, "apart", "select", "f32[8]", "a", "d")
+    builder.add(entry, "after", "copy", "f32[8]", "apart")
+    builder.add(entry, "id", "partition-id", "u32[]")
+    found = builder.read()
+    own, operand = "own", "operand"
+    assert {name: (found[name].op_name, found[name].op_name_source) for name in found if name not in "abd"} == {
+        "w": ("xla__device_data", own),
+        "c": (None, None),
+        "copied": ("layer0/attn/add", operand),
+        "again": ("layer0/attn/add", operand),
+        "weights": ("xla__device_data", operand),
+        "dot": ("layer0/attn/add", operand),
+        "window": ("layer0/attn/add", operand),
+        "same_scope": ("layer0/attn", operand),
+        "apart": (None, None),
+        "after": (None, None),
+        "id": (None, None),
+    }
+
+
+def test_deep_chains_of_unnamed_instructions_are_one_pass() -> None:
+    builder = Builder()
+    entry = builder.computation("main")
+    builder.add(entry, "n0", "add", op_name="layer3/mlp/add")
+    for i in range(1, 3000):
+        # Two operands each: walking back instead of passing forward would double at every step.
+        builder.add(entry, f"n{i}", "add", "f32[8]", f"n{i - 1}", f"n{max(0, i - 2)}")
+    assert builder.read()["n2999"].op_name == "layer3/mlp/add"
+
+
+def test_collectives_inside_fusions_and_async_ops() -> None:
+    builder = Builder()
+    inside = builder.computation("inside")
+    builder.add(inside, "p", "parameter", "f32[32]")
+    reduce = builder.add(inside, "ar", "all-reduce", "f32[32]", "p", channel_id=3)
+    add_plain(reduce)
+    builder.add(inside, "slice", "dynamic-slice", "f32[8]", "ar")
+    wrapped = builder.computation("wrapped")
+    builder.add(wrapped, "q", "parameter", "f32[32]")
+    builder.add(wrapped, "rs", "reduce-scatter", "f32[8]", "q")
+    entry = builder.computation("main")
+    builder.add(entry, "x", "parameter", "f32[32]")
+    builder.add(entry, "fused", "fusion", "f32[8]", "x", called=[inside])
+    builder.add(entry, "start", "async-start", "((f32[32]),f32[8],u32[])", "x", called=[wrapped])
+    builder.add(entry, "done", "async-done", "f32[8]", "start", called=[wrapped])
+    builder.add(entry, "loop", "while", "f32[8]", "done", called=[inside])
+    found = builder.read()
+    fused = collective_of(found["fused"])
+    assert fused is not None
+    assert (fused.kind, fused.role, fused.message_bytes, fused.groups) == ("all-reduce", None, 128, ((0, 2), (1, 3)))
+    assert (found["start"].async_opcode, found["done"].async_opcode) == ("reduce-scatter", "reduce-scatter")
+    start, done = collective_of(found["start"]), collective_of(found["done"])
+    assert start is not None
+    assert done is not None
+    assert (start.kind, start.role, start.message_bytes) == ("reduce-scatter", "start", 128)
+    assert (done.role, done.start_name, done.message_bytes) == ("done", "start", 128)
+    assert found["loop"].inner == ()
+    assert collective_of(found["loop"]) is None
+
+
+def test_computations_that_call_themselves_end() -> None:
+    builder = Builder()
+    ring = builder.computation("ring")
+    builder.add(ring, "f", "fusion", called=[ring])
+    assert builder.read()["f"].inner == ()
+
+
+def test_missing_operands_and_computations_are_unknown() -> None:
+    builder, proto = one()
+    proto.operand_ids[0] = 999
+    proto.called_computation_ids.append(999)
+    found = builder.read()["a"]
+    assert (found.operand_names, found.operand_shapes, found.called) == (("",), (None,), ())
+
+
+def test_strings_need_not_be_utf_8() -> None:
+    builder, proto = one()
+    proto.metadata.op_name = b"a\xffb"
+    assert builder.read()["a"].op_name == "a�b"
+
+
+def test_an_element_type_of_the_future_has_no_size() -> None:
+    builder, proto = one()
+    proto.shape.element_type = 99
+    found = builder.read()["a"]
+    assert (found.shape.text, found.shape.byte_size) == ("type99[8]", None)
+
+
+def test_module_facts() -> None:
+    builder, _ = one()
+    builder.module.id = 12
+    builder.module.device_assignment.computation_devices.add(replica_device_ids=[4])
+    builder.module.device_assignment.computation_devices.add(replica_device_ids=[5])
+    module = read_module(builder.proto.SerializeToString())
+    assert (module.name, module.module_id, module.device_assignment) == ("m", 12, ((4,), (5,)))
+    assert len(module.instructions) == 2
+    assert "a" in module.instructions
+    assert "b" not in module.instructions
+    assert module.instructions.get("b") is None
+    assert module.instructions["a"] is module.instructions["a"]
+
+
+@pytest.mark.parametrize("data", [b"", b"\xff" * 20, b"\x0a\x05\x0a", b"\x0a\x00", b"hello world"])
+def test_bytes_that_are_no_module(data: bytes) -> None:
+    with pytest.raises(MalformedError):
+        read_module(data)
+
+
+@given(st.data())
+def test_damaged_bytes_are_read_or_malformed(data: st.DataObject) -> None:
+    builder, proto = one(channel_id=7, op_name="f")
+    add_mesh(proto)
+    raw = bytearray(builder.proto.SerializeToString())
+    for _ in range(data.draw(st.integers(1, 4))):
+        raw[data.draw(st.integers(0, len(raw) - 1))] = data.draw(st.integers(0, 255))
+    raw = raw[: data.draw(st.integers(0, len(raw)))]
+    try:
+        for instruction in read_module(bytes(raw)).instructions.values():
+            collective_of(instruction)
+    except MalformedError:
+        pass
+
+
+SHAPES = st.sampled_from(["f32[8]", "bf16[4,<=16]", "(f32[8],s8[3])", "((f32[2]),f32[8],u32[])", "pred[]", "s4[5,?]"])
+
+
+@given(st.data())
+def test_text_and_proto_of_one_instruction_agree(data: st.DataObject) -> None:
+    kind = data.draw(
+        st.sampled_from(["all-reduce", "all-gather", "reduce-scatter", "all-to-all", "all-gather-start", "fusion"])
+    )
+    shape, operand = data.draw(SHAPES), data.draw(SHAPES)
+    channel = data.draw(st.integers(0, 5))
+    builder = Builder()
+    entry = builder.computation("main")
+    builder.add(entry, "x", "parameter", operand)
+    proto = builder.add(entry, "a.1", kind, shape, "x", channel_id=channel)
+    text = f"%a.1 = {shape} {kind}({operand} %x)"
+    if channel:
+        text += f", channel_id={channel}"
+    if kind == "fusion":
+        proto.fusion_kind = b"kLoop"
+        text += ", kind=kLoop"
+    else:
+        fill, groups = data.draw(
+            st.sampled_from(
+                [
+                    (add_plain, "{{0,2},{1,3}}"),
+                    (add_list, "{{0,2},{1,3}}"),
+                    (lambda p: fill_iota(p.iota_collective_device_list), "[2,2]<=[2,2]T(1,0)"),
+                    (add_mesh, "mesh['axis_0'=2,'axis_1'=2] {'axis_0'}"),
+                    (add_sub_axis, "mesh['axis_0'=4] {'axis_0':(1)2}"),
+                    (add_permuted_mesh, "mesh['axis_0'=2,'axis_1'=2], device_ids=(0,2,1,3) {'axis_1'}"),
+                    (lambda p: None, "{}"),
+                ]
+            )
+        )
+        fill(proto)
+        text += f", replica_groups={groups}"
+    stated, embedded = parse_instruction(text), builder.read()["a.1"]
+    assert stated is not None
+    assert {**vars(stated), "text": None} == vars(embedded)
+    assert collective_of(stated) == collective_of(embedded)
