@@ -1,24 +1,32 @@
-"""A capture's file: uncompressed if need be, digested, and opened as a memory map."""
+"""A capture's file: uncompressed if need be, digested, and read in pieces.
+
+A mapped file that another process cuts short kills the reader with a bus error; a piece that is read says so instead.
+"""
 
 from __future__ import annotations
 
 import gzip
 import hashlib
-import io
-import mmap
 import os
+import stat
 import tempfile
+import weakref
 import zlib
 from functools import cached_property
 from pathlib import Path
-from typing import BinaryIO, cast
+from typing import overload
+
+import numpy as np
 
 from ingest.errors import CaptureError
+from ingest.records import UInt8
 
 CHUNK = 1 << 20
 MAX_GZIP_RATIO = 200
 """Highest ratio of uncompressed to compressed bytes that is taken for a capture; real ones stay far below."""
 _RATIO_FREE = 64 << 20  # below this size the ratio does not matter
+IN_MEMORY = 8 << 20
+"""Files up to this size are read once and kept."""
 
 
 class CaptureFile:
@@ -31,32 +39,7 @@ class CaptureFile:
     @cached_property
     def is_gzip(self) -> bool:
         """Whether the file starts with gzip's magic number."""
-        return self._head(2) == b"\x1f\x8b"
-
-    @cached_property
-    def _file(self) -> BinaryIO:
-        """The uncompressed bytes; those of a gzip file in a temporary file that has no name."""
-        try:
-            if not self.is_gzip:
-                return self.path.open("rb")
-            plain = tempfile.TemporaryFile()  # noqa: SIM115, the trace that reads it keeps it open
-            limit = max(self.path.stat().st_size * self._max_ratio, _RATIO_FREE)
-            with gzip.open(self.path, "rb") as packed:
-                size = 0
-                while chunk := packed.read(CHUNK):
-                    size += len(chunk)
-                    if size > limit:
-                        raise CaptureError(
-                            f"{self.path}: uncompresses to over {self._max_ratio:g} times its size; not taken for a "
-                            "capture. Uncompress it by hand if it is one"
-                        )
-                    plain.write(chunk)
-            plain.flush()
-        except (EOFError, zlib.error, gzip.BadGzipFile) as error:
-            raise CaptureError(f"{self.path}: damaged gzip file: {error}") from None
-        except OSError as error:
-            raise CaptureError(f"{self.path}: cannot be read: {error.strerror or error}") from None
-        return cast(BinaryIO, plain)
+        return os.pread(self._opened, 2, 0) == b"\x1f\x8b"
 
     @cached_property
     def size(self) -> int:
@@ -65,7 +48,7 @@ class CaptureFile:
         Raises:
             CaptureError: the file is missing, unreadable or empty.
         """
-        size = os.fstat(self._file.fileno()).st_size
+        size = self._stamp[0]
         if not size:
             raise CaptureError(f"{self.path}: the file is empty")
         return size
@@ -73,25 +56,145 @@ class CaptureFile:
     @cached_property
     def digest(self) -> str:
         """SHA-256 of the uncompressed bytes, in hex."""
-        self._file.seek(0)
-        return hashlib.file_digest(cast(io.BufferedReader, self._file), "sha256").hexdigest()
+        digest = hashlib.sha256()
+        for low in range(0, self.size, CHUNK):
+            digest.update(self.read(low, min(low + CHUNK, self.size)))
+        return digest.hexdigest()
 
     def head(self, count: int) -> bytes:
         """The first uncompressed bytes."""
-        return os.pread(self._file.fileno(), count, 0)
+        return os.pread(self._plain, count, 0)
 
-    def open(self) -> mmap.mmap:
-        """The uncompressed bytes as a read-only memory map."""
-        length = self.size
-        return mmap.mmap(self._file.fileno(), length, access=mmap.ACCESS_READ)
+    def read(self, low: int, high: int) -> bytes:
+        """The uncompressed bytes [low:high].
 
-    def _head(self, count: int) -> bytes:
+        Raises:
+            CaptureError: the file changed since it was opened, or the disk fails.
+        """
+        return self.array(low, high).tobytes()
+
+    def array(self, low: int, high: int, padding: int = 0) -> UInt8:
+        """The uncompressed bytes [low:high], shape (high - low + padding,), the last `padding` of them zero.
+
+        Raises:
+            CaptureError: the file changed since it was opened, or the disk fails.
+        """
+        if "_content" in self.__dict__:
+            piece = np.frombuffer(self._content, np.uint8, high - low, low)
+            return np.append(piece, np.zeros(padding, np.uint8)) if padding else piece
+        out = np.empty(high - low + padding, np.uint8)
+        out[high - low :] = 0
+        view = out.data
+        done = 0
         try:
-            with self.path.open("rb") as file:
-                return file.read(count)
-        except IsADirectoryError:
-            raise CaptureError(f"{self.path}: is a folder, expected a capture file") from None
-        except FileNotFoundError:
-            raise CaptureError(f"{self.path}: no such file") from None
+            while done < high - low:
+                count = os.preadv(self._plain, [view[done : high - low]], low + done)
+                if not count:
+                    break
+                done += count
+            is_same = self._stamp_now() == self._stamp
         except OSError as error:
             raise CaptureError(f"{self.path}: cannot be read: {error.strerror or error}") from None
+        if done < high - low or not is_same:
+            raise CaptureError(f"{self.path}: changed while it was read; try again once the profiler has written it")
+        return out
+
+    def contents(self) -> bytes | FileBytes:
+        """The uncompressed bytes, to index and slice; only those of a small file are all in memory."""
+        return self._content if self.size <= IN_MEMORY else FileBytes(self)
+
+    @cached_property
+    def _content(self) -> bytes:
+        return self.read(0, self.size)
+
+    @cached_property
+    def _opened(self) -> int:
+        """Descriptor of the file itself."""
+        try:
+            # a pipe without a writer would be waited for
+            descriptor = os.open(self.path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+        except FileNotFoundError:
+            raise CaptureError(f"{self.path}: no such file") from None
+        except (OSError, ValueError) as error:  # ValueError: a NUL in the path
+            raise CaptureError(f"{self.path}: cannot be read: {getattr(error, 'strerror', None) or error}") from None
+        weakref.finalize(self, os.close, descriptor)
+        mode = os.fstat(descriptor).st_mode
+        if stat.S_ISDIR(mode):
+            raise CaptureError(f"{self.path}: is a folder, expected a capture file")
+        if not stat.S_ISREG(mode):
+            raise CaptureError(f"{self.path}: is a pipe or device, expected a capture file; copy it to a file first")
+        return descriptor
+
+    @cached_property
+    def _plain(self) -> int:
+        """Descriptor of the uncompressed bytes; those of a gzip file are in a temporary file that has no name."""
+        if not self.is_gzip:
+            return self._opened
+        limit = max(os.fstat(self._opened).st_size * self._max_ratio, _RATIO_FREE)
+        size = 0
+        try:
+            os.lseek(self._opened, 0, os.SEEK_SET)
+            with (
+                tempfile.TemporaryFile() as plain,
+                open(self._opened, "rb", closefd=False) as raw,
+                gzip.GzipFile(fileobj=raw) as packed,
+            ):
+                while chunk := packed.read(CHUNK):
+                    size += len(chunk)
+                    if size > limit:
+                        raise CaptureError(
+                            f"{self.path}: uncompresses to over {self._max_ratio:g} times its size; not taken for a "
+                            "capture. Uncompress it by hand if it is one"
+                        )
+                    plain.write(chunk)
+                plain.flush()
+                descriptor = os.dup(plain.fileno())
+        except (EOFError, zlib.error, gzip.BadGzipFile) as error:
+            raise CaptureError(f"{self.path}: damaged gzip file: {error}") from None
+        except OSError as error:
+            raise CaptureError(f"{self.path}: cannot be uncompressed: {error.strerror or error}") from None
+        weakref.finalize(self, os.close, descriptor)
+        return descriptor
+
+    @cached_property
+    def _stamp(self) -> tuple[int, int]:
+        return self._stamp_now()
+
+    def _stamp_now(self) -> tuple[int, int]:
+        """Size and time of the last change: what tells that someone else still writes the file."""
+        status = os.fstat(self._plain)
+        return status.st_size, status.st_mtime_ns
+
+
+class FileBytes:
+    """The bytes of a file, read as they are asked for; made for a walk from front to back."""
+
+    def __init__(self, file: CaptureFile) -> None:
+        self._file = file
+        self._size = file.size
+        self._low = self._high = 0
+        self._piece = b""
+
+    def __len__(self) -> int:
+        return self._size
+
+    @overload
+    def __getitem__(self, key: int) -> int: ...
+    @overload
+    def __getitem__(self, key: slice) -> bytes: ...
+    def __getitem__(self, key: int | slice) -> int | bytes:
+        """A byte, or the bytes of a slice with a start and a stop that lie in the file."""
+        if isinstance(key, int):
+            if not self._low <= key < self._high:
+                self._fill(key)
+            return self._piece[key - self._low]
+        low, high = key.start, key.stop
+        if high - low > CHUNK:
+            return self._file.read(low, high)
+        if low < self._low or high > self._high:
+            self._fill(low)
+        return self._piece[low - self._low : high - self._low]
+
+    def _fill(self, low: int) -> None:
+        self._low, self._high = low, min(low + CHUNK, self._size)
+        self._piece = self._file.read(low, self._high)

@@ -6,25 +6,31 @@ arrays; whatever is not a legal encoding raises MalformedError (or IndexError, w
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from array import array
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 import pyarrow as pa
 
 from ingest.errors import MalformedError
-from ingest.records import Int32, Int64, StatKind, UInt8, UInt64
+from ingest.records import Int64, StatKind, UInt8, UInt64
 
 U = np.uint64
 Buffer = Any
-"""Anything whose items and slices are bytes: a memory map, bytes, or an array of uint8."""
+"""Anything whose items are bytes as Python integers: bytes, a memoryview, or FileBytes."""
 
 EVENT_TAG = 0x22  # field 4 of XLine, and of XEvent its stats: both length-delimited
 WINDOW = 8 << 20
 _LINE_HEADER_TAGS = (0x08, 0x12, 0x18)  # id, name, timestamp_ns: the reader has them before it decodes events
-_HUGE = 1 << 40  # lengths and ids are capped here, far beyond any file, so that sums of them stay in int64
-_PAD = 16  # a varint is read as two words of eight bytes
+_HUGE = 1 << 40  # lengths are capped here, far beyond any file, so that sums of them stay in int64
+_LONGEST_HEADER = 15  # bytes of a tag and a varint
+_MAX_LENGTH_BYTES = 5  # a tag or length of more bytes is refused by every parser
+PADDING = 16
+"""Bytes that must follow the events, since a varint is read as two words of eight bytes."""
+_SHORT_TEXT = 64
 
 
 def read_varint(data: Buffer, position: int, end: int) -> tuple[int, int]:
@@ -37,7 +43,7 @@ def read_varint(data: Buffer, position: int, end: int) -> tuple[int, int]:
     while True:
         if position >= end or shift > 63:
             raise MalformedError(f"truncated or overlong varint at byte {position}")
-        byte = int(data[position])
+        byte = data[position]
         position += 1
         value |= (byte & 0x7F) << shift
         shift += 7
@@ -46,30 +52,37 @@ def read_varint(data: Buffer, position: int, end: int) -> tuple[int, int]:
 
 
 def fields(data: Buffer, position: int, end: int) -> Iterator[tuple[int, int, int, int]]:
-    """The fields of the message data[position:end]: (number, start, payload, stop).
+    """The fields of the message data[position:end]: (tag, start, payload, stop).
 
-    `payload` is the value of a varint, and the start of the content of every other field.
+    The tag is the field's number and wire type in one, so that a known field of an unexpected type is an unknown
+    one, as the format wants it. `payload` is the value of a varint, and the start of the content of every other field.
 
     Raises:
-        MalformedError: a field does not fit the message, or is of a wire type that proto3 does not write.
+        MalformedError: a field does not fit the message, or is of a shape that no proto3 writer emits.
     """
     while position < end:
         start = position
-        tag, position = read_varint(data, position, end)
-        wire_type = tag & 7
-        if tag < 8 or wire_type not in (0, 1, 2, 5):
-            raise MalformedError(f"field tag {tag} at byte {start}")
-        if wire_type == 0:
-            payload, position = read_varint(data, position, end)
-        elif wire_type == 2:
-            length, payload = read_varint(data, position, end)
-            position = payload + length
-        else:
-            payload = position
-            position += 8 if wire_type == 1 else 4
+        tag, payload, position = _field(data, position, end)
         if position > end:
             raise MalformedError(f"field at byte {start} runs past the end of its message")
-        yield tag >> 3, start, payload, position
+        yield tag, start, payload, position
+
+
+def _field(data: Buffer, start: int, end: int) -> tuple[int, int, int]:
+    """Tag, payload and stop of the field at `start`; the stop of one with a length may lie beyond `end`."""
+    tag, at = read_varint(data, start, end)
+    wire_type = tag & 7
+    # a tag in more bytes than it needs would hide a known field from those who compare bytes
+    if tag < 8 or tag >> 32 or wire_type not in (0, 1, 2, 5) or tag >> 7 * (at - start - 1) == 0:
+        raise MalformedError(f"field tag {tag} at byte {start}")
+    if wire_type == 0:
+        return tag, *read_varint(data, at, end)
+    if wire_type == 2:
+        length, payload = read_varint(data, at, end)
+        if payload - at > _MAX_LENGTH_BYTES:
+            raise MalformedError(f"overlong length at byte {at}")
+        return tag, payload, payload + length
+    return tag, at, at + (8 if wire_type == 1 else 4)
 
 
 @dataclass(frozen=True)
@@ -81,74 +94,112 @@ class Words:
 
     @classmethod
     def over(cls, data: UInt8) -> Words:
-        """View `data`; nothing is copied."""
-        if data.size < 8:
-            data = np.append(data, np.zeros(8 - data.size, np.uint8))
+        """View `data`, of at least eight bytes; nothing is copied."""
         return cls(data, np.ndarray((data.size - 7,), "<u8", data, strides=(1,)))
 
-    @classmethod
-    def padded(cls, data: UInt8) -> Words:
-        """A copy of `data` that can be read as words up to its last byte."""
-        return cls.over(np.append(data, np.zeros(_PAD, np.uint8)))
 
-    @staticmethod
-    def needs_padding(end: int, size: int) -> bool:
-        """Whether events that end at `end` are too near the end of `size` bytes to be read as words."""
-        return end + _PAD > size
+def event_windows(
+    read: Callable[[int, int, int], UInt8], start: int, end: int, window: int
+) -> Iterator[tuple[Words, Int64]]:
+    """The line's bytes [start:end] a window at a time, each with the positions of the whole events (field 4) in it.
 
-
-def event_starts(data: UInt8, start: int, end: int, window: int = WINDOW) -> Iterator[Int64]:
-    """Offsets of the events (field 4) of the XLine in data[start:end], a window at a time.
-
-    Writers emit an event as `22 len 08 id... 10 ...`. Positions with that pattern are candidates for a whole
-    window at once, and only those are kept that the chain start + 2 + length visits from the line's first
-    byte on, so that every offset is proved. Fields of any other shape are stepped over one by one.
+    `read(low, high, padding)` gives bytes; a window is larger than `window` bytes only for a field that is.
 
     Raises:
         MalformedError: the fields do not fit the line.
     """
-    size = end - start
-    low = 0
-    has_events = False
-    while low < size:
-        view = data[start + low : min(end, start + low + window)]
-        is_last = low + len(view) == size
-        chain = _Chain(view) if len(view) > 4096 else None
-        bytes_of = view if chain else view.tobytes()
-        found: list[Any] = []
-        position = 0
-        while position < len(view):
-            run = chain.run_from(position) if chain else None
-            if run is not None:
+    scan = _LineScan()
+    low, size = start, window
+    while low < end:
+        high = min(end, low + size)
+        source = Words.over(read(low, high, PADDING))
+        starts, stop, needed = scan.events(source.data[: high - low], high == end)
+        if needed and low + stop + needed > end:
+            raise MalformedError(f"an event runs past the end of its line at byte {end}")
+        if len(starts):
+            yield source, starts
+        low += stop
+        size = window if stop else needed
+
+
+class _LineScan:
+    """Finds the events of a line, window after window.
+
+    Writers emit an event as `22 len 08 id... 10 ...`. Positions with that pattern are candidates for a whole
+    window at once, and only those are kept that the chain start + 2 + length visits from the window's first
+    byte on, so that every position is proved. Fields of any other shape are stepped over one by one.
+    """
+
+    def __init__(self) -> None:
+        self._has_events = False
+        self._has_long_events = False
+
+    def events(self, view: UInt8, is_last: bool) -> tuple[Int64, int, int]:
+        """Positions of the whole events in `view`, where they stop, and the bytes of the field that `view` cuts."""
+        size, data = len(view), view.data
+        chain = _Chain(view, self._has_long_events) if size > 4096 else None
+        found: list[Int64] = []
+        single = array("q")
+        position = needed = 0
+        while position < size:
+            if chain and (run := chain.run_from(position)):
+                if single:
+                    found.append(np.array(single, np.int64))
+                    single = array("q")
                 found.append(run[0])
                 position = run[1]
-                has_events = True
-            elif len(view) - position < 32 and not is_last:
-                break  # cut by the window: seen whole in the next one
-            else:
-                if bytes_of[position] == EVENT_TAG:
-                    found.append(np.array([position], np.int64))
-                    has_events = True
-                elif has_events and bytes_of[position] in _LINE_HEADER_TAGS:
+                self._has_events = True
+                continue
+            limit = chain.next_candidate(position) if chain else size
+            while position < limit:
+                tag = data[position]
+                if tag != EVENT_TAG and self._has_events and tag in _LINE_HEADER_TAGS:
                     raise MalformedError("a line's id, name or timestamp stands after its events")
-                position = _after_field(bytes_of, position, len(view), is_last)
-        low += position
-        if low > size:
-            raise MalformedError(f"an event runs past the end of its line at byte {end}")
-        if found:
-            yield np.concatenate(found) + (start + low - position)
+                if not is_last and size - position < _LONGEST_HEADER:
+                    break
+                if tag == EVENT_TAG and position + 1 < size and data[position + 1] < 0x80:
+                    after = position + 2 + data[position + 1]
+                else:
+                    after = _field(data, position, size)[2]
+                if after > size:
+                    needed = min(after, _HUGE) - position
+                    break
+                if tag == EVENT_TAG:
+                    single.append(position)
+                    self._has_events = True
+                    if after - position > 0x81 and chain and not self._has_long_events:
+                        self._has_long_events = True
+                        chain = _Chain(view, True)
+                        position = after
+                        break
+                position = after
+            if needed or (not is_last and size - position < _LONGEST_HEADER):
+                break
+        if single:
+            found.append(np.array(single, np.int64))
+        return np.concatenate(found) if found else np.zeros(0, np.int64), position, needed
 
 
 class _Chain:
     """The candidates for events of a window, and where the chain through them breaks."""
 
-    def __init__(self, view: UInt8) -> None:
-        at = np.flatnonzero((view[:-5] == EVENT_TAG) & (view[2:-3] == 0x08))
-        has_long_id = view[at + 3] > 0x7F
-        after_id = np.where(has_long_id, (view[at + 4] > 0x7F) | (view[at + 5] == 0x10), view[at + 4] == 0x10)
-        self.at = at[(view[at + 1] < 0x80) & after_id]
-        self.next = self.at + 2 + view[self.at + 1]
-        self.breaks = np.append(np.flatnonzero(self.next[:-1] != self.at[1:]), len(self.at) - 1)
+    def __init__(self, view: UInt8, with_long: bool) -> None:
+        n = len(view) - 6
+        is_tag = view[:n] == EVENT_TAG
+        at = np.flatnonzero(is_tag & (view[2 : n + 2] == 0x08))
+        at = at[(view[at + 1] < 0x80) & _is_id_then_offset(view, at + 3)]
+        after = at + 2 + view[at + 1]
+        if with_long:  # two bytes of length: `22 len len 08 id`
+            far = np.flatnonzero(is_tag & (view[1 : n + 1] > 0x7F) & (view[3 : n + 3] == 0x08))
+            far = far[view[far + 2] - np.uint8(1) < 0x7F]
+            at = np.concatenate([at, far])
+            after = np.concatenate([after, far + 3 + (view[far + 1] & 0x7F) + (view[far + 2].astype(np.int64) << 7)])
+            order = np.argsort(at, kind="stable")
+            at, after = at[order], after[order]
+        is_whole = after <= len(view)
+        self.at, self.after = at[is_whole], after[is_whole]
+        self.breaks = np.append(np.flatnonzero(self.after[:-1] != self.at[1:]), len(self.at) - 1)
+        self._end = len(view)
 
     def run_from(self, position: int) -> tuple[Int64, int] | None:
         """Candidates that follow each other without a gap from `position`, and the position after them."""
@@ -156,24 +207,19 @@ class _Chain:
         if i == len(self.at) or self.at[i] != position:
             return None
         last = self.breaks[self.breaks.searchsorted(i)]
-        return self.at[i : last + 1], int(self.next[last])
+        return self.at[i : last + 1], int(self.after[last])
+
+    def next_candidate(self, position: int) -> int:
+        """The first candidate after `position`, or the end of the window."""
+        i = int(self.at.searchsorted(position, "right"))
+        return int(self.at[i]) if i < len(self.at) else self._end
 
 
-def _after_field(data: Buffer, position: int, size: int, is_last: bool) -> int:
-    """Position after the field, which may lie beyond a window that is not the line's last."""
-    tag, after = read_varint(data, position, size)
-    wire_type = tag & 7
-    if tag < 8 or wire_type not in (0, 1, 2, 5):
-        raise MalformedError(f"field tag {tag} in a line")
-    if wire_type == 0:
-        return read_varint(data, after, size)[1]
-    if wire_type == 2:
-        length, after = read_varint(data, after, size)
-    else:
-        length = 8 if wire_type == 1 else 4
-    if is_last and after + length > size:
-        raise MalformedError("a field runs past the end of its line")
-    return after + min(length, _HUGE)
+def _is_id_then_offset(view: UInt8, at: Int64) -> npt.NDArray[np.bool_]:
+    """Whether an id of one or two bytes and the tag of offset_ps stand at `at`; a longer id is taken as it is."""
+    second = view[at + 1]
+    found: npt.NDArray[np.bool_] = np.where(view[at] > 0x7F, (second > 0x7F) | (view[at + 2] == 0x10), second == 0x10)
+    return found
 
 
 def _squeeze(x: UInt64) -> UInt64:
@@ -208,12 +254,26 @@ def varints(source: Words, at: Int64) -> tuple[UInt64, Int64]:
 
 
 def lengths(source: Words, at: Int64) -> tuple[Int64, Int64]:
-    """Varints that nearly always have one byte: int64 values, capped far above any file size."""
+    """Lengths, which nearly always have one byte: int64 values, capped far above any file size.
+
+    Raises:
+        MalformedError: one has more bytes than any parser takes.
+    """
     value = source.data[at]
     if value.max(initial=0) < 0x80:
         return value.astype(np.int64), at + 1
     wide, after = varints(source, at)
+    if (after - at > _MAX_LENGTH_BYTES).any():
+        raise MalformedError("overlong length")
     return np.minimum(wide, U(_HUGE)).view(np.int64), after
+
+
+def _stat_ids(source: Words, at: Int64) -> tuple[Int64, Int64]:
+    value = source.data[at]
+    if value.max(initial=0) < 0x80:
+        return value.astype(np.int64), at + 1
+    wide, after = varints(source, at)
+    return wide.view(np.int64), after
 
 
 @dataclass
@@ -254,6 +314,7 @@ def decode_events(source: Words, starts: Int64) -> EventBlock:
     size, at = lengths(source, starts + 1)
     end = at + size
     rows = np.arange(n)
+    rounds = 0
     while len(at):
         is_open = at < end
         if not is_open.all():
@@ -261,6 +322,11 @@ def decode_events(source: Words, starts: Int64) -> EventBlock:
                 raise MalformedError("a field runs past the end of its event")
             at, end, rows = at[is_open], end[is_open], rows[is_open]
             continue
+        rounds += 1
+        if rounds > _MANY_FIELDS and len(at) < _FEW_EVENTS:
+            for row, start, stop in zip(rows.tolist(), at.tolist(), end.tolist(), strict=True):
+                _rest_of_event(source, block, columns, row, start, stop)
+            break
         tags = source.data[at]
         if (tags == tags[0]).all():
             at = _event_field(source, block, columns, int(tags[0]), rows, at + 1, end)
@@ -274,6 +340,8 @@ def decode_events(source: Words, starts: Int64) -> EventBlock:
 
 
 _COLUMN_OF_TAG = {0x08: 0, 0x10: 1, 0x18: 2, 0x28: 3}  # metadata_id, offset_ps, duration_ps, num_occurrences
+_MANY_FIELDS, _FEW_EVENTS = 128, 64
+"""Fewer events than this with more fields than this are finished one by one: a step of the lockstep costs more."""
 
 
 def _event_field(
@@ -288,18 +356,33 @@ def _event_field(
         return after
     if tag in _COLUMN_OF_TAG:
         values, after = varints(source, at)
-        columns[_COLUMN_OF_TAG[tag], rows] = values
-        if tag == 0x28:  # offset_ps and num_occurrences exclude each other; the later one counts
-            block.has_occurrences = True
-            columns[1, rows] = 0
-        elif tag == 0x10 and block.has_occurrences:
-            columns[3, rows] = 0
+        _set_column(block, columns, tag, rows, values)
         return after
-    return np.array([_skip(source.data, int(a) - 1, int(e)) for a, e in zip(at, end, strict=True)], np.int64)
+    data = source.data.data
+    return np.array([next(fields(data, a - 1, e))[3] for a, e in zip(at.tolist(), end.tolist(), strict=True)], np.int64)
 
 
-def _skip(data: UInt8, position: int, end: int) -> int:
-    return next(fields(data, position, end))[3]
+def _set_column(block: EventBlock, columns: UInt64, tag: int, rows: Int64 | int, values: UInt64 | int) -> None:
+    columns[_COLUMN_OF_TAG[tag], rows] = values
+    if tag == 0x28:  # offset_ps and num_occurrences exclude each other; the later one counts
+        block.has_occurrences = True
+        columns[1, rows] = 0
+    elif tag == 0x10 and block.has_occurrences:
+        columns[3, rows] = 0
+
+
+def _rest_of_event(source: Words, block: EventBlock, columns: UInt64, row: int, start: int, end: int) -> None:
+    """The fields [start:end] of one event, whose stats become one block."""
+    first, last = array("q"), array("q")
+    for tag, _, payload, stop in fields(source.data.data, start, end):
+        if tag == EVENT_TAG:
+            first.append(payload)
+            last.append(stop)
+        elif tag in _COLUMN_OF_TAG:
+            _set_column(block, columns, tag, row, payload)
+    if first:
+        rows = np.full(len(first), row)
+        block.stats.append(_stats(source, rows, np.array(first, np.int64), np.array(last, np.int64)))
 
 
 _KIND_OF_TAG = np.zeros(256, np.uint8)
@@ -311,7 +394,7 @@ _VARINT_KINDS = (StatKind.UINT64, StatKind.INT64, StatKind.REF)
 
 def _stats(source: Words, rows: Int64, start: Int64, end: Int64) -> StatBlock:
     """XStats data[start:end]: an id and then at most one value, as every writer emits them; others one by one."""
-    ids, at = lengths(source, start + 1)
+    ids, at = _stat_ids(source, start + 1)
     kinds = _KIND_OF_TAG[source.data[np.minimum(at, end - 1)]]
     kinds[at >= end] = 0
     values = np.zeros(len(at), np.uint64)
@@ -333,41 +416,64 @@ def _stats(source: Words, rows: Int64, start: Int64, end: Int64) -> StatBlock:
                 size, text_at = lengths(source, value_at)
                 after[s] = text_at + size
     odd = np.flatnonzero((after != end) | (source.data[start] != 0x08) | (end <= start))
-    for i in odd.tolist():
-        ids[i], kinds[i], values[i] = _odd_stat(source.data, int(start[i]), int(end[i]))
+    if len(odd):
+        data = source.data.data
+        for i in odd.tolist():
+            ids[i], kinds[i], values[i] = _odd_stat(data, int(start[i]), int(end[i]))
     return StatBlock(rows, ids, kinds, values)
 
 
-def _odd_stat(data: UInt8, start: int, end: int) -> tuple[int, int, int]:
+def _odd_stat(data: memoryview, start: int, end: int) -> tuple[int, int, int]:
     """One XStat whose fields stand in any order: id, kind, value."""
     stat_id = kind = value = 0
-    for _, tag_at, payload, stop in fields(data, start, end):
-        tag = int(data[tag_at])
+    for tag, tag_at, payload, stop in fields(data, start, end):
         if tag == 0x08:
-            stat_id = payload
-        elif int(_KIND_OF_TAG[tag]):
+            stat_id = signed(payload)
+        elif tag < 256 and _KIND_OF_TAG[tag]:
             kind = int(_KIND_OF_TAG[tag])
             if kind == StatKind.DOUBLE:
-                value = int.from_bytes(data[payload:stop].tobytes(), "little")
+                value = int.from_bytes(data[payload:stop], "little")
             elif kind in (StatKind.STRING, StatKind.BYTES):
                 value = tag_at + 1
             else:
                 value = payload
-    return min(stat_id, _HUGE), kind, value % (1 << 64)
+    return stat_id, kind, value
 
 
-def distinct_texts(source: Words, prefixes: Int64) -> tuple[Int32, list[bytes]]:
-    """The length-prefixed bytes at `prefixes`: a code per position, and the distinct texts in order of appearance.
+def signed(value: int) -> int:
+    """A varint's 64 bits as the int64 that they mean."""
+    return value - (1 << 64) if value >> 63 else value
+
+
+def distinct_texts(source: Words, prefixes: Int64) -> tuple[Int64, list[bytes]]:
+    """The length-prefixed bytes at `prefixes`: a code per position, and the distinct texts.
 
     Raises:
         IndexError: a text lies outside the bytes.
     """
     size, at = lengths(source, prefixes)
-    offsets = np.zeros(len(at) + 1, np.int64)
-    np.cumsum(size, out=offsets[1:])
     if len(at) and int((at + size).max()) > source.data.size:
         raise IndexError("a text runs past the end of the bytes")
-    content = source.data[np.arange(offsets[-1]) + np.repeat(at - offsets[:-1], size)]
+    codes = np.empty(len(at), np.int64)
+    index: dict[bytes, int] = {}
+    is_short = size <= _SHORT_TEXT  # gathered together, at seventeen bytes of memory for each of theirs
+    short = np.flatnonzero(is_short)
+    for low in range(0, len(short), WINDOW // _SHORT_TEXT):
+        rows = short[low : low + WINDOW // _SHORT_TEXT]
+        texts = _gathered(source.data, at[rows], size[rows]).dictionary_encode()
+        to_code = np.array([index.setdefault(t, len(index)) for t in texts.dictionary.to_pylist()], np.int64)
+        codes[rows] = to_code[np.asarray(texts.indices)]
+    data = source.data.data
+    for i in np.flatnonzero(~is_short).tolist():
+        a = int(at[i])
+        codes[i] = index.setdefault(bytes(data[a : a + int(size[i])]), len(index))
+    return codes, list(index)
+
+
+def _gathered(data: UInt8, at: Int64, size: Int64) -> Any:
+    """The texts data[at:at + size] as an arrow array."""
+    offsets = np.zeros(len(at) + 1, np.int64)
+    np.cumsum(size, out=offsets[1:])
+    content = data[np.arange(offsets[-1]) + np.repeat(at - offsets[:-1], size)]
     buffers = [None, pa.py_buffer(offsets), pa.py_buffer(content)]
-    encoded = pa.LargeBinaryArray.from_buffers(pa.large_binary(), len(at), buffers).dictionary_encode()
-    return np.asarray(encoded.indices), encoded.dictionary.to_pylist()
+    return pa.LargeBinaryArray.from_buffers(pa.large_binary(), len(at), buffers)

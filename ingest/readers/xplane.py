@@ -6,7 +6,6 @@ of numpy columns by `ingest.readers.wire`.
 
 from __future__ import annotations
 
-import mmap
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -17,7 +16,7 @@ from google.protobuf.message import DecodeError
 
 from ingest.errors import CaptureError, MalformedError
 from ingest.readers import wire
-from ingest.readers.files import CaptureFile
+from ingest.readers.files import CaptureFile, FileBytes
 from ingest.readers.messages import XPLANE
 from ingest.records import (
     EventBatch,
@@ -35,8 +34,12 @@ from ingest.records import (
 
 BLOCK = 1 << 15
 """Events decoded together: enough to make Python's share small, few enough for their columns to stay in cache."""
-_RELEASE = 1 << 22  # bytes read after which their pages are given back
-_WHOLE_TABLE = 1 << 22  # metadata ids below this are looked up in a table, others by search
+_TABLE_ENTRIES = 16  # per metadata id: ids as dense as this are looked up in a table, others by search
+_MAX_PLANES, _MAX_LINES = 1 << 16, 1 << 20  # far above any capture: each costs memory however short its bytes
+_INT64 = np.iinfo(np.int64)
+_PLANE, _ERROR, _WARNING, _HOSTNAME = 0x0A, 0x12, 0x1A, 0x22  # tags of XSpace
+_PLANE_NAME, _LINE, _EVENT_METADATA = 0x12, 0x1A, 0x22  # tags of XPlane
+_LINE_ID, _LINE_NAME, _TIMESTAMP_NS = 0x08, 0x12, 0x18  # tags of XLine
 _VALUE_FIELD = {
     "double_value": StatKind.DOUBLE,
     "uint64_value": StatKind.UINT64,
@@ -52,6 +55,10 @@ class _XPlane(Plane):
     stat_names: dict[int, str] = field(default_factory=dict)
     rows: _RowOfId = field(default_factory=lambda: _RowOfId([]))
 
+    def stat_name(self, stat_id: int) -> str:
+        """The stat's name; a value that the capture does not name is kept under its id."""
+        return self.stat_names.get(stat_id, f"stat {stat_id}")
+
 
 class _RowOfId:
     """Row of `event_metadata` for metadata ids; -1 for an id that names none."""
@@ -61,7 +68,7 @@ class _RowOfId:
         self._ids = np.array(sorted(by_id), np.int64)
         self._rows = np.array([by_id[i] for i in self._ids.tolist()], np.int32)
         self._table: Int32 | None = None
-        if len(self._ids) and self._ids[0] >= 0 and self._ids[-1] < _WHOLE_TABLE:
+        if len(self._ids) and self._ids[0] >= 0 and self._ids[-1] < _TABLE_ENTRIES * len(self._ids):
             self._table = np.full(int(self._ids[-1]) + 2, -1, np.int32)
             self._table[self._ids] = self._rows
 
@@ -82,21 +89,21 @@ class XPlaneTrace:
 
     def __init__(self, file: CaptureFile) -> None:
         self.digest, self.size = file.digest, file.size
-        self._map = file.open()
-        self._words = wire.Words.over(np.frombuffer(self._map, np.uint8))
-        self.planes: list[Plane] = []
-        texts: dict[int, list[str]] = {2: [], 3: [], 4: []}
-        metadata: dict[Any, EventMetadata] = {}
-        try:
-            for number, _, payload, stop in wire.fields(self._map, 0, self.size):
-                if number == 1:
-                    self.planes.append(_read_plane(self._map, payload, stop, metadata))
-                elif number in texts:
-                    texts[number].append(_text(self._map[payload:stop]))
-        except (MalformedError, DecodeError, TypeError, ValueError) as error:
-            raise MalformedError(f"{file.path.name}: not a complete xplane.pb: {error}") from None
-        self.errors, self.warnings, self.hostnames = texts[2], texts[3], texts[4]
+        self._file = file
         self._name = file.path.name
+        self.planes: list[Plane] = []
+        texts: dict[int, list[str]] = {_ERROR: [], _WARNING: [], _HOSTNAME: []}
+        data = file.contents()
+        metadata = _SharedMetadata()
+        try:
+            for tag, _, payload, stop in wire.fields(data, 0, self.size):
+                if tag == _PLANE:
+                    self.planes.append(_read_plane(data, payload, stop, metadata))
+                elif tag in texts:
+                    texts[tag].append(_text(data[payload:stop]))
+        except (MalformedError, DecodeError) as error:
+            raise MalformedError(f"{self._name}: not a complete xplane.pb: {error}") from None
+        self.errors, self.warnings, self.hostnames = texts[_ERROR], texts[_WARNING], texts[_HOSTNAME]
         if not self.planes:
             raise MalformedError(f"{self._name}: an xplane.pb without planes; nothing was profiled")
 
@@ -104,7 +111,8 @@ class XPlaneTrace:
         """The events of a line, in file order.
 
         Raises:
-            MalformedError: the bytes are not events.
+            MalformedError: the bytes are not events, or their times do not fit int64 picoseconds.
+            CaptureError: the file changed since it was opened.
         """
         try:
             yield from self._batches(cast(_XPlane, plane), line)
@@ -112,20 +120,10 @@ class XPlaneTrace:
             raise MalformedError(f"{self._name}: line {line.name!r} of plane {plane.name!r}: {error}") from None
 
     def _batches(self, plane: _XPlane, line: Line) -> Iterator[EventBatch]:
-        source, start, end = self._words, line.start, line.end
-        if wire.Words.needs_padding(end, self.size):
-            source, start, end = wire.Words.padded(source.data[start:end]), 0, end - start
-        released = start
-        for starts in wire.event_starts(source.data, start, end):
+        windows = wire.event_windows(self._file.array, line.start, line.end, wire.WINDOW)
+        for source, starts in windows:
             for low in range(0, len(starts), BLOCK):
-                block = wire.decode_events(source, starts[low : low + BLOCK])
-                yield _batch(source, plane, line, block)
-            last = int(starts[-1])
-            if source is self._words and last - released > _RELEASE:
-                page = mmap.PAGESIZE
-                first = (released + page - 1) // page * page
-                self._map.madvise(mmap.MADV_DONTNEED, first, last // page * page - first)
-                released = last
+                yield _batch(source, plane, line, wire.decode_events(source, starts[low : low + BLOCK]))
 
 
 def read_xplane(path: Path | CaptureFile) -> XPlaneTrace:
@@ -142,48 +140,68 @@ def profile_window(path: Path) -> tuple[int, int] | None:
     """Start and stop of the profile in Unix nanoseconds; None where the capture does not say or is damaged."""
     try:
         file = CaptureFile(path)
-        data = file.open()
-        for number, _, payload, stop in wire.fields(data, 0, file.size):
-            if number != 1:
-                continue
-            for inner, _, name_at, name_stop in wire.fields(data, payload, stop):
-                if inner == 2:
-                    if data[name_at:name_stop] == b"Task Environment":
-                        plane = _read_plane(data, payload, stop, {})
-                        times = {s.name: s.value for s in plane.stats}
-                        return int(times["profile_start_time"]), int(times["profile_stop_time"])
-                    break
-    except (CaptureError, DecodeError, KeyError, ValueError):
+        data = FileBytes(file)
+        for tag, _, payload, stop in wire.fields(data, 0, file.size):
+            if tag == _PLANE and _plane_name(data, payload, stop) == b"Task Environment":
+                plane = _read_plane(data, payload, stop, _SharedMetadata())
+                times = {s.name: s.value for s in plane.stats if isinstance(s.value, int)}
+                return times["profile_start_time"], times["profile_stop_time"]
+    except (CaptureError, DecodeError, KeyError):
         return None
     return None
 
 
+def _plane_name(data: bytes | FileBytes, start: int, end: int) -> bytes:
+    for tag, _, payload, stop in wire.fields(data, start, end):
+        if tag == _PLANE_NAME:
+            return data[payload:stop]
+    return b""
+
+
 def _batch(source: wire.Words, plane: _XPlane, line: Line, block: wire.EventBlock) -> EventBatch:
-    start = block.offset_ps + np.int64(line.timestamp_ns * 1000) if line.timestamp_ns else block.offset_ps
-    stats = list(_stat_columns(source, plane, block))
-    if block.has_occurrences:
-        rows = np.flatnonzero(block.occurrences)
-        kinds = np.full(len(rows), StatKind.INT64, np.uint8)
-        stats.append(StatColumn("num_occurrences", rows, kinds, block.occurrences[rows]))
-    return EventBatch(plane.rows(block.metadata_id), start, block.duration_ps, stats)
+    start = _starts(line.timestamp_ns * 1000, block.offset_ps, block.duration_ps)
+    return EventBatch(
+        plane.rows(block.metadata_id), start, block.duration_ps, list(_stat_columns(source, plane, block))
+    )
+
+
+def _starts(line_ps: int, offset: Int64, duration: Int64) -> Int64:
+    """Starts of events on the trace's clock.
+
+    Raises:
+        MalformedError: a start or an end does not fit int64, which no time of a profile comes near.
+    """
+    first, last = line_ps + int(offset.min()), line_ps + int(offset.max())
+    if _INT64.min <= min(first, line_ps) and max(last, line_ps) <= _INT64.max:
+        start = offset + np.int64(line_ps)
+        longest = int(duration.max())
+        if last + max(longest, 0) <= _INT64.max and first + min(int(duration.min()), 0) >= _INT64.min:
+            return start
+        end = start + duration  # wraps where it does not fit
+        if ((duration >= 0) == (end >= start)).all():
+            return start
+    raise MalformedError("an event starts or ends beyond int64 picoseconds")
 
 
 def _stat_columns(source: wire.Words, plane: _XPlane, block: wire.EventBlock) -> Iterator[StatColumn]:
-    """The block's stats, regrouped by name."""
-    parts: dict[int, list[wire.StatBlock]] = {}
+    """The block's stats, regrouped by name: several ids may have one."""
+    parts: dict[str, list[wire.StatBlock]] = {}
     for s in block.stats:
         first = int(s.ids[0])
         if (s.ids == first).all():
-            parts.setdefault(first, []).append(s)
+            parts.setdefault(plane.stat_name(first), []).append(s)
             continue
-        for stat_id in np.unique(s.ids).tolist():
-            at = np.flatnonzero(s.ids == stat_id)
+        order = np.argsort(s.ids, kind="stable")
+        edges = np.flatnonzero(np.diff(s.ids[order])) + 1
+        for at in np.split(order, edges):
             piece = wire.StatBlock(s.rows[at], s.ids[at], s.kinds[at], s.values[at])
-            parts.setdefault(stat_id, []).append(piece)
-    for stat_id, pieces in parts.items():
-        name = plane.stat_names.get(stat_id)
-        if name is None:
-            name = f"stat {stat_id}"  # the capture does not name it; its value is kept
+            parts.setdefault(plane.stat_name(int(piece.ids[0])), []).append(piece)
+    if block.has_occurrences:
+        rows = np.flatnonzero(block.occurrences)
+        kinds = np.full(len(rows), StatKind.INT64, np.uint8)
+        piece = wire.StatBlock(rows, rows, kinds, block.occurrences[rows])
+        parts.setdefault("num_occurrences", []).append(piece)
+    for name, pieces in parts.items():
         rows, kinds, values = (
             np.concatenate(x) for x in zip(*((p.rows, p.kinds, p.values) for p in pieces), strict=True)
         )
@@ -199,7 +217,7 @@ def _stat_columns(source: wire.Words, plane: _XPlane, block: wire.EventBlock) ->
 
 def _resolved(source: wire.Words, plane: _XPlane, name: str, rows: Int64, kinds: UInt8, values: UInt64) -> StatColumn:
     """A stat column whose strings, bytes and references are indices into their distinct texts."""
-    texts: list[bytes] = []
+    texts: dict[bytes, int] = {}
     for kind in (StatKind.STRING, StatKind.BYTES, StatKind.REF):
         at = np.flatnonzero(kinds == kind)
         if not len(at):
@@ -210,68 +228,96 @@ def _resolved(source: wire.Words, plane: _XPlane, name: str, rows: Int64, kinds:
             found = [plane.stat_names.get(i, f"ref {i}").encode() for i in ids.tolist()]
         else:
             codes, found = wire.distinct_texts(source, values[at].view(np.int64))
-        values[at] = codes.astype(np.uint64) + np.uint64(len(texts))
-        texts += found
-    return StatColumn(name, rows, kinds, values, texts)
+        to_index = np.array([texts.setdefault(t, len(texts)) for t in found], np.uint64)
+        values[at] = to_index[codes]
+    return StatColumn(name, rows, kinds, values, list(texts))
 
 
-def _read_plane(data: mmap.mmap | bytes, start: int, end: int, shared: dict[Any, EventMetadata]) -> _XPlane:
-    rest = bytearray()
-    spans: list[tuple[int, int]] = []
-    entries: list[tuple[int, int]] = []
-    for number, tag_at, payload, stop in wire.fields(data, start, end):
-        if number == 3:
-            spans.append((payload, stop))
-        elif number == 4:
-            entries.append((payload, stop))
-        else:
-            rest += data[tag_at:stop]
-    message = XPLANE["XPlane"].FromString(bytes(rest))
-    names = {e.key: _text(e.value.name) for e in message.stat_metadata}
-    plane = _XPlane(_text(message.name), message.id, tuple(_stats(message.stats, names)), stat_names=names)
-    plane.lines = [_read_line(data, a, z) for a, z in spans]
-    naming = hash(tuple(sorted(names.items())))
-    for a, z in entries:
-        key, raw = _entry(data, a, z)
-        found = shared.get((naming, raw))
+class _SharedMetadata:
+    """Event metadata of one trace: what has the same bytes under the same stat names is one object."""
+
+    def __init__(self) -> None:
+        self._planes = self._lines = 0
+        self._namings: dict[tuple[tuple[int, str], ...], int] = {}
+        self._found: dict[tuple[int, bytes], EventMetadata] = {}
+
+    def count_plane(self) -> None:
+        """Count a plane, of which a hostile file has millions in few bytes."""
+        self._planes += 1
+        if self._planes > _MAX_PLANES:
+            raise MalformedError(f"over {_MAX_PLANES} planes")
+
+    def count_line(self) -> None:
+        """Count a line, likewise."""
+        self._lines += 1
+        if self._lines > _MAX_LINES:
+            raise MalformedError(f"over {_MAX_LINES} lines")
+
+    def naming(self, names: dict[int, str]) -> int:
+        """A number for a plane's stat names, the same for the same names."""
+        return self._namings.setdefault(tuple(sorted(names.items())), len(self._namings))
+
+    def read(self, raw: bytes, naming: int, names: dict[int, str]) -> EventMetadata:
+        """The XEventMetadata in `raw`."""
+        found = self._found.get((naming, raw))
         if found is None:
             m = XPLANE["XEventMetadata"].FromString(raw)
             stats = tuple(_stats(m.stats, names))
             if m.metadata:
                 stats += (Stat("metadata", StatKind.BYTES, m.metadata),)
-            found = shared[naming, raw] = EventMetadata(_text(m.name), _text(m.display_name), stats)
+            found = self._found[naming, raw] = EventMetadata(_text(m.name), _text(m.display_name), stats)
+        return found
+
+
+def _read_plane(data: bytes | FileBytes, start: int, end: int, shared: _SharedMetadata) -> _XPlane:
+    shared.count_plane()
+    rest = bytearray()
+    lines: list[Line] = []
+    entries: list[tuple[int, int]] = []
+    for tag, tag_at, payload, stop in wire.fields(data, start, end):
+        if tag == _LINE:
+            lines.append(_read_line(data, payload, stop))
+            shared.count_line()
+        elif tag == _EVENT_METADATA:
+            entries.append((payload, stop))
+        else:
+            rest += data[tag_at:stop]
+    message = XPLANE["XPlane"].FromString(bytes(rest))
+    names = {e.key: _text(e.value.name) for e in message.stat_metadata}
+    plane = _XPlane(_text(message.name), message.id, tuple(_stats(message.stats, names)), lines, stat_names=names)
+    naming = shared.naming(names)
+    for a, z in entries:
+        key, raw = _entry(data[a:z])
         plane.metadata_ids.append(key)
-        plane.event_metadata.append(found)
+        plane.event_metadata.append(shared.read(raw, naming, names))
     plane.rows = _RowOfId(plane.metadata_ids)
     return plane
 
 
-def _entry(data: mmap.mmap | bytes, start: int, end: int) -> tuple[int, bytes]:
+def _entry(entry: bytes) -> tuple[int, bytes]:
     """A map entry: its key, and the XEventMetadata without its id, so that equal content has equal bytes."""
-    parts = list(wire.fields(data, start, end))
-    if [p[0] for p in parts] in ([1, 2], [2]):
-        _, _, payload, stop = parts[-1]
-        key = parts[0][2] if len(parts) == 2 else 0
-        raw = data[payload:stop]
+    parts = list(wire.fields(entry, 0, len(entry)))
+    if [p[0] for p in parts] == [0x08, 0x12]:
+        key, raw = wire.signed(parts[0][2]), entry[parts[1][2] :]
     else:  # legal, though no writer does it: let protobuf merge
-        message = XPLANE["EventMetadataEntry"].FromString(data[start:end])
+        message = XPLANE["EventMetadataEntry"].FromString(entry)
         key, raw = message.key, message.value.SerializeToString(deterministic=True)
     if raw[:1] == b"\x08":
         raw = raw[wire.read_varint(raw, 1, len(raw))[1] :]
-    return (key + (1 << 63)) % (1 << 64) - (1 << 63), raw
+    return key, raw
 
 
-def _read_line(data: mmap.mmap | bytes, start: int, end: int) -> Line:
+def _read_line(data: bytes | FileBytes, start: int, end: int) -> Line:
     line_id, name, timestamp = 0, "", 0
-    for number, _, payload, stop in wire.fields(data, start, end):
-        if number == 4:
+    for tag, _, payload, stop in wire.fields(data, start, end):
+        if tag == wire.EVENT_TAG:
             break
-        if number == 1:
-            line_id = (payload + (1 << 63)) % (1 << 64) - (1 << 63)
-        elif number == 2:
+        if tag == _LINE_ID:
+            line_id = wire.signed(payload)
+        elif tag == _LINE_NAME:
             name = _text(data[payload:stop])
-        elif number == 3:
-            timestamp = (payload + (1 << 63)) % (1 << 64) - (1 << 63)
+        elif tag == _TIMESTAMP_NS:
+            timestamp = wire.signed(payload)
     return Line(name, line_id, timestamp, start, end)
 
 

@@ -1,0 +1,214 @@
+"""What a capture holds according to protobuf's own parser, and according to our reader, in one comparable form."""
+
+from __future__ import annotations
+
+import struct
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from ingest.readers.messages import BYTES, DOUBLE, INT64, UINT64, build
+from ingest.records import EventBatch, Plane, Stat, StatKind, Trace
+
+# Text is read as bytes, so that invalid UTF-8 is not an error: captures do hold such text.
+MESSAGES = build(
+    "tracewarehouse.tests",
+    {
+        "XStat": {
+            "metadata_id": (1, INT64),
+            "double_value": (2, DOUBLE, "value"),
+            "uint64_value": (3, UINT64, "value"),
+            "int64_value": (4, INT64, "value"),
+            "str_value": (5, BYTES, "value"),
+            "bytes_value": (6, BYTES, "value"),
+            "ref_value": (7, UINT64, "value"),
+        },
+        "XEvent": {
+            "metadata_id": (1, INT64),
+            "offset_ps": (2, INT64, "data"),
+            "num_occurrences": (5, INT64, "data"),
+            "duration_ps": (3, INT64),
+            "stats": (4, "XStat[]"),
+        },
+        "XLine": {
+            "id": (1, INT64),
+            "display_id": (10, INT64),
+            "name": (2, BYTES),
+            "display_name": (11, BYTES),
+            "timestamp_ns": (3, INT64),
+            "duration_ps": (9, INT64),
+            "events": (4, "XEvent[]"),
+        },
+        "XEventMetadata": {
+            "id": (1, INT64),
+            "name": (2, BYTES),
+            "display_name": (4, BYTES),
+            "metadata": (3, BYTES),
+            "stats": (5, "XStat[]"),
+        },
+        "XStatMetadata": {"id": (1, INT64), "name": (2, BYTES)},
+        "EventMetadataEntry": {"key": (1, INT64), "value": (2, "XEventMetadata")},
+        "StatMetadataEntry": {"key": (1, INT64), "value": (2, "XStatMetadata")},
+        "XPlane": {
+            "id": (1, INT64),
+            "name": (2, BYTES),
+            "lines": (3, "XLine[]"),
+            "event_metadata": (4, "EventMetadataEntry[]"),
+            "stat_metadata": (5, "StatMetadataEntry[]"),
+            "stats": (6, "XStat[]"),
+        },
+        "XSpace": {"planes": (1, "XPlane[]")},
+    },
+)
+
+INT64_MAX = (1 << 63) - 1
+Value = tuple[str, int, object]
+"""A stat: name, kind, and the value; a double as its bits, text as bytes."""
+
+
+@dataclass(frozen=True)
+class Event:
+    """An event; `metadata_id` is None where the plane has no such metadata."""
+
+    metadata_id: int | None
+    start_ps: int
+    duration_ps: int
+    stats: tuple[Value, ...]
+
+
+@dataclass
+class Contents:
+    """All that a capture holds; stats are ordered by name, those of one name as in the file."""
+
+    planes: list[tuple[str, int, tuple[Value, ...]]]
+    metadata: list[dict[int, tuple[str, str, tuple[Value, ...]]]]
+    lines: list[list[tuple[str, int, int]]]
+    events: list[list[list[Event]]]
+
+    @property
+    def event_count(self) -> int:
+        return sum(len(line) for plane in self.events for line in plane)
+
+
+def reference(data: bytes) -> Contents:
+    """The capture as protobuf's own parser reads it.
+
+    Raises:
+        google.protobuf.message.DecodeError: it is not an XSpace.
+    """
+    out = Contents([], [], [], [])
+    for p in MESSAGES["XSpace"].FromString(data).planes:
+        names = {e.key: _text(e.value.name) for e in p.stat_metadata}
+        out.planes.append((_text(p.name), p.id, _decoded_texts(_stats(p.stats, names))))
+        metadata = {}
+        for e in p.event_metadata:
+            m = e.value
+            extra = (("metadata", int(StatKind.BYTES), m.metadata),) if m.metadata else ()
+            metadata[e.key] = (
+                _text(m.name),
+                _text(m.display_name),
+                _sorted((*_decoded_texts(_stats(m.stats, names)), *extra)),
+            )
+        out.metadata.append(metadata)
+        out.lines.append([(_text(n.name), n.id, n.timestamp_ns) for n in p.lines])
+        out.events.append([[_event(e, n.timestamp_ns, names, metadata) for e in n.events] for n in p.lines])
+    return out
+
+
+def _event(e: Any, timestamp_ns: int, names: dict[int, str], metadata: dict[int, Any]) -> Event:
+    stats = _stats(e.stats, names)
+    if e.num_occurrences:
+        stats = _sorted((*stats, ("num_occurrences", int(StatKind.INT64), e.num_occurrences % (1 << 64))))
+    known = e.metadata_id if e.metadata_id in metadata else None
+    return Event(known, timestamp_ns * 1000 + e.offset_ps, e.duration_ps, stats)
+
+
+_KINDS = {
+    "double_value": StatKind.DOUBLE,
+    "uint64_value": StatKind.UINT64,
+    "int64_value": StatKind.INT64,
+    "str_value": StatKind.STRING,
+    "bytes_value": StatKind.BYTES,
+    "ref_value": StatKind.REF,
+}
+
+
+def _stats(messages: Any, names: dict[int, str]) -> tuple[Value, ...]:
+    out = []
+    for s in messages:
+        which = s.WhichOneof("value")
+        if which is None:
+            continue
+        value = getattr(s, which)
+        if which == "ref_value":
+            value = names.get(value, f"ref {value}").encode()
+        elif which == "double_value":
+            value = struct.unpack("<Q", struct.pack("<d", value))[0]
+        elif which == "int64_value":
+            value %= 1 << 64
+        out.append((names.get(s.metadata_id, f"stat {s.metadata_id}"), int(_KINDS[which]), value))
+    return _sorted(out)
+
+
+def _decoded_texts(stats: tuple[Value, ...]) -> tuple[Value, ...]:
+    """Stats of planes and metadata, whose text is a str and so cannot hold invalid UTF-8."""
+    return tuple(
+        (n, k, v.decode("utf-8", "replace").encode() if k == StatKind.STRING and isinstance(v, bytes) else v)
+        for n, k, v in stats
+    )
+
+
+def _sorted(stats: Any) -> tuple[Value, ...]:
+    return tuple(sorted(stats, key=lambda s: s[0]))
+
+
+def _text(raw: bytes) -> str:
+    return raw.decode("utf-8", "replace")
+
+
+def fits_int64(contents: Contents) -> bool:
+    """Whether every event starts and ends within int64 picoseconds; the reader refuses others."""
+    times = (t for p in contents.events for n in p for e in n for t in (e.start_ps, e.start_ps + e.duration_ps))
+    return all(-INT64_MAX - 1 <= t <= INT64_MAX for t in times)
+
+
+def decoded(trace: Trace) -> Contents:
+    """The capture as our reader reads it; checks what a batch promises on the way."""
+    out = Contents([], [], [], [])
+    for plane in trace.planes:
+        out.planes.append((plane.name, plane.plane_id, _plain(plane.stats)))
+        metadata = zip(plane.metadata_ids, plane.event_metadata, strict=True)
+        out.metadata.append({i: (m.name, m.display_name, _plain(m.stats)) for i, m in metadata})
+        out.lines.append([(n.name, n.line_id, n.timestamp_ns) for n in plane.lines])
+        out.events.append([[e for b in trace.batches(plane, n) for e in _batch(plane, b)] for n in plane.lines])
+    return out
+
+
+def _plain(stats: tuple[Stat, ...]) -> tuple[Value, ...]:
+    out: list[Value] = []
+    for s in stats:
+        value: object = s.value
+        if isinstance(s.value, float):
+            value = struct.unpack("<Q", struct.pack("<d", s.value))[0]
+        elif isinstance(s.value, int):
+            value = s.value % (1 << 64)
+        elif isinstance(s.value, str):
+            value = s.value.encode()
+        out.append((s.name, int(s.kind), value))
+    return _sorted(out)
+
+
+def _batch(plane: Plane, batch: EventBatch) -> list[Event]:
+    columns = [s.name for s in batch.stats]
+    assert len(set(columns)) == len(columns), "two stat columns have one name"
+    stats: list[list[Value]] = [[] for _ in range(len(batch))]
+    for column in batch.stats:
+        assert (np.diff(column.rows) >= 0).all(), "rows of a stat column do not ascend"
+        assert len(set(column.texts)) == len(column.texts), "texts of a stat column are not distinct"
+        values = zip(column.rows.tolist(), column.kinds.tolist(), column.bits.tolist(), strict=True)
+        for row, kind, bits in values:
+            stats[row].append((column.name, kind, column.texts[bits] if kind >= StatKind.STRING else bits))
+    columns_of = zip(batch.metadata.tolist(), batch.start_ps.tolist(), batch.duration_ps.tolist(), stats, strict=True)
+    ids = plane.metadata_ids
+    return [Event(None if m < 0 else ids[m], start, dur, _sorted(s)) for m, start, dur, s in columns_of]
