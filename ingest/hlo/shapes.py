@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, lru_cache
 from math import prod
 
 from ingest.errors import MalformedError
@@ -121,13 +120,9 @@ class Shape:
     @cached_property
     def leaves(self) -> tuple[Shape, ...]:
         """The arrays (and tokens) of a tuple in order, however nested; an array is its own leaf."""
-        return tuple(self._walk())
-
-    def _walk(self) -> Iterator[Shape]:
         if not self.is_tuple:
-            yield self
-        for element in self.elements:
-            yield from element._walk()
+            return (self,)
+        return tuple(leaf for element in self.elements for leaf in element.leaves)
 
     @cached_property
     def byte_size(self) -> int | None:
@@ -135,13 +130,14 @@ class Shape:
 
         None where a dimension is unbounded or an element type is not known, such as one younger than this table.
         """
-        total = 0
-        for leaf in self.leaves:
-            if None in leaf.dimensions or leaf.element not in ELEMENT_BITS:
-                return None
-            elements = prod(size for size in leaf.dimensions if size is not None)
-            total += (elements * ELEMENT_BITS[leaf.element] + 7) // 8
-        return total
+        if self.is_tuple:
+            sizes = [element.byte_size for element in self.elements]
+            known = [size for size in sizes if size is not None]
+            return sum(known) if len(known) == len(sizes) else None
+        if None in self.dimensions or self.element not in ELEMENT_BITS:
+            return None
+        elements = prod(size for size in self.dimensions if size is not None)
+        return (elements * ELEMENT_BITS[self.element] + 7) // 8
 
     @cached_property
     def dtype(self) -> str:
@@ -268,17 +264,23 @@ def _scan_array(text: str, position: int) -> tuple[Shape, int]:
     match = _ARRAY.match(text, position)
     if match is None:
         raise MalformedError(f"HLO shape: {text[position : position + 40]!r} is not a shape")
+    # Few distinct shapes stand in the texts of many instructions; a text too long for a real shape is not kept.
+    read = _array if len(match[2]) <= 200 else _array.__wrapped__
+    shape, end = read(match[1], match[2]), match.end()
+    return shape, _scan_layout(text, end) if text.startswith("{", end) else end
+
+
+@lru_cache(maxsize=1 << 14)
+def _array(element: str, dimensions: str) -> Shape:
     sizes: list[int | None] = []
     dynamic: list[bool] = []
-    for part in match[2].split(",") if match[2].strip() else ():
+    for part in dimensions.split(",") if dimensions.strip() else ():
         dimension = _DIMENSION.fullmatch(part.strip())
         if dimension is None:
             raise MalformedError(f"HLO shape: {part[:40]!r} is not a dimension")
         sizes.append(None if dimension[3] else int(dimension[2]))
         dynamic.append(bool(dimension[1]))
-    shape = array_shape(match[1], tuple(sizes), tuple(dynamic))
-    end = match.end()
-    return shape, _scan_layout(text, end) if text.startswith("{", end) else end
+    return array_shape(element, tuple(sizes), tuple(dynamic))
 
 
 def _scan_layout(text: str, position: int) -> int:
