@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 import re
-from collections.abc import Hashable, Iterator, Sequence
+from collections.abc import Hashable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any
@@ -14,8 +14,8 @@ import numpy as np
 
 from ingest.errors import MalformedError
 from ingest.hlo import op_name, proto, text
-from ingest.hlo.collectives import Collective, collective_of
-from ingest.hlo.instruction import Instruction
+from ingest.hlo.collectives import KINDS, Collective, collective_of
+from ingest.hlo.instruction import Instruction, merged
 from ingest.hlo.opcodes import async_role, async_start_name, is_container
 from ingest.hlo.replica_groups import Groups
 from ingest.records import EventMetadata, Int32, Plane, Stat, StatKind
@@ -103,13 +103,13 @@ class Instructions:
     def __len__(self) -> int:
         return len(self.rows)
 
-    def of_metadata(self, plane: Plane) -> Int32:
+    def of_metadata(self, plane: Plane, modules: HloModules) -> Int32:
         """Instruction id per row of a device plane's event metadata; one more, last, for events without any."""
         for m in plane.event_metadata:
             module, program = module_and_program(m.name)
             if program is not None and not m.stats:
                 self._programs.setdefault(program, module)
-        ids = [self._of(m) for m in plane.event_metadata]
+        ids = [self._of(m, modules) for m in plane.event_metadata]
         return np.array([*ids, self._add(("unnamed",), InstructionRow("(unnamed)"))], np.int32)
 
     def of_op(self, modules: HloModules, op: str, module: str | None, program_id: int | None, event: str) -> int:
@@ -123,11 +123,14 @@ class Instructions:
         """Instruction row of a device event that is none."""
         return self._add(("name", name), InstructionRow(name))
 
-    def _of(self, metadata: EventMetadata) -> int:
+    def _of(self, metadata: EventMetadata, modules: HloModules) -> int:
         seen = self._by_identity.get(id(metadata))
         if seen is not None:
             return seen[1]
         row = _row_of_metadata(metadata)
+        if row.hlo and _may_carry_collective(row.hlo, row.category):
+            module = modules.find(row.program_id, self._programs.get(row.program_id or 0))
+            row.hlo = merged(row.hlo, module.instruction(row.name) if module else None)
         key: Hashable
         if row.hlo:
             key = (row.program_id, row.name, row.hlo.text)
@@ -161,6 +164,13 @@ class Instructions:
             yield {"instruction_id": number} | row.row()
 
 
+def _may_carry_collective(hlo: Instruction, category: str | None) -> bool:
+    """Whether only the proto can tell what the instruction moves: an async op, or a fusion of a collective."""
+    if hlo.opcode.startswith("async-"):
+        return True
+    return hlo.opcode in ("fusion", "custom-call") and any(kind in (category or "") for kind in KINDS)
+
+
 def _row_of_metadata(metadata: EventMetadata) -> InstructionRow:
     """From a TPU plane's event metadata: the name is HLO text, the facts are stats."""
     stats = {s.name: s for s in metadata.stats}
@@ -185,7 +195,7 @@ def _row_of_metadata(metadata: EventMetadata) -> InstructionRow:
 def _row_of_op(
     module: HloModule | None, op: str, module_name: str | None, program_id: int | None, event: str
 ) -> InstructionRow:
-    hlo = module.instructions.get(op) if module else None
+    hlo = module.instruction(op) if module else None
     row = InstructionRow(op, program_id, module_name, hlo=hlo)
     if hlo:
         row.op_name, row.source = hlo.op_name, _source(hlo)
@@ -231,11 +241,18 @@ class HloModule:
         """Digest of the proto: the same program on two hosts is the same module."""
         return hashlib.sha256(self.raw).hexdigest()
 
-    @cached_property
-    def instructions(self) -> dict[str, Instruction]:
-        """Instructions by name, of all computations; none where the proto is damaged."""
+    def instruction(self, name: str) -> Instruction | None:
+        """The instruction of that name in any computation; None where there is none or the proto is damaged."""
         try:
-            return dict(proto.read_module(self.raw).instructions)
+            return self._instructions.get(name)
+        except MalformedError as error:
+            self.notes.append(f"Hlo Proto of {self.name}: {error}")
+            return None
+
+    @cached_property
+    def _instructions(self) -> Mapping[str, Instruction]:
+        try:
+            return proto.read_module(self.raw).instructions
         except MalformedError as error:
             self.notes.append(f"Hlo Proto of {self.name}: {error}")
             return {}

@@ -167,7 +167,7 @@ class RunTables:
         device_id = of_device.device.device_id if of_device else None
         timeline = of_device.timeline if of_device else Timeline()
         is_gpu = of_device is not None and of_device.device.backend == "gpu"
-        of_row = None if is_gpu else self._instructions.of_metadata(plane)
+        of_row = None if is_gpu else self._instructions.of_metadata(plane, found.modules)
         for line in plane.lines:
             is_core = of_device is not None and not of_device.is_sparse_core
             is_op_line = is_core and (line.name.startswith(_GPU_OP_LINE) if is_gpu else line.name == _OP_LINE)
