@@ -11,6 +11,7 @@ from functools import cached_property
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 
 from ingest.errors import MalformedError
 from ingest.hlo import op_name, proto, text
@@ -21,6 +22,7 @@ from ingest.hlo.replica_groups import Groups
 from ingest.records import EventMetadata, Int32, Plane, Stat, StatKind
 from ingest.timeline import module_and_program
 
+Flags = npt.NDArray[np.bool_]
 _INT64_MAX = (1 << 63) - 1
 _OWN_COLUMN = {"hlo_category", "program_id", "flops", "model_flops", "bytes_accessed", "tf_op", "source"}
 
@@ -99,6 +101,7 @@ class Instructions:
         self._by_key: dict[Hashable, int] = {}
         self._by_identity: dict[int, tuple[EventMetadata, int]] = {}
         self._programs: dict[int, str] = {}
+        self._flags: tuple[Flags, Flags] = (np.zeros(0, bool), np.zeros(0, bool))
 
     def __len__(self) -> int:
         return len(self.rows)
@@ -145,6 +148,13 @@ class Instructions:
         if number == len(self.rows):
             self.rows.append(row)
         return number
+
+    def flags(self) -> tuple[Flags, Flags]:
+        """By instruction id: whether it is a container, and whether it is a collective or half of one."""
+        if len(self._flags[0]) != len(self.rows):
+            is_container = np.array([r.is_container for r in self.rows], bool)
+            self._flags = is_container, np.array([r.collective is not None for r in self.rows], bool)
+        return self._flags
 
     def name_modules(self) -> None:
         """Fill module names from program ids, once all planes have been seen."""

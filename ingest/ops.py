@@ -7,7 +7,6 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
 from ingest.collectives import AsyncSpans, CollectiveOps
 from ingest.event_stream import chunks
@@ -95,9 +94,7 @@ class OpWriter:
             found = nest(events.start_ps[order], end[order])
             depth, self_ps = found.depth, found.self_ps
             parent = np.where(found.parent >= 0, event_id[order][found.parent], -1)
-        rows = self._instructions.rows
-        used, inverse = np.unique(events.instruction_id, return_inverse=True)
-        is_container = np.array([rows[i].is_container for i in used.tolist()])[inverse]
+        is_container, is_collective = self._instructions.flags()
         stats = {s.name: s for s in events.stats}
         self._ops.write(
             n,
@@ -113,7 +110,7 @@ class OpWriter:
                 "self_ps": self_ps,
                 "depth": depth,
                 "parent_event_id": np.ma.masked_less(parent, 0),
-                "is_leaf": ~is_container[order] if line.is_op_line else np.zeros(n, bool),
+                "is_leaf": ~is_container[events.instruction_id[order]] if line.is_op_line else np.zeros(n, bool),
                 "execution": np.ma.masked_less(events.execution[order], 0),
                 "phase": Coded(events.phase[order], PHASES),
                 "step": np.ma.masked_less(events.step[order], 0),
@@ -122,22 +119,10 @@ class OpWriter:
         )
         write_event_stats(self._stats, event_id, (_leftover(s) for s in events.stats), frozenset())
         self.last_end_ps = max(self.last_end_ps, int(end.max()))
-        self._keep_collectives(line, events, event_id, end, used, inverse)
+        self._keep_collectives(line, events, event_id, end, np.flatnonzero(is_collective[events.instruction_id]))
 
-    def _keep_collectives(
-        self,
-        line: DeviceLine,
-        events: OpColumns,
-        event_id: Int64,
-        end: Int64,
-        used: npt.NDArray[Any],
-        inverse: npt.NDArray[Any],
-    ) -> None:
-        if line.device_id is None or not (line.is_op_line or line.line == ASYNC_LINE):
-            return
-        is_collective = np.array([self._instructions.rows[i].collective is not None for i in used.tolist()])
-        at = np.flatnonzero(is_collective[inverse])
-        if not len(at):
+    def _keep_collectives(self, line: DeviceLine, events: OpColumns, event_id: Int64, end: Int64, at: Int64) -> None:
+        if line.device_id is None or not len(at):
             return
         if line.is_op_line:
             self.collective_ops.append(
@@ -153,7 +138,7 @@ class OpWriter:
                     events.step[at],
                 )
             )
-        else:
+        elif line.line == ASYNC_LINE:
             spans = AsyncSpans(events.instruction_id[at], events.start_ps[at], end[at])
             self.async_spans.setdefault(line.device_id, []).append(spans)
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from bisect import bisect_left
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
@@ -158,17 +159,19 @@ def _step(index: int, run: Run, source: str) -> Step:
 
 def steps_of_line(names: Sequence[str], start: Int64, end: Int64, runs: Sequence[Run]) -> list[Step]:
     """Steps of a profiler's Steps line, whose event names are step numbers; phases from the modules run in them."""
-    order = np.argsort(start, kind="stable").tolist()
     numbers = [int(n) if re.fullmatch(r"\d{1,9}", n) else None for n in names]
     use_names = None not in numbers and len(set(numbers)) == len(numbers)
+    ordered = sorted(runs, key=lambda r: r.start_ps)
+    run_starts = [r.start_ps for r in ordered]
     steps = []
-    for position, i in enumerate(order):
-        inside = [r for r in runs if start[i] <= r.start_ps < end[i]]
+    for position, i in enumerate(np.argsort(start, kind="stable").tolist()):
+        low, high = int(start[i]), int(end[i])
+        inside = ordered[bisect_left(run_starts, low) : bisect_left(run_starts, high)]
         phases = {p for p in (phase_of(r.module) for r in inside) if p}
         phase = phases.pop() if len(phases) == 1 else None
-        number = numbers[i] if use_names else position
+        number = numbers[i] if use_names else None
         index = number if number is not None else position
-        steps.append(Step(index, phase, phase or "step", int(start[i]), int(end[i]), "step line"))
+        steps.append(Step(index, phase, phase or "step", low, high, "step line"))
     return steps
 
 
