@@ -1,0 +1,97 @@
+"""The capture directory: written aside, then renamed, so that it is there whole or not at all."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from collect.errors import CollectError
+from ingest.card import WorkloadCard, dump_card
+from ingest.errors import CaptureError
+from ingest.manifest import Manifest, load_manifest
+
+if TYPE_CHECKING:
+    from collect.experiment import RunSpec
+
+CARD = "card.yaml"
+MANIFEST = "manifest.json"
+
+
+@contextmanager
+def staged_capture(output: Path, name: str) -> Iterator[Path]:
+    """A directory to write a capture into; it becomes `output/name` when the block ends well, and goes when not.
+
+    Raises:
+        CollectError: `output/name` is there already.
+    """
+    output.mkdir(parents=True, exist_ok=True)
+    staging = output / f".{name}.{os.getpid()}.partial"
+    shutil.rmtree(staging, ignore_errors=True)
+    staging.mkdir()
+    try:
+        yield staging
+        _flush(staging)
+        try:
+            staging.rename(output / name)
+        except OSError as error:
+            raise CollectError(f"{output / name}: cannot put the capture there: {error.strerror}") from None
+    finally:
+        shutil.rmtree(staging, ignore_errors=True)
+
+
+def write_facts(staging: Path, card: WorkloadCard, manifest: Manifest) -> None:
+    """Write card.yaml and manifest.json."""
+    dump_card(card, staging / CARD)
+    text = json.dumps(manifest.model_dump(mode="json"), indent=1, ensure_ascii=False)
+    (staging / MANIFEST).write_text(text + "\n", encoding="utf-8")
+
+
+def recorded_digest(capture: Path) -> str | None:
+    """Digest of the specification that a finished capture was recorded from; None when there is no such capture.
+
+    Raises:
+        CollectError: something else lies there.
+    """
+    if not capture.exists():
+        return None
+    try:
+        manifest = load_manifest(capture / MANIFEST)
+    except CaptureError as error:
+        raise CollectError(f"{capture} is in the way: {error}; remove it or choose another output") from None
+    return str((manifest.model_extra or {}).get("spec_digest", ""))
+
+
+def is_recorded(output: Path, spec: RunSpec) -> bool:
+    """Whether a finished capture of this very specification is there.
+
+    Raises:
+        CollectError: a directory of this name holds something else.
+    """
+    digest = recorded_digest(output / spec.name)
+    if digest is not None and digest != spec.digest:
+        raise CollectError(
+            f"{output / spec.name} holds a capture of another configuration; remove it or choose another output"
+        )
+    return digest is not None
+
+
+def remove_leftovers(output: Path) -> None:
+    """Remove what collectors that are gone left half-written."""
+    for staging in output.glob(".*.*.partial"):
+        if not Path(f"/proc/{staging.name.split('.')[-2]}").exists():
+            shutil.rmtree(staging, ignore_errors=True)
+
+
+def _flush(directory: Path) -> None:
+    """Bring every file to the disk before the rename makes them count."""
+    for path in [*directory.rglob("*"), directory]:
+        descriptor = os.open(path, os.O_RDONLY)
+        try:
+            os.fsync(descriptor)
+        finally:
+            os.close(descriptor)

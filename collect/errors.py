@@ -1,0 +1,37 @@
+"""Errors of the collector; every message says what was looked for, what was found and what to do."""
+
+from __future__ import annotations
+
+from ingest.errors import TracewarehouseError
+
+
+class CollectError(TracewarehouseError):
+    """A capture cannot be recorded."""
+
+
+class ExperimentError(CollectError):
+    """An experiment file or a run's specification is not valid."""
+
+
+class MissingDependencyError(CollectError):
+    """The machine learning stack of the collector is not installed."""
+
+
+class CheckError(CollectError):
+    """A run finished, but what it computed or recorded is not what it must be."""
+
+
+def require_torch_xla() -> None:
+    """Make sure that torch, torch_xla and transformers are there, without importing them.
+
+    Raises:
+        MissingDependencyError: one is missing; the message says what to install.
+    """
+    from importlib.util import find_spec
+
+    missing = [name for name in ("torch", "torch_xla", "transformers") if find_spec(name) is None]
+    if missing:
+        raise MissingDependencyError(
+            f"recording a capture needs {', '.join(missing)}, which is not installed: "
+            "pip install 'tracewarehouse[collect]' (Linux, Python 3.11 to 3.13)"
+        )

@@ -1,0 +1,244 @@
+"""What to record: one run, or an experiment file that describes many."""
+
+from __future__ import annotations
+
+import hashlib
+import itertools
+import json
+import re
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+import yaml
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError, model_validator
+
+from collect.errors import ExperimentError
+from collect.models import ARCHITECTURES
+from ingest.manifest import Mesh
+
+MESH_AXES = ("pp", "dp", "ep", "tp")
+"""Axes of the device mesh, outermost first. Sequence parallelism is a mode over tp, not an axis."""
+
+
+def _standard_mesh(value: Any) -> Any:
+    """Accept 'dp=2,tp=2' or {'dp': 2, 'tp': 2}; order the axes and leave out those of size 1."""
+    if isinstance(value, Mesh):
+        mesh = value
+    elif isinstance(value, str):
+        mesh = Mesh.parse(value)
+    elif isinstance(value, dict):
+        mesh = Mesh.model_validate(value if "axes" in value else {"axes": value})
+    else:
+        raise ValueError(f"expected axis=size pairs such as dp=2,tp=4, found {value!r}")  # noqa: TRY004 (pydantic names the field for ValueError)
+    if "sp" in mesh.axes:
+        raise ValueError("sp is not an axis of its own: write tp=N and sequence_parallelism: megatron")
+    axes = {a: mesh.axes[a] for a in MESH_AXES if mesh.axes.get(a, 1) > 1}
+    return Mesh(axes=axes or {"tp": 1}, device_ids=mesh.device_ids)
+
+
+MeshField = Annotated[Mesh, BeforeValidator(_standard_mesh)]
+
+
+class RunSpec(BaseModel):
+    """One run: a model, a mesh and the lengths. Two equal specifications describe the same capture."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    model: str = Field(default="llama", description="architecture of a tiny model")
+    mesh: MeshField = Field(default=Mesh(axes={"tp": 4}), description="axes of (pp, dp, ep, tp), such as 'dp=2,tp=2'")
+    sequence_parallelism: Literal["megatron"] | None = Field(
+        default=None, description="sequence split over tp between blocks"
+    )
+    microbatches: int | None = Field(
+        default=None, ge=1, description="of the pipeline; the number of stages when absent"
+    )
+    batch: int = Field(default=4, ge=1, description="sequences")
+    input_length: int = Field(default=32, ge=1, description="tokens of each prompt")
+    output_length: int = Field(
+        default=17, ge=1, description="tokens generated per sequence, the one of prefill included"
+    )
+    layers: int = Field(default=2, ge=1, description="decoder layers")
+    dtype: Literal["float32", "bfloat16"] = "float32"
+    seed: int = Field(default=0, ge=0, description="of the weights and the prompts")
+    repeat: int = Field(default=0, ge=0, description="number of the repetition")
+    device: Literal["cpu", "tpu"] = Field(default="cpu", description="cpu: virtual devices of one machine")
+
+    @model_validator(mode="after")
+    def _check(self) -> RunSpec:
+        architecture = ARCHITECTURES.get(self.model)
+        if architecture is None:
+            raise ValueError(f"model: {self.model!r} is not known; known are {', '.join(ARCHITECTURES)}")
+        pp, dp, ep, tp = (self.axis(a) for a in MESH_AXES)
+        if ep > 1 and architecture.num_experts is None:
+            moe = ", ".join(n for n, a in ARCHITECTURES.items() if a.is_moe)
+            raise ValueError(f"mesh: ep={ep} needs a model with experts ({moe}), {self.model} has none")
+        _divides("mesh", f"ep={ep}", ep, "experts", architecture.num_experts or ep)
+        _divides("mesh", f"tp={tp}", tp, "attention heads", architecture.num_heads)
+        _divides("mesh", f"tp={tp}", tp, "key-value heads", architecture.num_kv_heads)
+        _divides("mesh", f"pp={pp}", pp, "layers", self.layers)
+        if self.microbatches is not None and pp == 1:
+            raise ValueError("microbatches: only a pipeline has microbatches; add pp to the mesh or remove the field")
+        count = self.microbatch_count
+        _divides("batch", f"{count} microbatches", count, "sequences", self.batch)
+        _divides("batch", f"dp x ep = {dp * ep}", dp * ep, "sequences of a microbatch", self.batch // count)
+        if self.sequence_parallelism is not None:
+            if tp == 1:
+                raise ValueError(
+                    "sequence_parallelism: needs tp above 1 in the mesh, because it splits the sequence over tp"
+                )
+            if pp > 1:
+                raise ValueError("sequence_parallelism: is not available together with pp")
+            _divides("input_length", f"tp={tp}", tp, "tokens (for sequence_parallelism)", self.input_length)
+        return self
+
+    def axis(self, name: str) -> int:
+        """Size of a mesh axis; 1 when the mesh does not name it."""
+        return self.mesh.axes.get(name, 1)
+
+    @property
+    def microbatch_count(self) -> int:
+        """Microbatches of the pipeline; 1 without one."""
+        return self.microbatches or self.axis("pp")
+
+    @property
+    def name(self) -> str:
+        """Name of the capture directory: every value that two runs may differ in, those of the defaults left out."""
+        mesh = "".join(f"{a}{n}" for a, n in self.mesh.axes.items() if n > 1) or "single"
+        parts = [self.model, mesh]
+        parts += ["sp"] if self.sequence_parallelism else []
+        parts += [f"mb{self.microbatches}"] if self.microbatches and self.microbatches != self.axis("pp") else []
+        parts += [f"b{self.batch}", f"i{self.input_length}", f"o{self.output_length}"]
+        for tag, value, default in (
+            ("l", self.layers, 2),
+            ("", self.dtype, "float32"),
+            ("seed", self.seed, 0),
+            ("r", self.repeat, 0),
+            ("", self.device, "cpu"),
+        ):
+            parts += [f"{tag}{value}"] if value != default else []
+        if self.mesh.device_ids is not None:
+            parts.append("ids" + self.digest[:6])
+        return "-".join(parts)
+
+    @property
+    def digest(self) -> str:
+        """SHA-256 of the specification: what resuming compares."""
+        return hashlib.sha256(json.dumps(self.model_dump(mode="json"), sort_keys=True).encode()).hexdigest()
+
+
+def _divides(field: str, divisor_name: str, divisor: int, what: str, count: int) -> None:
+    if count % divisor:
+        raise ValueError(f"{field}: {divisor_name} does not divide the {count} {what}")
+
+
+class Experiment(BaseModel):
+    """A set of runs: single ones, and sweeps over every combination of some fields."""
+
+    model_config = ConfigDict(extra="forbid")
+
+    name: str = "experiment"
+    description: str = ""
+    defaults: dict[str, Any] = Field(default_factory=dict, description="fields of every run that a run does not set")
+    runs: list[dict[str, Any]] = Field(default_factory=list, description="single runs")
+    matrix: list[dict[str, list[Any]]] = Field(
+        default_factory=list, description="sweeps: field to its values; a value that is a mapping sets several fields"
+    )
+    exclude: list[dict[str, Any]] = Field(default_factory=list, description="combinations of a sweep to leave out")
+    repeats: int = Field(default=1, ge=1, description="times that each run is recorded")
+    timeout_s: float = Field(default=900.0, gt=0, description="a run that takes longer is stopped")
+    retries: int = Field(default=1, ge=0, description="further attempts after a failure")
+
+    @model_validator(mode="before")
+    @classmethod
+    def _one_matrix(cls, data: Any) -> Any:
+        if isinstance(data, dict) and isinstance(data.get("matrix"), dict):
+            return {**data, "matrix": [data["matrix"]]}
+        return data
+
+    @classmethod
+    def of(cls, *specs: RunSpec, **settings: Any) -> Experiment:
+        """An experiment of given runs."""
+        return cls(runs=[spec.model_dump(mode="json") for spec in specs], **settings)
+
+
+def load_experiment(path: Path) -> Experiment:
+    """Read an experiment file and check every run in it.
+
+    Raises:
+        ExperimentError: the file cannot be read, is not YAML, or a field is wrong; the message names the field.
+    """
+    try:
+        data = yaml.safe_load(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError, yaml.YAMLError) as error:
+        raise ExperimentError(f"{path}: cannot be read as an experiment: {' '.join(str(error).split())}") from None
+    if not isinstance(data, dict):
+        raise ExperimentError(f"{path}: an experiment is a mapping of fields, found {type(data).__name__}")
+    try:
+        experiment = Experiment.model_validate(data)
+        plan(experiment)
+    except ValidationError as error:
+        raise ExperimentError(f"{path}: {_sentence(error, Experiment)}") from None
+    except ExperimentError as error:
+        raise ExperimentError(f"{path}: {error}") from None
+    return experiment
+
+
+def run_spec(**fields: Any) -> RunSpec:
+    """A run from named fields, as a command line has them; None leaves a field at its default.
+
+    Raises:
+        ExperimentError: a field is wrong; the message names it.
+    """
+    return _run({k: v for k, v in fields.items() if v is not None}, "run")
+
+
+def plan(experiment: Experiment) -> list[RunSpec]:
+    """Every run of an experiment, in the order of recording.
+
+    Raises:
+        ExperimentError: no run, a wrong field, or two runs of the same configuration; the message says where.
+    """
+    described = [(f"runs[{i}]", run) for i, run in enumerate(experiment.runs)]
+    for i, sweep in enumerate(experiment.matrix):
+        described += [(f"matrix[{i}] ({label})", run) for label, run in _combinations(sweep, experiment.exclude)]
+    specs: dict[str, RunSpec] = {}
+    for where, fields in described:
+        for repeat in range(experiment.repeats):
+            repeated = {"repeat": repeat} if experiment.repeats > 1 else {}
+            spec = _run({**experiment.defaults, **fields, **repeated}, where)
+            if spec.name in specs:
+                raise ExperimentError(f"{where}: the run {spec.name} is there already; use repeats to record it again")
+            specs[spec.name] = spec
+    if not specs:
+        raise ExperimentError("the experiment has no run: give runs or a matrix")
+    return list(specs.values())
+
+
+def _combinations(sweep: dict[str, list[Any]], exclude: list[dict[str, Any]]) -> list[tuple[str, dict[str, Any]]]:
+    out = []
+    for values in itertools.product(*sweep.values()):
+        run: dict[str, Any] = {}
+        for field, value in zip(sweep, values, strict=True):
+            run.update(value if isinstance(value, dict) and field != "mesh" else {field: value})
+        if not any(all(run.get(k) == v for k, v in rule.items()) for rule in exclude):
+            out.append((", ".join(f"{k}={v}" for k, v in run.items()), run))
+    return out
+
+
+def _run(fields: dict[str, Any], where: str) -> RunSpec:
+    try:
+        return RunSpec.model_validate(fields)
+    except ValidationError as error:
+        raise ExperimentError(f"{where}: {_sentence(error, RunSpec)}") from None
+
+
+def _sentence(error: ValidationError, model: type[BaseModel]) -> str:
+    """All faults in one line, each with the field it is about."""
+    out = []
+    for fault in error.errors():
+        field = ".".join(str(p) for p in fault["loc"])
+        message = re.sub("^Value error, ", "", fault["msg"])
+        if fault["type"] == "extra_forbidden":
+            message = f"is no field; fields are {', '.join(model.model_fields)}"
+        out.append(f"{field}: {message}" if field else message)
+    return "; ".join(out)

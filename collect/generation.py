@@ -1,0 +1,92 @@
+"""Greedy generation, one marked step at a time."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+from collect.phase_marks import phase
+from collect.sharding import BATCH, DeviceMesh
+from ingest.manifest import PhaseMark
+
+
+class DeviceModel(Protocol):
+    """A model on the devices that remembers what it has seen."""
+
+    def begin(self) -> None:
+        """Start a new generation with an empty cache."""
+
+    def forward(self, tokens: Any) -> tuple[Any, Any]:
+        """Logits of the last position [batch, vocabulary] and the next tokens [batch, 1]."""
+
+
+@dataclass(frozen=True)
+class Generation:
+    """One generation as the host saw it."""
+
+    marks: list[PhaseMark]
+    logits: list[Any]
+    """One tensor [batch, vocabulary] per step, still on the devices."""
+    compiles: int
+    """Programs compiled during it."""
+
+    @property
+    def ttft_ns(self) -> int:
+        """Time to first token: the prefill step."""
+        return self.marks[0].end_ns - self.marks[0].start_ns
+
+    @property
+    def tpot_ns(self) -> float | None:
+        """Time per output token after the first; None when there is only one."""
+        decode = self.marks[1:]
+        return (decode[-1].end_ns - self.marks[0].end_ns) / len(decode) if decode else None
+
+    @property
+    def end_to_end_ns(self) -> int:
+        """From the start of prefill to the last token."""
+        return self.marks[-1].end_ns - self.marks[0].start_ns
+
+
+def prepare(model: DeviceModel, mesh: DeviceMesh, prompt: Any) -> Any:
+    """Empty the cache and put the prompt on the devices, so that nothing but the steps is left to do."""
+    import torch_xla
+    import torch_xla.core.xla_model as xm
+
+    model.begin()
+    tokens = mesh.place(prompt, (BATCH, None))
+    torch_xla.sync()
+    xm.wait_device_ops()
+    return tokens
+
+
+def generate(model: DeviceModel, tokens: Any, output_length: int) -> Generation:
+    """Prefill, then decode until `output_length` tokens are there; step 0 is the prefill, which gives the first."""
+    import torch
+
+    compiled_before = compile_count()
+    marks, logits = [], []
+    with torch.no_grad():
+        for number in range(output_length):
+            with phase("prefill" if number == 0 else "decode", number) as step:
+                step_logits, tokens = model.forward(tokens)
+                step.token = tokens
+            assert step.mark is not None  # noqa: S101
+            marks.append(step.mark)
+            logits.append(step_logits)
+    return Generation(marks, logits, compile_count() - compiled_before)
+
+
+def logits_on_host(generation: Generation) -> Any:
+    """Logits [batch, steps, vocabulary]."""
+    import torch
+    from torch_xla.distributed.spmd.xla_sharding import unwrap_sharded_tensor
+
+    return torch.stack([unwrap_sharded_tensor(step).cpu() for step in generation.logits], 1)
+
+
+def compile_count() -> int:
+    """Programs compiled so far in this process."""
+    import torch_xla.debug.metrics as xla_metrics
+
+    data = xla_metrics.metric_data("CompileTime")
+    return int(data[0]) if data else 0

@@ -1,0 +1,175 @@
+"""One run, inside a process of its own: `python -m collect.harness SPEC.json OUTPUT`."""
+
+from __future__ import annotations
+
+import os
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from collect.capture import staged_capture, write_facts
+from collect.errors import CheckError, CollectError, require_torch_xla
+from collect.experiment import RunSpec
+from collect.profiler import Profiler, TorchXlaProfiler
+from collect.provenance import git_commit, versions
+from collect.reference import Agreement, compare, prompt, reference_logits
+from collect.workload_card import model_facts, workload_card
+from ingest.manifest import Manifest, ModelFacts
+
+if TYPE_CHECKING:
+    from collect.generation import DeviceModel, Generation
+    from collect.sharding import DeviceMesh
+
+MAX_WARMUPS = 4
+
+
+def environment(spec: RunSpec) -> dict[str, str]:
+    """Variables that torch_xla reads once, when it is imported.
+
+    XLA_HLO_DEBUG puts the scopes of layers and parts into the op_name of every instruction.
+    """
+    common = {"PJRT_DEVICE": spec.device.upper(), "XLA_HLO_DEBUG": "1"}
+    return common | ({"CPU_NUM_DEVICES": str(spec.mesh.size)} if spec.device == "cpu" else {})
+
+
+def record(spec: RunSpec, output: Path, profiler: Profiler | None = None) -> Path:
+    """Run one configuration and write its capture directory.
+
+    The run generates at least twice to warm up, once with the profiler off and once with it on.
+
+    Returns:
+        The capture directory, `output/<name of the run>`.
+
+    Raises:
+        MissingDependencyError: torch, torch_xla or transformers is not installed.
+        CheckError: the devices are not those of the mesh, the model computes something else than in plain torch, or a
+            program was compiled inside the capture.
+    """
+    require_torch_xla()
+    from collect.models import build_model
+
+    model = build_model(spec)
+    facts = model_facts(spec, model)
+    tokens = prompt(spec)
+    expected = reference_logits(model, tokens, spec.output_length)
+    mesh = _mesh(spec)
+    device_model = _on_devices(spec, model, mesh)
+    with staged_capture(output, spec.name) as staging:
+        warmups = _warm_up(spec, device_model, mesh, tokens)
+        unprofiled = _generate(spec, device_model, mesh, tokens)
+        profiled, files = _generate_profiled(spec, device_model, mesh, tokens, profiler or TorchXlaProfiler(), staging)
+        agreement = _agreement(profiled, expected, spec)
+        manifest = _manifest(spec, facts, profiled, [f.name.removesuffix(".xplane.pb") for f in files])
+        manifest.checks = _checks(agreement, warmups, unprofiled, profiled)
+        write_facts(staging, workload_card(spec, facts, manifest.versions), manifest)
+    return output / spec.name
+
+
+def _mesh(spec: RunSpec) -> DeviceMesh:
+    import torch_xla.runtime as xr
+
+    from collect.sharding import DeviceMesh
+
+    xr.use_spmd()
+    count = xr.global_runtime_device_count()
+    if count != spec.mesh.size:
+        raise CheckError(f"the mesh {spec.mesh} needs {spec.mesh.size} devices, the {spec.device} backend has {count}")
+    return DeviceMesh(spec)
+
+
+def _on_devices(spec: RunSpec, model: Any, mesh: DeviceMesh) -> DeviceModel:
+    from collect.sharded_model import ShardedModel
+
+    return ShardedModel(spec, model, mesh)
+
+
+def _generate(spec: RunSpec, model: DeviceModel, mesh: DeviceMesh, prompt_tokens: Any) -> Generation:
+    from collect.generation import generate, prepare
+
+    return generate(model, prepare(model, mesh, prompt_tokens), spec.output_length)
+
+
+def _warm_up(spec: RunSpec, model: DeviceModel, mesh: DeviceMesh, prompt_tokens: Any) -> int:
+    """Generate until nothing is compiled any more; bfloat16 compiles once more in the second generation."""
+    for done in range(1, MAX_WARMUPS + 1):
+        if _generate(spec, model, mesh, prompt_tokens).compiles == 0 and done > 1:
+            return done
+    raise CheckError(
+        f"programs are still compiled in the generation number {MAX_WARMUPS}; some shape or constant changes"
+    )
+
+
+def _generate_profiled(
+    spec: RunSpec, model: DeviceModel, mesh: DeviceMesh, prompt_tokens: Any, profiler: Profiler, logdir: Path
+) -> tuple[Generation, list[Path]]:
+    from collect.generation import generate, prepare
+
+    tokens = prepare(model, mesh, prompt_tokens)
+    profiler.start(logdir)
+    generation = generate(model, tokens, spec.output_length)
+    files = profiler.stop()
+    if generation.compiles:
+        raise CheckError(f"{generation.compiles} programs were compiled inside the capture")
+    return generation, files
+
+
+def _agreement(generation: Generation, expected: Any, spec: RunSpec) -> Agreement:
+    from collect.generation import logits_on_host
+
+    return compare(logits_on_host(generation), expected, spec.dtype)
+
+
+def _manifest(spec: RunSpec, facts: ModelFacts, generation: Generation, hosts: list[str]) -> Manifest:
+    extra: dict[str, Any] = {"spec": spec.model_dump(mode="json"), "spec_digest": spec.digest, "device": spec.device}
+    return Manifest(
+        name=spec.name,
+        model=facts,
+        backend=TorchXlaProfiler.name,
+        dtype=spec.dtype,
+        batch_size=spec.batch,
+        input_length=spec.input_length,
+        output_length=spec.output_length,
+        mesh=spec.mesh,
+        sequence_parallelism=spec.sequence_parallelism,
+        microbatches=spec.microbatch_count if spec.axis("pp") > 1 else None,
+        hosts=hosts,
+        phases=generation.marks,
+        versions=versions(),
+        seed=spec.seed,
+        git_commit=git_commit(),
+        **extra,
+    )
+
+
+def _checks(agreement: Agreement, warmups: int, unprofiled: Generation, profiled: Generation) -> dict[str, Any]:
+    """What the run proved and measured; host times are of one generation each, so they carry its noise."""
+    checks: dict[str, Any] = {
+        "tokens_equal": agreement.tokens_equal,
+        "max_logit_error": agreement.max_logit_error,
+        "warmups": warmups,
+        "compiles_in_capture": profiled.compiles,
+    }
+    for label, generation in (("profiler_off", unprofiled), ("profiler_on", profiled)):
+        checks[f"host_ttft_ns_{label}"] = generation.ttft_ns
+        checks[f"host_tpot_ns_{label}"] = generation.tpot_ns
+        checks[f"host_end_to_end_ns_{label}"] = generation.end_to_end_ns
+    # 1.0 is no overhead. Both generations carry the marks of phases and layers; only the recording differs.
+    checks["profiling_overhead"] = profiled.end_to_end_ns / unprofiled.end_to_end_ns
+    return checks
+
+
+def main(arguments: list[str]) -> int:
+    """Entry of the process; prints one line that starts with `error:` when the run fails."""
+    spec_file, output = arguments
+    spec = RunSpec.model_validate_json(Path(spec_file).read_text(encoding="utf-8"))
+    os.environ.update(environment(spec))
+    try:
+        record(spec, Path(output))
+    except CollectError as error:
+        print(f"error: {error}", file=sys.stderr)
+        return 1
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

@@ -1,0 +1,145 @@
+"""The models that can be recorded: `tiny` configurations of real architectures, with random weights from a seed."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from collect.experiment import RunSpec
+
+VOCAB_SIZE = 512
+
+
+@dataclass(frozen=True)
+class Architecture:
+    """A model architecture of transformers and the numbers of its tiny configuration."""
+
+    config_class: str
+    model_class: str
+    family: str
+    tiny: dict[str, Any] = field(default_factory=dict)
+
+    @property
+    def is_moe(self) -> bool:
+        """Whether some layers hold routed experts."""
+        return self.num_experts is not None
+
+    @property
+    def num_experts(self) -> int | None:
+        """Routed experts of a layer."""
+        experts: int | None = self.tiny.get("num_experts", self.tiny.get("n_routed_experts"))
+        return experts
+
+    @property
+    def num_heads(self) -> int:
+        """Query heads."""
+        return int(self.tiny["num_attention_heads"])
+
+    @property
+    def num_kv_heads(self) -> int:
+        """Heads of the key-value cache that tensor parallelism can split; MLA caches one latent for all heads."""
+        return int(self.tiny["num_key_value_heads"])
+
+    @property
+    def has_latent_cache(self) -> bool:
+        """Whether the cache holds the latents of multi-head latent attention (DeepSeek) in place of keys and values."""
+        return "kv_lora_rank" in self.tiny
+
+
+_COMMON = {
+    "vocab_size": VOCAB_SIZE,
+    "hidden_size": 128,
+    "intermediate_size": 256,
+    "num_attention_heads": 8,
+    "pad_token_id": 0,
+    "bos_token_id": 1,
+    "eos_token_id": 2,
+    "tie_word_embeddings": False,
+}
+_MLA = {
+    "num_key_value_heads": 8,
+    "q_lora_rank": 48,
+    "kv_lora_rank": 32,
+    "qk_rope_head_dim": 16,
+    "qk_nope_head_dim": 16,
+    "v_head_dim": 16,
+}
+_DEEPSEEK_MOE = {
+    "moe_intermediate_size": 64,
+    "n_routed_experts": 8,
+    "num_experts_per_tok": 2,
+    "n_shared_experts": 1,
+    "first_k_dense_replace": 1,
+}
+
+ARCHITECTURES: dict[str, Architecture] = {
+    "llama": Architecture(
+        "LlamaConfig", "LlamaForCausalLM", "llama", {**_COMMON, "num_key_value_heads": 8, "head_dim": 16}
+    ),
+    "qwen3": Architecture(
+        "Qwen3Config", "Qwen3ForCausalLM", "qwen3", {**_COMMON, "num_key_value_heads": 4, "head_dim": 16}
+    ),
+    "qwen3_moe": Architecture(
+        "Qwen3MoeConfig",
+        "Qwen3MoeForCausalLM",
+        "qwen3",
+        {
+            **_COMMON,
+            "num_key_value_heads": 4,
+            "head_dim": 16,
+            "num_experts": 8,
+            "num_experts_per_tok": 2,
+            "moe_intermediate_size": 64,
+            "decoder_sparse_step": 1,
+        },
+    ),
+    "deepseek_v2": Architecture(
+        "DeepseekV2Config",
+        "DeepseekV2ForCausalLM",
+        "deepseek",
+        {**_COMMON, **_MLA, **_DEEPSEEK_MOE, "n_group": 1, "topk_group": 1, "topk_method": "greedy"},
+    ),
+    "deepseek_v3": Architecture(
+        "DeepseekV3Config",
+        "DeepseekV3ForCausalLM",
+        "deepseek",
+        {**_COMMON, **_MLA, **_DEEPSEEK_MOE, "n_group": 2, "topk_group": 1},
+    ),
+}
+
+
+def config_values(spec: RunSpec) -> dict[str, Any]:
+    """The configuration's keyword arguments for a run."""
+    architecture = ARCHITECTURES[spec.model]
+    values = {
+        **architecture.tiny,
+        "num_hidden_layers": spec.layers,
+        "max_position_embeddings": max(256, spec.input_length + spec.output_length),
+    }
+    if spec.axis("pp") > 1 and "first_k_dense_replace" in values:
+        # Stages are stacked along one dimension, so all layers must be of one kind.
+        values["first_k_dense_replace"] = 0
+    return values
+
+
+def build_model(spec: RunSpec) -> Any:
+    """A transformers model on the host with weights drawn from the seed, in the run's dtype, ready for inference."""
+    import torch
+    import transformers
+
+    architecture = ARCHITECTURES[spec.model]
+    config = getattr(transformers, architecture.config_class)(**config_values(spec))
+    # Plain implementations: they are the reference. The device run switches to its own after the reference ran.
+    config._attn_implementation = "eager"
+    config._experts_implementation = "eager"
+    torch.manual_seed(spec.seed)
+    model = getattr(transformers, architecture.model_class)(config).eval()
+    for parameter in model.parameters():
+        parameter.requires_grad_(False)
+    return model.to(getattr(torch, spec.dtype))
+
+
+def moe_module(decoder_layer: Any) -> Any | None:
+    """The mixture-of-experts block of a decoder layer; None for a dense layer."""
+    return decoder_layer.mlp if hasattr(decoder_layer.mlp, "experts") else None

@@ -1,0 +1,70 @@
+"""Marks by which ingest knows the phase, step, layer and part of every device op."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+from collect.models import moe_module
+from ingest.manifest import PhaseMark
+
+
+class Step:
+    """One step while it runs; `token` is what the barrier waits for."""
+
+    def __init__(self) -> None:
+        self.token: Any = None
+        self.mark: PhaseMark | None = None
+
+
+@contextmanager
+def phase(name: str, step: int) -> Iterator[Step]:
+    """Run one step of a phase: the host event carries name and step, the compiled program the name.
+
+    The program starts and all devices finish inside the host event. `wait_device_ops` alone waits for the first device;
+    copying every device's shard of the token waits for all, and adds no program of its own.
+    """
+    import torch_xla
+    import torch_xla.core.xla_model as xm
+    from torch_xla.distributed.spmd.xla_sharding import unwrap_sharded_tensor
+
+    running = Step()
+    torch_xla._XLAC._set_current_graph_name(name)
+    start = time.time_ns()
+    try:
+        with torch_xla._XLAC.profiler.TraceMe(name, step_num=step, _r=1):
+            yield running
+            torch_xla.sync()
+            xm.wait_device_ops()
+            torch_xla._XLAC._get_local_shards([unwrap_sharded_tensor(running.token)])
+        running.mark = PhaseMark(name=name, step=step, start_ns=start, end_ns=time.time_ns())
+    finally:
+        torch_xla._XLAC._set_current_graph_name("")
+
+
+def scope(name: str) -> Any:
+    """A context whose operations carry `name` in their op_name (it must not hold a sync)."""
+    import torch_xla.debug.profiler as xp
+
+    return xp.Trace(name)
+
+
+def scope_module(module: Any, name: str) -> None:
+    """Run every call of a module inside a scope."""
+    forward = module.forward
+
+    def scoped(*args: Any, **kwargs: Any) -> Any:
+        with scope(name):
+            return forward(*args, **kwargs)
+
+    module.forward = scoped
+
+
+def scope_parts(decoder_layer: Any) -> None:
+    """Name the parts of a decoder layer: attn, mlp or moe, norm."""
+    scope_module(decoder_layer.self_attn, "attn")
+    scope_module(decoder_layer.mlp, "mlp" if moe_module(decoder_layer) is None else "moe")
+    scope_module(decoder_layer.input_layernorm, "norm")
+    scope_module(decoder_layer.post_attention_layernorm, "norm")

@@ -1,0 +1,38 @@
+"""Versions and commit of what ran."""
+
+from __future__ import annotations
+
+import platform
+import subprocess
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+
+PACKAGES = ("tracewarehouse", "torch", "torch_xla", "transformers", "libtpu")
+
+
+def versions() -> dict[str, str]:
+    """Version of Python and of each package that is installed."""
+    found = {"python": platform.python_version()}
+    for package in PACKAGES:
+        try:
+            found[package] = version(package)
+        except PackageNotFoundError:
+            continue
+    return found
+
+
+def git_commit(folder: Path | None = None) -> str | None:
+    """Commit of the checkout that this code runs from, `-dirty` when its files were changed; None outside of one."""
+    folder = folder or Path(__file__).parent
+    commit = _git(folder, "rev-parse", "HEAD")
+    if commit is None:
+        return None
+    return commit + ("-dirty" if _git(folder, "status", "--porcelain", "--", ".") else "")
+
+
+def _git(folder: Path, *arguments: str) -> str | None:
+    try:
+        done = subprocess.run(["git", "-C", str(folder), *arguments], capture_output=True, text=True, timeout=30)  # noqa: S603, S607
+    except (OSError, subprocess.TimeoutExpired):
+        return None
+    return done.stdout.strip() if done.returncode == 0 else None

@@ -1,0 +1,72 @@
+"""The same generation in plain torch on the host, to compare with."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from collect.errors import CheckError
+
+if TYPE_CHECKING:
+    from collect.experiment import RunSpec
+
+TOLERANCE = {"float32": 1e-4, "bfloat16": 0.1}
+"""Largest difference of a logit that rounding explains, for the tiny models (their logits are below 2)."""
+
+
+@dataclass(frozen=True)
+class Agreement:
+    """How far a generation agrees with the reference."""
+
+    tokens_equal: bool
+    max_logit_error: float
+    """Largest difference of a logit, over all steps up to the first token that differs."""
+
+
+def prompt(spec: RunSpec) -> Any:
+    """Random prompt tokens [batch, input_length] from the seed; ids below 3 are special tokens."""
+    import torch
+
+    from collect.models import VOCAB_SIZE
+
+    generator = torch.Generator().manual_seed(spec.seed + 1)
+    return torch.randint(3, VOCAB_SIZE, (spec.batch, spec.input_length), generator=generator)
+
+
+def reference_logits(model: Any, tokens: Any, output_length: int) -> Any:
+    """Logits [batch, output_length, vocabulary] of greedy generation by the unchanged model."""
+    import torch
+
+    logits, cache = [], None
+    with torch.no_grad():
+        for _ in range(output_length):
+            out = model(input_ids=tokens, past_key_values=cache, use_cache=True)
+            cache = out.past_key_values
+            logits.append(out.logits[:, -1])
+            tokens = logits[-1].argmax(-1, keepdim=True)
+    return torch.stack(logits, 1)
+
+
+def compare(logits: Any, expected: Any, dtype: str) -> Agreement:
+    """Compare the logits of two greedy generations [batch, steps, vocabulary].
+
+    After the first token that differs, a sequence is another text, so nothing behind it is compared. A token may differ
+    where the reference itself has a tie within the rounding of its dtype.
+
+    Raises:
+        CheckError: a logit differs by more than rounding explains; the message says where.
+    """
+    import torch
+
+    logits, expected = logits.float(), expected.float()
+    same = logits.argmax(-1) == expected.argmax(-1)
+    is_comparable = torch.cat([torch.ones_like(same[:, :1]), same[:, :-1]], 1).cumprod(1).bool()
+    error = (logits - expected).abs().amax(-1).masked_fill(~is_comparable, 0.0)
+    worst = float(error.max())
+    if not worst <= TOLERANCE[dtype]:
+        sequence, step = divmod(int(error.argmax()), error.shape[1])
+        raise CheckError(
+            f"the logits differ from plain torch by {worst:.3g} at sequence {sequence}, step {step} "
+            f"(tolerance for {dtype}: {TOLERANCE[dtype]}): the partitioned model does not compute the same"
+        )
+    return Agreement(bool(same.all()), worst)

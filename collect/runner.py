@@ -1,0 +1,151 @@
+"""Records the runs of an experiment, each in a fresh Python process."""
+
+from __future__ import annotations
+
+import fcntl
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal
+
+from collect.capture import is_recorded, remove_leftovers
+from collect.errors import CollectError, require_torch_xla
+from collect.experiment import Experiment, RunSpec, plan
+
+Status = Literal["recorded", "skipped", "failed"]
+
+
+@dataclass(frozen=True)
+class CaptureResult:
+    """What became of one run."""
+
+    spec: RunSpec
+    status: Status
+    path: Path
+    """The capture directory; it exists unless the run failed."""
+    attempts: int = 0
+    seconds: float = 0.0
+    error: str | None = None
+    log: Path | None = None
+    """Output of the last failed attempt."""
+
+
+@dataclass(frozen=True)
+class Progress:
+    """Something happened: a run started, will be tried again, or ended."""
+
+    spec: RunSpec
+    number: int
+    """From 1."""
+    total: int
+    state: Literal["started", "retrying", "recorded", "skipped", "failed"]
+    message: str = ""
+
+
+def collect(
+    spec: Experiment,
+    output: Path,
+    *,
+    resume: bool = True,
+    on_progress: Callable[[Progress], None] | None = None,
+) -> list[CaptureResult]:
+    """Record every run of an experiment into `output/<name of the run>`.
+
+    A run that fails is tried again, then reported in the result; the others go on. With `resume`, a run whose finished
+    capture is in `output` is skipped; without, that is an error of this run, because a capture is never overwritten.
+
+    Raises:
+        MissingDependencyError: torch, torch_xla or transformers is not installed.
+        ExperimentError: the experiment is not valid.
+        CollectError: another collector is writing to `output`.
+    """
+    specs = plan(spec)
+    require_torch_xla()
+    output.mkdir(parents=True, exist_ok=True)
+    report = on_progress or (lambda progress: None)
+    results = []
+    with _only_collector(output):
+        remove_leftovers(output)
+        for number, run in enumerate(specs, 1):
+
+            def tell(state: Status | Literal["started", "retrying"], message: str = "") -> None:
+                report(Progress(run, number, len(specs), state, message))  # noqa: B023 (called in this iteration only)
+
+            result = _record(run, output, spec, resume, tell)
+            tell(result.status, result.error or "")
+            results.append(result)
+    return results
+
+
+def _record(
+    run: RunSpec, output: Path, experiment: Experiment, resume: bool, tell: Callable[..., None]
+) -> CaptureResult:
+    capture = output / run.name
+    try:
+        if is_recorded(output, run):
+            if resume:
+                return CaptureResult(run, "skipped", capture)
+            taken = f"{capture} is there already; remove it or choose another output"
+            return CaptureResult(run, "failed", capture, error=taken)
+    except CollectError as error:
+        return CaptureResult(run, "failed", capture, error=str(error))
+    tell("started")
+    start, log = time.monotonic(), output / f"{run.name}.log"
+    attempts, error_text = 0, ""
+    for attempts in range(1, experiment.retries + 2):
+        if attempts > 1:
+            tell("retrying", error_text)
+        failure = _attempt(run, output, experiment.timeout_s, log)
+        if failure is None:
+            log.unlink(missing_ok=True)
+            return CaptureResult(run, "recorded", capture, attempts, time.monotonic() - start)
+        error_text = failure
+    return CaptureResult(run, "failed", capture, attempts, time.monotonic() - start, error_text, log)
+
+
+def _attempt(run: RunSpec, output: Path, timeout_s: float, log: Path) -> str | None:
+    """Run one process to its end; None when the capture is there, else what went wrong."""
+    with tempfile.TemporaryDirectory() as folder, log.open("wb") as log_file:
+        spec_file = Path(folder) / "spec.json"
+        spec_file.write_text(run.model_dump_json(), encoding="utf-8")
+        command = [sys.executable, "-m", "collect.harness", str(spec_file), str(output.resolve())]
+        with subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=log_file, stderr=subprocess.STDOUT) as process:  # noqa: S603
+            try:
+                code = process.wait(timeout_s)
+            except subprocess.TimeoutExpired:
+                process.kill()
+                return f"took longer than {timeout_s:g} s and was stopped; its output is in {log}"
+            except BaseException:
+                process.kill()
+                raise
+    if code == 0:
+        return None
+    return _failure(code, log)
+
+
+def _failure(code: int, log: Path) -> str:
+    lines = [line for line in log.read_text(encoding="utf-8", errors="replace").splitlines() if line.strip()]
+    said = [line.removeprefix("error: ") for line in lines if line.startswith("error: ")]
+    if said:
+        return said[-1]
+    how = f"ended by {signal.Signals(-code).name}" if code < 0 else f"ended with exit code {code}"
+    return f"the run's process {how}: {lines[-1] if lines else 'it printed nothing'}; its output is in {log}"
+
+
+@contextmanager
+def _only_collector(output: Path) -> Iterator[None]:
+    """Hold the output directory for this process; the lock goes with the process, however it ends."""
+    with (output / ".collect.lock").open("w") as lock:
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError:
+            raise CollectError(
+                f"another collector is writing to {output}; wait for it or choose another output"
+            ) from None
+        yield

@@ -1,0 +1,80 @@
+"""A transformers model split over the devices by dp, ep and tp."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from collect import attention, experts
+from collect.models import ARCHITECTURES
+from collect.phase_marks import scope, scope_module, scope_parts
+from collect.rotary import use_real_rotary
+from collect.sharding import BATCH, DeviceMesh, weight_partition
+
+if TYPE_CHECKING:
+    from collect.experiment import RunSpec
+
+
+def use_sharded_operations(model: Any, mesh: DeviceMesh) -> None:
+    """Replace the operations of a model that the partitioner cannot split by ones that it can."""
+    attention.register()
+    experts.register(mesh)
+    experts.split_gate_and_up(model)
+    use_real_rotary(model)
+    model.config._attn_implementation = attention.NAME
+    model.config._experts_implementation = experts.NAME
+
+
+class ShardedModel:
+    """The model on the devices, with its key-value cache."""
+
+    def __init__(self, spec: RunSpec, model: Any, mesh: DeviceMesh) -> None:
+        import torch_xla
+
+        self._spec, self._mesh = spec, mesh
+        use_sharded_operations(model, mesh)
+        self._model = model.to(mesh.device)
+        torch_xla.sync()
+        for name, parameter in model.named_parameters():
+            mesh.split(parameter, weight_partition(name, parameter.dim()))
+        for number, layer in enumerate(model.model.layers):
+            scope_parts(layer)
+            scope_module(layer, f"layer{number}")
+        scope_module(model.model.embed_tokens, "embed")
+        scope_module(model.model.norm, "norm")
+        scope_module(model.lm_head, "lm_head")
+        self._cache: Any = None
+
+    def begin(self) -> None:
+        """Start a new generation with an empty cache."""
+        self._cache = self._empty_cache()
+
+    def forward(self, tokens: Any) -> tuple[Any, Any]:
+        """Logits of the last position [batch, vocabulary] and the next tokens [batch, 1]."""
+        out = self._model(input_ids=tokens, past_key_values=self._cache, use_cache=True, logits_to_keep=1)
+        logits = out.logits[:, -1]
+        with scope("lm_head"):
+            return logits, self._mesh.constrain(logits.argmax(-1, keepdim=True), (BATCH, None))
+
+    def _empty_cache(self) -> Any:
+        import torch
+        from transformers import StaticCache
+
+        spec, config = self._spec, self._model.config
+        architecture = ARCHITECTURES[spec.model]
+        if architecture.has_latent_cache:
+            heads, key_width, value_width = 1, config.kv_lora_rank, config.qk_rope_head_dim
+        else:
+            heads, key_width, value_width = config.num_key_value_heads, config.head_dim, config.head_dim
+        partition = (BATCH, None if architecture.has_latent_cache else "tp", None, None)
+        cache = StaticCache(config=config, max_cache_len=spec.input_length + spec.output_length)
+        for layer in cache.layers:
+            # A tensor made on the device cannot be split before it holds data, so the cache is made on the host.
+            key, value = (
+                torch.zeros(spec.batch, heads, 0, w, dtype=self._model.dtype) for w in (key_width, value_width)
+            )
+            layer.lazy_initialization(key, value)
+            layer.device = self._mesh.device
+            layer.keys = self._mesh.place(layer.keys, partition)
+            layer.values = self._mesh.place(layer.values, partition)
+            layer.cumulative_length = layer.cumulative_length.to(self._mesh.device)
+        return cache

@@ -1,0 +1,94 @@
+"""Which mesh axes split which dimension of a tensor, and the mesh that does it."""
+
+from __future__ import annotations
+
+import re
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from collect.experiment import RunSpec
+
+Axes = str | tuple[str, ...] | None
+"""What splits one dimension: a mesh axis, several (outermost first), or nothing."""
+
+Partition = tuple[Axes, ...]
+"""One entry per dimension of a tensor."""
+
+BATCH: Axes = ("dp", "ep")
+"""The batch is split over dp and ep: outside the experts, devices of an expert group work on different sequences."""
+
+WEIGHT_RULES: tuple[tuple[str, Partition], ...] = (
+    # Tensor parallelism as in Megatron-LM (Shoeybi et al. 2019): the first matrix of a block by columns, the second
+    # by rows (torch stores a linear weight as [out, in]).
+    (r"\.(q|k|v|gate|up|q_b|kv_b)_proj\.weight$", ("tp", None)),
+    (r"\.(o|down)_proj\.weight$", (None, "tp")),
+    (r"^lm_head\.weight$", ("tp", None)),
+    # Experts [expert, out, in]: whole experts over ep, the width of each over tp.
+    (r"\.experts\.(gate|up)_proj$", ("ep", "tp", None)),
+    (r"\.experts\.down_proj$", ("ep", None, "tp")),
+)
+
+
+def weight_partition(name: str, dimensions: int) -> Partition:
+    """The partition of a model's parameter, found by its name; no rule means a copy on every device."""
+    for pattern, partition in WEIGHT_RULES:
+        if re.search(pattern, name) and len(partition) == dimensions:
+            return partition
+    return (None,) * dimensions
+
+
+class DeviceMesh:
+    """The run's devices as a torch_xla SPMD mesh.
+
+    Partitions may name every axis of the collector; an axis of size 1 splits nothing and is left out.
+    """
+
+    def __init__(self, spec: RunSpec) -> None:
+        import numpy as np
+        import torch_xla
+        import torch_xla.distributed.spmd as spmd
+
+        from collect.experiment import MESH_AXES
+
+        self.sizes = {axis: spec.axis(axis) for axis in MESH_AXES}
+        ids = np.array(spec.mesh.device_ids or range(spec.mesh.size))
+        self.xla_mesh = spmd.Mesh(ids, tuple(self.sizes.values()), tuple(self.sizes))
+        self.device = torch_xla.device()
+
+    def place(self, tensor: Any, partition: Partition) -> Any:
+        """Move a host tensor to the devices, split as given."""
+        import torch_xla.distributed.spmd as spmd
+
+        placed = tensor.to(self.device)
+        spmd.mark_sharding(placed, self.xla_mesh, self.resolve(partition))
+        return placed
+
+    def split(self, parameter: Any, partition: Partition) -> None:
+        """Say how a tensor that is on the devices already is split."""
+        import torch_xla.distributed.spmd as spmd
+
+        spmd.mark_sharding(parameter, self.xla_mesh, self.resolve(partition))
+
+    def constrain(self, value: Any, partition: Partition) -> Any:
+        """Tell the partitioner how a value inside the program is split; it inserts the collectives that make it so."""
+        import torch_xla.distributed.spmd as spmd
+        from torch_xla.distributed.spmd.xla_sharding import unwrap_sharded_tensor
+
+        return unwrap_sharded_tensor(spmd.mark_sharding(value, self.xla_mesh, self.resolve(partition)))
+
+    def resolve(self, partition: Partition) -> Partition:
+        """The partition in the axes that this mesh really has."""
+        return tuple(self._present(axes) for axes in partition)
+
+    def groups(self, axis: str) -> list[list[int]]:
+        """Device ids of every group along one axis."""
+        import numpy as np
+
+        logical = self.xla_mesh.get_logical_mesh()
+        moved = np.moveaxis(logical, list(self.sizes).index(axis), -1)
+        return [[int(d) for d in group] for group in moved.reshape(-1, self.sizes[axis])]
+
+    def _present(self, axes: Axes) -> Axes:
+        names = (axes,) if isinstance(axes, str) else axes or ()
+        kept = tuple(a for a in names if self.sizes[a] > 1)
+        return kept[0] if len(kept) == 1 else kept or None

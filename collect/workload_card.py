@@ -1,0 +1,105 @@
+"""The workload card and the model facts of a run, from what really ran."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from collect.models import ARCHITECTURES
+from ingest.card import WorkloadCard
+from ingest.manifest import ModelFacts
+
+if TYPE_CHECKING:
+    from collect.experiment import RunSpec
+
+PRECISION = {"float32": "fp32", "bfloat16": "bf16"}
+
+
+def model_facts(spec: RunSpec, model: Any) -> ModelFacts:
+    """Numbers of a transformers model on the host: from its configuration, and parameters counted.
+
+    Active parameters of a mixture of experts: all parameters outside the routed experts, and of these the share that
+    one token uses.
+    """
+    config = model.config
+    architecture = ARCHITECTURES[spec.model]
+    total = sum(p.numel() for p in model.parameters())
+    routed = sum(p.numel() for name, p in model.named_parameters() if ".mlp.experts." in name)
+    experts = architecture.num_experts
+    active = total if experts is None else total - routed + routed * config.num_experts_per_tok // experts
+    # With latent attention the width of a query head is not a field of its own.
+    head_dim = config.qk_nope_head_dim + config.qk_rope_head_dim if architecture.has_latent_cache else config.head_dim
+    return ModelFacts(
+        name=f"{spec.model}-tiny",
+        family=architecture.family,
+        num_layers=config.num_hidden_layers,
+        hidden_size=config.hidden_size,
+        num_heads=config.num_attention_heads,
+        num_kv_heads=config.num_key_value_heads,
+        head_dim=head_dim,
+        vocab_size=config.vocab_size,
+        num_experts=experts,
+        num_params=total,
+        num_params_active=active,
+        num_params_embedding=model.get_input_embeddings().weight.numel(),
+    )
+
+
+def workload_card(spec: RunSpec, facts: ModelFacts, versions: dict[str, str]) -> WorkloadCard:
+    """The card of a run; what a run does not know (links, driver, contributor) stays blank."""
+    architecture = ARCHITECTURES[spec.model]
+    count = spec.mesh.size
+    return WorkloadCard.model_validate(
+        {
+            "version": 1,
+            "description": f"{facts.name}, {spec.mesh}, prefill of {spec.input_length} tokens and "
+            f"{spec.output_length - 1} decode steps, batch {spec.batch}; random weights",
+            "workload": {
+                "model": {
+                    "phase": "inference",
+                    "moe": architecture.is_moe,
+                    "granularity": "model_fwd",
+                    "model_family": facts.family,
+                    "precision": PRECISION[spec.dtype],
+                    "iteration": spec.output_length,
+                    "model_arch": {
+                        "num_params": facts.num_params,
+                        "num_params_active": facts.num_params_active,
+                        "num_params_embedding": facts.num_params_embedding,
+                        "num_layers": facts.num_layers,
+                        "num_heads": facts.num_heads,
+                        "head_dim": facts.head_dim,
+                    },
+                },
+                "data": {
+                    "batch_size": spec.batch,
+                    "seq_len": spec.input_length + spec.output_length,
+                    "input_len": spec.input_length,
+                    "output_len": spec.output_length,
+                    "dataset": "random tokens",
+                },
+                "hardware": {
+                    "xpu_spec": {
+                        "type": spec.device.upper(),
+                        "model": "virtual devices of one host" if spec.device == "cpu" else "",
+                        "total_count": count,
+                        "count_per_node": count if spec.device == "cpu" else "",
+                    },
+                    "driver_version": versions.get("libtpu"),
+                },
+            },
+            "Model-executor": {
+                "framework": {"name": "torch_xla", "compiler_tool_selection": "XLA"},
+                "model_plan_parallelization": {
+                    "dp_replicate": spec.axis("dp"),
+                    "dp_shard": 1,
+                    "tp": spec.axis("tp"),
+                    "pp": spec.axis("pp"),
+                    "cp": 1,
+                    "ep": spec.axis("ep"),
+                    "pp_mb": spec.microbatch_count,
+                },
+                "communication_library": {"name": "XLA", "version": versions.get("torch_xla")},
+            },
+            "metric_source": {"traces": ["xplane"]},
+        }
+    )
