@@ -1,1 +1,59 @@
-"""Queries, compares and exports the warehouse of traces."""
+"""Queries, compares and exports the warehouse of traces.
+
+    import tracewarehouse as tw
+
+    with tw.open("warehouse") as wh:
+        wh.query("SELECT kind, count(*) FROM main.collectives GROUP BY kind").rows()
+
+Everything is imported on first use, so that `import tracewarehouse` costs nothing.
+"""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from ingest.errors import CaptureError, MetricError, QueryError, TracewarehouseError, WarehouseError
+    from tracewarehouse.result import QueryResult
+    from tracewarehouse.warehouse import Warehouse
+    from tracewarehouse.warehouse import open_warehouse as open  # noqa: A004  tw.open
+
+__all__ = [
+    "CaptureError",
+    "MetricError",
+    "QueryError",
+    "QueryResult",
+    "TracewarehouseError",
+    "Warehouse",
+    "WarehouseError",
+    "open",
+]
+
+_HOMES = {
+    "CaptureError": ("ingest.errors", "CaptureError"),
+    "MetricError": ("ingest.errors", "MetricError"),
+    "QueryError": ("ingest.errors", "QueryError"),
+    "QueryResult": ("tracewarehouse.result", "QueryResult"),
+    "TracewarehouseError": ("ingest.errors", "TracewarehouseError"),
+    "Warehouse": ("tracewarehouse.warehouse", "Warehouse"),
+    "WarehouseError": ("ingest.errors", "WarehouseError"),
+    "open": ("tracewarehouse.warehouse", "open_warehouse"),
+}
+
+
+def __getattr__(name: str) -> Any:
+    if name == "__version__":
+        from ingest.pipeline import tool_version
+
+        return tool_version()
+    if name not in _HOMES:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    module, attribute = _HOMES[name]
+    value = getattr(import_module(module), attribute)
+    globals()[name] = value
+    return value
+
+
+def __dir__() -> list[str]:
+    return sorted([*globals(), *__all__])

@@ -1,0 +1,73 @@
+# Everything here sets itself up: it needs python3 (3.11 or newer), make and pip's registry, nothing else.
+
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+INSTALLED := $(VENV)/.installed
+COLLECTOR := $(VENV)/.installed-collector
+DEMO := demo
+TW := $(BIN)/tw -w $(DEMO)/warehouse
+
+.PHONY: help venv demo test lint format types pytest bench docs clean
+
+help:
+	@echo "make demo            record a tiny Llama on 4 virtual devices, ingest it, print its metrics, draw the page"
+	@echo "make demo OFFLINE=1  the same from the captures in data/, without torch"
+	@echo "make test            lint, types, layers and all tests"
+	@echo "make lint | types | format | bench | docs | clean"
+
+venv: $(INSTALLED)
+
+$(INSTALLED): pyproject.toml constraints.txt
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || \
+	  { echo "Python 3.11 or newer is needed; name one with make PYTHON=python3.11"; exit 1; }
+	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
+	$(BIN)/python -m pip install --quiet --upgrade 'pip>=25.1'
+	$(BIN)/python -m pip install --quiet -c constraints.txt -e '.[polars]' --group dev
+	@touch $@
+
+# The collector's torch and torch_xla are large and exist for Linux only; without them its tests skip.
+$(COLLECTOR): $(INSTALLED)
+	@echo "installing torch and torch_xla for the collector (large; once)"
+	@$(BIN)/python -m pip install --quiet -c constraints.txt -e '.[collect]' \
+	  && $(BIN)/python -c 'import importlib.util as u, sys; sys.exit(u.find_spec("torch_xla") is None)' \
+	  || echo "torch_xla cannot be installed here: the tests of the collector will skip, make demo needs OFFLINE=1"
+	@touch $@
+
+demo: $(INSTALLED) $(if $(OFFLINE),,$(COLLECTOR))
+ifdef OFFLINE
+	$(TW) ingest data/captures
+else
+	$(TW) collect --model llama --mesh tp=4 --output-length 17 -o $(DEMO)/captures
+	$(TW) ingest $(DEMO)/captures
+endif
+	$(TW) runs
+	$(TW) metrics values -m ttft -m tpot -m collective_count -m traffic_volume -m exposed_communication
+	$(TW) build
+	$(TW) report -o $(DEMO)/report.html
+
+test: $(INSTALLED) $(COLLECTOR) lint types pytest
+
+lint: $(INSTALLED)
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/lint-imports
+
+types: $(INSTALLED)
+	$(BIN)/mypy
+
+pytest: $(INSTALLED) $(COLLECTOR)
+	$(BIN)/pytest -n 2
+
+format: $(INSTALLED)
+	$(BIN)/ruff format .
+	$(BIN)/ruff check --fix .
+
+bench: $(INSTALLED)
+	$(BIN)/pytest tests/benchmarks
+
+docs: $(INSTALLED)
+	$(BIN)/python docs/generate.py
+
+clean:
+	rm -rf $(DEMO) dist .mypy_cache .pytest_cache .ruff_cache .hypothesis .import_linter_cache

@@ -1,0 +1,110 @@
+"""Every format gives the same rows back."""
+
+from __future__ import annotations
+
+import csv
+import datetime
+import io
+import json
+import math
+from decimal import Decimal
+from pathlib import Path
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from ingest.errors import TracewarehouseError
+from tracewarehouse.output import format_of, text, write
+from tracewarehouse.result import QueryResult
+
+
+@pytest.fixture
+def result() -> QueryResult:
+    return QueryResult(
+        pa.table(
+            {
+                "name": ["a,b", 'say "x"\nagain', None],
+                "n": pa.array([1, 2**63, None], pa.uint64()),
+                "total": pa.array([Decimal(3), Decimal(10**20), None], pa.decimal128(38, 0)),
+                "share": [0.1, math.nan, None],
+                "flag": [True, False, None],
+                "parts": [[1, 2], [], None],
+            }
+        )
+    )
+
+
+def test_csv_is_read_back(result: QueryResult) -> None:
+    rows = list(csv.reader(io.StringIO("".join(text(result, "csv")))))
+    assert rows == [
+        ["name", "n", "total", "share", "flag", "parts"],
+        ["a,b", "1", "3", "0.1", "true", "[1, 2]"],
+        ['say "x"\nagain', str(2**63), str(10**20), "nan", "false", "[]"],
+        ["", "", "", "", "", ""],
+    ]
+
+
+def test_csv_tells_null_from_empty_text() -> None:
+    assert "".join(text(QueryResult(pa.table({"a": ["", None]})), "csv")) == 'a\n""\n\n'
+
+
+def test_json_is_strict_and_read_back(result: QueryResult) -> None:
+    rows = json.loads("".join(text(result, "json")))
+    assert rows[0] == {"name": "a,b", "n": 1, "total": 3, "share": 0.1, "flag": True, "parts": [1, 2]}
+    assert rows[1]["total"] == 10**20
+    assert rows[1]["share"] is None
+    assert rows[2] == dict.fromkeys(rows[0])
+
+
+def test_ndjson_has_a_row_a_line(result: QueryResult) -> None:
+    lines = "".join(text(result, "ndjson")).splitlines()
+    assert [json.loads(line)["n"] for line in lines] == [1, 2**63, None]
+
+
+def test_json_of_no_rows_is_an_empty_list() -> None:
+    assert json.loads("".join(text(QueryResult(pa.table({"a": pa.array([], pa.int64())})), "json"))) == []
+
+
+def test_json_writes_bytes_and_times_as_text() -> None:
+    table = pa.table({"b": [b"\x00\x01"], "d": [datetime.date(2026, 1, 2)], "m": [Decimal("1.50")]})
+    assert json.loads("".join(text(QueryResult(table), "json"))) == [{"b": "AAE=", "d": "2026-01-02", "m": 1.5}]
+
+
+def test_parquet_keeps_types(result: QueryResult, tmp_path: Path) -> None:
+    write(result, "parquet", tmp_path / "out.parquet")
+    assert pq.read_table(tmp_path / "out.parquet").schema.types == result.arrow().schema.types
+
+
+def test_a_file_that_cannot_be_written_leaves_nothing(result: QueryResult, tmp_path: Path) -> None:
+    with pytest.raises(TracewarehouseError, match="cannot be written"):
+        write(result, "csv", tmp_path / "nowhere" / "out.csv")
+    (tmp_path / "folder.csv").mkdir()
+    with pytest.raises(TracewarehouseError, match="cannot be written"):
+        write(result, "csv", tmp_path / "folder.csv")
+    assert [p.name for p in tmp_path.iterdir()] == ["folder.csv"]
+
+
+def test_the_name_of_a_file_says_its_format() -> None:
+    names = ["x.csv", "x.JSON", "x.jsonl", "x.parquet", "x.txt", "x"]
+    assert [format_of(Path(n)) for n in names] == ["csv", "json", "ndjson", "parquet", "table", "table"]
+
+
+def test_sums_of_integers_are_integers(result: QueryResult) -> None:
+    assert [type(row[2]) for row in result.rows()] == [int, int, type(None)]
+    assert result.dicts()[0]["total"] == 3
+    assert result.columns == ["name", "n", "total", "share", "flag", "parts"]
+    assert len(result) == 3
+
+
+def test_scalar_wants_one_value(result: QueryResult) -> None:
+    assert QueryResult(pa.table({"a": [5]})).scalar() == 5
+    with pytest.raises(ValueError, match="one row of one column"):
+        result.scalar()
+
+
+def test_polars_is_asked_for_by_name(monkeypatch: pytest.MonkeyPatch, result: QueryResult) -> None:
+    assert result.pl().shape == (3, 6)
+    monkeypatch.setitem(__import__("sys").modules, "polars", None)
+    with pytest.raises(TracewarehouseError, match=r"tracewarehouse\[polars\]"):
+        result.pl()

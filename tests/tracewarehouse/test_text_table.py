@@ -1,0 +1,84 @@
+"""A table is never cut off, and never obeyed by a terminal."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tracewarehouse.text_table import cell, draw
+
+
+def test_numbers_stand_to_the_right_and_text_to_the_left() -> None:
+    assert list(draw(["name", "n"], [("a", 1), ("bcdef", 123)])) == [
+        "name     n",
+        "─────  ───",
+        "a        1",
+        "bcdef  123",
+    ]
+
+
+def test_no_rows_leave_the_header() -> None:
+    assert list(draw(["name", "n"], [])) == ["name  n", "────  ─"]
+
+
+def test_without_a_width_a_row_is_one_line() -> None:
+    text = "x" * 1000
+    assert list(draw(["a", "b"], [(text, 1)]))[2] == f"{text}  1"
+
+
+def test_a_long_cell_is_folded_to_the_terminal() -> None:
+    text = " ".join(f"word{i}" for i in range(40))
+    lines = list(draw(["name", "text", "n"], [("a", text, 7)], 80))
+    assert max(map(len, lines)) <= 80
+    assert " ".join(" ".join(line[6:76].split()) for line in lines[2:]).split() == text.split()
+    assert lines[2].endswith("7")
+
+
+def test_many_columns_become_blocks() -> None:
+    columns = [f"column_{i}" for i in range(12)]
+    lines = list(draw(columns, [tuple(range(12)), tuple("abcdefghijkl")], 80))
+    assert max(map(len, lines)) <= 80
+    assert lines[1].split() == ["column_0", "0"]
+    assert len(lines) == 2 * 13
+
+
+@pytest.mark.parametrize(
+    ("value", "text"),
+    [
+        (None, "NULL"),
+        (True, "true"),
+        (0.1 + 0.2, "0.3"),
+        (1234567.89, "1234567.9"),
+        (1e300, "1e+300"),
+        (float("nan"), "nan"),
+        (12345678901234567890, "12345678901234567890"),
+        (b"\x00\xff", "0x00ff"),
+        ("a\nb\tc", r"a\nb\tc"),
+        ("\x1b[31mred", r"\x1b[31mred"),
+        ("\u202etxt", r"\u202etxt"),
+        ("größe 大", "größe 大"),
+        ([1, None], "[1, None]"),
+    ],
+)
+def test_a_cell_shows_its_value_on_one_line(value: Any, text: str) -> None:
+    assert cell(value) == text
+
+
+@given(
+    st.lists(st.lists(st.text(max_size=60), min_size=3, max_size=3), max_size=4),
+    st.integers(min_value=20, max_value=120),
+)
+def test_everything_is_drawn_whatever_the_width(rows: list[list[str]], width: int) -> None:
+    drawn = "".join("".join(draw(["a", "b", "c"], rows, width)).split())
+    for row in rows:
+        for value in row:
+            for character in cell(value):
+                assert character.isspace() or character in drawn
+
+
+def test_wide_characters_take_two_cells() -> None:
+    lines = list(draw(["a", "b"], [("大大", "x"), ("abc", "y")]))
+    assert lines[2:] == ["大大  x", "abc   y"]

@@ -1,0 +1,152 @@
+"""Writes a query's result as a table, CSV, JSON, newline-delimited JSON or Parquet."""
+
+from __future__ import annotations
+
+import base64
+import io
+import json
+import math
+import os
+import shutil
+import sys
+import uuid
+from collections.abc import Iterable, Iterator
+from decimal import Decimal
+from pathlib import Path
+from typing import IO, Any, Literal, get_args
+
+from ingest.errors import TracewarehouseError
+from tracewarehouse.result import QueryResult
+
+Format = Literal["table", "csv", "json", "ndjson", "parquet"]
+FORMATS: tuple[Format, ...] = get_args(Format)
+
+_SUFFIXES: dict[str, Format] = {
+    ".csv": "csv",
+    ".json": "json",
+    ".ndjson": "ndjson",
+    ".jsonl": "ndjson",
+    ".parquet": "parquet",
+    ".txt": "table",
+}
+
+
+def format_of(path: Path) -> Format:
+    """The format that a file's name stands for; a table where it says none."""
+    return _SUFFIXES.get(path.suffix.lower(), "table")
+
+
+def write(result: QueryResult, format_: Format, path: Path | None = None) -> None:
+    """Write a result to a file, or to standard output.
+
+    A file appears whole or not at all.
+
+    Raises:
+        TracewarehouseError: the file cannot be written, or Parquet would go to a terminal.
+    """
+    if path is None:
+        if format_ == "parquet" and sys.stdout.isatty():
+            raise TracewarehouseError("Parquet is not for a terminal; add -o FILE, or send the output into a pipe")
+        _write_bytes(result, format_, sys.stdout.buffer, _terminal_width())
+        return
+    part = path.with_name(f".{path.name}.{uuid.uuid4().hex[:8]}")
+    try:
+        try:
+            with part.open("wb") as stream:
+                _write_bytes(result, format_, stream, None)
+            part.replace(path)
+        finally:
+            part.unlink(missing_ok=True)
+    except OSError as error:
+        raise TracewarehouseError(f"{path}: cannot be written: {error.strerror or error}") from None
+
+
+def _terminal_width() -> int | None:
+    return shutil.get_terminal_size().columns if sys.stdout.isatty() else None
+
+
+def _write_bytes(result: QueryResult, format_: Format, stream: IO[bytes], width: int | None) -> None:
+    if format_ == "parquet":
+        import pyarrow.parquet as pq
+
+        # the parts are small and pyarrow wants to seek, which a pipe cannot
+        buffer = io.BytesIO()
+        pq.write_table(result.arrow(), buffer, compression="zstd")
+        stream.write(buffer.getbuffer())
+    else:
+        for piece in text(result, format_, width):
+            stream.write(piece.encode("utf-8", "replace"))
+    stream.flush()
+
+
+def text(result: QueryResult, format_: Format, width: int | None = None) -> Iterator[str]:
+    """The result as text, in pieces; `width` is the terminal's, for tables."""
+    if format_ == "table":
+        from tracewarehouse.text_table import draw
+
+        for line in draw(result.columns, result.rows(), width):
+            yield f"{line}\n"
+    elif format_ == "csv":
+        yield from _csv(result)
+    elif format_ == "ndjson":
+        for row in result.dicts():
+            yield f"{_dump(row)}\n"
+    else:
+        yield from _array(result.dicts())
+
+
+def _csv(result: QueryResult) -> Iterator[str]:
+    """RFC 4180 with plain line ends; NULL is an empty field, an empty text is a quoted one."""
+    yield ",".join(map(_csv_field, result.columns)) + "\n"
+    for row in result.rows():
+        yield ",".join(map(_csv_field, row)) + "\n"
+
+
+def _array(rows: Iterable[dict[str, Any]]) -> Iterator[str]:
+    separator = "["
+    for row in rows:
+        yield f"{separator}{_dump(row)}"
+        separator = ",\n "
+    yield "[]\n" if separator == "[" else "]\n"
+
+
+def _csv_field(value: Any) -> str:
+    if value is None:
+        return ""
+    if isinstance(value, (bool, list, dict, tuple)):
+        text = _dump(value)
+    elif isinstance(value, (bytes, bytearray)):
+        text = base64.b64encode(value).decode("ascii")
+    else:
+        text = str(value)
+    if text == "" or any(c in text for c in ',"\r\n'):
+        text = '"' + text.replace('"', '""') + '"'
+    return text
+
+
+def _dump(value: Any) -> str:
+    return json.dumps(_json_value(value), ensure_ascii=False, allow_nan=False)
+
+
+def _json_value(value: Any) -> Any:
+    """The value as JSON has it: no NaN or infinity (null), bytes as base64, times as ISO text."""
+    if value is None or isinstance(value, (str, bool, int)):
+        return value
+    if isinstance(value, float):
+        return value if math.isfinite(value) else None
+    if isinstance(value, Decimal):
+        return float(value)
+    if isinstance(value, dict):
+        return {str(k): _json_value(v) for k, v in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [_json_value(v) for v in value]
+    if isinstance(value, (bytes, bytearray)):
+        return base64.b64encode(value).decode("ascii")
+    return value.isoformat() if hasattr(value, "isoformat") else str(value)
+
+
+def close_quietly() -> None:
+    """After a broken pipe: let the interpreter's own flush of standard output go nowhere."""
+    sink = os.open(os.devnull, os.O_WRONLY)
+    os.dup2(sink, sys.stdout.fileno())
+    os.close(sink)

@@ -1,0 +1,201 @@
+"""Runs one SQL query, read-only by construction.
+
+Three things together keep a query from changing or reading anything but the warehouse, whatever it looks like:
+
+1. `checked_select` lets DuckDB parse the text and accepts one statement whose syntax tree holds only SELECT nodes
+   (DuckDB takes COPY and INSERT inside WITH, and behind EXPLAIN) and only table functions that are known to read.
+2. `restrict` closes the connection: no files outside the lake, no extensions, no Python variables, settings locked.
+3. The connection is an in-memory database of views, so there is no table to change.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import duckdb
+
+from ingest.errors import QueryError
+from tracewarehouse.result import QueryResult
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+_SELECT_NODES = frozenset({"SELECT_NODE", "SET_OPERATION_NODE", "RECURSIVE_CTE_NODE", "CTE_NODE"})
+
+_TABLE_FUNCTIONS = frozenset(
+    {
+        "unnest", "range", "generate_series", "repeat", "repeat_row", "json_each", "json_tree", "query_table",
+        "read_parquet", "parquet_scan", "parquet_metadata", "parquet_schema", "parquet_file_metadata",
+        "parquet_kv_metadata", "read_csv", "read_csv_auto", "read_json", "read_json_auto", "read_ndjson",
+        "read_ndjson_auto", "read_text", "read_blob", "glob", "sniff_csv", "duckdb_columns",
+        "duckdb_constraints", "duckdb_databases", "duckdb_functions", "duckdb_keywords", "duckdb_memory",
+        "duckdb_schemas", "duckdb_settings", "duckdb_tables", "duckdb_temporary_files", "duckdb_types",
+        "duckdb_variables", "duckdb_views", "pragma_database_size", "pragma_table_info", "pragma_version",
+        "pragma_show", "summary", "test_vector_types",
+    }
+)  # fmt: skip
+"""Table functions that only read: files of the lake (the others are closed by `restrict`), or the catalogue.
+
+Not here is what runs SQL from a text (`query`, `json_execute_serialized_sql`) or changes a state (`checkpoint`).
+"""
+
+_SPACE = r"(?:\s|--[^\n]*(?:\n|$)|/\*.*?\*/)"
+_EXPLAIN = re.compile(
+    rf"{_SPACE}*explain\b{_SPACE}*(?P<options>analyze\b|\([\w\s,]*\))?", re.IGNORECASE | re.DOTALL | re.ASCII
+)
+
+_LIFT = "`tw query --unrestricted` or wh.query(..., read_only=False) lifts this"
+
+
+def restrict(connection: duckdb.DuckDBPyConnection, lake: Path, spill: Path) -> None:
+    """Close a connection: from here on it reads files of the lake only and its settings cannot change.
+
+    Args:
+        connection: an in-memory database whose views exist already.
+        lake: the only folder whose files can be read; links that lead out of it are refused.
+        spill: folder for what does not fit in memory.
+    """
+    for setting, value in {
+        "autoinstall_known_extensions": "false",
+        "autoload_known_extensions": "false",
+        "allow_community_extensions": "false",
+        "python_enable_replacements": "false",
+        "temp_directory": literal(str(spill.resolve())),
+        "allowed_directories": f"[{literal(str(lake.resolve()) + '/')}]",
+        "enable_external_access": "false",
+        "lock_configuration": "true",
+    }.items():
+        connection.execute(f"SET {setting} = {value}")
+
+
+def run_query(
+    connection: duckdb.DuckDBPyConnection,
+    sql: str,
+    parameters: Mapping[str, Any] | None = None,
+    *,
+    read_only: bool = True,
+) -> QueryResult:
+    """Run a query and materialise its rows.
+
+    Args:
+        connection: for a read-only query, one that `restrict` has closed.
+        sql: one SELECT, with parameters as `$name`; any statements when not read-only.
+        parameters: values of the parameters by name.
+        read_only: refuse everything but a query that reads.
+
+    Raises:
+        QueryError: the query was refused or failed; the message is DuckDB's.
+    """
+    try:
+        sql.encode()  # half a surrogate pair has no UTF-8
+        statement = checked_select(connection, sql) if read_only else sql
+        relation = connection.sql(statement, params=dict(parameters) if parameters else None)
+        return QueryResult(relation.to_arrow_table() if relation is not None else _no_rows())
+    except duckdb.InterruptException:
+        raise KeyboardInterrupt from None
+    except (duckdb.Error, UnicodeError, RecursionError, OverflowError) as error:
+        raise QueryError(_sentence(error)) from None
+
+
+def checked_select(connection: duckdb.DuckDBPyConnection, sql: str) -> str:
+    """The statement to run for a query that was found to do nothing but read.
+
+    Raises:
+        QueryError: not exactly one statement, or one that is not a SELECT all through.
+        duckdb.Error: it cannot be parsed.
+    """
+    statements = connection.extract_statements(sql)
+    if len(statements) != 1:
+        found = f"{len(statements)} statements" if statements else "none"
+        raise QueryError(f"expected one SELECT statement, found {found}")
+    kind = statements[0].type.name
+    if kind == "EXPLAIN":
+        prefix, inner = _split_explain(sql)
+        return f"{prefix} {checked_select(connection, inner)}"
+    if kind == "MULTI":
+        raise QueryError("a read-only query cannot PIVOT over values that it must look up first; name them: IN (...)")
+    if kind != "SELECT":
+        raise QueryError(f"a query may only read: expected SELECT, found {kind.replace('_', ' ')}; {_LIFT}")
+    _check_tree(connection, sql)
+    return sql
+
+
+def _split_explain(sql: str) -> tuple[str, str]:
+    """The EXPLAIN with its options, and what it explains.
+
+    What runs later is put together from the two, and the first is words and commas only: a wrong split cannot let
+    anything through.
+    """
+    match = _EXPLAIN.match(sql)
+    if match is None:
+        raise QueryError("EXPLAIN is understood as EXPLAIN [ANALYZE] SELECT ... or EXPLAIN (options) SELECT ...")
+    return f"EXPLAIN {match['options'] or ''}", sql[match.end() :]
+
+
+def _check_tree(connection: duckdb.DuckDBPyConnection, sql: str) -> None:
+    """Refuse a syntax tree that holds anything but SELECT nodes and table functions that read."""
+    [(text,)] = connection.execute("SELECT CAST(json_serialize_sql($sql) AS VARCHAR)", {"sql": sql}).fetchall()
+    tree = json.loads(text)
+    if tree.get("error"):
+        raise QueryError(
+            f"a query may only read, and this one cannot be checked ({tree.get('error_message')}); {_LIFT}"
+        )
+    own: frozenset[str] | None = None
+    for node in _dicts(tree):
+        kind = str(node.get("type", ""))
+        if ("cte_map" in node or kind.endswith("_NODE")) and kind not in _SELECT_NODES:
+            verb = kind.split("_")[0]
+            raise QueryError(f"a query may only read: found {verb} inside it; {_LIFT}")
+        if kind == "TABLE_FUNCTION":
+            name = str((node.get("function") or {}).get("function_name", "")).lower()
+            if name not in _TABLE_FUNCTIONS:
+                own = own if own is not None else _table_macros(connection)
+                if name not in own:
+                    raise QueryError(f"the table function {name}() is not for read-only queries; {_LIFT}")
+
+
+def _dicts(tree: Any) -> Iterator[dict[str, Any]]:
+    """All JSON objects of a tree, without recursion: hostile SQL nests deeply."""
+    stack = [tree]
+    while stack:
+        node = stack.pop()
+        if isinstance(node, dict):
+            yield node
+            stack.extend(node.values())
+        elif isinstance(node, list):
+            stack.extend(node)
+
+
+def _table_macros(connection: duckdb.DuckDBPyConnection) -> frozenset[str]:
+    """The table macros that the warehouse itself defines, less those that hide a built-in function's name."""
+    found = connection.execute(
+        """
+        SELECT function_name FROM duckdb_functions() WHERE function_type = 'table_macro' AND NOT internal
+        EXCEPT SELECT function_name FROM duckdb_functions() WHERE internal
+        """
+    ).fetchall()
+    return frozenset(name.lower() for (name,) in found)
+
+
+def _sentence(error: Exception) -> str:
+    text = str(error).strip() or type(error).__name__
+    if isinstance(error, duckdb.PermissionException):
+        return f"{text}\nA read-only query sees only this warehouse; {_LIFT}."
+    if isinstance(error, RecursionError):
+        return "the query is nested too deeply"
+    return text
+
+
+def _no_rows() -> pa.Table:
+    import pyarrow as pa
+
+    return pa.table({})
+
+
+def literal(text: str) -> str:
+    """The text as an SQL string."""
+    return "'" + text.replace("'", "''") + "'"

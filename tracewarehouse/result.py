@@ -1,0 +1,78 @@
+"""What a query returns: a materialised table in the shapes that people ask for."""
+
+from __future__ import annotations
+
+from decimal import Decimal
+from typing import TYPE_CHECKING, Any
+
+from ingest.errors import TracewarehouseError
+
+if TYPE_CHECKING:
+    import polars
+    import pyarrow as pa
+
+
+class QueryResult:
+    """The rows of one query, all in memory."""
+
+    def __init__(self, table: pa.Table) -> None:
+        self._table = table
+
+    def __len__(self) -> int:
+        return int(self._table.num_rows)
+
+    def __repr__(self) -> str:
+        return f"QueryResult({len(self)} rows: {', '.join(self.columns)})"
+
+    @property
+    def columns(self) -> list[str]:
+        """Column names in order; a name may occur twice."""
+        return list(self._table.column_names)
+
+    def rows(self) -> list[tuple[Any, ...]]:
+        """One tuple per row; NULL is None, and a sum of integers is an int."""
+        values = [_integers(self._table.column(i)) for i in range(self._table.num_columns)]
+        return list(zip(*values, strict=True))
+
+    def dicts(self) -> list[dict[str, Any]]:
+        """One dict per row; of columns with the same name the last one stays."""
+        columns = self.columns
+        return [dict(zip(columns, row, strict=True)) for row in self.rows()]
+
+    def scalar(self) -> Any:
+        """The value of a result of one row and one column.
+
+        Raises:
+            ValueError: the result has another shape.
+        """
+        if self._table.shape != (1, 1):
+            raise ValueError(f"scalar() wants one row of one column, the result has shape {self._table.shape}")
+        return self.rows()[0][0]
+
+    def arrow(self) -> pa.Table:
+        """The result as a pyarrow table; DuckDB's HUGEINT, such as `sum` of a BIGINT, is decimal128(38, 0)."""
+        return self._table
+
+    def pl(self) -> polars.DataFrame:
+        """The result as a polars frame.
+
+        Raises:
+            TracewarehouseError: polars is not installed.
+        """
+        try:
+            import polars
+        except ImportError:
+            raise TracewarehouseError(
+                ".pl() needs polars, which is not installed; run `pip install 'tracewarehouse[polars]'` or use .arrow()"
+            ) from None
+        frame = polars.from_arrow(self._table)
+        assert isinstance(frame, polars.DataFrame)  # noqa: S101  a table never becomes a Series
+        return frame
+
+
+def _integers(column: pa.ChunkedArray) -> list[Any]:
+    """A column's values, with decimals without fraction (HUGEINT) as int."""
+    values: list[Any] = column.to_pylist()
+    if str(column.type).startswith("decimal") and column.type.scale == 0:
+        return [int(v) if isinstance(v, Decimal) else v for v in values]
+    return values

@@ -1,0 +1,140 @@
+"""Draws rows as a text table that is never cut off.
+
+Where the natural width does not fit the terminal, long cells are folded; where even that does not fit, each row
+becomes a block of `column  value` lines. In a pipe (no width) every row is one line, whatever its length.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Sequence
+from datetime import date, datetime, time
+from decimal import Decimal
+from typing import Any
+from unicodedata import east_asian_width
+
+_GAP = "  "
+_FOLD_TO = 24  # a column is not folded to less than this
+
+
+def draw(columns: Sequence[str], rows: Sequence[Sequence[Any]], width: int | None = None) -> Iterator[str]:
+    """Lines of the table.
+
+    Args:
+        columns: the header.
+        rows: values; numbers are aligned to the right, NULL is written as such.
+        width: cells of the terminal, or None for as wide as it takes.
+    """
+    cells = [[cell(v) for v in row] for row in rows]
+    header = [_printable(c) for c in columns]
+    natural = [
+        max([_width(h), *(_width(row[i]) for row in cells)]) if cells else _width(h) for i, h in enumerate(header)
+    ]
+    widths = _fitted(natural, [_width(h) for h in header], width)
+    if widths is None:
+        yield from _blocks(header, cells, width or 80)
+        return
+    numeric = [
+        all(r[i] is None or _is_number(r[i]) for r in rows) and any(r[i] is not None for r in rows)
+        for i in range(len(header))
+    ]
+    yield _line(header, widths, numeric)
+    yield _GAP.join("─" * w for w in widths)
+    for row in cells:
+        yield from _row(row, widths, numeric)
+
+
+def cell(value: Any) -> str:
+    """A value for people: control characters escaped, floats to six digits."""
+    if value is None:
+        return "NULL"
+    if isinstance(value, bool):
+        return "true" if value else "false"
+    if isinstance(value, float):
+        return _float(value)
+    if isinstance(value, (bytes, bytearray)):
+        return "0x" + value.hex()
+    if isinstance(value, (int, Decimal, datetime, date, time)):
+        return str(value)
+    return _printable(str(value))
+
+
+def _float(value: float) -> str:
+    if not math.isfinite(value):
+        return str(value)
+    return f"{value:.1f}" if 1e6 <= abs(value) < 1e15 else f"{value:.6g}"
+
+
+def _is_number(value: Any) -> bool:
+    return isinstance(value, (int, float, Decimal)) and not isinstance(value, bool)
+
+
+def _printable(text: str) -> str:
+    """The text on one line, without anything that a terminal obeys."""
+    if text.isprintable():
+        return text
+    return "".join(c if c.isprintable() else c.encode("unicode_escape").decode("ascii") for c in text)
+
+
+def _width(text: str) -> int:
+    if text.isascii():
+        return len(text)
+    return sum(2 if east_asian_width(c) in "WF" else 1 for c in text)
+
+
+def _fitted(natural: list[int], least: list[int], width: int | None) -> list[int] | None:
+    """Column widths within the terminal, the widest folded first; None when there is no way."""
+    if width is None:
+        return natural
+    room = width - len(_GAP) * (len(natural) - 1)
+    widths = list(natural)
+    floors = [min(n, max(low, _FOLD_TO)) for n, low in zip(natural, least, strict=True)]
+    if sum(floors) > room:
+        return None
+    while (excess := sum(widths) - room) > 0:
+        widest = max(range(len(widths)), key=lambda i: widths[i] - floors[i])
+        slack = widths[widest] - floors[widest]
+        others = max((w - f for i, (w, f) in enumerate(zip(widths, floors, strict=True)) if i != widest), default=0)
+        widths[widest] -= min(excess, slack, max(1, slack - others))
+    return widths
+
+
+def _line(texts: Sequence[str], widths: Sequence[int], numeric: Sequence[bool]) -> str:
+    parts = []
+    for text, width, is_number in zip(texts, widths, numeric, strict=True):
+        padding = " " * (width - _width(text))
+        parts.append(padding + text if is_number else text + padding)
+    return _GAP.join(parts).rstrip()
+
+
+def _row(texts: Sequence[str], widths: Sequence[int], numeric: Sequence[bool]) -> Iterator[str]:
+    folded = [_fold(t, w) for t, w in zip(texts, widths, strict=True)]
+    for i in range(max(map(len, folded), default=0)):
+        yield _line([f[i] if i < len(f) else "" for f in folded], widths, numeric)
+
+
+def _fold(text: str, width: int) -> list[str]:
+    """The text in pieces of at most `width` cells, broken after a space or comma where there is one late enough."""
+    pieces = []
+    while _width(text) > width:
+        end, cells = 0, 0
+        while end < len(text) and (cells := cells + _width(text[end])) <= width:
+            end += 1
+        end = max(end, 1)
+        at = max(text.rfind(" ", 0, end), text.rfind(",", 0, end)) + 1
+        cut = at if at > end // 2 else end
+        pieces.append(text[:cut].rstrip(" "))
+        text = text[cut:]
+    return [*pieces, text]
+
+
+def _blocks(header: Sequence[str], cells: Sequence[Sequence[str]], width: int) -> Iterator[str]:
+    label = max(map(_width, header), default=0)
+    room = max(width - label - len(_GAP), _FOLD_TO)
+    for number, row in enumerate(cells, 1):
+        yield f"── row {number} ".ljust(min(width, 40), "─")
+        for name, text in zip(header, row, strict=True):
+            first, *rest = _fold(text, room)
+            yield f"{name}{' ' * (label - _width(name))}{_GAP}{first}".rstrip()
+            for piece in rest:
+                yield f"{' ' * label}{_GAP}{piece}"
