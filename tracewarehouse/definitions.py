@@ -1,0 +1,355 @@
+"""Reads sql/: metric and model files, each a YAML front matter and one SELECT, checked and in order of dependency."""
+
+from __future__ import annotations
+
+import hashlib
+import re
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from functools import cached_property
+from graphlib import CycleError, TopologicalSorter
+from pathlib import Path
+from typing import Annotated, Literal
+
+import yaml
+from pydantic import BaseModel, ConfigDict, Field, StringConstraints, ValidationError, model_validator
+
+from ingest.errors import MetricError
+from ingest.schema import TABLES
+
+SQL = Path(__file__).resolve().parent / "sql"
+"""The definitions that come with the package."""
+
+SCHEMAS = ("main", "models", "metrics")
+_OPENING, _CLOSING = "/*---", "---*/"
+_METRIC_FILE = re.compile(r"([a-z][a-z0-9_]*)_v([1-9][0-9]*)")
+
+Name = Annotated[str, StringConstraints(pattern=r"^[a-z][a-z0-9_]*$")]
+Sentence = Annotated[str, StringConstraints(strip_whitespace=True, min_length=3, pattern=r"\.$")]
+
+
+class ModelHeader(BaseModel):
+    """Front matter of a file in sql/models."""
+
+    model_config = ConfigDict(extra="forbid")
+
+    model: Name
+    description: Sentence
+    columns: dict[Name, Sentence] = Field(min_length=1)
+
+
+class AuditHeader(BaseModel):
+    """Front matter of a file in sql/audits: a query that returns no row where all is well."""
+
+    model_config = ConfigDict(extra="forbid")
+
+    audit: Name
+    description: Sentence
+    columns: dict[Name, Sentence] = Field(min_length=1)
+
+
+class MetricHeader(BaseModel):
+    """Front matter of a file in sql/metrics."""
+
+    model_config = ConfigDict(extra="forbid")
+
+    metric: Name
+    version: int = Field(ge=1)
+    status: Literal["experimental", "stable", "deprecated"]
+    unit: str = Field(min_length=1)
+    polarity: Literal["higher_is_better", "lower_is_better", "none"]
+    grain: list[Name] = Field(min_length=1, description="columns that identify a row; run_id comes first")
+    value: Name
+    requires: str = Field(description="a SELECT of run_id; a run without a row there does not have the metric")
+    description: Sentence
+    columns: dict[Name, Sentence] = Field(min_length=2)
+    changed: Sentence
+    ccl_bench: str | None = None
+
+    @model_validator(mode="after")
+    def _check(self) -> MetricHeader:
+        if self.grain[0] != "run_id":
+            raise ValueError("grain must begin with run_id")
+        for name in (*self.grain, self.value):
+            if name not in self.columns:
+                raise ValueError(f"columns says nothing about {name}")
+        if self.value in self.grain:
+            raise ValueError(f"{self.value} is both value and grain")
+        return self
+
+
+Header = ModelHeader | AuditHeader | MetricHeader
+
+
+@dataclass(frozen=True)
+class View:
+    """One definition: a view of schema models or metrics, or an audit.
+
+    Attributes:
+        path: the file.
+        schema: models, metrics or audits.
+        name: name in the schema, such as leaf_ops or ttft_v1.
+        header: the front matter.
+        sql: the SELECT without front matter.
+    """
+
+    path: Path
+    schema: str
+    name: str
+    header: Header
+    sql: str
+
+    @property
+    def qualified(self) -> str:
+        """Schema and name, such as models.leaf_ops."""
+        return f"{self.schema}.{self.name}"
+
+    @cached_property
+    def depends_on(self) -> frozenset[str]:
+        """Tables and views it reads, by qualified name.
+
+        Raises:
+            MetricError: the SQL cannot be parsed, is not one SELECT, or names a table without its schema.
+        """
+        return _tables(self.path, "the query", self.sql)
+
+    @cached_property
+    def probe_depends_on(self) -> frozenset[str]:
+        """Tables and views that `requires` reads; empty for a model.
+
+        Raises:
+            MetricError: as for `depends_on`.
+        """
+        if not isinstance(self.header, MetricHeader):
+            return frozenset()
+        return _tables(self.path, "requires", self.header.requires)
+
+    @cached_property
+    def fingerprint(self) -> str:
+        """SHA-256 over the tokens of the SQL, blind to comments, spacing and letter case; for a metric also over what
+        gives its value a meaning: unit, polarity, grain, value column and probe."""  # noqa: D205, D209
+        return _fingerprint(self.sql, _meaning(self.header))
+
+
+@dataclass(frozen=True)
+class Metric:
+    """One version of a metric."""
+
+    view: View
+    header: MetricHeader
+
+    @property
+    def name(self) -> str:
+        """Name of the metric, without version."""
+        return self.header.metric
+
+    @property
+    def version(self) -> int:
+        """Version of the definition."""
+        return self.header.version
+
+
+class Definitions:
+    """All definitions of one or more folders.
+
+    Args:
+        views: models, metrics and audits.
+
+    Raises:
+        MetricError: two files define the same name, one reads what does not exist, or they read each other in a circle.
+    """
+
+    def __init__(self, views: Iterable[View]) -> None:
+        self._views: dict[str, View] = {}
+        for v in views:
+            first = self._views.setdefault(v.qualified, v)
+            if first is not v:
+                raise MetricError(f"{v.path}: {v.qualified} is already defined by {first.path}")
+        self.ordered: list[View] = [self._views[n] for n in self._order()]
+        self.metrics: list[Metric] = sorted(
+            (Metric(v, v.header) for v in self._views.values() if isinstance(v.header, MetricHeader)),
+            key=lambda m: (m.name, m.version),
+        )
+
+    def __getitem__(self, qualified: str) -> View:
+        return self._views[qualified]
+
+    @property
+    def audits(self) -> list[View]:
+        """The audits by name."""
+        return sorted((v for v in self._views.values() if v.schema == "audits"), key=lambda v: v.name)
+
+    def metric(self, name: str, version: int | None = None) -> Metric:
+        """A version of a metric, by default the one that its unversioned name stands for.
+
+        Raises:
+            MetricError: there is no such metric or version.
+        """
+        versions = [m for m in self.metrics if m.name == name]
+        if not versions:
+            known = ", ".join(dict.fromkeys(m.name for m in self.metrics))
+            raise MetricError(f"there is no metric {name!r}; there are {known}")
+        if version is None:
+            return _newest(versions)
+        for m in versions:
+            if m.version == version:
+                return m
+        raise MetricError(
+            f"metric {name} has no version {version}; it has {', '.join(str(m.version) for m in versions)}"
+        )
+
+    def aliases(self) -> dict[str, Metric]:
+        """Metric name to the version it stands for: the newest stable one, or the newest where none is stable."""
+        return {m.name: self.metric(m.name) for m in self.metrics}
+
+    def upstream(self, view: View) -> list[View]:
+        """The models (and metrics) that a definition reads, directly or not, in order."""
+        seen: set[str] = set()
+        todo = [view.qualified]
+        while todo:
+            v = self._views[todo.pop()]
+            for name in v.depends_on | v.probe_depends_on:
+                if name in self._views and name not in seen:
+                    seen.add(name)
+                    todo.append(name)
+        return [v for v in self.ordered if v.qualified in seen]
+
+    def fingerprint(self, view: View) -> str:
+        """Fingerprint of a definition and of all it reads."""
+        parts = [f"{v.qualified} {v.fingerprint}" for v in (*self.upstream(view), view)]
+        return hashlib.sha256("\n".join(parts).encode()).hexdigest()
+
+    @cached_property
+    def all_fingerprint(self) -> str:
+        """Fingerprint of all metrics together."""
+        parts = [f"{m.view.qualified} {self.fingerprint(m.view)}" for m in self.metrics]
+        return hashlib.sha256("\n".join(parts).encode()).hexdigest()
+
+    def _order(self) -> Iterator[str]:
+        known = {f"main.{t}" for t in TABLES} | self._views.keys()
+        graph: dict[str, set[str]] = {}
+        for v in self._views.values():
+            read = v.depends_on | v.probe_depends_on
+            for name in sorted(read - known):
+                raise MetricError(f"{v.path}: reads {name}, which is no table, model or metric")
+            graph[v.qualified] = {n for n in read if n in self._views}
+        try:
+            yield from TopologicalSorter({n: graph[n] for n in sorted(graph)}).static_order()
+        except CycleError as error:
+            circle = " -> ".join(error.args[1])
+            raise MetricError(f"definitions read each other in a circle: {circle}") from None
+
+
+def load_definitions(*folders: Path) -> Definitions:
+    """Read models/, metrics/ and audits/ of each folder; by default of the package's own.
+
+    Raises:
+        MetricError: a file is not valid; the message names the file and the field.
+    """
+    views = []
+    for folder in folders or (SQL,):
+        for schema in ("models", "metrics", "audits"):
+            views += [read_view(p, schema) for p in sorted((folder / schema).glob("*.sql"))]
+    return Definitions(views)
+
+
+def read_view(path: Path, schema: str) -> View:
+    """Read and validate one definition file.
+
+    Args:
+        path: the file.
+        schema: models, metrics or audits.
+
+    Raises:
+        MetricError: the front matter or the file's name is not valid.
+    """
+    text = path.read_text(encoding="utf-8")
+    if not text.startswith(_OPENING):
+        raise MetricError(f"{path}: must begin with a front matter {_OPENING} ... {_CLOSING}")
+    front, closing, sql = text[len(_OPENING) :].partition(_CLOSING)
+    if not closing:
+        raise MetricError(f"{path}: the front matter is not closed with {_CLOSING}")
+    kind: type[Header] = {"models": ModelHeader, "metrics": MetricHeader, "audits": AuditHeader}[schema]
+    try:
+        header = kind.model_validate(yaml.load(front, _LOADER))  # noqa: S506, a safe loader
+    except yaml.YAMLError as error:
+        raise MetricError(f"{path}: the front matter is not YAML: {' '.join(str(error).split())}") from None
+    except ValidationError as error:
+        where = "; ".join(f"{'.'.join(map(str, e['loc'])) or 'front matter'}: {e['msg']}" for e in error.errors())
+        raise MetricError(f"{path}: {where}") from None
+    name = _name(header)
+    if path.stem != name:
+        raise MetricError(f"{path}: defines {name}, so it must be called {name}.sql")
+    return View(path, schema, name, header, sql.strip())
+
+
+_LOADER = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
+
+
+def _name(header: Header) -> str:
+    match header:
+        case ModelHeader():
+            return header.model
+        case AuditHeader():
+            return header.audit
+        case MetricHeader():
+            return f"{header.metric}_v{header.version}"
+
+
+def _newest(versions: list[Metric]) -> Metric:
+    stable = [m for m in versions if m.header.status == "stable"]
+    return max(stable or versions, key=lambda m: m.version)
+
+
+def _tables(path: Path, what: str, sql: str) -> frozenset[str]:
+    import sqlglot
+    from sqlglot import exp
+
+    try:
+        statements = sqlglot.parse(sql, dialect="duckdb")
+    except sqlglot.errors.SqlglotError as error:
+        raise MetricError(f"{path}: {what} cannot be parsed: {' '.join(str(error).split())}") from None
+    if len(statements) != 1 or not isinstance(statements[0], exp.Query):
+        raise MetricError(f"{path}: {what} must be one SELECT")
+    tree = statements[0]
+    ctes = {c.alias for c in tree.find_all(exp.CTE)}
+    found = set()
+    for table in tree.find_all(exp.Table):
+        if not table.db and table.name in ctes:
+            continue
+        if table.db not in SCHEMAS or table.catalog:
+            raise MetricError(
+                f"{path}: {what} names the table {table.sql()}; write it with its schema, {', '.join(SCHEMAS)}"
+            )
+        found.add(f"{table.db}.{table.name}")
+    return frozenset(found)
+
+
+def _meaning(header: Header) -> Mapping[str, str]:
+    if not isinstance(header, MetricHeader):
+        return {}
+    return {
+        "unit": header.unit,
+        "polarity": header.polarity,
+        "grain": ", ".join(header.grain),
+        "value": header.value,
+        "requires": normalised(header.requires),
+    }
+
+
+def normalised(sql: str) -> str:
+    """SQL as its tokens, without comments and line breaks; words in lower case, quoted text as it stands."""
+    import sqlglot
+    from sqlglot.tokens import TokenType
+
+    quoted = {TokenType.STRING: "'", TokenType.IDENTIFIER: '"'}
+    parts = []
+    for token in sqlglot.tokenize(sql, dialect="duckdb"):
+        mark = quoted.get(token.token_type)
+        parts.append(f"{mark}{token.text}{mark}" if mark else token.text.lower())
+    return " ".join(parts)
+
+
+def _fingerprint(sql: str, meaning: Mapping[str, str]) -> str:
+    text = "\n".join([normalised(sql), *(f"{k}: {v}" for k, v in meaning.items())])
+    return hashlib.sha256(text.encode()).hexdigest()

@@ -1,0 +1,205 @@
+"""The lens: views over a warehouse's tables, its models and its metrics, with a comment on each of them.
+
+Views name the tables of their own database by schema alone, so that they answer under whatever name the database
+is attached.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import uuid
+from collections.abc import Iterable, Iterator, Mapping
+from pathlib import Path
+
+import duckdb
+
+from ingest.lake import RunVersion
+from ingest.schema import TABLES, Table
+from tracewarehouse.definitions import Definitions, Metric, View, load_definitions
+
+STORAGE_VERSION = "v1.5.0"
+"""Storage format of warehouse.duckdb: the newest that the DuckDB CLI on PyPI opens."""
+
+FILE_NAME = "warehouse.duckdb"
+
+_CATALOG_COLUMNS = {
+    "metric": "Name of the metric.",
+    "version": "Version of the definition.",
+    "status": "experimental, stable or deprecated.",
+    "unit": "Unit of the value.",
+    "polarity": "higher_is_better, lower_is_better or none.",
+    "grain": "Columns that identify a row, separated by commas.",
+    "value": "Column that holds the value.",
+    "description": "What it means.",
+    "ccl_bench": "Name of the CCL-Bench metric that asks the same question.",
+    "fingerprint": "Fingerprint of the SQL and of all that it reads.",
+    "columns": "A sentence per column, as a JSON object.",
+}
+_ALL_VALUES_COLUMNS = {
+    "run_id": "The run.",
+    "metric": "Name of the metric.",
+    "version": "Version of the definition.",
+    "dimensions": "The row's other grain columns as a JSON object.",
+    "value": "The value.",
+    "unit": "Unit of the value.",
+}
+
+
+def create_lens(
+    connection: duckdb.DuckDBPyConnection,
+    tables: Mapping[str, str | None],
+    definitions: Definitions | None = None,
+    *,
+    comments: bool = True,
+) -> None:
+    """Create the schemas main, models and metrics over the given tables, in the connection's current database.
+
+    Args:
+        connection: an open database that holds none of the views yet.
+        tables: per table of the schema the SQL of its source, such as `read_parquet([...])` or the name of a table;
+            None, or no entry, for a table without rows. Where the source is the table itself (`main.ops`), it is
+            used as it stands.
+        definitions: the models and metrics; by default those of the package.
+        comments: also write a comment on every table, view and column.
+    """
+    found = definitions or load_definitions()
+    statements = [*_tables(tables), *_views(found), _catalog(found), _all_values()]
+    if comments:
+        statements += _comments(tables, found)
+    connection.execute(";\n".join(statements))
+
+
+def parquet_source(files: Iterable[str | Path]) -> str | None:
+    """SQL that reads a table's files; None without files. `run_id` comes from the files' folder."""
+    quoted = ", ".join(_text(str(f)) for f in files)
+    if not quoted:
+        return None
+    return f"read_parquet([{quoted}], hive_partitioning = true, hive_types = {{'run_id': VARCHAR, 'v': VARCHAR}})"
+
+
+def run_sources(warehouse: Path, runs: Iterable[RunVersion]) -> dict[str, str | None]:
+    """Source of every table over the files of all runs.
+
+    Args:
+        warehouse: folder that the runs' file names are relative to.
+        runs: what the runs are now.
+    """
+    files: dict[str, list[Path]] = {t: [] for t in TABLES}
+    root = warehouse.resolve()
+    for run in runs:
+        for table, names in run.files.items():
+            if table in files:
+                files[table] += [root / n for n in names]
+    return {t: parquet_source(f) for t, f in files.items()}
+
+
+def build(warehouse: Path, runs: Iterable[RunVersion], definitions: Definitions | None = None) -> Path:
+    """Write the warehouse's warehouse.duckdb, whole, in place of the one before; returns its path.
+
+    Args:
+        warehouse: the warehouse's folder.
+        runs: what the runs are now.
+        definitions: the models and metrics; by default those of the package.
+    """
+    target = warehouse / FILE_NAME
+    part = warehouse / f".{FILE_NAME}.{os.getpid()}-{uuid.uuid4().hex[:8]}"
+    try:
+        config = {"storage_compatibility_version": STORAGE_VERSION}
+        with duckdb.connect(str(part), config=config) as connection:
+            create_lens(connection, run_sources(warehouse, runs), definitions)
+        part.replace(target)
+    finally:
+        part.unlink(missing_ok=True)
+        part.with_name(f"{part.name}.wal").unlink(missing_ok=True)
+    return target
+
+
+def _tables(tables: Mapping[str, str | None]) -> Iterator[str]:
+    for table in TABLES.values():
+        source = tables.get(table.name)
+        if source != f"main.{table.name}":
+            yield f"CREATE VIEW main.{table.name} AS {_select(table, source)}"
+
+
+def _select(table: Table, source: str | None) -> str:
+    if source is None:
+        empty = ", ".join(f'CAST(NULL AS {c.type}) AS "{c.name}"' for c in table.columns)
+        return f"SELECT {empty} WHERE false"
+    names = ", ".join(f'"{c.name}"' for c in table.columns)
+    return f"SELECT {names} FROM {source}"
+
+
+def _views(definitions: Definitions) -> Iterator[str]:
+    yield "CREATE SCHEMA models"
+    yield "CREATE SCHEMA metrics"
+    for view in definitions.ordered:
+        if view.schema != "audits":
+            yield f"CREATE VIEW {view.qualified} AS {view.sql}"
+    for name, metric in definitions.aliases().items():
+        yield f"CREATE VIEW metrics.{name} AS SELECT {', '.join(metric.header.columns)} FROM {metric.view.qualified}"
+
+
+def _catalog(definitions: Definitions) -> str:
+    rows = [_catalog_row(definitions, m) for m in definitions.metrics]
+    names = ", ".join(f'"{c}"' for c in _CATALOG_COLUMNS)
+    return f"CREATE VIEW metrics.catalog AS SELECT {names} FROM (VALUES {', '.join(rows)}) AS catalog ({names})"
+
+
+def _catalog_row(definitions: Definitions, metric: Metric) -> str:
+    h = metric.header
+    values = (
+        h.metric,
+        h.version,
+        h.status,
+        h.unit,
+        h.polarity,
+        ", ".join(h.grain),
+        h.value,
+        h.description,
+        h.ccl_bench,
+        definitions.fingerprint(metric.view),
+        json.dumps(h.columns, ensure_ascii=False),
+    )
+    return f"({', '.join(_literal(v) for v in values)})"
+
+
+def _all_values() -> str:
+    columns = ", ".join(_ALL_VALUES_COLUMNS)
+    return f"CREATE VIEW metrics.all_values AS SELECT {columns} FROM main.metric_values"
+
+
+def _comments(tables: Mapping[str, str | None], definitions: Definitions) -> Iterator[str]:
+    for table in TABLES.values():
+        kind = "TABLE" if tables.get(table.name) == f"main.{table.name}" else "VIEW"
+        columns = {c.name: f"{c.doc} [{c.unit}]" if c.unit else c.doc for c in table.columns}
+        yield from _comment(kind, f"main.{table.name}", table.doc, columns)
+    for view in definitions.ordered:
+        if view.schema != "audits":
+            yield from _comment("VIEW", view.qualified, _summary(view), view.header.columns)
+    for name, metric in definitions.aliases().items():
+        about = f"Stands for metrics.{metric.view.name}. {_summary(metric.view)}"
+        yield from _comment("VIEW", f"metrics.{name}", about, metric.header.columns)
+    yield from _comment("VIEW", "metrics.catalog", "Every version of every metric.", _CATALOG_COLUMNS)
+    about = "The values of all metrics of all runs, as evaluated when a run was ingested."
+    yield from _comment("VIEW", "metrics.all_values", about, _ALL_VALUES_COLUMNS)
+
+
+def _summary(view: View) -> str:
+    return " ".join(view.header.description.split())
+
+
+def _comment(kind: str, name: str, about: str, columns: Mapping[str, str]) -> Iterator[str]:
+    yield f"COMMENT ON {kind} {name} IS {_text(about)}"
+    for column, sentence in columns.items():
+        yield f'COMMENT ON COLUMN {name}."{column}" IS {_text(" ".join(sentence.split()))}'
+
+
+def _literal(value: str | int | None) -> str:
+    if value is None:
+        return "CAST(NULL AS VARCHAR)"
+    return str(value) if isinstance(value, int) else _text(value)
+
+
+def _text(value: str) -> str:
+    return "'" + value.replace("'", "''") + "'"
