@@ -57,8 +57,11 @@ class CaptureFile:
     def digest(self) -> str:
         """SHA-256 of the uncompressed bytes, in hex."""
         digest = hashlib.sha256()
+        piece = memoryview(bytearray(min(CHUNK, self.size)))
         for low in range(0, self.size, CHUNK):
-            digest.update(self.read(low, min(low + CHUNK, self.size)))
+            part = piece[: self.size - low]
+            self._read_into(part, low)
+            digest.update(part)
         return digest.hexdigest()
 
     def head(self, count: int) -> bytes:
@@ -71,7 +74,11 @@ class CaptureFile:
         Raises:
             CaptureError: the file changed since it was opened, or the disk fails.
         """
-        return self.array(low, high).tobytes()
+        if "_content" in self.__dict__:
+            return self._content[low:high]
+        out = bytearray(high - low)
+        self._read_into(memoryview(out), low)
+        return bytes(out)
 
     def array(self, low: int, high: int, padding: int = 0) -> UInt8:
         """The uncompressed bytes [low:high], shape (high - low + padding,), the last `padding` of them zero.
@@ -79,25 +86,24 @@ class CaptureFile:
         Raises:
             CaptureError: the file changed since it was opened, or the disk fails.
         """
-        if "_content" in self.__dict__:
-            piece = np.frombuffer(self._content, np.uint8, high - low, low)
-            return np.append(piece, np.zeros(padding, np.uint8)) if padding else piece
         out = np.empty(high - low + padding, np.uint8)
         out[high - low :] = 0
-        view = out.data
+        if "_content" in self.__dict__:
+            out[: high - low] = np.frombuffer(self._content, np.uint8, high - low, low)
+        else:
+            self._read_into(out.data[: high - low], low)
+        return out
+
+    def _read_into(self, view: memoryview, low: int) -> None:
         done = 0
         try:
-            while done < high - low:
-                count = os.preadv(self._plain, [view[done : high - low]], low + done)
-                if not count:
-                    break
+            while done < len(view) and (count := os.preadv(self._plain, [view[done:]], low + done)):
                 done += count
             is_same = self._stamp_now() == self._stamp
         except OSError as error:
             raise CaptureError(f"{self.path}: cannot be read: {error.strerror or error}") from None
-        if done < high - low or not is_same:
+        if done < len(view) or not is_same:
             raise CaptureError(f"{self.path}: changed while it was read; try again once the profiler has written it")
-        return out
 
     def contents(self) -> bytes | FileBytes:
         """The uncompressed bytes, to index and slice; only those of a small file are all in memory."""

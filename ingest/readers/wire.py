@@ -12,7 +12,6 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 import pyarrow as pa
 
 from ingest.errors import MalformedError
@@ -23,7 +22,8 @@ Buffer = Any
 """Anything whose items are bytes as Python integers: bytes, a memoryview, or FileBytes."""
 
 EVENT_TAG = 0x22  # field 4 of XLine, and of XEvent its stats: both length-delimited
-WINDOW = 8 << 20
+WINDOW = 1 << 20
+"""Bytes of a line read at a time: their masks stay in cache."""
 _LINE_HEADER_TAGS = (0x08, 0x12, 0x18)  # id, name, timestamp_ns: the reader has them before it decodes events
 _HUGE = 1 << 40  # lengths are capped here, far beyond any file, so that sums of them stay in int64
 _LONGEST_HEADER = 15  # bytes of a tag and a varint
@@ -70,7 +70,9 @@ def fields(data: Buffer, position: int, end: int) -> Iterator[tuple[int, int, in
 
 def _field(data: Buffer, start: int, end: int) -> tuple[int, int, int]:
     """Tag, payload and stop of the field at `start`; the stop of one with a length may lie beyond `end`."""
-    tag, at = read_varint(data, start, end)
+    tag, at = data[start], start + 1
+    if tag > 0x7F:
+        tag, at = read_varint(data, start, end)
     wire_type = tag & 7
     # a tag in more bytes than it needs would hide a known field from those who compare bytes
     if tag < 8 or tag >> 32 or wire_type not in (0, 1, 2, 5) or tag >> 7 * (at - start - 1) == 0:
@@ -78,6 +80,8 @@ def _field(data: Buffer, start: int, end: int) -> tuple[int, int, int]:
     if wire_type == 0:
         return tag, *read_varint(data, at, end)
     if wire_type == 2:
+        if at < end and (length := data[at]) < 0x80:
+            return tag, at + 1, at + 1 + length
         length, payload = read_varint(data, at, end)
         if payload - at > _MAX_LENGTH_BYTES:
             raise MalformedError(f"overlong length at byte {at}")
@@ -113,7 +117,7 @@ def event_windows(
     while low < end:
         high = min(end, low + size)
         source = Words.over(read(low, high, PADDING))
-        starts, stop, needed = scan.events(source.data[: high - low], high == end)
+        starts, stop, needed = scan.events(source, high - low, high == end)
         if needed and low + stop + needed > end:
             raise MalformedError(f"an event runs past the end of its line at byte {end}")
         if len(starts):
@@ -134,10 +138,10 @@ class _LineScan:
         self._has_events = False
         self._has_long_events = False
 
-    def events(self, view: UInt8, is_last: bool) -> tuple[Int64, int, int]:
-        """Positions of the whole events in `view`, where they stop, and the bytes of the field that `view` cuts."""
-        size, data = len(view), view.data
-        chain = _Chain(view, self._has_long_events) if size > 4096 else None
+    def events(self, source: Words, size: int, is_last: bool) -> tuple[Int64, int, int]:
+        """Positions of the whole events in the first `size` bytes, where they stop, and the size of a field cut."""
+        data = source.data.data
+        chain = _Chain(source, size, self._has_long_events) if size > 4096 else None
         found: list[Int64] = []
         single = array("q")
         position = needed = 0
@@ -169,7 +173,7 @@ class _LineScan:
                     self._has_events = True
                     if after - position > 0x81 and chain and not self._has_long_events:
                         self._has_long_events = True
-                        chain = _Chain(view, True)
+                        chain = _Chain(source, size, True)
                         position = after
                         break
                 position = after
@@ -183,23 +187,31 @@ class _LineScan:
 class _Chain:
     """The candidates for events of a window, and where the chain through them breaks."""
 
-    def __init__(self, view: UInt8, with_long: bool) -> None:
-        n = len(view) - 6
-        is_tag = view[:n] == EVENT_TAG
-        at = np.flatnonzero(is_tag & (view[2 : n + 2] == 0x08))
-        at = at[(view[at + 1] < 0x80) & _is_id_then_offset(view, at + 3)]
-        after = at + 2 + view[at + 1]
+    def __init__(self, source: Words, size: int, with_long: bool) -> None:
+        data = source.data
+        is_tag = data[:size] == EVENT_TAG
+        is_offset = data[4 : size + 6] == 0x10  # the tag of offset_ps, after an id of one to three bytes
+        is_event = is_offset[:size] | is_offset[1 : size + 1] | is_offset[2:]
+        is_event &= is_tag
+        is_event &= data[1 : size + 1] < 0x80
+        is_event &= data[2 : size + 2] == 0x08
+        at = np.flatnonzero(is_event)
+        # of the bytes that may be the tag, the one right after the id must be it: stats look similar
+        id_bytes = (data[at + 3] >> 7).astype(np.int64)
+        id_bytes += id_bytes & (data[at + 4] >> 7)
+        at = at[data[at + 4 + id_bytes] == 0x10]
+        after = at + 2 + data[at + 1]
         if with_long:  # two bytes of length: `22 len len 08 id`
-            far = np.flatnonzero(is_tag & (view[1 : n + 1] > 0x7F) & (view[3 : n + 3] == 0x08))
-            far = far[view[far + 2] - np.uint8(1) < 0x7F]
+            far = np.flatnonzero(is_tag & (data[1 : size + 1] > 0x7F) & (data[3 : size + 3] == 0x08))
+            far = far[data[far + 2] - np.uint8(1) < 0x7F]
             at = np.concatenate([at, far])
-            after = np.concatenate([after, far + 3 + (view[far + 1] & 0x7F) + (view[far + 2].astype(np.int64) << 7)])
+            after = np.concatenate([after, far + 3 + (data[far + 1] & 0x7F) + (data[far + 2].astype(np.int64) << 7)])
             order = np.argsort(at, kind="stable")
             at, after = at[order], after[order]
-        is_whole = after <= len(view)
+        is_whole = after <= size
         self.at, self.after = at[is_whole], after[is_whole]
         self.breaks = np.append(np.flatnonzero(self.after[:-1] != self.at[1:]), len(self.at) - 1)
-        self._end = len(view)
+        self._end = size
 
     def run_from(self, position: int) -> tuple[Int64, int] | None:
         """Candidates that follow each other without a gap from `position`, and the position after them."""
@@ -215,41 +227,35 @@ class _Chain:
         return int(self.at[i]) if i < len(self.at) else self._end
 
 
-def _is_id_then_offset(view: UInt8, at: Int64) -> npt.NDArray[np.bool_]:
-    """Whether an id of one or two bytes and the tag of offset_ps stand at `at`; a longer id is taken as it is."""
-    second = view[at + 1]
-    found: npt.NDArray[np.bool_] = np.where(view[at] > 0x7F, (second > 0x7F) | (view[at + 2] == 0x10), second == 0x10)
-    return found
-
-
-def _squeeze(x: UInt64) -> UInt64:
-    """Drop the top bit of each of the eight bytes and close the gaps."""
-    x = (x & U(0x007F007F007F007F)) | ((x & U(0x7F007F007F007F00)) >> U(1))
-    x = (x & U(0x00003FFF00003FFF)) | ((x & U(0x3FFF00003FFF0000)) >> U(2))
-    return (x & U(0x0FFFFFFF)) | ((x & U(0x0FFFFFFF00000000)) >> U(4))
-
-
 def varints(source: Words, at: Int64) -> tuple[UInt64, Int64]:
     """The varints at positions `at`, and the positions after them, without a loop over their bytes.
 
     Raises:
         MalformedError: one has more than ten bytes.
     """
-    x = source.words[at]
-    stops = ~x & U(0x8080808080808080)
-    first_stop = stops & (~stops + U(1))
-    after = at + (np.bitwise_count(first_stop - U(1)) >> 3).astype(np.int64) + 1
-    is_long = np.flatnonzero(stops == 0)
-    value = _squeeze(x & (first_stop | (first_stop - U(1))) & U(0x7F7F7F7F7F7F7F7F))
-    if len(is_long):
-        p = at[is_long]
-        rest = source.words[p + 8]
+    value = source.words[at]
+    own = ~value
+    own &= U(0x8080808080808080)  # set in a varint's last byte and in what follows it
+    is_short = own.all()
+    spare = own - U(1)
+    own ^= spare  # the bits up to the first stop: the varint's own, or all where it is longer
+    after = at + (np.bitwise_count(own) >> 3)
+    value &= own
+    value &= U(0x7F7F7F7F7F7F7F7F)
+    # close the gaps between groups of 7 bits, then of 14, then of 28: x - (upper groups) * (1 - 2^-gap)
+    for upper, gap in ((0x7F007F007F007F00, 1), (0x3FFF00003FFF0000, 2), (0x0FFFFFFF00000000, 4)):
+        np.bitwise_and(value, U(upper), out=spare)
+        spare >>= U(gap)
+        spare *= U((1 << gap) - 1)
+        value -= spare
+    if not is_short:
+        is_long = np.flatnonzero((after - at == 8) & (source.data[at + 7] > 0x7F))
+        rest = source.words[at[is_long] + 8]
         has_tenth = (rest & U(0x80)) != 0
         if (has_tenth & (rest & U(0x8000) != 0)).any():
             raise MalformedError("a varint has more than ten bytes")
-        low = _squeeze(source.words[p] & U(0x7F7F7F7F7F7F7F7F))
-        value[is_long] = low | (rest & U(0x7F)) << U(56) | (has_tenth * (rest >> U(8) & U(1))) << U(63)
-        after[is_long] = p + 9 + has_tenth
+        value[is_long] |= (rest & U(0x7F)) << U(56) | (has_tenth * (rest >> U(8) & U(1))) << U(63)
+        after[is_long] += 1 + has_tenth
     return value, after
 
 
