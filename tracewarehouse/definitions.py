@@ -253,6 +253,15 @@ def load_definitions(*folders: Path) -> Definitions:
     return Definitions(views)
 
 
+def fingerprint() -> str:
+    """Fingerprint of all metrics of the package together.
+
+    Raises:
+        MetricError: a definition is not valid.
+    """
+    return load_definitions().all_fingerprint
+
+
 def read_view(path: Path, schema: str) -> View:
     """Read and validate one definition file.
 

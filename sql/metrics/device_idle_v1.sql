@@ -42,6 +42,14 @@ devices_with_steps AS (
   GROUP BY d.run_id, d.device_id
 ),
 
+devices_with_ops AS (
+  SELECT
+    e.run_id AS run_id,
+    e.device_id AS device_id
+  FROM busy AS e
+  GROUP BY e.run_id, e.device_id
+),
+
 spans AS (
   SELECT
     s.run_id AS run_id,
@@ -51,6 +59,7 @@ spans AS (
     s.time_ps AS span_ps,
     s.steps AS steps
   FROM models.phase_steps AS s
+  INNER JOIN devices_with_ops AS t ON s.run_id = t.run_id AND s.device_id = t.device_id
   LEFT JOIN busy AS i
     ON
       s.run_id = i.run_id AND s.device_id = i.device_id AND i.is_in_step

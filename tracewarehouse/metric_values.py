@@ -1,0 +1,102 @@
+"""Evaluates every metric of one run into rows of main.metric_values.
+
+The models are evaluated once, into tables of a scratch database whose tables are the run's rows; every metric then
+reads those under the names it knows. No metric is computed here: this only runs the SQL of sql/.
+"""
+
+from __future__ import annotations
+
+import json
+import uuid
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any
+
+import duckdb
+
+from ingest.errors import MetricError
+from ingest.schema import TABLES
+from tracewarehouse.definitions import Definitions, Metric, load_definitions
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+
+def evaluate(connection: duckdb.DuckDBPyConnection, run_id: str, definitions: Definitions | None = None) -> pa.Table:
+    """Rows of main.metric_values, without run_id, for every version of every metric that the run has.
+
+    Args:
+        connection: a database whose schema main holds the tables, such as a lens; it is left as it was.
+        run_id: the run.
+        definitions: the models and metrics; by default those of the package.
+
+    Raises:
+        MetricError: a metric fails, or its grain does not identify its rows.
+    """
+    import pyarrow as pa
+
+    found = definitions or load_definitions()
+    schema = TABLES["metric_values"].arrow
+    columns: dict[str, list[Any]] = {name: [] for name in schema.names}
+    with _scratch(connection, run_id, found) as scratch:
+        for metric in found.metrics:
+            fingerprint = found.fingerprint(metric.view)
+            for dimensions, value in _rows(scratch, metric):
+                columns["metric"].append(metric.name)
+                columns["version"].append(metric.version)
+                columns["dimensions"].append(dimensions)
+                columns["value"].append(value)
+                columns["unit"].append(metric.header.unit)
+                columns["fingerprint"].append(fingerprint)
+    return pa.table(columns, schema=schema)
+
+
+def _rows(connection: duckdb.DuckDBPyConnection, metric: Metric) -> Iterator[tuple[str, float | None]]:
+    header, view = metric.header, metric.view
+    try:
+        if not connection.execute(f"SELECT 1 FROM ({header.requires}) LIMIT 1").fetchall():  # noqa: S608
+            return
+        names = ", ".join((*header.grain[1:], f"CAST({header.value} AS DOUBLE)"))
+        rows = connection.execute(f"SELECT {names} FROM ({view.sql})").fetchall()  # noqa: S608
+    except duckdb.Error as error:
+        raise MetricError(f"{view.path}: {error}") from None
+    seen = set()
+    for *dimensions, value in rows:
+        text = json.dumps(dict(zip(header.grain[1:], dimensions, strict=True)), ensure_ascii=False)
+        if text in seen:
+            raise MetricError(
+                f"{view.path}: grain {', '.join(header.grain)} is not unique, there are two rows of {text}"
+            )
+        seen.add(text)
+        yield text, value
+
+
+@contextmanager
+def _scratch(
+    connection: duckdb.DuckDBPyConnection, run_id: str, definitions: Definitions
+) -> Iterator[duckdb.DuckDBPyConnection]:
+    """A connection to a database in memory with the run's tables as views and its models as tables."""
+    [(source,)] = connection.execute("SELECT current_database()").fetchall()
+    name = f"scratch_{uuid.uuid4().hex}"
+    cursor = connection.cursor()
+    cursor.execute(f"ATTACH ':memory:' AS {name}")
+    try:
+        cursor.execute(f"USE {name}")
+        statements = ["CREATE SCHEMA models", "CREATE SCHEMA metrics"]
+        quoted = run_id.replace("'", "''")
+        for table in TABLES.values():
+            rows = f"""SELECT * FROM "{source}".main.{table.name} WHERE run_id = '{quoted}'"""  # noqa: S608
+            statements.append(f"CREATE VIEW main.{table.name} AS {rows}")
+        cursor.execute(";\n".join(statements))
+        for view in definitions.ordered:
+            kind = {"models": "TABLE", "metrics": "VIEW"}.get(view.schema)
+            if kind:
+                try:
+                    cursor.execute(f"CREATE {kind} {view.qualified} AS {view.sql}")
+                except duckdb.Error as error:
+                    raise MetricError(f"{view.path}: {error}") from None
+        yield cursor
+    finally:
+        cursor.execute(f'USE "{source}"')
+        cursor.execute(f"DETACH {name}")
+        cursor.close()
