@@ -12,7 +12,8 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -93,12 +94,27 @@ def run_query(
     try:
         sql.encode()  # half a surrogate pair has no UTF-8
         statement = checked_select(connection, sql) if read_only else sql
-        relation = connection.sql(statement, params=dict(parameters) if parameters else None)
-        return QueryResult(relation.to_arrow_table() if relation is not None else _no_rows())
-    except duckdb.InterruptException:
-        raise KeyboardInterrupt from None
+        return QueryResult(_interruptible(connection, lambda: _materialise(connection, statement, parameters)))
     except (duckdb.Error, UnicodeError, RecursionError, OverflowError) as error:
         raise QueryError(_sentence(error)) from None
+
+
+def _materialise(connection: duckdb.DuckDBPyConnection, sql: str, parameters: Mapping[str, Any] | None) -> pa.Table:
+    import pyarrow as pa
+
+    relation = connection.sql(sql, params=dict(parameters) if parameters else None)
+    return relation.to_arrow_table() if relation is not None else pa.table({})
+
+
+def _interruptible(connection: duckdb.DuckDBPyConnection, work: Callable[[], pa.Table]) -> pa.Table:
+    """Do the work in a thread, because DuckDB looks for Ctrl-C between some of its steps only."""
+    with ThreadPoolExecutor(1) as pool:
+        done = pool.submit(work)
+        try:
+            return done.result()
+        except KeyboardInterrupt:
+            connection.interrupt()
+            raise
 
 
 def checked_select(connection: duckdb.DuckDBPyConnection, sql: str) -> str:
@@ -188,12 +204,6 @@ def _sentence(error: Exception) -> str:
     if isinstance(error, RecursionError):
         return "the query is nested too deeply"
     return text
-
-
-def _no_rows() -> pa.Table:
-    import pyarrow as pa
-
-    return pa.table({})
 
 
 def literal(text: str) -> str:

@@ -1,0 +1,75 @@
+"""The command line: `tracewarehouse`, or `tw` for short.
+
+Results go to standard output, everything else to standard error. Exit codes: 0 done, 1 failed, 2 wrong usage,
+130 interrupted.
+"""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from ingest.errors import TracewarehouseError
+from tracewarehouse.cli import collect, ingest, maintenance, metrics, query, report, runs
+
+app = typer.Typer(
+    name="tracewarehouse",
+    help="A SQL warehouse of LLM inference traces: collect, ingest, query and draw profiler captures.",
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+    rich_markup_mode=None,
+    context_settings={"help_option_names": ["-h", "--help"]},
+)
+app.command()(collect.collect)
+app.command()(ingest.ingest)
+app.command()(query.query)
+app.command()(runs.runs)
+app.add_typer(metrics.app, name="metrics")
+app.command()(report.report)
+app.command()(maintenance.build)
+app.command()(maintenance.gc)
+
+
+def _show_version(is_wanted: bool) -> None:
+    if is_wanted:
+        from importlib.metadata import version
+
+        typer.echo(f"tracewarehouse {version('tracewarehouse')}")
+        raise typer.Exit
+
+
+@app.callback()
+def _options(
+    context: typer.Context,
+    warehouse: Annotated[
+        Path, typer.Option("--warehouse", "-w", envvar="TRACEWAREHOUSE", help="Folder of the warehouse.")
+    ] = Path("warehouse"),
+    version: Annotated[
+        bool, typer.Option("--version", callback=_show_version, is_eager=True, help="Print the version and exit.")
+    ] = False,
+) -> None:
+    context.obj = warehouse
+
+
+def main() -> None:
+    """Entry point of `tracewarehouse` and `tw`."""
+    sys.exit(run(sys.argv[1:]))
+
+
+def run(arguments: list[str]) -> int:
+    """Run one command and return its exit code; no error that a user can cause ends in a traceback."""
+    try:
+        app(arguments, prog_name="tw")
+    except SystemExit as end:
+        code = end.code
+        if code == 130:
+            print("interrupted", file=sys.stderr)
+        return code if isinstance(code, int) else int(code is not None)
+    except TracewarehouseError as error:
+        print(f"error: {error}", file=sys.stderr)
+        return 1
+    return 0

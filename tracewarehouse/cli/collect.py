@@ -1,0 +1,74 @@
+"""`tw collect`: run the inference harness and save its captures."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+if TYPE_CHECKING:
+    from collect.runner import Progress
+
+
+def collect(
+    experiment: Annotated[
+        Path | None, typer.Argument(metavar="[FILE.yaml]", help="Experiment file, instead of the options of one run.")
+    ] = None,
+    output: Annotated[
+        Path, typer.Option("--output", "-o", help="Folder for the capture directories, one per run.")
+    ] = Path("captures"),
+    model: Annotated[str | None, typer.Option(help="Architecture of a tiny model, such as llama.")] = None,
+    mesh: Annotated[str | None, typer.Option(help="Device mesh, outermost axis first, such as dp=2,tp=2.")] = None,
+    sequence_parallelism: Annotated[
+        str | None, typer.Option("--sequence-parallelism", help="megatron: split the sequence over tp between blocks.")
+    ] = None,
+    microbatches: Annotated[int | None, typer.Option(help="Microbatches of the pipeline.")] = None,
+    batch: Annotated[int | None, typer.Option(help="Sequences.")] = None,
+    input_length: Annotated[int | None, typer.Option(help="Tokens of each prompt.")] = None,
+    output_length: Annotated[int | None, typer.Option(help="Tokens to generate per sequence.")] = None,
+    layers: Annotated[int | None, typer.Option(help="Decoder layers.")] = None,
+    dtype: Annotated[str | None, typer.Option(help="float32 or bfloat16.")] = None,
+    seed: Annotated[int | None, typer.Option(help="Seed of the weights and prompts.")] = None,
+    device: Annotated[str | None, typer.Option(help="cpu (virtual devices of this machine) or tpu.")] = None,
+    resume: Annotated[bool, typer.Option(help="Skip runs whose capture is there already.")] = True,
+) -> None:
+    """Run the inference harness and save the profiler's captures.
+
+    Prints the capture directory of each run. Needs the extra `collect` (torch and torch_xla).
+    """
+    from collect import experiment as experiments
+    from collect import runner
+
+    fields = {
+        "model": model,
+        "mesh": mesh,
+        "sequence_parallelism": sequence_parallelism,
+        "microbatches": microbatches,
+        "batch": batch,
+        "input_length": input_length,
+        "output_length": output_length,
+        "layers": layers,
+        "dtype": dtype,
+        "seed": seed,
+        "device": device,
+    }
+    if experiment is None:
+        plan = experiments.Experiment.of(experiments.run_spec(**fields))
+    elif given := [f"--{k.replace('_', '-')}" for k, v in fields.items() if v is not None]:
+        raise typer.BadParameter(f"{', '.join(given)} and an experiment file exclude each other; write it in the file")
+    else:
+        plan = experiments.load_experiment(experiment)
+    results = runner.collect(plan, output, resume=resume, on_progress=_report)
+    for result in results:
+        if result.status != "failed":
+            typer.echo(result.path)
+    if any(r.status == "failed" for r in results):
+        raise typer.Exit(1)
+
+
+def _report(progress: Progress) -> None:
+    line = f"{progress.number}/{progress.total} {progress.spec.name}: {progress.state}"
+    if progress.state == "failed":
+        line = f"error: {line}"
+    typer.echo(f"{line}: {progress.message}" if progress.message else line, err=True)

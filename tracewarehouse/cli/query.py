@@ -1,0 +1,105 @@
+"""`tw query`: SQL over the warehouse, or over one capture."""
+
+from __future__ import annotations
+
+import sys
+import tempfile
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from ingest.errors import QueryError
+from tracewarehouse.output import Format, format_of, write
+
+if TYPE_CHECKING:
+    from tracewarehouse.warehouse import Warehouse
+
+
+def query(
+    context: typer.Context,
+    arguments: Annotated[
+        list[str] | None,
+        typer.Argument(metavar="[CAPTURE] SQL", help="A capture instead of the warehouse, and the SQL; - reads stdin."),
+    ] = None,
+    file: Annotated[Path | None, typer.Option("--file", "-f", help="Read the SQL from a file.")] = None,
+    output_format: Annotated[
+        Format | None, typer.Option("--format", help="Default: table, or what the name of -o says.")
+    ] = None,
+    output: Annotated[Path | None, typer.Option("--output", "-o", help="Write to a file.")] = None,
+    parameter: Annotated[
+        list[str] | None, typer.Option("--parameter", "-p", metavar="NAME=VALUE", help="Value of $NAME in the SQL.")
+    ] = None,
+    unrestricted: Annotated[
+        bool, typer.Option("--unrestricted", help="Allow any SQL: writing, several statements, other files.")
+    ] = False,
+) -> None:
+    """Run one SQL query and print its rows.
+
+    Tables are in schema main, metrics in schema metrics; `SHOW ALL TABLES` lists them. A query may only read, and
+    only this warehouse.
+    """
+    capture, sql = _capture_and_sql(arguments or [], file)
+    parameters = dict(_parameter(p) for p in parameter or [])
+    chosen: Format = output_format or (format_of(output) if output else "table")
+    if chosen == "parquet" and output is None and sys.stdout.isatty():
+        raise typer.BadParameter("Parquet is not for a terminal; add -o FILE, or send the output into a pipe")
+
+    from tracewarehouse.warehouse import open_warehouse
+
+    if capture is None:
+        with open_warehouse(context.obj) as warehouse:
+            result = warehouse.query(sql, read_only=not unrestricted, **parameters)
+            is_empty = not warehouse.lake.runs()
+        if is_empty:
+            typer.echo(f"note: the warehouse {context.obj} is empty; add runs with `tw ingest CAPTURE`", err=True)
+    else:
+        with (
+            tempfile.TemporaryDirectory(prefix="tracewarehouse-") as folder,
+            open_warehouse(folder, create=True) as warehouse,
+        ):
+            # the stored values are the only table that costs extra, so they are made for who asks for them
+            _ingest(warehouse, capture, with_values="values" in sql.lower())
+            result = warehouse.query(sql, read_only=not unrestricted, **parameters)
+    write(result, chosen, output)
+
+
+def _ingest(warehouse: Warehouse, capture: Path, *, with_values: bool) -> None:
+    """Ingest every capture under a path into a temporary warehouse."""
+    from ingest.sources import find_captures
+
+    for found in find_captures(capture):
+        warehouse.ingest_capture(found, evaluate=with_values)
+
+
+def _capture_and_sql(arguments: list[str], file: Path | None) -> tuple[Path | None, str]:
+    wanted = 0 if file else 1
+    if not wanted <= len(arguments) <= wanted + 1:
+        raise typer.BadParameter("expected SQL as one argument, or -f FILE, or - for standard input")
+    capture = Path(arguments[0]) if len(arguments) > wanted else None
+    if file is None:
+        text = sys.stdin.read() if arguments[-1] == "-" else arguments[-1]
+        if capture is None and Path(text).exists() and " " not in text.strip():
+            raise typer.BadParameter(f"{text} is a file; give the SQL after it, or use -f to read SQL from it")
+        return capture, text
+    try:
+        return capture, sys.stdin.read() if str(file) == "-" else file.read_text(encoding="utf-8")
+    except (OSError, UnicodeError) as error:
+        raise QueryError(f"{file}: cannot be read as SQL: {error}") from None
+
+
+def _parameter(text: str) -> tuple[str, int | float | str | bool | None]:
+    """NAME=VALUE, the value as the number, true, false or null that it looks like, else as text."""
+    name, equals, value = text.partition("=")
+    name = name.strip().removeprefix("$")
+    if not equals or not name.isidentifier():
+        raise typer.BadParameter(f"expected NAME=VALUE, found {text!r}")
+    constants = {"true": True, "false": False, "null": None}
+    if value.lower() in constants:
+        return name, constants[value.lower()]
+    for type_ in (int, float):
+        try:
+            return name, type_(value)
+        except ValueError:
+            continue
+    return name, value

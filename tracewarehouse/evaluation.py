@@ -1,0 +1,54 @@
+"""Evaluates the metrics of one run, at ingest and after definitions have changed."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+
+import duckdb
+import pyarrow as pa
+
+from ingest.errors import MetricError
+from ingest.lake import Lake, RunVersion
+from ingest.parquet import TableWriter
+from ingest.schema import TABLES
+from tracewarehouse.definitions import load_definitions
+from tracewarehouse.lens import create_lens, parquet_source
+from tracewarehouse.metric_values import evaluate
+
+
+class Evaluator:
+    """The metric evaluator that ingest calls; `fingerprint` stands for all definitions together."""
+
+    def __init__(self) -> None:
+        self._definitions = load_definitions()
+        self.fingerprint = self._definitions.all_fingerprint
+
+    def __call__(self, files: Mapping[str, Path], run_id: str) -> pa.Table:
+        """Rows of main.metric_values without run_id, from a run's files by table name.
+
+        Raises:
+            MetricError: a metric cannot be evaluated.
+        """
+        with duckdb.connect(":memory:") as connection:
+            try:
+                sources = {t: parquet_source([path]) for t, path in files.items()}
+                create_lens(connection, sources, self._definitions, comments=False)
+                return evaluate(connection, run_id)
+            except duckdb.Error as error:
+                raise MetricError(f"run {run_id}: the metrics cannot be evaluated: {error}") from None
+
+
+def refresh(lake: Lake, run: RunVersion, evaluator: Evaluator) -> RunVersion | None:
+    """Evaluate a run's metrics anew and put them in place; None when the run was replaced meanwhile.
+
+    Raises:
+        MetricError: a metric cannot be evaluated.
+        WarehouseError: the values cannot be written.
+    """
+    files = {t: paths[0] for t in run.files if t != "metric_values" and (paths := lake.paths(run, t))}
+    values = evaluator(files, run.run_id)
+    with lake.stage(run.run_id, run.version) as staging:
+        with TableWriter(staging, TABLES["metric_values"]) as writer:
+            writer.write(len(values), {n: values.column(n).combine_chunks() for n in values.column_names})
+        return lake.replace_metric_values(run, writer.path, writer.rows, evaluator.fingerprint)

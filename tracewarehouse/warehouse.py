@@ -1,0 +1,319 @@
+"""The warehouse as one object: query it, add captures to it, ask for metrics."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from difflib import get_close_matches
+from pathlib import Path
+from types import TracebackType
+from typing import TYPE_CHECKING, Any
+
+import duckdb
+
+from ingest.errors import CaptureError, MetricError, WarehouseError
+from ingest.lake import GRACE_SECONDS, Lake, RunVersion
+from tracewarehouse.query import literal, run_query
+from tracewarehouse.result import QueryResult
+from tracewarehouse.session import Session, state_of
+
+if TYPE_CHECKING:
+    from ingest.manifest import Mesh
+    from ingest.pipeline import IngestResult
+    from ingest.sources import Capture
+
+
+def open_warehouse(path: str | os.PathLike[str] = "warehouse", *, create: bool = False) -> Warehouse:
+    """Open the warehouse in a folder.
+
+    Args:
+        path: the folder.
+        create: make the folder where there is none, as ingest wants it.
+
+    Raises:
+        WarehouseError: there is no such folder, or it is not a warehouse.
+    """
+    folder = Path(path)
+    if folder.exists() and not folder.is_dir():
+        raise WarehouseError(
+            f"{folder} is a file, not a warehouse; to query a capture itself, `tw query {folder} SQL`; to keep it, "
+            f"`tw -w FOLDER ingest {folder}`"
+        )
+    if not folder.is_dir() and not create:
+        raise WarehouseError(
+            f"no warehouse at {folder}; make one with `tw -w {folder} ingest CAPTURE`, or name another with -w or "
+            "TRACEWAREHOUSE (Python: tw.open(path, create=True))"
+        )
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        is_other = not (folder / "manifests").is_dir() and not (folder / "lake").is_dir() and any(folder.iterdir())
+    except OSError as error:
+        raise WarehouseError(f"{folder}: cannot be opened as a warehouse: {error.strerror or error}") from None
+    if is_other and not create:
+        raise WarehouseError(
+            f"{folder} holds files but no warehouse (no folders lake and manifests); name another with -w"
+        )
+    return Warehouse(folder)
+
+
+class Warehouse:
+    """A folder of runs, open for queries.
+
+    The database behind it lives in memory and holds views only. It follows the runs by itself: a query sees every
+    run that is published when it starts. Not for use by several threads at once; open one each.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self.lake = Lake(path)
+        self._read_only: Session | None = None
+        self._unrestricted: Session | None = None
+
+    def __enter__(self) -> Warehouse:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def __repr__(self) -> str:
+        return f"Warehouse({str(self.path)!r})"
+
+    def close(self) -> None:
+        """Release the database; a later query opens it again."""
+        for session in (self._read_only, self._unrestricted):
+            if session:
+                session.close()
+        self._read_only = self._unrestricted = None
+
+    def refresh(self) -> None:
+        """Forget the database, and with it whatever unrestricted queries created; the next query builds it anew."""
+        self.close()
+
+    def query(self, sql: str, /, *, read_only: bool = True, **parameters: Any) -> QueryResult:
+        """Run SQL over the tables (schema `main`) and metrics (schema `metrics`).
+
+        Args:
+            sql: one SELECT; parameters are written `$name`.
+            read_only: False lifts all limits: any statements, any files.
+            **parameters: values of the parameters.
+
+        Raises:
+            QueryError: the query was refused or failed.
+            WarehouseError: the runs cannot be listed or read.
+        """
+        # who reads comments names their column
+        session = self._session(with_comments="comment" in sql.lower()) if read_only else self._unrestricted_session()
+        return run_query(session.connection, sql, parameters, read_only=read_only)
+
+    def runs(self) -> QueryResult:
+        """The table main.runs, in order of name."""
+        return self.query("SELECT * FROM main.runs ORDER BY name, run_id")
+
+    def run(self, reference: str) -> RunVersion:
+        """The run that a run id, the beginning of one, or a name stands for.
+
+        Raises:
+            WarehouseError: no run or several fit; the message lists the candidates.
+        """
+        runs = self.lake.runs()
+        for fitting in (
+            [r for r in runs if r.run_id == reference],
+            [r for r in runs if r.name == reference],
+            [r for r in runs if reference and r.run_id.startswith(reference)],
+        ):
+            if len(fitting) == 1:
+                return fitting[0]
+            if fitting:
+                raise WarehouseError(f"{reference!r} stands for {len(fitting)} runs: {_listed(fitting)}; use a run id")
+        if not runs:
+            raise WarehouseError(f"no run {reference!r}: the warehouse {self.path} is empty; add runs with `tw ingest`")
+        raise WarehouseError(f"no run {reference!r} in {self.path}; there are: {_listed(runs)}")
+
+    def metrics(self) -> QueryResult:
+        """The metric catalogue, metrics.catalog."""
+        return self.query("SELECT * FROM metrics.catalog ORDER BY metric, version")
+
+    def metric(self, name: str, run: str | Sequence[str] | None = None, version: int | None = None) -> QueryResult:
+        """The rows of one metric, evaluated now from its view.
+
+        Args:
+            name: the metric, such as 'tpot'.
+            run: a run (see `run`), several, or None for all.
+            version: version of the definition; the newest stable one when None.
+
+        Raises:
+            MetricError: there is no such metric or version.
+            WarehouseError: there is no such run.
+        """
+        view = self._metric_view(name, version)
+        references = [run] if isinstance(run, str) else run
+        if references is None:
+            return self.query(f"SELECT * FROM metrics.{view} ORDER BY ALL")  # noqa: S608  the view's name is checked
+        # literals, not parameters or a join: only these let DuckDB leave out the other runs' files
+        wanted = ", ".join(literal(self.run(r).run_id) for r in references)
+        where = f"run_id IN ({wanted})" if wanted else "false"
+        return self.query(f"SELECT * FROM metrics.{view} WHERE {where} ORDER BY ALL")  # noqa: S608
+
+    def values(
+        self,
+        run: str | Sequence[str] | None = None,
+        *,
+        metrics: Sequence[str] | None = None,
+        version: int | None = None,
+    ) -> QueryResult:
+        """The stored values of metrics, as they were evaluated at ingest or by `refresh_metrics`.
+
+        Args:
+            run: a run (see `run`), several, or None for all.
+            metrics: names of metrics, or None for all.
+            version: one version of each, or None for all.
+
+        Raises:
+            MetricError: there is no such metric or version.
+            WarehouseError: there is no such run.
+        """
+        conditions = ["true"]
+        if run is not None:
+            references = [run] if isinstance(run, str) else run
+            wanted = ", ".join(literal(self.run(r).run_id) for r in references)
+            conditions.append(f"v.run_id IN ({wanted})" if wanted else "false")
+        if metrics is not None:
+            for name in metrics:
+                self._metric_view(name, version)
+            names = ", ".join(map(literal, metrics))
+            conditions.append(f"v.metric IN ({names})" if names else "false")
+        if version is not None:
+            conditions.append(f"v.version = {int(version)}")
+        return self.query(
+            "SELECT v.run_id, r.name, v.metric, v.version, v.dimensions, v.value, v.unit "  # noqa: S608  only literals
+            "FROM main.metric_values AS v JOIN main.runs AS r ON r.run_id = v.run_id "
+            f"WHERE {' AND '.join(conditions)} ORDER BY r.name, v.run_id, v.metric, v.version, v.dimensions"
+        )
+
+    def _metric_view(self, name: str, version: int | None) -> str:
+        from tracewarehouse.definitions import load_definitions
+
+        known = load_definitions()
+        try:
+            metric = known.metric(name, version)
+        except MetricError as error:
+            close = get_close_matches(name, [m.name for m in known.metrics], n=1)
+            hint = f"; did you mean {close[0]}?" if close and close[0] != name else ""
+            raise MetricError(f"{error}{hint}") from None
+        return metric.view.name
+
+    def ingest(
+        self, path: str | os.PathLike[str], *, mesh: Mesh | str | None = None, name: str | None = None
+    ) -> list[IngestResult]:
+        """Ingest every capture under a path, with its metric values.
+
+        Args:
+            path: a capture file, a capture directory, or a folder of them.
+            mesh: the device mesh, such as 'dp=2,tp=4', where no manifest tells it.
+            name: name of the run, for a path that holds one capture.
+
+        Raises:
+            CaptureError: a capture cannot be read; those before it are in the warehouse.
+            WarehouseError: the warehouse cannot be written.
+        """
+        from ingest.sources import find_captures
+
+        captures = find_captures(Path(path))
+        if name is not None and len(captures) > 1:
+            raise CaptureError(f"{path}: holds {len(captures)} captures, a name can be given to one only")
+        return [self.ingest_capture(c, mesh=mesh, name=name) for c in captures]
+
+    def ingest_capture(
+        self, capture: Capture, *, mesh: Mesh | str | None = None, name: str | None = None, evaluate: bool = True
+    ) -> IngestResult:
+        """Ingest one capture; see `ingest`.
+
+        Args:
+            capture: the files of one run, as `ingest.sources.find_captures` gives them.
+            mesh: the device mesh.
+            name: name of the run.
+            evaluate: store the metric values with the run.
+        """
+        from ingest.pipeline import ingest_capture
+
+        evaluator = None
+        if evaluate:
+            from tracewarehouse.evaluation import Evaluator
+
+            evaluator = Evaluator()
+        return ingest_capture(capture, self.path, mesh=parse_mesh(mesh), name=name, evaluate=evaluator)
+
+    def refresh_metrics(self) -> list[RunVersion]:
+        """Evaluate the metrics of the runs whose stored values come from other definitions; returns those runs.
+
+        Raises:
+            WarehouseError: the warehouse cannot be written.
+            MetricError: a definition is not valid.
+        """
+        from tracewarehouse.evaluation import Evaluator, refresh
+
+        evaluator = Evaluator()
+        return [fresh for r in self.stale_runs() if (fresh := refresh(self.lake, r, evaluator))]
+
+    def stale_runs(self) -> list[RunVersion]:
+        """The runs whose stored metric values come from other definitions than today's, or that have none."""
+        from tracewarehouse.definitions import load_definitions
+
+        now = load_definitions().all_fingerprint
+        return [r for r in self.lake.runs() if r.metrics_fingerprint != now]
+
+    def build(self) -> Path:
+        """Write the database file that any DuckDB opens, warehouse.duckdb, and return its path.
+
+        Raises:
+            WarehouseError: it cannot be written.
+        """
+        from tracewarehouse.lens import build
+
+        try:
+            return build(self.path, self.lake.runs())
+        except (duckdb.Error, OSError) as error:
+            raise WarehouseError(f"{self.path}: the database cannot be built: {error}") from None
+
+    def collect_garbage(self, grace_seconds: float = GRACE_SECONDS) -> list[Path]:
+        """Remove files of replaced versions that are older than the grace time; returns what went."""
+        if not (self.path / "manifests").is_dir():
+            return []
+        return self.lake.collect_garbage(grace_seconds)
+
+    def _session(self, with_comments: bool) -> Session:
+        now = self._read_only
+        if now and (now.state != state_of(self.lake) or (with_comments and not now.has_comments)):
+            now.close()
+            now = None
+        self._read_only = now or Session(self.lake, is_restricted=True, comments=with_comments)
+        return self._read_only
+
+    def _unrestricted_session(self) -> Session:
+        # kept as it is, with what its user created, until refresh()
+        self._unrestricted = self._unrestricted or Session(self.lake, is_restricted=False)
+        return self._unrestricted
+
+
+def parse_mesh(mesh: Mesh | str | None) -> Mesh | None:
+    """A mesh, also from the form 'dp=2,tp=4'.
+
+    Raises:
+        CaptureError: not of that form, or an unknown axis.
+    """
+    if not isinstance(mesh, str):
+        return mesh
+    from ingest.manifest import Mesh as Parser
+
+    try:
+        return Parser.parse(mesh)
+    except ValueError as error:  # also pydantic's, whose text says where before it says what
+        raise CaptureError(f"mesh {mesh!r}: {str(error).splitlines()[-1]}") from None
+
+
+def _listed(runs: Sequence[RunVersion], limit: int = 10) -> str:
+    names = [f"{r.run_id} ({r.name})" for r in runs[:limit]]
+    more = len(runs) - limit
+    return ", ".join(names) + (f" and {more} more" if more > 0 else "")
