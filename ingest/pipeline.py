@@ -119,7 +119,7 @@ def ingest_capture(
             tables = RunTables(staging, hosts, mesh or (manifest.mesh if manifest else None), manifest)
             with tables:
                 tables.write()
-                row = run_row(title, hosts, tables, mesh, manifest, capture, source_digest, [*capture.notes, *notes])
+                row = run_row(title, hosts, tables, mesh, manifest, capture, source_digest, notes)
                 tables.writers["runs"].write_rows([row | {"ingest_version": tool}])
             written = {w.table.name: w for w in tables.writers.values() if w.rows}
             rows = {t: w.rows for t, w in written.items()} | {"events": tables.event_count}

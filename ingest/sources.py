@@ -22,7 +22,6 @@ class Capture:
     files: tuple[Path, ...]
     manifest: Path | None = None
     card: Path | None = None
-    notes: tuple[str, ...] = ()
 
 
 def stem(path: PurePath) -> str:
@@ -101,21 +100,15 @@ def _without_exports(files: Iterable[Path]) -> list[Path]:
 
 def _in_folder(folder: Path, files: list[Path]) -> list[Capture]:
     kept = sorted(_without_exports(files), key=_natural)
-    exports = [f for f in files if f not in kept]
     manifest, card = _beside(folder)
     if _in_run_folder(folder):
         home = folder.parent.parent.parent
         name = home.name if manifest else f"{home.name}/{folder.name}" if home.name else folder.name
-        return [Capture(name, tuple(kept), manifest, card, _notes(kept, exports))]
+        return [Capture(name, tuple(kept), manifest, card)]
     groups = _overlapping(kept)
     if len(groups) == 1:
-        return [Capture(_group_name(kept), tuple(kept), manifest, card, _notes(kept, exports))]
-    return [Capture(_group_name(g), tuple(g), notes=_notes(g, exports)) for g in groups]
-
-
-def _notes(files: list[Path], exports: list[Path]) -> tuple[str, ...]:
-    stems = {stem(f) for f in files}
-    return tuple(f"{e.name} is an export of the xplane beside it: left out" for e in exports if stem(e) in stems)
+        return [Capture(_group_name(kept), tuple(kept), manifest, card)]
+    return [Capture(_group_name(g), tuple(g)) for g in groups]
 
 
 def _group_name(files: list[Path]) -> str:

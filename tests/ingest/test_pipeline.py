@@ -97,7 +97,6 @@ class TestFolders:
         (folder / "vm.trace.json.gz").write_bytes(gzip.compress(b'{"traceEvents": []}'))
         [found] = find_captures(tmp_path)
         assert [f.name for f in found.files] == ["vm.xplane.pb"]
-        assert found.notes == ("vm.trace.json.gz is an export of the xplane beside it: left out",)
 
     def test_hidden_folders_are_not_captures(self, tmp_path: Path) -> None:
         capture().write(tmp_path / ".unfinished" / "vm.xplane.pb")
