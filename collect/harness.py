@@ -78,6 +78,10 @@ def _mesh(spec: RunSpec) -> DeviceMesh:
 
 
 def _on_devices(spec: RunSpec, model: Any, mesh: DeviceMesh) -> DeviceModel:
+    if spec.axis("pp") > 1:
+        from collect.pipelined_model import PipelinedModel
+
+        return PipelinedModel(spec, model, mesh)
     from collect.sharded_model import ShardedModel
 
     return ShardedModel(spec, model, mesh)

@@ -5,10 +5,11 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from collect import attention, experts
+from collect.deepseek import use_compilable_operations
 from collect.models import ARCHITECTURES
 from collect.phase_marks import scope, scope_module, scope_parts
-from collect.rotary import use_real_rotary
-from collect.sharding import BATCH, DeviceMesh, weight_partition
+from collect.sequence_parallelism import split_sequence
+from collect.sharding import BATCH, Axes, DeviceMesh, weight_partition
 
 if TYPE_CHECKING:
     from collect.experiment import RunSpec
@@ -19,9 +20,19 @@ def use_sharded_operations(model: Any, mesh: DeviceMesh) -> None:
     attention.register()
     experts.register(mesh)
     experts.split_gate_and_up(model)
-    use_real_rotary(model)
+    use_compilable_operations(model)
     model.config._attn_implementation = attention.NAME
     model.config._experts_implementation = experts.NAME
+
+
+def cache_shape(spec: RunSpec, config: Any) -> tuple[int, int, int, Axes]:
+    """Heads, width of keys and of values in the key-value cache, and what splits the heads.
+
+    Multi-head latent attention caches one latent for all heads, which nothing splits.
+    """
+    if ARCHITECTURES[spec.model].has_latent_cache:
+        return 1, config.kv_lora_rank, config.qk_rope_head_dim, None
+    return config.num_key_value_heads, config.head_dim, config.head_dim, "tp"
 
 
 class ShardedModel:
@@ -36,6 +47,8 @@ class ShardedModel:
         torch_xla.sync()
         for name, parameter in model.named_parameters():
             mesh.split(parameter, weight_partition(name, parameter.dim()))
+        if spec.sequence_parallelism:
+            split_sequence(model, mesh)
         for number, layer in enumerate(model.model.layers):
             scope_parts(layer)
             scope_module(layer, f"layer{number}")
@@ -60,12 +73,8 @@ class ShardedModel:
         from transformers import StaticCache
 
         spec, config = self._spec, self._model.config
-        architecture = ARCHITECTURES[spec.model]
-        if architecture.has_latent_cache:
-            heads, key_width, value_width = 1, config.kv_lora_rank, config.qk_rope_head_dim
-        else:
-            heads, key_width, value_width = config.num_key_value_heads, config.head_dim, config.head_dim
-        partition = (BATCH, None if architecture.has_latent_cache else "tp", None, None)
+        heads, key_width, value_width, split = cache_shape(spec, config)
+        partition = (BATCH, split, None, None)
         cache = StaticCache(config=config, max_cache_len=spec.input_length + spec.output_length)
         for layer in cache.layers:
             # A tensor made on the device cannot be split before it holds data, so the cache is made on the host.

@@ -70,7 +70,16 @@ class DeviceMesh:
         spmd.mark_sharding(parameter, self.xla_mesh, self.resolve(partition))
 
     def constrain(self, value: Any, partition: Partition) -> Any:
-        """Tell the partitioner how a value inside the program is split; it inserts the collectives that make it so."""
+        """Tell the partitioner how a value inside the program is split; it inserts the collectives that make it so.
+
+        Inside a pipeline stage the partition is that of one stage.
+        """
+        from collect.staging import constrain
+
+        return constrain(self, value, partition)
+
+    def constrain_value(self, value: Any, partition: Partition) -> Any:
+        """Constrain a value that is not inside a pipeline stage."""
         import torch_xla.distributed.spmd as spmd
         from torch_xla.distributed.spmd.xla_sharding import unwrap_sharded_tensor
 

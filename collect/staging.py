@@ -1,12 +1,72 @@
-"""Operations that stay single operations of the compiled program when a pipeline maps a layer over its stages."""
+"""Operations that stay single operations of the compiled program when a pipeline maps a layer over its stages.
+
+`torch.vmap` would break an einsum into products with merged dimensions, and does not know sharding constraints. Both
+are given their own rule here: the stages become one more dimension in front, split over pp.
+"""
 
 from __future__ import annotations
 
-from typing import Any
+import functools
+import string
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from collect.sharding import DeviceMesh, Partition
 
 
 def einsum(equation: str, *operands: Any) -> Any:
-    """torch.einsum."""
+    """torch.einsum; inside a vmap over stages, one einsum with the stage as a further index."""
+    return _functions()[0].apply(equation, *operands)
+
+
+def constrain(mesh: DeviceMesh, value: Any, partition: Partition) -> Any:
+    """Say how a value inside the program is split; inside a vmap over stages, its stages are split over pp as well."""
+    return _functions()[1].apply(value, mesh, partition)
+
+
+def with_stage_index(equation: str, is_staged: list[bool]) -> str:
+    """Put one more index in front of the result and of those operands that have stages.
+
+    Example:
+        'ij,jk->ik' with both staged is 'aij,ajk->aik'.
+    """
+    operands, result = equation.split("->")
+    index = next(letter for letter in string.ascii_letters if letter not in equation)
+    parts = [index + o if staged else o for o, staged in zip(operands.split(","), is_staged, strict=True)]
+    return f"{','.join(parts)}->{index}{result}"
+
+
+@functools.cache
+def _functions() -> tuple[Any, Any]:
+    """The two operations as torch functions; made on first use, because torch is imported by then only."""
     import torch
 
-    return torch.einsum(equation, *operands)
+    class Einsum(torch.autograd.Function):  # type: ignore[misc]
+        @staticmethod
+        def forward(equation: str, *operands: Any) -> Any:
+            return torch.einsum(equation, *operands)
+
+        @staticmethod
+        def setup_context(ctx: Any, inputs: Any, output: Any) -> None:
+            pass
+
+        @staticmethod
+        def vmap(info: Any, in_dims: Any, equation: str, *operands: Any) -> Any:
+            dims = in_dims[1:]
+            moved = [o if d is None else o.movedim(d, 0) for o, d in zip(operands, dims, strict=True)]
+            return einsum(with_stage_index(equation, [d is not None for d in dims]), *moved), 0
+
+    class Constrain(torch.autograd.Function):  # type: ignore[misc]
+        @staticmethod
+        def forward(value: Any, mesh: DeviceMesh, partition: Partition) -> Any:
+            return mesh.constrain_value(value, partition)
+
+        @staticmethod
+        def setup_context(ctx: Any, inputs: Any, output: Any) -> None:
+            pass
+
+        @staticmethod
+        def vmap(info: Any, in_dims: Any, value: Any, mesh: DeviceMesh, partition: Partition) -> Any:
+            return constrain(mesh, value.movedim(in_dims[0], 0), ("pp", *partition)), 0
+
+    return Einsum, Constrain

@@ -1,0 +1,168 @@
+"""A transformers model as a pipeline: its layers stacked by stage, all stages in one program."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from collect.phase_marks import scope, scope_module, scope_parts
+from collect.sharded_model import cache_shape, use_sharded_operations
+from collect.sharding import BATCH, DeviceMesh, weight_partition
+
+if TYPE_CHECKING:
+    from collect.experiment import RunSpec
+
+
+class StageCache:
+    """Key-value cache of one layer and one microbatch, in the form that transformers' attention asks for."""
+
+    def __init__(self, keys: Any, values: Any, positions: Any) -> None:
+        self.keys, self.values, self._positions = keys, values, positions
+
+    def update(self, keys: Any, values: Any, *_: Any, **__: Any) -> tuple[Any, Any]:
+        """Store the keys and values of new positions and give all."""
+        self.keys = self.keys.index_copy(2, self._positions, keys)
+        self.values = self.values.index_copy(2, self._positions, values)
+        return self.keys, self.values
+
+
+class PipelinedModel:
+    """GPipe schedule (Huang et al. 2019) as in GSPMD (Xu et al. 2021, section 3.3).
+
+    The weights of the j-th layer of every stage are stacked along a first dimension that is split over pp; so is the
+    buffer of hidden states, one microbatch per stage. In each tick every stage computes, then the buffer rotates by one
+    stage, which is a collective-permute. With M microbatches and P stages a step takes M + P - 1 ticks; in tick t stage
+    s works on microbatch t - s.
+    """
+
+    def __init__(self, spec: RunSpec, model: Any, mesh: DeviceMesh) -> None:
+        import torch
+
+        self._spec, self._mesh, self._model = spec, mesh, model
+        self._stages, self._microbatches = spec.axis("pp"), spec.microbatch_count
+        use_sharded_operations(model, mesh)
+        layers = list(model.model.layers)
+        self._depth = len(layers) // self._stages
+        self._weights = [
+            self._stacked([layers[s * self._depth + j] for s in range(self._stages)]) for j in range(self._depth)
+        ]
+        self._templates = layers[: self._depth]
+        for layer in self._templates:
+            scope_parts(layer)
+        del model.model.layers
+        model.to(mesh.device)
+        for name, parameter in model.named_parameters():
+            mesh.split(parameter, weight_partition(name, parameter.dim()))
+        scope_module(model.model.embed_tokens, "embed")
+        scope_module(model.model.norm, "norm")
+        self._stage = mesh.place(torch.arange(self._stages), ("pp",))
+        self._keys: list[list[Any]] = []
+        self._values: list[list[Any]] = []
+        self._position: Any = None
+
+    def begin(self) -> None:
+        """Start a new generation with an empty cache."""
+        import torch
+
+        heads, key_width, value_width, split = cache_shape(self._spec, self._model.config)
+        length = self._spec.input_length + self._spec.output_length
+        rows = self._spec.batch // self._microbatches
+
+        def empty(width: int) -> list[list[Any]]:
+            zeros = torch.zeros(self._stages, rows, heads, length, width, dtype=self._model.dtype)
+            partition = ("pp", BATCH, split, None, None)
+            return [[self._mesh.place(zeros, partition) for _ in range(self._microbatches)] for _ in range(self._depth)]
+
+        self._keys, self._values = empty(key_width), empty(value_width)
+        self._position = self._mesh.place(torch.zeros(1, dtype=torch.long), (None,))
+
+    def forward(self, tokens: Any) -> tuple[Any, Any]:
+        """Logits of the last position [batch, vocabulary] and the next tokens [batch, 1]."""
+        import torch
+
+        batch, length = tokens.shape
+        hidden = self._model.model.embed_tokens(tokens)
+        width = hidden.shape[-1]
+        # Every microbatch takes each M-th sequence, so that it is spread over dp like the batch.
+        inputs = hidden.reshape(batch // self._microbatches, self._microbatches, length, width).unbind(1)
+        positions = torch.arange(length, device=tokens.device) + self._position
+        self._position = self._position + length
+        rotary = self._model.model.rotary_emb(hidden, positions[None])
+        mask = self._mask(positions)
+
+        buffer = self._on_stages(torch.zeros_like(inputs[0])[None].expand(self._stages, -1, -1, -1))
+        outputs = []
+        for tick in range(self._microbatches + self._stages - 1):
+            with scope(f"tick{tick}"):
+                with scope("pp_shift"):
+                    if tick:
+                        # Only this form of a rotation becomes a collective-permute.
+                        buffer = self._on_stages(torch.cat([buffer[-1:], buffer[:-1]]))
+                    entering = inputs[min(tick, self._microbatches - 1)]
+                    buffer = torch.where((self._stage == 0)[:, None, None, None], entering[None], buffer)
+                for number in range(self._depth):
+                    with scope(f"local_layer{number}"):
+                        buffer = self._on_stages(self._run_layer(number, tick, buffer, positions, rotary, mask))
+            if tick >= self._stages - 1:
+                outputs.append(buffer[:, :, -1])
+        with scope("pp_shift"):
+            last = self._mesh.constrain(torch.stack(outputs, 2), ("pp", BATCH, None, None))[-1].reshape(batch, width)
+            last = self._mesh.constrain(last, (BATCH, None))
+        last = self._model.model.norm(last)
+        with scope("lm_head"):
+            logits = self._model.lm_head(last)
+            return logits, self._mesh.constrain(logits.argmax(-1, keepdim=True), (BATCH, None))
+
+    def _run_layer(self, number: int, tick: int, buffer: Any, positions: Any, rotary: Any, mask: Any) -> Any:
+        """One layer of every stage; the cache of a stage is that of the microbatch it works on."""
+        import torch
+
+        layer, keys, values = self._templates[number], self._keys[number], self._values[number]
+        working = {m: (self._stage == tick - m)[:, None, None, None, None] for m in range(self._microbatches)}
+        working = {m: at for m, at in working.items() if 0 <= tick - m < self._stages}
+
+        def selected(caches: list[Any]) -> Any:
+            first, *rest = working
+            out = caches[first]
+            for m in rest:
+                out = torch.where(working[m], caches[m], out)
+            return out
+
+        def one_stage(weights: Any, hidden: Any, stage_keys: Any, stage_values: Any) -> tuple[Any, Any, Any]:
+            cache = StageCache(stage_keys, stage_values, positions)
+            facts = {"attention_mask": mask, "position_embeddings": rotary, "past_key_values": cache}
+            out = torch.func.functional_call(layer, weights, (hidden,), facts)
+            return out, cache.keys, cache.values
+
+        hidden, new_keys, new_values = torch.vmap(one_stage)(
+            self._weights[number], buffer, selected(keys), selected(values)
+        )
+        split = cache_shape(self._spec, self._model.config)[3]
+        for m, at in working.items():
+            for caches, new in ((keys, new_keys), (values, new_values)):
+                caches[m] = self._mesh.constrain(torch.where(at, new, caches[m]), ("pp", BATCH, split, None, None))
+        return hidden
+
+    def _stacked(self, layers: list[Any]) -> dict[str, Any]:
+        """Weights and buffers of one layer of every stage, [stages, ...], split over pp and as in one stage."""
+        import torch
+
+        states = [{**dict(layer.named_parameters()), **dict(layer.named_buffers())} for layer in layers]
+        return {
+            name: self._mesh.place(
+                torch.stack([state[name].detach() for state in states]),
+                ("pp", *weight_partition(f"layer.{name}", tensor.dim())),
+            )
+            for name, tensor in states[0].items()
+        }
+
+    def _mask(self, positions: Any) -> Any:
+        """Causal mask over the cache, added to the scores: [1, 1, tokens, cached tokens]."""
+        import torch
+
+        length = self._spec.input_length + self._spec.output_length
+        is_seen = torch.arange(length, device=positions.device)[None, :] <= positions[:, None]
+        dtype = self._model.dtype
+        return torch.where(is_seen, 0.0, torch.finfo(dtype).min).to(dtype)[None, None]
+
+    def _on_stages(self, buffer: Any) -> Any:
+        return self._mesh.constrain(buffer, ("pp", BATCH, None, None))
