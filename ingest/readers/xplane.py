@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass, field
+from itertools import pairwise
 from pathlib import Path
 from typing import Any, cast
 
@@ -32,6 +33,7 @@ from ingest.records import (
     UInt64,
 )
 
+_FIRST_TEXT = int(StatKind.STRING)
 BLOCK = 1 << 15
 """Events decoded together: enough to make Python's share small, few enough for their columns to stay in cache."""
 _TABLE_ENTRIES = 16  # per metadata id: ids as dense as this are looked up in a table, others by search
@@ -192,22 +194,24 @@ def _stat_columns(source: wire.Words, plane: _XPlane, block: wire.EventBlock) ->
             parts.setdefault(plane.stat_name(first), []).append(s)
             continue
         order = np.argsort(s.ids, kind="stable")
-        edges = np.flatnonzero(np.diff(s.ids[order])) + 1
-        for at in np.split(order, edges):
-            piece = wire.StatBlock(s.rows[at], s.ids[at], s.kinds[at], s.values[at])
-            parts.setdefault(plane.stat_name(int(piece.ids[0])), []).append(piece)
+        ids, rows, kinds, values = s.ids[order], s.rows[order], s.kinds[order], s.values[order]
+        edges = [0, *(np.flatnonzero(np.diff(ids)) + 1).tolist(), len(ids)]
+        for a, z in pairwise(edges):
+            piece = wire.StatBlock(rows[a:z], ids[a:z], kinds[a:z], values[a:z])
+            parts.setdefault(plane.stat_name(int(ids[a])), []).append(piece)
     if block.has_occurrences:
         rows = np.flatnonzero(block.occurrences)
         kinds = np.full(len(rows), StatKind.INT64, np.uint8)
         piece = wire.StatBlock(rows, rows, kinds, block.occurrences[rows])
         parts.setdefault("num_occurrences", []).append(piece)
     for name, pieces in parts.items():
-        rows, kinds, values = (
-            np.concatenate(x) for x in zip(*((p.rows, p.kinds, p.values) for p in pieces), strict=True)
-        )
+        rows, kinds, values = pieces[0].rows, pieces[0].kinds, pieces[0].values
         if len(pieces) > 1:
+            rows = np.concatenate([p.rows for p in pieces])
             order = np.argsort(rows, kind="stable")
-            rows, kinds, values = rows[order], kinds[order], values[order]
+            rows = rows[order]
+            kinds = np.concatenate([p.kinds for p in pieces])[order]
+            values = np.concatenate([p.values for p in pieces])[order]
         if not kinds.all():
             has_value = np.flatnonzero(kinds)
             rows, kinds, values = rows[has_value], kinds[has_value], values[has_value]
@@ -217,6 +221,8 @@ def _stat_columns(source: wire.Words, plane: _XPlane, block: wire.EventBlock) ->
 
 def _resolved(source: wire.Words, plane: _XPlane, name: str, rows: Int64, kinds: UInt8, values: UInt64) -> StatColumn:
     """A stat column whose strings, bytes and references are indices into their distinct texts."""
+    if int(kinds.max()) < _FIRST_TEXT:
+        return StatColumn(name, rows, kinds, values)
     texts: dict[bytes, int] = {}
     for kind in (StatKind.STRING, StatKind.BYTES, StatKind.REF):
         at = np.flatnonzero(kinds == kind)
