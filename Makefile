@@ -51,7 +51,7 @@ test: $(INSTALLED) $(COLLECTOR) lint types pytest
 lint: $(INSTALLED)
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
-	$(BIN)/lint-imports
+	$(BIN)/lint-imports --no-cache
 
 types: $(INSTALLED)
 	$(BIN)/mypy
@@ -70,4 +70,4 @@ docs: $(INSTALLED)
 	$(BIN)/python docs/generate.py
 
 clean:
-	rm -rf $(DEMO) dist .mypy_cache .pytest_cache .ruff_cache .hypothesis .import_linter_cache
+	rm -rf $(DEMO) dist .mypy_cache .pytest_cache .ruff_cache .hypothesis

@@ -14,7 +14,7 @@ from typing import Any
 from unicodedata import east_asian_width
 
 _GAP = "  "
-_FOLD_TO = 24  # a column is not folded to less than this
+_FOLD_TO = 12  # a column of text is not folded to less than this
 
 
 def draw(columns: Sequence[str], rows: Sequence[Sequence[Any]], width: int | None = None) -> Iterator[str]:
@@ -30,14 +30,17 @@ def draw(columns: Sequence[str], rows: Sequence[Sequence[Any]], width: int | Non
     natural = [
         max([_width(h), *(_width(row[i]) for row in cells)]) if cells else _width(h) for i, h in enumerate(header)
     ]
-    widths = _fitted(natural, [_width(h) for h in header], width)
-    if widths is None:
-        yield from _blocks(header, cells, width or 80)
-        return
     numeric = [
         all(r[i] is None or _is_number(r[i]) for r in rows) and any(r[i] is not None for r in rows)
         for i in range(len(header))
     ]
+    least = [
+        n if is_number else max(_width(h), _FOLD_TO) for n, h, is_number in zip(natural, header, numeric, strict=True)
+    ]
+    widths = _fitted(natural, least, width)
+    if widths is None:
+        yield from _blocks(header, cells, width or 80)
+        return
     yield _line(header, widths, numeric)
     yield _GAP.join("─" * w for w in widths)
     for row in cells:
@@ -88,7 +91,7 @@ def _fitted(natural: list[int], least: list[int], width: int | None) -> list[int
         return natural
     room = width - len(_GAP) * (len(natural) - 1)
     widths = list(natural)
-    floors = [min(n, max(low, _FOLD_TO)) for n, low in zip(natural, least, strict=True)]
+    floors = [min(n, low) for n, low in zip(natural, least, strict=True)]
     if sum(floors) > room:
         return None
     while (excess := sum(widths) - room) > 0:
@@ -114,14 +117,14 @@ def _row(texts: Sequence[str], widths: Sequence[int], numeric: Sequence[bool]) -
 
 
 def _fold(text: str, width: int) -> list[str]:
-    """The text in pieces of at most `width` cells, broken after a space or comma where there is one late enough."""
+    """The text in pieces of at most `width` cells, broken where a word ends, if one ends late enough."""
     pieces = []
     while _width(text) > width:
         end, cells = 0, 0
         while end < len(text) and (cells := cells + _width(text[end])) <= width:
             end += 1
         end = max(end, 1)
-        at = max(text.rfind(" ", 0, end), text.rfind(",", 0, end)) + 1
+        at = max(text.rfind(mark, 0, end) for mark in " ,_-/") + 1
         cut = at if at > end // 2 else end
         pieces.append(text[:cut].rstrip(" "))
         text = text[cut:]

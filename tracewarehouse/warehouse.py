@@ -13,6 +13,7 @@ import duckdb
 
 from ingest.errors import CaptureError, MetricError, WarehouseError
 from ingest.lake import GRACE_SECONDS, Lake, RunVersion
+from tracewarehouse.definitions import Definitions, Metric, load_definitions
 from tracewarehouse.query import literal, run_query
 from tracewarehouse.result import QueryResult
 from tracewarehouse.session import Session, state_of
@@ -147,7 +148,7 @@ class Warehouse:
             MetricError: there is no such metric or version.
             WarehouseError: there is no such run.
         """
-        view = self._metric_view(name, version)
+        view = find_metric(load_definitions(), name, version).view.name
         references = [run] if isinstance(run, str) else run
         if references is None:
             return self.query(f"SELECT * FROM metrics.{view} ORDER BY ALL")  # noqa: S608  the view's name is checked
@@ -180,8 +181,9 @@ class Warehouse:
             wanted = ", ".join(literal(self.run(r).run_id) for r in references)
             conditions.append(f"v.run_id IN ({wanted})" if wanted else "false")
         if metrics is not None:
+            definitions = load_definitions()
             for name in metrics:
-                self._metric_view(name, version)
+                find_metric(definitions, name, version)
             names = ", ".join(map(literal, metrics))
             conditions.append(f"v.metric IN ({names})" if names else "false")
         if version is not None:
@@ -191,18 +193,6 @@ class Warehouse:
             "FROM main.metric_values AS v JOIN main.runs AS r ON r.run_id = v.run_id "
             f"WHERE {' AND '.join(conditions)} ORDER BY r.name, v.run_id, v.metric, v.version, v.dimensions"
         )
-
-    def _metric_view(self, name: str, version: int | None) -> str:
-        from tracewarehouse.definitions import load_definitions
-
-        known = load_definitions()
-        try:
-            metric = known.metric(name, version)
-        except MetricError as error:
-            close = get_close_matches(name, [m.name for m in known.metrics], n=1)
-            hint = f"; did you mean {close[0]}?" if close and close[0] != name else ""
-            raise MetricError(f"{error}{hint}") from None
-        return metric.view.name
 
     def ingest(
         self, path: str | os.PathLike[str], *, mesh: Mesh | str | None = None, name: str | None = None
@@ -259,8 +249,6 @@ class Warehouse:
 
     def stale_runs(self) -> list[RunVersion]:
         """The runs whose stored metric values come from other definitions than today's, or that have none."""
-        from tracewarehouse.definitions import load_definitions
-
         now = load_definitions().all_fingerprint
         return [r for r in self.lake.runs() if r.metrics_fingerprint != now]
 
@@ -295,6 +283,21 @@ class Warehouse:
         # kept as it is, with what its user created, until refresh()
         self._unrestricted = self._unrestricted or Session(self.lake, is_restricted=False)
         return self._unrestricted
+
+
+def find_metric(definitions: Definitions, name: str, version: int | None = None) -> Metric:
+    """A version of a metric, by default the newest stable one.
+
+    Raises:
+        MetricError: there is none; the message names a similar one.
+    """
+    try:
+        return definitions.metric(name, version)
+    except MetricError as error:
+        known = [m.name for m in definitions.metrics]
+        close = get_close_matches(name, known, n=1) if name not in known else []
+        hint = f"; did you mean {close[0]}?" if close else ""
+        raise MetricError(f"{error}{hint}") from None
 
 
 def parse_mesh(mesh: Mesh | str | None) -> Mesh | None:

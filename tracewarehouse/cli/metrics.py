@@ -25,9 +25,55 @@ def list_metrics(context: typer.Context, output_format: _FormatOption = None, ou
 
     with Warehouse(context.obj) as warehouse:
         result = warehouse.query(
-            "SELECT metric, version, status, unit, polarity, description FROM metrics.catalog ORDER BY metric, version"
+            "SELECT metric, version, status, unit, split_part(split_part(description, '. ', 1), ': ', 1) "
+            "AS meaning FROM metrics.catalog ORDER BY metric, version"
         )
     write(result, output_format or (format_of(output) if output else "table"), output)
+
+
+@app.command()
+def show(
+    name: Annotated[str, typer.Argument(help="The metric.", show_default=False)],
+    version: Annotated[int | None, typer.Option(help="Version; the newest stable one without.")] = None,
+) -> None:
+    """Show what a metric means: sentence, unit, columns, versions and its SQL."""
+    from tracewarehouse.definitions import load_definitions
+    from tracewarehouse.warehouse import find_metric
+
+    definitions = load_definitions()
+    metric = find_metric(definitions, name, version)
+    about = metric.header
+    versions = [str(m.version) for m in definitions.metrics if m.name == metric.name]
+    facts = {
+        "view": f"metrics.{metric.view.name}",
+        "status": about.status,
+        "unit": about.unit,
+        "polarity": about.polarity,
+        "grain": ", ".join(about.grain),
+        "value": about.value,
+        "versions": ", ".join(versions),
+        "reads": ", ".join(v.qualified for v in definitions.upstream(metric.view)) or None,
+        "CCL-Bench": about.ccl_bench,
+        "changed": " ".join(about.changed.split()),
+    }
+    typer.echo(_wrapped(about.description))
+    typer.echo()
+    for label, fact in facts.items():
+        if fact is not None:
+            typer.echo(_wrapped(f"{label + ':':<11}{fact}", " " * 11))
+    typer.echo("\ncolumns:")
+    label_width = max(map(len, about.columns)) + 2
+    for column, sentence in about.columns.items():
+        typer.echo(_wrapped(f"  {column:<{label_width}}{' '.join(sentence.split())}", " " * (label_width + 2)))
+    typer.echo(f"\n{metric.view.sql}")
+
+
+def _wrapped(text: str, indent: str = "") -> str:
+    import shutil
+    import textwrap
+
+    width = min(shutil.get_terminal_size().columns, 100)
+    return textwrap.fill(text, width, subsequent_indent=indent, break_long_words=False, break_on_hyphens=False)
 
 
 @app.command()

@@ -21,10 +21,10 @@ SELECT
         ', ',
         CASE WHEN is_truncated THEN 'truncated' END,
         'missing hosts: ' || missing_hosts,
-        missing_devices || ' missing devices',
-        len(string_split(profiler_errors, chr(10))) || ' profiler errors',
-        len(string_split(profiler_warnings, chr(10))) || ' profiler warnings',
-        len(string_split(quality_notes, chr(10))) || ' notes'
+        'missing devices: ' || missing_devices,
+        'profiler errors: ' || len(string_split(profiler_errors, chr(10))),
+        'profiler warnings: ' || len(string_split(profiler_warnings, chr(10))),
+        'notes: ' || len(string_split(quality_notes, chr(10)))
     ), ''), 'ok') AS quality
 FROM main.runs
 ORDER BY name, run_id

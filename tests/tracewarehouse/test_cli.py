@@ -1,0 +1,321 @@
+"""The command line: results to stdout, one clear line for what is wrong to stderr, exit codes that scripts can use."""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+import os
+import re
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+import pyarrow.parquet as pq
+import pytest
+from tiny_capture import tiny_capture
+from xplane_builder import Space
+
+from tracewarehouse.cli import run
+
+COMMANDS = ["collect", "ingest", "query", "runs", "metrics", "report", "build", "gc"]
+METRICS = ["list", "show", "values", "refresh"]
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What a command did."""
+
+    code: int
+    out: str
+    err: str
+
+
+Tw = Callable[..., Outcome]
+
+
+@pytest.fixture
+def tw(capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> Tw:
+    """Runs `tw` with some arguments."""
+    monkeypatch.delenv("TRACEWAREHOUSE", raising=False)
+
+    def command(*arguments: str | Path) -> Outcome:
+        capfd.readouterr()
+        code = run([str(a) for a in arguments])
+        out, err = capfd.readouterr()
+        return Outcome(code, out, err)
+
+    return command
+
+
+class TestHelp:
+    @pytest.mark.parametrize("command", [[], *[[c] for c in COMMANDS], *[["metrics", c] for c in METRICS]])
+    def test_every_command_has_help(self, tw: Tw, command: list[str]) -> None:
+        done = tw(*command, "--help")
+        assert done.code == 0
+        assert "Usage: tw" in done.out
+        assert len(done.out.splitlines()[2].strip()) > 15
+
+    def test_version(self, tw: Tw) -> None:
+        assert re.fullmatch(r"tracewarehouse \d+\.\d+\.\d+\S*\n", tw("--version").out)
+
+    @pytest.mark.parametrize("arguments", [["nosuch"], ["query"], ["query", "a", "b", "c"], ["runs", "--format", "x"]])
+    def test_wrong_usage_is_exit_code_2(self, tw: Tw, arguments: list[str]) -> None:
+        done = tw(*arguments)
+        assert done.code == 2
+        assert done.out == ""
+        assert "Usage: tw" in done.err
+
+
+class TestQuery:
+    def test_rows_are_a_table_without_cuts_in_a_pipe(self, tw: Tw, folder: Path) -> None:
+        done = tw(
+            "-w", folder, "query", "SELECT kind, count(*) AS n, repeat('x', 300) AS t FROM collectives GROUP BY 1"
+        )
+        assert (done.code, done.err) == (0, "")
+        assert done.out.splitlines()[2] == f"all-reduce  32  {'x' * 300}"
+
+    def test_formats_hold_the_same_rows(self, tw: Tw, folder: Path, tmp_path: Path) -> None:
+        sql = "SELECT kind, device_id, sum(message_bytes) AS bytes FROM main.collectives GROUP BY ALL ORDER BY ALL"
+        rows = json.loads(tw("-w", folder, "query", sql, "--format", "json").out)
+        assert [r["device_id"] for r in rows] == [0, 1]
+        lines = tw("-w", folder, "query", sql, "--format", "ndjson").out.splitlines()
+        assert [json.loads(line) for line in lines] == rows
+        table = list(csv.DictReader(io.StringIO(tw("-w", folder, "query", sql, "--format", "csv").out)))
+        assert [int(r["bytes"]) for r in table] == [r["bytes"] for r in rows]
+        for name in ("out.parquet", "out.csv", "out.json"):
+            assert tw("-w", folder, "query", sql, "-o", tmp_path / name).code == 0
+        assert [int(r["bytes"]) for r in pq.read_table(tmp_path / "out.parquet").to_pylist()] == [
+            r["bytes"] for r in rows
+        ]
+        assert json.loads((tmp_path / "out.json").read_text()) == rows
+
+    def test_parquet_goes_into_a_pipe(self, folder: Path, tmp_path: Path) -> None:
+        command = [
+            sys.executable,
+            "-m",
+            "tracewarehouse",
+            "-w",
+            str(folder),
+            "query",
+            "FROM runs",
+            "--format",
+            "parquet",
+        ]
+        (tmp_path / "x.parquet").write_bytes(subprocess.run(command, capture_output=True, check=True).stdout)
+        assert pq.read_table(tmp_path / "x.parquet").num_rows == 1
+
+    def test_sql_comes_from_a_file_or_stdin(
+        self, tw: Tw, folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        file = tmp_path / "q.sql"
+        file.write_text("SELECT name FROM runs;\n")
+        expected = "name\ntiny-tp2\n"
+        assert tw("-w", folder, "query", "-f", file, "--format", "csv").out == expected
+        for arguments in (["-"], ["-f", "-"]):
+            monkeypatch.setattr("sys.stdin", io.StringIO(file.read_text()))
+            assert tw("-w", folder, "query", *arguments, "--format", "csv").out == expected
+        assert "cannot be read as SQL" in tw("-w", folder, "query", "-f", tmp_path / "nosuch.sql").err
+
+    def test_parameters(self, tw: Tw, folder: Path) -> None:
+        sql = "SELECT $a + 1 AS a, $b AS b, $c AS c, $d AS d, $e AS e"
+        options = ["-p", "a=1", "-p", "b=x=y", "-p", "c=1.5", "-p", "$d=true", "-p", "e=null"]
+        done = tw("-w", folder, "query", sql, *options, "--format", "json")
+        assert json.loads(done.out) == [{"a": 2, "b": "x=y", "c": 1.5, "d": True, "e": None}]
+        assert tw("-w", folder, "query", sql, "-p", "a").code == 2
+
+    def test_a_capture_instead_of_a_warehouse(self, tw: Tw, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.chdir(tmp_path)
+        monkeypatch.setenv("TMPDIR", str(tmp_path / "tmp"))
+        (tmp_path / "tmp").mkdir()
+        monkeypatch.setattr("tempfile.tempdir", None)
+        file = tiny_capture().write(tmp_path / "run.xplane.pb")
+        assert tw("query", file, "SELECT count(*) AS n FROM collectives", "--format", "csv").out == "n\n32\n"
+        values = tw("query", file, "SELECT count(*) > 0 AS n FROM metrics.all_values", "--format", "csv")
+        assert values.out == "n\ntrue\n"
+        assert list((tmp_path / "tmp").iterdir()) == []
+        assert sorted(p.name for p in tmp_path.iterdir()) == ["run.xplane.pb", "tmp"]
+
+    def test_a_file_without_sql_is_explained(self, tw: Tw, tmp_path: Path) -> None:
+        file = tiny_capture().write(tmp_path / "run.xplane.pb")
+        done = tw("query", file)
+        assert done.code == 2
+        assert "give the SQL after it" in " ".join(done.err.split())
+
+    def test_a_query_may_only_read(self, tw: Tw, folder: Path, tmp_path: Path) -> None:
+        sql = f"COPY (SELECT 1 AS a) TO '{tmp_path}/x.csv'"
+        refused = tw("-w", folder, "query", sql)
+        assert (refused.code, refused.out) == (1, "")
+        assert refused.err.startswith("error: a query may only read: expected SELECT, found COPY")
+        assert not (tmp_path / "x.csv").exists()
+        assert tw("-w", folder, "query", "--unrestricted", sql).code == 0
+        assert (tmp_path / "x.csv").exists()
+
+    def test_a_failed_query_has_no_traceback(self, tw: Tw, folder: Path) -> None:
+        done = tw("-w", folder, "query", "SELECT lin FROM ops")
+        assert (done.code, done.out) == (1, "")
+        assert 'Referenced column "lin" not found' in done.err
+        assert '"line"' in done.err
+        assert "Traceback" not in done.err
+
+    def test_no_warehouse(self, tw: Tw, tmp_path: Path) -> None:
+        done = tw("-w", tmp_path / "nowhere", "query", "FROM runs")
+        assert done.code == 1
+        assert done.err.startswith("error: no warehouse at ")
+        assert len(done.err.splitlines()) == 1
+
+    def test_the_warehouse_comes_from_the_environment(
+        self, tw: Tw, folder: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+    ) -> None:
+        monkeypatch.setenv("TRACEWAREHOUSE", str(folder))
+        assert tw("query", "SELECT 1 AS a", "--format", "csv").out == "a\n1\n"
+        monkeypatch.delenv("TRACEWAREHOUSE")
+        monkeypatch.chdir(tmp_path)
+        assert tw("query", "SELECT 1 AS a", "--format", "csv").out == "a\n1\n"  # ./warehouse
+
+    def test_a_closed_pipe_is_silent(self, folder: Path) -> None:
+        command = [sys.executable, "-m", "tracewarehouse", "-w", str(folder), "query", "FROM range(300000)"]
+        with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as process:
+            assert process.stdout is not None
+            assert process.stderr is not None
+            process.stdout.readline()
+            process.stdout.close()
+            assert process.stderr.read() == b""
+
+    def test_ctrl_c_ends_a_query(self, folder: Path) -> None:
+        endless = "SELECT count(*) FROM range(100000000) AS a, range(1000000) AS b WHERE hash(a.range, b.range) = 1"
+        command = [sys.executable, "-m", "tracewarehouse", "-w", str(folder), "query", endless]
+        environment = os.environ | {"PYTHONUNBUFFERED": "1"}
+        with subprocess.Popen(command, stderr=subprocess.PIPE, text=True, env=environment) as process:
+            time.sleep(4)
+            process.send_signal(signal.SIGINT)
+            _, err = process.communicate(timeout=60)
+        assert process.returncode == 130
+        assert "Traceback" not in err
+
+
+class TestIngest:
+    def test_bad_inputs_do_not_stop_the_others(self, tw: Tw, capture: Path, tmp_path: Path) -> None:
+        (tmp_path / "empty.xplane.pb").touch()
+        (tmp_path / "junk.xplane.pb").write_bytes(b"junk" * 100)
+        truncated = tmp_path / "cut.xplane.pb"
+        truncated.write_bytes(tiny_capture().to_bytes()[:-100])
+        (tmp_path / "text.txt").write_text("hello")
+        (tmp_path / "nothing").mkdir()
+        bad = [
+            tmp_path / n
+            for n in ("empty.xplane.pb", "junk.xplane.pb", "cut.xplane.pb", "text.txt", "nothing", "nowhere.pb")
+        ]
+        done = tw("-w", tmp_path / "w", "ingest", *bad[:3], capture, *bad[3:])
+        assert done.code == 1
+        assert [line.split("\t")[1:3] for line in done.out.splitlines()] == [["tiny-tp2", "ingested"]]
+        errors = done.err.splitlines()
+        assert len(errors) == len(bad)
+        for path in bad:
+            assert [e for e in errors if e.startswith("error: ") and path.name in e], path
+        again = tw("-w", tmp_path / "w", "ingest", capture)
+        assert again.code == 0
+        assert again.out.split("\t")[2] == "unchanged"
+        assert len(list((tmp_path / "w" / "lake").iterdir())) == 1
+
+    def test_nothing_to_ingest_makes_no_warehouse(self, tw: Tw, tmp_path: Path) -> None:
+        assert tw("-w", tmp_path / "w", "ingest", tmp_path / "nowhere.pb").code == 1
+        assert not (tmp_path / "w").exists()
+
+    def test_name_and_mesh(self, tw: Tw, tmp_path: Path) -> None:
+        file = tiny_capture().write(tmp_path / "a.xplane.pb")
+        other = tmp_path / "b.xplane.pb"
+        space = Space()
+        space.host().line("python").event("f", 1, 2)
+        space.write(other)
+        done = tw("-w", tmp_path / "w", "ingest", file, "--name", "mine", "--mesh", "tp=2")
+        _, name, status, events = done.out.strip().split("\t")
+        assert (name, status) == ("mine", "ingested")
+        assert re.fullmatch(r"\d+ events", events)
+        assert tw("-w", tmp_path / "w", "query", "SELECT mesh FROM runs", "--format", "csv").out == "mesh\ntp=2\n"
+        assert tw("-w", tmp_path / "w", "ingest", file, "--mesh", "nonsense").code == 2
+        assert tw("-w", tmp_path / "w", "ingest", file, other, "--name", "x").code == 2
+
+    def test_a_warehouse_that_cannot_be_written(self, tw: Tw, capture: Path, tmp_path: Path) -> None:
+        (tmp_path / "w").write_text("a file")
+        done = tw("-w", tmp_path / "w", "ingest", capture)
+        assert done.code == 1
+        assert "is a file" in done.err
+
+
+class TestRuns:
+    def test_runs_with_their_quality(self, tw: Tw, folder: Path, tmp_path: Path) -> None:
+        space = Space(warnings=["3 events dropped"])
+        space.host().line("python").event("f", 1, 2)
+        assert tw("-w", folder, "ingest", space.write(tmp_path / "poor.xplane.pb")).code == 0
+        rows = json.loads(tw("-w", folder, "runs", "--format", "json").out)
+        assert [(r["name"], r["backend"], r["devices"]) for r in rows] == [
+            ("poor", "unknown", 0),
+            ("tiny-tp2", "tpu", 2),
+        ]
+        assert "profiler warnings: 1" in rows[0]["quality"]
+        assert rows[1]["quality"] == "ok"
+        assert "poor: 3 events dropped" in tw("-w", folder, "runs", "--notes").err
+
+    def test_an_empty_warehouse_says_so(self, tw: Tw, tmp_path: Path) -> None:
+        (tmp_path / "w").mkdir()
+        done = tw("-w", tmp_path / "w", "runs")
+        assert done.code == 0
+        assert "is empty; add runs" in done.err
+
+
+class TestMetrics:
+    def test_list_and_show_need_no_warehouse(self, tw: Tw, tmp_path: Path) -> None:
+        listed = json.loads(tw("-w", tmp_path / "nowhere", "metrics", "list", "--format", "json").out)
+        assert {"ttft", "tpot"} <= {m["metric"] for m in listed}
+        for metric in listed:
+            shown = tw("metrics", "show", metric["metric"], "--version", str(metric["version"]))
+            assert shown.code == 0
+            assert f"metrics.{metric['metric']}_v{metric['version']}" in shown.out
+            assert "SELECT" in shown.out
+        assert not (tmp_path / "nowhere").exists()
+        assert "did you mean tpot" in tw("metrics", "show", "tpott").err
+
+    def test_values(self, tw: Tw, folder: Path) -> None:
+        rows = json.loads(tw("-w", folder, "metrics", "values", "tiny-tp2", "-m", "tpot", "--format", "json").out)
+        assert {r["metric"] for r in rows} == {"tpot"}
+        assert {r["unit"] for r in rows} == {"ms"}
+        assert tw("-w", folder, "metrics", "values", "nosuch").code == 1
+        assert tw("-w", folder, "metrics", "values", "-m", "nosuch").code == 1
+
+    def test_values_of_older_definitions_are_told_and_refreshed(self, tw: Tw, folder: Path) -> None:
+        [manifest] = (folder / "manifests").glob("*.json")
+        manifest.write_text(json.dumps(json.loads(manifest.read_text()) | {"metrics_fingerprint": "older"}))
+        assert "run `tw metrics refresh`" in tw("-w", folder, "metrics", "values").err
+        refreshed = tw("-w", folder, "metrics", "refresh")
+        assert refreshed.out.split("\t")[1:3] == ["tiny-tp2", "refreshed"]
+        assert tw("-w", folder, "metrics", "values").err == ""
+        assert tw("-w", folder, "metrics", "refresh").out == ""
+
+
+class TestOthers:
+    def test_build_and_gc(self, tw: Tw, folder: Path) -> None:
+        assert tw("-w", folder, "build").out == f"{folder}/warehouse.duckdb\n"
+        (folder / "lake" / ".staging-1-x").mkdir()
+        assert tw("-w", folder, "gc").out == ""
+        assert tw("-w", folder, "gc", "--grace-hours", "0").out == f"{folder}/lake/.staging-1-x\n"
+
+    def test_report(self, tw: Tw, folder: Path, tmp_path: Path) -> None:
+        done = tw("-w", folder, "report", "tiny-tp2", "-o", tmp_path / "r.html")
+        assert (done.code, done.out) == (0, f"{tmp_path}/r.html\n")
+        assert (tmp_path / "r.html").read_text().startswith("<!")
+        assert tw("-w", folder, "report", "nosuch", "-o", tmp_path / "x.html").code == 1
+        (tmp_path / "empty").mkdir()
+        assert "is empty; add runs" in tw("-w", tmp_path / "empty", "report").err
+
+    def test_collect_checks_what_it_is_asked(self, tw: Tw, tmp_path: Path) -> None:
+        assert "is not known" in tw("collect", "--model", "nosuch", "-o", tmp_path).err
+        assert "pairs such as" in tw("collect", "--mesh", "nonsense", "-o", tmp_path).err
+        assert "cannot be read as an experiment" in tw("collect", tmp_path / "nosuch.yaml").err
+        both = tw("collect", tmp_path / "x.yaml", "--model", "llama")
+        assert both.code == 2
+        assert "exclude each other" in " ".join(both.err.split())

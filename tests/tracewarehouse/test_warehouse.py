@@ -1,0 +1,273 @@
+"""The warehouse from Python: open, query, ingest, metrics."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import duckdb
+import pytest
+from tiny_capture import write_capture_directory
+from xplane_builder import Space
+
+import tracewarehouse as tw
+from ingest.lake import Lake
+
+
+def other_capture(path: Path, name: str = "f") -> Path:
+    space = Space()
+    space.host().line("python").event(name, 1, 2)
+    return space.write(path)
+
+
+def test_importing_it_loads_nothing() -> None:
+    code = "import sys, tracewarehouse; print([m for m in ('duckdb', 'pyarrow', 'numpy', 'typer') if m in sys.modules])"
+    assert subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout == "[]\n"
+
+
+def test_its_names_are_there() -> None:
+    assert set(tw.__all__) <= set(dir(tw))
+    for name in tw.__all__:
+        assert getattr(tw, name)
+    assert tw.__version__
+    with pytest.raises(AttributeError, match="nothing_such"):
+        _ = tw.nothing_such
+
+
+def test_a_query_takes_parameters_by_name(folder: Path) -> None:
+    with tw.open(folder) as wh:
+        result = wh.query(
+            "SELECT kind, count(*) AS n FROM main.collectives WHERE step >= $first GROUP BY kind", first=1
+        )
+        assert result.columns == ["kind", "n"]
+        assert result.rows() == [("all-reduce", 24)]
+        assert result.dicts() == [{"kind": "all-reduce", "n": 24}]
+        assert result.arrow().num_rows == 1
+        assert result.pl().item(0, "n") == 24
+        assert wh.query("SELECT $sql", sql="x").scalar() == "x"
+
+
+@pytest.mark.parametrize(
+    ("sql", "parameters", "message"),
+    [
+        ("SELECT lin FROM ops", {}, 'Candidate bindings: "line"'),
+        ("FROM main.opz", {}, "Did you mean"),
+        ("SELECT $a", {}, "parameters: a"),
+        ("SELECT $a", {"a": 1, "b": 2}, "excess parameters: b"),
+        ("SELEC 1", {}, "syntax error"),
+        ("SELECT 'x'::INTEGER", {}, "Could not convert"),
+        ("SELECT '\ud800'", {}, "surrogates"),
+        ("SELECT $a", {"a": object()}, "object"),
+    ],
+)
+def test_a_failed_query_says_why(folder: Path, sql: str, parameters: dict[str, object], message: str) -> None:
+    with tw.open(folder) as wh, pytest.raises(tw.QueryError, match=message):
+        wh.query(sql, **parameters)
+
+
+def test_a_query_is_read_only_unless_told_otherwise(folder: Path, tmp_path: Path) -> None:
+    with tw.open(folder) as wh:
+        with pytest.raises(tw.QueryError, match="read_only=False"):
+            wh.query("CREATE TABLE mine AS FROM main.runs")
+        assert wh.query("CREATE TABLE mine AS FROM main.runs", read_only=False).rows() in ([], [(1,)])
+        assert wh.query("SELECT count(*) FROM mine", read_only=False).scalar() == 1
+        wh.query(f"COPY (FROM main.runs) TO '{tmp_path}/runs.csv'", read_only=False)
+        assert (tmp_path / "runs.csv").exists()
+        with pytest.raises(tw.QueryError, match="mine"):
+            wh.query("FROM mine")
+
+
+def test_it_follows_new_runs_by_itself(folder: Path, tmp_path: Path) -> None:
+    with tw.open(folder) as wh, tw.open(folder) as other:
+        assert wh.query("SELECT count(*) FROM main.runs").scalar() == 1
+        [result] = other.ingest(other_capture(tmp_path / "b.xplane.pb"))
+        assert (result.status, result.name) == ("ingested", "b")
+        assert wh.query("SELECT count(*) FROM main.runs").scalar() == 2
+        Lake(folder).remove(result.run_id)
+        assert wh.query("SELECT count(*) FROM main.runs").scalar() == 1
+
+
+def test_the_same_capture_again_is_unchanged(folder: Path, capture: Path) -> None:
+    with tw.open(folder) as wh:
+        [result] = wh.ingest(capture)
+        assert (result.status, result.name) == ("unchanged", "tiny-tp2")
+        assert result.event_count > 0
+
+
+def test_a_folder_of_captures_is_several_runs(tmp_path: Path) -> None:
+    for i in range(2):
+        other_capture(tmp_path / "in" / str(i) / "x.xplane.pb", name=f"f{i}")
+    with tw.open(tmp_path / "warehouse", create=True) as wh:
+        assert len(wh.ingest(tmp_path / "in")) == 2
+        with pytest.raises(tw.CaptureError, match="holds 2 captures"):
+            wh.ingest(tmp_path / "in", name="both")
+        assert len(wh.runs()) == 2
+
+
+def test_a_mesh_may_be_text(tmp_path: Path) -> None:
+    capture = write_capture_directory(tmp_path / "tiny")
+    (capture / "manifest.json").unlink()
+    with tw.open(tmp_path / "warehouse", create=True) as wh:
+        wh.ingest(capture, mesh="dp=2")
+        assert wh.query("SELECT DISTINCT axis FROM main.collectives").rows() == [("dp",)]
+        for wrong in ("tp", "xx=2", "tp=2,tp=2", "tp=0"):
+            with pytest.raises(tw.CaptureError, match="mesh"):
+                wh.ingest(capture, mesh=wrong)
+
+
+def test_a_run_is_found_by_id_beginning_or_name(folder: Path, tmp_path: Path) -> None:
+    with tw.open(folder) as wh:
+        run_id = wh.query("SELECT run_id FROM main.runs").scalar()
+        for reference in (run_id, run_id[:5], "tiny-tp2"):
+            assert wh.run(reference).run_id == run_id
+        with pytest.raises(tw.WarehouseError, match=rf"no run 'nosuch'.*{run_id} \(tiny-tp2\)"):
+            wh.run("nosuch")
+        with pytest.raises(tw.WarehouseError, match="no run ''"):
+            wh.run("")
+        wh.ingest(other_capture(tmp_path / "other.xplane.pb"), name="tiny-tp2")
+        with pytest.raises(tw.WarehouseError, match=r"stands for 2 runs: .*; use a run id"):
+            wh.run("tiny-tp2")
+        with pytest.raises(tw.WarehouseError, match="stands for 2 runs"):
+            wh.run("r")
+
+
+def test_a_metric_is_evaluated_for_the_runs_asked_for(folder: Path, tmp_path: Path) -> None:
+    with tw.open(folder) as wh:
+        wh.ingest(other_capture(tmp_path / "other.xplane.pb"))
+        rows = wh.metric("tpot", run="tiny-tp2")
+        assert set(rows.pl()["clock"]) == {"device", "host"}
+        assert wh.metric("tpot").rows() == rows.rows()
+        assert wh.metric("tpot", run=["tiny-tp2", "other"], version=1).rows() == rows.rows()
+        assert wh.metric("tpot", run=[]).rows() == []
+        assert wh.metric("tpot", run="other").rows() == []
+        with pytest.raises(tw.MetricError, match="did you mean tpot"):
+            wh.metric("tpott")
+        with pytest.raises(tw.MetricError, match="no version 99"):
+            wh.metric("tpot", version=99)
+        with pytest.raises(tw.WarehouseError, match="no run"):
+            wh.metric("tpot", run="nosuch")
+
+
+def test_stored_values_agree_with_the_views(folder: Path) -> None:
+    with tw.open(folder) as wh:
+        stored = {json.loads(d)["clock"]: v for (d, v) in stored_rows(wh, "tpot")}
+        assert stored == dict(wh.query("SELECT clock, tpot_ms FROM metrics.tpot").rows())
+        assert wh.values("tiny-tp2", metrics=["tpot"], version=1).rows() == wh.values(metrics=["tpot"]).rows()
+        assert {r["metric"] for r in wh.values().dicts()} > {"tpot", "ttft"}
+        assert wh.values(metrics=[]).rows() == wh.values([]).rows() == []
+        with pytest.raises(tw.MetricError):
+            wh.values(metrics=["nosuch"])
+
+
+def stored_rows(wh: tw.Warehouse, metric: str) -> list[tuple[str, float]]:
+    return [(r["dimensions"], r["value"]) for r in wh.values(metrics=[metric]).dicts()]
+
+
+def test_the_catalogue_lists_every_metric(folder: Path) -> None:
+    with tw.open(folder) as wh:
+        assert {"ttft", "tpot"} <= {m["metric"] for m in wh.metrics().dicts()}
+
+
+def test_values_of_other_definitions_are_refreshed(folder: Path) -> None:
+    [manifest] = (folder / "manifests").glob("*.json")
+    content = json.loads(manifest.read_text())
+    files = {t: f for t, f in content["files"].items() if t != "metric_values"}
+    manifest.write_text(json.dumps(content | {"metrics_fingerprint": "older", "files": files}))
+    with tw.open(folder) as wh:
+        assert [r.name for r in wh.stale_runs()] == ["tiny-tp2"]
+        assert wh.values().rows() == []
+        assert [r.name for r in wh.refresh_metrics()] == ["tiny-tp2"]
+        assert wh.values(metrics=["tpot"]).rows()
+        assert wh.refresh_metrics() == wh.stale_runs() == []
+    assert not list((folder / "lake").glob(".staging-*"))
+
+
+def test_build_writes_a_file_that_duckdb_opens(folder: Path) -> None:
+    with tw.open(folder) as wh:
+        path = wh.build()
+        expected = wh.query("FROM metrics.tpot").rows()
+    with duckdb.connect(str(path), read_only=True) as connection:
+        assert connection.execute("FROM metrics.tpot").fetchall() == expected
+        assert "run" in str(
+            connection.execute("SELECT comment FROM duckdb_views() WHERE view_name = 'runs'").fetchall()
+        )
+
+
+def test_comments_are_there_for_who_asks(folder: Path) -> None:
+    with tw.open(folder) as wh:
+        wh.query("FROM main.runs")
+        sql = "SELECT comment FROM duckdb_columns() WHERE table_name = 'ops' AND column_name = 'start_ps'"
+        assert "Start since" in wh.query(sql).scalar()
+
+
+def test_garbage_goes_after_its_grace(folder: Path) -> None:
+    staging = folder / "lake" / ".staging-1-x"
+    staging.mkdir()
+    os.utime(staging, (time.time() - 7200, time.time() - 7200))
+    with tw.open(folder) as wh:
+        assert wh.collect_garbage() == []
+        assert wh.collect_garbage(3600) == [staging]
+        assert len(wh.runs()) == 1
+
+
+def test_a_missing_or_wrong_folder_says_what_to_do(tmp_path: Path, folder: Path) -> None:
+    with pytest.raises(tw.WarehouseError, match=r"no warehouse at .*nowhere; make one with `tw -w .*create=True"):
+        tw.open(tmp_path / "nowhere")
+    file = tmp_path / "run.xplane.pb"
+    file.write_bytes(b"x")
+    for create in (False, True):
+        with pytest.raises(tw.WarehouseError, match="is a file, not a warehouse"):
+            tw.open(file, create=create)
+    with pytest.raises(tw.WarehouseError, match="holds files but no warehouse"):
+        tw.open(tmp_path)
+    assert not (tmp_path / "nowhere").exists()
+
+
+def test_an_empty_warehouse_answers(tmp_path: Path) -> None:
+    with tw.open(tmp_path / "new", create=True) as wh:
+        assert wh.runs().rows() == []
+        assert wh.metric("tpot").rows() == []
+        assert wh.values().rows() == []
+        assert wh.refresh_metrics() == []
+        assert wh.collect_garbage() == []
+        with pytest.raises(tw.WarehouseError, match="is empty; add runs"):
+            wh.run("x")
+
+
+def test_a_damaged_manifest_is_named(folder: Path) -> None:
+    [manifest] = (folder / "manifests").glob("*.json")
+    manifest.write_text("{")
+    with tw.open(folder) as wh, pytest.raises(tw.WarehouseError, match="not a run manifest"):
+        wh.runs()
+
+
+def test_a_manifest_cannot_name_files_outside(folder: Path, tmp_path: Path) -> None:
+    """A warehouse from elsewhere is data: its manifest opens nothing beside the lake."""
+    [manifest] = (folder / "manifests").glob("*.json")
+    content = json.loads(manifest.read_text())
+    [runs] = content["files"]["runs"]
+    outside = tmp_path / "outside" / "run_id=x" / "v=1" / "runs.parquet"
+    outside.parent.mkdir(parents=True)
+    outside.write_bytes((folder / runs).read_bytes())
+    content["files"]["runs"] = [f"../outside/{outside.relative_to(tmp_path / 'outside')}"]
+    manifest.write_text(json.dumps(content))
+    with tw.open(folder) as wh, pytest.raises(tw.TracewarehouseError, match="outside"):
+        wh.query("FROM main.runs")
+
+
+def test_a_warehouse_behind_a_link_answers(folder: Path, tmp_path: Path) -> None:
+    (tmp_path / "link").symlink_to(folder)
+    with tw.open(tmp_path / "link") as wh:
+        assert len(wh.runs()) == 1
+
+
+def test_a_warehouse_may_have_quotes_and_spaces_in_its_path(folder: Path, tmp_path: Path) -> None:
+    odd = tmp_path / "it's a *[warehouse] ü"
+    folder.rename(odd)
+    with tw.open(odd) as wh:
+        assert len(wh.runs()) == 1
+        assert wh.metric("tpot").rows()

@@ -1,0 +1,7 @@
+"""`python -m tracewarehouse` is `tw`."""
+
+from __future__ import annotations
+
+from tracewarehouse.cli import main
+
+main()
