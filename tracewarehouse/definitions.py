@@ -278,9 +278,8 @@ def read_view(path: Path, schema: str) -> View:
     front, closing, sql = text[len(_OPENING) :].partition(_CLOSING)
     if not closing:
         raise MetricError(f"{path}: the front matter is not closed with {_CLOSING}")
-    kind: type[Header] = {"models": ModelHeader, "metrics": MetricHeader, "audits": AuditHeader}[schema]
     try:
-        header = kind.model_validate(yaml.load(front, _LOADER))  # noqa: S506, a safe loader
+        header = _header(schema, yaml.load(front, _LOADER))  # noqa: S506, a safe loader
     except yaml.YAMLError as error:
         raise MetricError(f"{path}: the front matter is not YAML: {' '.join(str(error).split())}") from None
     except ValidationError as error:
@@ -293,6 +292,16 @@ def read_view(path: Path, schema: str) -> View:
 
 
 _LOADER = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
+
+
+def _header(schema: str, front: object) -> Header:
+    match schema:
+        case "models":
+            return ModelHeader.model_validate(front)
+        case "audits":
+            return AuditHeader.model_validate(front)
+        case _:
+            return MetricHeader.model_validate(front)
 
 
 def _name(header: Header) -> str:
@@ -349,12 +358,11 @@ def _meaning(header: Header) -> Mapping[str, str]:
 def normalised(sql: str) -> str:
     """SQL as its tokens, without comments and line breaks; words in lower case, quoted text as it stands."""
     import sqlglot
-    from sqlglot.tokens import TokenType
 
-    quoted = {TokenType.STRING: "'", TokenType.IDENTIFIER: '"'}
+    quoted = {"STRING": "'", "IDENTIFIER": '"'}
     parts = []
     for token in sqlglot.tokenize(sql, dialect="duckdb"):
-        mark = quoted.get(token.token_type)
+        mark = quoted.get(token.token_type.name)
         parts.append(f"{mark}{token.text}{mark}" if mark else token.text.lower())
     return " ".join(parts)
 

@@ -105,8 +105,7 @@ def build(warehouse: Path, runs: Iterable[RunVersion], definitions: Definitions 
     target = warehouse / FILE_NAME
     part = warehouse / f".{FILE_NAME}.{os.getpid()}-{uuid.uuid4().hex[:8]}"
     try:
-        config = {"storage_compatibility_version": STORAGE_VERSION}
-        with duckdb.connect(str(part), config=config) as connection:
+        with duckdb.connect(str(part), config={"storage_compatibility_version": STORAGE_VERSION}) as connection:
             create_lens(connection, run_sources(warehouse, runs), definitions)
         part.replace(target)
     finally:

@@ -1,7 +1,7 @@
 /*---
 metric: collective_bandwidth
 version: 1
-status: experimental
+status: stable
 unit: GB/s
 polarity: higher_is_better
 grain: [run_id, phase, kind, axis, size_class]

@@ -1,7 +1,7 @@
 /*---
 metric: collective_count
 version: 1
-status: experimental
+status: stable
 unit: count
 polarity: none
 grain: [run_id, phase, kind, axis]

@@ -1,7 +1,7 @@
 /*---
 metric: device_idle
 version: 1
-status: experimental
+status: stable
 unit: ratio
 polarity: lower_is_better
 grain: [run_id, phase, device_id]

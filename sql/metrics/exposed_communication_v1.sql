@@ -1,7 +1,7 @@
 /*---
 metric: exposed_communication
 version: 1
-status: experimental
+status: stable
 unit: ms
 polarity: lower_is_better
 grain: [run_id, phase, device_id, kind, axis]

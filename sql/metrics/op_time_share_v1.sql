@@ -1,7 +1,7 @@
 /*---
 metric: op_time_share
 version: 1
-status: experimental
+status: stable
 unit: ratio
 polarity: none
 grain: [run_id, phase, category]

@@ -1,7 +1,7 @@
 /*---
 metric: tpot
 version: 1
-status: experimental
+status: stable
 unit: ms
 polarity: lower_is_better
 grain: [run_id, clock]

@@ -1,7 +1,7 @@
 /*---
 metric: traffic_volume
 version: 1
-status: experimental
+status: stable
 unit: bytes
 polarity: lower_is_better
 grain: [run_id, phase, kind, axis]

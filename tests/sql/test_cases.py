@@ -1,0 +1,79 @@
+"""Every metric gives the rows that were worked out by hand in cases/<metric>_v<n>.yaml."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+from given_tables import warehouse_of
+
+from tracewarehouse.definitions import load_definitions
+from tracewarehouse.metric_values import evaluate
+
+CASES = Path(__file__).parent / "cases"
+DEFINITIONS = load_definitions()
+
+
+def _cases() -> list[Any]:
+    found = []
+    for path in sorted(CASES.glob("*.yaml")):
+        for case in yaml.safe_load(path.read_text()):
+            found.append(pytest.param(path.stem, case, id=f"{path.stem}: {case['case']}"))
+    return found
+
+
+@pytest.mark.parametrize(("view", "case"), _cases())
+def test_the_rows_are_those_worked_out_by_hand(view: str, case: dict[str, Any]) -> None:
+    assert case.keys() <= {"case", "given", "expect"}
+    header = DEFINITIONS[f"metrics.{view}"].header
+    with warehouse_of(case["given"], DEFINITIONS) as connection:
+        expected = case["expect"]
+        columns = list(expected[0]) if expected else [*header.grain, header.value]
+        assert {*header.grain[1:], header.value} <= {*columns}
+        names = ", ".join(f'"{c}"' for c in columns)
+        found = connection.execute(f"SELECT {names} FROM metrics.{view}").fetchall()
+        rows = [tuple(row[c] for c in columns) for row in expected]
+        assert sorted(map(_comparable, found)) == sorted(map(_comparable, rows))
+
+        grain = ", ".join(header.grain)
+        twice = connection.execute(f"SELECT {grain} FROM metrics.{view} GROUP BY {grain} HAVING count(*) > 1")
+        assert twice.fetchall() == []
+
+        [*runs] = connection.execute(f"SELECT DISTINCT run_id FROM metrics.{view}").fetchall()
+        for (run_id,) in runs or [("r",)]:
+            _assert_evaluated(connection, header, view, run_id)
+
+
+def _assert_evaluated(connection: Any, header: Any, view: str, run_id: str) -> None:
+    """The stored values of a run alone are those of the view over all runs."""
+    values = evaluate(connection, run_id, DEFINITIONS).to_pylist()
+    stored = {
+        r["dimensions"]: r["value"] for r in values if (r["metric"], r["version"]) == (header.metric, header.version)
+    }
+    names = ", ".join([*header.grain[1:], header.value])
+    found = connection.execute(f"SELECT {names} FROM metrics.{view} WHERE run_id = ?", [run_id]).fetchall()
+    assert stored == {json.dumps(dict(zip(header.grain[1:], row[:-1], strict=True))): row[-1] for row in found}
+
+
+def _comparable(row: tuple[Any, ...]) -> tuple[tuple[int, Any], ...]:
+    """Rows with NULLs in an order, doubles to twelve digits."""
+    return tuple(
+        (0, "") if v is None else (1, f"{v:.12g}") if isinstance(v, int | float) and not isinstance(v, bool) else (2, v)
+        for v in row
+    )
+
+
+@pytest.mark.parametrize("metric", DEFINITIONS.metrics, ids=lambda m: m.view.name)
+def test_a_stable_metric_has_cases(metric: Any) -> None:
+    if metric.header.status != "stable":
+        pytest.skip("not stable")
+    path = CASES / f"{metric.view.name}.yaml"
+    assert path.is_file(), f"{metric.view.name} is stable and has no cases; write {path.name}, or make it experimental"
+    assert any(not c["expect"] for c in yaml.safe_load(path.read_text())), "one case must show when there is no row"
+
+
+def test_every_case_file_belongs_to_a_metric() -> None:
+    assert {p.stem for p in CASES.glob("*.yaml")} <= {m.view.name for m in DEFINITIONS.metrics}

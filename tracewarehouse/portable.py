@@ -1,0 +1,151 @@
+"""A lint that keeps sql/ within the SQL that means the same on DuckDB and on Spark.
+
+Transpiling is silently wrong for some functions, so this is a list of what is allowed, not of what is not: a node of
+the syntax tree that is not listed is a complaint.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import sqlglot
+from sqlglot import exp
+
+_ALLOWED = (
+    # structure
+    exp.Select, exp.With, exp.CTE, exp.TableAlias, exp.From, exp.Join, exp.Where, exp.Group, exp.Having, exp.Union,
+    exp.Table, exp.Column, exp.Identifier, exp.Alias, exp.Paren, exp.Tuple,
+    # values
+    exp.Literal, exp.Null, exp.Boolean, exp.Star, exp.Cast, exp.DataType, exp.Case, exp.If, exp.Neg,
+    exp.Add, exp.Sub, exp.Mul, exp.Div, exp.IntDiv, exp.Mod,
+    # conditions
+    exp.And, exp.Or, exp.Not, exp.EQ, exp.NEQ, exp.LT, exp.LTE, exp.GT, exp.GTE, exp.Is, exp.In, exp.Between,
+    # functions of integers, and of text for MIN, MAX, COUNT, COALESCE and NULLIF
+    exp.Count, exp.Sum, exp.Min, exp.Max, exp.Coalesce, exp.Nullif, exp.Greatest, exp.Least, exp.Abs, exp.Distinct,
+    # windows
+    exp.Window, exp.WindowSpec, exp.Order, exp.Ordered, exp.RowNumber, exp.Lag, exp.Lead,
+)  # fmt: skip
+_NUMBERING = (exp.RowNumber, exp.Lag, exp.Lead)
+_TYPES = {"BIGINT", "DOUBLE", "VARCHAR", "TEXT", "INT", "INTEGER", "BOOLEAN"}
+_JOINS = {"INNER", "LEFT", "CROSS"}
+
+
+def complaints(sql: str) -> list[str]:
+    """What in a definition's SELECT leaves the portable subset; one sentence each, empty when all is well.
+
+    Args:
+        sql: the SELECT in DuckDB's dialect.
+    """
+    tree = sqlglot.parse_one(sql, dialect="duckdb")
+    found: dict[str, None] = {}
+    for node in tree.walk():
+        for sentence in _complaints(node):
+            found[f"{sentence}: {_shown(node)}"] = None
+    return list(found)
+
+
+def to_spark(sql: str) -> str:
+    """The SELECT in Spark's dialect.
+
+    Raises:
+        sqlglot.errors.UnsupportedError: something of it has no counterpart there.
+    """
+    return sqlglot.transpile(sql, read="duckdb", write="spark", unsupported_level=sqlglot.ErrorLevel.RAISE)[0]
+
+
+def _complaints(node: exp.Expr) -> Iterator[str]:
+    if type(node) not in _ALLOWED:
+        yield f"{type(node).__name__} is not in the portable subset"
+        return
+    match node:
+        case exp.Select():
+            yield from _of_select(node)
+        case exp.Union():
+            if node.args.get("distinct"):
+                yield "only UNION ALL is allowed"
+        case exp.Join():
+            yield from _of_join(node)
+        case exp.Star():
+            if not isinstance(node.parent, exp.Count):
+                yield "columns must be named, not *"
+        case exp.Case():
+            if node.args.get("this") is not None:
+                yield "only the searched form of CASE is allowed"
+            if node.args.get("default") is None:
+                yield "CASE needs an ELSE"
+        case exp.Div():
+            if not (_is_double(node.left) and _is_double(node.right)):
+                yield "a division must be CAST(a AS DOUBLE) / CAST(b AS DOUBLE); // divides integers"
+        case exp.Sum():
+            if any(_is_double(n) or isinstance(n, exp.Div) for n in node.this.walk()):
+                yield "sums of doubles depend on their order; sum integers and divide last"
+        case exp.Literal():
+            if not node.is_string and not node.this.isdigit():
+                yield "a number with a point is a DECIMAL; write CAST(n AS DOUBLE)"
+        case exp.Cast():
+            if node.to.this.name not in _TYPES:
+                yield f"no cast to {node.to.sql()}"
+        case exp.In():
+            if node.args.get("query") is not None:
+                yield "no subquery in IN; join"
+        case exp.Window():
+            yield from _of_window(node)
+
+
+def _of_select(node: exp.Select) -> Iterator[str]:
+    for clause in ("order", "limit", "offset", "qualify", "distinct", "laterals", "sample"):
+        if node.args.get(clause):
+            yield f"no {clause.upper()} in a definition"
+    for projection in node.expressions:
+        if not isinstance(projection, exp.Alias) and not isinstance(projection, exp.Star):
+            yield f"every column needs an alias, {projection.sql()} has none"
+    if isinstance(node.parent, exp.Subquery):
+        yield "no subquery; use WITH"
+    group = node.args.get("group")
+    if group is not None and not any(_is_run_id(e) for e in group.expressions):
+        yield "GROUP BY must contain run_id"
+    if group is None and any(a for p in node.expressions for a in p.find_all(exp.AggFunc) if not _in_window(a)):
+        yield "an aggregate needs GROUP BY run_id"
+
+
+def _of_join(node: exp.Join) -> Iterator[str]:
+    kind = node.side or node.kind or ""
+    if kind not in _JOINS or node.args.get("using") or node.method:
+        yield "only INNER JOIN ... ON, LEFT JOIN ... ON and CROSS JOIN are allowed"
+    if kind == "CROSS":
+        return
+    on = node.args.get("on")
+    equalities = [e for e in (on.flatten() if isinstance(on, exp.And) else [on]) if isinstance(e, exp.EQ)]
+    if not any(_is_run_id(e.left) and _is_run_id(e.right) for e in equalities):
+        yield "a join must compare run_id first"
+
+
+def _of_window(node: exp.Window) -> Iterator[str]:
+    partition = node.args.get("partition_by") or []
+    if not partition or not _is_run_id(partition[0]):
+        yield "PARTITION BY must begin with run_id"
+    order = node.args.get("order")
+    if isinstance(node.this, _NUMBERING) and order is None:
+        yield "needs ORDER BY"
+    if order is not None and not isinstance(node.this, _NUMBERING):
+        spec = node.args.get("spec")
+        if spec is None or spec.args.get("kind") != "ROWS":
+            yield "a window with ORDER BY needs a ROWS frame"
+
+
+def _is_run_id(node: exp.Expr | None) -> bool:
+    return isinstance(node, exp.Column) and node.name == "run_id"
+
+
+def _is_double(node: exp.Expr) -> bool:
+    return isinstance(node, exp.Cast) and node.to.this.name == "DOUBLE"
+
+
+def _in_window(node: exp.Expr) -> bool:
+    parent = node.parent
+    return isinstance(parent, exp.Window) and parent.this is node
+
+
+def _shown(node: exp.Expr) -> str:
+    text = " ".join(node.sql(dialect="duckdb").split())
+    return text if len(text) <= 100 else f"{text[:97]}..."
