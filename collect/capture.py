@@ -83,8 +83,18 @@ def is_recorded(output: Path, spec: RunSpec) -> bool:
 def remove_leftovers(output: Path) -> None:
     """Remove what collectors that are gone left half-written."""
     for staging in output.glob(".*.*.partial"):
-        if not Path(f"/proc/{staging.name.split('.')[-2]}").exists():
+        if not _is_running(staging.name.split(".")[-2]):
             shutil.rmtree(staging, ignore_errors=True)
+
+
+def _is_running(process_id: str) -> bool:
+    try:
+        os.kill(int(process_id), 0)
+    except (ValueError, ProcessLookupError):
+        return False
+    except PermissionError:
+        return True
+    return True
 
 
 def _flush(directory: Path) -> None:

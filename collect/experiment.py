@@ -20,6 +20,9 @@ MESH_AXES = ("pp", "dp", "ep", "tp")
 """Axes of the device mesh, outermost first. Sequence parallelism is a mode over tp, not an axis."""
 
 
+READY_MADE = Path(__file__).parent / "experiments"
+
+
 def _standard_mesh(value: Any) -> Any:
     """Accept 'dp=2,tp=2' or {'dp': 2, 'tp': 2}; order the axes and leave out those of size 1."""
     if isinstance(value, Mesh):
@@ -164,9 +167,16 @@ class Experiment(BaseModel):
 def load_experiment(path: Path) -> Experiment:
     """Read an experiment file and check every run in it.
 
+    Args:
+        path: A YAML file, or the name of a ready-made experiment such as `tiny`.
+
     Raises:
         ExperimentError: the file cannot be read, is not YAML, or a field is wrong; the message names the field.
     """
+    if str(path) in ready_made() and not path.exists():
+        path = READY_MADE / f"{path}.yaml"
+    if not path.is_file():
+        raise ExperimentError(f"{path}: no such experiment file; ready-made are {', '.join(ready_made())}")
     try:
         data = yaml.safe_load(path.read_text(encoding="utf-8"))
     except (OSError, ValueError, yaml.YAMLError) as error:
@@ -181,6 +191,11 @@ def load_experiment(path: Path) -> Experiment:
     except ExperimentError as error:
         raise ExperimentError(f"{path}: {error}") from None
     return experiment
+
+
+def ready_made() -> list[str]:
+    """Names of the experiments that come with the package."""
+    return sorted(file.stem for file in READY_MADE.glob("*.yaml"))
 
 
 def run_spec(**fields: Any) -> RunSpec:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import signal
 import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -162,9 +163,19 @@ def _checks(agreement: Agreement, warmups: int, unprofiled: Generation, profiled
     return checks
 
 
+def _end_with_parent() -> None:
+    """Let the kernel end this process when the one that started it is gone, so that a killed collector leaves none."""
+    if sys.platform == "linux":
+        import ctypes
+
+        set_parent_death_signal = 1
+        ctypes.CDLL(None).prctl(set_parent_death_signal, signal.SIGKILL)
+
+
 def main(arguments: list[str]) -> int:
     """Entry of the process; prints one line that starts with `error:` when the run fails."""
     spec_file, output = arguments
+    _end_with_parent()
     spec = RunSpec.model_validate_json(Path(spec_file).read_text(encoding="utf-8"))
     os.environ.update(environment(spec))
     try:

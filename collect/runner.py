@@ -18,6 +18,9 @@ from collect.capture import is_recorded, remove_leftovers
 from collect.errors import CollectError, require_torch_xla
 from collect.experiment import Experiment, RunSpec, plan
 
+HARNESS = (sys.executable, "-m", "collect.harness")
+"""What records one run; it is given the file of the specification and the output directory."""
+
 Status = Literal["recorded", "skipped", "failed"]
 
 
@@ -114,7 +117,7 @@ def _attempt(run: RunSpec, output: Path, timeout_s: float, log: Path) -> str | N
     with tempfile.TemporaryDirectory() as folder, log.open("wb") as log_file:
         spec_file = Path(folder) / "spec.json"
         spec_file.write_text(run.model_dump_json(), encoding="utf-8")
-        command = [sys.executable, "-m", "collect.harness", str(spec_file), str(output.resolve())]
+        command = [*HARNESS, str(spec_file), str(output.resolve())]
         with subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=log_file, stderr=subprocess.STDOUT) as process:  # noqa: S603
             try:
                 code = process.wait(timeout_s)

@@ -1,0 +1,86 @@
+from __future__ import annotations
+
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from collect.capture import is_recorded, remove_leftovers, staged_capture, write_facts
+from collect.errors import CollectError
+from collect.experiment import RunSpec, run_spec
+from ingest.card import WorkloadCard
+from ingest.manifest import Manifest, ModelFacts
+
+
+def finish(staging: Path, spec: RunSpec) -> None:
+    manifest = Manifest(
+        name=spec.name,
+        model=ModelFacts(name=spec.model),
+        dtype=spec.dtype,
+        batch_size=spec.batch,
+        input_length=spec.input_length,
+        output_length=spec.output_length,
+        mesh=spec.mesh,
+        spec_digest=spec.digest,
+    )
+    write_facts(staging, WorkloadCard(), manifest)
+
+
+def test_a_capture_is_there_when_it_is_whole(tmp_path: Path) -> None:
+    spec = RunSpec()
+    with staged_capture(tmp_path / "out", spec.name) as staging:
+        finish(staging, spec)
+        assert not is_recorded(tmp_path / "out", spec)
+
+    assert is_recorded(tmp_path / "out", spec)
+    assert [p.name for p in (tmp_path / "out").iterdir()] == [spec.name]
+
+
+def test_a_failure_leaves_nothing(tmp_path: Path) -> None:
+    spec = RunSpec()
+    with pytest.raises(RuntimeError), staged_capture(tmp_path, spec.name) as staging:
+        finish(staging, spec)
+        raise RuntimeError
+
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_finished_capture_is_never_replaced(tmp_path: Path) -> None:
+    spec = RunSpec()
+    for expected in ("first", "second"):
+        try:
+            with staged_capture(tmp_path, spec.name) as staging:
+                finish(staging, spec)
+                (staging / "mark").write_text(expected)
+        except CollectError as error:
+            assert spec.name in str(error)
+
+    assert (tmp_path / spec.name / "mark").read_text() == "first"
+    assert [p.name for p in tmp_path.iterdir()] == [spec.name]
+
+
+def test_another_configuration_of_that_name_is_an_error(tmp_path: Path) -> None:
+    spec, other = RunSpec(), run_spec(batch=8)
+    with staged_capture(tmp_path, spec.name) as staging:
+        finish(staging, other)
+
+    with pytest.raises(CollectError, match="another configuration"):
+        is_recorded(tmp_path, spec)
+
+
+def test_a_folder_without_manifest_is_in_the_way(tmp_path: Path) -> None:
+    (tmp_path / RunSpec().name).mkdir()
+
+    with pytest.raises(CollectError, match="in the way"):
+        is_recorded(tmp_path, RunSpec())
+
+
+def test_leftovers_of_ended_processes_go(tmp_path: Path) -> None:
+    ended = subprocess.Popen(["true"])
+    ended.wait()
+    (tmp_path / f".run.{ended.pid}.partial").mkdir()
+    (tmp_path / ".run.1.partial").mkdir()
+
+    remove_leftovers(tmp_path)
+
+    assert [p.name for p in tmp_path.iterdir()] == [".run.1.partial"]

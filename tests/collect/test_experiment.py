@@ -1,0 +1,155 @@
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from collect.errors import ExperimentError
+from collect.experiment import READY_MADE, Experiment, RunSpec, load_experiment, plan, ready_made, run_spec
+
+
+def test_the_default_run_is_the_demo() -> None:
+    spec = RunSpec()
+
+    assert (spec.model, str(spec.mesh), spec.output_length) == ("llama", "tp=4", 17)
+    assert spec.name == "llama-tp4-b4-i32-o17"
+
+
+@pytest.mark.parametrize("mesh", ["tp=2,dp=2", "dp=2,tp=2", {"tp": 2, "dp": 2}, {"axes": {"pp": 1, "dp": 2, "tp": 2}}])
+def test_equal_meshes_are_the_same_run(mesh: Any) -> None:
+    spec = run_spec(mesh=mesh)
+
+    assert list(spec.mesh.axes) == ["dp", "tp"]
+    assert spec.digest == run_spec(mesh="dp=2,tp=2").digest
+
+
+def test_a_run_survives_json() -> None:
+    spec = run_spec(model="deepseek_v2", mesh="ep=4", dtype="bfloat16", seed=3)
+
+    again = RunSpec.model_validate_json(spec.model_dump_json())
+
+    assert again == spec
+    assert again.digest == spec.digest
+
+
+fields = st.fixed_dictionaries(
+    {},
+    optional={
+        "model": st.sampled_from(["llama", "deepseek_v3"]),
+        "mesh": st.sampled_from(["tp=1", "tp=2", "dp=2", "pp=2", "pp=2,tp=2"]),
+        "batch": st.sampled_from([4, 8]),
+        "input_length": st.sampled_from([16, 32]),
+        "output_length": st.integers(1, 3),
+        "layers": st.sampled_from([2, 4]),
+        "dtype": st.sampled_from(["float32", "bfloat16"]),
+        "seed": st.integers(0, 2),
+        "repeat": st.integers(0, 2),
+        "device": st.sampled_from(["cpu", "tpu"]),
+    },
+)
+
+
+@given(fields, fields)
+def test_the_name_tells_runs_apart(one: dict[str, Any], other: dict[str, Any]) -> None:
+    first, second = run_spec(**one), run_spec(**other)
+
+    assert (first.name == second.name) == (first.digest == second.digest)
+
+
+@pytest.mark.parametrize(
+    ("wrong", "message"),
+    [
+        ({"model": "gpt"}, "model: 'gpt' is not known; known are llama"),
+        ({"mesh": "tp=3"}, "mesh: tp=3 does not divide the 8 attention heads"),
+        ({"model": "qwen3", "mesh": "tp=8"}, "mesh: tp=8 does not divide the 4 key-value heads"),
+        ({"mesh": "ep=2"}, "mesh: ep=2 needs a model with experts"),
+        ({"mesh": "sp=4"}, "mesh: sp is not an axis"),
+        ({"mesh": "four"}, "mesh: mesh 'four': expected axis=size pairs"),
+        ({"mesh": "pp=2", "layers": 3}, "mesh: pp=2 does not divide the 3 layers"),
+        ({"mesh": "dp=4", "batch": 6}, "batch: dp x ep = 4 does not divide the 6 sequences"),
+        ({"mesh": "pp=2", "microbatches": 3}, "batch: 3 microbatches does not divide the 4 sequences"),
+        ({"microbatches": 2}, "microbatches: only a pipeline"),
+        ({"mesh": "dp=4", "sequence_parallelism": "megatron"}, "sequence_parallelism: needs tp above 1"),
+        ({"mesh": "pp=2,tp=2", "sequence_parallelism": "megatron"}, "sequence_parallelism: is not available"),
+        ({"input_length": 30, "sequence_parallelism": "megatron"}, "input_length: tp=4 does not divide the 30"),
+        ({"output_length": 0}, "output_length: Input should be greater"),
+        ({"steps": 5}, "steps: is no field; fields are model, mesh"),
+    ],
+)
+def test_a_wrong_field_of_a_run_is_named(wrong: dict[str, Any], message: str) -> None:
+    with pytest.raises(ExperimentError) as caught:
+        run_spec(**wrong)
+    assert message in str(caught.value)
+
+
+def test_a_sweep_is_every_combination_but_the_excluded() -> None:
+    experiment = Experiment.model_validate(
+        {
+            "defaults": {"input_length": 16},
+            "matrix": {
+                "model": ["llama", "qwen3"],
+                "parallelism": [{"mesh": "tp=4"}, {"mesh": "tp=4", "sequence_parallelism": "megatron"}],
+            },
+            "exclude": [{"model": "qwen3", "sequence_parallelism": "megatron"}],
+        }
+    )
+
+    assert [s.name for s in plan(experiment)] == [
+        "llama-tp4-b4-i16-o17",
+        "llama-tp4-sp-b4-i16-o17",
+        "qwen3-tp4-b4-i16-o17",
+    ]
+
+
+def test_repeats_record_each_run_again() -> None:
+    names = [s.name for s in plan(Experiment.of(RunSpec(), repeats=3))]
+
+    assert names == ["llama-tp4-b4-i32-o17", "llama-tp4-b4-i32-o17-r1", "llama-tp4-b4-i32-o17-r2"]
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("runs: [{model: llama}, {mesh: tp=3}]", "runs[1]: mesh: tp=3 does not divide"),
+        ("matrix: {model: [llama], mesh: [tp=2, ep=2]}", "matrix[0] (model=llama, mesh=ep=2): mesh: ep=2 needs"),
+        ("matrix: {model: llama}", "matrix.0.model: Input should be a valid list"),
+        ("runs: [{}, {mesh: tp=4}]", "runs[1]: the run llama-tp4-b4-i32-o17 is there already"),
+        ("name: nothing", "has no run"),
+        ("repeat: 2", "repeat: is no field; fields are name, description"),
+        ("- a", "is a mapping of fields, found list"),
+        ("a: [", "cannot be read as an experiment"),
+    ],
+)
+def test_a_wrong_field_of_a_file_is_named(tmp_path: Path, text: str, message: str) -> None:
+    path = tmp_path / "experiment.yaml"
+    path.write_text(text)
+
+    with pytest.raises(ExperimentError) as caught:
+        load_experiment(path)
+    assert str(caught.value).startswith(f"{path}: ")
+    assert message in str(caught.value)
+    assert "\n" not in str(caught.value)
+
+
+def test_an_absent_file_names_the_ready_made_ones(tmp_path: Path) -> None:
+    with pytest.raises(ExperimentError, match="ready-made are captures, scaling, tiny"):
+        load_experiment(tmp_path / "none.yaml")
+
+
+@pytest.mark.parametrize("name", ready_made())
+def test_ready_made_experiments_are_valid(name: str) -> None:
+    assert load_experiment(Path(name)) == load_experiment(READY_MADE / f"{name}.yaml")
+
+
+def test_planning_needs_no_torch() -> None:
+    code = (
+        "import sys, collect.runner, collect.harness, collect.experiment as e; e.plan(e.Experiment.of(e.RunSpec())); "
+    )
+    code += "sys.exit(any(m.split('.')[0] in ('torch', 'torch_xla', 'transformers') for m in sys.modules))"
+
+    assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0

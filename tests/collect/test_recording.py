@@ -1,0 +1,76 @@
+"""Runs of the real harness, each in a process of its own; everything else in this folder needs no torch."""
+
+from __future__ import annotations
+
+import importlib.util
+from pathlib import Path
+from typing import Any
+
+import pyarrow.parquet as pq
+import pytest
+
+from collect.experiment import Experiment, RunSpec, run_spec
+from collect.runner import collect
+from ingest.card import load_card
+from ingest.manifest import load_manifest
+from ingest.pipeline import ingest_one
+
+if importlib.util.find_spec("torch_xla") is None:
+    pytest.skip("torch_xla is not installed: pip install 'tracewarehouse[collect]'", allow_module_level=True)
+
+SMALL = {"batch": 2, "input_length": 8, "output_length": 4}
+
+
+def record(output: Path, spec: RunSpec) -> Path:
+    (result,) = collect(Experiment.of(spec, retries=1), output)
+    assert result.status == "recorded", result.error
+    return result.path
+
+
+def collectives(capture: Path, warehouse: Path) -> list[dict[str, Any]]:
+    ingest_one(capture, warehouse)
+    (table,) = warehouse.rglob("collectives.parquet")
+    rows: list[dict[str, Any]] = pq.read_table(table).to_pylist()
+    return rows
+
+
+def test_llama_over_tp(tmp_path: Path) -> None:
+    capture = record(tmp_path, run_spec(mesh="tp=2", **SMALL))
+
+    manifest = load_manifest(capture / "manifest.json")
+    assert manifest.checks["tokens_equal"] is True
+    assert manifest.checks["compiles_in_capture"] == 0
+    assert manifest.checks["profiling_overhead"] > 0
+    assert [(p.name, p.step) for p in manifest.phases] == [("prefill", 0)] + [("decode", i) for i in (1, 2, 3)]
+    assert all(p.start_ns < p.end_ns for p in manifest.phases)
+    files = list(capture.glob("plugins/profile/*/*.xplane.pb"))
+    assert [f.name for f in files] == [f"{h}.xplane.pb" for h in manifest.hosts]
+    card = load_card(capture / "card.yaml")
+    assert card.model_executor.model_plan_parallelization.tp == 2
+    assert card.workload.model.model_arch.num_params == manifest.model.num_params
+
+    # Each layer ends attention and MLP in an all-reduce; 2 layers, 2 devices, 4 steps.
+    reduces = [c for c in collectives(capture, tmp_path / "warehouse") if c["kind"] == "all-reduce"]
+    assert {(c["axis"], c["group_size"]) for c in reduces} == {("tp", 2)}
+    assert len(reduces) == 2 * 2 * 2 * 4
+    assert {c["step"] for c in reduces} == {0, 1, 2, 3}
+
+
+def test_deepseek_pipeline_of_experts(tmp_path: Path) -> None:
+    """The richest program: stages, expert groups and latent attention in one."""
+    spec = run_spec(model="deepseek_v3", mesh="pp=2,ep=2", batch=4, input_length=8, output_length=2)
+    capture = record(tmp_path, spec)
+
+    assert load_manifest(capture / "manifest.json").checks["tokens_equal"] is True
+    rows = collectives(capture, tmp_path / "warehouse")
+    # 3 ticks of 1 layer, each with an all-to-all to the experts and one back; 4 devices, 2 steps.
+    assert sum((c["kind"], c["axis"]) == ("all-to-all", "ep") for c in rows) == 3 * 2 * 4 * 2
+    assert ("collective-permute", "pp") in {(c["kind"], c["axis"]) for c in rows}
+    assert {c["axis"] for c in rows} == {"pp", "ep"}
+
+
+def test_sequence_parallelism_scatters_and_gathers(tmp_path: Path) -> None:
+    capture = record(tmp_path, run_spec(mesh="tp=2", sequence_parallelism="megatron", **SMALL))
+
+    prefill = [c for c in collectives(capture, tmp_path / "warehouse") if c["phase"] == "prefill"]
+    assert sum(c["kind"] == "reduce-scatter" for c in prefill) == 2 * 2 * 2

@@ -1,0 +1,182 @@
+from __future__ import annotations
+
+import importlib.util
+import signal
+import subprocess
+import sys
+import textwrap
+import time
+from pathlib import Path
+
+import pytest
+
+from collect import errors, runner
+from collect.errors import CollectError, MissingDependencyError
+from collect.experiment import Experiment, RunSpec, run_spec
+from collect.runner import Progress, collect
+
+ONE = RunSpec()
+TWO = run_spec(mesh="tp=2")
+
+# Records like the real harness, only that nothing runs; files in the output directory say how it shall behave.
+STAND_IN = """
+import os, sys, time
+from pathlib import Path
+from collect.capture import staged_capture, write_facts
+from collect.experiment import RunSpec
+from collect.harness import _end_with_parent
+from ingest.card import WorkloadCard
+from ingest.manifest import Manifest, ModelFacts
+
+_end_with_parent()
+spec = RunSpec.model_validate_json(Path(sys.argv[1]).read_text())
+output = Path(sys.argv[2])
+behaviour = output / f"{spec.name}.behaviour"
+todo = behaviour.read_text().split() if behaviour.exists() else []
+if todo:
+    behaviour.write_text(" ".join(todo[1:]))
+    if todo[0] == "check":
+        sys.exit("error: the logits differ")
+    if todo[0] == "abort":
+        print("the last words", flush=True)
+        os.abort()
+with staged_capture(output, spec.name) as staging:
+    (staging / "half").touch()
+    if todo and todo[0] == "hang":
+        time.sleep(60)
+    write_facts(staging, WorkloadCard(), Manifest(
+        name=spec.name, model=ModelFacts(name=spec.model), dtype=spec.dtype, batch_size=spec.batch, mesh=spec.mesh,
+        input_length=spec.input_length, output_length=spec.output_length, spec_digest=spec.digest))
+"""
+
+
+@pytest.fixture
+def output(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    stand_in = tmp_path / "stand_in.py"
+    stand_in.write_text(STAND_IN)
+    monkeypatch.setattr(runner, "HARNESS", (sys.executable, str(stand_in)))
+    monkeypatch.setattr(runner, "require_torch_xla", lambda: None)
+    folder = tmp_path / "captures"
+    folder.mkdir()
+    return folder
+
+
+def behave(output: Path, spec: RunSpec, *attempts: str) -> None:
+    (output / f"{spec.name}.behaviour").write_text(" ".join(attempts))
+
+
+def captures(output: Path) -> set[str]:
+    return {p.name for p in output.iterdir() if p.is_dir()}
+
+
+def test_every_run_is_recorded_and_reported(output: Path) -> None:
+    seen: list[Progress] = []
+
+    results = collect(Experiment.of(ONE, TWO), output, on_progress=seen.append)
+
+    assert [(r.status, r.attempts) for r in results] == [("recorded", 1), ("recorded", 1)]
+    assert [(p.number, p.total, p.state) for p in seen] == [
+        (1, 2, "started"),
+        (1, 2, "recorded"),
+        (2, 2, "started"),
+        (2, 2, "recorded"),
+    ]
+    assert captures(output) == {ONE.name, TWO.name}
+    assert all((r.path / "manifest.json").exists() for r in results)
+
+
+def test_finished_runs_are_skipped(output: Path) -> None:
+    collect(Experiment.of(ONE), output)
+
+    results = collect(Experiment.of(ONE, TWO), output)
+
+    assert [r.status for r in results] == ["skipped", "recorded"]
+
+
+def test_without_resume_a_capture_is_not_overwritten(output: Path) -> None:
+    collect(Experiment.of(ONE), output)
+
+    (result,) = collect(Experiment.of(ONE), output, resume=False)
+
+    assert result.status == "failed"
+    assert "is there already" in str(result.error)
+
+
+def test_a_failed_attempt_is_repeated(output: Path) -> None:
+    behave(output, ONE, "abort")
+
+    (result,) = collect(Experiment.of(ONE, retries=1), output)
+
+    assert (result.status, result.attempts) == ("recorded", 2)
+
+
+def test_a_failure_does_not_stop_the_others(output: Path) -> None:
+    behave(output, ONE, "check", "check")
+
+    first, second = collect(Experiment.of(ONE, TWO, retries=1), output)
+
+    assert (first.status, first.error) == ("failed", "the logits differ")
+    assert second.status == "recorded"
+    assert captures(output) == {TWO.name}
+
+
+def test_a_crash_says_the_signal_and_the_last_words(output: Path) -> None:
+    behave(output, ONE, "abort")
+
+    (result,) = collect(Experiment.of(ONE, retries=0), output)
+
+    assert "SIGABRT" in str(result.error)
+    assert "the last words" in str(result.error)
+    assert result.log is not None
+    assert "the last words" in result.log.read_text()
+
+
+def test_a_run_that_hangs_is_stopped(output: Path) -> None:
+    behave(output, ONE, "hang")
+
+    (result,) = collect(Experiment.of(ONE, retries=0, timeout_s=2), output)
+    collect(Experiment.of(ONE), output)
+
+    assert "longer than 2 s" in str(result.error)
+    assert captures(output) == {ONE.name}
+
+
+def test_a_killed_collector_goes_on_where_it_was(output: Path, tmp_path: Path) -> None:
+    behave(output, TWO, "hang")
+    program = textwrap.dedent(f"""
+        from pathlib import Path
+        from collect import runner
+        from collect.experiment import Experiment, RunSpec, run_spec
+        runner.HARNESS = {runner.HARNESS!r}
+        runner.require_torch_xla = lambda: None
+        runner.collect(Experiment.of(RunSpec(), run_spec(mesh="tp=2")), Path({str(output)!r}))
+    """)
+    process = subprocess.Popen([sys.executable, "-c", program])
+    while not any(p.name.startswith(f".{TWO.name}.") for p in output.iterdir()):
+        time.sleep(0.02)
+    process.send_signal(signal.SIGKILL)
+    process.wait()
+
+    results = collect(Experiment.of(ONE, TWO), output)
+
+    assert [r.status for r in results] == ["skipped", "recorded"]
+    assert {n for n in captures(output) if not n.startswith(".")} == {ONE.name, TWO.name}
+
+
+def test_two_collectors_do_not_share_an_output(output: Path) -> None:
+    def another(progress: Progress) -> None:
+        with pytest.raises(CollectError, match="another collector"):
+            collect(Experiment.of(TWO), output)
+
+    collect(Experiment.of(ONE), output, on_progress=another)
+
+    assert captures(output) == {ONE.name}
+
+
+def test_without_torch_the_message_says_what_to_install(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
+
+    with pytest.raises(MissingDependencyError, match=r"pip install 'tracewarehouse\[collect\]'"):
+        collect(Experiment.of(ONE), tmp_path)
+    with pytest.raises(MissingDependencyError, match="torch, torch_xla, transformers"):
+        errors.require_torch_xla()

@@ -1,0 +1,34 @@
+from __future__ import annotations
+
+import pytest
+
+from collect.sharding import weight_partition
+from collect.staging import with_stage_index
+
+
+@pytest.mark.parametrize(
+    ("name", "dimensions", "partition"),
+    [
+        ("model.layers.0.self_attn.q_proj.weight", 2, ("tp", None)),
+        ("model.layers.0.self_attn.kv_b_proj.weight", 2, ("tp", None)),
+        ("model.layers.0.self_attn.o_proj.weight", 2, (None, "tp")),
+        ("model.layers.0.mlp.down_proj.weight", 2, (None, "tp")),
+        ("model.layers.1.mlp.shared_experts.up_proj.weight", 2, ("tp", None)),
+        ("model.layers.1.mlp.experts.gate_proj", 3, ("ep", "tp", None)),
+        ("model.layers.1.mlp.experts.down_proj", 3, ("ep", None, "tp")),
+        ("lm_head.weight", 2, ("tp", None)),
+        # What every device needs whole: embeddings, norms, routers, the projections into latents.
+        ("model.embed_tokens.weight", 2, (None, None)),
+        ("model.layers.0.self_attn.q_norm.weight", 1, (None,)),
+        ("model.layers.1.mlp.gate.weight", 2, (None, None)),
+        ("model.layers.0.self_attn.q_a_proj.weight", 2, (None, None)),
+        ("model.layers.0.self_attn.kv_a_proj_with_mqa.weight", 2, (None, None)),
+    ],
+)
+def test_a_weight_is_split_by_its_name(name: str, dimensions: int, partition: tuple[str | None, ...]) -> None:
+    assert weight_partition(name, dimensions) == partition
+
+
+def test_stages_are_one_more_index() -> None:
+    assert with_stage_index("gsec,gsh->gech", [True, True]) == "agsec,agsh->agech"
+    assert with_stage_index("abc,cd->abd", [True, False]) == "eabc,cd->eabd"

@@ -1,0 +1,105 @@
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+import yaml
+
+from ingest.card import WorkloadCard, dump_card, load_card
+from ingest.errors import CaptureError
+
+CARD = """
+version: 1
+description: a run
+workload:
+  model:
+    phase: inference
+    moe: false
+    iteration:
+    model_arch: {num_layers: 32, num_params: 8.03e9, flavour: vanilla}
+  hardware:
+    network_topo: {topology: 2D torus, bandwidth_gbps: [200, 6400]}
+Model-executor:
+  model_plan_parallelization: {tp: 4, pp: ""}
+metric_source:
+  traces: [json_tpu]
+own_section: {note: kept}
+"""
+
+
+@pytest.fixture
+def card_file(tmp_path: Path) -> Path:
+    path = tmp_path / "card.yaml"
+    path.write_text(CARD)
+    return path
+
+
+def test_reads_fields_and_leaves_the_missing_blank(card_file: Path) -> None:
+    card = load_card(card_file)
+
+    assert card.workload.model.model_arch.num_layers == 32
+    assert card.workload.model.model_arch.num_params == 8.03e9
+    assert card.workload.model.moe is False
+    assert card.workload.model.iteration == ""
+    assert card.workload.data.batch_size == ""
+    assert card.workload.hardware.network_topo.bandwidth_gbps == [200, 6400]
+    assert card.model_executor.model_plan_parallelization.tp == 4
+    assert card.model_executor.model_plan_parallelization.pp == ""
+
+
+def test_keeps_unknown_fields_when_written_again(card_file: Path, tmp_path: Path) -> None:
+    copy = tmp_path / "copy.yaml"
+
+    dump_card(load_card(card_file), copy)
+
+    written = yaml.safe_load(copy.read_text())
+    assert written["own_section"] == {"note": "kept"}
+    assert written["workload"]["model"]["model_arch"]["flavour"] == "vanilla"
+    assert written["Model-executor"]["model_plan_parallelization"]["dp_replicate"] == ""
+    assert load_card(copy) == load_card(card_file)
+
+
+def test_an_empty_card_has_every_section() -> None:
+    card = WorkloadCard().model_dump(by_alias=True)
+
+    assert list(card) == [
+        "version",
+        "description",
+        "hf_url",
+        "trace_url",
+        "contributor",
+        "contact",
+        "workload",
+        "Model-executor",
+        "metric_source",
+    ]
+    assert card["workload"]["hardware"]["xpu_spec"]["total_count"] == ""
+
+
+@pytest.mark.parametrize(
+    ("text", "named"),
+    [
+        ("workload: {data: {batch_size: many}}", "workload.data.batch_size"),
+        ("workload: {model: {moe: perhaps}}", "workload.model.moe"),
+        ("Model-executor: {model_plan_parallelization: {tp: [4]}}", "Model-executor.model_plan_parallelization.tp"),
+        ("metric_source: {traces: [{}]}", "metric_source.traces"),
+        ("workload: 7", "workload"),
+        ("[1, 2]", "mapping"),
+        ("a: [", "cannot be read"),
+    ],
+)
+def test_a_wrong_field_is_named(tmp_path: Path, text: str, named: str) -> None:
+    path = tmp_path / "card.yaml"
+    path.write_text(text)
+
+    with pytest.raises(CaptureError) as caught:
+        load_card(path)
+    assert str(caught.value).startswith(f"{path}: ")
+    assert named in str(caught.value)
+    assert "literal[" not in str(caught.value)
+
+
+def test_a_missing_card_is_an_error_of_one_line(tmp_path: Path) -> None:
+    with pytest.raises(CaptureError) as caught:
+        load_card(tmp_path / "card.yaml")
+    assert "\n" not in str(caught.value)
