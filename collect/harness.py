@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import signal
 import sys
+from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -12,6 +13,7 @@ from collect.capture import staged_capture, write_facts
 from collect.errors import CheckError, CollectError, require_torch_xla
 from collect.experiment import RunSpec
 from collect.profiler import Profiler, TorchXlaProfiler
+from collect.promises import promised_collectives
 from collect.provenance import git_commit, versions
 from collect.reference import Agreement, compare, prompt, reference_logits
 from collect.workload_card import model_facts, workload_card
@@ -125,7 +127,12 @@ def _agreement(generation: Generation, expected: Any, spec: RunSpec) -> Agreemen
 
 
 def _manifest(spec: RunSpec, facts: ModelFacts, generation: Generation, hosts: list[str]) -> Manifest:
-    extra: dict[str, Any] = {"spec": spec.model_dump(mode="json"), "spec_digest": spec.digest, "device": spec.device}
+    extra: dict[str, Any] = {
+        "spec": spec.model_dump(mode="json"),
+        "spec_digest": spec.digest,
+        "device": spec.device,
+        "promised_collectives": [asdict(promise) for promise in promised_collectives(spec)],
+    }
     return Manifest(
         name=spec.name,
         model=facts,

@@ -1,0 +1,56 @@
+"""The collectives that a parallelism must cause: what a capture is checked against."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from collect.models import ARCHITECTURES, config_values
+
+if TYPE_CHECKING:
+    from collect.experiment import RunSpec
+
+
+@dataclass(frozen=True)
+class Promise:
+    """At least `count` collectives of a kind over a mesh axis, in every step of a phase on every device."""
+
+    phase: str
+    kind: str
+    axis: str
+    count: int
+
+
+def promised_collectives(spec: RunSpec) -> list[Promise]:
+    """What the mesh of a run promises; the compiler may add more (a vocabulary-parallel argmax gathers over tp).
+
+    tp: attention and the MLP or shared experts of a layer end in an all-reduce each, and so do the routed experts; with
+    sequence parallelism, in prefill, attention and dense MLP gather first and end in a reduce-scatter. ep: each layer of
+    experts has an all-to-all there and one back. pp: the stages pass on in every tick but the first. dp: nothing.
+    """
+    ticks = spec.microbatch_count + spec.axis("pp") - 1
+    dense, sparse = (ticks * n // spec.axis("pp") for n in _layers(spec))
+    has_shared = "n_shared_experts" in ARCHITECTURES[spec.model].tiny
+    out = []
+    for phase in ("prefill", "decode")[: spec.output_length]:
+        if spec.axis("tp") > 1:
+            blocks, routed = 2 * dense + sparse + (sparse if has_shared else 0), sparse
+            if spec.sequence_parallelism and phase == "prefill":
+                out.append(Promise(phase, "all-gather", "tp", 2 * (dense + sparse)))
+                out.append(Promise(phase, "reduce-scatter", "tp", blocks))
+                out += [Promise(phase, "all-reduce", "tp", routed)] if routed else []
+            else:
+                out.append(Promise(phase, "all-reduce", "tp", blocks + routed))
+        if spec.axis("ep") > 1:
+            out.append(Promise(phase, "all-to-all", "ep", 2 * sparse))
+        if spec.axis("pp") > 1:
+            out.append(Promise(phase, "collective-permute", "pp", ticks - 1))
+    return out
+
+
+def _layers(spec: RunSpec) -> tuple[int, int]:
+    """Layers with a dense MLP, and layers of experts."""
+    if not ARCHITECTURES[spec.model].is_moe:
+        return spec.layers, 0
+    dense = min(spec.layers, int(config_values(spec).get("first_k_dense_replace", 0)))
+    return dense, spec.layers - dense

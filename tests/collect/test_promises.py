@@ -1,0 +1,70 @@
+from __future__ import annotations
+
+from collections import Counter
+from pathlib import Path
+
+import pyarrow.parquet as pq
+import pytest
+
+from collect.experiment import RunSpec, run_spec
+from collect.promises import Promise, promised_collectives
+from ingest.manifest import load_manifest
+from ingest.pipeline import ingest_one
+
+CAPTURES = Path(__file__).parents[2] / "data" / "captures"
+
+
+def test_data_parallelism_promises_nothing() -> None:
+    assert promised_collectives(run_spec(mesh="dp=4")) == []
+
+
+def test_tensor_parallelism_reduces_twice_a_layer() -> None:
+    assert promised_collectives(run_spec(mesh="dp=2,tp=2", layers=3)) == [
+        Promise("prefill", "all-reduce", "tp", 6),
+        Promise("decode", "all-reduce", "tp", 6),
+    ]
+
+
+def test_experts_are_there_in_all_layers_but_the_first() -> None:
+    # One dense layer: 2 reductions. Two layers of experts: attention, shared and routed experts each.
+    assert promised_collectives(run_spec(model="deepseek_v3", mesh="ep=2,tp=2", layers=3, output_length=1)) == [
+        Promise("prefill", "all-reduce", "tp", 2 + 3 * 2),
+        Promise("prefill", "all-to-all", "ep", 4),
+    ]
+
+
+def test_a_pipeline_runs_its_layers_in_every_tick() -> None:
+    # 2 stages of 2 layers, 4 microbatches: 5 ticks.
+    spec = run_spec(mesh="pp=2,tp=2", layers=4, microbatches=4, output_length=1)
+    assert promised_collectives(spec) == [
+        Promise("prefill", "all-reduce", "tp", 5 * 2 * 2),
+        Promise("prefill", "collective-permute", "pp", 4),
+    ]
+
+
+def test_a_split_sequence_scatters_in_prefill_only() -> None:
+    assert promised_collectives(run_spec(sequence_parallelism="megatron")) == [
+        Promise("prefill", "all-gather", "tp", 4),
+        Promise("prefill", "reduce-scatter", "tp", 4),
+        Promise("decode", "all-reduce", "tp", 4),
+    ]
+
+
+@pytest.mark.parametrize("capture", sorted(p for p in CAPTURES.iterdir() if p.is_dir()), ids=lambda p: p.name)
+def test_captures_in_data_keep_their_promises(capture: Path, tmp_path: Path) -> None:
+    manifest = load_manifest(capture / "manifest.json")
+    spec = RunSpec.model_validate((manifest.model_extra or {})["spec"])
+
+    ingest_one(capture, tmp_path)
+
+    (table,) = tmp_path.rglob("collectives.parquet")
+    found = Counter(
+        (c["device_id"], c["step"], c["phase"], c["kind"], c["axis"]) for c in pq.read_table(table).to_pylist()
+    )
+    for promise in promised_collectives(spec):
+        steps = [p.step for p in manifest.phases if p.name == promise.phase]
+        for step in steps:
+            for device in range(spec.mesh.size):
+                assert found[device, step, promise.phase, promise.kind, promise.axis] >= promise.count, promise
+    assert {axis for *_, axis in found} == {a for a in ("pp", "ep", "tp") if spec.axis(a) > 1}
+    assert manifest.checks["tokens_equal"] is True
