@@ -25,7 +25,7 @@ def promised_collectives(spec: RunSpec) -> list[Promise]:
     """What the mesh of a run promises; the compiler may add more (a vocabulary-parallel argmax gathers over tp).
 
     tp: attention and the MLP or shared experts of a layer end in an all-reduce each, and so do the routed experts; with
-    sequence parallelism, in prefill, attention and dense MLP gather first and end in a reduce-scatter. ep: each layer of
+    sequence parallelism, in prefill, every block gathers first and all but these end in a reduce-scatter. ep: a layer of
     experts has an all-to-all there and one back. pp: the stages pass on in every tick but the first. dp: nothing.
     """
     ticks = spec.microbatch_count + spec.axis("pp") - 1
