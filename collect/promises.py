@@ -24,9 +24,10 @@ class Promise:
 def promised_collectives(spec: RunSpec) -> list[Promise]:
     """What the mesh of a run promises; the compiler may add more (a vocabulary-parallel argmax gathers over tp).
 
-    tp: attention and the MLP or shared experts of a layer end in an all-reduce each, and so do the routed experts; with
-    sequence parallelism, in prefill, every block gathers first and all but these end in a reduce-scatter. ep: a layer of
-    experts has an all-to-all there and one back. pp: the stages pass on in every tick but the first. dp: nothing.
+    tp: attention and the MLP or shared experts of a layer end in an all-reduce each, and so do the routed experts.
+    With sequence parallelism, every block of the prefill gathers first, and all but the routed experts end in a
+    reduce-scatter. ep: a layer of experts has an all-to-all there and one back. pp: the stages pass on in every tick
+    but the first. dp: nothing.
     """
     ticks = spec.microbatch_count + spec.axis("pp") - 1
     dense, sparse = (ticks * n // spec.axis("pp") for n in _layers(spec))

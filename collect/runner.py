@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import fcntl
+import os
 import signal
 import subprocess
 import sys
@@ -144,11 +145,12 @@ def _failure(code: int, log: Path) -> str:
 @contextmanager
 def _only_collector(output: Path) -> Iterator[None]:
     """Hold the output directory for this process; the lock goes with the process, however it ends."""
-    with (output / ".collect.lock").open("w") as lock:
+    descriptor = os.open(output, os.O_RDONLY)
+    try:
         try:
-            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except OSError:
-            raise CollectError(
-                f"another collector is writing to {output}; wait for it or choose another output"
-            ) from None
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            raise CollectError(f"another collector is writing to {output}; wait or choose another output") from None
         yield
+    finally:
+        os.close(descriptor)
