@@ -315,7 +315,7 @@ class TestOthers:
     def test_collect_checks_what_it_is_asked(self, tw: Tw, tmp_path: Path) -> None:
         assert "is not known" in tw("collect", "--model", "nosuch", "-o", tmp_path).err
         assert "pairs such as" in tw("collect", "--mesh", "nonsense", "-o", tmp_path).err
-        assert "cannot be read as an experiment" in tw("collect", tmp_path / "nosuch.yaml").err
+        assert "no such experiment file" in tw("collect", tmp_path / "nosuch.yaml").err
         both = tw("collect", tmp_path / "x.yaml", "--model", "llama")
         assert both.code == 2
         assert "exclude each other" in " ".join(both.err.split())

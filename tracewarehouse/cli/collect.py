@@ -13,7 +13,8 @@ if TYPE_CHECKING:
 
 def collect(
     experiment: Annotated[
-        Path | None, typer.Argument(metavar="[FILE.yaml]", help="Experiment file, instead of the options of one run.")
+        Path | None,
+        typer.Argument(metavar="[EXPERIMENT]", help="Experiment file, or the name of a ready-made one, such as tiny."),
     ] = None,
     output: Annotated[
         Path, typer.Option("--output", "-o", help="Folder for the capture directories, one per run.")
