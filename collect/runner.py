@@ -52,6 +52,26 @@ class Progress:
     message: str = ""
 
 
+@dataclass(frozen=True)
+class PlannedRun:
+    """One line of a dry run."""
+
+    spec: RunSpec
+    devices: int
+    captures: int
+    """Captures to record: 0 when the finished capture is there."""
+
+
+def dry_run(spec: Experiment, output: Path) -> list[PlannedRun]:
+    """What `collect` would do with the same arguments; nothing is run or written, and torch is not needed.
+
+    Raises:
+        ExperimentError: the experiment is not valid.
+        CollectError: something else has the name of a run's capture.
+    """
+    return [PlannedRun(run, run.mesh.size, int(not is_recorded(output, run))) for run in plan(spec)]
+
+
 def collect(
     spec: Experiment,
     output: Path,

@@ -13,7 +13,7 @@ import pytest
 from collect import errors, runner
 from collect.errors import CollectError, MissingDependencyError
 from collect.experiment import Experiment, RunSpec, run_spec
-from collect.runner import Progress, collect
+from collect.runner import Progress, collect, dry_run
 
 ONE = RunSpec()
 TWO = run_spec(mesh="tp=2")
@@ -91,6 +91,15 @@ def test_finished_runs_are_skipped(output: Path) -> None:
     results = collect(Experiment.of(ONE, TWO), output)
 
     assert [r.status for r in results] == ["skipped", "recorded"]
+
+
+def test_a_dry_run_says_what_is_left(output: Path) -> None:
+    collect(Experiment.of(ONE), output)
+
+    planned = dry_run(Experiment.of(ONE, TWO), output)
+
+    assert [(p.spec.name, p.devices, p.captures) for p in planned] == [(ONE.name, 4, 0), (TWO.name, 2, 1)]
+    assert captures(output) == {ONE.name}
 
 
 def test_without_resume_a_capture_is_not_overwritten(output: Path) -> None:
