@@ -33,6 +33,7 @@ def collect(
     seed: Annotated[int | None, typer.Option(help="Seed of the weights and prompts.")] = None,
     device: Annotated[str | None, typer.Option(help="cpu (virtual devices of this machine) or tpu.")] = None,
     resume: Annotated[bool, typer.Option(help="Skip runs whose capture is there already.")] = True,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Say what would be recorded, and record nothing.")] = False,
 ) -> None:
     """Run the inference harness and save the profiler's captures.
 
@@ -60,6 +61,10 @@ def collect(
         raise typer.BadParameter(f"{', '.join(given)} and an experiment file exclude each other; write it in the file")
     else:
         plan = experiments.load_experiment(experiment)
+    if dry_run:
+        for run in runner.dry_run(plan, output):
+            typer.echo(f"{run.spec.name}\t{run.devices} devices\t{'to record' if run.captures else 'recorded'}")
+        return
     results = runner.collect(plan, output, resume=resume, on_progress=_report)
     for result in results:
         if result.status != "failed":
