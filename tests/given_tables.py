@@ -34,20 +34,29 @@ Rows = Sequence[Mapping[str, Any]] | Mapping[str, Any]
 
 
 def warehouse_of(given: Mapping[str, Rows], definitions: Definitions | None = None) -> duckdb.DuckDBPyConnection:
-    """A database in memory with the lens over tables of the given rows.
+    """A database in memory with the lens over tables of the given rows, in schema given.
 
     Args:
         given: rows by table; a list of mappings, or `columns` and `rows`.
         definitions: the models and metrics; by default those of the package.
     """
-    unknown = given.keys() - TABLES.keys()
-    if unknown:
-        raise KeyError(f"there is no table {', '.join(sorted(unknown))}")
     connection = duckdb.connect(":memory:", config={"threads": 1})
     connection.execute("CREATE SCHEMA given")
     for name, table in TABLES.items():
         columns = ", ".join(f'"{c.name}" {c.type}' for c in table.columns)
         connection.execute(f"CREATE TABLE given.{name} ({columns})")
+    create_lens(connection, {t: f"given.{t}" for t in TABLES}, definitions, comments=False)
+    fill(connection, given)
+    return connection
+
+
+def fill(connection: duckdb.DuckDBPyConnection, given: Mapping[str, Rows]) -> None:
+    """Put these rows in place of the ones that a database of `warehouse_of` holds."""
+    unknown = given.keys() - TABLES.keys()
+    if unknown:
+        raise KeyError(f"there is no table {', '.join(sorted(unknown))}")
+    for name, table in TABLES.items():
+        connection.execute(f"TRUNCATE given.{name}")
         rows = [_complete(name, row, position) for position, row in enumerate(_mappings(given.get(name, ())))]
         if rows:
             schema = pa.schema([c.arrow.with_nullable(True) for c in table.columns])
@@ -59,8 +68,6 @@ def warehouse_of(given: Mapping[str, Rows], definitions: Definitions | None = No
             "INSERT INTO given.instructions BY NAME SELECT DISTINCT run_id, 0 AS instruction_id, 'fusion.0' AS name, "
             "'fusion' AS opcode, 'loop fusion' AS category, false AS is_container FROM given.ops"
         )
-    create_lens(connection, {t: f"given.{t}" for t in TABLES}, definitions)
-    return connection
 
 
 def _mappings(rows: Rows) -> Iterable[Mapping[str, Any]]:

@@ -88,11 +88,12 @@ def _scratch(
             rows = f"""SELECT * FROM "{source}".main.{table.name} WHERE run_id = '{quoted}'"""  # noqa: S608
             statements.append(f"CREATE VIEW main.{table.name} AS {rows}")
         cursor.execute(";\n".join(statements))
+        read = {name for m in definitions.metrics for v in (m.view,) for name in v.depends_on | v.probe_depends_on}
+        read |= {name for v in definitions.ordered if v.schema == "models" for name in v.depends_on}
         for view in definitions.ordered:
-            kind = {"models": "TABLE", "metrics": "VIEW"}.get(view.schema)
-            if kind:
+            if view.qualified in read:
                 try:
-                    cursor.execute(f"CREATE {kind} {view.qualified} AS {view.sql}")
+                    cursor.execute(f"CREATE TABLE {view.qualified} AS {view.sql}")
                 except duckdb.Error as error:
                     raise MetricError(f"{view.path}: {error}") from None
         yield cursor

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import duckdb
 import pytest
 import yaml
-from given_tables import warehouse_of
+from given_tables import fill, warehouse_of
 
 from tracewarehouse.definitions import load_definitions
 from tracewarehouse.metric_values import evaluate
@@ -25,26 +27,34 @@ def _cases() -> list[Any]:
     return found
 
 
+@pytest.fixture(scope="module")
+def connection() -> Iterator[duckdb.DuckDBPyConnection]:
+    with warehouse_of({}, DEFINITIONS) as database:
+        yield database
+
+
 @pytest.mark.parametrize(("view", "case"), _cases())
-def test_the_rows_are_those_worked_out_by_hand(view: str, case: dict[str, Any]) -> None:
+def test_the_rows_are_those_worked_out_by_hand(
+    connection: duckdb.DuckDBPyConnection, view: str, case: dict[str, Any]
+) -> None:
     assert case.keys() <= {"case", "given", "expect"}
-    header = DEFINITIONS[f"metrics.{view}"].header
-    with warehouse_of(case["given"], DEFINITIONS) as connection:
-        expected = case["expect"]
-        columns = list(expected[0]) if expected else [*header.grain, header.value]
-        assert {*header.grain[1:], header.value} <= {*columns}
-        names = ", ".join(f'"{c}"' for c in columns)
-        found = connection.execute(f"SELECT {names} FROM metrics.{view}").fetchall()
-        rows = [tuple(row[c] for c in columns) for row in expected]
-        assert sorted(map(_comparable, found)) == sorted(map(_comparable, rows))
+    header: Any = DEFINITIONS[f"metrics.{view}"].header
+    fill(connection, case["given"])
+    expected = case["expect"]
+    columns = list(expected[0]) if expected else [*header.grain, header.value]
+    assert {*header.grain, header.value} <= {*columns}
+    names = ", ".join(f'"{c}"' for c in columns)
+    found = connection.execute(f"SELECT {names} FROM metrics.{view}").fetchall()
+    rows = [tuple(row[c] for c in columns) for row in expected]
+    assert sorted(map(_comparable, found)) == sorted(map(_comparable, rows))
 
-        grain = ", ".join(header.grain)
-        twice = connection.execute(f"SELECT {grain} FROM metrics.{view} GROUP BY {grain} HAVING count(*) > 1")
-        assert twice.fetchall() == []
+    grain = ", ".join(header.grain)
+    twice = connection.execute(f"SELECT {grain} FROM metrics.{view} GROUP BY {grain} HAVING count(*) > 1")
+    assert twice.fetchall() == []
 
-        [*runs] = connection.execute(f"SELECT DISTINCT run_id FROM metrics.{view}").fetchall()
-        for (run_id,) in runs or [("r",)]:
-            _assert_evaluated(connection, header, view, run_id)
+    runs = connection.execute(f"SELECT DISTINCT run_id FROM metrics.{view}").fetchall()
+    for (run_id,) in runs or [("r",)]:
+        _assert_evaluated(connection, header, view, run_id)
 
 
 def _assert_evaluated(connection: Any, header: Any, view: str, run_id: str) -> None:

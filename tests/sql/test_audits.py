@@ -1,0 +1,126 @@
+"""Each audit finds what it is for, and nothing else does."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from given_tables import warehouse_of
+
+from tracewarehouse.audits import run_audits
+from tracewarehouse.definitions import load_definitions
+
+DEFINITIONS = load_definitions()
+_TPU = [{"device_id": 0, "backend": "tpu"}]
+_STEP = {"kind": "step", "name": "decode", "device_id": 0}
+_PAIR = {"instance": 0, "kind": "all-reduce", "group_size": 2, "end_ps": 9}
+
+VIOLATIONS: dict[str, tuple[dict[str, Any], int]] = {
+    "negative_durations": ({"ops": [{"start_ps": 5, "duration_ps": -1, "self_ps": -1}]}, 1),
+    "self_time_beyond_duration": ({"ops": [{"duration_ps": 5, "self_ps": 6}, {"duration_ps": 5, "self_ps": -1}]}, 2),
+    "op_line_overlap": (
+        {
+            "devices": _TPU,
+            "ops": [
+                {"event_id": 0, "start_ps": 0, "duration_ps": 10, "self_ps": 6},
+                {"event_id": 1, "start_ps": 2, "duration_ps": 4, "parent_event_id": 0, "depth": 1},
+                {"event_id": 2, "start_ps": 9, "duration_ps": 4},
+            ],
+        },
+        1,
+    ),
+    "overlapping_phases": (
+        {
+            "phases": [
+                _STEP | {"index": 1, "start_ps": 0, "end_ps": 5},
+                _STEP | {"index": 2, "start_ps": 4, "end_ps": 9},
+                _STEP | {"index": 1, "device_id": 1, "start_ps": 4, "end_ps": 9},
+                _STEP | {"kind": "annotation", "index": 1, "start_ps": 0, "end_ps": 9},
+                _STEP | {"kind": "annotation", "index": 2, "start_ps": 0, "end_ps": 9},
+            ]
+        },
+        1,
+    ),
+    "phase_ends_before_start": ({"phases": [_STEP | {"index": 1, "start_ps": 5, "end_ps": 4}]}, 1),
+    "step_numbered_twice": (
+        {
+            "phases": [
+                _STEP | {"index": 1, "start_ps": 0, "end_ps": 4},
+                _STEP | {"index": 1, "start_ps": 4, "end_ps": 9},
+                _STEP | {"index": 1, "device_id": None, "start_ps": 0, "end_ps": 9},
+            ]
+        },
+        1,
+    ),
+    "collective_ends_before_start": (
+        {"collectives": [_PAIR | {"is_partial": True, "start_ps": 10, "end_ps": 9, "exposed_ps": -1}]},
+        1,
+    ),
+    "exposed_beyond_window": ({"collectives": [_PAIR | {"is_partial": True, "start_ps": 5, "exposed_ps": 5}]}, 1),
+    "collective_without_group_size": (
+        {
+            "instructions": [
+                {"instruction_id": 0, "collective": "all-reduce", "replica_groups": "[[0,1]]"},
+                {"instruction_id": 1, "collective": "all-reduce"},
+            ],
+            "collectives": [
+                {"instance": i, "instruction_id": i, "is_partial": True, "kind": "all-reduce"} for i in (0, 1)
+            ],
+        },
+        1,
+    ),
+    "device_in_no_group": (
+        {
+            "collective_groups": [
+                {"instruction_id": 0, "group_index": 0, "rank": r, "logical_id": r, "device_id": r} for r in (0, 1)
+            ],
+            "collectives": [
+                _PAIR | {"device_id": 0, "group_index": 0},
+                _PAIR | {"device_id": 1, "group_index": 0},
+                _PAIR | {"device_id": 2, "instance": 1, "is_partial": True},
+            ],
+        },
+        1,
+    ),
+    "ranks_missing": (
+        {
+            "collectives": [
+                _PAIR | {"device_id": 0},
+                _PAIR | {"device_id": 1, "instance": 1, "is_partial": True},
+                _PAIR | {"device_id": 0, "instance": 2},
+                _PAIR | {"device_id": 0, "instance": 2},
+                _PAIR | {"device_id": 0, "instance": 3},
+                _PAIR | {"device_id": 1, "instance": 3},
+            ]
+        },
+        2,
+    ),
+    "traffic_differs_from_wire_bytes": (
+        {
+            "traffic": [
+                {"instruction_id": 0, "source_device_id": 0, "target_device_id": t, "bytes": 10} for t in (1, 2)
+            ],
+            "collectives": [
+                _PAIR | {"group_size": 3, "kind": "all-to-all", "device_id": 0, "wire_bytes": 20},
+                _PAIR | {"group_size": 3, "kind": "all-to-all", "device_id": 1, "wire_bytes": 20},
+                _PAIR | {"group_size": 3, "kind": "all-to-all", "device_id": 2, "wire_bytes": 0},
+            ],
+        },
+        1,
+    ),
+}
+
+
+@pytest.mark.parametrize("audit", [v.name for v in DEFINITIONS.audits])
+def test_an_audit_finds_what_it_is_for(audit: str) -> None:
+    given, rows = VIOLATIONS[audit]
+    with warehouse_of(given, DEFINITIONS) as connection:
+        findings = {f.audit: f for f in run_audits(connection, "r", DEFINITIONS)}
+        assert list(findings) == [audit] if audit not in _WITH_OTHERS else audit in findings
+        assert len(findings[audit].rows) == rows
+        assert findings[audit].columns[0] == "run_id"
+        assert run_audits(connection, "another", DEFINITIONS) == []
+
+
+_WITH_OTHERS = {"negative_durations", "collective_ends_before_start", "step_numbered_twice"}
+"""What they find is wrong in other ways too."""

@@ -1,0 +1,152 @@
+"""The one-pass interval models agree with sets of moments, on intervals that nest, touch, tie and overlap."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import duckdb
+import pytest
+from given_tables import fill, warehouse_of
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from tracewarehouse.definitions import load_definitions
+
+DEFINITIONS = load_definitions()
+_SETTINGS = settings(
+    max_examples=100, deadline=None, suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large]
+)
+_INSTRUCTIONS = [
+    {"instruction_id": 0, "opcode": "fusion"},
+    {"instruction_id": 1, "opcode": "all-reduce", "collective": "all-reduce"},
+    {"instruction_id": 2, "opcode": "copy-done", "async_role": "done"},
+]
+
+# several runs in one example, since making the tables takes longest: (run, device, instruction, start, duration)
+_OPS = st.lists(
+    st.tuples(st.sampled_from("abcd"), st.integers(0, 1), st.integers(0, 2), st.integers(0, 40), st.integers(0, 12)),
+    min_size=1,
+    max_size=60,
+)
+_WINDOWS = st.lists(
+    st.tuples(
+        st.sampled_from("ab"),
+        st.integers(0, 1),
+        st.sampled_from([None, 1, 2]),
+        st.sampled_from(["all-reduce", "all-gather"]),
+        st.integers(0, 40),
+        st.integers(0, 12),
+    ),
+    max_size=40,
+)
+
+
+def _moments(start: int, end: int) -> set[int]:
+    return set(range(start, end))
+
+
+@pytest.fixture(scope="module")
+def connection() -> Iterator[duckdb.DuckDBPyConnection]:
+    with warehouse_of({}, DEFINITIONS) as database:
+        yield database
+
+
+def _step_at(steps: Sequence[tuple[int, int]], at: int) -> int | None:
+    """The last step that has begun, until the next begins or the last one ends."""
+    begun = [i for i, (start, _) in enumerate(steps) if start <= at]
+    if not begun or (begun[-1] == len(steps) - 1 and at >= steps[-1][1]):
+        return None
+    return begun[-1]
+
+
+@_SETTINGS
+@given(ops=_OPS, gaps=st.lists(st.tuples(st.integers(0, 6), st.integers(1, 10)), max_size=4))
+def test_busy_and_compute_time_are_lengths_of_unions(
+    connection: duckdb.DuckDBPyConnection, ops: list[tuple[str, int, int, int, int]], gaps: list[tuple[int, int]]
+) -> None:
+    steps: list[tuple[int, int]] = []
+    for gap, length in gaps:
+        start = (steps[-1][1] if steps else 0) + gap
+        steps.append((start, start + length))
+    phases = [
+        {"run_id": r, "kind": "step", "name": "decode", "index": i, "device_id": d, "start_ps": s, "end_ps": e}
+        for r, d in {(r, d) for r, d, *_ in ops}
+        for i, (s, e) in enumerate(steps)
+    ]
+    inside = [next((i for i, (s, e) in enumerate(steps) if s <= start < e), None) for *_, start, _ in ops]
+    tables = {
+        "phases": phases,
+        "instructions": [i | {"run_id": r} for r in "abcd" for i in _INSTRUCTIONS],
+        "ops": [
+            {"run_id": r, "event_id": n, "device_id": d, "instruction_id": i, "start_ps": s, "duration_ps": length}
+            | {"step": step, "phase": None if step is None else "decode"}
+            for n, ((r, d, i, s, length), step) in enumerate(zip(ops, inside, strict=True))
+        ],
+    }
+    busy: dict[Any, int] = defaultdict(int)
+    compute: dict[Any, int] = defaultdict(int)
+    seen: dict[Any, set[int]] = defaultdict(set)
+    for r, d, i, s, length in sorted(ops, key=lambda o: o[3]):
+        # each moment counts for the step of the first op that covers it; ops of a tie share their step
+        key = (r, d, _step_at(steps, s))
+        busy[key] += len(_moments(s, s + length) - seen[r, d, "busy"])
+        seen[r, d, "busy"] |= _moments(s, s + length)
+        if i == 0:
+            compute[key] += len(_moments(s, s + length) - seen[r, d, "compute"])
+            seen[r, d, "compute"] |= _moments(s, s + length)
+    fill(connection, tables)
+    found = connection.execute("SELECT run_id, device_id, step, busy_ps, compute_ps FROM models.device_busy").fetchall()
+    assert {(r, d, s): (b, c) for r, d, s, b, c in found} == {k: (b, compute[k]) for k, b in busy.items()}
+    totals: dict[Any, int] = defaultdict(int)
+    for r, d, _, b, _ in found:
+        totals[r, d] += b
+    assert totals == {(r, d): len(m) for (r, d, what), m in seen.items() if what == "busy"}
+
+
+@_SETTINGS
+@given(windows=_WINDOWS)
+def test_communication_time_is_the_length_of_the_union_of_windows(
+    connection: duckdb.DuckDBPyConnection, windows: list[Any]
+) -> None:
+    tables = {
+        "collectives": [
+            {"run_id": r, "event_id": n, "device_id": d, "step": step, "kind": k, "start_ps": s, "end_ps": s + length}
+            for n, (r, d, step, k, s, length) in enumerate(windows)
+        ]
+    }
+    union: dict[Any, set[int]] = defaultdict(set)
+    for r, d, step, _, s, length in windows:
+        union[r, d, step] |= _moments(s, s + length)
+    found: dict[Any, int] = defaultdict(int)
+    fill(connection, tables)
+    rows = connection.execute("SELECT run_id, device_id, step, new_ps FROM models.communication_windows").fetchall()
+    for r, d, step, new in rows:
+        found[r, d, step] += new
+    assert found == {k: len(m) for k, m in union.items()}
+
+
+@_SETTINGS
+@given(windows=_WINDOWS)
+def test_exposed_time_of_a_device_is_the_length_of_the_union_of_its_communication_ops(
+    connection: duckdb.DuckDBPyConnection, windows: list[Any]
+) -> None:
+    """All windows here are asynchronous: a start half and, behind it, a done half."""
+    ops, collectives = [], []
+    union: dict[Any, set[int]] = defaultdict(set)
+    for n, (r, d, step, k, s, length) in enumerate(windows):
+        halves = [(2 * n, s, length // 3), (2 * n + 1, s + length // 2, length - length // 2)]
+        for event, start, duration in halves:
+            ops.append({"run_id": r, "event_id": event, "device_id": d, "start_ps": start, "duration_ps": duration})
+            union[r, d] |= _moments(start, start + duration)
+        collectives.append(
+            {"run_id": r, "event_id": 2 * n, "done_event_id": 2 * n + 1, "device_id": d, "step": step, "kind": k}
+            | {"is_async": True, "start_ps": s, "end_ps": s + length}
+        )
+    fill(connection, {"ops": ops, "collectives": collectives})
+    found: dict[Any, int] = defaultdict(int)
+    rows = connection.execute("SELECT run_id, device_id, exposed_ps FROM models.communication_ops").fetchall()
+    for r, d, exposed in rows:
+        found[r, d] += exposed
+    assert found == {k: len(m) for k, m in union.items()}

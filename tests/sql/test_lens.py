@@ -1,0 +1,217 @@
+"""The lens answers from files, under any name, in the DuckDB CLI, and reads only the files of the runs asked for."""
+
+from __future__ import annotations
+
+import json
+import re
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import duckdb
+import pytest
+from given_tables import warehouse_of
+
+from ingest.lake import RunVersion
+from ingest.schema import SCHEMA_VERSION, TABLES
+from tracewarehouse.definitions import load_definitions
+from tracewarehouse.lens import FILE_NAME, build, create_lens, run_sources
+
+DEFINITIONS = load_definitions()
+VIEWS = [v.qualified for v in DEFINITIONS.ordered if v.schema != "audits"]
+
+GIVEN = {
+    "phases": [
+        {"kind": "step", "name": n, "index": i, "device_id": d, "start_us": 10 * i, "end_us": 10 * i + 8}
+        for i, n in enumerate(("prefill", "decode", "decode"))
+        for d in (0, 1, None)
+    ],
+    "instructions": [
+        {"instruction_id": 0, "opcode": "fusion", "category": "loop fusion"},
+        {"instruction_id": 1, "opcode": "all-reduce", "category": "all-reduce", "collective": "all-reduce"},
+    ],
+    "ops": [
+        {
+            "event_id": 4 * s + 2 * d + i,
+            "device_id": d,
+            "instruction_id": i,
+            "phase": "decode" if s else "prefill",
+            "step": s,
+            "start_us": 10 * s + 3 * i,
+            "duration_us": 3,
+        }
+        for s in range(3)
+        for d in (0, 1)
+        for i in (0, 1)
+    ],
+    "collectives": [
+        {
+            "event_id": 4 * s + 2 * d + 1,
+            "instance": s,
+            "device_id": d,
+            "instruction_id": 1,
+            "kind": "all-reduce",
+            "group_size": 2,
+            "message_bytes": 5000,
+            "wire_bytes": 5000,
+            "phase": "decode" if s else "prefill",
+            "step": s,
+            "start_us": 10 * s + 3,
+            "end_us": 10 * s + 6,
+            "exposed_us": 3,
+        }
+        for s in range(3)
+        for d in (0, 1)
+    ],
+    "traffic": [
+        {"instruction_id": 1, "source_device_id": d, "target_device_id": 1 - d, "algorithm": "ring", "bytes": 5000}
+        for d in (0, 1)
+    ],
+    "metric_values": [{"metric": "ttft", "version": 1, "dimensions": '{"clock": "host"}', "value": 0.008}],
+}
+
+
+def write_run(warehouse: Path, run_id: str) -> RunVersion:
+    """A published run of the given rows; tables without rows have no file."""
+    folder = Path("lake") / f"run_id={run_id}" / "v=1"
+    (warehouse / folder).mkdir(parents=True)
+    files = {}
+    with warehouse_of(GIVEN, DEFINITIONS) as connection:
+        for table in GIVEN:
+            path = folder / f"{table}.parquet"
+            rows = connection.sql(f"SELECT * EXCLUDE run_id FROM given.{table}")
+            rows.to_parquet(str(warehouse / path))
+            files[table] = [str(path)]
+    return RunVersion(run_id, "1", run_id, SCHEMA_VERSION, "0", "digest", files)
+
+
+@pytest.fixture(scope="module")
+def warehouse(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("it's a warehouse")
+    build(folder, [write_run(folder, "a"), write_run(folder, "2")], DEFINITIONS)
+    return folder
+
+
+def test_every_view_has_rows_of_every_run(warehouse: Path) -> None:
+    with duckdb.connect(str(warehouse / FILE_NAME), read_only=True) as connection:
+        for view in VIEWS:
+            runs = connection.execute(f"SELECT DISTINCT run_id FROM {view} ORDER BY 1").fetchall()
+            assert runs == [("2",), ("a",)], view
+
+
+def test_columns_are_those_of_the_front_matter_and_integers_stay_integers(warehouse: Path) -> None:
+    with duckdb.connect(str(warehouse / FILE_NAME), read_only=True) as connection:
+        for view in DEFINITIONS.ordered:
+            described = connection.execute(f"DESCRIBE {view.sql}").fetchall()
+            assert [row[0] for row in described] == list(view.header.columns), view.qualified
+            types = {row[1] for row in described}
+            assert types <= {"VARCHAR", "BOOLEAN", "INTEGER", "BIGINT", "DOUBLE"}, (view.qualified, types)
+        for metric in DEFINITIONS.metrics:
+            described = connection.execute(f"DESCRIBE {metric.view.sql}").fetchall()
+            assert {row[0]: row[1] for row in described}[metric.header.value] in {"BIGINT", "DOUBLE"}
+
+
+def test_a_run_reads_its_own_files_only(warehouse: Path) -> None:
+    with duckdb.connect(str(warehouse / FILE_NAME), read_only=True) as connection:
+        for view in VIEWS:
+            plan = connection.execute(f"EXPLAIN SELECT * FROM {view} WHERE run_id = 'a'").fetchall()[0][1]
+            read = re.findall(r"Scanning Files:\s*(\d+/\d+)", plan)
+            assert read, view
+            assert set(read) == {"1/2"}, (view, read)
+
+
+def test_everything_has_a_comment(warehouse: Path) -> None:
+    with duckdb.connect(str(warehouse / FILE_NAME), read_only=True) as connection:
+        views = connection.execute(
+            "SELECT schema_name || '.' || view_name, comment FROM duckdb_views() WHERE NOT internal"
+        ).fetchall()
+        assert {n for n, _ in views} >= {*VIEWS, "metrics.catalog", "metrics.all_values", "metrics.ttft", "main.ops"}
+        assert [n for n, comment in views if not comment] == []
+        columns = connection.execute(
+            "SELECT schema_name, table_name, column_name FROM duckdb_columns() WHERE NOT internal AND comment IS NULL"
+        ).fetchall()
+        assert columns == []
+        [(unit,)] = connection.execute(
+            "SELECT comment FROM duckdb_columns() WHERE table_name = 'ops' AND column_name = 'self_ps'"
+        ).fetchall()
+        assert unit.endswith("[ps]")
+
+
+def test_the_catalogue_lists_every_version(warehouse: Path) -> None:
+    with duckdb.connect(str(warehouse / FILE_NAME), read_only=True) as connection:
+        rows = connection.execute("SELECT * FROM metrics.catalog ORDER BY metric, version")
+        found = [dict(zip([d[0] for d in rows.description], row, strict=True)) for row in rows.fetchall()]
+    assert [(r["metric"], r["version"]) for r in found] == [(m.name, m.version) for m in DEFINITIONS.metrics]
+    for row, metric in zip(found, DEFINITIONS.metrics, strict=True):
+        assert row["fingerprint"] == DEFINITIONS.fingerprint(metric.view)
+        assert json.loads(row["columns"]) == metric.header.columns
+        assert row["grain"].split(", ") == metric.header.grain
+
+
+def _cli() -> str:
+    path = Path(sys.executable).with_name("duckdb")
+    if not path.is_file():
+        pytest.skip("the DuckDB command line is not installed (pip install duckdb-cli)")
+    return str(path)
+
+
+def _ask_cli(warehouse: Path, sql: str) -> list[dict[str, Any]]:
+    quoted = str(warehouse / FILE_NAME).replace("'", "''")
+    statement = f"ATTACH '{quoted}' AS elsewhere (READ_ONLY); {sql}"
+    done = subprocess.run(
+        [_cli(), "-json", "-c", statement], check=False, capture_output=True, text=True, cwd=warehouse.parent
+    )
+    assert done.returncode == 0, done.stderr
+    found: list[dict[str, Any]] = json.loads(done.stdout)
+    return found
+
+
+def test_the_command_line_answers_every_view_attached_under_another_name(warehouse: Path) -> None:
+    names = [*VIEWS, *(f"main.{t}" for t in GIVEN), *(f"metrics.{n}" for n in DEFINITIONS.aliases())]
+    counts = " UNION ALL ".join(f"SELECT '{n}' AS name, count(*) AS n FROM elsewhere.{n}" for n in names)
+    found = {r["name"]: r["n"] for r in _ask_cli(warehouse, counts)}
+    with duckdb.connect(str(warehouse / FILE_NAME), read_only=True) as connection:
+        for name in names:
+            assert found[name] == connection.execute(f"SELECT count(*) FROM {name}").fetchone()[0], name
+
+
+def test_the_command_line_gives_the_same_numbers(warehouse: Path) -> None:
+    with duckdb.connect(str(warehouse / FILE_NAME), read_only=True) as connection:
+        for metric in DEFINITIONS.metrics:
+            query = f"SELECT {metric.header.value} AS v FROM {{}}metrics.{metric.view.name} ORDER BY ALL"
+            expected = [v for (v,) in connection.execute(query.format("")).fetchall()]
+            assert [r["v"] for r in _ask_cli(warehouse, query.format("elsewhere."))] == expected, metric.view.name
+
+
+def test_a_build_replaces_the_file_under_a_reader(tmp_path: Path) -> None:
+    first = write_run(tmp_path, "a")
+    path = build(tmp_path, [first], DEFINITIONS)
+    with duckdb.connect(str(path), read_only=True) as reader:
+        build(tmp_path, [first, write_run(tmp_path, "b")], DEFINITIONS)
+        assert reader.execute("SELECT count(DISTINCT run_id) FROM main.ops").fetchone() == (1,)
+    with duckdb.connect(str(path), read_only=True) as reader:
+        assert reader.execute("SELECT count(DISTINCT run_id) FROM main.ops").fetchone() == (2,)
+    assert [p.name for p in tmp_path.iterdir() if p.is_file()] == [FILE_NAME]
+
+
+def test_an_empty_warehouse_has_every_table_and_no_rows(tmp_path: Path) -> None:
+    with duckdb.connect(str(build(tmp_path, [], DEFINITIONS)), read_only=True) as connection:
+        for name in (*VIEWS, *(f"main.{t}" for t in TABLES)):
+            assert connection.execute(f"SELECT * FROM {name}").fetchall() == []
+        for table in TABLES.values():
+            described = connection.execute(f"DESCRIBE main.{table.name}").fetchall()
+            assert [(r[0], r[1]) for r in described] == [(c.name, c.type) for c in table.columns]
+
+
+def test_tables_in_place_are_used_and_commented(tmp_path: Path) -> None:
+    """A database that holds the rows itself needs no views of the tables."""
+    runs = [write_run(tmp_path, "a")]
+    with duckdb.connect() as connection:
+        for table, source in run_sources(tmp_path, runs).items():
+            if source:
+                connection.execute(f"CREATE TABLE main.{table} AS FROM {source}")
+        create_lens(connection, {t: f"main.{t}" if t in GIVEN else None for t in TABLES}, DEFINITIONS)
+        assert connection.execute("SELECT count(*) FROM metrics.ttft").fetchone() == (2,)
+        [(comment,)] = connection.execute("SELECT comment FROM duckdb_tables() WHERE table_name = 'ops'").fetchall()
+        assert comment == TABLES["ops"].doc

@@ -1,0 +1,59 @@
+"""Runs the audits of sql/audits: queries that return a row for each thing that must never be so."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import duckdb
+
+from ingest.errors import MetricError
+from tracewarehouse.definitions import Definitions, load_definitions
+
+
+@dataclass(frozen=True)
+class Finding:
+    """What one audit found.
+
+    Attributes:
+        audit: name of the audit.
+        description: what should not be.
+        columns: names of the columns.
+        rows: the rows that violate it, at most as many as were asked for.
+    """
+
+    audit: str
+    description: str
+    columns: tuple[str, ...]
+    rows: tuple[tuple[object, ...], ...]
+
+
+def run_audits(
+    connection: duckdb.DuckDBPyConnection,
+    run_id: str | None = None,
+    definitions: Definitions | None = None,
+    *,
+    limit: int = 20,
+) -> list[Finding]:
+    """The audits that something violates; empty when all is well.
+
+    Args:
+        connection: a database with the lens.
+        run_id: audit this run only.
+        definitions: models and audits; by default those of the package.
+        limit: most rows to return of one audit.
+
+    Raises:
+        MetricError: an audit fails.
+    """
+    found = []
+    for view in (definitions or load_definitions()).audits:
+        where = "WHERE run_id = $run_id" if run_id is not None else ""
+        sql = f"SELECT * FROM ({view.sql}) {where} ORDER BY ALL LIMIT {int(limit)}"  # noqa: S608
+        try:
+            rows = connection.execute(sql, {"run_id": run_id} if run_id is not None else None).fetchall()
+        except duckdb.Error as error:
+            raise MetricError(f"{view.path}: {error}") from None
+        if rows:
+            description = " ".join(view.header.description.split())
+            found.append(Finding(view.name, description, tuple(view.header.columns), tuple(rows)))
+    return found
