@@ -55,7 +55,7 @@ def device_timeline(warehouse: Warehouse, run_id: str, max_bars: int = MAX_BARS)
     pick = alt.selection_point(fields=["class"], bind="legend")
     zoom = alt.selection_interval(bind="scales", encodings=["x"])
     chart = (
-        alt.Chart(ops)
+        alt.Chart(alt.InlineData(values=ops.to_pylist()))  # inline data has no limit of 5,000 rows
         .mark_bar(height={"band": 0.78}, clip=True)
         .encode(
             x=alt.X("start_ms:Q", title="ms", scale=alt.Scale(domain=[0, stretch.view_ps / 1e9], nice=False)),
@@ -91,7 +91,7 @@ class _Stretch:
     start_ps: int
     end_ps: int
     view_ps: int
-    """Length of what is in view at first: the first two steps."""
+    """Length of what is in view at first: the first step."""
     drawn: int
     total: int
 
@@ -119,5 +119,4 @@ def _stretch(warehouse: Warehouse, run_id: str, max_bars: int) -> _Stretch | Non
     names = [f"{r[4] or 'step'} {r[0]}" for r in (first, last)]
     name = names[0] if taken == 1 else f"{names[0]} to {names[1]}"
     end = max(r[2] for r in stepped[:taken]) + 1
-    view = max(r[2] for r in stepped[: min(taken, 2)]) - first[1]
-    return _Stretch(name.capitalize(), first[1], end, view, min(drawn, max_bars), total)
+    return _Stretch(name.capitalize(), first[1], end, first[2] - first[1], min(drawn, max_bars), total)
