@@ -110,27 +110,26 @@ def collect(
 def _record(
     run: RunSpec, output: Path, experiment: Experiment, resume: bool, tell: Callable[..., None]
 ) -> CaptureResult:
-    capture = output / run.name
+    """Record one run, or say why not."""
+    capture, log = output / run.name, output / f"{run.name}.log"
+    start, attempts, failure = time.monotonic(), 0, ""
     try:
         if is_recorded(output, run):
             if resume:
                 return CaptureResult(run, "skipped", capture)
             taken = f"{capture} is there already; remove it or choose another output"
             return CaptureResult(run, "failed", capture, error=taken)
+        for attempts in range(1, experiment.retries + 2):
+            tell("retrying" if failure else "started", failure)
+            failure = _attempt(run, output, experiment.timeout_s, log) or ""
+            # Also after a failure: the process of a collector that was killed may have finished the same run meanwhile.
+            if not failure or is_recorded(output, run):
+                log.unlink(missing_ok=True)
+                return CaptureResult(run, "recorded", capture, attempts, time.monotonic() - start)
     except CollectError as error:
-        return CaptureResult(run, "failed", capture, error=str(error))
-    tell("started")
-    start, log = time.monotonic(), output / f"{run.name}.log"
-    attempts, error_text = 0, ""
-    for attempts in range(1, experiment.retries + 2):
-        if attempts > 1:
-            tell("retrying", error_text)
-        failure = _attempt(run, output, experiment.timeout_s, log)
-        if failure is None:
-            log.unlink(missing_ok=True)
-            return CaptureResult(run, "recorded", capture, attempts, time.monotonic() - start)
-        error_text = failure
-    return CaptureResult(run, "failed", capture, attempts, time.monotonic() - start, error_text, log)
+        failure = str(error)
+    kept = log if log.exists() else None
+    return CaptureResult(run, "failed", capture, attempts, time.monotonic() - start, failure, kept)
 
 
 def _attempt(run: RunSpec, output: Path, timeout_s: float, log: Path) -> str | None:
