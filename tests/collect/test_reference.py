@@ -1,0 +1,50 @@
+"""The comparison with plain torch, in a process of its own: torch warns on import, and here warnings are errors."""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+import subprocess
+import sys
+
+import pytest
+
+if importlib.util.find_spec("torch") is None:
+    pytest.skip("torch is not installed: pip install 'tracewarehouse[collect]'", allow_module_level=True)
+
+PROGRAM = """
+import json
+import torch
+from collect.errors import CheckError
+from collect.reference import compare
+
+# One sequence, three steps, three tokens: token 2, then a near tie of 0 and 1, then token 1.
+expected = torch.tensor([[[0.0, 0.1, 0.9], [0.50001, 0.5, 0.1], [0.2, 0.8, 0.1]]])
+tie = expected.clone()
+tie[0, 1] = torch.tensor([0.5, 0.50001, 0.1])
+tie[0, 2] = torch.tensor([9.0, 0.0, 0.0])
+wrong = expected.clone()
+wrong[0, 2] = torch.tensor([0.9, 0.8, 0.1])
+not_a_number = expected.clone()
+not_a_number[0, 0, 0] = torch.nan
+
+def outcome(logits):
+    try:
+        agreement = compare(logits, expected, "float32")
+    except CheckError as error:
+        return str(error)
+    return [agreement.tokens_equal, round(agreement.max_logit_error, 6)]
+
+print(json.dumps({n: outcome(t) for n, t in dict(same=expected, tie=tie, wrong=wrong, nan=not_a_number).items()}))
+"""
+
+
+def test_a_difference_is_an_error_unless_rounding_explains_it() -> None:
+    done = subprocess.run([sys.executable, "-c", PROGRAM], capture_output=True, text=True, check=True)
+    outcome = json.loads(done.stdout)
+
+    assert outcome["same"] == [True, 0.0]
+    # Another token from a tie is another text: what follows is not compared, but the tokens are not called equal.
+    assert outcome["tie"] == [False, 0.00001]
+    assert "by 0.7 at sequence 0, step 2" in outcome["wrong"]
+    assert "by nan" in outcome["nan"]
