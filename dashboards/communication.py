@@ -76,7 +76,7 @@ def traffic_matrix(warehouse: Warehouse, run_id: str) -> Any | None:
     None where no group is wholly in the capture.
     """
     rows = warehouse.query(
-        """SELECT source_device_id AS source, target_device_id AS target, CAST(sum(value) AS DOUBLE) / 1e6 AS mb
+        """SELECT source_device_id AS source, target_device_id AS target, CAST(sum(sent_bytes) AS DOUBLE) / 1e6 AS mb
            FROM metrics.traffic_matrix WHERE run_id = $run_id GROUP BY ALL ORDER BY ALL""",
         run_id=run_id,
     ).arrow()
