@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import uuid
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -59,7 +60,8 @@ def write_report(warehouse: Warehouse, run_ids: Sequence[str], output: Path) -> 
         part.write_text(page, encoding="utf-8")
         part.replace(output)
     except OSError as error:
-        part.unlink(missing_ok=True)
+        with suppress(OSError):
+            part.unlink()
         raise WarehouseError(f"{output}: the report cannot be written: {error.strerror or error}") from None
     return output
 
