@@ -1,0 +1,180 @@
+"""What the metrics say of real captures, against what is known of these."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import duckdb
+import pytest
+
+from ingest.lake import Lake
+from ingest.manifest import Mesh
+from ingest.pipeline import ingest_one
+from tracewarehouse.audits import run_audits
+from tracewarehouse.definitions import load_definitions
+from tracewarehouse.lens import create_lens, run_sources
+from tracewarehouse.metric_values import evaluate
+
+DEFINITIONS = load_definitions()
+V6E = "tpu-v6e-4chip-host-offload.xplane.pb"
+VLLM = "tpu-2chip-vllm-tp2-prefill.xplane.pb"
+VLLM_CHROME = "tpu-2chip-vllm-tp2-prefill.trace.json.gz"
+GPU = "gpu-mi300-jax-gemm.xplane.pb"
+CPU = {
+    "cpu/cpu_llama_tp4.xplane.pb": "tp=4",
+    "cpu/cpu_llama_sp_tp4.xplane.pb": "tp=4",
+    "cpu/cpu_qwen3_dp2tp2.xplane.pb": "dp=2,tp=2",
+    "cpu/cpu_deepseekv2_ep4.xplane.pb": "ep=4",
+    "cpu/cpu_deepseekv3_dp2ep2tp2.xplane.pb": "dp=2,ep=2,tp=2",
+    "cpu/cpu_llama_pp2tp2.xplane.pb": "pp=2,tp=2",
+}
+CAPTURES = [V6E, VLLM, VLLM_CHROME, GPU, *CPU]
+
+
+@pytest.fixture(scope="module")
+def runs(shared_traces: Path, tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
+    """Run id by capture."""
+    folder = tmp_path_factory.mktemp("warehouse")
+    ids = {}
+    for name in CAPTURES:
+        mesh = Mesh.parse(CPU[name]) if name in CPU else None
+        ids[name] = ingest_one(shared_traces / name, folder, mesh=mesh, name=name).run_id
+    return ids | {"": str(folder)}
+
+
+@pytest.fixture(scope="module")
+def connection(runs: dict[str, str]) -> Iterator[duckdb.DuckDBPyConnection]:
+    folder = Path(runs[""])
+    with duckdb.connect() as database:
+        create_lens(database, run_sources(folder, Lake(folder).runs()), DEFINITIONS, comments=False)
+        yield database
+
+
+def _rows(connection: duckdb.DuckDBPyConnection, view: str, run_id: str) -> list[dict[str, Any]]:
+    found = connection.execute(f"SELECT * FROM {view} WHERE run_id = ? ORDER BY ALL", [run_id])
+    return [dict(zip([d[0] for d in found.description], row, strict=True)) for row in found.fetchall()]
+
+
+@pytest.mark.parametrize("capture", CAPTURES)
+def test_nothing_violates_an_audit(connection: duckdb.DuckDBPyConnection, runs: dict[str, str], capture: str) -> None:
+    assert run_audits(connection, runs[capture], DEFINITIONS) == []
+
+
+@pytest.mark.parametrize("capture", CAPTURES)
+def test_stored_values_are_those_of_the_views(
+    connection: duckdb.DuckDBPyConnection, runs: dict[str, str], capture: str
+) -> None:
+    run_id = runs[capture]
+    stored = {
+        (r["metric"], r["version"], r["dimensions"]): r["value"] for r in evaluate(connection, run_id).to_pylist()
+    }
+    live = {}
+    for metric in DEFINITIONS.metrics:
+        for row in _rows(connection, f"metrics.{metric.view.name}", run_id):
+            dimensions = json.dumps({c: row[c] for c in metric.header.grain[1:]}, ensure_ascii=False)
+            live[metric.name, metric.version, dimensions] = row[metric.header.value]
+    assert stored == live
+    assert stored
+
+
+def test_vllm_prefill(connection: duckdb.DuckDBPyConnection, runs: dict[str, str]) -> None:
+    run_id = runs[VLLM]
+    volume = {r["kind"]: r for r in _rows(connection, "metrics.traffic_volume", run_id)}
+    assert volume["all-reduce"]["message_bytes_per_device"] == 129 * 10_485_760
+    assert volume["all-reduce"]["wire_bytes_per_device"] == 129 * 10_485_760
+    count = {r["kind"]: r["executions"] for r in _rows(connection, "metrics.collective_count", run_id)}
+    assert count == {"all-reduce": 2 * 129, "all-gather": 2 * 2}
+    [time, _] = _rows(connection, "metrics.communication_time", run_id)
+    assert time["total_ms"] == pytest.approx(3.4338 + 0.0045, abs=1e-4)
+    assert time["collectives"] == 131
+    # all are synchronous: whatever communicates is exposed
+    exposed = [r["total_ms"] for r in _rows(connection, "metrics.exposed_communication", run_id) if r["device_id"] == 0]
+    assert sum(exposed) == pytest.approx(time["total_ms"], rel=1e-12)
+    wide = {r["kind"]: r for r in _rows(connection, "metrics.collective_bandwidth", run_id)}
+    assert wide["all-reduce"]["executions"] == 129
+    assert wide["all-reduce"]["bus_gbps"] == wide["all-reduce"]["algorithm_gbps"]  # 2 (n-1)/n of two devices is 1
+    assert 100 < wide["all-reduce"]["bus_gbps"] < 800  # the chip's links carry 800 GB/s
+    shares = _rows(connection, "metrics.op_time_share", run_id)
+    assert sum(r["share"] for r in shares) == pytest.approx(1)
+
+
+def test_both_forms_of_a_capture_give_the_same_values(
+    connection: duckdb.DuckDBPyConnection, runs: dict[str, str]
+) -> None:
+    found = [
+        {(r["metric"], r["dimensions"]): r["value"] for r in evaluate(connection, runs[c]).to_pylist()}
+        for c in (VLLM, VLLM_CHROME)
+    ]
+    assert found[0] == pytest.approx(found[1], rel=1e-6)
+
+
+def test_nothing_is_invented_for_a_partial_collective(
+    connection: duckdb.DuckDBPyConnection, runs: dict[str, str]
+) -> None:
+    [volume] = _rows(connection, "metrics.traffic_volume", runs[V6E])
+    assert volume["message_bytes_per_device"] == 3 * 5 * 1024 * 1024 * 256 * 4
+    assert volume["wire_bytes_per_device"] is None
+    assert _rows(connection, "metrics.collective_bandwidth", runs[V6E]) == []
+    assert all(0 <= r["idle_ratio"] < 1 for r in _rows(connection, "metrics.device_idle", runs[V6E]))
+    assert _rows(connection, "metrics.ttft", runs[V6E]) == []
+
+
+def test_a_gpu_capture_without_collectives_has_shares_and_idleness_only(
+    connection: duckdb.DuckDBPyConnection, runs: dict[str, str]
+) -> None:
+    metrics = {r["metric"] for r in evaluate(connection, runs[GPU]).to_pylist()}
+    assert {"op_time_share", "device_idle"} <= metrics
+    assert not metrics & {"ttft", "tpot", "step_time", "collective_count", "traffic_volume", "communication_time"}
+
+
+@pytest.mark.parametrize(
+    ("capture", "expected"),
+    [
+        ("cpu/cpu_llama_tp4.xplane.pb", {("all-reduce", "tp"): 4, ("all-gather", "tp"): 2}),
+        ("cpu/cpu_qwen3_dp2tp2.xplane.pb", {("all-reduce", "tp"): 4, ("all-gather", "tp"): 2}),
+        ("cpu/cpu_deepseekv2_ep4.xplane.pb", {("all-to-all", "ep"): 4}),
+        (
+            "cpu/cpu_deepseekv3_dp2ep2tp2.xplane.pb",
+            {("all-reduce", "tp"): 6, ("all-gather", "tp"): 2, ("all-to-all", "ep"): 4},
+        ),
+        (
+            "cpu/cpu_llama_pp2tp2.xplane.pb",
+            {("all-reduce", "tp"): 12, ("all-reduce", "pp"): 1, ("collective-permute", "pp"): 3},
+        ),
+    ],
+)
+def test_collectives_per_device_and_decode_step(
+    connection: duckdb.DuckDBPyConnection, runs: dict[str, str], capture: str, expected: dict[Any, int]
+) -> None:
+    rows = [r for r in _rows(connection, "metrics.collective_count", runs[capture]) if r["phase"] == "decode"]
+    assert {(r["kind"], r["axis"]): r["executions_per_step"] for r in rows} == expected
+    assert all(r["min_per_step"] == r["max_per_step"] for r in rows)
+
+
+@pytest.mark.parametrize("capture", CPU)
+def test_marked_captures_have_latencies_on_both_clocks(
+    connection: duckdb.DuckDBPyConnection, runs: dict[str, str], capture: str
+) -> None:
+    run_id = runs[capture]
+    ttft = {r["clock"]: r["ttft_ms"] for r in _rows(connection, "metrics.ttft", run_id)}
+    assert 0 < ttft["device"] < ttft["host"]
+    tpot = {r["clock"]: r for r in _rows(connection, "metrics.tpot", run_id)}
+    steps = [r for r in _rows(connection, "metrics.step_time", run_id) if r["phase"] == "decode"]
+    assert tpot["host"]["steps"] == tpot["device"]["steps"] == len(steps)
+    assert tpot["device"]["tpot_ms"] == pytest.approx(sum(r["step_time_ms"] for r in steps) / len(steps))
+
+
+@pytest.mark.parametrize("capture", CAPTURES)
+def test_times_of_a_device_fit_into_each_other(
+    connection: duckdb.DuckDBPyConnection, runs: dict[str, str], capture: str
+) -> None:
+    run_id = runs[capture]
+    times = _rows(connection, "metrics.communication_time", run_id)
+    exposed = _rows(connection, "metrics.exposed_communication", run_id)
+    for r in times:
+        own = [e["exposed_ms"] for e in exposed if (e["phase"], e["device_id"]) == (r["phase"], r["device_id"])]
+        assert sum(own) <= r["communication_time_ms"] * (1 + 1e-12)
+    assert all(0 <= r["idle_ratio"] <= 1 for r in _rows(connection, "metrics.device_idle", run_id))
