@@ -243,14 +243,14 @@ class ChromeTrace:
                 for events in chunks:
                     self._gathered.add(events)
             except MalformedError as error:
-                raise MalformedError(f"{file.path.name}: {error}") from None
+                raise MalformedError(f"{file.path}: {error}") from None
             self.digest = digester.digest()
         self._gathered.finish()
         self.hostnames: list[str] = []
         self.planes: list[Plane] = self._planes()
         if not self.planes:
             raise MalformedError(
-                f"{file.path.name}: a Chrome trace without events; nothing was profiled, record it again"
+                f"{file.path}: a Chrome trace without events; nothing was profiled, record it again"
             )
         self._add_start(chunks.members)
         self.warnings = self._warnings(parser, chunks)

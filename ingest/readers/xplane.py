@@ -92,7 +92,7 @@ class XPlaneTrace:
     def __init__(self, file: CaptureFile) -> None:
         self.digest, self.size = file.digest, file.size
         self._file = file
-        self._name = file.path.name
+        self._path = file.path
         self.planes: list[Plane] = []
         texts: dict[int, list[str]] = {_ERROR: [], _WARNING: [], _HOSTNAME: []}
         data = file.contents()
@@ -104,10 +104,10 @@ class XPlaneTrace:
                 elif tag in texts:
                     texts[tag].append(_text(data[payload:stop]))
         except (MalformedError, DecodeError) as error:
-            raise MalformedError(f"{self._name}: not a complete xplane.pb: {error}") from None
+            raise MalformedError(f"{self._path}: not a complete xplane.pb: {error}") from None
         self.errors, self.warnings, self.hostnames = texts[_ERROR], texts[_WARNING], texts[_HOSTNAME]
         if not self.planes:
-            raise MalformedError(f"{self._name}: an xplane.pb without planes; nothing was profiled")
+            raise MalformedError(f"{self._path}: an xplane.pb without planes; nothing was profiled")
 
     def batches(self, plane: Plane, line: Line) -> Iterator[EventBatch]:
         """The events of a line, in file order.
@@ -119,7 +119,7 @@ class XPlaneTrace:
         try:
             yield from self._batches(cast(_XPlane, plane), line)
         except (MalformedError, IndexError) as error:
-            raise MalformedError(f"{self._name}: line {line.name!r} of plane {plane.name!r}: {error}") from None
+            raise MalformedError(f"{self._path}: line {line.name!r} of plane {plane.name!r}: {error}") from None
 
     def _batches(self, plane: _XPlane, line: Line) -> Iterator[EventBatch]:
         windows = wire.event_windows(self._file.array, line.start, line.end, wire.WINDOW)
