@@ -22,13 +22,14 @@ DEFINITIONS = load_definitions()
 VIEWS = [v.qualified for v in DEFINITIONS.ordered if v.schema != "audits"]
 
 GIVEN = {
+    "runs": [{"device_count": 2, "batch_size": 4, "input_length": 16, "output_length": 3}],
     "phases": [
         {"kind": "step", "name": n, "index": i, "device_id": d, "start_us": 10 * i, "end_us": 10 * i + 8}
         for i, n in enumerate(("prefill", "decode", "decode"))
         for d in (0, 1, None)
     ],
     "instructions": [
-        {"instruction_id": 0, "opcode": "fusion", "category": "loop fusion"},
+        {"instruction_id": 0, "opcode": "fusion", "category": "loop fusion", "layer": 0, "part": "attn"},
         {"instruction_id": 1, "opcode": "all-reduce", "category": "all-reduce", "collective": "all-reduce"},
     ],
     "ops": [

@@ -101,6 +101,47 @@ def test_vllm_prefill(connection: duckdb.DuckDBPyConnection, runs: dict[str, str
     assert sum(r["share"] for r in shares) == pytest.approx(1)
 
 
+def test_vllm_ranks_wait_as_long_as_the_others_are_late(
+    connection: duckdb.DuckDBPyConnection, runs: dict[str, str]
+) -> None:
+    run_id = runs[VLLM]
+    waited = sum(r["wait_ms"] for r in _rows(connection, "metrics.sync_wait", run_id))
+    [skew] = _rows(connection, "metrics.collective_skew", run_id)
+    assert skew["executions"] == 131
+    # ranks end together within 0.24 us, so their waits are the skews of their starts
+    assert waited == pytest.approx(skew["skew_us"] * 131 / 1000, abs=131 * 0.00024)
+    assert waited > 0
+
+
+def test_vllm_fraction_is_collective_time_over_step_time(
+    connection: duckdb.DuckDBPyConnection, runs: dict[str, str]
+) -> None:
+    run_id = runs[VLLM]
+    [fraction] = _rows(connection, "metrics.communication_fraction", run_id)
+    time = _rows(connection, "metrics.communication_time", run_id)
+    idle = _rows(connection, "metrics.device_idle", run_id)
+    own = [t["total_ms"] / i["span_ms"] for t, i in zip(time, idle, strict=True)]
+    assert [fraction["min_fraction"], fraction["max_fraction"]] == pytest.approx(sorted(own), rel=1e-12)
+    matrix = _rows(connection, "metrics.traffic_matrix", run_id)
+    assert len({r["sent_bytes"] for r in matrix}) == 1
+    assert [(r["source_device_id"], r["target_device_id"]) for r in matrix] == [(0, 1), (1, 0)]
+
+
+@pytest.mark.parametrize("capture", CPU)
+def test_the_traffic_matrix_adds_up_to_the_wire_bytes(
+    connection: duckdb.DuckDBPyConnection, runs: dict[str, str], capture: str
+) -> None:
+    sent: dict[Any, float] = {}
+    for r in _rows(connection, "metrics.traffic_matrix", runs[capture]):
+        key = r["phase"], r["axis"]
+        sent[key] = sent.get(key, 0) + r["sent_bytes"]
+    wire: dict[Any, float] = {}
+    for r in _rows(connection, "metrics.traffic_volume", runs[capture]):
+        key = r["phase"], r["axis"]
+        wire[key] = wire.get(key, 0) + r["wire_bytes_per_device"] * r["devices"]
+    assert sent == pytest.approx(wire)
+
+
 def test_both_forms_of_a_capture_give_the_same_values(
     connection: duckdb.DuckDBPyConnection, runs: dict[str, str]
 ) -> None:
