@@ -6,31 +6,33 @@ from collections.abc import Iterable, Iterator
 
 import numpy as np
 
-from ingest.records import EventBatch, StatColumn, concatenate
+from ingest.records import EventBatch, StatColumn, StatKind, concatenate
 
-CHUNK = 1 << 17
+CHUNK = 1 << 16
 
 
-def chunks(batches: Iterable[EventBatch], size: int = CHUNK) -> Iterator[tuple[int, EventBatch]]:
-    """Chunks of about `size` events, each with the position of its first event on the line.
+def chunks(batches: Iterable[EventBatch], *, is_nested: bool = True) -> Iterator[tuple[int, EventBatch]]:
+    """Chunks of about `CHUNK` events, each with the position of its first event on the line.
 
-    A chunk ends where every event before has ended and no later event starts earlier, as far as the events read
-    by then show; a line without such a place is one chunk.
+    A chunk ends where all later events start later, so that chunks in order of start make a line in order of start,
+    and where every event before has ended, unless the line's events do not nest. Both as far as the events read by
+    then show; a line without such a place is one chunk.
     """
     pending: list[EventBatch] = []
     first = held = 0
+    size = CHUNK
     for batch in batches:
         pending.append(batch)
         held += len(batch)
         if held >= size:
             whole = concatenate(pending)
-            cut = _last_break(whole)
+            cut = _last_break(whole, is_nested)
             if cut:
                 yield first, part(whole, 0, cut)
                 first += cut
-            pending = [part(whole, cut, len(whole))]
+            pending = [part(whole, cut, len(whole))] if cut < len(whole) else []
             held = len(whole) - cut
-            size = max(size, 2 * held)  # an event that spans everything: look again when there is twice as much
+            size = max(CHUNK, 2 * held)  # an event that spans everything: look again when there is twice as much
     if held:
         yield first, concatenate(pending)
 
@@ -41,13 +43,27 @@ def part(batch: EventBatch, low: int, high: int) -> EventBatch:
     for s in batch.stats:
         a, z = s.rows.searchsorted([low, high])
         if z > a:
-            stats.append(StatColumn(s.name, s.rows[a:z] - low, s.kinds[a:z], s.bits[a:z], s.texts))
+            stats.append(
+                _without_spare_texts(StatColumn(s.name, s.rows[a:z] - low, s.kinds[a:z], s.bits[a:z], s.texts))
+            )
     return EventBatch(batch.metadata[low:high], batch.start_ps[low:high], batch.duration_ps[low:high], stats)
 
 
-def _last_break(batch: EventBatch) -> int:
-    """The last position before which all has ended when the rest starts; 0 for none."""
-    ended = np.maximum.accumulate(batch.start_ps + batch.duration_ps)
+def _without_spare_texts(column: StatColumn) -> StatColumn:
+    """The column without texts of other events, where they are many: a rest would carry them through its line."""
+    if len(column.texts) <= 2 * len(column.rows):
+        return column
+    bits = column.bits.copy()
+    is_text = column.kinds >= StatKind.STRING
+    used, codes = np.unique(bits[is_text], return_inverse=True)
+    bits[is_text] = codes
+    return StatColumn(column.name, column.rows, column.kinds, bits, [column.texts[i] for i in used.tolist()])
+
+
+def _last_break(batch: EventBatch, is_nested: bool) -> int:
+    """The last position before which all has begun, and ended, when the rest starts; 0 for none."""
+    over = batch.start_ps + (np.maximum(batch.duration_ps, 1) if is_nested else 1)
+    over = np.maximum.accumulate(over)
     begins = np.minimum.accumulate(batch.start_ps[::-1])[::-1]
-    breaks = np.flatnonzero(ended[:-1] <= begins[1:])
+    breaks = np.flatnonzero(over[:-1] <= begins[1:])
     return int(breaks[-1]) + 1 if len(breaks) else 0

@@ -33,6 +33,8 @@ def nest(start: Int64, end: Int64) -> Nesting:
     n = len(start)
     depth = np.zeros(n, np.int32)
     parent = np.full(n, -1, np.int64)
+    if (start[1:] >= np.maximum.accumulate(end[:-1])).all():  # one after the other, as on most lines
+        return Nesting(depth, parent, end - start)
     left = np.arange(n)
     level = 0
     while len(left):

@@ -2,18 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
 
-from ingest.collectives import AsyncSpans, CollectiveOps
+from ingest.collective_windows import AsyncSpans, CollectiveOps
+from ingest.collectives import CollectiveWriter
 from ingest.event_stream import chunks
 from ingest.instructions import Instructions
 from ingest.nesting import nest
-from ingest.parquet import Coded, TableWriter
-from ingest.records import EventBatch, Int32, Int64, StatColumn, integers
+from ingest.parquet import Coded, Nullable, TableWriter
+from ingest.records import EventBatch, Int32, Int64, StatColumn, StatKind, integers
 from ingest.stat_rows import write_event_stats
 from ingest.timeline import PHASES, Timeline
 
@@ -51,31 +52,34 @@ class OpColumns:
 
 
 class OpWriter:
-    """Writes device lines one after the other and keeps what the collectives are built from."""
+    """Writes device lines one after the other and hands on what the collectives are built from."""
 
-    def __init__(self, ops: TableWriter, stats: TableWriter, counters: TableWriter, instructions: Instructions) -> None:
-        self._ops, self._stats, self._counters = ops, stats, counters
+    def __init__(
+        self, writers: Mapping[str, TableWriter], instructions: Instructions, collectives: CollectiveWriter
+    ) -> None:
+        self._ops, self._stats, self._counters = writers["ops"], writers["event_stats"], writers["counters"]
         self._instructions = instructions
-        self.collective_ops: list[CollectiveOps] = []
-        self.async_spans: dict[int, list[AsyncSpans]] = {}
+        self._collectives = collectives
         self.last_end_ps = 0
 
     def write_line(self, line: DeviceLine, batches: Iterable[EventBatch], of_row: Int32, timeline: Timeline) -> int:
         """Write a whole line whose instructions follow from event metadata; returns its number of events."""
         count = 0
-        for first, batch in chunks(batches):
+        rows = self._instructions.rows
+        homeless = [i for i in np.unique(of_row).tolist() if rows[i].program_id is None and rows[i].hlo]
+        for first, batch in chunks(batches, is_nested=line.line != ASYNC_LINE):
             n = len(batch)
             start = batch.start_ps + line.clock_offset_ps
             execution = timeline.executions_at(start)
             step, phase = timeline.steps_at(start)
             instruction = of_row[batch.metadata]
-            if line.is_op_line:
-                self._assign_programs(instruction, execution, timeline)
+            if line.is_op_line and homeless:
+                self._assign_programs(homeless, instruction, execution, timeline)
             if line.line == COUNTER_LINE:
                 self._write_counters(line, first, batch, instruction)
-            rows = np.arange(first, first + n)
+            at = np.arange(first, first + n)
             self.write(
-                line, OpColumns(rows, instruction, start, batch.duration_ps, execution, step, phase, list(batch.stats))
+                line, OpColumns(at, instruction, start, batch.duration_ps, execution, step, phase, list(batch.stats))
             )
             count = first + n
         return count
@@ -86,14 +90,16 @@ class OpWriter:
         if not n:
             return
         end = events.start_ps + events.duration_ps
-        order = np.lexsort((-events.duration_ps, events.start_ps))
+        order = _order(events.start_ps, events.duration_ps)
         event_id = line.first_event_id + events.row
-        if line.line == ASYNC_LINE:  # its events overlap by nature and hold nothing
-            depth, parent, self_ps = np.zeros(n, np.int32), np.full(n, -1, np.int64), events.duration_ps[order]
-        else:
-            found = nest(events.start_ps[order], end[order])
+        start, duration, instruction = events.start_ps[order], events.duration_ps[order], events.instruction_id[order]
+        depth: Any = 0
+        parent, self_ps = None, duration
+        if line.line != ASYNC_LINE:  # its events overlap by nature and hold nothing
+            found = nest(start, end[order])
             depth, self_ps = found.depth, found.self_ps
-            parent = np.where(found.parent >= 0, event_id[order][found.parent], -1)
+            if depth.any():
+                parent = Nullable(event_id[order][found.parent], found.parent >= 0)
         is_container, is_collective = self._instructions.flags()
         stats = {s.name: s for s in events.stats}
         self._ops.write(
@@ -104,20 +110,20 @@ class OpWriter:
                 "device_id": line.device_id,
                 "plane": line.plane,
                 "line": line.line,
-                "instruction_id": events.instruction_id[order],
-                "start_ps": events.start_ps[order],
-                "duration_ps": events.duration_ps[order],
+                "instruction_id": instruction,
+                "start_ps": start,
+                "duration_ps": duration,
                 "self_ps": self_ps,
                 "depth": depth,
-                "parent_event_id": np.ma.masked_less(parent, 0),
-                "is_leaf": ~is_container[events.instruction_id[order]] if line.is_op_line else np.zeros(n, bool),
-                "execution": np.ma.masked_less(events.execution[order], 0),
+                "parent_event_id": parent,
+                "is_leaf": ~is_container[instruction] if line.is_op_line else False,
+                "execution": Nullable.from_zero(events.execution[order]),
                 "phase": Coded(events.phase[order], PHASES),
-                "step": np.ma.masked_less(events.step[order], 0),
+                "step": Nullable.from_zero(events.step[order]),
                 **{name: _stat(stats.get(name), n, order) for name in _OWN_COLUMN},
             },
         )
-        write_event_stats(self._stats, event_id, (_leftover(s) for s in events.stats), frozenset())
+        write_event_stats(self._stats, event_id, (_leftover(s) for s in events.stats))
         self.last_end_ps = max(self.last_end_ps, int(end.max()))
         self._keep_collectives(line, events, event_id, end, np.flatnonzero(is_collective[events.instruction_id]))
 
@@ -125,10 +131,10 @@ class OpWriter:
         if line.device_id is None or not len(at):
             return
         if line.is_op_line:
-            self.collective_ops.append(
+            self._collectives.add_ops(
+                line.device_id,
+                line.host,
                 CollectiveOps(
-                    line.device_id,
-                    line.host,
                     event_id[at],
                     events.instruction_id[at],
                     events.start_ps[at],
@@ -136,36 +142,43 @@ class OpWriter:
                     events.execution[at],
                     events.phase[at],
                     events.step[at],
-                )
+                ),
             )
         elif line.line == ASYNC_LINE:
             spans = AsyncSpans(events.instruction_id[at], events.start_ps[at], end[at])
-            self.async_spans.setdefault(line.device_id, []).append(spans)
+            self._collectives.add_spans(line.device_id, spans)
 
-    def _assign_programs(self, instruction: Int32, execution: Int32, timeline: Timeline) -> None:
-        used, first = np.unique(instruction, return_index=True)
-        for number, at in zip(used.tolist(), first.tolist(), strict=True):
-            if self._instructions.rows[number].program_id is None and execution[at] >= 0:
-                run = timeline.runs[execution[at]]
-                self._instructions.assign_program(number, run.module, run.program_id)
+    def _assign_programs(self, homeless: list[int], instruction: Int32, execution: Int32, timeline: Timeline) -> None:
+        """Take the program of instructions that name none from the first execution in which they run."""
+        is_homeless = np.zeros(len(self._instructions), bool)
+        is_homeless[homeless] = True
+        at = np.flatnonzero(is_homeless[instruction] & (execution >= 0))
+        used, first = np.unique(instruction[at], return_index=True)
+        for number, i in zip(used.tolist(), at[first].tolist(), strict=True):
+            run = timeline.runs[execution[i]]
+            self._instructions.assign_program(number, run.module, run.program_id)
+            if run.program_id is not None:
+                homeless.remove(number)
 
     def _write_counters(self, line: DeviceLine, first: int, batch: EventBatch, instruction: Int32) -> None:
+        base = {"host": line.host, "plane": line.plane, "device_id": line.device_id}
         for s in batch.stats:
-            for i, row in enumerate(s.rows.tolist()):
-                name = self._instructions.rows[instruction[row]].name
-                self._counters.write_rows(
-                    [
-                        {
-                            "event_id": line.first_event_id + first + row,
-                            "name": name if name == s.name else f"{name}: {s.name}",
-                            "host": line.host,
-                            "plane": line.plane,
-                            "device_id": line.device_id,
-                            "start_ps": int(batch.start_ps[row]) + line.clock_offset_ps,
-                            "value": _number(s, i),
-                        }
-                    ]
-                )
+            names = [self._instructions.rows[i].name for i in instruction[s.rows].tolist()]
+            columns = {
+                "event_id": line.first_event_id + first + s.rows,
+                "name": [n if n == s.name else f"{n}: {s.name}" for n in names],
+                "start_ps": batch.start_ps[s.rows] + line.clock_offset_ps,
+                "value": [_number(s, i) for i in range(len(s.rows))],
+            }
+            self._counters.write(len(s.rows), base | columns)
+
+
+def _order(start: Int64, duration: Int64) -> Int64 | slice:
+    """Brings events in order of start, longer ones first; most lines are in that order."""
+    is_later, is_tie = start[1:] > start[:-1], start[1:] == start[:-1]
+    if (is_later | (is_tie & (duration[1:] <= duration[:-1]))).all():
+        return slice(None)
+    return np.lexsort((-duration, start))
 
 
 def _number(column: StatColumn, i: int) -> float | None:
@@ -180,17 +193,17 @@ def _number(column: StatColumn, i: int) -> float | None:
         return None
 
 
-def _stat(column: StatColumn | None, count: int, order: Int64) -> Any:
+def _stat(column: StatColumn | None, count: int, order: Int64 | slice) -> Nullable | None:
     """An integer stat as a nullable column in the given order."""
     if column is None:
         return None
-    values, known = integers(column, count)
-    return np.ma.masked_array(values[order], ~known[order])
+    values, is_known = integers(column, count)
+    return Nullable(values[order], is_known[order])
 
 
 def _leftover(column: StatColumn) -> StatColumn:
     """What of a stat has no column: all of it, or of one with a column the values that are not integers."""
     if column.name not in _OWN_COLUMN:
         return column
-    at = np.flatnonzero((column.kinds != 3) & (column.kinds != 4))
+    at = np.flatnonzero((column.kinds != StatKind.UINT64) & (column.kinds != StatKind.INT64))
     return StatColumn(column.name, column.rows[at], column.kinds[at], column.bits[at], column.texts)

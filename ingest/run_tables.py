@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
 from pathlib import Path
 from typing import Any, Self
@@ -10,12 +11,13 @@ from typing import Any, Self
 import numpy as np
 
 from ingest.collective_groups import CollectiveGroups
-from ingest.collectives import collective_columns
+from ingest.collectives import CollectiveWriter
 from ingest.cpu_devices import CpuExecutions, CpuLine
 from ingest.devices import Device, place_on_mesh
 from ingest.event_stream import chunks
 from ingest.hosts import Host
 from ingest.instructions import Instructions
+from ingest.keys import Integers, distinct, packed
 from ingest.manifest import AXES, Manifest, Mesh
 from ingest.markers import StepMarker, phase_of, step_markers
 from ingest.ops import DeviceLine, OpColumns, OpWriter
@@ -46,13 +48,13 @@ class RunTables:
         self.notes: list[str] = []
         self.event_count = 0
         self.missing_devices = 0
-        self.writers = {name: TableWriter(folder, table) for name, table in TABLES.items()}
+        self._encoder = ThreadPoolExecutor(1)
+        self.writers = {name: TableWriter(folder, table, self._encoder) for name, table in TABLES.items()}
         self._manifest = manifest
         self._instructions = Instructions()
-        self._ops = OpWriter(
-            self.writers["ops"], self.writers["event_stats"], self.writers["counters"], self._instructions
-        )
-        self._lines = 0
+        self._collectives = CollectiveWriter(folder, self._instructions.rows)
+        self._ops = OpWriter(self.writers, self._instructions, self._collectives)
+        self._lines: list[dict[str, Any]] = []
         self._stack = ExitStack()
         self._surveys: list[HostSurvey] = []
         for host in hosts:
@@ -63,6 +65,8 @@ class RunTables:
         self._coordinates = self._place(mesh) if mesh else None
 
     def __enter__(self) -> Self:
+        self._stack.enter_context(self._encoder)
+        self._stack.enter_context(self._collectives)
         for writer in self.writers.values():
             self._stack.enter_context(writer)
         return self
@@ -88,6 +92,7 @@ class RunTables:
             found.host.event_count = self.event_count - before
         self._instructions.name_modules()
         self._write_collectives()
+        self.writers["lines"].write_rows(self._lines)
         self.writers["hosts"].write_rows(f.host.row() for f in self._surveys)
         self.writers["devices"].write_rows(d.row() for d in self.devices)
         self.writers["instructions"].write_rows(self._instructions.column_rows())
@@ -111,14 +116,19 @@ class RunTables:
     def _write_host(self, found: HostSurvey) -> None:
         host = found.host
         markers = list(found.markers)
+        last_plane = {p.device.device_id: position for position, p in found.planes.items()}
         for position, plane in enumerate(host.trace.planes):
             rows = ({"host": host.name, "plane": plane.name, **stat_row(s)} for s in plane.stats)
             self.writers["plane_stats"].write_rows(rows)
             of_device = found.planes.get(position)
             if of_device or (plane.name.startswith("/device:") and plane.lines):
                 self._write_device_plane(found, plane, of_device)
+                if of_device and last_plane[of_device.device.device_id] == position:
+                    self._collectives.finish_device(of_device.device.device_id)
             elif found.cpu and plane.name == found.devices[0].plane:
                 self._write_cpu_plane(found, found.cpu, plane)
+                for device in found.devices:
+                    self._collectives.finish_device(device.device_id)
             else:
                 for line in plane.lines:
                     markers += self._write_host_line(host, plane, line)
@@ -143,21 +153,18 @@ class RunTables:
         ]
 
     def _add_line(self, host: Host, plane: Plane, line: Line, device_id: int | None, count: int) -> None:
-        self.writers["lines"].write_rows(
-            [
-                {
-                    "line_index": self._lines,
-                    "host": host.name,
-                    "plane": plane.name,
-                    "line": line.name,
-                    "line_id": line.line_id,
-                    "device_id": device_id,
-                    "event_count": count,
-                    "first_event_id": self.event_count,
-                }
-            ]
+        self._lines.append(
+            {
+                "line_index": len(self._lines),
+                "host": host.name,
+                "plane": plane.name,
+                "line": line.name,
+                "line_id": line.line_id,
+                "device_id": device_id,
+                "event_count": count,
+                "first_event_id": self.event_count,
+            }
         )
-        self._lines += 1
         self.event_count += count
 
     # --- lines of accelerators
@@ -201,10 +208,10 @@ class RunTables:
         op, ops = codes(stats.get("hlo_op"), n)
         module, modules = codes(stats.get("hlo_module"), n)
         program, has_program = integers(stats.get("program_id"), n)
-        key = np.stack([batch.metadata.astype(np.int64), op, module, program, has_program])
-        distinct, inverse = np.unique(key, axis=1, return_inverse=True)
+        columns: list[Integers] = [batch.metadata, op, module, program, has_program]
+        _, first, inverse = np.unique(packed(columns), return_index=True, return_inverse=True)
         ids = []
-        for m, o, h, p, has in distinct.T.tolist():
+        for m, o, h, p, has in zip(*(c[first].tolist() for c in columns), strict=True):
             event = plane.event_metadata[m].name if m >= 0 else "(unnamed)"
             if o < 0:
                 ids.append(self._instructions.of_name(event))
@@ -212,7 +219,7 @@ class RunTables:
                 name = modules[h] if h >= 0 else None
                 number = p % (1 << 64) if has else None
                 ids.append(self._instructions.of_op(found.modules, ops[o], name, number, event))
-        return np.array(ids, np.int32)[inverse.reshape(-1)]
+        return np.array(ids, np.int32)[inverse]
 
     # --- lines of virtual CPU devices
 
@@ -270,7 +277,7 @@ class RunTables:
             return
         chosen = events if len(at) == len(events) else _select(events, at)
         event_id = self.event_count + first + at
-        used, inverse = np.unique(chosen.metadata, return_inverse=True)
+        used, code = distinct(chosen.metadata)
         names = [plane.event_metadata[i].name if i >= 0 else "(unnamed)" for i in used.tolist()]
         self.writers["host_events"].write(
             len(at),
@@ -280,21 +287,19 @@ class RunTables:
                 "plane": plane.name,
                 "thread": line.name,
                 "thread_id": line.line_id,
-                "name": Coded(inverse, names),
+                "name": Coded(code, names),
                 "start_ps": chosen.start_ps,
                 "duration_ps": chosen.duration_ps,
             },
         )
-        write_event_stats(self.writers["event_stats"], event_id, chosen.stats, frozenset())
+        write_event_stats(self.writers["event_stats"], event_id, chosen.stats)
 
     # --- collectives
 
     def _write_collectives(self) -> None:
         devices = [[d.device_id for d in f.devices] for f in self._surveys if f.devices]
         groups = CollectiveGroups(self._instructions.rows, devices, self._coordinates)
-        ops = self._ops
-        count, columns = collective_columns(self._instructions.rows, groups, ops.collective_ops, ops.async_spans)
-        self.writers["collectives"].write(count, columns)
+        self._collectives.write(self.writers["collectives"], groups)
         self.writers["collective_groups"].write_rows(groups.group_rows())
         self.writers["traffic"].write_rows(groups.traffic_rows())
         self.missing_devices = max(self.missing_devices, groups.missing_devices)

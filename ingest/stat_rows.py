@@ -7,23 +7,22 @@ from typing import Any
 
 import numpy as np
 
-from ingest.parquet import Coded, TableWriter
+from ingest.parquet import Coded, Nullable, TableWriter
 from ingest.records import Int64, Stat, StatColumn, StatKind
 
 _INT64_END = 1 << 63
+_KIND_NAME = {int(k): k.name.lower() for k in StatKind}
 
 
-def write_event_stats(
-    writer: TableWriter, event_ids: Int64, columns: Iterable[StatColumn], own: frozenset[str]
-) -> None:
-    """Append the stats of a batch whose events have the ids `event_ids`, but for the names in `own`."""
+def write_event_stats(writer: TableWriter, event_ids: Int64, columns: Iterable[StatColumn]) -> None:
+    """Append the stats of a batch whose events have the ids `event_ids`."""
     for column in columns:
-        if column.name in own:
-            continue
-        for kind in np.unique(column.kinds).tolist():
-            at = np.flatnonzero(column.kinds == kind)
-            base = {"event_id": event_ids[column.rows[at]], "name": column.name, "kind": StatKind(kind).name.lower()}
-            writer.write(len(at), base | _values(kind, column.bits[at], column))
+        found = np.flatnonzero(np.bincount(column.kinds)).tolist()
+        for kind in found:
+            at = np.flatnonzero(column.kinds == kind) if len(found) > 1 else slice(None)
+            ids = event_ids[column.rows[at]]
+            base = {"event_id": ids, "name": column.name, "kind": _KIND_NAME[kind]}
+            writer.write(len(ids), base | _values(kind, column.bits[at], column))
 
 
 def _values(kind: int, bits: np.ndarray[Any, np.dtype[np.uint64]], column: StatColumn) -> dict[str, Any]:
@@ -36,13 +35,16 @@ def _values(kind: int, bits: np.ndarray[Any, np.dtype[np.uint64]], column: StatC
         if not is_wide.any():
             return {"int_value": bits.view(np.int64)}
         return {
-            "int_value": np.ma.masked_array(bits.view(np.int64), is_wide),
+            "int_value": Nullable(bits.view(np.int64), ~is_wide),
             "string_value": [str(b) if w else None for b, w in zip(bits.tolist(), is_wide.tolist(), strict=True)],
         }
     if kind == StatKind.BYTES:
         return {"bytes_value": [column.texts[i] for i in bits.tolist()]}
-    used, codes = np.unique(bits, return_inverse=True)
-    return {"string_value": Coded(codes, [column.texts[i].decode("utf-8", "replace") for i in used.tolist()])}
+    codes = bits.view(np.int64)
+    used = np.flatnonzero(np.bincount(codes))
+    place = np.empty(len(column.texts), np.int32)
+    place[used] = np.arange(len(used))
+    return {"string_value": Coded(place[codes], [column.texts[i].decode("utf-8", "replace") for i in used.tolist()])}
 
 
 def stat_row(stat: Stat) -> Mapping[str, Any]:

@@ -98,7 +98,8 @@ def _events(host: Host, plane: Plane, line_name: str) -> Iterator[tuple[list[str
     for line in plane.lines:
         if line.name != line_name:
             continue
-        batch = concatenate(list(host.trace.batches(plane, line)))
+        batches = host.trace.batches(plane, line)
+        batch = concatenate([EventBatch(b.metadata, b.start_ps, b.duration_ps) for b in batches])
         if len(batch):
             names = [plane.event_metadata[i].name if i >= 0 else "" for i in batch.metadata.tolist()]
             start = batch.start_ps + host.clock_offset_ps

@@ -1,0 +1,64 @@
+"""Columns put aside on disk until what they miss is known, so that they need no memory meanwhile."""
+
+from __future__ import annotations
+
+import os
+import tempfile
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any, Self
+
+import numpy as np
+import numpy.typing as npt
+
+
+class Spill:
+    """Columns by key, in a temporary file that has no name and goes with its process; a context manager."""
+
+    def __init__(self, folder: Path) -> None:
+        self._file = tempfile.TemporaryFile(dir=folder)  # noqa: SIM115 - closed by __exit__
+        self._size = 0
+        self._places: dict[int, dict[str, tuple[int, np.dtype[Any]]]] = {}
+        self._rows: dict[int, int] = {}
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._file.close()
+
+    def __iter__(self) -> Iterator[int]:
+        """The keys, ascending."""
+        return iter(sorted(self._rows))
+
+    def rows(self, key: int) -> int:
+        """Rows under a key."""
+        return self._rows[key]
+
+    def put(self, key: int, columns: Mapping[str, npt.NDArray[Any]]) -> None:
+        """Put columns of one length aside under a new key.
+
+        Raises:
+            OSError: the disk is full.
+        """
+        places = self._places[key] = {}
+        for name, values in columns.items():
+            places[name] = self._size, values.dtype
+            self._rows[key] = len(values)
+            self._file.write(np.ascontiguousarray(values).data)
+            self._size += values.nbytes
+        self._file.flush()
+
+    def get(self, key: int, name: str, low: int = 0, high: int | None = None) -> npt.NDArray[Any]:
+        """Rows low to high of a column."""
+        start, dtype = self._places[key][name]
+        count = (self._rows[key] if high is None else high) - low
+        found = np.empty(count, dtype)
+        view = memoryview(found.view(np.uint8))  # type: ignore[arg-type] # an array is a buffer
+        done = 0
+        while done < len(view):
+            read = os.preadv(self._file.fileno(), [view[done:]], start + low * dtype.itemsize + done)
+            if not read:
+                raise OSError("a temporary file of this process is shorter than what was written to it")
+            done += read
+        return found
