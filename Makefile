@@ -52,6 +52,7 @@ lint: $(INSTALLED)
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/lint-imports --no-cache
+	$(BIN)/sqlfluff lint --disable-progress-bar sql
 
 types: $(INSTALLED)
 	$(BIN)/mypy
