@@ -12,16 +12,21 @@ from ingest.errors import MetricError
 from ingest.lake import Lake, RunVersion
 from ingest.parquet import TableWriter
 from ingest.schema import TABLES
+from tracewarehouse.audits import Finding, run_audits
 from tracewarehouse.definitions import load_definitions
 from tracewarehouse.lens import create_lens, parquet_source
 from tracewarehouse.metric_values import evaluate
 
 
 class Evaluator:
-    """The metric evaluator that ingest calls; `fingerprint` stands for all definitions together."""
+    """The metric evaluator that ingest calls; `fingerprint` stands for all definitions together.
+
+    It audits the run as well: `findings` is what the audits of the last call found.
+    """
 
     def __init__(self) -> None:
         self._definitions = load_definitions()
+        self.findings: list[Finding] = []
         self.fingerprint = self._definitions.all_fingerprint
 
     def __call__(self, files: Mapping[str, Path], run_id: str) -> pa.Table:
@@ -34,6 +39,7 @@ class Evaluator:
             try:
                 sources = {t: parquet_source([path]) for t, path in files.items()}
                 create_lens(connection, sources, self._definitions, comments=False)
+                self.findings = run_audits(connection, run_id, self._definitions, limit=1)
                 return evaluate(connection, run_id)
             except duckdb.Error as error:
                 raise MetricError(f"run {run_id}: the metrics cannot be evaluated: {error}") from None

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Sequence
+from dataclasses import replace
 from difflib import get_close_matches
 from pathlib import Path
 from types import TracebackType
@@ -22,6 +23,7 @@ if TYPE_CHECKING:
     from ingest.manifest import Mesh
     from ingest.pipeline import IngestResult
     from ingest.sources import Capture
+    from tracewarehouse.audits import Finding
 
 
 def open_warehouse(path: str | os.PathLike[str] = "warehouse", *, create: bool = False) -> Warehouse:
@@ -233,7 +235,28 @@ class Warehouse:
             from tracewarehouse.evaluation import Evaluator
 
             evaluator = Evaluator()
-        return ingest_capture(capture, self.path, mesh=parse_mesh(mesh), name=name, evaluate=evaluator)
+        result = ingest_capture(capture, self.path, mesh=parse_mesh(mesh), name=name, evaluate=evaluator)
+        findings = evaluator.findings if evaluator else []
+        notes = [f"audit {f.audit} found something; see `tw audit {result.run_id}`" for f in findings]
+        return replace(result, notes=[*result.notes, *notes])
+
+    def audit(self, run: str | Sequence[str] | None = None, limit: int = 20) -> list[Finding]:
+        """What the audits find: rows that must never be so; empty when all is well.
+
+        Args:
+            run: a run (see `run`), several, or None for all.
+            limit: most rows of one audit and run.
+
+        Raises:
+            WarehouseError: there is no such run.
+            MetricError: an audit fails.
+        """
+        from tracewarehouse.audits import run_audits
+
+        references = [run] if isinstance(run, str) else run
+        runs = self.lake.runs() if references is None else [self.run(r) for r in references]
+        connection = self._session(True).connection
+        return [f for r in runs for f in run_audits(connection, r.run_id, limit=limit)]
 
     def refresh_metrics(self) -> list[RunVersion]:
         """Evaluate the metrics of the runs whose stored values come from other definitions; returns those runs.

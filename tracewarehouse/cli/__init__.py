@@ -31,6 +31,7 @@ app.command()(runs.runs)
 app.add_typer(metrics.app, name="metrics")
 app.command()(report.report)
 app.command()(maintenance.build)
+app.command()(maintenance.audit)
 app.command()(maintenance.gc)
 
 

@@ -1,4 +1,4 @@
-"""`tw build` and `tw gc`."""
+"""`tw build`, `tw audit` and `tw gc`."""
 
 from __future__ import annotations
 
@@ -16,6 +16,27 @@ def build(context: typer.Context) -> None:
 
     with open_warehouse(context.obj) as warehouse:
         typer.echo(warehouse.build())
+
+
+def audit(
+    context: typer.Context,
+    run: Annotated[list[str] | None, typer.Argument(help="Run ids, beginnings of them, or names; all without.")] = None,
+    limit: Annotated[int, typer.Option(min=1, help="Most rows to print of one audit and run.")] = 20,
+) -> None:
+    """Look for what must never be so, such as overlapping ops on a serial line; exit code 1 when something is found."""
+    from tracewarehouse.text_table import draw
+    from tracewarehouse.warehouse import open_warehouse
+
+    with open_warehouse(context.obj) as warehouse:
+        findings = warehouse.audit(run, limit)
+    for finding in findings:
+        typer.echo(f"{finding.audit}: {finding.description}")
+        for line in draw(list(finding.columns), list(finding.rows)):
+            typer.echo(line)
+        typer.echo()
+    if findings:
+        raise typer.Exit(1)
+    typer.echo("no audit found anything", err=True)
 
 
 def gc(
