@@ -8,6 +8,7 @@ import duckdb
 
 from ingest.errors import MetricError
 from tracewarehouse.definitions import Definitions, load_definitions
+from tracewarehouse.result import QueryResult
 
 
 @dataclass(frozen=True)
@@ -25,6 +26,13 @@ class Finding:
     description: str
     columns: tuple[str, ...]
     rows: tuple[tuple[object, ...], ...]
+
+    def result(self) -> QueryResult:
+        """The rows as the result of a query."""
+        import pyarrow as pa
+
+        columns = zip(*self.rows, strict=True)
+        return QueryResult(pa.table(dict(zip(self.columns, map(list, columns), strict=True))))
 
 
 def run_audits(

@@ -6,7 +6,7 @@ import hashlib
 import re
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cache, cached_property
 from graphlib import CycleError, TopologicalSorter
 from pathlib import Path
 from typing import Annotated, Literal
@@ -126,8 +126,10 @@ class View:
 
     @cached_property
     def fingerprint(self) -> str:
-        """SHA-256 over the tokens of the SQL, blind to comments, spacing and letter case; for a metric also over what
-        gives its value a meaning: unit, polarity, grain, value column and probe."""  # noqa: D205, D209
+        """SHA-256 over the tokens of the SQL, blind to comments, spacing and letter case.
+
+        For a metric also over what gives its value a meaning: unit, polarity, grain, value column and probe.
+        """
         return _fingerprint(self.sql, _meaning(self.header))
 
 
@@ -152,6 +154,11 @@ class Metric:
 class Definitions:
     """All definitions of one or more folders.
 
+    Attributes:
+        ordered: models and metrics, each behind what it reads.
+        metrics: every version of every metric, by name.
+        audits: the audits by name; what they read is checked when they run.
+
     Args:
         views: models, metrics and audits.
 
@@ -166,6 +173,7 @@ class Definitions:
             if first is not v:
                 raise MetricError(f"{v.path}: {v.qualified} is already defined by {first.path}")
         self.ordered: list[View] = [self._views[n] for n in self._order()]
+        self.audits = sorted((v for v in self._views.values() if v.schema == "audits"), key=lambda v: v.name)
         self.metrics: list[Metric] = sorted(
             (Metric(v, v.header) for v in self._views.values() if isinstance(v.header, MetricHeader)),
             key=lambda m: (m.name, m.version),
@@ -173,11 +181,6 @@ class Definitions:
 
     def __getitem__(self, qualified: str) -> View:
         return self._views[qualified]
-
-    @property
-    def audits(self) -> list[View]:
-        """The audits by name."""
-        return sorted((v for v in self._views.values() if v.schema == "audits"), key=lambda v: v.name)
 
     def metric(self, name: str, version: int | None = None) -> Metric:
         """A version of a metric, by default the one that its unversioned name stands for.
@@ -229,6 +232,8 @@ class Definitions:
         known = {f"main.{t}" for t in TABLES} | self._views.keys()
         graph: dict[str, set[str]] = {}
         for v in self._views.values():
+            if v.schema == "audits":
+                continue
             read = v.depends_on | v.probe_depends_on
             for name in sorted(read - known):
                 raise MetricError(f"{v.path}: reads {name}, which is no table, model or metric")
@@ -320,15 +325,24 @@ def _newest(versions: list[Metric]) -> Metric:
 
 
 def _tables(path: Path, what: str, sql: str) -> frozenset[str]:
+    try:
+        return _tables_of(sql)
+    except ValueError as error:
+        raise MetricError(f"{path}: {what} {error}") from None
+
+
+@cache
+def _tables_of(sql: str) -> frozenset[str]:
+    """Tables and views that a SELECT reads; many probes are the same text."""
     import sqlglot
     from sqlglot import exp
 
     try:
         statements = sqlglot.parse(sql, dialect="duckdb")
     except sqlglot.errors.SqlglotError as error:
-        raise MetricError(f"{path}: {what} cannot be parsed: {' '.join(str(error).split())}") from None
+        raise ValueError(f"cannot be parsed: {' '.join(str(error).split())}") from None
     if len(statements) != 1 or not isinstance(statements[0], exp.Query):
-        raise MetricError(f"{path}: {what} must be one SELECT")
+        raise ValueError("must be one SELECT")
     tree = statements[0]
     ctes = {c.alias for c in tree.find_all(exp.CTE)}
     found = set()
@@ -336,9 +350,7 @@ def _tables(path: Path, what: str, sql: str) -> frozenset[str]:
         if not table.db and table.name in ctes:
             continue
         if table.db not in SCHEMAS or table.catalog:
-            raise MetricError(
-                f"{path}: {what} names the table {table.sql()}; write it with its schema, {', '.join(SCHEMAS)}"
-            )
+            raise ValueError(f"names the table {table.sql()}; write it with its schema, {', '.join(SCHEMAS)}")
         found.add(f"{table.db}.{table.name}")
     return frozenset(found)
 

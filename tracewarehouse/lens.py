@@ -133,8 +133,7 @@ def _views(definitions: Definitions) -> Iterator[str]:
     yield "CREATE SCHEMA models"
     yield "CREATE SCHEMA metrics"
     for view in definitions.ordered:
-        if view.schema != "audits":
-            yield f"CREATE VIEW {view.qualified} AS {view.sql}"
+        yield f"CREATE VIEW {view.qualified} AS {view.sql}"
     for name, metric in definitions.aliases().items():
         columns = ", ".join(metric.header.columns)
         yield f"CREATE VIEW metrics.{name} AS SELECT {columns} FROM {metric.view.qualified}"  # noqa: S608
@@ -176,8 +175,7 @@ def _comments(tables: Mapping[str, str | None], definitions: Definitions) -> Ite
         columns = {c.name: f"{c.doc} [{c.unit}]" if c.unit else c.doc for c in table.columns}
         yield from _comment(kind, f"main.{table.name}", table.doc, columns)
     for view in definitions.ordered:
-        if view.schema != "audits":
-            yield from _comment("VIEW", view.qualified, _summary(view), view.header.columns)
+        yield from _comment("VIEW", view.qualified, _summary(view), view.header.columns)
     for name, metric in definitions.aliases().items():
         about = f"Stands for metrics.{metric.view.name}. {_summary(metric.view)}"
         yield from _comment("VIEW", f"metrics.{name}", about, metric.header.columns)

@@ -79,7 +79,7 @@ def _scratch(
     [(source,)] = connection.execute("SELECT current_database()").fetchall()
     name = f"scratch_{uuid.uuid4().hex}"
     cursor = connection.cursor()
-    cursor.execute(f"ATTACH ':memory:' AS {name}")
+    cursor.execute(f"ATTACH ':memory:' AS {name} (READ_WRITE)")
     try:
         cursor.execute(f"USE {name}")
         statements = ["CREATE SCHEMA models", "CREATE SCHEMA metrics"]

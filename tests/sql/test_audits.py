@@ -119,6 +119,7 @@ def test_an_audit_finds_what_it_is_for(audit: str) -> None:
         assert list(findings) == [audit] if audit not in _WITH_OTHERS else audit in findings
         assert len(findings[audit].rows) == rows
         assert findings[audit].columns[0] == "run_id"
+        assert findings[audit].result().rows() == list(findings[audit].rows)
         assert run_audits(connection, "another", DEFINITIONS) == []
 
 

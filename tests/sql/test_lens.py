@@ -17,9 +17,10 @@ from ingest.lake import RunVersion
 from ingest.schema import SCHEMA_VERSION, TABLES
 from tracewarehouse.definitions import load_definitions
 from tracewarehouse.lens import FILE_NAME, build, create_lens, run_sources
+from tracewarehouse.metric_values import evaluate
 
 DEFINITIONS = load_definitions()
-VIEWS = [v.qualified for v in DEFINITIONS.ordered if v.schema != "audits"]
+VIEWS = [v.qualified for v in DEFINITIONS.ordered]
 
 GIVEN = {
     "runs": [{"device_count": 2, "batch_size": 4, "input_length": 16, "output_length": 3}],
@@ -103,7 +104,7 @@ def test_every_view_has_rows_of_every_run(warehouse: Path) -> None:
 
 def test_columns_are_those_of_the_front_matter_and_integers_stay_integers(warehouse: Path) -> None:
     with duckdb.connect(str(warehouse / FILE_NAME), read_only=True) as connection:
-        for view in DEFINITIONS.ordered:
+        for view in (*DEFINITIONS.ordered, *DEFINITIONS.audits):
             described = connection.execute(f"DESCRIBE {view.sql}").fetchall()
             assert [row[0] for row in described] == list(view.header.columns), view.qualified
             types = {row[1] for row in described}
@@ -183,6 +184,15 @@ def test_the_command_line_gives_the_same_numbers(warehouse: Path) -> None:
             query = f"SELECT {metric.header.value} AS v FROM {{}}metrics.{metric.view.name} ORDER BY ALL"
             expected = [v for (v,) in connection.execute(query.format("")).fetchall()]
             assert [r["v"] for r in _ask_cli(warehouse, query.format("elsewhere."))] == expected, metric.view.name
+
+
+def test_a_run_is_evaluated_in_a_database_that_is_open_for_reading_only(warehouse: Path) -> None:
+    with duckdb.connect(str(warehouse / FILE_NAME), read_only=True) as connection:
+        values = evaluate(connection, "a", DEFINITIONS)
+        assert values.schema.equals(TABLES["metric_values"].arrow)
+        assert {m.name for m in DEFINITIONS.metrics} == {*values.column("metric").to_pylist()}
+        assert connection.execute("SELECT count(*) FROM duckdb_databases() WHERE NOT internal").fetchone() == (1,)
+        assert evaluate(connection, "no such run", DEFINITIONS).num_rows == 0
 
 
 def test_a_build_replaces_the_file_under_a_reader(tmp_path: Path) -> None:

@@ -12,7 +12,7 @@ from tracewarehouse.portable import complaints, to_spark
 DEFINITIONS = load_definitions()
 
 
-@pytest.mark.parametrize("view", DEFINITIONS.ordered, ids=lambda v: v.qualified)
+@pytest.mark.parametrize("view", [*DEFINITIONS.ordered, *DEFINITIONS.audits], ids=lambda v: v.qualified)
 def test_every_definition_is_portable(view: Any) -> None:
     assert complaints(view.sql) == []
     assert to_spark(view.sql)
