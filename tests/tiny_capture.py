@@ -38,29 +38,32 @@ def run_step(tpu: TpuPlane, program: int, start: int, rows: int, late: int) -> i
     return at
 
 
-def tiny_capture() -> Space:
-    """Device 1 starts each step 2 us late, so that device 0 waits in the first all-reduce of every step."""
+def tiny_capture(period: int = 150) -> Space:
+    """A step every `period` us.
+
+    Device 1 starts each step 2 us late, so that device 0 waits in the first all-reduce of every step.
+    """
     space = Space(hostnames=["vm"])
     for device, late in ((0, 0), (1, 2 * US)):
         tpu = space.tpu(device)
         for step in range(4):
             program = PREFILL if step == 0 else DECODE
-            run_step(tpu, program, (10 + 150 * step) * US, 16 if step == 0 else 1, late)
+            run_step(tpu, program, (10 + period * step) * US, 16 if step == 0 else 1, late)
     thread = space.host().line("python")
     for step in range(4):
-        thread.event("prefill" if step == 0 else "decode", 150 * step * US, 140 * US, step_num=step, _r=1)
+        thread.event("prefill" if step == 0 else "decode", period * step * US, 140 * US, step_num=step, _r=1)
     space.profiled(1_700_000_000_000_000_000, 1_700_000_000_001_000_000)
     return space
 
 
-def write_capture_directory(folder: Path, name: str = "tiny-tp2") -> Path:
+def write_capture_directory(folder: Path, name: str = "tiny-tp2", *, period: int = 150, batch: int = 1) -> Path:
     """Write the capture with a manifest, as the collector does, and give its folder."""
-    tiny_capture().write(folder / "plugins" / "profile" / "2026_01_01_00_00_00" / "vm.xplane.pb")
+    tiny_capture(period).write(folder / "plugins" / "profile" / "2026_01_01_00_00_00" / "vm.xplane.pb")
     manifest = {
         "name": name,
         "model": {"name": "tiny", "family": "llama", "num_layers": 2, "hidden_size": 64},
         "dtype": "float32",
-        "batch_size": 1,
+        "batch_size": batch,
         "input_length": 16,
         "output_length": 4,
         "mesh": {"axes": {"tp": 2}},

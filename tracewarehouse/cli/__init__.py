@@ -13,7 +13,7 @@ from typing import Annotated
 import typer
 
 from ingest.errors import TracewarehouseError
-from tracewarehouse.cli import collect, ingest, maintenance, metrics, query, report, runs
+from tracewarehouse.cli import collect, compare, ingest, maintenance, metrics, query, report, runs
 
 app = typer.Typer(
     name="tracewarehouse",
@@ -29,6 +29,8 @@ app.command()(ingest.ingest)
 app.command()(query.query)
 app.command()(runs.runs)
 app.add_typer(metrics.app, name="metrics")
+app.command()(compare.compare)
+app.command()(compare.check)
 app.command()(report.report)
 app.command()(maintenance.build)
 app.command()(maintenance.audit)
