@@ -11,6 +11,7 @@ columns:
   start_ps: Start since the run's profile start.
   end_ps: End, exclusive.
   self_ps: Duration without the events nested in it.
+  execution: Which execution of a program on the device; NULL where not known.
   phase: Phase, NULL outside of phases.
   step: Step, NULL outside of steps.
   category: The profiler's category of the instruction; NULL where it names none.
@@ -26,6 +27,7 @@ SELECT
   o.start_ps AS start_ps,
   o.start_ps + o.duration_ps AS end_ps,
   o.self_ps AS self_ps,
+  o.execution AS execution,
   o.phase AS phase,
   o.step AS step,
   i.category AS category,

@@ -40,7 +40,7 @@ GIVEN = {
             "instruction_id": i,
             "phase": "decode" if s else "prefill",
             "step": s,
-            "start_us": 10 * s + 3 * i,
+            "start_us": 10 * s + 4 * i,
             "duration_us": 3,
         }
         for s in range(3)
@@ -59,8 +59,8 @@ GIVEN = {
             "wire_bytes": 5000,
             "phase": "decode" if s else "prefill",
             "step": s,
-            "start_us": 10 * s + 3,
-            "end_us": 10 * s + 6,
+            "start_us": 10 * s + 4,
+            "end_us": 10 * s + 7,
             "exposed_us": 3,
         }
         for s in range(3)
