@@ -17,7 +17,7 @@ from ingest.schema import Table
 
 ROW_GROUP = 1 << 17
 """Rows after which a row group is written; one holds up to what a call has added beyond that."""
-_STATISTICS = {"device_id", "start_ps", "event_id", "instruction_id", "step", "phase", "line"}
+_STATISTICS = {"device_id", "start_ps", "event_id", "instruction_id", "step"}  # of text they cost more than they save
 
 
 class Coded:
@@ -198,7 +198,7 @@ class _Numbers:
             mask = ~np.concatenate([np.ones(len(v), bool) if k is None else k for v, k in parts])
         values = np.concatenate(self._values)
         self._values, self._is_known = [], []
-        return pa.array(values, self._kind, mask=mask)
+        return pa.array(values, self._kind, mask=mask if mask is not None and mask.any() else None)
 
 
 class _Text:
