@@ -8,57 +8,57 @@ from typing import Any
 
 import numpy as np
 
-from ingest.readers.messages import BYTES, DOUBLE, INT64, UINT64, build
+from ingest.protobuf import Field, message_classes
 from ingest.records import EventBatch, Plane, Stat, StatKind, Trace
 
 # Text is read as bytes, so that invalid UTF-8 is not an error: captures do hold such text.
-MESSAGES = build(
+MESSAGES = message_classes(
     "tracewarehouse.tests",
     {
-        "XStat": {
-            "metadata_id": (1, INT64),
-            "double_value": (2, DOUBLE, "value"),
-            "uint64_value": (3, UINT64, "value"),
-            "int64_value": (4, INT64, "value"),
-            "str_value": (5, BYTES, "value"),
-            "bytes_value": (6, BYTES, "value"),
-            "ref_value": (7, UINT64, "value"),
-        },
-        "XEvent": {
-            "metadata_id": (1, INT64),
-            "offset_ps": (2, INT64, "data"),
-            "num_occurrences": (5, INT64, "data"),
-            "duration_ps": (3, INT64),
-            "stats": (4, "XStat[]"),
-        },
-        "XLine": {
-            "id": (1, INT64),
-            "display_id": (10, INT64),
-            "name": (2, BYTES),
-            "display_name": (11, BYTES),
-            "timestamp_ns": (3, INT64),
-            "duration_ps": (9, INT64),
-            "events": (4, "XEvent[]"),
-        },
-        "XEventMetadata": {
-            "id": (1, INT64),
-            "name": (2, BYTES),
-            "display_name": (4, BYTES),
-            "metadata": (3, BYTES),
-            "stats": (5, "XStat[]"),
-        },
-        "XStatMetadata": {"id": (1, INT64), "name": (2, BYTES)},
-        "EventMetadataEntry": {"key": (1, INT64), "value": (2, "XEventMetadata")},
-        "StatMetadataEntry": {"key": (1, INT64), "value": (2, "XStatMetadata")},
-        "XPlane": {
-            "id": (1, INT64),
-            "name": (2, BYTES),
-            "lines": (3, "XLine[]"),
-            "event_metadata": (4, "EventMetadataEntry[]"),
-            "stat_metadata": (5, "StatMetadataEntry[]"),
-            "stats": (6, "XStat[]"),
-        },
-        "XSpace": {"planes": (1, "XPlane[]")},
+        "XStat": (
+            Field(1, "metadata_id", "int64"),
+            Field(2, "double_value", "double", oneof="value"),
+            Field(3, "uint64_value", "uint64", oneof="value"),
+            Field(4, "int64_value", "int64", oneof="value"),
+            Field(5, "str_value", "bytes", oneof="value"),
+            Field(6, "bytes_value", "bytes", oneof="value"),
+            Field(7, "ref_value", "uint64", oneof="value"),
+        ),
+        "XEvent": (
+            Field(1, "metadata_id", "int64"),
+            Field(2, "offset_ps", "int64", oneof="data"),
+            Field(5, "num_occurrences", "int64", oneof="data"),
+            Field(3, "duration_ps", "int64"),
+            Field(4, "stats", "XStat", is_repeated=True),
+        ),
+        "XLine": (
+            Field(1, "id", "int64"),
+            Field(10, "display_id", "int64"),
+            Field(2, "name", "bytes"),
+            Field(11, "display_name", "bytes"),
+            Field(3, "timestamp_ns", "int64"),
+            Field(9, "duration_ps", "int64"),
+            Field(4, "events", "XEvent", is_repeated=True),
+        ),
+        "XEventMetadata": (
+            Field(1, "id", "int64"),
+            Field(2, "name", "bytes"),
+            Field(4, "display_name", "bytes"),
+            Field(3, "metadata", "bytes"),
+            Field(5, "stats", "XStat", is_repeated=True),
+        ),
+        "XStatMetadata": (Field(1, "id", "int64"), Field(2, "name", "bytes")),
+        "EventMetadataEntry": (Field(1, "key", "int64"), Field(2, "value", "XEventMetadata")),
+        "StatMetadataEntry": (Field(1, "key", "int64"), Field(2, "value", "XStatMetadata")),
+        "XPlane": (
+            Field(1, "id", "int64"),
+            Field(2, "name", "bytes"),
+            Field(3, "lines", "XLine", is_repeated=True),
+            Field(4, "event_metadata", "EventMetadataEntry", is_repeated=True),
+            Field(5, "stat_metadata", "StatMetadataEntry", is_repeated=True),
+            Field(6, "stats", "XStat", is_repeated=True),
+        ),
+        "XSpace": (Field(1, "planes", "XPlane", is_repeated=True),),
     },
 )
 

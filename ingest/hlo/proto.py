@@ -1,8 +1,7 @@
 """HLO modules from the `Hlo Proto` that profilers embed in captures.
 
-The message classes are built from descriptors at import, with the field numbers of hlo.proto and xla_data.proto, so
-that no generated code ties the package to one protobuf version. Only fields that are read are declared; the parser
-steps over the others. Strings are declared as bytes, because a profiler's strings need not be valid UTF-8.
+Field numbers are those of hlo.proto and xla_data.proto. Only fields that are read are declared; the parser steps over
+the others. Strings are declared as bytes, because a profiler's strings need not be valid UTF-8.
 """
 
 from __future__ import annotations
@@ -12,7 +11,7 @@ from dataclasses import dataclass
 from itertools import takewhile
 from typing import Any
 
-from google.protobuf import descriptor_pb2, descriptor_pool, message, message_factory
+from google.protobuf import message
 
 from ingest.errors import MalformedError
 from ingest.hlo.instruction import Instruction, OpNameSource
@@ -35,107 +34,88 @@ from ingest.hlo.shapes import (
     array_shape,
     tuple_shape,
 )
+from ingest.protobuf import Field, message_classes
 
-_PACKAGE = "tracewarehouse.hlo"
-_SCALARS = {"bytes": 12, "int64": 3, "int32": 5, "bool": 8}
-
-# Message: fields as (number, name, type, repeated).
-_MESSAGES: dict[str, tuple[tuple[int, str, str, bool], ...]] = {
-    "HloProto": ((1, "hlo_module", "HloModule", False),),
+_MESSAGES: dict[str, tuple[Field, ...]] = {
+    "HloProto": (Field(1, "hlo_module", "HloModule"),),
     "HloModule": (
-        (1, "name", "bytes", False),
-        (3, "computations", "HloComputation", True),
-        (5, "id", "int64", False),
-        (15, "device_assignment", "DeviceAssignment", False),
-        (17, "stack_frame_index", "StackFrameIndex", False),
+        Field(1, "name", "bytes"),
+        Field(3, "computations", "HloComputation", is_repeated=True),
+        Field(5, "id", "int64"),
+        Field(15, "device_assignment", "DeviceAssignment"),
+        Field(17, "stack_frame_index", "StackFrameIndex"),
     ),
     "HloComputation": (
-        (1, "name", "bytes", False),
-        (2, "instructions", "HloInstruction", True),
-        (5, "id", "int64", False),
-        (6, "root_id", "int64", False),
+        Field(1, "name", "bytes"),
+        Field(2, "instructions", "HloInstruction", is_repeated=True),
+        Field(5, "id", "int64"),
+        Field(6, "root_id", "int64"),
     ),
     "HloInstruction": (
-        (1, "name", "bytes", False),
-        (2, "opcode", "bytes", False),
-        (3, "shape", "Shape", False),
-        (7, "metadata", "OpMetadata", False),
-        (11, "fusion_kind", "bytes", False),
-        (26, "channel_id", "int64", False),
-        (28, "custom_call_target", "bytes", False),
-        (35, "id", "int64", False),
-        (36, "operand_ids", "int64", True),
-        (38, "called_computation_ids", "int64", True),
-        (47, "is_host_transfer", "bool", False),
-        (49, "replica_groups", "ReplicaGroup", True),
-        (52, "source_target_pairs", "SourceTarget", True),
-        (68, "frontend_attributes", "FrontendAttributes", False),
-        (71, "use_global_device_ids", "bool", False),
-        (87, "collective_device_list", "CollectiveDeviceList", False),
-        (92, "iota_collective_device_list", "IotaReplicaGroupList", False),
-        (93, "mesh_axes_replica_group_list", "MeshAxesReplicaGroupList", False),
+        Field(1, "name", "bytes"),
+        Field(2, "opcode", "bytes"),
+        Field(3, "shape", "Shape"),
+        Field(7, "metadata", "OpMetadata"),
+        Field(11, "fusion_kind", "bytes"),
+        Field(26, "channel_id", "int64"),
+        Field(28, "custom_call_target", "bytes"),
+        Field(35, "id", "int64"),
+        Field(36, "operand_ids", "int64", is_repeated=True),
+        Field(38, "called_computation_ids", "int64", is_repeated=True),
+        Field(47, "is_host_transfer", "bool"),
+        Field(49, "replica_groups", "ReplicaGroup", is_repeated=True),
+        Field(52, "source_target_pairs", "SourceTarget", is_repeated=True),
+        Field(68, "frontend_attributes", "FrontendAttributes"),
+        Field(71, "use_global_device_ids", "bool"),
+        Field(87, "collective_device_list", "CollectiveDeviceList"),
+        Field(92, "iota_collective_device_list", "IotaReplicaGroupList"),
+        Field(93, "mesh_axes_replica_group_list", "MeshAxesReplicaGroupList"),
     ),
     "Shape": (
-        (2, "element_type", "int32", False),
-        (3, "dimensions", "int64", True),
-        (4, "tuple_shapes", "Shape", True),
-        (6, "is_dynamic_dimension", "bool", True),
+        Field(2, "element_type", "int32"),
+        Field(3, "dimensions", "int64", is_repeated=True),
+        Field(4, "tuple_shapes", "Shape", is_repeated=True),
+        Field(6, "is_dynamic_dimension", "bool", is_repeated=True),
     ),
     "OpMetadata": (
-        (1, "op_type", "bytes", False),
-        (2, "op_name", "bytes", False),
-        (3, "source_file", "bytes", False),
-        (4, "source_line", "int32", False),
-        (15, "stack_frame_id", "int32", False),
+        Field(1, "op_type", "bytes"),
+        Field(2, "op_name", "bytes"),
+        Field(3, "source_file", "bytes"),
+        Field(4, "source_line", "int32"),
+        Field(15, "stack_frame_id", "int32"),
     ),
-    "ReplicaGroup": ((1, "replica_ids", "int64", True),),
-    "SourceTarget": ((1, "source", "int64", False), (2, "target", "int64", False)),
+    "ReplicaGroup": (Field(1, "replica_ids", "int64", is_repeated=True),),
+    "SourceTarget": (Field(1, "source", "int64"), Field(2, "target", "int64")),
     "CollectiveDeviceList": (
-        (1, "replica_groups", "ReplicaGroup", True),
-        (2, "iota_replica_group_list", "IotaReplicaGroupList", False),
+        Field(1, "replica_groups", "ReplicaGroup", is_repeated=True),
+        Field(2, "iota_replica_group_list", "IotaReplicaGroupList"),
     ),
     "IotaReplicaGroupList": (
-        (1, "num_replica_groups", "int64", False),
-        (2, "num_devices_per_group", "int64", False),
-        (3, "iota_reshape_dims", "int64", True),
-        (4, "iota_transpose_perm", "int32", True),
+        Field(1, "num_replica_groups", "int64"),
+        Field(2, "num_devices_per_group", "int64"),
+        Field(3, "iota_reshape_dims", "int64", is_repeated=True),
+        Field(4, "iota_transpose_perm", "int32", is_repeated=True),
     ),
-    "MeshAxesReplicaGroupList": ((1, "mesh", "Mesh", False), (2, "axes", "AxisRef", True)),
-    "Mesh": ((1, "axes", "MeshAxis", True), (2, "device_ids", "int64", True)),
-    "MeshAxis": ((1, "name", "bytes", False), (2, "size", "int64", False)),
-    "AxisRef": ((1, "mesh_axis_index", "int64", False), (2, "sub_axis_info", "SubAxis", False)),
-    "SubAxis": ((1, "pre_size", "int64", False), (2, "size", "int64", False)),
-    "FrontendAttributes": ((1, "map", "FrontendAttribute", True),),
-    "FrontendAttribute": ((1, "key", "bytes", False), (2, "value", "bytes", False)),
-    "DeviceAssignment": ((3, "computation_devices", "ComputationDevice", True),),
-    "ComputationDevice": ((1, "replica_device_ids", "int64", True),),
+    "MeshAxesReplicaGroupList": (Field(1, "mesh", "Mesh"), Field(2, "axes", "AxisRef", is_repeated=True)),
+    "Mesh": (Field(1, "axes", "MeshAxis", is_repeated=True), Field(2, "device_ids", "int64", is_repeated=True)),
+    "MeshAxis": (Field(1, "name", "bytes"), Field(2, "size", "int64")),
+    "AxisRef": (Field(1, "mesh_axis_index", "int64"), Field(2, "sub_axis_info", "SubAxis")),
+    "SubAxis": (Field(1, "pre_size", "int64"), Field(2, "size", "int64")),
+    "FrontendAttributes": (Field(1, "map", "FrontendAttribute", is_repeated=True),),
+    "FrontendAttribute": (Field(1, "key", "bytes"), Field(2, "value", "bytes")),
+    "DeviceAssignment": (Field(3, "computation_devices", "ComputationDevice", is_repeated=True),),
+    "ComputationDevice": (Field(1, "replica_device_ids", "int64", is_repeated=True),),
     "StackFrameIndex": (
-        (1, "file_names", "bytes", True),
-        (3, "file_locations", "FileLocation", True),
-        (4, "stack_frames", "StackFrame", True),
+        Field(1, "file_names", "bytes", is_repeated=True),
+        Field(3, "file_locations", "FileLocation", is_repeated=True),
+        Field(4, "stack_frames", "StackFrame", is_repeated=True),
     ),
-    "FileLocation": ((1, "file_name_id", "int32", False), (3, "line", "int32", False)),
-    "StackFrame": ((1, "file_location_id", "int32", False),),
+    "FileLocation": (Field(1, "file_name_id", "int32"), Field(3, "line", "int32")),
+    "StackFrame": (Field(1, "file_location_id", "int32"),),
 }
 
 
-def _message_classes() -> dict[str, Any]:
-    file = descriptor_pb2.FileDescriptorProto(name="tracewarehouse/hlo.proto", package=_PACKAGE, syntax="proto3")
-    for name, fields in _MESSAGES.items():
-        descriptor = file.message_type.add(name=name)
-        for number, field_name, kind, is_repeated in fields:
-            field = descriptor.field.add(name=field_name, number=number, label=3 if is_repeated else 1)
-            field.type = _SCALARS.get(kind, 11)
-            if kind not in _SCALARS:
-                field.type_name = f".{_PACKAGE}.{kind}"
-    pool = descriptor_pool.DescriptorPool()
-    pool.Add(file)
-    return {
-        name: message_factory.GetMessageClass(pool.FindMessageTypeByName(f"{_PACKAGE}.{name}")) for name in _MESSAGES
-    }
-
-
-CLASSES = _message_classes()
+CLASSES = message_classes("tracewarehouse.hlo", _MESSAGES)
 """The protobuf message classes by short name."""
 
 _COLLECTIVES = frozenset(
