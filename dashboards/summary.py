@@ -58,10 +58,14 @@ WITH latency AS (
   SELECT 2 AS place, 'Collectives per step' AS label, sum(executions_per_step) AS value, '' AS unit, phase,
          string_agg(kind || ' ' || axis || ' ' || round(executions_per_step, 2), ', ' ORDER BY kind, axis) AS what
   FROM metrics.collective_count WHERE run_id = $run_id GROUP BY phase
-), moved AS (
-  SELECT 3 AS place, 'Traffic per step' AS label, CAST(sum(message_bytes_per_step) AS DOUBLE) / 1e3 AS value,
-         'kB' AS unit, phase, 'message bytes of a device' AS what
+), bytes AS (
+  SELECT phase, sum(message_bytes_per_step) AS per_step
   FROM metrics.traffic_volume WHERE run_id = $run_id GROUP BY phase
+), moved AS (
+  SELECT 3 AS place, 'Traffic per step' AS label,
+         CASE WHEN per_step >= 1e7 THEN per_step / 1e6 ELSE per_step / 1e3 END AS value,
+         CASE WHEN per_step >= 1e7 THEN 'MB' ELSE 'kB' END AS unit, phase, 'message bytes of a device' AS what
+  FROM bytes
 ), exposed AS (
   SELECT 4 AS place, 'Exposed communication' AS label, sum(exposed_ms) / count(DISTINCT device_id) AS value,
          'ms' AS unit, phase, 'per step, mean over devices' AS what
