@@ -13,7 +13,7 @@ import yaml
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError, model_validator
 
 from collect.errors import ExperimentError
-from collect.models import ARCHITECTURES
+from collect.models import ARCHITECTURES, architecture_of
 from ingest.manifest import Mesh
 
 MESH_AXES = ("pp", "dp", "ep", "tp")
@@ -47,7 +47,7 @@ class RunSpec(BaseModel):
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
-    model: str = Field(default="llama", description="architecture of a tiny model")
+    model: str = Field(default="llama", description="architecture of a tiny model, or a published Hugging Face id")
     mesh: MeshField = Field(default=Mesh(axes={"tp": 4}), description="axes of (pp, dp, ep, tp), such as 'dp=2,tp=2'")
     sequence_parallelism: Literal["megatron"] | None = Field(
         default=None, description="sequence split over tp between blocks"
@@ -60,17 +60,31 @@ class RunSpec(BaseModel):
     output_length: int = Field(
         default=17, ge=1, description="tokens generated per sequence, the one of prefill included"
     )
-    layers: int = Field(default=2, ge=1, description="decoder layers")
+    layers: int = Field(default=2, ge=1, description="decoder layers; by default all of a published model")
     dtype: Literal["float32", "bfloat16"] = "float32"
     seed: int = Field(default=0, ge=0, description="of the weights and the prompts")
     repeat: int = Field(default=0, ge=0, description="number of the repetition")
     device: Literal["cpu", "tpu"] = Field(default="cpu", description="cpu: virtual devices of one machine")
 
+    @model_validator(mode="before")
+    @classmethod
+    def _all_layers(cls, data: Any) -> Any:
+        if not isinstance(data, dict) or data.get("layers") is not None or data.get("model", "llama") in ARCHITECTURES:
+            return data
+        try:
+            layers = architecture_of(str(data["model"])).tiny["num_hidden_layers"]
+        except ValueError:
+            return data  # the model is refused by _check, with its name
+        return {**data, "layers": layers}
+
     @model_validator(mode="after")
     def _check(self) -> RunSpec:
-        architecture = ARCHITECTURES.get(self.model)
-        if architecture is None:
-            raise ValueError(f"model: {self.model!r} is not known; known are {', '.join(ARCHITECTURES)}")
+        try:
+            architecture = architecture_of(self.model)
+        except ValueError as error:
+            raise ValueError(f"model: {error}") from None
+        if self.model not in ARCHITECTURES:
+            self._check_published(architecture.tiny)
         pp, dp, ep, tp = (self.axis(a) for a in MESH_AXES)
         if ep > 1 and architecture.num_experts is None:
             moe = ", ".join(n for n, a in ARCHITECTURES.items() if a.is_moe)
@@ -94,6 +108,14 @@ class RunSpec(BaseModel):
             _divides("input_length", f"tp={tp}", tp, "tokens (for sequence_parallelism)", self.input_length)
         return self
 
+    def _check_published(self, config: dict[str, Any]) -> None:
+        if self.device != "tpu":
+            raise ValueError(f"device: {self.model} is a published model, which needs device: tpu")
+        if self.layers > config["num_hidden_layers"]:
+            raise ValueError(f"layers: {self.model} has {config['num_hidden_layers']}, not {self.layers}")
+        if self.axis("pp") > 1 and 0 < config.get("first_k_dense_replace", 0) < self.layers:
+            raise ValueError(f"mesh: the stages of pp must be alike, and {self.model} begins with dense layers")
+
     def axis(self, name: str) -> int:
         """Size of a mesh axis; 1 when the mesh does not name it."""
         return self.mesh.axes.get(name, 1)
@@ -107,7 +129,7 @@ class RunSpec(BaseModel):
     def name(self) -> str:
         """Name of the capture directory: every value that two runs may differ in, those of the defaults left out."""
         mesh = "".join(f"{a}{n}" for a, n in self.mesh.axes.items() if n > 1) or "single"
-        parts = [self.model, mesh]
+        parts = [self.model.rpartition("/")[2], mesh]
         parts += ["sp"] if self.sequence_parallelism else []
         parts += [f"mb{self.microbatches}"] if self.microbatches and self.microbatches != self.axis("pp") else []
         parts += [f"b{self.batch}", f"i{self.input_length}", f"o{self.output_length}"]

@@ -1,9 +1,14 @@
-"""The models that can be recorded: `tiny` configurations of real architectures, with random weights from a seed."""
+"""The models that can be recorded: `tiny` configurations of real architectures, with random weights from a seed.
+
+Published models (collect.pretrained) can be planned, but not recorded yet.
+"""
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
+
+from collect.errors import CollectError
 
 if TYPE_CHECKING:
     from collect.experiment import RunSpec
@@ -77,6 +82,9 @@ ARCHITECTURES: dict[str, Architecture] = {
     "llama": Architecture(
         "LlamaConfig", "LlamaForCausalLM", "llama", {**_COMMON, "num_key_value_heads": 8, "head_dim": 16}
     ),
+    "qwen2": Architecture(
+        "Qwen2Config", "Qwen2ForCausalLM", "qwen2", {**_COMMON, "num_key_value_heads": 4, "head_dim": 16}
+    ),
     "qwen3": Architecture(
         "Qwen3Config", "Qwen3ForCausalLM", "qwen3", {**_COMMON, "num_key_value_heads": 4, "head_dim": 16}
     ),
@@ -109,6 +117,22 @@ ARCHITECTURES: dict[str, Architecture] = {
 }
 
 
+def architecture_of(model: str) -> Architecture:
+    """The architecture of a tiny model by its name, or of a published one by its Hugging Face id, with its own numbers.
+
+    Raises:
+        ValueError: neither; the message lists both, and says how to add a published model.
+    """
+    if model in ARCHITECTURES:
+        return ARCHITECTURES[model]
+    from collect.pretrained import known_models, unknown_model
+
+    published = known_models().get(model)
+    if published is None:
+        raise ValueError(unknown_model(model))
+    return replace(ARCHITECTURES[published.architecture], tiny=published.config)
+
+
 def config_values(spec: RunSpec) -> dict[str, Any]:
     """The configuration's keyword arguments for a run."""
     architecture = ARCHITECTURES[spec.model]
@@ -124,7 +148,16 @@ def config_values(spec: RunSpec) -> dict[str, Any]:
 
 
 def build_model(spec: RunSpec) -> Any:
-    """A transformers model on the host with weights drawn from the seed, in the run's dtype, ready for inference."""
+    """A transformers model on the host with weights drawn from the seed, in the run's dtype, ready for inference.
+
+    Raises:
+        CollectError: a published model, which would need its weights.
+    """
+    if spec.model not in ARCHITECTURES:
+        raise CollectError(
+            f"{spec.model}: recording with published weights is not possible yet; "
+            f"use a tiny model ({', '.join(ARCHITECTURES)})"
+        )
     import torch
     import transformers
 
