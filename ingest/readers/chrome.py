@@ -249,9 +249,7 @@ class ChromeTrace:
         self.hostnames: list[str] = []
         self.planes: list[Plane] = self._planes()
         if not self.planes:
-            raise MalformedError(
-                f"{file.path}: a Chrome trace without events; nothing was profiled, record it again"
-            )
+            raise MalformedError(f"{file.path}: a Chrome trace without events; nothing was profiled, record it again")
         self._add_start(chunks.members)
         self.warnings = self._warnings(parser, chunks)
 
