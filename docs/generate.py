@@ -64,6 +64,7 @@ def metrics_page(warehouse: Warehouse) -> str:
             f"\n## {m['metric']} v{m['version']}\n\n{m['description'].strip()}\n\n",
             f"Unit: {m['unit']}. Polarity: {m['polarity'].replace('_', ' ')}. Status: {m['status']}. ",
             f"A row is one of: {', '.join(f'`{g}`' for g in _names(m['grain']))}. Value: `{m['value']}`.",
+            f" Deprecated: {m['deprecated']}" if m["deprecated"] else "",
             f" CCL-Bench asks the same as `{m['ccl_bench']}`." if m["ccl_bench"] else "",
             "\n\n",
             table(("column", "meaning"), list(columns.items())),

@@ -56,6 +56,7 @@ class MetricHeader(BaseModel):
     metric: Name
     version: int = Field(ge=1)
     status: Literal["experimental", "stable", "deprecated"]
+    deprecated: Sentence | None = Field(default=None, description="why, and what to use instead")
     unit: str = Field(min_length=1)
     polarity: Literal["higher_is_better", "lower_is_better", "none"]
     grain: list[Name] = Field(min_length=1, description="columns that identify a row; run_id comes first")
@@ -70,6 +71,10 @@ class MetricHeader(BaseModel):
     def _check(self) -> MetricHeader:
         if self.grain[0] != "run_id":
             raise ValueError("grain must begin with run_id")
+        if (self.status == "deprecated") != (self.deprecated is not None):
+            raise ValueError(
+                "a deprecated version says in `deprecated` why and what to use instead, and only a deprecated one"
+            )
         for name in (*self.grain, self.value):
             if name not in self.columns:
                 raise ValueError(f"columns says nothing about {name}")
@@ -202,7 +207,7 @@ class Definitions:
         )
 
     def aliases(self) -> dict[str, Metric]:
-        """Metric name to the version it stands for: the newest stable one, or the newest where none is stable."""
+        """Metric name to the version it stands for: the newest stable one; without one the newest, deprecated last."""
         return {m.name: self.metric(m.name) for m in self.metrics}
 
     def upstream(self, view: View) -> list[View]:
@@ -321,7 +326,7 @@ def _name(header: Header) -> str:
 
 def _newest(versions: list[Metric]) -> Metric:
     stable = [m for m in versions if m.header.status == "stable"]
-    return max(stable or versions, key=lambda m: m.version)
+    return max(stable or versions, key=lambda m: (m.header.status != "deprecated", m.version))
 
 
 def _tables(path: Path, what: str, sql: str) -> frozenset[str]:

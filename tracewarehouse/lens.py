@@ -35,6 +35,8 @@ _CATALOG_COLUMNS = {
     "ccl_bench": "Name of the CCL-Bench metric that asks the same question.",
     "fingerprint": "Fingerprint of the SQL and of all that it reads.",
     "columns": "A sentence per column, as a JSON object.",
+    "changed": "What this version changed.",
+    "deprecated": "Why a deprecated version should not be used, and what to use instead; NULL for the others.",
 }
 _ALL_VALUES_COLUMNS = {
     "run_id": "The run.",
@@ -160,6 +162,8 @@ def _catalog_row(definitions: Definitions, metric: Metric) -> str:
         h.ccl_bench,
         definitions.fingerprint(metric.view),
         json.dumps(h.columns, ensure_ascii=False),
+        " ".join(h.changed.split()),
+        " ".join(h.deprecated.split()) if h.deprecated else None,
     )
     return f"({', '.join(_literal(v) for v in values)})"
 

@@ -64,6 +64,8 @@ def test_definitions_come_in_order_of_dependency(tmp_path: Path) -> None:
         ("unit: count\n", "", "unit: Field required"),
         ("polarity: none", "polarity: up", "polarity: Input should be"),
         ("status: stable", "status: done", "status: Input should be"),
+        ("status: stable", "status: deprecated", "says in `deprecated` why"),
+        ("status: stable", "status: stable\ndeprecated: Wrong.", "only a deprecated one"),
         ("version: 1", "version: 0", "version: Input should be greater"),
         ("grain: [run_id]", "grain: [n]", "grain must begin with run_id"),
         ("grain: [run_id]", "grain: [run_id, phase]", "columns says nothing about phase"),

@@ -90,7 +90,7 @@ def test_a_changed_model_is_accepted_only_on_demand(folder: Path) -> None:
 
 
 def test_a_released_version_can_be_deprecated_but_not_removed(folder: Path) -> None:
-    _edit(folder / "metrics/m_v1.sql", "status: stable", "status: deprecated")
+    _edit(folder / "metrics/m_v1.sql", "status: stable", "status: deprecated\ndeprecated: Wrong; use n.")
     assert _changes(folder) == []
     (folder / "metrics/m_v1.sql").unlink()
     assert any("gone" in s for s in _changes(folder))
@@ -118,5 +118,6 @@ def test_an_unknown_option_is_refused(capsys: pytest.CaptureFixture[str]) -> Non
 def test_the_alias_is_the_newest_stable_version() -> None:
     views = load_definitions().ordered
     aliases = Definitions(views).aliases()
-    assert {n: m.version for n, m in aliases.items()}["ttft"] == 1
+    versions = {n: m.version for n, m in aliases.items()}
+    assert (versions["ttft"], versions["step_time"]) == (1, 2)
     assert SQL.is_dir()

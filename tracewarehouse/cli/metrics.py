@@ -55,12 +55,13 @@ def show(
         "reads": ", ".join(v.qualified for v in definitions.upstream(metric.view)) or None,
         "CCL-Bench": about.ccl_bench,
         "changed": " ".join(about.changed.split()),
+        "deprecated": " ".join(about.deprecated.split()) if about.deprecated else None,
     }
     typer.echo(_wrapped(about.description))
     typer.echo()
     for label, fact in facts.items():
         if fact is not None:
-            typer.echo(_wrapped(f"{label + ':':<11}{fact}", " " * 11))
+            typer.echo(_wrapped(f"{label + ':':<12}{fact}", " " * 12))
     typer.echo("\ncolumns:")
     label_width = max(map(len, about.columns)) + 2
     for column, sentence in about.columns.items():
