@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import signal
 import sys
-from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -131,7 +130,6 @@ def _manifest(spec: RunSpec, facts: ModelFacts, generation: Generation, hosts: l
         "spec": spec.model_dump(mode="json"),
         "spec_digest": spec.digest,
         "device": spec.device,
-        "promised_collectives": [asdict(promise) for promise in promised_collectives(spec)],
     }
     return Manifest(
         name=spec.name,
@@ -146,6 +144,7 @@ def _manifest(spec: RunSpec, facts: ModelFacts, generation: Generation, hosts: l
         microbatches=spec.microbatch_count if spec.axis("pp") > 1 else None,
         hosts=hosts,
         phases=generation.marks,
+        promised_collectives=promised_collectives(spec),
         versions=versions(),
         seed=spec.seed,
         git_commit=git_commit(),

@@ -2,26 +2,16 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from collect.models import ARCHITECTURES, config_values
+from ingest.manifest import PromisedCollective
 
 if TYPE_CHECKING:
     from collect.experiment import RunSpec
 
 
-@dataclass(frozen=True)
-class Promise:
-    """At least `count` collectives of a kind over a mesh axis, in every step of a phase on every device."""
-
-    phase: str
-    kind: str
-    axis: str
-    count: int
-
-
-def promised_collectives(spec: RunSpec) -> list[Promise]:
+def promised_collectives(spec: RunSpec) -> list[PromisedCollective]:
     """What the mesh of a run promises; the compiler may add more (a vocabulary-parallel argmax gathers over tp).
 
     tp: attention and the MLP or shared experts of a layer end in an all-reduce each, and so do the routed experts.
@@ -32,20 +22,25 @@ def promised_collectives(spec: RunSpec) -> list[Promise]:
     ticks = spec.microbatch_count + spec.axis("pp") - 1
     dense, sparse = (ticks * n // spec.axis("pp") for n in _layers(spec))
     has_shared = "n_shared_experts" in ARCHITECTURES[spec.model].tiny
-    out = []
+    out: list[PromisedCollective] = []
+
+    def promise(phase: str, kind: str, axis: str, count: int) -> None:
+        if count:
+            out.append(PromisedCollective(phase=phase, kind=kind, axis=axis, count=count))
+
     for phase in ("prefill", "decode")[: spec.output_length]:
         if spec.axis("tp") > 1:
             blocks, routed = 2 * dense + sparse + (sparse if has_shared else 0), sparse
             if spec.sequence_parallelism and phase == "prefill":
-                out.append(Promise(phase, "all-gather", "tp", 2 * (dense + sparse)))
-                out.append(Promise(phase, "reduce-scatter", "tp", blocks))
-                out += [Promise(phase, "all-reduce", "tp", routed)] if routed else []
+                promise(phase, "all-gather", "tp", 2 * (dense + sparse))
+                promise(phase, "reduce-scatter", "tp", blocks)
+                promise(phase, "all-reduce", "tp", routed)
             else:
-                out.append(Promise(phase, "all-reduce", "tp", blocks + routed))
+                promise(phase, "all-reduce", "tp", blocks + routed)
         if spec.axis("ep") > 1:
-            out.append(Promise(phase, "all-to-all", "ep", 2 * sparse))
+            promise(phase, "all-to-all", "ep", 2 * sparse)
         if spec.axis("pp") > 1:
-            out.append(Promise(phase, "collective-permute", "pp", ticks - 1))
+            promise(phase, "collective-permute", "pp", ticks - 1)
     return out
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, Self
@@ -13,6 +14,7 @@ from ingest.collective_instances import Instances
 from ingest.collective_windows import WINDOW_SOURCES, AsyncSpans, CollectiveOps, windows
 from ingest.instructions import InstructionRow
 from ingest.parquet import Coded, Nullable, TableWriter
+from ingest.promises import CollectiveStep
 from ingest.records import Int32, Int64
 from ingest.spill import Spill
 from ingest.timeline import PHASES
@@ -26,10 +28,14 @@ class CollectiveWriter:
 
     What an execution lacks until all planes have been read (its groups, its instance) follows from a few integers;
     the rest of a device's rows waits on disk.
+
+    Attributes:
+        counts: executions by device, step, kind and axis, after `write`.
     """
 
     def __init__(self, folder: Path, instructions: Sequence[InstructionRow]) -> None:
         self._instructions = instructions
+        self.counts: Counter[CollectiveStep] = Counter()
         self._spill = Spill(folder)
         self._hosts: dict[int, str] = {}
         self._ops: dict[int, list[CollectiveOps]] = {}
@@ -96,6 +102,7 @@ class CollectiveWriter:
         facts = [self._instructions[i].collective for i in used.tolist()]
         participants = [groups.of(i) for i in used.tolist()]
         members = [p.members.get(device) for p in participants]
+        self._count(device, [f.kind if f else "" for f in facts], [p.axis for p in participants], of_row, phase, step)
         return columns | {
             "done_event_id": Nullable.from_zero(done),
             "host": self._hosts[device],
@@ -113,6 +120,14 @@ class CollectiveWriter:
             "phase": Coded(phase, PHASES),
             "step": Nullable.from_zero(step),
         }
+
+    def _count(
+        self, device: int, kinds: list[str], axes: list[str | None], of_row: Int64, phase: Int32, step: Int32
+    ) -> None:
+        rows, counts = np.unique(np.stack([of_row, phase, step]), axis=1, return_counts=True)
+        for (i, p, s), n in zip(rows.T.tolist(), counts.tolist(), strict=True):
+            place = PHASES[p] if p >= 0 else None, s if s >= 0 else None
+            self.counts[CollectiveStep(device, *place, kinds[i], axes[i])] += n
 
 
 def _components(instruction: Int32, device: int, groups: CollectiveGroups) -> Int32:

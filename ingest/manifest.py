@@ -83,6 +83,17 @@ class PhaseMark(BaseModel):
     end_ns: int = Field(description="Unix time; the step's token is on the host")
 
 
+class PromisedCollective(BaseModel):
+    """Collectives that the parallelism must cause: at least `count` in every step of the phase on every device."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    phase: str = Field(description="prefill or decode")
+    kind: str = Field(description="all-reduce, all-gather, reduce-scatter, all-to-all or collective-permute")
+    axis: str = Field(description="mesh axis that its replica groups run along")
+    count: int = Field(ge=1, description="per step and device; the compiler may add more")
+
+
 class ModelFacts(BaseModel):
     """The model that ran, with the numbers of its configuration."""
 
@@ -124,6 +135,9 @@ class Manifest(BaseModel):
     microbatches: int | None = None
     hosts: list[str] = Field(default_factory=list, description="stems of the capture files, one per host, in order")
     phases: list[PhaseMark] = Field(default_factory=list)
+    promised_collectives: list[PromisedCollective] | None = Field(
+        default=None, description="what the parallelism must show in the capture; checked at ingest"
+    )
     versions: dict[str, str] = Field(default_factory=dict)
     seed: int | None = None
     checks: dict[str, Any] = Field(default_factory=dict)

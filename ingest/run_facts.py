@@ -9,6 +9,7 @@ from typing import Any
 
 from ingest.hosts import Host
 from ingest.manifest import Manifest, Mesh
+from ingest.promises import broken_promises
 from ingest.run_tables import RunTables
 from ingest.schema import SCHEMA_VERSION
 from ingest.sources import Capture, stem
@@ -66,6 +67,8 @@ def run_row(
     if shape:
         row |= {"mesh": str(shape), **shape.axes}
     found = [*notes, *tables.notes]
+    if manifest and manifest.promised_collectives and mesh in (None, manifest.mesh):
+        found += broken_promises(manifest, tables.collective_counts, [d.device_id for d in tables.devices])
     if not tables.devices:
         found.append("the capture has no device events: only the host was profiled")
     row["quality_notes"] = "\n".join(dict.fromkeys(found)) or None

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
@@ -22,6 +23,7 @@ from ingest.manifest import AXES, Manifest, Mesh
 from ingest.markers import StepMarker, phase_of, step_markers
 from ingest.ops import DeviceLine, OpColumns, OpWriter
 from ingest.parquet import Coded, TableWriter
+from ingest.promises import CollectiveStep
 from ingest.records import EventBatch, Int32, Line, Plane, codes, integers
 from ingest.schema import TABLES
 from ingest.stat_rows import stat_row, write_event_stats
@@ -83,6 +85,11 @@ class RunTables:
     def last_event_end_ps(self) -> int:
         """End of the last device event."""
         return self._ops.last_end_ps
+
+    @property
+    def collective_counts(self) -> Counter[CollectiveStep]:
+        """Executions of collectives, after `write`."""
+        return self._collectives.counts
 
     def write(self) -> None:
         """Write every table but runs and metric_values."""

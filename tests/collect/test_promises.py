@@ -7,11 +7,15 @@ import pyarrow.parquet as pq
 import pytest
 
 from collect.experiment import RunSpec, run_spec
-from collect.promises import Promise, promised_collectives
-from ingest.manifest import load_manifest
+from collect.promises import promised_collectives
+from ingest.manifest import PromisedCollective, load_manifest
 from ingest.pipeline import ingest_one
 
 CAPTURES = Path(__file__).parents[2] / "data" / "captures"
+
+
+def promised(phase: str, kind: str, axis: str, count: int) -> PromisedCollective:
+    return PromisedCollective(phase=phase, kind=kind, axis=axis, count=count)
 
 
 def test_data_parallelism_promises_nothing() -> None:
@@ -20,16 +24,16 @@ def test_data_parallelism_promises_nothing() -> None:
 
 def test_tensor_parallelism_reduces_twice_a_layer() -> None:
     assert promised_collectives(run_spec(mesh="dp=2,tp=2", layers=3)) == [
-        Promise("prefill", "all-reduce", "tp", 6),
-        Promise("decode", "all-reduce", "tp", 6),
+        promised("prefill", "all-reduce", "tp", 6),
+        promised("decode", "all-reduce", "tp", 6),
     ]
 
 
 def test_experts_are_there_in_all_layers_but_the_first() -> None:
     # One dense layer: 2 reductions. Two layers of experts: attention, shared and routed experts each.
     assert promised_collectives(run_spec(model="deepseek_v3", mesh="ep=2,tp=2", layers=3, output_length=1)) == [
-        Promise("prefill", "all-reduce", "tp", 2 + 3 * 2),
-        Promise("prefill", "all-to-all", "ep", 4),
+        promised("prefill", "all-reduce", "tp", 2 + 3 * 2),
+        promised("prefill", "all-to-all", "ep", 4),
     ]
 
 
@@ -37,16 +41,16 @@ def test_a_pipeline_runs_its_layers_in_every_tick() -> None:
     # 2 stages of 2 layers, 4 microbatches: 5 ticks.
     spec = run_spec(mesh="pp=2,tp=2", layers=4, microbatches=4, output_length=1)
     assert promised_collectives(spec) == [
-        Promise("prefill", "all-reduce", "tp", 5 * 2 * 2),
-        Promise("prefill", "collective-permute", "pp", 4),
+        promised("prefill", "all-reduce", "tp", 5 * 2 * 2),
+        promised("prefill", "collective-permute", "pp", 4),
     ]
 
 
 def test_a_split_sequence_scatters_in_prefill_only() -> None:
     assert promised_collectives(run_spec(sequence_parallelism="megatron")) == [
-        Promise("prefill", "all-gather", "tp", 4),
-        Promise("prefill", "reduce-scatter", "tp", 4),
-        Promise("decode", "all-reduce", "tp", 4),
+        promised("prefill", "all-gather", "tp", 4),
+        promised("prefill", "reduce-scatter", "tp", 4),
+        promised("decode", "all-reduce", "tp", 4),
     ]
 
 

@@ -37,7 +37,9 @@ def collect(
 ) -> None:
     """Run the inference harness and save the profiler's captures.
 
-    Prints the capture directory of each run. Needs the extra `collect` (torch and torch_xla).
+    Prints the capture directory of each run. A capture that ingest cannot read, or that lacks the collectives that the
+    mesh promises, counts as failed; it is kept, and checked again when the experiment is resumed. Needs the extra
+    `collect` (torch and torch_xla).
     """
     from collect import experiment as experiments
     from collect import runner
@@ -65,12 +67,38 @@ def collect(
         for run in runner.dry_run(plan, output):
             typer.echo(f"{run.spec.name}\t{run.devices} devices\t{'to record' if run.captures else 'recorded'}")
         return
-    results = runner.collect(plan, output, resume=resume, on_progress=_report)
+    faults: dict[str, list[str]] = {}
+
+    def report(progress: Progress) -> None:
+        _report(progress)
+        name = progress.spec.name
+        if progress.state in ("recorded", "skipped") and (found := capture_faults(output / name)):
+            faults[name] = found
+            for fault in found:
+                typer.echo(f"error: {name}: {fault}", err=True)
+
+    results = runner.collect(plan, output, resume=resume, on_progress=report)
     for result in results:
-        if result.status != "failed":
+        if result.status != "failed" and result.spec.name not in faults:
             typer.echo(result.path)
-    if any(r.status == "failed" for r in results):
+    if faults or any(r.status == "failed" for r in results):
         raise typer.Exit(1)
+
+
+def capture_faults(capture: Path) -> list[str]:
+    """What a finished capture lacks of what its manifest promises, found by ingesting it into a warehouse put aside."""
+    import tempfile
+
+    from ingest.errors import TracewarehouseError
+    from ingest.pipeline import ingest_one
+    from ingest.promises import NOTE
+
+    with tempfile.TemporaryDirectory(prefix="tw-collect-") as warehouse:
+        try:
+            notes = ingest_one(capture, Path(warehouse)).notes
+        except TracewarehouseError as error:
+            return [f"the capture cannot be ingested: {error}"]
+    return [note for note in notes if note.startswith(NOTE)]
 
 
 def _report(progress: Progress) -> None:
