@@ -35,7 +35,7 @@ class Instances:
         launch = rank(packed([self._program[instruction]]), execution)
         count = occurrence(packed([instruction, launch]))
         alone = np.int32(_ALONE + device)
-        row = instruction, np.where(component < 0, alone, component), launch, count
+        row: tuple[npt.NDArray[Any], ...] = instruction, np.where(component < 0, alone, component), launch, count
         for parts, values in zip(self._columns, row, strict=True):
             parts.append(values.astype(np.int32, copy=False))
 
