@@ -1,0 +1,122 @@
+"""The `gcloud` commands for TPU virtual machines; each is shown before it runs."""
+
+from __future__ import annotations
+
+import shlex
+import shutil
+import subprocess
+from collections.abc import Callable
+from pathlib import Path
+from typing import IO
+
+from collect.tpu_quota import QuotaError, TpuError
+from collect.tpu_state import Slice
+
+GONE = "NOT_FOUND"
+READY = "READY"
+
+
+class CapacityError(TpuError):
+    """The zone has no free chips at the moment; later it may."""
+
+
+class Gcloud:
+    """Runs `gcloud compute tpus tpu-vm`."""
+
+    def __init__(self, show: Callable[[str], None]) -> None:
+        self._show = show
+
+    def create(self, entry: Slice) -> None:
+        """Create a slice and wait until it is there.
+
+        Raises:
+            QuotaError: Google refuses because of the quota.
+            CapacityError: no free chips in the zone.
+            TpuError: another failure.
+        """
+        options = [f"--accelerator-type={entry.accelerator_type}", f"--version={entry.runtime}"]
+        done = self._run(self._command("create", entry, *options, *(["--spot"] if entry.spot else [])))
+        if done.returncode:
+            raise _create_error(entry, done.stderr)
+
+    def delete(self, entry: Slice) -> None:
+        """Delete a slice; that it is gone already is no failure.
+
+        Raises:
+            TpuError: it could not be deleted.
+        """
+        done = self._run(self._command("delete", entry, "--quiet"))
+        if done.returncode and not _is_gone(done.stderr):
+            raise TpuError(f"{entry.name} could not be deleted and may still cost: {_last_line(done.stderr)}")
+
+    def state(self, entry: Slice) -> str:
+        """State of the slice as Google reports it, such as READY or PREEMPTED; NOT_FOUND when there is none.
+
+        Raises:
+            TpuError: it does not say.
+        """
+        done = self._run(self._command("describe", entry, "--format=value(state)"))
+        if done.returncode == 0:
+            return done.stdout.strip()
+        if _is_gone(done.stderr):
+            return GONE
+        raise TpuError(f"the state of {entry.name} is not known: {_last_line(done.stderr)}")
+
+    def ssh(self, entry: Slice, command: str, worker: str = "all") -> subprocess.CompletedProcess[str]:
+        """Run a shell command on one or all virtual machines of a slice."""
+        return self._run(self._command("ssh", entry, f"--worker={worker}", f"--command={command}"))
+
+    def start_ssh(self, entry: Slice, command: str, log: IO[str]) -> subprocess.Popen[str]:
+        """Start a shell command on all virtual machines; its output goes to `log`."""
+        arguments = self._command("ssh", entry, "--worker=all", f"--command={command}")
+        self._announce(arguments)
+        return subprocess.Popen(arguments, stdin=subprocess.DEVNULL, stdout=log, stderr=subprocess.STDOUT, text=True)  # noqa: S603
+
+    def upload(self, entry: Slice, file: Path, remote: str) -> subprocess.CompletedProcess[str]:
+        """Copy a file to all virtual machines."""
+        return self._run(self._copy(entry, str(file), f"{entry.name}:{remote}", "--worker=all"))
+
+    def download(self, entry: Slice, remote: str, folder: Path, worker: int) -> subprocess.CompletedProcess[str]:
+        """Copy a directory of one virtual machine into `folder`."""
+        return self._run(self._copy(entry, "--recurse", f"{entry.name}:{remote}", str(folder), f"--worker={worker}"))
+
+    def _command(self, verb: str, entry: Slice, *options: str) -> list[str]:
+        return [_gcloud(), "compute", "tpus", "tpu-vm", verb, entry.name, *_place(entry), *options]
+
+    def _copy(self, entry: Slice, *options: str) -> list[str]:
+        return [_gcloud(), "compute", "tpus", "tpu-vm", "scp", *options, *_place(entry)]
+
+    def _run(self, arguments: list[str]) -> subprocess.CompletedProcess[str]:
+        self._announce(arguments)
+        return subprocess.run(arguments, stdin=subprocess.DEVNULL, capture_output=True, text=True, check=False)  # noqa: S603
+
+    def _announce(self, arguments: list[str]) -> None:
+        self._show(shlex.join(["gcloud", *arguments[1:]]))
+
+
+def _gcloud() -> str:
+    path = shutil.which("gcloud")
+    if path is None:
+        raise TpuError("gcloud is not on PATH; install the Google Cloud CLI and run `gcloud auth login`")
+    return path
+
+
+def _place(entry: Slice) -> list[str]:
+    return [f"--zone={entry.zone}", *([f"--project={entry.project}"] if entry.project else [])]
+
+
+def _create_error(entry: Slice, stderr: str) -> TpuError:
+    said, lower = _last_line(stderr), stderr.lower()
+    what = f"{entry.name} ({entry.accelerator_type} in {entry.zone}) was not created: {said}"
+    if "no more capacity" in lower or "stockout" in lower or "not enough resources" in lower:
+        return CapacityError(what)
+    return QuotaError(what) if "quota" in lower else TpuError(what)
+
+
+def _is_gone(stderr: str) -> bool:
+    return "NOT_FOUND" in stderr or "was not found" in stderr
+
+
+def _last_line(text: str) -> str:
+    lines = [line.strip() for line in text.splitlines() if line.strip()]
+    return lines[-1] if lines else "gcloud said nothing"

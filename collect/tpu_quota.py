@@ -1,0 +1,155 @@
+"""Which TPU slices may be created: accelerator types, zones and the chips that the quota leaves."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import yaml
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
+
+from collect.errors import CollectError
+
+if TYPE_CHECKING:
+    from collect.tpu_state import Slice
+
+TABLE = Path(__file__).parent / "tpu_quota.yaml"
+
+
+class TpuError(CollectError):
+    """A TPU slice cannot be created, used or deleted."""
+
+
+class QuotaError(TpuError):
+    """A slice is outside of the quota."""
+
+
+class Generation(BaseModel):
+    """A TPU generation and the slices that it comes in."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    kind: str = Field(description="as in the table of hardware, such as TPU v5e")
+    type_prefix: str = Field(description="what its accelerator types begin with")
+    cores_per_chip: int = Field(ge=1, description="what the number of an accelerator type counts per chip")
+    runtime: str = Field(description="software version of the virtual machines")
+    hosts: dict[int, int] = Field(description="chips of a slice to its virtual machines")
+
+    def accelerator_type(self, chips: int) -> str:
+        """Name of the slice of this many chips, such as `v5litepod-8`.
+
+        Raises:
+            TpuError: there is no slice of this size.
+        """
+        if chips not in self.hosts:
+            sizes = ", ".join(map(str, self.hosts))
+            raise TpuError(f"{self.kind} has no slice of {chips} chips; it has slices of {sizes}")
+        return f"{self.type_prefix}-{chips * self.cores_per_chip}"
+
+
+class Pool(BaseModel):
+    """Chips that may be used at the same time in one zone."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    generation: str
+    zone: str
+    spot: bool
+    chips: int = Field(ge=0)
+
+    def __str__(self) -> str:
+        return f"{self.generation} {self.zone} {provisioning(self.spot)}: {self.chips} chips"
+
+
+class Quota(BaseModel):
+    """The table of generations and pools."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    generations: dict[str, Generation]
+    quota: list[Pool]
+
+    @model_validator(mode="after")
+    def _check(self) -> Quota:
+        for pool in self.quota:
+            if pool.generation not in self.generations:
+                raise ValueError(f"quota: {pool.generation!r} is none of the generations")
+        return self
+
+    def generation(self, name: str) -> Generation:
+        """A generation by its name.
+
+        Raises:
+            TpuError: it is not in the table.
+        """
+        if name not in self.generations:
+            raise TpuError(f"TPU generation {name!r} is not known; known are {', '.join(self.generations)}")
+        return self.generations[name]
+
+    def of_type(self, accelerator_type: str) -> tuple[str, int]:
+        """Generation and chips of an accelerator type.
+
+        Raises:
+            TpuError: no generation has such a type.
+        """
+        known = {
+            generation.accelerator_type(chips): (name, chips)
+            for name, generation in self.generations.items()
+            for chips in generation.hosts
+        }
+        if accelerator_type not in known:
+            raise TpuError(f"accelerator type {accelerator_type!r} is not known; known are {', '.join(known)}")
+        return known[accelerator_type]
+
+    def pool(
+        self,
+        generation: str,
+        chips: int,
+        *,
+        zone: str | None = None,
+        spot: bool | None = None,
+        used: Iterable[Slice] = (),
+    ) -> Pool:
+        """The first pool that has this many chips left.
+
+        Args:
+            generation: Such as `v5e`.
+            chips: Of the slice.
+            zone: Only this zone.
+            spot: Only spot, or only on demand.
+            used: Slices that exist; their chips are taken from their pools.
+
+        Raises:
+            QuotaError: none has; the message has the numbers.
+        """
+        self.generation(generation)
+        fitting = [p for p in self.quota if p.generation == generation]
+        fitting = [p for p in fitting if zone in (None, p.zone) and spot in (None, p.spot)]
+        slices = list(used)
+        left = []
+        for pool in fitting:
+            taken = sum(s.chips for s in slices if (s.generation, s.zone, s.spot) == (generation, pool.zone, pool.spot))
+            if chips <= pool.chips - taken:
+                return pool
+            left.append(f"{pool}, {taken} of them in use")
+        asked = " ".join(filter(None, [generation, zone, None if spot is None else provisioning(spot)]))
+        numbers = "; ".join(left) if fitting else "nothing there; it has " + "; ".join(map(str, self.quota))
+        raise QuotaError(f"{chips} chips of {asked} are outside of the quota: {numbers}")
+
+
+def provisioning(spot: bool) -> str:
+    """How a slice is paid for, in words."""
+    return "spot" if spot else "on demand"
+
+
+def load_quota(table: Path = TABLE) -> Quota:
+    """Read the table.
+
+    Raises:
+        TpuError: it cannot be read, or a field is wrong.
+    """
+    try:
+        return Quota.model_validate(yaml.safe_load(table.read_text(encoding="utf-8")))
+    except (OSError, yaml.YAMLError, ValidationError, UnicodeDecodeError) as error:
+        raise TpuError(f"{table}: cannot be read as a quota table: {' '.join(str(error).split())}") from None
