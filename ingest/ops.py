@@ -15,7 +15,7 @@ from ingest.instructions import Instructions
 from ingest.nesting import nest
 from ingest.parquet import Coded, Nullable, TableWriter
 from ingest.records import EventBatch, Int32, Int64, StatColumn, StatKind, integers
-from ingest.stat_rows import write_event_stats
+from ingest.stat_rows import unheld, write_event_stats
 from ingest.timeline import PHASES, Timeline
 
 ASYNC_LINE = "Async XLA Ops"
@@ -205,5 +205,4 @@ def _leftover(column: StatColumn) -> StatColumn:
     """What of a stat has no column: all of it, or of one with a column the values that are not integers."""
     if column.name not in _OWN_COLUMN:
         return column
-    at = np.flatnonzero((column.kinds != StatKind.UINT64) & (column.kinds != StatKind.INT64))
-    return StatColumn(column.name, column.rows[at], column.kinds[at], column.bits[at], column.texts)
+    return unheld(column, (column.kinds == StatKind.UINT64) | (column.kinds == StatKind.INT64))

@@ -11,6 +11,7 @@ from typing import Any, Protocol, Self
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
+import pyarrow.compute  # noqa: F401 - registers Arrow's functions: later, it would race with a thread that looks one up
 import pyarrow.parquet as pq
 
 from ingest.schema import Table
@@ -151,6 +152,7 @@ def parquet_writer(path: Path, schema: pa.Schema) -> pq.ParquetWriter:
         compression_level=1,
         use_dictionary=[f.name for f in schema if f.name not in integers],
         column_encoding=dict.fromkeys(integers, "DELTA_BINARY_PACKED"),
+        write_page_checksum=True,
         write_statistics=[f.name for f in schema if f.name in _STATISTICS],
     )
 

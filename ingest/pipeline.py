@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
@@ -94,10 +94,9 @@ def ingest_capture(
         WarehouseError: the warehouse cannot be written.
     """
     manifest = load_manifest(capture.manifest) if capture.manifest else None
-    files = [CaptureFile(path) for path in capture.files]
-    files, notes = _distinct(files)
-    source_digest = hashlib.sha256("".join(sorted(f.digest for f in files)).encode()).hexdigest()
-    run_id = f"r{source_digest[:12]}"
+    files, notes = distinct_files(capture)
+    source_digest = digest_of(f.digest for f in files)
+    run_id = run_id_of(source_digest)
     said = {
         "manifest": _digest(capture.manifest),
         "card": _digest(capture.card),
@@ -113,7 +112,7 @@ def ingest_capture(
         return IngestResult(run_id, known.name, "unchanged", known, known.rows.get("events", 0), notes)
     title = name or (manifest.name if manifest else capture.name)
     try:
-        traces = [_read(f) for f in files]
+        traces = [open_trace(f) for f in files]
         with lake.stage(run_id, run_version) as staging:
             hosts = open_hosts(traces, [f.path.name for f in files])
             tables = RunTables(staging, hosts, mesh or (manifest.mesh if manifest else None), manifest)
@@ -173,18 +172,34 @@ def _known(lake: Lake, run_id: str) -> RunVersion | None:
     return None
 
 
-def _distinct(files: Sequence[CaptureFile]) -> tuple[list[CaptureFile], list[str]]:
-    """The files without those that hold the same bytes as another, as a gzipped copy beside the original does."""
+def digest_of(digests: Iterable[str]) -> str:
+    """The digest of a capture, from those of its files in any order."""
+    return hashlib.sha256("".join(sorted(digests)).encode()).hexdigest()
+
+
+def run_id_of(source_digest: str) -> str:
+    """The run that a capture is, by its digest."""
+    return f"r{source_digest[:12]}"
+
+
+def distinct_files(capture: Capture) -> tuple[list[CaptureFile], list[str]]:
+    """The files without those that hold the same bytes as another, as a gzipped copy beside the original does.
+
+    Also a sentence for each that is left out.
+
+    Raises:
+        CaptureError: a file is missing, empty or cannot be read.
+    """
     kept: dict[str, CaptureFile] = {}
     notes = []
-    for f in files:
+    for f in map(CaptureFile, capture.files):
         first = kept.setdefault(f.digest, f)
         if first is not f:
             notes.append(f"{f.path.name} holds the same bytes as {first.path.name} and was left out")
     return list(kept.values()), notes
 
 
-def _read(file: CaptureFile) -> Trace:
+def open_trace(file: CaptureFile) -> Trace:
     """Open a capture by its content.
 
     Raises:

@@ -24,15 +24,14 @@ from ingest.markers import StepMarker, phase_of, step_markers
 from ingest.ops import DeviceLine, OpColumns, OpWriter
 from ingest.parquet import Coded, TableWriter
 from ingest.promises import CollectiveStep
-from ingest.records import EventBatch, Int32, Line, Plane, codes, integers
+from ingest.records import EventBatch, Int32, Line, Plane, StatColumn, codes, integers
 from ingest.schema import TABLES
-from ingest.stat_rows import stat_row, write_event_stats
+from ingest.stat_rows import stat_row, unheld, write_event_stats
 from ingest.survey import DevicePlane, HostSurvey, number_steps, survey
 from ingest.timeline import PHASES, Step, Timeline, host_steps, step_rows
 
 _OP_LINE = "XLA Ops"
 _GPU_OP_LINE = "Stream #"
-_OP_STATS = frozenset({"hlo_op", "hlo_module", "program_id"})
 
 
 class RunTables:
@@ -200,16 +199,17 @@ class RunTables:
         for first, batch in chunks(found.host.trace.batches(plane, line)):
             n = len(batch)
             none = np.full(n, -1, np.int32)
-            instruction = self._instructions_of_ops(found, plane, batch)
+            instruction, stats = self._instructions_of_ops(found, plane, batch)
             start = batch.start_ps + place.clock_offset_ps
-            stats = [s for s in batch.stats if s.name not in _OP_STATS]
             rows = np.arange(first, first + n)
             self._ops.write(place, OpColumns(rows, instruction, start, batch.duration_ps, none, none, none, stats))
             count = first + n
         return count
 
-    def _instructions_of_ops(self, found: HostSurvey, plane: Plane, batch: EventBatch) -> Int32:
-        """Instruction per event, from the stats that name its HLO op, module and program."""
+    def _instructions_of_ops(
+        self, found: HostSurvey, plane: Plane, batch: EventBatch
+    ) -> tuple[Int32, list[StatColumn]]:
+        """Instruction per event, from the stats that name its HLO op, module and program, and what it does not say."""
         n = len(batch)
         stats = {s.name: s for s in batch.stats}
         op, ops = codes(stats.get("hlo_op"), n)
@@ -226,7 +226,9 @@ class RunTables:
                 name = modules[h] if h >= 0 else None
                 number = p % (1 << 64) if has else None
                 ids.append(self._instructions.of_op(found.modules, ops[o], name, number, event))
-        return np.array(ids, np.int32)[inverse]
+        said = {"hlo_op": op >= 0, "hlo_module": (op >= 0) & (module >= 0), "program_id": (op >= 0) & has_program}
+        left = [unheld(s, said[s.name][s.rows]) if s.name in said else s for s in batch.stats]
+        return np.array(ids, np.int32)[inverse], left
 
     # --- lines of virtual CPU devices
 
@@ -255,8 +257,7 @@ class RunTables:
             found.host.name, plane.name, line.line.name, device_id, self.event_count, device_id is not None
         )
         execution = line.execution[at]
-        instruction = self._instructions_of_ops(found, plane, ops)
-        stats = [s for s in ops.stats if s.name not in _OP_STATS]
+        instruction, stats = self._instructions_of_ops(found, plane, ops)
         self._ops.write(
             place,
             OpColumns(

@@ -6,6 +6,7 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 
 from ingest.parquet import Coded, Nullable, TableWriter
 from ingest.records import Int64, Stat, StatColumn, StatKind
@@ -23,6 +24,13 @@ def write_event_stats(writer: TableWriter, event_ids: Int64, columns: Iterable[S
             ids = event_ids[column.rows[at]]
             base = {"event_id": ids, "name": column.name, "kind": _KIND_NAME[kind]}
             writer.write(len(ids), base | _values(kind, column.bits[at], column))
+
+
+def unheld(column: StatColumn, is_held: npt.NDArray[np.bool_]) -> StatColumn:
+    """The values that need rows: those that nothing else holds, and of a name given twice to an event the first."""
+    is_last = np.append(column.rows[1:] != column.rows[:-1], True)
+    at = np.flatnonzero(~(is_held & is_last))
+    return StatColumn(column.name, column.rows[at], column.kinds[at], column.bits[at], column.texts)
 
 
 def _values(kind: int, bits: np.ndarray[Any, np.dtype[np.uint64]], column: StatColumn) -> dict[str, Any]:
