@@ -106,7 +106,7 @@ def test_slices_worked_by_hand() -> None:
 
 
 def test_what_is_wrong_is_named(tmp_path: Path) -> None:
-    with pytest.raises(CheckpointError, match="neither .* is there; download"):
+    with pytest.raises(CheckpointError, match=r"neither .* is there; download"):
         Checkpoint(tmp_path)
     safetensors_torch.save_file({"a.weight": torch.zeros(2, 2)}, tmp_path / "model.safetensors")
     checkpoint = Checkpoint(tmp_path)
