@@ -24,6 +24,9 @@ SCHEMAS = ("main", "models", "metrics")
 _OPENING, _CLOSING = "/*---", "---*/"
 _METRIC_FILE = re.compile(r"([a-z][a-z0-9_]*)_v([1-9][0-9]*)")
 
+UNFILLED = "TODO"
+"""How `changed` begins in a new version until its author has said what is new."""
+
 Name = Annotated[str, StringConstraints(pattern=r"^[a-z][a-z0-9_]*$")]
 Sentence = Annotated[str, StringConstraints(strip_whitespace=True, min_length=3, pattern=r"\.$")]
 
@@ -75,6 +78,8 @@ class MetricHeader(BaseModel):
             raise ValueError(
                 "a deprecated version says in `deprecated` why and what to use instead, and only a deprecated one"
             )
+        if self.status != "experimental" and self.changed.startswith(UNFILLED):
+            raise ValueError(f"changed must say what is new before the version is {self.status}")
         for name in (*self.grain, self.value):
             if name not in self.columns:
                 raise ValueError(f"columns says nothing about {name}")
@@ -163,15 +168,18 @@ class Definitions:
         ordered: models and metrics, each behind what it reads.
         metrics: every version of every metric, by name.
         audits: the audits by name; what they read is checked when they run.
+        added: qualified names of a user's own definitions.
 
     Args:
         views: models, metrics and audits.
+        added: which of them are a user's own.
 
     Raises:
         MetricError: two files define the same name, one reads what does not exist, or they read each other in a circle.
     """
 
-    def __init__(self, views: Iterable[View]) -> None:
+    def __init__(self, views: Iterable[View], added: Iterable[str] = ()) -> None:
+        self.added = frozenset(added)
         self._views: dict[str, View] = {}
         for v in views:
             first = self._views.setdefault(v.qualified, v)
@@ -227,10 +235,29 @@ class Definitions:
         parts = [f"{v.qualified} {v.fingerprint}" for v in (*self.upstream(view), view)]
         return hashlib.sha256("\n".join(parts).encode()).hexdigest()
 
+    @property
+    def names(self) -> frozenset[str]:
+        """Qualified names of all definitions."""
+        return frozenset(self._views)
+
     @cached_property
     def all_fingerprint(self) -> str:
-        """Fingerprint of all metrics together."""
-        parts = [f"{m.view.qualified} {self.fingerprint(m.view)}" for m in self.metrics]
+        """Fingerprint of all metrics together; a user's own are a second part, behind a +."""
+        package = self._together(m for m in self.metrics if m.view.qualified not in self.added)
+        own = [m for m in self.metrics if m.view.qualified in self.added]
+        return f"{package}+{self._together(own)}" if own else package
+
+    def is_current(self, fingerprint: str | None) -> bool:
+        """Whether values stored with a fingerprint of all metrics are those of these definitions.
+
+        Who opens a warehouse without the metrics of another user leaves that user's values as they are.
+        """
+        if fingerprint is None:
+            return False
+        return self.all_fingerprint in (fingerprint, fingerprint.partition("+")[0])
+
+    def _together(self, metrics: Iterable[Metric]) -> str:
+        parts = [f"{m.view.qualified} {self.fingerprint(m.view)}" for m in metrics]
         return hashlib.sha256("\n".join(parts).encode()).hexdigest()
 
     def _order(self) -> Iterator[str]:
@@ -256,11 +283,17 @@ def load_definitions(*folders: Path) -> Definitions:
     Raises:
         MetricError: a file is not valid; the message names the file and the field.
     """
-    views = []
-    for folder in folders or (SQL,):
-        for schema in ("models", "metrics", "audits"):
-            views += [read_view(p, schema) for p in sorted((folder / schema).glob("*.sql"))]
-    return Definitions(views)
+    return Definitions([v for folder in folders or (SQL,) for v in read_folder(folder)])
+
+
+def read_folder(folder: Path) -> list[View]:
+    """The definitions in models/, metrics/ and audits/ of a folder.
+
+    Raises:
+        MetricError: a file is not valid; the message names the file and the field.
+    """
+    schemas = ("models", "metrics", "audits")
+    return [read_view(p, schema) for schema in schemas for p in sorted((folder / schema).glob("*.sql"))]
 
 
 def fingerprint() -> str:
@@ -282,7 +315,10 @@ def read_view(path: Path, schema: str) -> View:
     Raises:
         MetricError: the front matter or the file's name is not valid.
     """
-    text = path.read_text(encoding="utf-8")
+    try:
+        text = path.read_text(encoding="utf-8")
+    except (OSError, UnicodeError) as error:
+        raise MetricError(f"{path}: cannot be read: {error}") from None
     if not text.startswith(_OPENING):
         raise MetricError(f"{path}: must begin with a front matter {_OPENING} ... {_CLOSING}")
     front, closing, sql = text[len(_OPENING) :].partition(_CLOSING)

@@ -13,7 +13,7 @@ from ingest.lake import Lake, RunVersion
 from ingest.parquet import TableWriter
 from ingest.schema import TABLES
 from tracewarehouse.audits import Finding, run_audits
-from tracewarehouse.definitions import load_definitions
+from tracewarehouse.definitions import Definitions, load_definitions
 from tracewarehouse.lens import create_lens, parquet_source
 from tracewarehouse.metric_values import evaluate
 
@@ -22,10 +22,13 @@ class Evaluator:
     """The metric evaluator that ingest calls; `fingerprint` stands for all definitions together.
 
     It audits the run as well: `findings` is what the audits of the last call found.
+
+    Args:
+        definitions: the models, metrics and audits; by default those of the package.
     """
 
-    def __init__(self) -> None:
-        self._definitions = load_definitions()
+    def __init__(self, definitions: Definitions | None = None) -> None:
+        self._definitions = definitions or load_definitions()
         self.findings: list[Finding] = []
         self.fingerprint = self._definitions.all_fingerprint
 
@@ -40,7 +43,7 @@ class Evaluator:
                 sources = {t: parquet_source([path]) for t, path in files.items()}
                 create_lens(connection, sources, self._definitions, comments=False)
                 self.findings = run_audits(connection, run_id, self._definitions, limit=1)
-                return evaluate(connection, run_id)
+                return evaluate(connection, run_id, self._definitions)
             except duckdb.Error as error:
                 raise MetricError(f"run {run_id}: the metrics cannot be evaluated: {error}") from None
 

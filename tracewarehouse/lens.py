@@ -14,6 +14,7 @@ from pathlib import Path
 
 import duckdb
 
+from ingest.errors import MetricError
 from ingest.lake import RunVersion
 from ingest.schema import TABLES, Table
 from tracewarehouse.definitions import Definitions, Metric, View, load_definitions
@@ -64,12 +65,32 @@ def create_lens(
             used as it stands.
         definitions: the models and metrics; by default those of the package.
         comments: also write a comment on every table, view and column.
+
+    Raises:
+        MetricError: DuckDB refuses a definition; the message names its file.
     """
     found = definitions or load_definitions()
     statements = [*_tables(tables), *_views(found), _catalog(found), _all_values()]
     if comments:
         statements += _comments(tables, found)
-    connection.execute(";\n".join(statements))
+    try:
+        connection.execute(";\n".join(statements))
+    except duckdb.Error:
+        _name_refused(connection, found)
+        raise
+
+
+def _name_refused(connection: duckdb.DuckDBPyConnection, definitions: Definitions) -> None:
+    """Raise for the first definition that DuckDB refuses, if it is one of them that failed."""
+    if not connection.execute("SELECT 1 FROM duckdb_schemas() WHERE schema_name = 'metrics'").fetchall():
+        return
+    for view in definitions.ordered:
+        columns = ", ".join(f'"{c}"' for c in view.header.columns)
+        try:
+            connection.execute(f"CREATE OR REPLACE VIEW {view.qualified} AS {view.sql}")
+            connection.execute(f"SELECT {columns} FROM {view.qualified} LIMIT 0")  # noqa: S608  names are checked
+        except duckdb.Error as error:
+            raise MetricError(f"{view.path}: {error}") from None
 
 
 def parquet_source(files: Iterable[str | Path]) -> str | None:

@@ -3,8 +3,11 @@
 A version is released when its status is stable, and stays so when it is deprecated. The models that released versions
 read are locked too, since a change there changes the metrics above.
 
-    python -m tracewarehouse.metric_lock                    add newly released versions
-    python -m tracewarehouse.metric_lock --accept-models    also accept changed models, after the cases have passed
+    tw metrics lock                    add newly released versions
+    tw metrics lock --accept-models    also accept changed models, after the cases have passed
+    tw metrics lock --check            write nothing, say what has changed
+
+A user's folder of metrics has a lock of its own, which `tw --sql DIR metrics lock` writes.
 """
 
 from __future__ import annotations
@@ -16,10 +19,10 @@ from pathlib import Path
 import yaml
 
 from ingest.errors import MetricError
-from tracewarehouse.definitions import SQL, Definitions, Metric, load_definitions
+from tracewarehouse.definitions import SQL, Definitions, Metric
 
 LOCK = SQL / "metrics.lock"
-_COMMAND = "python -m tracewarehouse.metric_lock"
+_COMMAND = "tw metrics lock"
 _HEAD = f"""\
 # Fingerprints of the released metric versions and of the models beneath them, blind to comments and spacing.
 # Written by `{_COMMAND}`. A released version never changes its meaning: a change is a new file.
@@ -50,37 +53,47 @@ def read_lock(path: Path = LOCK) -> Lock:
 
 
 def current_lock(definitions: Definitions) -> Lock:
-    """The lock that the definitions would have now."""
+    """The lock that the definitions would have now; where a user's own are among them, the lock of those."""
     metrics: dict[str, str] = {}
     models: dict[str, str] = {}
     for metric in definitions.metrics:
-        if _is_released(metric):
+        if _is_released(metric) and (not definitions.added or metric.view.qualified in definitions.added):
             metrics[metric.view.name] = metric.view.fingerprint
             models |= {v.name: v.fingerprint for v in definitions.upstream(metric.view) if v.schema == "models"}
     return Lock(metrics, dict(sorted(models.items())))
 
 
-def changes(definitions: Definitions, lock: Lock) -> list[str]:
-    """What has changed in released definitions, each with what to do; empty when all is as it was released."""
+def changes(definitions: Definitions, lock: Lock, folder: str = "sql") -> list[str]:
+    """What has changed in released definitions, each with what to do; empty when all is as it was released.
+
+    Args:
+        definitions: all definitions.
+        lock: what was released.
+        folder: how the sentences call the folder of the locked definitions.
+    """
     now = current_lock(definitions)
-    return [*_broken(definitions, lock, now), *_changed_models(definitions, lock, now), *_unlocked(lock, now)]
+    changed = _changed_models(definitions, lock, now, folder)
+    return [*_broken(definitions, lock, now, folder), *changed, *_unlocked(lock, now)]
 
 
-def write_lock(definitions: Definitions, path: Path = LOCK, *, accept_models: bool = False) -> Lock:
+def write_lock(
+    definitions: Definitions, path: Path = LOCK, *, accept_models: bool = False, folder: str = "sql"
+) -> Lock:
     """Add newly released versions to the lock file.
 
     Args:
         definitions: all definitions.
         path: the lock file.
         accept_models: take changed models as they are now; right only when every case still gives the same rows.
+        folder: how the error calls the folder of the locked definitions.
 
     Raises:
         MetricError: a released version or a model beneath one has changed.
     """
     now, lock = current_lock(definitions), read_lock(path)
-    refused = _broken(definitions, lock, now)
+    refused = _broken(definitions, lock, now, folder)
     if not accept_models:
-        refused += _changed_models(definitions, lock, now)
+        refused += _changed_models(definitions, lock, now, folder)
     if refused:
         raise MetricError("\n".join(refused))
     content = yaml.safe_dump({"metrics": now.metrics, "models": now.models}, sort_keys=True)
@@ -88,25 +101,25 @@ def write_lock(definitions: Definitions, path: Path = LOCK, *, accept_models: bo
     return now
 
 
-def _broken(definitions: Definitions, lock: Lock, now: Lock) -> list[str]:
+def _broken(definitions: Definitions, lock: Lock, now: Lock, folder: str) -> list[str]:
     found = []
     for name, fingerprint in lock.metrics.items():
         base, _, version = name.rpartition("_v")
         if name not in now.metrics:
             found.append(
-                f"{name} was released and is gone or no longer stable; restore sql/metrics/{name}.sql, and set its "
-                "status to deprecated where it shall not be used"
+                f"{name} was released and is gone or no longer stable; restore {folder}/metrics/{name}.sql, and set "
+                "its status to deprecated where it shall not be used"
             )
         elif now.metrics[name] != fingerprint:
             latest = max(m.version for m in definitions.metrics if m.name == base)
             found.append(
-                f"sql/metrics/{name}.sql was released and has changed; restore it and put the change into "
-                f"sql/metrics/{base}_v{max(latest, int(version)) + 1}.sql"
+                f"{folder}/metrics/{name}.sql was released and has changed; restore it and put the change into "
+                f"{folder}/metrics/{base}_v{max(latest, int(version)) + 1}.sql"
             )
     return found
 
 
-def _changed_models(definitions: Definitions, lock: Lock, now: Lock) -> list[str]:
+def _changed_models(definitions: Definitions, lock: Lock, now: Lock, folder: str) -> list[str]:
     found = []
     for name, fingerprint in lock.models.items():
         if name in now.models and now.models[name] != fingerprint:
@@ -115,9 +128,11 @@ def _changed_models(definitions: Definitions, lock: Lock, now: Lock) -> list[str
                 for m in definitions.metrics
                 if _is_released(m) and f"models.{name}" in {v.qualified for v in definitions.upstream(m.view)}
             ]
+            is_package = bool(definitions.added) and f"models.{name}" not in definitions.added
+            file = f"{'sql' if is_package else folder}/models/{name}.sql"
             found.append(
-                f"sql/models/{name}.sql has changed beneath {', '.join(above)}; if every case still gives the same "
-                f"rows, run `{_COMMAND} --accept-models`, else restore it and give the changed model a new name"
+                f"{file} has changed beneath {', '.join(above)}; if every case still gives the same rows, run "
+                f"`{_COMMAND} --accept-models`, else restore it and give the changed model a new name"
             )
     return found
 
@@ -132,17 +147,10 @@ def _is_released(metric: Metric) -> bool:
 
 
 def main(arguments: list[str]) -> int:
-    """Write the package's lock file; returns the exit status."""
-    if unknown := set(arguments) - {"--accept-models"}:
-        print(f"unknown option {', '.join(sorted(unknown))}; there is --accept-models", file=sys.stderr)
-        return 2
-    try:
-        lock = write_lock(load_definitions(), accept_models="--accept-models" in arguments)
-    except MetricError as error:
-        print(error, file=sys.stderr)
-        return 1
-    print(f"{LOCK}: {len(lock.metrics)} metric versions, {len(lock.models)} models")
-    return 0
+    """`tw metrics lock` without the package being installed; returns the exit status."""
+    from tracewarehouse.cli import run
+
+    return run(["metrics", "lock", *arguments])
 
 
 if __name__ == "__main__":

@@ -10,8 +10,9 @@ from pathlib import Path
 
 import duckdb
 
-from ingest.errors import WarehouseError
+from ingest.errors import MetricError, WarehouseError
 from ingest.lake import Lake
+from tracewarehouse.definitions import Definitions
 from tracewarehouse.lens import create_lens, run_sources
 from tracewarehouse.query import literal, restrict
 
@@ -23,26 +24,31 @@ class Session:
 
     Args:
         lake: the runs.
+        definitions: the models and metrics.
         is_restricted: close it for queries that only read.
         comments: put the comments on tables and columns, which takes as long as all the rest.
 
     Raises:
         WarehouseError: a run cannot be read.
+        MetricError: DuckDB refuses a definition.
     """
 
-    def __init__(self, lake: Lake, *, is_restricted: bool, comments: bool = True) -> None:
+    def __init__(self, lake: Lake, definitions: Definitions, *, is_restricted: bool, comments: bool = True) -> None:
         self.state = state_of(lake)
         self.has_comments = comments
         runs = lake.runs()
         self.connection = duckdb.connect(":memory:")
         try:
-            create_lens(self.connection, run_sources(lake.warehouse, runs), comments=comments)
+            create_lens(self.connection, run_sources(lake.warehouse, runs), definitions, comments=comments)
             spill = Path(tempfile.mkdtemp(prefix="tracewarehouse-"))
             self._end = weakref.finalize(self, shutil.rmtree, spill, ignore_errors=True)
             if is_restricted:
                 restrict(self.connection, lake.warehouse / "lake", spill)
             else:
                 self.connection.execute(f"SET temp_directory = {literal(str(spill))}")
+        except MetricError:
+            self.connection.close()
+            raise
         except duckdb.Error as error:
             self.connection.close()
             raise WarehouseError(f"{lake.warehouse}: cannot be opened: {error}") from None

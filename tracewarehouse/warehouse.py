@@ -6,6 +6,7 @@ import os
 from collections.abc import Sequence
 from dataclasses import replace
 from difflib import get_close_matches
+from functools import cached_property
 from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Any
@@ -14,7 +15,7 @@ import duckdb
 
 from ingest.errors import CaptureError, MetricError, WarehouseError
 from ingest.lake import GRACE_SECONDS, Lake, RunVersion
-from tracewarehouse.definitions import Definitions, Metric, load_definitions
+from tracewarehouse.definitions import Definitions, Metric
 from tracewarehouse.query import literal, run_query
 from tracewarehouse.result import QueryResult
 from tracewarehouse.session import Session, state_of
@@ -26,15 +27,20 @@ if TYPE_CHECKING:
     from tracewarehouse.audits import Finding
 
 
-def open_warehouse(path: str | os.PathLike[str] = "warehouse", *, create: bool = False) -> Warehouse:
+def open_warehouse(
+    path: str | os.PathLike[str] = "warehouse", *, create: bool = False, sql: str | os.PathLike[str] | None = None
+) -> Warehouse:
     """Open the warehouse in a folder.
 
     Args:
         path: the folder.
         create: make the folder where there is none, as ingest wants it.
+        sql: a folder of metrics and models of your own, laid out as the package's sql/; they are evaluated at ingest
+            and by `refresh_metrics` too.
 
     Raises:
         WarehouseError: there is no such folder, or it is not a warehouse.
+        MetricError: a definition in `sql` is not valid, or takes a name of the package.
     """
     folder = Path(path)
     if folder.exists() and not folder.is_dir():
@@ -56,7 +62,10 @@ def open_warehouse(path: str | os.PathLike[str] = "warehouse", *, create: bool =
         raise WarehouseError(
             f"{folder} holds files but no warehouse (no folders lake and manifests); name another with -w"
         )
-    return Warehouse(folder)
+    warehouse = Warehouse(folder, sql)
+    if sql is not None:
+        _ = warehouse.definitions  # so that a mistake shows here
+    return warehouse
 
 
 class Warehouse:
@@ -66,8 +75,9 @@ class Warehouse:
     run that is published when it starts. Not for use by several threads at once; open one each.
     """
 
-    def __init__(self, path: Path) -> None:
+    def __init__(self, path: Path, sql: str | os.PathLike[str] | None = None) -> None:
         self.path = path
+        self.sql = Path(sql) if sql is not None else None
         self.lake = Lake(path)
         self._read_only: Session | None = None
         self._unrestricted: Session | None = None
@@ -91,8 +101,23 @@ class Warehouse:
         self._read_only = self._unrestricted = None
 
     def refresh(self) -> None:
-        """Forget the database, and with it whatever unrestricted queries created; the next query builds it anew."""
+        """Forget the database and the metrics' SQL, and with them whatever unrestricted queries created.
+
+        The next query reads and builds them anew.
+        """
         self.close()
+        self.__dict__.pop("definitions", None)
+
+    @cached_property
+    def definitions(self) -> Definitions:
+        """The models and metrics: those of the package and of the folder `sql`.
+
+        Raises:
+            MetricError: a definition is not valid.
+        """
+        from tracewarehouse.user_definitions import load_with
+
+        return load_with(self.sql)
 
     def query(self, sql: str, /, *, read_only: bool = True, **parameters: Any) -> QueryResult:
         """Run SQL over the tables (schema `main`) and metrics (schema `metrics`).
@@ -150,7 +175,7 @@ class Warehouse:
             MetricError: there is no such metric or version.
             WarehouseError: there is no such run.
         """
-        view = find_metric(load_definitions(), name, version).view.name
+        view = find_metric(self.definitions, name, version).view.name
         references = [run] if isinstance(run, str) else run
         if references is None:
             return self.query(f"SELECT * FROM metrics.{view} ORDER BY ALL")  # noqa: S608  the view's name is checked
@@ -183,9 +208,8 @@ class Warehouse:
             wanted = ", ".join(literal(self.run(r).run_id) for r in references)
             conditions.append(f"v.run_id IN ({wanted})" if wanted else "false")
         if metrics is not None:
-            definitions = load_definitions()
             for name in metrics:
-                find_metric(definitions, name, version)
+                find_metric(self.definitions, name, version)
             names = ", ".join(map(literal, metrics))
             conditions.append(f"v.metric IN ({names})" if names else "false")
         if version is not None:
@@ -234,7 +258,7 @@ class Warehouse:
         if evaluate:
             from tracewarehouse.evaluation import Evaluator
 
-            evaluator = Evaluator()
+            evaluator = Evaluator(self.definitions)
         result = ingest_capture(capture, self.path, mesh=parse_mesh(mesh), name=name, evaluate=evaluator)
         findings = evaluator.findings if evaluator else []
         notes = [f"audit {f.audit} found something; see `tw audit {result.run_id}`" for f in findings]
@@ -256,7 +280,7 @@ class Warehouse:
         references = [run] if isinstance(run, str) else run
         runs = self.lake.runs() if references is None else [self.run(r) for r in references]
         connection = self._session(True).connection
-        return [f for r in runs for f in run_audits(connection, r.run_id, limit=limit)]
+        return [f for r in runs for f in run_audits(connection, r.run_id, self.definitions, limit=limit)]
 
     def refresh_metrics(self) -> list[RunVersion]:
         """Evaluate the metrics of the runs whose stored values come from other definitions; returns those runs.
@@ -267,13 +291,12 @@ class Warehouse:
         """
         from tracewarehouse.evaluation import Evaluator, refresh
 
-        evaluator = Evaluator()
+        evaluator = Evaluator(self.definitions)
         return [fresh for r in self.stale_runs() if (fresh := refresh(self.lake, r, evaluator))]
 
     def stale_runs(self) -> list[RunVersion]:
         """The runs whose stored metric values come from other definitions than today's, or that have none."""
-        now = load_definitions().all_fingerprint
-        return [r for r in self.lake.runs() if r.metrics_fingerprint != now]
+        return [r for r in self.lake.runs() if not self.definitions.is_current(r.metrics_fingerprint)]
 
     def build(self) -> Path:
         """Write the database file that any DuckDB opens, warehouse.duckdb, and return its path.
@@ -284,7 +307,7 @@ class Warehouse:
         from tracewarehouse.lens import build
 
         try:
-            return build(self.path, self.lake.runs())
+            return build(self.path, self.lake.runs(), self.definitions)
         except (duckdb.Error, OSError) as error:
             raise WarehouseError(f"{self.path}: the database cannot be built: {error}") from None
 
@@ -299,12 +322,12 @@ class Warehouse:
         if now and (now.state != state_of(self.lake) or (with_comments and not now.has_comments)):
             now.close()
             now = None
-        self._read_only = now or Session(self.lake, is_restricted=True, comments=with_comments)
+        self._read_only = now or Session(self.lake, self.definitions, is_restricted=True, comments=with_comments)
         return self._read_only
 
     def _unrestricted_session(self) -> Session:
         # kept as it is, with what its user created, until refresh()
-        self._unrestricted = self._unrestricted or Session(self.lake, is_restricted=False)
+        self._unrestricted = self._unrestricted or Session(self.lake, self.definitions, is_restricted=False)
         return self._unrestricted
 
 

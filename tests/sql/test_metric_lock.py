@@ -99,7 +99,7 @@ def test_a_released_version_can_be_deprecated_but_not_removed(folder: Path) -> N
 def test_a_newly_stable_version_must_be_locked(folder: Path) -> None:
     text = _METRIC.replace("version: 1", "version: 2")
     (folder / "metrics/m_v2.sql").write_text(text)
-    assert _changes(folder) == ["the lock does not agree on m_v2; run `python -m tracewarehouse.metric_lock`"]
+    assert _changes(folder) == ["the lock does not agree on m_v2; run `tw metrics lock`"]
     write_lock(load_definitions(folder), folder / "lock")
     assert _changes(folder) == []
 
@@ -112,7 +112,7 @@ def test_a_damaged_lock_is_an_error(tmp_path: Path) -> None:
 
 def test_an_unknown_option_is_refused(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["--force"]) == 2
-    assert "--accept-models" in capsys.readouterr().err
+    assert "--force" in capsys.readouterr().err
 
 
 def test_the_alias_is_the_newest_stable_version() -> None:

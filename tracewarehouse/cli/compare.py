@@ -23,9 +23,8 @@ def compare(
 ) -> None:
     """Compare a run with another, metric by metric: values, difference, and whether it is better or worse."""
     from tracewarehouse.compare import compare as compare_runs
-    from tracewarehouse.warehouse import open_warehouse
 
-    with open_warehouse(context.obj) as warehouse:
+    with context.obj.open() as warehouse:
         found = compare_runs(warehouse, run, baseline, metrics=metric or (), is_unlike_allowed=unlike)
     _print([d for d in found if d.relative is None or abs(d.relative) * 100 >= at_least])
     if not found:
@@ -42,9 +41,8 @@ def check(
 ) -> None:
     """Check a run against a baseline: prints what is worse by more than is allowed; exit code 1 when something is."""
     from tracewarehouse.compare import compare as compare_runs
-    from tracewarehouse.warehouse import open_warehouse
 
-    with open_warehouse(context.obj) as warehouse:
+    with context.obj.open() as warehouse:
         found = compare_runs(warehouse, run, against, metrics=metric or (), is_unlike_allowed=unlike)
     worse = [d for d in found if d.is_regression(max_regression / 100)]
     if worse:

@@ -31,7 +31,7 @@ def ingest(
     Prints one line per run: run id, name, ingested or unchanged, events. A capture that cannot be read is reported
     and the others go on; the exit code is then 1.
     """
-    from tracewarehouse.warehouse import open_warehouse, parse_mesh
+    from tracewarehouse.warehouse import parse_mesh
 
     if mesh is not None:
         try:
@@ -42,7 +42,7 @@ def ingest(
     if name is not None and len(captures) > 1:
         raise typer.BadParameter(f"--name is for one capture, found {len(captures)}")
     if captures:
-        with open_warehouse(context.obj, create=True) as warehouse, _progress(len(captures)) as advance:
+        with context.obj.open(create=True) as warehouse, _progress(len(captures)) as advance:
             for capture in captures:
                 advance(capture.name)
                 try:

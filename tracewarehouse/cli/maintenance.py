@@ -12,9 +12,7 @@ def build(context: typer.Context) -> None:
 
     It holds views over the runs of this moment. Needed for other tools only; the commands of tw do without it.
     """
-    from tracewarehouse.warehouse import open_warehouse
-
-    with open_warehouse(context.obj) as warehouse:
+    with context.obj.open() as warehouse:
         typer.echo(warehouse.build())
 
 
@@ -25,9 +23,8 @@ def audit(
 ) -> None:
     """Look for what must never be so, such as overlapping ops on a serial line; exit code 1 when something is found."""
     from tracewarehouse.text_table import draw
-    from tracewarehouse.warehouse import open_warehouse
 
-    with open_warehouse(context.obj) as warehouse:
+    with context.obj.open() as warehouse:
         findings = warehouse.audit(run, limit)
     for finding in findings:
         typer.echo(f"{finding.audit}: {finding.description}")
@@ -46,8 +43,6 @@ def gc(
     ] = 24.0,
 ) -> None:
     """Remove the files of replaced runs and of interrupted ingests."""
-    from tracewarehouse.warehouse import open_warehouse
-
-    with open_warehouse(context.obj) as warehouse:
+    with context.obj.open() as warehouse:
         for path in warehouse.collect_garbage(grace_hours * 3600):
             typer.echo(path)

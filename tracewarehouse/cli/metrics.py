@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from tracewarehouse.output import Format, format_of, write
+
+if TYPE_CHECKING:
+    from tracewarehouse.definitions import Definitions
 
 app = typer.Typer(help="The metrics: what they mean and what they are.", no_args_is_help=True, rich_markup_mode=None)
 
@@ -23,7 +26,7 @@ def list_metrics(context: typer.Context, output_format: _FormatOption = None, ou
     """List every metric and version."""
     from tracewarehouse.warehouse import Warehouse
 
-    with Warehouse(context.obj) as warehouse:
+    with Warehouse(context.obj.folder, context.obj.sql) as warehouse:
         result = warehouse.query(
             "SELECT metric, version, status, unit, split_part(split_part(description, '. ', 1), ': ', 1) "
             "AS meaning FROM metrics.catalog ORDER BY metric, version"
@@ -33,14 +36,14 @@ def list_metrics(context: typer.Context, output_format: _FormatOption = None, ou
 
 @app.command()
 def show(
+    context: typer.Context,
     name: Annotated[str, typer.Argument(help="The metric.", show_default=False)],
     version: Annotated[int | None, typer.Option(help="Version; the newest stable one without.")] = None,
 ) -> None:
     """Show what a metric means: sentence, unit, columns, versions and its SQL."""
-    from tracewarehouse.definitions import load_definitions
     from tracewarehouse.warehouse import find_metric
 
-    definitions = load_definitions()
+    definitions = context.obj.definitions()
     metric = find_metric(definitions, name, version)
     about = metric.header
     versions = [str(m.version) for m in definitions.metrics if m.name == metric.name]
@@ -89,9 +92,7 @@ def values(
     output: _OutputOption = None,
 ) -> None:
     """Print the stored values of the metrics; a metric that does not apply to a run has no row."""
-    from tracewarehouse.warehouse import open_warehouse
-
-    with open_warehouse(context.obj) as warehouse:
+    with context.obj.open() as warehouse:
         result = warehouse.values(run or None, metrics=metric or None, version=version)
         stale = warehouse.stale_runs()
     if stale:
@@ -105,8 +106,62 @@ def values(
 @app.command()
 def refresh(context: typer.Context) -> None:
     """Evaluate the metrics of runs whose stored values come from other definitions."""
-    from tracewarehouse.warehouse import open_warehouse
-
-    with open_warehouse(context.obj) as warehouse:
+    with context.obj.open() as warehouse:
         for run in warehouse.refresh_metrics():
             typer.echo(f"{run.run_id}\t{run.name}\trefreshed\t{run.rows.get('metric_values', 0)} values")
+        _note_portability(warehouse.definitions)
+
+
+@app.command()
+def lock(
+    context: typer.Context,
+    accept_models: Annotated[
+        bool, typer.Option("--accept-models", help="Take changed models as they are; first see that all cases pass.")
+    ] = False,
+    check: Annotated[
+        bool, typer.Option("--check", help="Write nothing; exit code 1 when something has changed.")
+    ] = False,
+) -> None:
+    """Write down the fingerprints of released versions, so that none changes its meaning unnoticed.
+
+    A version is released once its status is stable. Locks the package's metrics, or with --sql those of your folder.
+    """
+    from tracewarehouse.metric_lock import LOCK, changes, read_lock, write_lock
+    from tracewarehouse.metric_versions import definitions_folder
+
+    definitions = context.obj.definitions()
+    folder = definitions_folder(context.obj.sql)
+    path = folder / LOCK.name
+    called = "sql" if context.obj.sql is None else str(folder)
+    _note_portability(definitions)
+    if check:
+        if found := changes(definitions, read_lock(path), called):
+            typer.echo("\n".join(found), err=True)
+            raise typer.Exit(1)
+        return
+    written = write_lock(definitions, path, accept_models=accept_models, folder=called)
+    typer.echo(f"{path}: {len(written.metrics)} metric versions, {len(written.models)} models")
+
+
+@app.command("new-version")
+def start_version(
+    context: typer.Context,
+    name: Annotated[str, typer.Argument(help="The metric.", show_default=False)],
+) -> None:
+    """Copy the newest version of a metric to the next one, to be changed there; prints the file."""
+    from tracewarehouse.metric_versions import definitions_folder, new_version
+    from tracewarehouse.warehouse import find_metric
+
+    definitions = context.obj.definitions()
+    find_metric(definitions, name)
+    typer.echo(new_version(definitions, name, definitions_folder(context.obj.sql)))
+    typer.echo(
+        "note: change it, say in `changed` what is new, then set its status to stable: `tw metrics lock`", err=True
+    )
+
+
+def _note_portability(definitions: Definitions) -> None:
+    from tracewarehouse.user_definitions import portability_notes
+
+    for note in portability_notes(definitions):
+        typer.echo(f"note: {note}", err=True)

@@ -45,18 +45,18 @@ def query(
     if chosen == "parquet" and output is None and sys.stdout.isatty():
         raise typer.BadParameter("Parquet is not for a terminal; add -o FILE, or send the output into a pipe")
 
-    from tracewarehouse.warehouse import open_warehouse
-
     if capture is None:
-        with open_warehouse(context.obj) as warehouse:
+        with context.obj.open() as warehouse:
             result = warehouse.query(sql, read_only=not unrestricted, **parameters)
             is_empty = not warehouse.lake.runs()
         if is_empty:
             typer.echo(f"note: the warehouse {context.obj} is empty; add runs with `tw ingest CAPTURE`", err=True)
     else:
+        from tracewarehouse.warehouse import open_warehouse
+
         with (
             tempfile.TemporaryDirectory(prefix="tracewarehouse-") as folder,
-            open_warehouse(folder, create=True) as warehouse,
+            open_warehouse(folder, create=True, sql=context.obj.sql) as warehouse,
         ):
             # the stored values are the only table that costs extra, so they are made for who asks for them
             _ingest(warehouse, capture, with_values="values" in sql.lower())

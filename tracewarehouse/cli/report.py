@@ -18,9 +18,7 @@ def report(
     output: Annotated[Path, typer.Option("--output", "-o", help="The page to write.")] = Path("report.html"),
 ) -> None:
     """Write a self-contained HTML page about runs: timeline, communication, metrics."""
-    from tracewarehouse.warehouse import open_warehouse
-
-    with open_warehouse(context.obj) as warehouse:
+    with context.obj.open() as warehouse:
         runs = [warehouse.run(r) for r in run] if run else warehouse.lake.runs()
         if not runs:
             raise WarehouseError(f"the warehouse {context.obj} is empty; add runs with `tw ingest CAPTURE`")

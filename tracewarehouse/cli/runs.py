@@ -38,9 +38,7 @@ def runs(
     output: Annotated[Path | None, typer.Option("--output", "-o", help="Write to a file.")] = None,
 ) -> None:
     """List the runs with their quality flags; `SELECT * FROM main.runs` has every fact."""
-    from tracewarehouse.warehouse import open_warehouse
-
-    with open_warehouse(context.obj) as warehouse:
+    with context.obj.open() as warehouse:
         if not warehouse.lake.runs():
             typer.echo(f"the warehouse {context.obj} is empty; add runs with `tw ingest CAPTURE`", err=True)
         result = warehouse.query(_SUMMARY)

@@ -1,0 +1,38 @@
+"""What the options before the command say: which warehouse, and whose metrics."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from tracewarehouse.definitions import Definitions
+    from tracewarehouse.warehouse import Warehouse
+
+
+@dataclass(frozen=True)
+class Place:
+    """The warehouse's folder, and the folder of the user's own metrics or None."""
+
+    folder: Path
+    sql: Path | None = None
+
+    def __str__(self) -> str:
+        return str(self.folder)
+
+    def open(self, *, create: bool = False) -> Warehouse:
+        """The warehouse; see `open_warehouse`."""
+        from tracewarehouse.warehouse import open_warehouse
+
+        return open_warehouse(self.folder, create=create, sql=self.sql)
+
+    def definitions(self) -> Definitions:
+        """The package's metrics and the user's own.
+
+        Raises:
+            MetricError: a definition is not valid.
+        """
+        from tracewarehouse.user_definitions import load_with
+
+        return load_with(self.sql)
