@@ -49,8 +49,9 @@ class RunSpec(BaseModel):
 
     model: str = Field(default="llama", description="architecture of a tiny model, or a published Hugging Face id")
     mesh: MeshField = Field(default=Mesh(axes={"tp": 4}), description="axes of (pp, dp, ep, tp), such as 'dp=2,tp=2'")
-    sequence_parallelism: Literal["megatron"] | None = Field(
-        default=None, description="sequence split over tp between blocks"
+    sequence_parallelism: Literal["megatron", "ulysses", "ring"] | None = Field(
+        default=None,
+        description="sequence split over tp between blocks (megatron), or in attention too (ulysses, ring)",
     )
     microbatches: int | None = Field(
         default=None, ge=1, description="of the pipeline; the number of stages when absent"
@@ -105,6 +106,11 @@ class RunSpec(BaseModel):
                 )
             if pp > 1:
                 raise ValueError("sequence_parallelism: is not available together with pp")
+            if self.sequence_parallelism != "megatron" and (architecture.is_moe or architecture.has_latent_cache):
+                raise ValueError(
+                    f"sequence_parallelism: {self.sequence_parallelism} is for dense models with keys and values per "
+                    f"head, which {self.model} is not; use megatron"
+                )
             _divides("input_length", f"tp={tp}", tp, "tokens (for sequence_parallelism)", self.input_length)
         return self
 
@@ -113,6 +119,11 @@ class RunSpec(BaseModel):
             raise ValueError(f"device: {self.model} is a published model, which needs device: tpu")
         if self.layers > config["num_hidden_layers"]:
             raise ValueError(f"layers: {self.model} has {config['num_hidden_layers']}, not {self.layers}")
+        if self.sequence_parallelism not in (None, "megatron"):
+            raise ValueError(
+                f"sequence_parallelism: {self.sequence_parallelism} holds whole weights on every device and is for "
+                "tiny models only; use megatron"
+            )
         if self.axis("pp") > 1 and 0 < config.get("first_k_dense_replace", 0) < self.layers:
             raise ValueError(f"mesh: the stages of pp must be alike, and {self.model} begins with dense layers")
 
@@ -130,7 +141,7 @@ class RunSpec(BaseModel):
         """Name of the capture directory: every value that two runs may differ in, those of the defaults left out."""
         mesh = "".join(f"{a}{n}" for a, n in self.mesh.axes.items() if n > 1) or "single"
         parts = [self.model.rpartition("/")[2], mesh]
-        parts += ["sp"] if self.sequence_parallelism else []
+        parts += ["sp" if mode == "megatron" else mode] if (mode := self.sequence_parallelism) else []
         parts += [f"mb{self.microbatches}"] if self.microbatches and self.microbatches != self.axis("pp") else []
         parts += [f"b{self.batch}", f"i{self.input_length}", f"o{self.output_length}"]
         for tag, value, default in (

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import TYPE_CHECKING
 
+from collect.context_parallelism import MODES
 from collect.models import ARCHITECTURES, config_values
 from ingest.manifest import PromisedCollective
 
@@ -15,9 +17,11 @@ def promised_collectives(spec: RunSpec) -> list[PromisedCollective]:
     """What the mesh of a run promises; the compiler may add more (a vocabulary-parallel argmax gathers over tp).
 
     tp: attention and the MLP or shared experts of a layer end in an all-reduce each, and so do the routed experts.
-    With sequence parallelism, every block of the prefill gathers first, and all but the routed experts end in a
-    reduce-scatter. ep: a layer of experts has an all-to-all there and one back. pp: the stages pass on in every tick
-    but the first. dp: nothing.
+    With sequence parallelism of Megatron, every block of the prefill gathers first, and all but the routed experts end
+    in a reduce-scatter. With Ulysses, query, key, value and output of a layer are exchanged by an all-to-all each; with
+    ring, keys and values go to the next device tp - 1 times; both gather a layer's attention in a decode step.
+    ep: a layer of experts has an all-to-all there and one back. pp: the stages pass on in every tick but the first.
+    dp: nothing.
     """
     ticks = spec.microbatch_count + spec.axis("pp") - 1
     dense, sparse = (ticks * n // spec.axis("pp") for n in _layers(spec))
@@ -31,7 +35,9 @@ def promised_collectives(spec: RunSpec) -> list[PromisedCollective]:
     for phase in ("prefill", "decode")[: spec.output_length]:
         if spec.axis("tp") > 1:
             blocks, routed = 2 * dense + sparse + (sparse if has_shared else 0), sparse
-            if spec.sequence_parallelism and phase == "prefill":
+            if spec.sequence_parallelism in MODES:
+                _promise_context(spec, phase, promise)
+            elif spec.sequence_parallelism and phase == "prefill":
                 promise(phase, "all-gather", "tp", 2 * (dense + sparse))
                 promise(phase, "reduce-scatter", "tp", blocks)
                 promise(phase, "all-reduce", "tp", routed)
@@ -42,6 +48,15 @@ def promised_collectives(spec: RunSpec) -> list[PromisedCollective]:
         if spec.axis("pp") > 1:
             promise(phase, "collective-permute", "pp", ticks - 1)
     return out
+
+
+def _promise_context(spec: RunSpec, phase: str, promise: Callable[[str, str, str, int], None]) -> None:
+    if phase == "decode":
+        promise(phase, "all-gather", "tp", spec.layers)
+    elif spec.sequence_parallelism == "ulysses":
+        promise(phase, "all-to-all", "tp", 4 * spec.layers)
+    else:
+        promise(phase, "collective-permute", "tp", 2 * (spec.axis("tp") - 1) * spec.layers)
 
 
 def _layers(spec: RunSpec) -> tuple[int, int]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from collect import attention, experts
+from collect.context_parallelism import MODES, split_cache_updates, split_context
 from collect.deepseek import use_compilable_operations
 from collect.models import ARCHITECTURES
 from collect.phase_marks import scope, scope_module, scope_parts
@@ -46,9 +47,13 @@ class ShardedModel:
         self._model = model.to(mesh.device)
         torch_xla.sync()
         for name, parameter in model.named_parameters():
-            mesh.split(parameter, weight_partition(name, parameter.dim()))
-        if spec.sequence_parallelism:
+            is_whole = spec.sequence_parallelism in MODES and ".layers." in name
+            partition = (None,) * parameter.dim() if is_whole else weight_partition(name, parameter.dim())
+            mesh.split(parameter, partition)
+        if spec.sequence_parallelism == "megatron":
             split_sequence(model, mesh)
+        elif spec.sequence_parallelism:
+            split_context(model, mesh, spec.sequence_parallelism)
         for number, layer in enumerate(model.model.layers):
             scope_parts(layer)
             scope_module(layer, f"layer{number}")
@@ -86,4 +91,6 @@ class ShardedModel:
             layer.keys = self._mesh.place(layer.keys, partition)
             layer.values = self._mesh.place(layer.values, partition)
             layer.cumulative_length = layer.cumulative_length.to(self._mesh.device)
+        if spec.sequence_parallelism in MODES:
+            split_cache_updates(cache, self._mesh, spec.sequence_parallelism)
         return cache

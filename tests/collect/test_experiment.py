@@ -153,3 +153,13 @@ def test_planning_needs_no_torch() -> None:
     code += "sys.exit(any(m.split('.')[0] in ('torch', 'torch_xla', 'transformers') for m in sys.modules))"
 
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
+
+
+@pytest.mark.parametrize("mode", ["ulysses", "ring"])
+def test_sequence_parallel_attention_is_for_dense_models_with_heads(mode: str) -> None:
+    assert run_spec(sequence_parallelism=mode, model="qwen3", mesh="tp=2").name.startswith(f"qwen3-tp2-{mode}-")
+    for model in ("deepseek_v3", "qwen3_moe"):
+        with pytest.raises(ExperimentError, match=f"sequence_parallelism: {mode} is for dense models"):
+            run_spec(sequence_parallelism=mode, model=model, mesh="tp=2")
+    with pytest.raises(ExperimentError, match="whole weights on every device"):
+        run_spec(sequence_parallelism=mode, model="Qwen/Qwen3-4B", mesh="tp=2", device="tpu")

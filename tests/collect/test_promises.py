@@ -72,3 +72,15 @@ def test_captures_in_data_keep_their_promises(capture: Path, tmp_path: Path) -> 
                 assert found[device, step, promise.phase, promise.kind, promise.axis] >= promise.count, promise
     assert {axis for *_, axis in found} == {a for a in ("pp", "ep", "tp") if spec.axis(a) > 1}
     assert manifest.checks["tokens_equal"] is True
+
+
+def test_ulysses_exchanges_four_times_and_ring_passes_keys_and_values_on() -> None:
+    decode = promised("decode", "all-gather", "tp", 3)
+    assert promised_collectives(run_spec(sequence_parallelism="ulysses", layers=3)) == [
+        promised("prefill", "all-to-all", "tp", 4 * 3),
+        decode,
+    ]
+    assert promised_collectives(run_spec(sequence_parallelism="ring", layers=3, mesh="tp=4")) == [
+        promised("prefill", "collective-permute", "tp", 3 * 2 * 3),
+        decode,
+    ]

@@ -67,3 +67,23 @@ def test_deepseek_pipeline_of_experts(tmp_path: Path) -> None:
     assert sum((c["kind"], c["axis"]) == ("all-to-all", "ep") for c in rows) == 3 * 2 * 4 * 2
     assert ("collective-permute", "pp") in {(c["kind"], c["axis"]) for c in rows}
     assert {c["axis"] for c in rows} == {"pp", "ep"}
+
+
+def test_ring_attention(tmp_path: Path) -> None:
+    capture = record(tmp_path, run_spec(model="qwen3", mesh="dp=2,tp=2", sequence_parallelism="ring", **SMALL))
+
+    assert load_manifest(capture / "manifest.json").checks["tokens_equal"] is True
+    rows = collectives(capture, tmp_path / "warehouse")
+    # Keys and values go one device on in each of the 2 layers, on 4 devices.
+    rotations = [c for c in rows if (c["kind"], c["phase"]) == ("collective-permute", "prefill")]
+    assert len(rotations) >= 2 * 2 * 4
+    assert {c["axis"] for c in rows} == {"tp"}
+
+
+def test_ulysses_attention(tmp_path: Path) -> None:
+    capture = record(tmp_path, run_spec(mesh="tp=2", sequence_parallelism="ulysses", **SMALL))
+
+    assert load_manifest(capture / "manifest.json").checks["tokens_equal"] is True
+    rows = collectives(capture, tmp_path / "warehouse")
+    # Query, key, value and output of each of the 2 layers, on 2 devices.
+    assert sum((c["kind"], c["phase"], c["step"]) == ("all-to-all", "prefill", 0) for c in rows) == 4 * 2 * 2

@@ -22,7 +22,7 @@ def collect(
     model: Annotated[str | None, typer.Option(help="Architecture of a tiny model, such as llama.")] = None,
     mesh: Annotated[str | None, typer.Option(help="Device mesh, outermost axis first, such as dp=2,tp=2.")] = None,
     sequence_parallelism: Annotated[
-        str | None, typer.Option("--sequence-parallelism", help="megatron: split the sequence over tp between blocks.")
+        str | None, typer.Option("--sequence-parallelism", help="Split the sequence over tp: megatron, ulysses, ring.")
     ] = None,
     microbatches: Annotated[int | None, typer.Option(help="Microbatches of the pipeline.")] = None,
     batch: Annotated[int | None, typer.Option(help="Sequences.")] = None,

@@ -1,0 +1,155 @@
+"""Attention over a sequence that stays split over tp: Ulysses (Jacobs et al. 2023) and ring (Liu et al. 2023).
+
+Both hold whole weights on every device, so that norms, MLP and projections of the prefill work on pieces of the
+sequence; what is exchanged is what attention needs. A decode step has one position per sequence: every device computes
+it, but for attention, which reads the cache that is split by heads and gathers its result.
+"""
+
+from __future__ import annotations
+
+import functools
+from typing import Any
+
+from collect.attention import sharded_attention
+from collect.sharding import BATCH, DeviceMesh, Partition
+
+MODES = ("ulysses", "ring")
+
+_BY_SEQUENCE: Partition = (BATCH, None, "tp", None)
+"""Of query, key and value [batch, heads, tokens, width]."""
+_BY_HEAD: Partition = (BATCH, "tp", None, None)
+
+
+def split_context(model: Any, mesh: DeviceMesh, mode: str) -> None:
+    """Keep the hidden states of a model split over tp by sequence in every layer of the prefill.
+
+    Args:
+        model: With keys and values per head, and dense layers.
+        mesh: The run's devices.
+        mode: One of MODES.
+    """
+    from transformers import AttentionInterface, AttentionMaskInterface
+    from transformers.masking_utils import eager_mask
+
+    attend = _ulysses_attention if mode == "ulysses" else _ring_attention
+    AttentionInterface.register(mode, functools.partial(_attention, mesh, attend))
+    AttentionMaskInterface.register(mode, eager_mask)
+    model.config._attn_implementation = mode
+    for layer in model.model.layers:
+        _split_input(layer, mesh)
+
+
+def split_cache_updates(cache: Any, mesh: DeviceMesh, mode: str) -> None:
+    """Let the layers of an empty cache take the keys and values of a split sequence.
+
+    The prefill attends to its own keys and values only, so it gets them as they are, without the way through the cache:
+    for Ulysses split by head, for ring by sequence.
+    """
+    for layer in cache.layers:
+        layer.update = functools.partial(_update, mesh, mode, layer.update)
+
+
+def _update(
+    mesh: DeviceMesh, mode: str, update: Any, keys: Any, values: Any, *args: Any, **kwargs: Any
+) -> tuple[Any, Any]:
+    if keys.shape[2] == 1:
+        whole: tuple[Any, Any] = update(keys, values, *args, **kwargs)
+        return whole
+    by_head = _exchanged(keys, mesh), _exchanged(values, mesh)
+    update(*by_head, *args, **kwargs)
+    return by_head if mode == "ulysses" else (keys, values)
+
+
+def _attention(
+    mesh: DeviceMesh,
+    attend: Any,
+    module: Any,
+    query: Any,
+    key: Any,
+    value: Any,
+    attention_mask: Any,
+    scaling: float,
+    **_: Any,
+) -> tuple[Any, Any]:
+    """Attention as transformers calls it; see `sharded_attention` for the shapes. Gives no weights in the prefill."""
+    if query.shape[2] == 1:
+        output, weights = sharded_attention(module, query, key, value, attention_mask, scaling)
+        output = mesh.constrain(output, (BATCH, None, "tp", None))
+        return mesh.constrain(output * 1.0, (BATCH, None, None, None)), weights
+    return attend(mesh, module, query, key, value, attention_mask[..., : key.shape[2]], scaling), None
+
+
+def _ulysses_attention(
+    mesh: DeviceMesh, module: Any, query: Any, key: Any, value: Any, mask: Any, scaling: float
+) -> Any:
+    """Exchange pieces of the sequence for heads, attend, and exchange back: an all-to-all each."""
+    output, _ = sharded_attention(module, _exchanged(query, mesh), key, value, mask, scaling)
+    output = mesh.constrain(output, (BATCH, None, "tp", None))
+    return mesh.constrain(output * 1.0, (BATCH, "tp", None, None))
+
+
+def _ring_attention(mesh: DeviceMesh, _: Any, query: Any, key: Any, value: Any, mask: Any, scaling: float) -> Any:
+    """Pass keys and values around the ring of tp, and gather the softmax of each piece on the way.
+
+    The pieces of the sequence are a dimension of their own, split over tp: a rotation along it is a collective-permute.
+    The maximum and the sum of the softmax are corrected with every piece (Milakov and Gimelshein 2018). The mask is
+    causal, whatever `mask` says: the prompts have no padding.
+    """
+    import torch
+
+    from collect.staging import einsum
+
+    pieces = mesh.sizes["tp"]
+    batch, heads, tokens, _width = query.shape
+    kv_heads, value_width = key.shape[1], value.shape[-1]
+    group, length = heads // kv_heads, tokens // pieces
+    by_piece: Partition = ("tp", BATCH, None, None, None)
+
+    def piecewise(x: Any) -> Any:
+        split = mesh.constrain(x, _BY_SEQUENCE).reshape(batch, kv_heads, -1, pieces, length, x.shape[-1])
+        split = split.permute(3, 0, 1, 2, 4, 5).reshape(pieces, batch, kv_heads, -1, x.shape[-1])
+        return mesh.constrain(split, by_piece)
+
+    query, key, value = piecewise(query), piecewise(key), piecewise(value)
+    piece, place = torch.arange(pieces, device=query.device), torch.arange(length, device=query.device)
+    of_query = (piece[:, None] * length + place).repeat(1, group)
+    highest: Any = None
+    total: Any = None
+    output: Any = None
+    for hop in range(pieces):
+        if hop:
+            key, value = (mesh.constrain(torch.cat([x[-1:], x[:-1]], 0), by_piece) for x in (key, value))
+        of_key = (piece - hop).remainder(pieces)[:, None] * length + place
+        is_seen = (of_key[:, None, :] <= of_query[:, :, None])[:, None, None]
+        scores = torch.where(is_seen, einsum("nbgqd,nbgkd->nbgqk", query, key).float() * scaling, -1e30)
+        highest_here = scores.amax(-1, keepdim=True)
+        higher = highest_here if highest is None else torch.maximum(highest, highest_here)
+        weights = torch.exp(scores - higher)
+        sum_here = weights.sum(-1, keepdim=True)
+        output_here = einsum("nbgqk,nbgkd->nbgqd", weights, value.float())
+        if highest is None:
+            total, output = sum_here, output_here
+        else:
+            correction = torch.exp(highest - higher)
+            total, output = total * correction + sum_here, output * correction + output_here
+        highest = higher
+    output = mesh.constrain((output / total).to(query.dtype), by_piece)
+    output = output.reshape(pieces, batch, kv_heads, group, length, value_width).permute(1, 0, 4, 2, 3, 5)
+    return mesh.constrain(output.reshape(batch, tokens, heads, value_width), (BATCH, "tp", None, None))
+
+
+def _exchanged(value: Any, mesh: DeviceMesh) -> Any:
+    """Split by head what is split by sequence."""
+    # The product with one keeps the two constraints apart: on the same value the second would replace the first.
+    return mesh.constrain(mesh.constrain(value, _BY_SEQUENCE) * 1.0, _BY_HEAD)
+
+
+def _split_input(layer: Any, mesh: DeviceMesh) -> None:
+    forward = layer.forward
+
+    def split(hidden_states: Any, *args: Any, **kwargs: Any) -> Any:
+        if hidden_states.shape[1] > 1:
+            hidden_states = mesh.constrain(hidden_states * 1.0, (BATCH, "tp", None))
+        return forward(hidden_states, *args, **kwargs)
+
+    layer.forward = split
