@@ -64,6 +64,7 @@ class InstructionRow:
         """The row as a mapping of column to value, without instruction_id."""
         hlo, found, members = self.hlo, self.collective, self.members
         layer, part = op_name.layer_and_part(self.op_name) if self.op_name else (None, None)
+        stage_layer, tick = op_name.stage_layer_and_tick(self.op_name)
         return {
             "program_id": self.program_id,
             "module": self.module,
@@ -78,6 +79,8 @@ class InstructionRow:
             "bytes_accessed": self.bytes_accessed,
             "op_name": self.op_name,
             "layer": layer,
+            "stage_layer": stage_layer,
+            "tick": tick,
             "part": part,
             "source": self.source,
             "is_container": self.is_container,

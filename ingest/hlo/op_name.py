@@ -9,7 +9,8 @@ Layer: the first of these in the path, as the outermost one is the transformer l
   decoder.layer.7, blocks.3, DecoderLayer_2; words may be joined before layer with _ (decoder_layer_3), before block
   only decoder, encoder, transformer and residual, as kernels name their block sizes;
 - h with a number after . _ or / : h_3, h.3.
-Not 'local_layer1': under pipeline parallelism it counts within a stage, so the layer differs between devices.
+Not 'local_layer1': under pipeline parallelism it counts within a stage, so the layer differs between devices. That
+number is the stage layer; 'tick2', around it, is the tick of the schedule.
 
 Part: path components are read from the left, and the first that says a part decides; but moe within mlp is moe, since
 models keep their experts under 'mlp'. One component says, in this order of its words:
@@ -36,6 +37,8 @@ _LAYER = re.compile(
     r"|h[._/])"
     r"(\d{1,5})(?![a-z0-9])"
 )
+_STAGE_LAYER = re.compile(r"(?<![a-z0-9_])(?:local|stage)_layers?[._\[]?(\d{1,5})(?![a-z0-9])")
+_TICK = re.compile(r"(?<![a-z0-9_])tick[._\[]?(\d{1,5})(?![a-z0-9])")
 _COMPONENT = re.compile(r"[^/.()\[\]:\s]+")
 _CAMEL = re.compile(r"(?<=[a-z0-9])(?=[A-Z])|(?<=[A-Z])(?=[A-Z][a-z])")
 _WORD = re.compile(r"[a-z]+")
@@ -67,6 +70,23 @@ def layer_and_part(op_name: str | None) -> tuple[int | None, str | None]:
         if layer is not None and part:
             break
     return layer, part
+
+
+@lru_cache(maxsize=1 << 16)
+def stage_layer_and_tick(op_name: str | None) -> tuple[int | None, int | None]:
+    """The layer within a pipeline stage and the tick of the schedule that an op_name names; None where it does not.
+
+    Of a fused op's several paths the first that names one decides it. With P stages, microbatches enter the first one
+    by one, so in tick t stage s works on microbatch t - s (GPipe, Huang et al. 2019).
+    """
+    if not op_name:
+        return None, None
+    paths = [path.lower() for path in op_name[:_MAX_CHARACTERS].split(";")]
+    stage_layer, tick = (
+        next((int(found[1]) for found in map(pattern.search, paths) if found), None)
+        for pattern in (_STAGE_LAYER, _TICK)
+    )
+    return stage_layer, tick
 
 
 def _layer(path: str) -> int | None:

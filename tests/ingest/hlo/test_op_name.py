@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ingest.hlo.op_name import PARTS, layer_and_part
+from ingest.hlo.op_name import PARTS, layer_and_part, stage_layer_and_tick
 
 
 @pytest.mark.parametrize(
@@ -98,3 +98,23 @@ def test_the_outermost_scope_is_the_layer() -> None:
 def test_long_hostile_names_are_cheap() -> None:
     for unit in ("layer_", "a_", "A", "/", ";", "(", "local_"):
         layer_and_part(unit * 2_000_000)
+
+
+@pytest.mark.parametrize(
+    ("op_name", "stage_layer", "tick"),
+    [
+        ("tick0.7/local_layer0.2/attn.2/aten__matmul", 0, 0),
+        ("tick12.8/local_layer3.2/mlp.5", 3, 12),
+        ("tick2.9/aten__cat", None, 2),
+        ("pp_shift.10/aten__stack", None, None),
+        ("aten__add;tick1/local_layer4/mul;tick2/local_layer5/dot", 4, 1),
+        ("jit(f)/stage_layers_6/dot", 6, None),
+        ("layer3.1/attn", None, None),
+        ("stick_2/nonlocal_layer1/x", None, None),
+        ("tick1x/local_layer", None, None),
+        ("", None, None),
+        (None, None, None),
+    ],
+)
+def test_stage_layer_and_tick(op_name: str | None, stage_layer: int | None, tick: int | None) -> None:
+    assert stage_layer_and_tick(op_name) == (stage_layer, tick)
