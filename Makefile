@@ -65,7 +65,8 @@ format: $(INSTALLED)
 	$(BIN)/ruff check --fix .
 
 bench: $(INSTALLED)
-	$(BIN)/pytest tests/benchmarks
+	$(BIN)/python tests/benchmarks/bench_decode.py --megabytes 10 100
+	$(BIN)/python tests/benchmarks/bench_ingest.py --megabytes 1 10 100
 
 docs: $(INSTALLED)
 	$(BIN)/python docs/generate.py
