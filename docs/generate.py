@@ -1,4 +1,4 @@
-"""Writes the generated parts of the documentation: tables.md, metrics.md and the pictures.
+"""Writes the generated parts of the documentation: tables.md, metrics.md, metrics/<name>.md and the pictures.
 
 python docs/generate.py            write what has changed
 python docs/generate.py --check    write nothing; exit 1 where a text is not current
@@ -7,11 +7,12 @@ python docs/generate.py --check    write nothing; exit 1 where a text is not cur
 from __future__ import annotations
 
 import argparse
-import json
 import sys
 import tempfile
-from collections.abc import Sequence
 from pathlib import Path
+
+from markdown_table import table
+from metric_pages import index_page, metric_pages
 
 from dashboards.report import CHARTS, save_chart
 from ingest.schema import SCHEMA_VERSION, TABLES
@@ -23,17 +24,6 @@ PICTURES = {"timeline": "deepseek", "steps": "llama", "traffic": "deepseek", "ex
 """Charts that the documentation shows, and the beginning of the name of the capture that they are drawn from."""
 
 _HEAD = "<!-- Written by docs/generate.py; edit {source} instead. -->\n\n"
-
-
-def cell(text: object) -> str:
-    """Text for a cell of a Markdown table."""
-    return str(text if text is not None else "").replace("|", "\\|").replace("\n", " ")
-
-
-def table(head: Sequence[str], rows: Sequence[Sequence[object]]) -> str:
-    """A Markdown table."""
-    lines = ["| " + " | ".join(cell(c) for c in row) + " |" for row in (head, *rows)]
-    return "\n".join([lines[0], "|" + "---|" * len(head), *lines[1:]]) + "\n"
 
 
 def tables_page() -> str:
@@ -50,32 +40,13 @@ def tables_page() -> str:
     return "".join(parts)
 
 
-def metrics_page(warehouse: Warehouse) -> str:
-    """Every metric version, from the catalogue."""
-    parts = [
-        _HEAD.format(source="sql/metrics/"),
-        "# Metrics\n\n",
-        "Each metric is a view: `metrics.<name>_v<n>`, and `metrics.<name>` for its newest stable version. ",
-        "A released version never changes its meaning. A metric without its data has no row.\n",
-    ]
-    for m in warehouse.metrics().dicts():
-        columns = m["columns"] if isinstance(m["columns"], dict) else json.loads(m["columns"])
-        parts += [
-            f"\n## {m['metric']} v{m['version']}\n\n{m['description'].strip()}\n\n",
-            f"Unit: {m['unit']}. Polarity: {m['polarity'].replace('_', ' ')}. Status: {m['status']}. ",
-            f"A row is one of: {', '.join(f'`{g}`' for g in _names(m['grain']))}. Value: `{m['value']}`.",
-            f" Deprecated: {m['deprecated']}" if m["deprecated"] else "",
-            f" CCL-Bench asks the same as `{m['ccl_bench']}`." if m["ccl_bench"] else "",
-            "\n\n",
-            table(("column", "meaning"), list(columns.items())),
-        ]
-    return "".join(parts)
-
-
-def _names(grain: object) -> list[str]:
-    if isinstance(grain, str):
-        return [g.strip(" []\"'") for g in grain.split(",")]
-    return [str(g) for g in grain] if isinstance(grain, list) else []
+def texts(warehouse: Warehouse) -> dict[Path, str]:
+    """The text of every generated page, by file."""
+    definitions = warehouse.definitions
+    pages = {DOCS / "tables.md": tables_page(), DOCS / "metrics.md": index_page(definitions)}
+    for name, text in metric_pages(definitions, warehouse).items():
+        pages[DOCS / "metrics" / f"{name}.md"] = text
+    return pages
 
 
 def write_pictures(warehouse: Warehouse) -> None:
@@ -95,21 +66,21 @@ def main() -> int:
     parser.add_argument("--check", action="store_true", help="write nothing; exit 1 where a text is not current")
     is_check = parser.parse_args().check
     with tempfile.TemporaryDirectory() as folder, open_warehouse(Path(folder) / "warehouse", create=True) as warehouse:
-        stale = []
-        for name, text in (("tables.md", tables_page()), ("metrics.md", metrics_page(warehouse))):
-            path = DOCS / name
-            if not path.is_file() or path.read_text(encoding="utf-8") != text:
-                stale.append(name)
-                if not is_check:
-                    path.write_text(text, encoding="utf-8")
+        warehouse.ingest(CAPTURES)
+        pages = texts(warehouse)
+        stale = [p for p, text in pages.items() if not p.is_file() or p.read_text(encoding="utf-8") != text]
+        gone = sorted(set((DOCS / "metrics").glob("*.md")) - pages.keys())
         if is_check:
-            for name in stale:
-                print(f"docs/{name} is not current: run `make docs`", file=sys.stderr)
-            return 1 if stale else 0
-        if CAPTURES.is_dir():
-            warehouse.ingest(CAPTURES)
-            write_pictures(warehouse)
-        print(f"written: {', '.join(stale) or 'no text has changed'}")
+            for path in (*stale, *gone):
+                print(f"{path.relative_to(DOCS.parent)} is not current: run `make docs`", file=sys.stderr)
+            return 1 if stale or gone else 0
+        (DOCS / "metrics").mkdir(exist_ok=True)
+        for path in stale:
+            path.write_text(pages[path], encoding="utf-8")
+        for path in gone:
+            path.unlink()
+        write_pictures(warehouse)
+        print(f"written: {', '.join(str(p.relative_to(DOCS)) for p in stale) or 'no text has changed'}")
     return 0
 
 

@@ -262,14 +262,14 @@ class Definitions:
 
     def _order(self) -> Iterator[str]:
         known = {f"main.{t}" for t in TABLES} | self._views.keys()
-        graph: dict[str, set[str]] = {}
+        graph: dict[str, list[str]] = {}  # sorted: the order is part of fingerprints, so it must not follow hashes
         for v in self._views.values():
             if v.schema == "audits":
                 continue
             read = v.depends_on | v.probe_depends_on
             for name in sorted(read - known):
                 raise MetricError(f"{v.path}: reads {name}, which is no table, model or metric")
-            graph[v.qualified] = {n for n in read if n in self._views}
+            graph[v.qualified] = sorted(n for n in read if n in self._views)
         try:
             yield from TopologicalSorter({n: graph[n] for n in sorted(graph)}).static_order()
         except CycleError as error:

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import os
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -144,3 +147,12 @@ def test_the_fingerprint_of_a_metric_covers_its_models(tmp_path: Path) -> None:
     _load(tmp_path, models__base=_MODEL.replace("main.runs AS r", "main.runs AS r WHERE true"))
     assert found() != before
     assert len(fingerprint()) == 64
+
+
+def test_fingerprints_do_not_follow_the_hash_seed_of_the_process() -> None:
+    code = "from tracewarehouse.definitions import fingerprint; print(fingerprint())"
+    found = {
+        subprocess.check_output([sys.executable, "-c", code], env=os.environ | {"PYTHONHASHSEED": seed})
+        for seed in ("1", "2", "3")
+    }
+    assert len(found) == 1

@@ -1,0 +1,116 @@
+"""The pages about metrics: an index, and one page per metric with its SQL, lineage and an example."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from markdown_table import table
+
+from tracewarehouse.definitions import Definitions, Metric
+from tracewarehouse.warehouse import Warehouse
+
+_HEAD = "<!-- Written by docs/generate.py; edit sql/metrics/ instead. -->\n\n"
+_EXAMPLE_ROWS = 5
+_PREFERRED = "llama-tp4-b4"
+"""Beginning of the name of the run that examples are taken from, where it has the metric."""
+
+
+def index_page(definitions: Definitions) -> str:
+    """Every metric with its sentence and a link to its page."""
+    rows = []
+    for name, metric in definitions.aliases().items():
+        versions = [f"{m.version}{_remark(m)}" for m in definitions.metrics if m.name == name]
+        about = metric.header
+        first = _line(about.description).partition(". ")[0].partition("; ")[0].rstrip(".")
+        rows.append((f"[{name}](metrics/{name}.md)", first, about.unit, _polarity(metric), ", ".join(versions)))
+    return "".join(
+        [
+            _HEAD,
+            "# Metrics\n\n",
+            "Each metric is a view: `metrics.<name>_v<n>`, and `metrics.<name>` for its newest stable version. ",
+            "A released version never changes its meaning. A metric without its data has no row.\n\n",
+            table(("metric", "meaning", "unit", "better", "versions"), rows),
+        ]
+    )
+
+
+def metric_pages(definitions: Definitions, warehouse: Warehouse) -> dict[str, str]:
+    """Page text by metric; examples come from the warehouse's runs."""
+    return {name: "".join(_page(definitions, warehouse, name)) for name in definitions.aliases()}
+
+
+def _page(definitions: Definitions, warehouse: Warehouse, name: str) -> Iterator[str]:
+    current = definitions.metric(name)
+    about = current.header
+    yield f"{_HEAD}# {name}\n\n{_line(about.description)}\n\n"
+    facts = [
+        ("view", f"`metrics.{name}`, which stands for `metrics.{current.view.name}`"),
+        ("unit", about.unit),
+        ("better", _polarity(current)),
+        ("a row is one of", ", ".join(f"`{g}`" for g in about.grain)),
+        ("value", f"`{about.value}`"),
+    ]
+    if about.ccl_bench:
+        facts.append(("CCL-Bench asks the same as", f"`{about.ccl_bench}`"))
+    yield table(("", ""), facts)
+    yield "\n## Columns\n\n" + table(("column", "meaning"), [(c, _line(s)) for c, s in about.columns.items()])
+    yield f"\n## Example\n\n{_example(warehouse, current)}"
+    yield f"\n## Formula\n\n```sql\n{current.view.sql}\n```\n"
+    yield f"\n## Lineage\n\n```mermaid\n{_lineage(definitions, current)}\n```\n"
+    yield "\n## Versions\n\n"
+    versions = [m for m in definitions.metrics if m.name == name]
+    rows = [(m.version, m.header.status, _line(m.header.changed), _line(m.header.deprecated)) for m in versions]
+    yield table(("version", "status", "what it changed", "why not to use it"), rows)
+    for m in versions:
+        if m is not current and m.version != current.version:
+            yield f"\n### Version {m.version}\n\n{_line(m.header.description)}\n\n```sql\n{m.view.sql}\n```\n"
+
+
+def _example(warehouse: Warehouse, metric: Metric) -> str:
+    view = f"metrics.{metric.name}"
+    found = warehouse.query(
+        f"SELECT r.name FROM {view} AS m JOIN main.runs AS r ON r.run_id = m.run_id GROUP BY r.name "  # noqa: S608
+        f"ORDER BY NOT starts_with(r.name, '{_PREFERRED}'), r.name LIMIT 1"
+    ).rows()
+    if not found:
+        return "No capture in data/captures has this metric.\n"
+    [(run,)] = found
+    columns = ", ".join(f"m.{c}" for c in metric.header.columns if c != "run_id")
+    sql = (
+        f"SELECT {columns}\nFROM {view} AS m JOIN runs AS r ON r.run_id = m.run_id\n"
+        f"WHERE r.name = '{run}'\nORDER BY ALL LIMIT {_EXAMPLE_ROWS}"
+    )
+    result = warehouse.query(sql)
+    rows = [[_shown(v) for v in row] for row in result.rows()]
+    names = [c for c in metric.header.columns if c != "run_id"]
+    return f"```sql\n{sql}\n```\n\n{table(names, rows)}"
+
+
+def _lineage(definitions: Definitions, metric: Metric) -> str:
+    """Mermaid's flow chart of what the metric reads, down to the tables."""
+    lines = ["flowchart LR"]
+    for view in (*definitions.upstream(metric.view), metric.view):
+        for read in sorted(view.depends_on | view.probe_depends_on):
+            source, target = (n.replace(".", "_") for n in (read, view.qualified))
+            shape = f'{source}[("{read}")]' if read.startswith("main.") else f'{source}["{read}"]'
+            lines.append(f'  {shape} --> {target}["{view.qualified}"]')
+    return "\n".join(lines)
+
+
+def _shown(value: object) -> str:
+    if value is None:
+        return "NULL"
+    return f"{value:.6g}" if isinstance(value, float) else str(value)
+
+
+def _line(text: str | None) -> str:
+    return " ".join((text or "").split())
+
+
+def _polarity(metric: Metric) -> str:
+    polarity = metric.header.polarity
+    return "neither" if polarity == "none" else polarity.partition("_")[0]
+
+
+def _remark(metric: Metric) -> str:
+    return "" if metric.header.status == "stable" else f" ({metric.header.status})"
