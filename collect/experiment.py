@@ -65,6 +65,9 @@ class RunSpec(BaseModel):
     dtype: Literal["float32", "bfloat16"] = "float32"
     seed: int = Field(default=0, ge=0, description="of the weights and the prompts")
     repeat: int = Field(default=0, ge=0, description="number of the repetition")
+    hosts: int = Field(
+        default=1, ge=1, description="on cpu: a process for each pipeline stage, with devices and a capture of its own"
+    )
     device: Literal["cpu", "tpu"] = Field(default="cpu", description="cpu: virtual devices of one machine")
 
     @model_validator(mode="before")
@@ -96,6 +99,8 @@ class RunSpec(BaseModel):
         _divides("mesh", f"pp={pp}", pp, "layers", self.layers)
         if self.microbatches is not None and pp == 1:
             raise ValueError("microbatches: only a pipeline has microbatches; add pp to the mesh or remove the field")
+        if self.hosts > 1:
+            self._check_hosts()
         count = self.microbatch_count
         _divides("batch", f"{count} microbatches", count, "sequences", self.batch)
         _divides("batch", f"dp x ep = {dp * ep}", dp * ep, "sequences of a microbatch", self.batch // count)
@@ -113,6 +118,16 @@ class RunSpec(BaseModel):
                 )
             _divides("input_length", f"tp={tp}", tp, "tokens (for sequence_parallelism)", self.input_length)
         return self
+
+    def _check_hosts(self) -> None:
+        if self.device != "cpu" or self.hosts != self.axis("pp"):
+            raise ValueError(
+                f"hosts: on cpu each stage is a host, so {self.hosts} hosts need pp={self.hosts} in the mesh"
+            )
+        if self.axis("dp") * self.axis("ep") > 1 or self.mesh.device_ids is not None:
+            raise ValueError("hosts: only meshes of pp and tp, without device_ids, can be split over hosts")
+        if self.microbatches is not None:
+            raise ValueError("microbatches: a pipeline over hosts works on the whole batch; remove the field")
 
     def _check_published(self, config: dict[str, Any]) -> None:
         if self.device != "tpu":
@@ -134,7 +149,7 @@ class RunSpec(BaseModel):
     @property
     def microbatch_count(self) -> int:
         """Microbatches of the pipeline; 1 without one."""
-        return self.microbatches or self.axis("pp")
+        return 1 if self.hosts > 1 else self.microbatches or self.axis("pp")
 
     @property
     def name(self) -> str:
@@ -147,6 +162,7 @@ class RunSpec(BaseModel):
         for tag, value, default in (
             ("l", self.layers, 2),
             ("", self.dtype, "float32"),
+            ("hosts", self.hosts, 1),
             ("seed", self.seed, 0),
             ("r", self.repeat, 0),
             ("", self.device, "cpu"),
@@ -159,7 +175,9 @@ class RunSpec(BaseModel):
     @property
     def digest(self) -> str:
         """SHA-256 of the specification: what resuming compares."""
-        return hashlib.sha256(json.dumps(self.model_dump(mode="json"), sort_keys=True).encode()).hexdigest()
+        # Left out where there is one: captures of before the field was there stay what they are.
+        values = self.model_dump(mode="json", exclude={"hosts"} if self.hosts == 1 else None)
+        return hashlib.sha256(json.dumps(values, sort_keys=True).encode()).hexdigest()
 
 
 def _divides(field: str, divisor_name: str, divisor: int, what: str, count: int) -> None:

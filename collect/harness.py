@@ -31,7 +31,12 @@ def environment(spec: RunSpec) -> dict[str, str]:
     XLA_HLO_DEBUG puts the scopes of layers and parts into the op_name of every instruction.
     """
     common = {"PJRT_DEVICE": spec.device.upper(), "XLA_HLO_DEBUG": "1"}
-    return common | ({"CPU_NUM_DEVICES": str(spec.mesh.size)} if spec.device == "cpu" else {})
+    return common | (_cpu_environment(spec) if spec.device == "cpu" else {})
+
+
+def _cpu_environment(spec: RunSpec) -> dict[str, str]:
+    loopback = {"GLOO_SOCKET_IFNAME": "lo"} if spec.hosts > 1 and sys.platform == "linux" else {}
+    return {"CPU_NUM_DEVICES": str(spec.mesh.size // spec.hosts)} | loopback
 
 
 def record(spec: RunSpec, output: Path, profiler: Profiler | None = None) -> Path:
@@ -65,6 +70,57 @@ def record(spec: RunSpec, output: Path, profiler: Profiler | None = None) -> Pat
         manifest.checks = _checks(agreement, warmups, unprofiled, profiled)
         write_facts(staging, workload_card(spec, facts, manifest.versions), manifest)
     return output / spec.name
+
+
+def record_stage(spec: RunSpec, stage: int, shared: Path, staging: Path | None, profiler: Profiler) -> None:
+    """Run one stage of a pipeline over hosts; the first writes the capture directory.
+
+    Args:
+        spec: The whole run.
+        stage: Number of the stage.
+        shared: Folder that the processes of all stages share.
+        staging: The capture directory of the first stage, None for the others.
+        profiler: Records this process.
+
+    Raises:
+        CheckError: as of `record`.
+    """
+    require_torch_xla()
+    from collect import stage_hosts
+    from collect.models import build_model
+    from collect.reference import compare
+
+    model = build_model(spec)
+    facts = model_facts(spec, model)
+    tokens = prompt(spec)
+    expected = reference_logits(model, tokens, spec.output_length)
+    stage_hosts.join(shared, stage, spec.hosts)
+    own = stage_hosts.stage_spec(spec)
+    mesh = _mesh(own)
+    device_model = stage_hosts.StageModel(spec, model, mesh, stage)
+    warmups = 0
+    while True:
+        compiles = stage_hosts.total(_generate(own, device_model, mesh, tokens).compiles)
+        warmups += 1
+        if warmups > 1 and not compiles:
+            break
+        if warmups == MAX_WARMUPS:
+            raise CheckError(f"programs are still compiled in the generation number {MAX_WARMUPS}")
+    unprofiled = _generate(own, device_model, mesh, tokens)
+    stage_hosts.total(0)  # Waits for all, so that the hosts start to record together.
+    profiled, _ = _generate_profiled(own, device_model, mesh, tokens, profiler, shared / f"stage{stage}")
+    import torch
+
+    logits = stage_hosts.from_last_stage(torch.stack(profiled.logits, 1))
+    stage_hosts.total(0)  # All captures are written.
+    if staging is None:
+        return
+    agreement = compare(logits, expected, spec.dtype)
+    captures = [f for s in range(spec.hosts) for f in shared.glob(f"stage{s}/plugins/profile/*/*.xplane.pb")]
+    names = stage_hosts.gather_captures(captures, staging)
+    manifest = _manifest(spec, facts, profiled, names)
+    manifest.checks = _checks(agreement, warmups, unprofiled, profiled)
+    write_facts(staging, workload_card(spec, facts, manifest.versions), manifest)
 
 
 def _mesh(spec: RunSpec) -> DeviceMesh:
@@ -180,12 +236,24 @@ def _end_with_parent() -> None:
 
 def main(arguments: list[str]) -> int:
     """Entry of the process; prints one line that starts with `error:` when the run fails."""
-    spec_file, output = arguments
+    spec_file, output, *of_stage = arguments
     _end_with_parent()
     spec = RunSpec.model_validate_json(Path(spec_file).read_text(encoding="utf-8"))
     os.environ.update(environment(spec))
     try:
-        record(spec, Path(output))
+        if of_stage:
+            stage, shared = of_stage
+            record_stage(spec, int(stage), Path(shared), None, TorchXlaProfiler())
+        elif spec.hosts > 1:
+            from collect.stage_hosts import other_stages
+
+            with (
+                staged_capture(Path(output), spec.name) as staging,
+                other_stages(Path(spec_file), staging, spec.hosts) as shared_folder,
+            ):
+                record_stage(spec, 0, shared_folder, staging, TorchXlaProfiler())
+        else:
+            record(spec, Path(output))
     except CollectError as error:
         print(f"error: {error}", file=sys.stderr)
         return 1

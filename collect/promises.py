@@ -23,7 +23,8 @@ def promised_collectives(spec: RunSpec) -> list[PromisedCollective]:
     ep: a layer of experts has an all-to-all there and one back. pp: the stages pass on in every tick but the first.
     dp: nothing.
     """
-    ticks = spec.microbatch_count + spec.axis("pp") - 1
+    # Over hosts the stages take turns, and what passes between them is no collective.
+    ticks = 1 if spec.hosts > 1 else spec.microbatch_count + spec.axis("pp") - 1
     dense, sparse = (ticks * n // spec.axis("pp") for n in _layers(spec))
     has_shared = "n_shared_experts" in ARCHITECTURES[spec.model].tiny
     out: list[PromisedCollective] = []
@@ -45,7 +46,7 @@ def promised_collectives(spec: RunSpec) -> list[PromisedCollective]:
                 promise(phase, "all-reduce", "tp", blocks + routed)
         if spec.axis("ep") > 1:
             promise(phase, "all-to-all", "ep", 2 * sparse)
-        if spec.axis("pp") > 1:
+        if spec.axis("pp") > 1 and spec.hosts == 1:
             promise(phase, "collective-permute", "pp", ticks - 1)
     return out
 

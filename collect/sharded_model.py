@@ -37,9 +37,16 @@ def cache_shape(spec: RunSpec, config: Any) -> tuple[int, int, int, Axes]:
 
 
 class ShardedModel:
-    """The model on the devices, with its key-value cache."""
+    """The model on the devices, with its key-value cache.
 
-    def __init__(self, spec: RunSpec, model: Any, mesh: DeviceMesh) -> None:
+    Args:
+        spec: The run.
+        model: On the host; it is moved.
+        mesh: The devices.
+        first_layer: Number of the model's first layer in the whole model, for a stage of a pipeline.
+    """
+
+    def __init__(self, spec: RunSpec, model: Any, mesh: DeviceMesh, first_layer: int = 0) -> None:
         import torch_xla
 
         self._spec, self._mesh = spec, mesh
@@ -54,7 +61,7 @@ class ShardedModel:
             split_sequence(model, mesh)
         elif spec.sequence_parallelism:
             split_context(model, mesh, spec.sequence_parallelism)
-        for number, layer in enumerate(model.model.layers):
+        for number, layer in enumerate(model.model.layers, first_layer):
             scope_parts(layer)
             scope_module(layer, f"layer{number}")
         scope_module(model.model.embed_tokens, "embed")

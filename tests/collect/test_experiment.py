@@ -163,3 +163,24 @@ def test_sequence_parallel_attention_is_for_dense_models_with_heads(mode: str) -
             run_spec(sequence_parallelism=mode, model=model, mesh="tp=2")
     with pytest.raises(ExperimentError, match="whole weights on every device"):
         run_spec(sequence_parallelism=mode, model="Qwen/Qwen3-4B", mesh="tp=2", device="tpu")
+
+
+def test_a_host_is_a_stage() -> None:
+    spec = run_spec(mesh="pp=2,tp=2", hosts=2)
+    assert spec.microbatch_count == 1
+    assert spec.name.endswith("-hosts2")
+    assert spec.digest != run_spec(mesh="pp=2,tp=2").digest
+
+
+@pytest.mark.parametrize(
+    ("fields", "message"),
+    [
+        ({"mesh": "tp=4"}, "hosts: .* need pp=2"),
+        ({"mesh": "pp=4"}, "hosts: .* need pp=2"),
+        ({"mesh": "pp=2,dp=2"}, "hosts: only meshes of pp and tp"),
+        ({"mesh": "pp=2,tp=2", "microbatches": 2}, "microbatches: "),
+    ],
+)
+def test_hosts_that_are_not_the_stages(fields: dict[str, object], message: str) -> None:
+    with pytest.raises(ExperimentError, match=message):
+        run_spec(hosts=2, layers=4, **fields)

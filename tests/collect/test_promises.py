@@ -84,3 +84,9 @@ def test_ulysses_exchanges_four_times_and_ring_passes_keys_and_values_on() -> No
         promised("prefill", "collective-permute", "tp", 3 * 2 * 3),
         decode,
     ]
+
+
+def test_between_hosts_there_is_no_collective() -> None:
+    # Each host runs one of the two layers, once a step.
+    spec = run_spec(mesh="pp=2,tp=2", hosts=2, output_length=1)
+    assert promised_collectives(spec) == [promised("prefill", "all-reduce", "tp", 2)]

@@ -87,3 +87,18 @@ def test_ulysses_attention(tmp_path: Path) -> None:
     rows = collectives(capture, tmp_path / "warehouse")
     # Query, key, value and output of each of the 2 layers, on 2 devices.
     assert sum((c["kind"], c["phase"], c["step"]) == ("all-to-all", "prefill", 0) for c in rows) == 4 * 2 * 2
+
+
+def test_two_hosts(tmp_path: Path) -> None:
+    capture = record(tmp_path, run_spec(mesh="pp=2,tp=2", hosts=2, **SMALL))
+
+    manifest = load_manifest(capture / "manifest.json")
+    assert manifest.hosts == ["host0", "host1"]
+    assert manifest.checks["tokens_equal"] is True
+    assert [p.step for p in manifest.phases] == [0, 1, 2, 3]
+    assert sorted(f.name for f in capture.rglob("*.xplane.pb")) == ["host0.xplane.pb", "host1.xplane.pb"]
+    assert sorted(f.name for f in capture.iterdir()) == ["card.yaml", "manifest.json", "plugins"]
+    # Two all-reduces in the one layer of each stage; 4 devices, 4 steps.
+    rows = collectives(capture, tmp_path / "warehouse")
+    assert sum(c["kind"] == "all-reduce" for c in rows) == 2 * 4 * 4
+    assert {c["axis"] for c in rows} == {"tp"}

@@ -1,0 +1,156 @@
+"""A pipeline over hosts: a process for each stage, which is an SPMD program over devices of its own.
+
+Virtual CPU devices of different processes cannot communicate, so activations and tokens go from host to host by
+torch.distributed (gloo), between the programs: there is no collective over pp. Every process records its own profile.
+"""
+
+from __future__ import annotations
+
+import shutil
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from collect.sharded_model import ShardedModel
+from ingest.manifest import Mesh
+
+if TYPE_CHECKING:
+    from collect.experiment import RunSpec
+    from collect.sharding import DeviceMesh
+
+
+def stage_spec(spec: RunSpec) -> RunSpec:
+    """The run as one stage sees it: its own layers, on the devices of its host."""
+    axes = {a: n for a, n in spec.mesh.axes.items() if a != "pp"}
+    layers = spec.layers // spec.axis("pp")
+    return spec.model_copy(update={"mesh": Mesh(axes=axes or {"tp": 1}), "layers": layers, "hosts": 1})
+
+
+@contextmanager
+def other_stages(spec_file: Path, staging: Path, hosts: int) -> Iterator[Path]:
+    """Start the processes of all stages but the first; gives the folder in `staging` that all of them share meanwhile.
+
+    Raises:
+        CheckError: a process failed; its output is in the log.
+    """
+    from collect.errors import CheckError
+
+    with tempfile.TemporaryDirectory(prefix="stages-", dir=staging) as folder:
+        command = [sys.executable, "-m", "collect.harness", str(spec_file), str(staging)]
+        processes = [subprocess.Popen([*command, str(stage), folder]) for stage in range(1, hosts)]  # noqa: S603
+        try:
+            yield Path(folder)
+            codes = [p.wait() for p in processes]
+        finally:
+            for p in processes:
+                p.kill()
+                p.wait()
+        if any(codes):
+            raise CheckError(f"the processes of stages 1 to {hosts - 1} ended with exit codes {codes}")
+
+
+def join(shared: Path, stage: int, hosts: int) -> None:
+    """Connect the processes of all stages over the loopback interface."""
+    import torch.distributed as dist
+
+    dist.init_process_group("gloo", init_method=f"file://{shared / 'rendezvous'}", rank=stage, world_size=hosts)
+
+
+def total(count: int) -> int:
+    """Sum over all processes."""
+    import torch
+    import torch.distributed as dist
+
+    value = torch.tensor(count)
+    dist.all_reduce(value)
+    return int(value)
+
+
+def from_last_stage(value: Any) -> Any:
+    """A host tensor of the last stage; the other stages give one of the same shape and dtype."""
+    import torch.distributed as dist
+
+    dist.broadcast(value, dist.get_world_size() - 1)
+    return value
+
+
+def gather_captures(captures: list[Path], staging: Path) -> list[str]:
+    """Put the captures of all hosts into one session of the capture directory, each by the name of its host."""
+    session = staging / "plugins" / "profile" / captures[0].parent.name
+    session.mkdir(parents=True, exist_ok=True)
+    names = [f"host{number}" for number in range(len(captures))]
+    for name, capture in zip(names, captures, strict=True):
+        shutil.move(capture, session / f"{name}.xplane.pb")
+    return names
+
+
+class StageModel(ShardedModel):
+    """The layers of one stage; embeddings are on the first, norm and head on the last."""
+
+    def __init__(self, spec: RunSpec, model: Any, mesh: DeviceMesh, stage: int) -> None:
+        import torch
+
+        self._stage, self._hosts = stage, spec.hosts
+        own = stage_spec(spec)
+        layers = model.model.layers[stage * own.layers : (stage + 1) * own.layers]
+        for number, layer in enumerate(layers):
+            layer.self_attn.layer_idx = number
+        model.model.layers = torch.nn.ModuleList(layers)
+        model.config.num_hidden_layers = own.layers
+        if stage < spec.hosts - 1:
+            model.model.norm = torch.nn.Identity()
+        super().__init__(own, model, mesh, first_layer=stage * own.layers)
+
+    def forward(self, tokens: Any) -> tuple[Any, Any]:
+        """Logits of the last position [batch, vocabulary], of the last stage only, and the next tokens [batch, 1].
+
+        The prompt must be on all stages; the tokens of a step are brought to all.
+        """
+        import torch
+        import torch.distributed as dist
+        import torch_xla
+
+        from collect.phase_marks import scope
+
+        trace_me = torch_xla._XLAC.profiler.TraceMe
+        batch, count = tokens.shape
+        shape = (batch, count, self._model.config.hidden_size)
+        if self._stage == 0:
+            given = {"input_ids": tokens}
+        else:
+            hidden = torch.empty(shape, dtype=self._model.dtype)
+            with trace_me("pp_recv", source=self._stage - 1, bytes=hidden.nbytes):
+                dist.recv(hidden, self._stage - 1)
+            given = {"inputs_embeds": self._mesh.place(hidden, (None, None, None))}
+        hidden = self._model.model(past_key_values=self._cache, use_cache=True, **given).last_hidden_state
+        logits = torch.zeros(batch, self._model.config.vocab_size, dtype=self._model.dtype)
+        following = torch.zeros(batch, 1, dtype=torch.long)
+        if self._stage < self._hosts - 1:
+            out = self._on_host(self._mesh.constrain(hidden, (None, None, None)))
+            with trace_me("pp_send", target=self._stage + 1, bytes=out.nbytes):
+                dist.send(out.contiguous(), self._stage + 1)
+        else:
+            device_logits = self._model.lm_head(hidden[:, -1])
+            with scope("lm_head"):
+                device_logits = self._mesh.constrain(device_logits, (None, None))
+                device_tokens = self._mesh.constrain(device_logits.argmax(-1, keepdim=True), (None, None))
+            following, logits = self._on_host(device_tokens), self._on_host(device_logits)
+        with trace_me("pp_tokens", source=self._hosts - 1, bytes=following.nbytes):
+            dist.broadcast(following, self._hosts - 1)
+        return logits, self._mesh.place(following, (None, None))
+
+    def _on_host(self, value: Any) -> Any:
+        """The value after all devices have finished; see `phase` for the barrier."""
+        import torch_xla
+        import torch_xla.core.xla_model as xm
+        from torch_xla.distributed.spmd.xla_sharding import unwrap_sharded_tensor
+
+        value = unwrap_sharded_tensor(value)
+        torch_xla.sync()
+        xm.wait_device_ops()
+        torch_xla._XLAC._get_local_shards([value])
+        return value.cpu()
