@@ -13,6 +13,7 @@ from ingest.collective_groups import CollectiveGroups, Membership
 from ingest.collective_instances import Instances
 from ingest.collective_windows import WINDOW_SOURCES, AsyncSpans, CollectiveOps, windows
 from ingest.instructions import InstructionRow
+from ingest.keys import packed
 from ingest.parquet import Coded, Nullable, TableWriter
 from ingest.promises import CollectiveStep
 from ingest.records import Int32, Int64
@@ -80,11 +81,9 @@ class CollectiveWriter:
             rows = self._spill.rows(device)
             for low in range(0, rows, SLICE):
                 high = min(low + SLICE, rows)
-                columns = self._columns(device, low, high, groups)
                 at = slice(first + low, first + high)
-                writer.write(
-                    high - low, columns | {"instance": numbers[at].astype(np.int64), "is_partial": is_partial[at]}
-                )
+                joined = {"instance": numbers[at], "is_partial": is_partial[at]}
+                writer.write(high - low, self._columns(device, low, high, groups) | joined)
             first += rows
 
     def _starts(self) -> Int64:
@@ -124,10 +123,13 @@ class CollectiveWriter:
     def _count(
         self, device: int, kinds: list[str], axes: list[str | None], of_row: Int64, phase: Int32, step: Int32
     ) -> None:
-        rows, counts = np.unique(np.stack([of_row, phase, step]), axis=1, return_counts=True)
-        for (i, p, s), n in zip(rows.T.tolist(), counts.tolist(), strict=True):
-            place = PHASES[p] if p >= 0 else None, s if s >= 0 else None
-            self.counts[CollectiveStep(device, *place, kinds[i], axes[i])] += n
+        pairs = list(zip(kinds, axes, strict=True))
+        distinct = list(dict.fromkeys(pairs))
+        pair = np.array([distinct.index(p) for p in pairs], np.int32)[of_row]  # far fewer than instructions
+        _, first, counts = np.unique(packed([pair, phase, step]), return_index=True, return_counts=True)
+        for i, n in zip(first.tolist(), counts.tolist(), strict=True):
+            place = PHASES[phase[i]] if phase[i] >= 0 else None, int(step[i]) if step[i] >= 0 else None
+            self.counts[CollectiveStep(device, *place, *distinct[pair[i]])] += n
 
 
 def _components(instruction: Int32, device: int, groups: CollectiveGroups) -> Int32:
