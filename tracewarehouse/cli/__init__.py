@@ -14,6 +14,7 @@ import typer
 
 from ingest.errors import TracewarehouseError
 from tracewarehouse.cli import collect, compare, ingest, maintenance, metrics, query, report, runs, tpu
+from tracewarehouse.cli.place import Place
 
 app = typer.Typer(
     name="tracewarehouse",
@@ -52,11 +53,15 @@ def _options(
     warehouse: Annotated[
         Path, typer.Option("--warehouse", "-w", envvar="TRACEWAREHOUSE", help="Folder of the warehouse.")
     ] = Path("warehouse"),
+    sql: Annotated[
+        Path | None,
+        typer.Option("--sql", envvar="TRACEWAREHOUSE_SQL", help="Folder of metrics of your own, beside the package's."),
+    ] = None,
     version: Annotated[
         bool, typer.Option("--version", callback=_show_version, is_eager=True, help="Print the version and exit.")
     ] = False,
 ) -> None:
-    context.obj = warehouse
+    context.obj = Place(warehouse, sql)
 
 
 def main() -> None:
