@@ -9,9 +9,10 @@ value: flops_per_s
 requires: SELECT i.run_id FROM main.instructions AS i WHERE i.flops > 0 OR i.bytes_accessed > 0
 description: >
   Each HLO instruction's place under the roofline: floating-point operations and memory traffic of its executions over
-  their self time, all devices together, as the profiler states flops and bytes. The bound is the resource that would take
-  longest at its peak - the matrix units, the memory, or for a collective the inter-chip links with the bytes that it
-  sends - and the attained share is that time over the time it took. Source: Williams et al., Roofline (2009).
+  their self time, all devices together, as the profiler states flops and bytes. The bound is the resource that would
+  take longest at its peak - the matrix units, the memory, or for a collective the inter-chip links with the bytes that
+  it sends - and the attained share is that time over the time it took. The halves of asynchronous ops, which state the
+  bytes of a transfer that goes on between them, have no row. Source: Williams et al., Roofline (2009).
 columns:
   run_id: The run.
   instruction_id: The HLO instruction.
@@ -71,7 +72,7 @@ needed AS (
   FROM timed AS t
   INNER JOIN main.instructions AS i ON t.run_id = i.run_id AND t.instruction_id = i.instruction_id
   LEFT JOIN sent AS s ON t.run_id = s.run_id AND t.instruction_id = s.instruction_id
-  WHERE t.self_ps > 0 AND (i.flops > 0 OR i.bytes_accessed > 0)
+  WHERE t.self_ps > 0 AND i.async_role IS NULL AND (i.flops > 0 OR i.bytes_accessed > 0)
 )
 
 SELECT
