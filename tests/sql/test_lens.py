@@ -21,6 +21,22 @@ from tracewarehouse.metric_values import evaluate
 
 DEFINITIONS = load_definitions()
 VIEWS = [v.qualified for v in DEFINITIONS.ordered]
+NEED_MORE = {
+    *(v for v in VIEWS if ".ccl_" in v),  # host events and the stats of an export
+    "models.copy_windows",
+    "models.transfer_fit",  # messages of several sizes
+    "metrics.copy_bandwidth_v1",
+    "metrics.copy_overhead_v1",
+    "metrics.hbm_bandwidth_v1",  # bytes accessed
+    "metrics.hockney_v1",
+    "metrics.ici_utilization_v1",  # the peaks of a device
+    "metrics.launch_overhead_v1",  # a line of modules
+    "metrics.mfu_v1",
+    "metrics.moe_fraction_v1",  # experts
+    "metrics.pipeline_bubble_v1",  # a pipeline
+    "metrics.roofline_v1",
+}
+"""Views that need what the given rows do not have; their own cases have it."""
 
 GIVEN = {
     "runs": [{"device_count": 2, "batch_size": 4, "input_length": 16, "output_length": 3}],
@@ -98,8 +114,9 @@ def warehouse(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def test_every_view_has_rows_of_every_run(warehouse: Path) -> None:
     with duckdb.connect(str(warehouse / FILE_NAME), read_only=True) as connection:
         for view in VIEWS:
+            expected = [] if view in NEED_MORE else [("2",), ("a",)]
             runs = connection.execute(f"SELECT DISTINCT run_id FROM {view} ORDER BY 1").fetchall()
-            assert runs == [("2",), ("a",)], view
+            assert runs == expected, view
 
 
 def test_columns_are_those_of_the_front_matter_and_integers_stay_integers(warehouse: Path) -> None:
@@ -116,7 +133,7 @@ def test_columns_are_those_of_the_front_matter_and_integers_stay_integers(wareho
 
 def test_a_run_reads_its_own_files_only(warehouse: Path) -> None:
     with duckdb.connect(str(warehouse / FILE_NAME), read_only=True) as connection:
-        for view in VIEWS:
+        for view in (v for v in VIEWS if v not in NEED_MORE):
             plan = connection.execute(f"EXPLAIN SELECT * FROM {view} WHERE run_id = 'a'").fetchall()[0][1]
             read = re.findall(r"Scanning Files:\s*(\d+/\d+)", plan)
             assert read, view
@@ -190,7 +207,8 @@ def test_a_run_is_evaluated_in_a_database_that_is_open_for_reading_only(warehous
     with duckdb.connect(str(warehouse / FILE_NAME), read_only=True) as connection:
         values = evaluate(connection, "a", DEFINITIONS)
         assert values.schema.equals(TABLES["metric_values"].arrow)
-        assert {m.name for m in DEFINITIONS.metrics} == {*values.column("metric").to_pylist()}
+        with_data = {m.name for m in DEFINITIONS.metrics if m.view.qualified not in NEED_MORE}
+        assert with_data == {*values.column("metric").to_pylist()}
         assert connection.execute("SELECT count(*) FROM duckdb_databases() WHERE NOT internal").fetchone() == (1,)
         assert evaluate(connection, "no such run", DEFINITIONS).num_rows == 0
 
