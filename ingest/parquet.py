@@ -18,7 +18,7 @@ from ingest.schema import Table
 
 ROW_GROUP = 1 << 17
 """Rows after which a row group is written; one holds up to what a call has added beyond that."""
-_STATISTICS = {"device_id", "start_ps", "event_id", "instruction_id", "step"}  # of text they cost more than they save
+_STATISTICS = {"device_id", "start_ps", "event_id", "instruction_id", "step", "phase", "line"}
 
 
 class Coded:
