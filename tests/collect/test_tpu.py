@@ -285,7 +285,7 @@ def test_ctrl_c_deletes_when_asked_to(cloud: Cloud, is_deleted: bool) -> None:
     with subprocess.Popen(
         cloud.command(*arguments), env=cloud.environment, stderr=subprocess.PIPE, text=True, start_new_session=True
     ) as process:
-        deadline = time.monotonic() + 60
+        deadline = time.monotonic() + 300
         while not cloud.captures() and time.monotonic() < deadline:  # copied back while the rest still runs
             time.sleep(0.1)
         os.killpg(process.pid, signal.SIGINT)
