@@ -92,7 +92,7 @@ MAX_DEPTH = 64
 
 _ARRAY = re.compile(r"([a-z][a-z0-9]{0,31})\[([0-9,<=? ]*)\]")
 _DIMENSION = re.compile(r"(<=)?(\d{1,19})|(\?)")
-_SKIP = re.compile(r"(?:\s+|/\*[^*]*+\*/)*+")
+_SKIP = re.compile(r"(?:\s+|/\*[^*]*+\*/)*")
 _BRACE = re.compile(r"[{}]")
 
 

@@ -21,10 +21,10 @@ MAX_NESTING = 256
 _NAME = re.compile(r"\s*+(?:ROOT\s++)?%?([A-Za-z0-9_$][^\s=,(){}\[\]]*+) = ")
 _OPCODE = re.compile(r"\s*+([a-z][a-z0-9-]{0,63}+)\(")
 # What can change the nesting: brackets, commas, strings (closed or not) and comments.
-_MARK = re.compile(r'[()\[\]{},]|"[^"\\]*+(?:\\.[^"\\]*+)*+(")?|/\*', re.DOTALL)
+_MARK = re.compile(r'[()\[\]{},]|"[^"\\]*+(?:\\.[^"\\]*+)*(")?|/\*', re.DOTALL)
 _KEY = re.compile(r"\s*+([A-Za-z_]\w*+)\s*+=\s*+")
-_QUOTED = re.compile(r'"([^"\\]*+(?:\\.[^"\\]*+)*+)"', re.DOTALL)
-_METADATA = re.compile(r'(?<!\w)(\w++)=(?:"([^"\\]*+(?:\\.[^"\\]*+)*+)"|(\d{1,9})(?!\d))', re.DOTALL)
+_QUOTED = re.compile(r'"([^"\\]*+(?:\\.[^"\\]*+)*)"', re.DOTALL)
+_METADATA = re.compile(r'(?<!\w)(\w++)=(?:"([^"\\]*+(?:\\.[^"\\]*+)*)"|(\d{1,9})(?!\d))', re.DOTALL)
 _ESCAPE = re.compile(r"\\(.)", re.DOTALL)
 _COMPUTATION = re.compile(r"%?([^\s,{}%]++)")
 _SEND_RECV_PAIRS = re.compile(r'_xla_send_recv_source_target_pairs="?(\{[\d,{}\s]*+)')
