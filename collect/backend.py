@@ -126,6 +126,7 @@ def _manifest(spec: RunSpec, backend: str, recording: Recording) -> Manifest:
         mesh=spec.mesh,
         sequence_parallelism=spec.sequence_parallelism,
         microbatches=spec.microbatch_count if spec.axis("pp") > 1 else None,
+        stages=list(spec.stage_layout.stages) if spec.axis("pp") > 1 else None,
         hosts=recording.hosts,
         phases=recording.phases,
         promised_collectives=recording.promised_collectives,

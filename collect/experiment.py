@@ -14,6 +14,7 @@ from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationEr
 
 from collect.errors import ExperimentError
 from collect.models import ARCHITECTURES, architecture_of
+from collect.stage_layout import StageLayout, stage_layout
 from ingest.manifest import Mesh
 
 MESH_AXES = ("pp", "dp", "ep", "tp")
@@ -106,7 +107,10 @@ class RunSpec(BaseModel):
         _divides("mesh", f"ep={ep}", ep, "experts", architecture.num_experts or ep)
         _divides("mesh", f"tp={tp}", tp, "attention heads", architecture.num_heads)
         _divides("mesh", f"tp={tp}", tp, "key-value heads", architecture.num_kv_heads)
-        _divides("mesh", f"pp={pp}", pp, "layers", self.layers)
+        try:
+            stage_layout(self.layers, architecture.first_dense_layers, pp)
+        except ValueError as error:
+            raise ValueError(f"mesh: {error}") from None
         if self.microbatches is not None and pp == 1:
             raise ValueError("microbatches: only a pipeline has microbatches; add pp to the mesh or remove the field")
         if self.hosts > 1:
@@ -154,8 +158,6 @@ class RunSpec(BaseModel):
                 f"sequence_parallelism: {self.sequence_parallelism} holds whole weights on every device and is for "
                 "tiny models only; use megatron"
             )
-        if self.axis("pp") > 1 and 0 < config.get("first_k_dense_replace", 0) < self.layers:
-            raise ValueError(f"mesh: the stages of pp must be alike, and {self.model} begins with dense layers")
 
     def axis(self, name: str) -> int:
         """Size of a mesh axis; 1 when the mesh does not name it."""
@@ -170,6 +172,11 @@ class RunSpec(BaseModel):
     def microbatch_count(self) -> int:
         """Microbatches of the pipeline; 1 without one."""
         return 1 if self.hosts > 1 else self.microbatches or self.axis("pp")
+
+    @property
+    def stage_layout(self) -> StageLayout:
+        """The layers of each pipeline stage; one stage without a pipeline."""
+        return stage_layout(self.layers, architecture_of(self.model).first_dense_layers, self.axis("pp"))
 
     @property
     def name(self) -> str:

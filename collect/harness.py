@@ -83,7 +83,7 @@ def record_stage(spec: RunSpec, stage: int, shared: Path, staging: Path | None, 
     subject = tiny_subject(spec)
     tokens = subject.prompt.tokens
     stage_hosts.join(shared, stage, spec.hosts)
-    own = stage_hosts.stage_spec(spec)
+    own = stage_hosts.stage_spec(spec, stage)
     mesh = _mesh(own)
     device_model = stage_hosts.StageModel(spec, subject.model, mesh, stage)
     warmups = _warm_up(own, device_model, mesh, tokens, stage_hosts.total)

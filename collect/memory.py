@@ -61,14 +61,13 @@ def memory_need(model: PretrainedModel, spec: RunSpec) -> MemoryNeed:
     """
     sizes = {axis: spec.axis(axis) for axis in ("pp", "dp", "ep", "tp")}
     element = BYTES[spec.dtype]
-    layers = min(spec.layers, model.num_layers)
-    per_layer = [_chip_elements(model.layer_weights(layer), sizes) for layer in range(layers)]
-    stage = layers // sizes["pp"]
-    fullest = max(sum(per_layer[first : first + stage]) for first in range(0, layers, stage))
-    weights = (_chip_elements(model.other_weights(), sizes) + fullest) * element
+    # Every stage holds every slot of the pipeline's program, those that it has no layer for as zeros.
+    slots = spec.stage_layout.layer_kinds()
+    in_slots = sum(_chip_elements(model.layer_weights(layer), sizes) for layer in slots)
+    weights = (_chip_elements(model.other_weights(), sizes) + in_slots) * element
     batch = -(-spec.batch // (sizes["dp"] * sizes["ep"]))
     length = spec.input_length + spec.output_length
-    cache_bytes = stage * batch * length * model.cache_bytes_per_token(sizes["tp"], element)
+    cache_bytes = len(slots) * batch * length * model.cache_bytes_per_token(sizes["tp"], element)
     microbatch = -(-batch // spec.microbatch_count)
     return MemoryNeed(weights, cache_bytes, _temporaries(model, spec, sizes, microbatch, element))
 

@@ -49,6 +49,11 @@ class Architecture:
         """Whether the cache holds the latents of multi-head latent attention (DeepSeek) in place of keys and values."""
         return "kv_lora_rank" in self.tiny
 
+    @property
+    def first_dense_layers(self) -> int:
+        """Layers before the first one with experts; 0 when all layers are alike."""
+        return int(self.tiny.get("first_k_dense_replace", 0))
+
 
 _COMMON = {
     "vocab_size": VOCAB_SIZE,
@@ -134,15 +139,11 @@ def config_values(spec: RunSpec) -> dict[str, Any]:
     architecture = architecture_of(spec.model)
     if spec.is_published:
         return {**architecture.tiny, "num_hidden_layers": spec.layers}
-    values = {
+    return {
         **architecture.tiny,
         "num_hidden_layers": spec.layers,
         "max_position_embeddings": max(256, spec.input_length + spec.output_length),
     }
-    if spec.axis("pp") > 1 and "first_k_dense_replace" in values:
-        # Stages are stacked along one dimension, so all layers must be of one kind.
-        values["first_k_dense_replace"] = 0
-    return values
 
 
 def build_model(spec: RunSpec) -> Any:

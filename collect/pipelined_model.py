@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from collect.phase_marks import scope, scope_module, scope_parts
@@ -27,13 +28,25 @@ class StageCache:
         return self.keys, self.values
 
 
+@dataclass(frozen=True)
+class Slot:
+    """One layer of every stage, or of those stages that have one there."""
+
+    layer: Any
+    """A transformers layer of the slot's kind; its own weights are not used."""
+    weights: dict[str, Any]
+    """Weights and buffers by name, [stages, ...]; zeros for stages without a layer."""
+    is_filled: Any
+    """Whether each stage has a layer, [stages]; None when all have."""
+
+
 class PipelinedModel:
     """GPipe schedule (Huang et al. 2019) as in GSPMD (Xu et al. 2021, section 3.3).
 
-    The weights of the j-th layer of every stage are stacked along a first dimension that is split over pp; so is the
-    buffer of hidden states, one microbatch per stage. In each tick every stage computes, then the buffer rotates by one
-    stage, which is a collective-permute. With M microbatches and P stages a step takes M + P - 1 ticks; in tick t stage
-    s works on microbatch t - s.
+    The weights of the layers of a slot are stacked along a first dimension that is split over pp; so is the buffer of
+    hidden states, one microbatch per stage. In each tick every stage computes, then the buffer rotates by one stage,
+    which is a collective-permute. With M microbatches and P stages a step takes M + P - 1 ticks; in tick t stage s
+    works on microbatch t - s. In the slots that it has no layer for, a stage keeps its hidden states.
     """
 
     def __init__(self, spec: RunSpec, model: Any, mesh: DeviceMesh, weights: PublishedWeights | None = None) -> None:
@@ -43,17 +56,12 @@ class PipelinedModel:
         self._dtype = getattr(torch, spec.dtype)
         self._stages, self._microbatches = spec.axis("pp"), spec.microbatch_count
         use_sharded_operations(model, mesh)
-        layers = list(model.model.layers)
-        self._depth = len(layers) // self._stages
-        self._weights = [
-            self._stacked({n: layers[n] for n in range(j, len(layers), self._depth)}, weights)
-            for j in range(self._depth)
-        ]
-        self._templates = layers[: self._depth]
+        layers, layout = list(model.model.layers), spec.stage_layout
+        self._slots = [self._slot(layers, layout.layers_of(number), weights) for number in range(layout.slots)]
         if spec.sequence_parallelism:
-            split_sequence(self._templates, mesh)
-        for layer in self._templates:
-            scope_parts(layer)
+            split_sequence([slot.layer for slot in self._slots], mesh)
+        for slot in self._slots:
+            scope_parts(slot.layer)
         del model.model.layers
         model.to(mesh.device)
         for name, parameter in model.named_parameters():
@@ -77,7 +85,7 @@ class PipelinedModel:
         def empty(width: int) -> list[list[Any]]:
             zeros = torch.zeros(self._stages, rows, heads, length, width, dtype=self._model.dtype)
             partition = ("pp", BATCH, split, None, None)
-            return [[self._mesh.place(zeros, partition) for _ in range(self._microbatches)] for _ in range(self._depth)]
+            return [[self._mesh.place(zeros, partition) for _ in range(self._microbatches)] for _ in self._slots]
 
         self._keys, self._values = empty(key_width), empty(value_width)
         self._position = self._mesh.place(torch.zeros(1, dtype=torch.long), (None,))
@@ -108,7 +116,7 @@ class PipelinedModel:
                         buffer = self._on_stages(torch.cat([buffer[-1:], buffer[:-1]]))
                     entering = inputs[min(tick, self._microbatches - 1)]
                     buffer = torch.where((self._stage == 0)[:, None, None, None], entering[None], buffer)
-                for number in range(self._depth):
+                for number in range(len(self._slots)):
                     with scope(f"local_layer{number}"):
                         buffer = self._on_stages(self._run_layer(number, tick, buffer, positions, rotary, mask))
             if tick >= self._stages - 1:
@@ -125,10 +133,10 @@ class PipelinedModel:
             return logits, self._mesh.constrain(logits.argmax(-1, keepdim=True), (BATCH, None))
 
     def _run_layer(self, number: int, tick: int, buffer: Any, positions: Any, rotary: Any, mask: Any) -> Any:
-        """One layer of every stage; the cache of a stage is that of the microbatch it works on."""
+        """The layers of a slot; the cache of a stage is that of the microbatch it works on."""
         import torch
 
-        layer, keys, values = self._templates[number], self._keys[number], self._values[number]
+        slot, keys, values = self._slots[number], self._keys[number], self._values[number]
         working = {m: (self._stage == tick - m)[:, None, None, None, None] for m in range(self._microbatches)}
         working = {m: at for m, at in working.items() if 0 <= tick - m < self._stages}
 
@@ -142,38 +150,42 @@ class PipelinedModel:
         def one_stage(weights: Any, hidden: Any, stage_keys: Any, stage_values: Any) -> tuple[Any, Any, Any]:
             cache = StageCache(stage_keys, stage_values, positions)
             facts = {"attention_mask": mask, "position_embeddings": rotary, "past_key_values": cache}
-            out = torch.func.functional_call(layer, weights, (hidden,), facts)
+            out = torch.func.functional_call(slot.layer, weights, (hidden,), facts)
             return out, cache.keys, cache.values
 
-        hidden, new_keys, new_values = torch.vmap(one_stage)(
-            self._weights[number], buffer, selected(keys), selected(values)
-        )
+        hidden, new_keys, new_values = torch.vmap(one_stage)(slot.weights, buffer, selected(keys), selected(values))
+        if slot.is_filled is not None:
+            hidden = torch.where(slot.is_filled[:, None, None, None], hidden, buffer)
         split = cache_shape(self._spec, self._model.config)[3]
         for m, at in working.items():
             for caches, new in ((keys, new_keys), (values, new_values)):
                 caches[m] = self._mesh.constrain(torch.where(at, new, caches[m]), ("pp", BATCH, split, None, None))
         return hidden
 
-    def _stacked(self, layers: dict[int, Any], weights: PublishedWeights | None) -> dict[str, Any]:
-        """Weights and buffers of one layer of every stage, [stages, ...], split over pp and as in one stage.
+    def _slot(self, layers: list[Any], numbers: list[int | None], weights: PublishedWeights | None) -> Slot:
+        """A slot with its weights split over pp, and as in one stage.
 
         Args:
-            layers: Number to layer, in the order of the stages.
-            weights: Of a published model, whose layers have no values.
+            layers: Of the whole model; those of a published one have no values.
+            numbers: The layer of each stage, None where it has none.
+            weights: Of a published model.
         """
         import torch
 
-        states = [{**dict(layer.named_parameters()), **dict(layer.named_buffers())} for layer in layers.values()]
-        if weights is not None:
-            names = {name: [f"model.layers.{number}.{name}" for number in layers] for name in states[0]}
-            return {name: weights.stacked(of, self._mesh, self._dtype) for name, of in names.items()}
-        return {
-            name: self._mesh.place(
-                torch.stack([state[name].detach() for state in states]),
-                ("pp", *weight_partition(f"layer.{name}", tensor.dim())),
-            )
-            for name, tensor in states[0].items()
-        }
+        layer = layers[next(n for n in numbers if n is not None)]
+        stacked = {}
+        for name, own in _state(layer).items():
+            if weights is not None:
+                of = [None if n is None else f"model.layers.{n}.{name}" for n in numbers]
+                stacked[name] = weights.stacked(of, self._mesh, self._dtype)
+                continue
+            values = [torch.zeros_like(own) if n is None else _state(layers[n])[name].detach() for n in numbers]
+            partition = weight_partition(f"layer.{name}", own.dim())
+            stacked[name] = self._mesh.place(torch.stack(values), ("pp", *partition))
+        is_filled = None
+        if None in numbers:
+            is_filled = self._mesh.place(torch.tensor([n is not None for n in numbers]), ("pp",))
+        return Slot(layer, stacked, is_filled)
 
     def _mask(self, positions: Any) -> Any:
         """Causal mask over the cache, added to the scores: [1, 1, tokens, cached tokens]."""
@@ -190,3 +202,8 @@ class PipelinedModel:
     def _is_split(self, buffer: Any) -> bool:
         """Whether the sequence of hidden states [stages, batch, tokens, width] is split over tp."""
         return self._spec.sequence_parallelism is not None and buffer.shape[2] > 1
+
+
+def _state(layer: Any) -> dict[str, Any]:
+    """Parameters and buffers of a layer by name."""
+    return {**dict(layer.named_parameters()), **dict(layer.named_buffers())}

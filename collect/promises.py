@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
 from collect.context_parallelism import MODES
-from collect.models import architecture_of, config_values
+from collect.models import architecture_of
 from ingest.manifest import PromisedCollective
 
 if TYPE_CHECKING:
@@ -23,15 +23,36 @@ def promised_collectives(spec: RunSpec) -> list[PromisedCollective]:
     all-to-all each. Both gather a layer's attention in a decode step. After a split prefill, an all-reduce brings the
     last position to all devices.
     ep: a layer of experts has an all-to-all there and one back.
-    pp: the stages pass on in every tick but the first, and the last stage's result goes to all by an all-reduce.
+    pp: the stages pass on in every tick but the first, and the last stage's result goes to all by an all-reduce. Where
+    stages are unlike, every device takes part in the layers of all, since they share one program; with a program per
+    stage (hosts) each promises its own.
     dp: nothing.
 
     Not promised, as a compiler may join them: the two all-gathers over tp of an argmax over the split vocabulary, for
     the largest logit of each piece and its place.
     """
+    layout = spec.stage_layout
+    if spec.hosts == 1:
+        return _of_program(spec, layout.layer_kinds(), is_last=True)
+    stages = [list(range(stage.first_layer, stage.last_layer + 1)) for stage in layout.stages]
+    return [
+        promise.model_copy(update={"stage": number})
+        for number, layers in enumerate(stages)
+        for promise in _of_program(spec, layers, is_last=number == len(stages) - 1)
+    ]
+
+
+def _of_program(spec: RunSpec, layers: Sequence[int], *, is_last: bool) -> list[PromisedCollective]:
+    """What one program promises on each of its devices.
+
+    Args:
+        spec: The run.
+        layers: Numbers of the layers that the program runs; in a pipeline, once per tick.
+        is_last: Whether the last stage is in it.
+    """
     # Over hosts the stages take turns, and what passes between them is no collective.
     ticks = 1 if spec.hosts > 1 else spec.microbatch_count + spec.axis("pp") - 1
-    dense, sparse = (ticks * n // spec.axis("pp") for n in _layers(spec))
+    dense, sparse = (ticks * n for n in _dense_and_sparse(spec, layers))
     has_shared = "n_shared_experts" in architecture_of(spec.model).tiny
     mode = spec.sequence_parallelism
     out: list[PromisedCollective] = []
@@ -42,8 +63,7 @@ def promised_collectives(spec: RunSpec) -> list[PromisedCollective]:
 
     for phase in ("prefill", "decode")[: spec.output_length]:
         is_split = mode is not None and phase == "prefill"
-        # A device that has no last position to give has no such all-reduce: the other stages over hosts.
-        last = spec.microbatch_count if is_split and spec.hosts == 1 else 0
+        last = spec.microbatch_count if is_split and is_last else 0
         if spec.axis("tp") > 1:
             blocks, routed = 2 * dense + sparse + (sparse if has_shared else 0), sparse
             if mode in MODES:
@@ -73,9 +93,8 @@ def _promise_context(spec: RunSpec, phase: str, layers: int, promise: Callable[[
         promise(phase, "all-to-all", "tp", 2 * layers)
 
 
-def _layers(spec: RunSpec) -> tuple[int, int]:
-    """Layers with a dense MLP, and layers of experts."""
-    if not architecture_of(spec.model).is_moe:
-        return spec.layers, 0
-    dense = min(spec.layers, int(config_values(spec).get("first_k_dense_replace", 0)))
-    return dense, spec.layers - dense
+def _dense_and_sparse(spec: RunSpec, layers: Sequence[int]) -> tuple[int, int]:
+    """How many layers have a dense MLP, and how many have experts."""
+    architecture = architecture_of(spec.model)
+    sparse = sum(architecture.is_moe and layer >= architecture.first_dense_layers for layer in layers)
+    return len(layers) - sparse, sparse

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -102,17 +102,28 @@ class PublishedWeights:
         self._checkpoint.close()
         return model if is_pipeline else _finished(model)
 
-    def stacked(self, names: list[str], mesh: DeviceMesh, dtype: Any) -> Any:
-        """The same weight of one layer of every stage, [stages, ...], each stage's on the devices of that stage."""
+    def stacked(self, names: Sequence[str | None], mesh: DeviceMesh, dtype: Any) -> Any:
+        """The same weight of one layer of every stage, [stages, ...], each stage's on the devices of that stage.
+
+        Args:
+            names: Of the weight in each stage; None gives zeros.
+            mesh: The devices.
+            dtype: Of the result.
+        """
         import torch
 
-        shape = self._shapes[names[0]]
+        known = next(name for name in names if name is not None)
+        shape, dtype = self._shapes[known], _dtype(known, dtype)
+
+        def read_stage(name: str | None, slices: tuple[slice, ...]) -> Any:
+            if name is None:
+                return torch.zeros([s.stop - s.start for s in slices], dtype=dtype)
+            return self.read(name, slices, dtype)
 
         def read(slices: tuple[slice, ...]) -> Any:
-            stages = names[slices[0]]
-            return torch.stack([self.read(name, slices[1:], _dtype(name, dtype)) for name in stages])
+            return torch.stack([read_stage(name, slices[1:]) for name in names[slices[0]]])
 
-        return mesh.assemble((len(names), *shape), ("pp", *weight_partition(names[0], len(shape))), read)
+        return mesh.assemble((len(names), *shape), ("pp", *weight_partition(known, len(shape))), read)
 
     def _reader(self, name: str, dtype: Any) -> Callable[[tuple[slice, ...]], Any]:
         return lambda slices: self.read(name, slices, dtype)

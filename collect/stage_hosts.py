@@ -23,10 +23,11 @@ if TYPE_CHECKING:
     from collect.sharding import DeviceMesh
 
 
-def stage_spec(spec: RunSpec) -> RunSpec:
+def stage_spec(spec: RunSpec, stage: int) -> RunSpec:
     """The run as one stage sees it: its own layers, on the devices of its host."""
     axes = {a: n for a, n in spec.mesh.axes.items() if a != "pp"}
-    layers = spec.layers // spec.axis("pp")
+    own = spec.stage_layout.stages[stage]
+    layers = own.last_layer - own.first_layer + 1
     return spec.model_copy(update={"mesh": Mesh(axes=axes or {"tp": 1}), "layers": layers, "hosts": 1})
 
 
@@ -102,15 +103,16 @@ class StageModel(ShardedModel):
         import torch
 
         self._stage, self._hosts = stage, spec.hosts
-        own = stage_spec(spec)
-        layers = model.model.layers[stage * own.layers : (stage + 1) * own.layers]
+        own = stage_spec(spec, stage)
+        first = spec.stage_layout.stages[stage].first_layer
+        layers = model.model.layers[first : first + own.layers]
         for number, layer in enumerate(layers):
             layer.self_attn.layer_idx = number
         model.model.layers = torch.nn.ModuleList(layers)
         model.config.num_hidden_layers = own.layers
         if stage < spec.hosts - 1:
             model.model.norm = torch.nn.Identity()
-        super().__init__(own, model, mesh, first_layer=stage * own.layers)
+        super().__init__(own, model, mesh, first_layer=first)
 
     def forward(self, tokens: Any) -> tuple[Any, Any]:
         """Logits of the last position [batch, vocabulary], of the last stage only, and the next tokens [batch, 1].

@@ -105,7 +105,8 @@ def reference_layers(spec: RunSpec, available: int) -> int:
         available: Bytes that the host can give.
     """
     model = pretrained_model(spec.model)
-    fewest = -(-(model.first_dense_layers + 1) // spec.axis("pp")) * spec.axis("pp")
+    dense, stages = model.first_dense_layers, spec.axis("pp")
+    fewest = dense + max(1, stages - 1 if dense else stages)
     for layers in (spec.layers, min(fewest, spec.layers)):
         if reference_bytes(model, spec, layers) <= USABLE * available:
             return layers

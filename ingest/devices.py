@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from functools import cache
 from pathlib import Path
 from typing import Any
 
-from ingest.manifest import AXES, Mesh
+from ingest.manifest import AXES, Mesh, PipelineStage
 from ingest.readers import wire
 from ingest.records import Plane, StatKind
 
@@ -34,6 +35,9 @@ class Device:
     ep_index: int | None = None
     tp_index: int | None = None
     sp_index: int | None = None
+    first_layer: int | None = None
+    last_layer: int | None = None
+    first_slot: int | None = None
     peak_flops_per_s: float | None = None
     peak_hbm_gbps: float | None = None
     peak_ici_gbps: float | None = None
@@ -108,6 +112,14 @@ def place_on_mesh(devices: list[Device], mesh: Mesh) -> str | None:
         for axis in AXES:
             setattr(d, f"{axis}_index", place.get(axis))
     return None
+
+
+def place_on_stages(devices: list[Device], stages: Sequence[PipelineStage]) -> None:
+    """Give the devices, which have their mesh coordinates, the layers of their pipeline stages."""
+    for d in devices:
+        if d.pp_index is not None:
+            stage = stages[d.pp_index]
+            d.first_layer, d.last_layer, d.first_slot = stage.first_layer, stage.last_layer, stage.first_slot
 
 
 def _hardware(kind: str | None) -> dict[str, Any] | None:

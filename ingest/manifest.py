@@ -20,6 +20,7 @@ MAX_BYTES = 64 << 20
 Int32 = Annotated[int, Field(ge=-(1 << 31), lt=1 << 31)]
 Int64 = Annotated[int, Field(ge=-(1 << 63), lt=1 << 63)]
 """Integers that fit into the columns they go to."""
+Layer = Annotated[int, Field(ge=0, lt=1 << 20)]
 
 
 class Mesh(BaseModel):
@@ -109,7 +110,22 @@ class PromisedCollective(BaseModel):
     phase: str = Field(description="prefill or decode")
     kind: str = Field(description="all-reduce, all-gather, reduce-scatter, all-to-all or collective-permute")
     axis: str = Field(description="mesh axis that its replica groups run along")
+    stage: Annotated[int, Field(ge=0)] | None = Field(
+        default=None, description="only on the devices of this stage of pp; on all devices when absent"
+    )
     count: Int64 = Field(ge=1, description="per step and device; the compiler may add more")
+
+
+class PipelineStage(BaseModel):
+    """A stage of a pipeline: the layers that it holds, and where they are in the program that all stages share."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    first_layer: Layer = Field(description="of the whole model, from 0")
+    last_layer: Layer
+    first_slot: Layer = Field(
+        description="number that the program gives to the first layer: its N in the scope local_layerN"
+    )
 
 
 class ModelFacts(BaseModel):
@@ -153,6 +169,9 @@ class Manifest(BaseModel):
     mesh: Mesh | None = None
     sequence_parallelism: str | None = None
     microbatches: Int32 | None = None
+    stages: list[PipelineStage] | None = Field(
+        default=None, max_length=1 << 16, description="of the pipeline, by their place on pp"
+    )
     hosts: list[str] = Field(default_factory=list, description="stems of the capture files, one per host, in order")
     phases: list[PhaseMark] = Field(default_factory=list, max_length=1 << 16)
     promised_collectives: list[PromisedCollective] | None = Field(

@@ -33,7 +33,7 @@ def quality_flags(hosts: Sequence[Host], tables: RunTables, mesh: Mesh | None, m
     if tables.missing_devices:
         found.append(Flag("missing_devices", tables.missing_sentence))
     if manifest and manifest.promised_collectives and mesh in (None, manifest.mesh):
-        broken = broken_promises(manifest, tables.collective_counts, [d.device_id for d in tables.devices])
+        broken = broken_promises(manifest, tables.collective_counts, {d.device_id: d.pp_index for d in tables.devices})
         found += [Flag("promise_broken", sentence) for sentence in broken]
     if not tables.devices:
         found.append(Flag("no_device_events", "the capture has no device events: only the host was profiled"))

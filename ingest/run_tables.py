@@ -14,7 +14,7 @@ from ingest.axis_inference import InferredAxis
 from ingest.clocks import align
 from ingest.collective_groups import CollectiveGroups
 from ingest.collectives import CollectiveWriter
-from ingest.devices import Device, place_on_mesh
+from ingest.devices import Device, place_on_mesh, place_on_stages
 from ingest.hosts import Host
 from ingest.instructions import Instructions
 from ingest.line_extent import LineExtent
@@ -148,6 +148,9 @@ class RunTables:
         if note:
             self.flags.append(Flag("mesh_mismatch", note))
             return None
+        stages = self._manifest.stages if self._manifest else None
+        if stages and len(stages) == mesh.axes.get("pp", 1):
+            place_on_stages(self.devices, stages)
         return {d.device_id: {a: getattr(d, f"{a}_index") for a in AXES if a in mesh.axes} for d in self.devices}
 
     def _number_by_manifest(self, mesh: Mesh) -> list[str]:

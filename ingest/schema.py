@@ -13,7 +13,7 @@ import pyarrow as pa
 
 from ingest.line_kinds import LINE_KINDS, PLANE_KINDS
 
-SCHEMA_VERSION = 2
+SCHEMA_VERSION = 3
 """Raised whenever a table changes; a warehouse of another version names the command that re-ingests."""
 
 _ARROW: dict[str, pa.DataType] = {
@@ -191,6 +191,13 @@ DEVICES = _table(
     Column("ep_index", "INTEGER", "Coordinate on the expert-parallel axis."),
     Column("tp_index", "INTEGER", "Coordinate on the tensor-parallel axis."),
     Column("sp_index", "INTEGER", "Coordinate on the sequence-parallel axis."),
+    Column("first_layer", "INTEGER", "First transformer layer of the device's pipeline stage.", "layers"),
+    Column("last_layer", "INTEGER", "Last transformer layer of the device's pipeline stage.", "layers"),
+    Column(
+        "first_slot",
+        "INTEGER",
+        "Slot of first_layer in the program of all stages, as instructions.stage_layer counts them.",
+    ),
     Column("peak_flops_per_s", "DOUBLE", "Peak dense matrix rate.", "FLOP/s"),
     Column("peak_hbm_gbps", "DOUBLE", "Peak memory bandwidth, decimal.", "GB/s"),
     Column("peak_ici_gbps", "DOUBLE", "Peak inter-chip bandwidth of the chip, all links, one direction.", "GB/s"),
@@ -267,7 +274,11 @@ INSTRUCTIONS = _table(
     ),
     Column("op_name", "VARCHAR", "The framework's name path of the operation."),
     Column("layer", "INTEGER", "Transformer layer, from op_name; NULL where devices run it for different layers."),
-    Column("stage_layer", "INTEGER", "Layer within a pipeline stage, from op_name; models.op_layers gives the layer."),
+    Column(
+        "stage_layer",
+        "INTEGER",
+        "Slot of a layer in a pipeline's program, from op_name; models.op_layers gives the layer.",
+    ),
     Column("tick", "INTEGER", "Tick of a pipeline's schedule, from op_name."),
     Column("part", "VARCHAR", "Part of the model, from op_name: attn, mlp, moe, embed, lm_head, norm, pipeline."),
     Column("source", "VARCHAR", "Source line, as file:line."),

@@ -401,19 +401,28 @@ def op_time_share(run: Run) -> Values:
 
 
 def layer_time(run: Run) -> Values:
-    stage_of = {d["device_id"]: d["pp_index"] for d in run.tables["devices"]}
+    devices = {d["device_id"]: d for d in run.tables["devices"]}
     found: dict[Any, dict[int, int]] = defaultdict(lambda: defaultdict(int))
     facts = ("layer", "stage_layer", "part")
     if all(i[fact] is None for i in run.instructions.values() for fact in facts):
         return {}
     for o in run.ops:
         i, layer = o["i"], o["i"]["layer"]
-        if layer is None and i["stage_layer"] is not None and run.facts["pp"] and run.facts["num_layers"]:
-            layer = stage_of[o["device_id"]] * (run.facts["num_layers"] // run.facts["pp"]) + i["stage_layer"]
+        if layer is None and i["stage_layer"] is not None:
+            layer = _layer_in_stage(run, devices[o["device_id"]], i["stage_layer"])
         found[o["phase"], layer, i["part"]][o["device_id"]] += o["self_ps"]
     return {
         k: sum(v.values()) / sum(len(run.steps_of(d, k[0])) or 1 for d in v) / US for k, v in found.items()
     }  # fmt: skip
+
+
+def _layer_in_stage(run: Run, device: dict[str, Any], slot: int) -> int | None:
+    if device["first_slot"] is not None:
+        layer = device["first_layer"] + slot - device["first_slot"]
+        return layer if device["first_layer"] <= layer <= device["last_layer"] else None
+    if run.facts["pp"] and run.facts["num_layers"]:
+        return int(device["pp_index"] * (run.facts["num_layers"] // run.facts["pp"]) + slot)
+    return None
 
 
 def launch_overhead(run: Run) -> Values:

@@ -2,15 +2,18 @@
 model: instruction_layers
 description: >
   Transformer layer and microbatch that a device works on in an HLO instruction, also where a pipeline runs one program for
-  all of its stages. The program then numbers the layers within a stage, and the stage is the device's place on the pp
-  axis. Stages hold equally many layers, and in tick t stage s works on microbatch t - s.
+  all of its stages. The program then has slots for the layers of a stage, and the stage is the device's place on the pp
+  axis. main.devices knows where the layers of each stage are among the slots; where it does not, stages hold equally many
+  layers. In tick t stage s works on microbatch t - s.
 columns:
   run_id: The run.
   instruction_id: The HLO instruction.
   device_id: The device.
-  layer: Transformer layer; NULL where not known.
+  layer: >
+    Transformer layer; NULL where not known, and for what a device computes in a slot where its stage has no layer, because
+    another stage has one there.
   stage: Pipeline stage of the device; NULL without a pipeline, or where the mesh is not known.
-  stage_layer: Layer within the stage; NULL where the program does not count so.
+  stage_layer: Slot of the layer in the program of all stages; NULL where the program does not count so.
   tick: Tick of the schedule; NULL outside of ticks.
   microbatch: >
     Microbatch that the stage works on; NULL outside of ticks, and in ticks in which the pipeline fills or drains and the
@@ -23,6 +26,12 @@ SELECT
   d.device_id AS device_id,
   CASE
     WHEN i.layer IS NOT NULL THEN i.layer
+    WHEN d.first_slot IS NOT NULL
+      THEN CASE
+        WHEN i.stage_layer BETWEEN d.first_slot AND d.first_slot + d.last_layer - d.first_layer
+          THEN d.first_layer + i.stage_layer - d.first_slot
+        ELSE NULL
+      END
     WHEN r.num_layers % NULLIF(r.pp, 0) = 0 THEN d.pp_index * (r.num_layers // NULLIF(r.pp, 0)) + i.stage_layer
     ELSE NULL
   END AS layer,

@@ -7,9 +7,11 @@ columns:
   run_id: The run.
   event_id: The event.
   device_id: The device.
-  layer: Transformer layer; NULL where not known.
+  layer: >
+    Transformer layer; NULL where not known, and for what a device computes in a slot where its stage has no layer, because
+    another stage has one there.
   stage: Pipeline stage of the device; NULL without a pipeline, or where the mesh is not known.
-  stage_layer: Layer within the stage; NULL where the program does not count so.
+  stage_layer: Slot of the layer in the program of all stages; NULL where the program does not count so.
   tick: Tick of the schedule; NULL outside of ticks.
   microbatch: >
     Microbatch that the stage works on; NULL outside of ticks, and in ticks in which the pipeline fills or drains and the

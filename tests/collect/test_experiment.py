@@ -74,7 +74,11 @@ def test_the_name_tells_runs_apart(one: dict[str, Any], other: dict[str, Any]) -
         ({"mesh": "ep=2"}, "mesh: ep=2 needs a model with experts"),
         ({"mesh": "sp=4"}, "mesh: sp is not an axis"),
         ({"mesh": "four"}, "mesh: mesh 'four': expected axis=size pairs"),
-        ({"mesh": "pp=2", "layers": 3}, "mesh: pp=2 does not divide the 3 layers"),
+        ({"mesh": "pp=4"}, "mesh: pp=4 has more stages than there are layers: 2"),
+        (
+            {"model": "deepseek_v3", "mesh": "pp=4", "layers": 3},
+            "mesh: pp=4 has more stages than there are layers: 1 dense layers, which are the first stage's, and 2 of",
+        ),
         ({"mesh": "dp=4", "batch": 6}, "batch: dp x ep = 4 does not divide the 6 sequences"),
         ({"mesh": "pp=2", "microbatches": 3}, "batch: 3 microbatches does not divide the 4 sequences"),
         ({"microbatches": 2}, "microbatches: only a pipeline"),

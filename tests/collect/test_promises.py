@@ -14,8 +14,8 @@ from ingest.pipeline import ingest_one
 CAPTURES = Path(__file__).parents[2] / "data" / "captures"
 
 
-def promised(phase: str, kind: str, axis: str, count: int) -> PromisedCollective:
-    return PromisedCollective(phase=phase, kind=kind, axis=axis, count=count)
+def promised(phase: str, kind: str, axis: str, count: int, stage: int | None = None) -> PromisedCollective:
+    return PromisedCollective(phase=phase, kind=kind, axis=axis, count=count, stage=stage)
 
 
 def test_data_parallelism_promises_nothing() -> None:
@@ -82,7 +82,7 @@ def test_captures_in_data_keep_their_promises(capture: Path, tmp_path: Path) -> 
     for promise in promised_collectives(spec):
         steps = [p.step for p in manifest.phases if p.name == promise.phase]
         for step in steps:
-            for device in range(spec.mesh.size):
+            for device in (d for d, at in spec.mesh.coordinates().items() if promise.stage in (None, at.get("pp"))):
                 assert found[device, step, promise.phase, promise.kind, promise.axis] >= promise.count, promise
     axes = ("pp", "ep", "tp") if spec.hosts == 1 else ("ep", "tp")
     assert {axis for *_, axis in found} == {a for a in axes if spec.axis(a) > 1}
@@ -107,7 +107,23 @@ def test_ulysses_exchanges_four_times_and_ring_passes_keys_and_values_on() -> No
 def test_between_hosts_there_is_no_collective() -> None:
     # Each host runs one of the two layers, once a step.
     spec = run_spec(mesh="pp=2,tp=2", hosts=2, output_length=1)
-    assert promised_collectives(spec) == [promised("prefill", "all-reduce", "tp", 2)]
+    assert promised_collectives(spec) == [promised("prefill", "all-reduce", "tp", 2, stage) for stage in (0, 1)]
 
     split = run_spec(mesh="pp=2,tp=2", hosts=2, output_length=1, sequence_parallelism="ulysses")
-    assert promised_collectives(split) == [promised("prefill", "all-to-all", "tp", 4)]
+    assert promised_collectives(split) == [
+        *(promised("prefill", "all-to-all", "tp", 4, stage) for stage in (0, 1)),
+        promised("prefill", "all-reduce", "tp", 1, 1),  # the last position, on the last host
+    ]
+
+
+def test_unlike_stages_share_a_program_or_have_one_each() -> None:
+    # A dense layer (2 reductions) and three of experts (3 each): stage 0 has one of each kind, stage 1 has two.
+    one, each = (
+        run_spec(model="deepseek_v3", mesh="pp=2,tp=2", layers=4, output_length=1, hosts=hosts) for hosts in (1, 2)
+    )
+    # 3 ticks of 3 slots, one dense.
+    assert promised_collectives(one)[0] == promised("prefill", "all-reduce", "tp", 3 * (2 + 2 * 3))
+    assert promised_collectives(each) == [
+        promised("prefill", "all-reduce", "tp", 2 + 3, 0),
+        promised("prefill", "all-reduce", "tp", 2 * 3, 1),
+    ]

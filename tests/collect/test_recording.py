@@ -13,6 +13,7 @@ from typing import Any
 import pyarrow.parquet as pq
 import pytest
 
+import tracewarehouse as tw
 from collect.experiment import Experiment, RunSpec, run_spec
 from collect.runner import collect
 from ingest.card import load_card
@@ -44,10 +45,10 @@ def assert_as_promised(capture: Path, rows: list[dict[str, Any]]) -> None:
     manifest = load_manifest(capture / "manifest.json")
     found = Counter((c["device_id"], c["step"], c["kind"], c["axis"]) for c in rows)
     expected: Counter[tuple[int, int, str, str]] = Counter()
-    for device in range(manifest.mesh.size):
+    for device, place in manifest.mesh.coordinates().items():
         for mark in manifest.phases:
             for p in manifest.promised_collectives or ():
-                if p.phase == mark.name:
+                if p.phase == mark.name and p.stage in (None, place.get("pp")):
                     expected[device, mark.step, p.kind, p.axis] += p.count
             if manifest.mesh.axes.get("tp", 1) > 1:
                 expected[device, mark.step, "all-gather", "tp"] += 2
@@ -78,16 +79,40 @@ def test_llama_over_tp(tmp_path: Path) -> None:
     assert {c["step"] for c in reduces} == {0, 1, 2, 3}
 
 
-def test_deepseek_pipeline_of_experts(tmp_path: Path) -> None:
-    """The richest program: stages, expert groups and latent attention in one."""
-    spec = run_spec(model="deepseek_v3", mesh="pp=2,ep=2", batch=4, input_length=8, output_length=2)
+def test_deepseek_pipeline_of_unlike_stages(tmp_path: Path) -> None:
+    """The richest program: stages, expert groups, latent attention, and a dense layer that only the first stage has."""
+    spec = run_spec(model="deepseek_v3", mesh="pp=2,ep=2", layers=4, batch=4, input_length=8, output_length=2)
     capture = record(tmp_path, spec)
 
     assert load_manifest(capture / "manifest.json").checks["tokens_equal"] is True
     rows = collectives(capture, tmp_path / "warehouse")
-    # 3 ticks of 1 layer, each with an all-to-all to the experts and one back; 4 devices, 2 steps.
-    assert sum((c["kind"], c["axis"]) == ("all-to-all", "ep") for c in rows) == 3 * 2 * 4 * 2
+    # 3 ticks of 2 slots with experts, each with an all-to-all there and one back; 4 devices, 2 steps.
+    assert sum((c["kind"], c["axis"]) == ("all-to-all", "ep") for c in rows) == 3 * 2 * 2 * 4 * 2
     assert_as_promised(capture, rows)
+    # Layer 0 is dense, 1 follows it on stage 0; 2 and 3 are on stage 1. Either stage has no layer in one of the slots.
+    with tw.open(tmp_path / "warehouse") as warehouse:
+        found = warehouse.query(
+            "SELECT DISTINCT stage, stage_layer, layer, part FROM models.op_layers "
+            "WHERE part IN ('mlp', 'moe') AND stage_layer IS NOT NULL ORDER BY ALL"
+        ).rows()
+    assert found == [
+        (0, 0, 0, "mlp"),
+        (0, 1, 1, "moe"),
+        (0, 2, None, "moe"),
+        (1, 0, None, "mlp"),
+        (1, 1, 2, "moe"),
+        (1, 2, 3, "moe"),
+    ]
+
+
+def test_unlike_stages_with_a_program_each(tmp_path: Path) -> None:
+    spec = run_spec(model="deepseek_v2", mesh="pp=2,tp=2", hosts=2, layers=4, batch=2, input_length=8, output_length=2)
+    capture = record(tmp_path, spec)
+
+    assert load_manifest(capture / "manifest.json").checks["tokens_equal"] is True
+    rows = collectives(capture, tmp_path / "warehouse")
+    # On stage 0 a dense layer (2) and one of experts (3), on stage 1 two of experts; 2 devices a stage, 2 steps.
+    assert sum(c["kind"] == "all-reduce" for c in rows) == (2 + 3 + 3 + 3) * 2 * 2
 
 
 def test_a_split_sequence_in_a_pipeline(tmp_path: Path) -> None:

@@ -37,31 +37,38 @@ def reduces(device: int, step: int, axis: str = "tp") -> CollectiveStep:
 
 def test_enough_on_every_device_and_more_than_enough() -> None:
     found = {reduces(d, s): 4 + s for d in (0, 1) for s in (1, 2)}
-    assert broken_promises(manifest([1, 2]), found, [0, 1]) == []
+    assert broken_promises(manifest([1, 2]), found, {0: None, 1: None}) == []
 
 
 def test_the_note_names_what_was_promised_and_what_is_there() -> None:
     found = {reduces(0, 1): 4, reduces(1, 1): 3, reduces(1, 1, "dp"): 1, reduces(0, 2): 4}
-    (note,) = broken_promises(manifest([1, 2]), found, [0, 1])
+    (note,) = broken_promises(manifest([1, 2]), found, {0: None, 1: None})
     assert note.startswith(NOTE)
     assert "at least 4 all-reduce over tp in every step of decode on every device" in note
     assert "device 1 has 1 all-reduce over dp, 3 all-reduce over tp in step 1" in note
     assert "2 of 4 device steps" in note
 
 
+def test_a_promise_of_a_stage_is_for_its_devices() -> None:
+    found = {reduces(2, 1): 4, reduces(3, 1): 3}
+    stages = {0: 0, 1: 0, 2: 1, 3: 1}
+    (note,) = broken_promises(manifest([1], stage=1), found, stages)
+    assert "on every device of stage 1; device 3 has 3 all-reduce over tp in step 1 (1 of 2 device steps" in note
+
+
 def test_a_step_that_is_not_in_the_capture_breaks_its_promise() -> None:
-    (note,) = broken_promises(manifest([1, 2]), {reduces(0, 1): 4}, [0])
+    (note,) = broken_promises(manifest([1, 2]), {reduces(0, 1): 4}, {0: None})
     assert "device 0 has no collective in step 2" in note
 
 
 @pytest.mark.parametrize("steps_found", [[1, 2], []])
 def test_without_steps_in_the_manifest_those_of_the_capture_count(steps_found: list[int]) -> None:
-    notes = broken_promises(manifest([]), {reduces(0, s): 4 for s in steps_found}, [0])
+    notes = broken_promises(manifest([]), {reduces(0, s): 4 for s in steps_found}, {0: None})
     assert len(notes) == (0 if steps_found else 1)
 
 
 def test_nothing_promised_is_kept() -> None:
-    assert broken_promises(manifest([1]).model_copy(update={"promised_collectives": None}), {}, [0]) == []
+    assert broken_promises(manifest([1]).model_copy(update={"promised_collectives": None}), {}, {0: None}) == []
 
 
 def test_ingest_notes_a_broken_promise(tmp_path: Path) -> None:

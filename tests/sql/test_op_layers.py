@@ -18,11 +18,16 @@ CAPTURE = Path(__file__).parents[2] / "data" / "captures" / "llama-pp2tp2-b4-i16
 QUERY = "SELECT device_id, layer, microbatch FROM models.op_layers ORDER BY event_id"
 
 
-def found(run: dict[str, Any], instruction: dict[str, Any], pp_index: list[int | None]) -> list[tuple[Any, ...]]:
+def found(
+    run: dict[str, Any], instruction: dict[str, Any], pp_index: list[int | None], *stages: dict[str, int]
+) -> list[tuple[Any, ...]]:
     """Layer and microbatch of one op on devices of these stages."""
     given = {
         "runs": [run],
-        "devices": [{"device_id": d, "pp_index": p} for d, p in enumerate(pp_index)],
+        "devices": [
+            {"device_id": d, "pp_index": p} | (stages[p] if stages and p is not None else {})
+            for d, p in enumerate(pp_index)
+        ],
         "instructions": [{"instruction_id": 0} | instruction],
         "ops": [{"device_id": d, "start_us": d, "duration_us": 1} for d in range(len(pp_index))],
     }
@@ -36,6 +41,19 @@ PIPELINE = {"pp": 2, "num_layers": 6, "microbatches": 2}
 def test_the_same_instruction_is_another_layer_on_another_stage() -> None:
     # 3 layers a stage: local layer 1 is layer 1 on stage 0, layer 4 on stage 1. In tick 1 they have microbatch 1 and 0.
     assert found(PIPELINE, {"stage_layer": 1, "tick": 1}, [0, 0, 1]) == [(0, 1, 1), (1, 1, 1), (2, 4, 0)]
+
+
+@pytest.mark.parametrize(
+    ("slot", "layers"), [(0, [0, None]), (1, [1, 3]), (2, [2, 4]), (3, [None, 5]), (4, [None, None])]
+)
+def test_unlike_stages_have_their_layers_in_different_slots(slot: int, layers: list[int | None]) -> None:
+    # Layer 0 has a slot of its own, in which stage 1 has none; stage 1 has one more of the other layers.
+    stages = (
+        {"first_layer": 0, "last_layer": 2, "first_slot": 0},
+        {"first_layer": 3, "last_layer": 5, "first_slot": 1},
+    )
+    rows = found(PIPELINE, {"stage_layer": slot}, [0, 1], *stages)
+    assert [layer for _, layer, _ in rows] == layers
 
 
 def test_filling_and_draining_stages_have_no_microbatch() -> None:
