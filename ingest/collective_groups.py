@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -12,8 +12,11 @@ from ingest.axis_inference import CollectiveSeen, InferredAxis, infer_axes
 from ingest.hlo import traffic
 from ingest.hlo.op_name import layer_and_part
 from ingest.instructions import InstructionRow
-from ingest.manifest import AXES, Mesh
+from ingest.mesh_axes import AXES
 from ingest.records import Int32
+
+if TYPE_CHECKING:
+    from ingest.manifest import Mesh
 
 UNKNOWN_AXIS = "unknown"
 PERMUTE = "collective-permute"

@@ -7,11 +7,14 @@ from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from functools import cache
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from ingest.manifest import AXES, Mesh, PipelineStage
+from ingest.mesh_axes import AXES
 from ingest.readers import wire
 from ingest.records import Plane, StatKind
+
+if TYPE_CHECKING:
+    from ingest.manifest import Mesh, PipelineStage
 
 _DEVICE_PLANE = re.compile(r"/device:(TPU|GPU):(\d+)( SparseCore \d+)?")
 CPU_PLANE = "/host:CPU"

@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from ingest.errors import MalformedError
-from ingest.hlo import op_name, proto, text
+from ingest.hlo import op_name, text
 from ingest.hlo.collectives import KINDS, Collective, collective_of
 from ingest.hlo.instruction import AsyncRole, Instruction, merged
 from ingest.hlo.opcodes import async_role, async_start_name, is_container
@@ -284,6 +284,8 @@ class HloModule:
 
     @cached_property
     def _instructions(self) -> Mapping[str, Instruction]:
+        from ingest.hlo import proto
+
         try:
             return proto.read_module(self.raw).instructions
         except MalformedError as error:

@@ -9,9 +9,7 @@ from typing import Annotated, Any
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
 from ingest.errors import CaptureError, shown
-
-AXES = ("pp", "dp", "ep", "sp", "tp")
-"""Mesh axes, outermost first, in the order in which device ids are laid out by default."""
+from ingest.mesh_axes import AXES
 
 MAX_DEVICES = 1 << 17
 """Most devices of a mesh: more is a mistake, and must not cost memory."""

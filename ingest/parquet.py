@@ -11,7 +11,6 @@ from typing import Any, Protocol, Self
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
-import pyarrow.compute  # registers Arrow's functions; later, it would race with a thread that looks one up
 import pyarrow.parquet as pq
 
 from ingest.schema import Table

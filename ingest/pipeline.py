@@ -7,25 +7,26 @@ import json
 import os
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
-from typing import Literal, Protocol
+from typing import TYPE_CHECKING, Literal, Protocol
 
 import pyarrow as pa
 
 from ingest.errors import CaptureError, WarehouseError
 from ingest.hosts import clock_notes, open_hosts
 from ingest.lake import Lake, RunVersion
-from ingest.manifest import Mesh, load_manifest
 from ingest.parquet import TableWriter
 from ingest.quality import Flag
 from ingest.readers.files import CaptureFile
 from ingest.records import Trace
-from ingest.remote import local_copy
 from ingest.run_facts import quality_flags, run_row
 from ingest.run_tables import RunTables
 from ingest.schema import SCHEMA_VERSION, TABLES
 from ingest.sources import Capture, find_captures
+from ingest.version import VERSION
+
+if TYPE_CHECKING:
+    from ingest.manifest import Manifest, Mesh
 
 
 class MetricEvaluator(Protocol):
@@ -65,6 +66,8 @@ def ingest_one(
     Raises:
         CaptureError: there is no capture, or more than one.
     """
+    from ingest.remote import local_copy
+
     captures = find_captures(local_copy(path))
     if len(captures) > 1:
         found = ", ".join(c.name for c in captures)
@@ -101,7 +104,7 @@ def ingest_capture(
         HelperError: one of several processes was ended from outside.
         WarehouseError: the warehouse cannot be written.
     """
-    manifest = load_manifest(capture.manifest) if capture.manifest else None
+    manifest = _manifest(capture)
     files, notes = distinct_files(capture)
     source_digest = digest_of(f.digest for f in files)
     run_id = run_id_of(source_digest)
@@ -111,12 +114,11 @@ def ingest_capture(
         "mesh": mesh.model_dump() if mesh else None,
         "name": name,
     }
-    tool = tool_version()
-    key = json.dumps([source_digest, said, SCHEMA_VERSION, tool], sort_keys=True)
+    key = json.dumps([source_digest, said, SCHEMA_VERSION, VERSION], sort_keys=True)
     run_version = hashlib.sha256(key.encode()).hexdigest()[:16]
     lake = Lake(warehouse)
     known = _known(lake, run_id)
-    if known and (known.version == run_version or (known.ingest_version == tool and not any(said.values()))):
+    if known and (known.version == run_version or (known.ingest_version == VERSION and not any(said.values()))):
         return IngestResult(run_id, known.name, "unchanged", known, known.rows.get("events", 0), notes)
     title = name or (manifest.name if manifest else capture.name)
     try:
@@ -128,7 +130,7 @@ def ingest_capture(
                 tables.write()
                 flags = [*(Flag("duplicate_file", n) for n in notes), *quality_flags(hosts, tables, mesh, manifest)]
                 row = run_row(title, hosts, tables, mesh, manifest, capture, source_digest, flags)
-                tables.writers["runs"].write_rows([row | {"ingest_version": tool}])
+                tables.writers["runs"].write_rows([row | {"ingest_version": VERSION}])
                 tables.writers["quality_flags"].write_rows({"index": i} | f.row() for i, f in enumerate(flags))
             made = tables.files()
             if evaluate:
@@ -143,7 +145,7 @@ def ingest_capture(
                 run_version,
                 title,
                 SCHEMA_VERSION,
-                tool,
+                VERSION,
                 source_digest,
                 {t: [path.name for path, _ in found] for t, found in sorted(made.items())},
                 rows | {"events": tables.event_count},
@@ -163,12 +165,12 @@ def ingest_capture(
     )
 
 
-def tool_version() -> str:
-    """Version of this package, as installed."""
-    try:
-        return version("tracewarehouse")
-    except PackageNotFoundError:
-        return "unknown"
+def _manifest(capture: Capture) -> Manifest | None:
+    if capture.manifest is None:
+        return None
+    from ingest.manifest import load_manifest
+
+    return load_manifest(capture.manifest)
 
 
 def _known(lake: Lake, run_id: str) -> RunVersion | None:

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
-from ingest.manifest import Manifest, PromisedCollective
+if TYPE_CHECKING:
+    from ingest.manifest import Manifest, PromisedCollective
 
 NOTE = "promised collectives are missing: "
 """How every sentence of `broken_promises` begins."""

@@ -8,7 +8,6 @@ from pathlib import PurePath
 from typing import TYPE_CHECKING, Any
 
 from ingest.hosts import Host
-from ingest.manifest import Manifest, Mesh, ModelFacts
 from ingest.promises import broken_promises
 from ingest.quality import EVENT_CAPS, Flag, dropped, messages, summarised
 from ingest.run_tables import RunTables
@@ -17,6 +16,7 @@ from ingest.sources import Capture, stem
 
 if TYPE_CHECKING:
     from ingest.card import WorkloadCard
+    from ingest.manifest import Manifest, Mesh
 
 
 def quality_flags(hosts: Sequence[Host], tables: RunTables, mesh: Mesh | None, manifest: Manifest | None) -> list[Flag]:
@@ -88,6 +88,8 @@ def run_row(
 
 def manifest_facts(manifest: Manifest) -> dict[str, Any]:
     """What a manifest says of the run, by column."""
+    from ingest.manifest import ModelFacts
+
     model = manifest.model or ModelFacts(name="")
     versions = manifest.versions.get(manifest.backend or "")
     facts = {

@@ -8,7 +8,7 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
 from itertools import accumulate, islice
 from pathlib import Path, PurePath
-from typing import Any, Self
+from typing import TYPE_CHECKING, Any, Self
 
 from ingest.axis_inference import InferredAxis
 from ingest.clocks import align
@@ -19,8 +19,8 @@ from ingest.hosts import Host
 from ingest.instructions import Instructions
 from ingest.line_extent import LineExtent
 from ingest.line_tables import EVENT_TABLES, DeviceEvents, LinesWritten, LineTables, PlaneLines
-from ingest.manifest import AXES, Manifest, Mesh
 from ingest.markers import StepMarker, phase_of
+from ingest.mesh_axes import AXES
 from ingest.named_ops import NamedOpWriter
 from ingest.parquet import TableWriter
 from ingest.parts import Part, divide, is_divided, write_parts
@@ -34,6 +34,9 @@ from ingest.sources import stem
 from ingest.stat_rows import stat_row
 from ingest.survey import DevicePlane, HostSurvey, number_steps, survey
 from ingest.timeline import Step, Timeline, host_steps, step_rows
+
+if TYPE_CHECKING:
+    from ingest.manifest import Manifest, Mesh
 
 _OP_LINES = frozenset({"XLA Ops"})
 

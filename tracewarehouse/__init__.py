@@ -44,9 +44,9 @@ _HOMES = {
 
 def __getattr__(name: str) -> Any:
     if name == "__version__":
-        from ingest.pipeline import tool_version
+        from ingest.version import VERSION
 
-        return tool_version()
+        return VERSION
     if name not in _HOMES:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     module, attribute = _HOMES[name]

@@ -6,6 +6,7 @@ of numpy columns by `ingest.readers.wire`.
 
 from __future__ import annotations
 
+import struct
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -14,12 +15,10 @@ from pathlib import Path
 from typing import Any, cast
 
 import numpy as np
-from google.protobuf.message import DecodeError
 
 from ingest.errors import CaptureError, MalformedError
 from ingest.readers import wire
 from ingest.readers.files import CaptureFile, FileBytes
-from ingest.readers.messages import XPLANE
 from ingest.records import (
     EventBatch,
     EventMetadata,
@@ -41,19 +40,23 @@ _TABLE_ENTRIES = 16  # per metadata id: ids as dense as this are looked up in a 
 _MAX_PLANES, _MAX_LINES = 1 << 16, 1 << 20  # far above any capture: each costs memory however short its bytes
 _INT64 = np.iinfo(np.int64)
 _PLANE, _ERROR, _WARNING, _HOSTNAME = 0x0A, 0x12, 0x1A, 0x22  # tags of XSpace
-_PLANE_NAME, _LINE, _EVENT_METADATA = 0x12, 0x1A, 0x22  # tags of XPlane
+_PLANE_ID, _PLANE_NAME, _LINE, _EVENT_METADATA, _STAT_METADATA, _PLANE_STAT = 0x08, 0x12, 0x1A, 0x22, 0x2A, 0x32
+_KEY, _VALUE = 0x08, 0x12  # tags of the entries of XPlane's maps
+_METADATA_NAME, _DESCRIPTION = 0x12, 0x1A  # tags of XStatMetadata, and of XEventMetadata:
+_METADATA, _METADATA_DISPLAY_NAME, _METADATA_STAT, _CHILD, _CHILDREN = 0x1A, 0x22, 0x2A, 0x30, 0x32
 _LINE_ID, _LINE_NAME, _TIMESTAMP_NS = 0x08, 0x12, 0x18  # tags of XLine
 _DURATION_PS, _DISPLAY_ID, _DISPLAY_NAME = 0x48, 0x50, 0x5A
 _TASK_PLANE = "Task Environment"
 _LAST_RELATIVE_NS = _INT64.max // 1000
 """A line's timestamp beyond this is no time since the start of a profile but a Unix time: 106 days is no profile."""
-_VALUE_FIELD = {
-    "double_value": StatKind.DOUBLE,
-    "uint64_value": StatKind.UINT64,
-    "int64_value": StatKind.INT64,
-    "str_value": StatKind.STRING,
-    "bytes_value": StatKind.BYTES,
-    "ref_value": StatKind.REF,
+_STAT_ID = 0x08  # tags of XStat
+_KIND_OF_TAG = {
+    0x11: StatKind.DOUBLE,
+    0x18: StatKind.UINT64,
+    0x20: StatKind.INT64,
+    0x2A: StatKind.STRING,
+    0x32: StatKind.BYTES,
+    0x38: StatKind.REF,
 }
 
 
@@ -108,7 +111,7 @@ class XPlaneTrace:
                     self.planes.append(_read_plane(data, payload, stop, metadata))
                 elif tag in texts:
                     texts[tag].append(_text(data[payload:stop]))
-        except (MalformedError, DecodeError) as error:
+        except MalformedError as error:
             raise MalformedError(f"{self._path}: not a complete xplane.pb: {error}") from None
         self.errors, self.warnings, self.hostnames = texts[_ERROR], texts[_WARNING], texts[_HOSTNAME]
         if not self.planes:
@@ -180,7 +183,7 @@ def profile_window(path: Path | CaptureFile) -> tuple[int, int] | None:
             if tag == _PLANE and _plane_name(data, payload, stop) == _TASK_PLANE.encode():
                 times = _times(_read_plane(data, payload, stop, _SharedMetadata()))
                 return times["profile_start_time"], times["profile_stop_time"]
-    except (CaptureError, DecodeError, KeyError):
+    except (CaptureError, KeyError):
         return None
     return None
 
@@ -337,37 +340,42 @@ class _SharedMetadata:
         """The XEventMetadata in `raw`."""
         found = self._found.get((naming, raw))
         if found is None:
-            m = XPLANE["XEventMetadata"].FromString(raw)
-            stats = tuple(_stats(m.stats, names))
-            if m.metadata:
-                stats += (Stat("metadata", StatKind.BYTES, m.metadata),)
-            found = EventMetadata(_text(m.name), _text(m.display_name), stats, tuple(m.child_id))
-            self._found[naming, raw] = found
+            found = self._found[naming, raw] = _event_metadata(raw, names)
         return found
 
 
 def _read_plane(data: bytes | FileBytes, start: int, end: int, shared: _SharedMetadata) -> _XPlane:
     shared.count_plane()
-    rest = bytearray()
-    lines: list[Line] = []
+    plane = _XPlane("")
+    stats: list[bytes] = []
     entries: list[tuple[int, int]] = []
-    for tag, tag_at, payload, stop in wire.fields(data, start, end):
+    described: list[tuple[int, bytes]] = []
+    for tag, _, payload, stop in wire.fields(data, start, end):
         if tag == _LINE:
-            lines.append(_read_line(data, payload, stop))
+            plane.lines.append(_read_line(data, payload, stop))
             shared.count_line()
         elif tag == _EVENT_METADATA:
             entries.append((payload, stop))
-        else:
-            rest += data[tag_at:stop]
-    message = XPLANE["XPlane"].FromString(bytes(rest))
-    names = {e.key: _text(e.value.name) for e in message.stat_metadata}
-    plane = _XPlane(_text(message.name), message.id, tuple(_stats(message.stats, names)), lines, stat_names=names)
-    plane.stat_descriptions = [
-        (e.key, names[e.key], _text(e.value.description)) for e in message.stat_metadata if e.value.description
-    ]
+        elif tag == _STAT_METADATA:
+            key, raw = _entry(data[payload:stop])
+            name, description = _stat_metadata(raw)
+            plane.stat_names[key] = _text(name)
+            if description:
+                described.append((key, description))
+        elif tag == _PLANE_STAT:
+            stats.append(data[payload:stop])
+        elif tag == _PLANE_NAME:
+            plane.name = _text(data[payload:stop])
+        elif tag == _PLANE_ID:
+            plane.plane_id = wire.signed(payload)
+    names = plane.stat_names
+    plane.stats = tuple(s for raw in stats if (s := _stat(raw, 0, len(raw), names)))
+    plane.stat_descriptions = [(key, names[key], _text(description)) for key, description in described]
     naming = shared.naming(names)
     for a, z in entries:
         key, raw = _entry(data[a:z])
+        if raw[:1] == b"\x08":  # the id once more, without which equal content has equal bytes
+            raw = raw[wire.read_varint(raw, 1, len(raw))[1] :]
         plane.metadata_ids.append(key)
         plane.event_metadata.append(shared.read(raw, naming, names))
     plane.rows = _RowOfId(plane.metadata_ids)
@@ -375,16 +383,83 @@ def _read_plane(data: bytes | FileBytes, start: int, end: int, shared: _SharedMe
 
 
 def _entry(entry: bytes) -> tuple[int, bytes]:
-    """A map entry: its key, and the XEventMetadata without its id, so that equal content has equal bytes."""
-    parts = list(wire.fields(entry, 0, len(entry)))
-    if [p[0] for p in parts] == [0x08, 0x12]:
-        key, raw = wire.signed(parts[0][2]), entry[parts[1][2] :]
-    else:  # legal, though no writer does it: let protobuf merge
-        message = XPLANE["EventMetadataEntry"].FromString(entry)
-        key, raw = message.key, message.value.SerializeToString(deterministic=True)
-    if raw[:1] == b"\x08":
-        raw = raw[wire.read_varint(raw, 1, len(raw))[1] :]
-    return key, raw
+    """Key and value of a map entry; of a field given twice, values are merged, which is to join their bytes."""
+    size = len(entry)
+    if entry[:1] == b"\x08":  # as every writer emits it
+        key, at = wire.read_varint(entry, 1, size)
+        if entry[at : at + 1] == b"\x12":
+            length, payload = wire.read_varint(entry, at + 1, size)
+            if payload + length == size and payload - at <= 4:
+                return wire.signed(key), entry[payload:]
+    key, values = 0, []
+    for tag, _, payload, stop in wire.fields(entry, 0, size):
+        if tag == _KEY:
+            key = wire.signed(payload)
+        elif tag == _VALUE:
+            values.append(entry[payload:stop])
+    return key, b"".join(values)
+
+
+def _stat_metadata(raw: bytes) -> tuple[bytes, bytes]:
+    """Name and description of an XStatMetadata."""
+    name = description = b""
+    for tag, _, payload, stop in wire.fields(raw, 0, len(raw)):
+        if tag == _METADATA_NAME:
+            name = raw[payload:stop]
+        elif tag == _DESCRIPTION:
+            description = raw[payload:stop]
+    return name, description
+
+
+def _event_metadata(raw: bytes, names: dict[int, str]) -> EventMetadata:
+    """An XEventMetadata; bytes of its field `metadata` are kept as a stat of that name."""
+    name = display_name = metadata = b""
+    stats: list[Stat] = []
+    children: list[int] = []
+    for tag, _, payload, stop in wire.fields(raw, 0, len(raw)):
+        if tag == _METADATA_STAT:
+            if stat := _stat(raw, payload, stop, names):
+                stats.append(stat)
+        elif tag == _METADATA_NAME:
+            name = raw[payload:stop]
+        elif tag == _METADATA_DISPLAY_NAME:
+            display_name = raw[payload:stop]
+        elif tag == _METADATA:
+            metadata = raw[payload:stop]
+        elif tag == _CHILD:
+            children.append(wire.signed(payload))
+        elif tag == _CHILDREN:
+            while payload < stop:
+                child, payload = wire.read_varint(raw, payload, stop)
+                children.append(wire.signed(child))
+    if metadata:
+        stats.append(Stat("metadata", StatKind.BYTES, metadata))
+    return EventMetadata(_text(name), _text(display_name), tuple(stats), tuple(children))
+
+
+def _stat(raw: bytes, start: int, end: int, names: dict[int, str]) -> Stat | None:
+    """The XStat raw[start:end]; None for one without a value."""
+    stat_id, kind = 0, None
+    at = stop = 0
+    for tag, _, payload, after in wire.fields(raw, start, end):
+        if tag == _STAT_ID:
+            stat_id = wire.signed(payload)
+        elif tag in _KIND_OF_TAG:  # of several, the last one counts
+            kind, at, stop = _KIND_OF_TAG[tag], payload, after
+    if kind is None:
+        return None
+    value: float | int | str | bytes = at
+    if kind == StatKind.STRING:
+        value = _text(raw[at:stop])
+    elif kind == StatKind.INT64:
+        value = wire.signed(at)
+    elif kind == StatKind.REF:
+        value = names.get(at, f"ref {at}")
+    elif kind == StatKind.BYTES:
+        value = raw[at:stop]
+    elif kind == StatKind.DOUBLE:
+        (value,) = struct.unpack_from("<d", raw, at)
+    return Stat(names.get(stat_id, f"stat {stat_id}"), kind, value)
 
 
 def _read_line(data: bytes | FileBytes, start: int, end: int) -> Line:
@@ -400,20 +475,6 @@ def _read_line(data: bytes | FileBytes, start: int, end: int) -> Line:
         elif tag == _TIMESTAMP_NS:
             timestamp = wire.signed(payload)
     return Line(name, line_id, timestamp, start, end, has_events)
-
-
-def _stats(messages: Any, names: dict[int, str]) -> Iterator[Stat]:
-    for m in messages:
-        which = m.WhichOneof("value")
-        if which is None:
-            continue
-        kind = _VALUE_FIELD[which]
-        value = getattr(m, which)
-        if kind == StatKind.REF:
-            value = names.get(value, f"ref {value}")
-        elif kind == StatKind.STRING:
-            value = _text(value)
-        yield Stat(names.get(m.metadata_id, f"stat {m.metadata_id}"), kind, value)
 
 
 def _text(raw: bytes) -> str:

@@ -13,7 +13,8 @@ from fuzz.chrome import damaged
 from fuzz.judging import Target, UnknownError, scratch_file
 from fuzz.seeds import capture_files
 
-from ingest.manifest import AXES, Manifest, load_manifest
+from ingest.manifest import Manifest, load_manifest
+from ingest.mesh_axes import AXES
 from ingest.run_facts import manifest_facts
 
 KINDS = (

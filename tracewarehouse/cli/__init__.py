@@ -46,9 +46,9 @@ app.command()(maintenance.gc)
 
 def _show_version(is_wanted: bool) -> None:
     if is_wanted:
-        from importlib.metadata import version
+        from ingest.version import VERSION
 
-        typer.echo(f"tracewarehouse {version('tracewarehouse')}")
+        typer.echo(f"tracewarehouse {VERSION}")
         raise typer.Exit
 
 
