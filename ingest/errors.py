@@ -48,3 +48,7 @@ class QueryError(TracewarehouseError):
 
 class MetricError(TracewarehouseError):
     """A metric definition is not valid, or a metric was asked for that does not exist."""
+
+
+class UnreadRunWarning(UserWarning):
+    """Runs of a warehouse cannot be read and are left out of its answers; all others are there."""

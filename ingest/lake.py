@@ -21,14 +21,15 @@ import re
 import shutil
 import time
 import uuid
-from collections.abc import Collection, Iterator
+import warnings
+from collections.abc import Collection, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from ingest.errors import WarehouseError
+from ingest.errors import UnreadRunWarning, WarehouseError, shown
 from ingest.schema import SCHEMA_VERSION
 
 RUN_ID = re.compile(r"[0-9a-z][0-9a-z_-]{0,63}")
@@ -68,6 +69,30 @@ class RunVersion:
 
 
 @dataclass(frozen=True)
+class UnreadRun:
+    """A run that has a manifest and cannot be read.
+
+    Attributes:
+        run_id: the run, as its manifest's file is named.
+        name: its name for people; the run id where that cannot be read.
+        why: what is wrong.
+        is_outdated: only its table schema is of another version.
+    """
+
+    run_id: str
+    name: str
+    why: str
+    is_outdated: bool
+
+    def __str__(self) -> str:
+        return (
+            f"{self.run_id} ({self.name}) {self.why}"
+            if self.is_outdated
+            else f"{self.run_id} cannot be read: {self.why}"
+        )
+
+
+@dataclass(frozen=True)
 class Leftover:
     """Files that nothing uses any more.
 
@@ -96,6 +121,7 @@ class Lake:
         self.folder = str(self._lake.resolve())
         """Where all of them lie, without links; the same as `lake` below `root` unless that is a link."""
         self._manifests = warehouse / "manifests"
+        self._warned: set[UnreadRun] = set()
 
     def sync(self) -> None:
         """Take note of what other writers did; a folder needs no such thing."""
@@ -103,11 +129,38 @@ class Lake:
     def runs(self) -> list[RunVersion]:
         """All runs as they are now, by run id.
 
+        Runs that cannot be read are left out, and named once in an `UnreadRunWarning`.
+
         Raises:
-            WarehouseError: a manifest cannot be read, or is of another schema version.
+            WarehouseError: there are runs, and none can be read; or they cannot be listed.
         """
-        found = (self._read(p) for p in self.manifests())
-        return [r for r in found if r is not None]
+        found, unread = self.listing()
+        if unread and not found:
+            raise WarehouseError(f"{self.root}: {_unread_sentence(unread)}")
+        if new := [r for r in unread if r not in self._warned]:
+            self._warned.update(new)
+            warnings.warn(f"left out: {_unread_sentence(new)}", UnreadRunWarning, stacklevel=2)
+        return found
+
+    def listing(self) -> tuple[list[RunVersion], list[UnreadRun]]:
+        """All runs as they are now, and those that cannot be read, each by run id.
+
+        Raises:
+            WarehouseError: they cannot be listed.
+        """
+        found, unread = [], []
+        for path in self.manifests():
+            try:
+                run = _parsed(path)
+            except WarehouseError as error:
+                why = str(error).partition("; ")[0]
+                unread.append(UnreadRun(path.stem, path.stem, why, is_outdated=False))
+                continue
+            if run is not None and run.schema_version != SCHEMA_VERSION:
+                unread.append(UnreadRun(run.run_id, run.name, _outdated(run), is_outdated=True))
+            elif run is not None:
+                found.append(run)
+        return found, unread
 
     def run(self, run_id: str) -> RunVersion | None:
         """The run as it is now, or None.
@@ -133,10 +186,7 @@ class Lake:
     def _read(self, path: Path) -> RunVersion | None:
         version = _parsed(path)
         if version is not None and version.schema_version != SCHEMA_VERSION:
-            raise WarehouseError(
-                f"run {version.run_id} ({version.name}) has table schema {version.schema_version}, this version of "
-                f"tracewarehouse reads {SCHEMA_VERSION}; run `tw ingest` on its capture again"
-            )
+            raise WarehouseError(f"run {version.run_id} ({version.name}) {_outdated(version)}; {_INGEST_AGAIN}")
         return version
 
     def paths(self, run: RunVersion, table: str) -> list[Path]:
@@ -435,21 +485,46 @@ def _parsed(path: Path) -> RunVersion | None:
         content = json.loads(path.read_bytes())
         is_sealed = content.pop("checksum", None) == _checksum(content)
         run = RunVersion(**content)
+        is_typed = isinstance(content["name"], str) and isinstance(content["schema_version"], int)
+        outside = [f for f in run.paths if not _FILE_IN_LAKE.fullmatch(f)]
     except FileNotFoundError:
         return None
-    except (OSError, ValueError, TypeError, AttributeError) as error:
+    except (OSError, ValueError, TypeError, AttributeError, RecursionError) as error:
         why = str(error)
     else:
-        outside = [f for f in run.paths if not _FILE_IN_LAKE.fullmatch(f)]
         if not is_sealed and run.schema_version == SCHEMA_VERSION:  # schema 1 knew no checksum
             why = "its checksum is not that of its content"
         elif f"{run.run_id}.json" != path.name:
-            why = f"it is of run {run.run_id}"
+            why = f"it is of run {shown(str(run.run_id))}"
+        elif not is_typed:
+            why = "its name is no text, or its schema version no number"
         elif outside:
-            why = f"it names {outside[0]!r}, outside the lake"
+            why = f"it names {shown(outside[0])!r}, outside the lake"
         else:
             return run
     raise WarehouseError(f"{path}: not a run manifest ({why}); ingest the capture again, or remove the file")
+
+
+_INGEST_AGAIN = "run `tw ingest` on its capture again"
+_MOST_NAMED = 10
+
+
+def _outdated(run: RunVersion) -> str:
+    return f"has table schema {run.schema_version}, this version of tracewarehouse reads {SCHEMA_VERSION}"
+
+
+def _unread_sentence(runs: Sequence[UnreadRun]) -> str:
+    """The runs by what is wrong with them, and what to do."""
+    groups: dict[str, list[UnreadRun]] = {}
+    for run in runs:
+        groups.setdefault(run.why if run.is_outdated else "cannot be read", []).append(run)
+    parts = []
+    for why, same in groups.items():
+        named = [f"{r.run_id} ({shown(r.name) if r.is_outdated else r.why})" for r in same[:_MOST_NAMED]]
+        more = f" and {len(same) - _MOST_NAMED} more" if len(same) > _MOST_NAMED else ""
+        parts.append(f"{why}: {', '.join(named)}{more}")
+    which = "its capture" if len(runs) == 1 else "their captures"
+    return f"{'; '.join(parts)}; run `tw ingest` on {which} again, or `tw remove` what is not needed"
 
 
 def _checksum(content: dict[str, Any]) -> str:

@@ -14,7 +14,14 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from ingest.errors import CaptureError, MetricError, QueryError, TracewarehouseError, WarehouseError
+    from ingest.errors import (
+        CaptureError,
+        MetricError,
+        QueryError,
+        TracewarehouseError,
+        UnreadRunWarning,
+        WarehouseError,
+    )
     from tracewarehouse.result import QueryResult
     from tracewarehouse.warehouse import Warehouse
     from tracewarehouse.warehouse import open_warehouse as open  # noqa: A004  tw.open
@@ -25,6 +32,7 @@ __all__ = [
     "QueryError",
     "QueryResult",
     "TracewarehouseError",
+    "UnreadRunWarning",
     "Warehouse",
     "WarehouseError",
     "open",
@@ -36,6 +44,7 @@ _HOMES = {
     "QueryError": ("ingest.errors", "QueryError"),
     "QueryResult": ("tracewarehouse.result", "QueryResult"),
     "TracewarehouseError": ("ingest.errors", "TracewarehouseError"),
+    "UnreadRunWarning": ("ingest.errors", "UnreadRunWarning"),
     "Warehouse": ("tracewarehouse.warehouse", "Warehouse"),
     "WarehouseError": ("ingest.errors", "WarehouseError"),
     "open": ("tracewarehouse.warehouse", "open_warehouse"),

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 import duckdb
 
 from ingest.errors import CaptureError, MetricError, QueryError, WarehouseError, shown
-from ingest.lake import GRACE_SECONDS, Lake, Leftover, RunVersion
+from ingest.lake import GRACE_SECONDS, Lake, Leftover, RunVersion, UnreadRun
 from ingest.remote import is_remote
 from tracewarehouse import consolidated
 from tracewarehouse.definitions import Definitions, Metric
@@ -170,12 +170,26 @@ class Warehouse:
         """The table main.runs, in order of name."""
         return self.query("SELECT * FROM main.runs ORDER BY name, run_id")
 
+    def unread_runs(self) -> list[UnreadRun]:
+        """The runs that no answer has, as their manifest is damaged or their tables are of another schema version.
+
+        Each says why. To ingest its capture again mends it; `remove` forgets it.
+
+        Raises:
+            WarehouseError: the runs cannot be listed.
+        """
+        self.lake.sync()
+        return self.lake.listing()[1]
+
     def run(self, reference: str) -> RunVersion:
         """The run that a run id, the beginning of one, or a name stands for.
 
         Raises:
             WarehouseError: no run or several fit; the message lists the candidates.
         """
+        for unread in self.lake.listing()[1]:
+            if reference in (unread.run_id, unread.name):
+                raise WarehouseError(f"run {unread}; run `tw ingest` on its capture again")
         runs = self.lake.runs()
         for fitting in (
             [r for r in runs if r.run_id == reference],
@@ -395,17 +409,18 @@ class Warehouse:
 
         return against(capture, self._folder("verify"))
 
-    def remove(self, run: str | Sequence[str]) -> list[RunVersion]:
+    def remove(self, run: str | Sequence[str]) -> list[RunVersion | UnreadRun]:
         """Forget runs; their files go with a later `collect_garbage`. Returns them as they were.
 
         Args:
-            run: a run (see `run`), or several.
+            run: a run (see `run`), or several; one that cannot be read by its whole run id or name.
 
         Raises:
             WarehouseError: there is no such run, or the warehouse cannot be written; no run is removed then.
         """
         self._folder("remove runs")
-        found = [self.run(r) for r in ([run] if isinstance(run, str) else run)]
+        unread = {key: r for r in self.lake.listing()[1] for key in (r.name, r.run_id)}
+        found = [unread.get(r) or self.run(r) for r in ([run] if isinstance(run, str) else run)]
         return [r for r in found if self.lake.remove(r.run_id)]
 
     def leftovers(self, grace_seconds: float = GRACE_SECONDS) -> list[Leftover]:

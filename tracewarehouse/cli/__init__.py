@@ -8,12 +8,14 @@ from __future__ import annotations
 
 import signal
 import sys
+import warnings
+from collections.abc import Callable
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
-from ingest.errors import TracewarehouseError, printable
+from ingest.errors import TracewarehouseError, UnreadRunWarning, printable
 from tracewarehouse.cli import collect, compare, ingest, maintenance, metrics, query, report, runs, tpu, watch
 from tracewarehouse.cli.place import Place
 
@@ -88,7 +90,10 @@ def _end(number: int, _: object) -> None:
 def run(arguments: list[str]) -> int:
     """Run one command and return its exit code; no error that a user can cause ends in a traceback."""
     try:
-        app(arguments, prog_name="tw")
+        with warnings.catch_warnings():
+            warnings.simplefilter("always", UnreadRunWarning)
+            _print_ours(warnings.showwarning)
+            app(arguments, prog_name="tw")
     except SystemExit as end:
         code = end.code
         if code == 130:
@@ -98,3 +103,15 @@ def run(arguments: list[str]) -> int:
         print("error: " + "\n".join(map(printable, str(error).split("\n"))), file=sys.stderr)
         return 1
     return 0
+
+
+def _print_ours(show: Callable[..., None]) -> None:
+    """Let warnings that are meant for users be one line on standard error, without a place in our source."""
+
+    def shown(message: Warning | str, category: type[Warning], *where: Any, **more: Any) -> None:
+        if issubclass(category, UnreadRunWarning):
+            print(f"warning: {printable(str(message))}", file=sys.stderr)
+        else:
+            show(message, category, *where, **more)
+
+    warnings.showwarning = shown

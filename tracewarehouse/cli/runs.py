@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from ingest.errors import printable
+from ingest.errors import WarehouseError, printable
 from tracewarehouse.output import Format, format_of, write
 from tracewarehouse.quality import CLOCKS
+
+if TYPE_CHECKING:
+    from ingest.lake import UnreadRun
+    from tracewarehouse.result import QueryResult
 
 _SUMMARY = """
 WITH flags AS (
@@ -49,13 +53,41 @@ def runs(
 ) -> None:
     """List the runs with their quality flags, and what was done to the clocks of their hosts.
 
+    Runs that no answer has come last, as outdated (ingest the capture again) or unreadable (`tw fsck` says more).
     `SELECT * FROM main.runs` has every fact, main.quality_flags every flag, main.hosts every clock.
     """
     with context.obj.open() as warehouse:
-        if not warehouse.lake.runs():
-            typer.echo(f"the warehouse {context.obj} is empty; add runs with `tw ingest CAPTURE`", err=True)
-        result = warehouse.query(_SUMMARY)
+        unread = warehouse.unread_runs()
+        try:
+            if not warehouse.lake.runs():
+                typer.echo(f"the warehouse {context.obj} is empty; add runs with `tw ingest CAPTURE`", err=True)
+        except WarehouseError as error:  # none can be read
+            if not unread:
+                raise
+            typer.echo(f"warning: {printable(str(error))}", err=True)
+            result, notes = _listed(unread), False
+        else:
+            result = _listed(unread, warehouse.query(_SUMMARY))
         remarks = warehouse.query(_NOTES).rows() + warehouse.query(CLOCKS).rows() if notes else []
     write(result, output_format or (format_of(output) if output else "table"), output)
     for _, name, text in sorted(remarks, key=lambda r: (r[1], r[0])):
         typer.echo(printable(f"{name}: {' '.join(text.split())}"), err=True)
+
+
+def _listed(unread: list[UnreadRun], readable: QueryResult | None = None) -> QueryResult:
+    """The runs that could be read and, behind them, those that could not."""
+    if not unread and readable is not None:
+        return readable
+    import pyarrow as pa
+
+    from tracewarehouse.result import QueryResult
+
+    columns = {
+        "run_id": [r.run_id for r in unread],
+        "name": [r.name for r in unread],
+        "quality": ["outdated" if r.is_outdated else "unreadable" for r in unread],
+    }
+    rows = pa.table(columns, schema=pa.schema(dict.fromkeys(columns, pa.string())))
+    if readable is not None:
+        rows = pa.concat_tables([readable.arrow(), rows], promote_options="default")
+    return QueryResult(rows)

@@ -1,0 +1,178 @@
+"""A run whose manifest is damaged, or whose tables are of another schema, is named and left out; all others answer."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+
+import fsspec
+import pytest
+from tiny_capture import write_capture_directory
+
+import tracewarehouse as tw
+from ingest.lake import Lake, manifest_text
+from ingest.remote import CACHE_VARIABLE
+from ingest.schema import SCHEMA_VERSION
+from tracewarehouse.cli import run as cli
+
+
+@pytest.fixture(scope="module")
+def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A warehouse with the runs a, b and c, beside their captures."""
+    folder = tmp_path_factory.mktemp("unread")
+    with tw.open(folder / "warehouse", create=True) as warehouse:
+        for name, period in (("a", 150), ("b", 170), ("c", 190)):
+            warehouse.ingest(write_capture_directory(folder / name, name, period=period))
+    return folder
+
+
+@pytest.fixture
+def folder(made: Path, tmp_path: Path) -> Path:
+    """The same, for one test alone."""
+    shutil.copytree(made, tmp_path / "own")
+    return tmp_path / "own"
+
+
+def cut(manifest: Path) -> None:
+    """As after a disk lost the end of the file."""
+    manifest.write_text(manifest.read_text()[:100])
+
+
+def flip(manifest: Path) -> None:
+    """A bit of a digest."""
+    manifest.write_text(json.dumps(json.loads(manifest.read_text()) | {"source_digest": "0" * 64}))
+
+
+def age(manifest: Path) -> None:
+    """As an older version of tracewarehouse wrote it."""
+    run = Lake(manifest.parent.parent).run(manifest.stem)
+    assert run
+    manifest.write_text(manifest_text(replace(run, schema_version=SCHEMA_VERSION - 1)))
+
+
+Change = Callable[[Path], None]
+CHANGES = pytest.mark.parametrize("change", [cut, flip, age])
+
+
+def manifest_of(warehouse: Path, name: str) -> Path:
+    [path] = [m for m in (warehouse / "manifests").glob("*.json") if json.loads(m.read_text())["name"] == name]
+    return path
+
+
+def names(warehouse: tw.Warehouse) -> list[str]:
+    return [name for (name,) in warehouse.query("SELECT name FROM main.runs ORDER BY name").rows()]
+
+
+@CHANGES
+def test_the_other_runs_answer(folder: Path, change: Change) -> None:
+    manifest = manifest_of(folder / "warehouse", "b")
+    change(manifest)
+    with tw.open(folder / "warehouse") as warehouse:
+        with pytest.warns(tw.UnreadRunWarning, match=f"{manifest.stem}.*tw ingest") as caught:
+            assert names(warehouse) == ["a", "c"]
+            assert {r[0] for r in warehouse.metric("step_time").rows()} == {r.run_id for r in warehouse.lake.runs()}
+            assert {r[1] for r in warehouse.values().rows()} == {"a", "c"}
+            assert warehouse.run("a").name == "a"
+            assert warehouse.audit() == []
+            assert warehouse.refresh_metrics() == []
+            assert warehouse.build().exists()
+        assert len(caught) == 1
+        assert [r.run_id for r in warehouse.unread_runs()] == [manifest.stem]
+        with pytest.raises(tw.WarehouseError, match=f"run {manifest.stem}"):
+            warehouse.run(manifest.stem)
+
+
+@CHANGES
+def test_nothing_is_lost_and_ingesting_again_mends_it(folder: Path, change: Change) -> None:
+    manifest = manifest_of(folder / "warehouse", "b")
+    before = sorted(p for p in (folder / "warehouse" / "lake").rglob("*.parquet"))
+    change(manifest)
+    with tw.open(folder / "warehouse") as warehouse, pytest.warns(tw.UnreadRunWarning):
+        names(warehouse)
+        warehouse.collect_garbage(grace_seconds=0)
+        assert sorted(p for p in (folder / "warehouse" / "lake").rglob("*.parquet")) == before
+        warehouse.ingest(folder / "b")
+        assert names(warehouse) == ["a", "b", "c"]
+        assert warehouse.unread_runs() == []
+
+
+@CHANGES
+def test_it_can_be_removed(folder: Path, change: Change) -> None:
+    manifest = manifest_of(folder / "warehouse", "b")
+    change(manifest)
+    with tw.open(folder / "warehouse") as warehouse:
+        assert [r.run_id for r in warehouse.remove(manifest.stem)] == [manifest.stem]
+        assert names(warehouse) == ["a", "c"]
+
+
+@CHANGES
+def test_the_command_line_names_it_once(folder: Path, change: Change, capfd: pytest.CaptureFixture[str]) -> None:
+    manifest = manifest_of(folder / "warehouse", "b")
+    change(manifest)
+    asked = ["-w", str(folder / "warehouse")]
+    for command in (
+        ["query", "SELECT name FROM runs ORDER BY name", "--format", "csv"],
+        ["metrics", "values", "-m", "tpot"],
+        ["compare", "a", "c"],
+        ["metrics", "refresh"],
+        ["audit"],
+        ["build"],
+    ):
+        assert cli([*asked, *command]) == 0
+        said = [line for line in capfd.readouterr().err.splitlines() if line.startswith("warning: ")]
+        assert len(said) == 1
+        assert manifest.stem in said[0]
+    assert cli([*asked, "runs", "--format", "csv"]) == 0
+    out, err = capfd.readouterr()
+    quality = "outdated" if change is age else "unreadable"
+    assert [line.split(",")[0] for line in out.splitlines() if quality in line] == [manifest.stem]
+    assert err.count("warning: ") == 1
+    assert cli([*asked, "fsck"]) == 1
+    assert manifest.stem in capfd.readouterr().out
+    assert cli([*asked, "remove", manifest.stem]) == 0
+    assert cli([*asked, "fsck"]) == 0
+
+
+def test_a_warehouse_of_outdated_runs_names_what_to_ingest(folder: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    for name in "abc":
+        age(manifest_of(folder / "warehouse", name))
+    asked = ["-w", str(folder / "warehouse")]
+    assert cli([*asked, "query", "SELECT 1 AS x"]) == 1
+    error = capfd.readouterr().err
+    for name in "abc":
+        assert f"({name})" in error
+    assert error.count(f"has table schema {SCHEMA_VERSION - 1}") == 1
+    assert "run `tw ingest` on their captures again" in error
+    assert cli([*asked, "runs", "--format", "csv"]) == 0
+    out, err = capfd.readouterr()
+    assert sorted(line.split(",")[1:] for line in out.splitlines()) == [
+        *([n, "outdated"] for n in "abc"),
+        ["name", "quality"],
+    ]
+    assert err.count("warning: ") == 1
+    assert cli([*asked, "ingest", *(str(folder / n) for n in "abc")]) == 0
+    assert cli([*asked, "query", "SELECT count(*) AS n FROM runs", "--format", "csv"]) == 0
+    assert capfd.readouterr().out.endswith("n\n3\n")
+
+
+@CHANGES
+def test_a_remote_warehouse_answers_too(
+    folder: Path, change: Change, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv(CACHE_VARIABLE, str(tmp_path / "cache"))
+    local = folder / "warehouse"
+    change(manifest_of(local, "b"))
+    store = fsspec.filesystem("memory")
+    for path in local.rglob("*"):
+        if path.is_file():
+            store.pipe_file(f"/unread/warehouse/{path.relative_to(local)}", path.read_bytes())
+    try:
+        with tw.open("memory://unread/warehouse") as there:
+            with pytest.warns(tw.UnreadRunWarning):
+                assert names(there) == ["a", "c"]
+            assert len(there.unread_runs()) == 1
+    finally:
+        store.rm("/unread", recursive=True)
