@@ -19,7 +19,7 @@ BLOCK = 128
 
 
 def write_checkpoint(
-    folder: Path, architecture: str, dtype: str = "float32", is_eight_bit: bool = False, **numbers: int
+    folder: Path, architecture: str, dtype: str = "float32", is_eight_bit: bool = False, **numbers: Any
 ) -> None:
     """Config and weights of a tiny model; `numbers` replace those of its configuration."""
     import transformers
@@ -36,6 +36,8 @@ def write_checkpoint(
                 buffer.copy_(torch.linspace(-0.2, 0.2, buffer.numel()))
     weights = published_form(model)
     fields = {**config.to_dict(), "torch_dtype": dtype}
+    rope = fields.pop("rope_parameters")  # published configurations are older than this field
+    fields |= {"rope_theta": rope["rope_theta"], "rope_scaling": numbers.get("rope_scaling")}
     if is_eight_bit:
         weights = eight_bit(weights)
         fields["quantization_config"] = {"quant_method": "fp8", "fmt": "e4m3", "weight_block_size": [BLOCK, BLOCK]}

@@ -21,13 +21,29 @@ if importlib.util.find_spec("torch_xla") is None:
     pytest.skip("torch_xla is not installed: pip install 'tracewarehouse[collect]'", allow_module_level=True)
 
 TESTS = Path(__file__).parents[1]
+LLAMA_3 = {"rope_type": "llama3", "factor": 8.0, "low_freq_factor": 1.0, "high_freq_factor": 4.0}
+YARN = {"type": "yarn", "factor": 40, "beta_fast": 32, "beta_slow": 1, "mscale": 0.707, "mscale_all_dim": 0.707}
+SHORT = {"original_max_position_embeddings": 16}
+GROUPS = {"topk_method": "group_limited_greedy", "n_group": 4, "topk_group": 2, "n_shared_experts": 2}
 MODELS: dict[str, dict[str, Any]] = {
-    "llama": {"architecture": "llama", "layers": 4},
+    "llama": {"architecture": "llama", "layers": 4, "rope_scaling": LLAMA_3 | SHORT},
     "qwen2": {"architecture": "qwen2", "dtype": "bfloat16", "tie_word_embeddings": True, "vocab_size": 509},
     "qwen3": {"architecture": "qwen3", "dtype": "bfloat16"},
     "qwen3_moe": {"architecture": "qwen3_moe"},
-    "deepseek_v2": {"architecture": "deepseek_v2", "q_lora_rank": None},
-    "deepseek_v3": {"architecture": "deepseek_v3", "dtype": "bfloat16", "is_eight_bit": True, "hidden_size": 192},
+    "deepseek_v2": {
+        "architecture": "deepseek_v2",
+        "q_lora_rank": None,
+        "layers": 4,
+        "rope_scaling": YARN | SHORT,
+        **GROUPS,
+    },
+    "deepseek_v3": {
+        "architecture": "deepseek_v3",
+        "dtype": "bfloat16",
+        "is_eight_bit": True,
+        "hidden_size": 192,
+        "rope_scaling": YARN | SHORT,
+    },
     "large": {"architecture": "llama", "hidden_size": 1024, "intermediate_size": 4096, "layers": 4, "vocab_size": 2048},
 }
 
@@ -97,13 +113,17 @@ for folder, mesh_text in json.loads(sys.argv[1]):
         if not torch.equal(value.cpu(), expected(files, name, torch.bfloat16)):
             wrong.append(name)
         splits[name] = torch_xla._XLAC._get_xla_sharding_spec(value)
-    for layer in (name for name, value in state.items() if value.is_meta and ".layers.0." in name):
-        stages = spec.axis("pp")
-        names = [layer.replace(".0.", f".{s * (spec.layers // stages)}.", 1) for s in range(stages)]
-        value = weights.stacked(names, mesh, torch.bfloat16)
-        if not torch.equal(value.cpu(), torch.stack([expected(files, n, torch.bfloat16) for n in names])):
-            wrong.append(layer)
-        splits[layer] = torch_xla._XLAC._get_xla_sharding_spec(value)
+    slots = range(spec.stage_layout.slots) if spec.axis("pp") > 1 else ()
+    for numbers in map(spec.stage_layout.layers_of, slots):
+        prefix = f"model.layers.{next(n for n in numbers if n is not None)}."
+        for part in (name.removeprefix(prefix) for name in state if name.startswith(prefix)):
+            names = [None if n is None else f"model.layers.{n}.{part}" for n in numbers]
+            value = weights.stacked(names, mesh, torch.bfloat16)
+            empty = torch.zeros_like(expected(files, prefix + part, torch.bfloat16))
+            stages = [empty if n is None else expected(files, n, torch.bfloat16) for n in names]
+            if not torch.equal(value.cpu(), torch.stack(stages)):
+                wrong.append(prefix + part)
+            splits[prefix + part] = torch_xla._XLAC._get_xla_sharding_spec(value)
     host = weights.on_host(spec)
     found[f"{folder.name} {mesh_text}"] = {
         "wrong": wrong,
@@ -125,6 +145,7 @@ def test_every_device_holds_its_part_of_the_published_weights(folder: Path) -> N
         ("qwen3_moe", "ep=2,tp=2"),
         ("qwen3_moe", "pp=2,ep=2"),
         ("deepseek_v2", "ep=4"),
+        ("deepseek_v2", "pp=2,ep=2"),
         ("deepseek_v3", "ep=2,tp=2"),
     ]
 
@@ -266,6 +287,34 @@ def test_recording_eight_bit_weights_of_deepseek_v3(folder: Path, tmp_path: Path
     assert load_card(capture / "card.yaml").workload.data.dataset == "text"
     assert [(p.name, p.step) for p in manifest.phases] == [("prefill", 0), ("decode", 1), ("decode", 2)]
     # The promised all-to-alls over ep and all-reduces over tp are there.
+    assert ingest_one(capture, tmp_path / "warehouse").notes == []
+
+
+@pytest.mark.parametrize(
+    ("model", "fields"),
+    [
+        ("llama", {"mesh": "dp=2,tp=2"}),
+        ("qwen2", {"mesh": "tp=4", "dtype": "bfloat16"}),
+        ("qwen3", {"mesh": "tp=4", "sequence_parallelism": "megatron"}),
+        ("qwen3_moe", {"mesh": "ep=2,tp=2"}),
+        ("deepseek_v2", {"mesh": "ep=2,tp=2"}),
+        # Of the 4 layers the first is dense: the stages are unlike.
+        ("deepseek_v2", {"mesh": "pp=2,ep=2"}),
+    ],
+    ids=lambda value: value if isinstance(value, str) else value["mesh"],
+)
+def test_every_family_is_recorded_from_its_checkpoint(
+    folder: Path, tmp_path: Path, model: str, fields: dict[str, Any]
+) -> None:
+    spec = run_spec(model=str(folder / model), batch=4, input_length=8, output_length=3, **fields)
+
+    capture = record(spec, tmp_path / "captures")
+
+    manifest = load_manifest(capture / "manifest.json")
+    assert manifest.checks["reference"] == "full"
+    assert manifest.checks["tokens_equal"] is True or spec.dtype == "bfloat16"
+    assert manifest.promised_collectives
+    # Ingest finds all that is promised.
     assert ingest_one(capture, tmp_path / "warehouse").notes == []
 
 
