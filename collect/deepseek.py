@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import functools
+from collections.abc import Callable
 from typing import Any
 
 
 def use_compilable_operations(model: Any) -> None:
-    """Replace the complex rotary embedding of DeepSeek-V2 and the indexed routing of V3; other models stay as they are.
+    """Replace the complex rotary embedding of DeepSeek-V2 and indexed routing by groups; other models stay as they are.
 
     XLA has no `polar`, so the complex form computes on the host and cuts every step into two programs. Scatter and
     gather along the experts become, inside a pipeline stage, indexing over all stages: communication between them.
@@ -18,10 +19,16 @@ def use_compilable_operations(model: Any) -> None:
         rotary = model.model.rotary_emb
         rotary.forward = lambda x, position_ids: _cosines_and_sines(rotary, position_ids)
         deepseek_v2.apply_rotary_emb = _rotate_pairs
+        if model.config.topk_method == "group_limited_greedy":
+            _replace_routing(model, _route_v2)
     elif model.config.model_type == "deepseek_v3":
-        for layer in model.model.layers:
-            if hasattr(layer.mlp, "gate"):
-                layer.mlp.gate.forward = functools.partial(_route, layer.mlp.gate)
+        _replace_routing(model, _route_v3)
+
+
+def _replace_routing(model: Any, route: Callable[[Any, Any], Any]) -> None:
+    for layer in model.model.layers:
+        if hasattr(layer.mlp, "gate"):
+            layer.mlp.gate.forward = functools.partial(route, layer.mlp.gate)
 
 
 def _cosines_and_sines(rotary: Any, position_ids: Any) -> Any:
@@ -45,7 +52,24 @@ def _rotate_pairs(query: Any, key: Any, angles: Any) -> tuple[Any, Any]:
     return rotate(query), rotate(key)
 
 
-def _route(gate: Any, hidden: Any) -> tuple[Any, Any, Any]:
+def _route_v2(gate: Any, hidden: Any) -> tuple[Any, Any, Any]:
+    """Device-limited routing of DeepSeek-V2 (arXiv 2405.04434, section 2.2.2): a group is as good as its best expert.
+
+    Returns:
+        As of `_route_v3`.
+    """
+    import torch
+
+    logits = torch.nn.functional.linear(hidden.reshape(-1, gate.hidden_dim).float(), gate.weight.float())
+    grouped = logits.softmax(-1).reshape(-1, gate.num_group, gate.num_experts // gate.num_group)
+    best_groups = torch.topk(grouped.amax(-1), gate.topk_group, dim=-1, sorted=False)[1]
+    is_kept = _is_chosen(best_groups, gate.num_group).any(1)
+    limited = torch.where(is_kept[..., None], grouped, 0.0).flatten(1)
+    weights, chosen = torch.topk(limited, gate.top_k, dim=-1, sorted=False)
+    return logits, weights * gate.routed_scaling_factor, chosen
+
+
+def _route_v3(gate: Any, hidden: Any) -> tuple[Any, Any, Any]:
     """Group-limited routing of DeepSeek-V3 (arXiv 2412.19437, section 2.1.2), with comparisons in place of indices.
 
     Returns:

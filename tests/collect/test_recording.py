@@ -6,11 +6,8 @@ import importlib.util
 import signal
 import subprocess
 import sys
-from collections import Counter
 from pathlib import Path
-from typing import Any
 
-import pyarrow.parquet as pq
 import pytest
 
 import tracewarehouse as tw
@@ -18,7 +15,7 @@ from collect.experiment import Experiment, RunSpec, run_spec
 from collect.runner import collect
 from ingest.card import load_card
 from ingest.manifest import load_manifest
-from ingest.pipeline import ingest_one
+from tests.captured_collectives import assert_as_promised, collectives
 from tests.running_processes import running, wait_until
 
 if importlib.util.find_spec("torch_xla") is None:
@@ -31,28 +28,6 @@ def record(output: Path, spec: RunSpec) -> Path:
     (result,) = collect(Experiment.of(spec, retries=1), output)
     assert result.status == "recorded", result.error
     return result.path
-
-
-def collectives(capture: Path, warehouse: Path) -> list[dict[str, Any]]:
-    ingest_one(capture, warehouse)
-    (table,) = warehouse.rglob("collectives.parquet")
-    rows: list[dict[str, Any]] = pq.read_table(table).to_pylist()
-    return rows
-
-
-def assert_as_promised(capture: Path, rows: list[dict[str, Any]]) -> None:
-    """Every device has the promised collectives in every step, and no other but those of the argmax over tp."""
-    manifest = load_manifest(capture / "manifest.json")
-    found = Counter((c["device_id"], c["step"], c["kind"], c["axis"]) for c in rows)
-    expected: Counter[tuple[int, int, str, str]] = Counter()
-    for device, place in manifest.mesh.coordinates().items():
-        for mark in manifest.phases:
-            for p in manifest.promised_collectives or ():
-                if p.phase == mark.name and p.stage in (None, place.get("pp")):
-                    expected[device, mark.step, p.kind, p.axis] += p.count
-            if manifest.mesh.axes.get("tp", 1) > 1:
-                expected[device, mark.step, "all-gather", "tp"] += 2
-    assert found == expected
 
 
 def test_llama_over_tp(tmp_path: Path) -> None:
@@ -171,3 +146,19 @@ def test_two_hosts_after_the_collector_was_killed(tmp_path: Path) -> None:
     rows = collectives(capture, tmp_path / "warehouse")
     assert sum(c["kind"] == "all-reduce" for c in rows) == 2 * 4 * 4
     assert {c["axis"] for c in rows} == {"tp"}
+
+
+def test_ring_attention_over_two_hosts(tmp_path: Path) -> None:
+    spec = run_spec(model="qwen3", mesh="pp=2,tp=2", hosts=2, sequence_parallelism="ring", **SMALL)
+    capture = record(tmp_path, spec)
+
+    manifest = load_manifest(capture / "manifest.json")
+    assert manifest.checks["tokens_equal"] is True
+    assert manifest.hosts == ["host0", "host1"]
+    rows = collectives(capture, tmp_path / "warehouse")
+    # Each host has one layer on two devices: keys and values go one device on, and once into the cache.
+    prefill = [c for c in rows if c["phase"] == "prefill"]
+    assert sum(c["kind"] == "collective-permute" for c in prefill) == 2 * 4
+    assert sum(c["kind"] == "all-to-all" for c in prefill) == 2 * 4
+    # The last position comes to both devices of the last host only.
+    assert {c["device_id"] for c in prefill if c["kind"] == "all-reduce"} == {2, 3}
