@@ -4,6 +4,11 @@ XLA's CPU client runs N virtual devices on a pool of threads, so a line is not a
 ThreadpoolListener records who scheduled what: inside one `PjRtCpuExecutable::Execute`, the k-th `Record` starts
 device k; every region (`StartRegion` to `StopRegion`) belongs to the device whose record it consumes, and so do
 the records made in it.
+
+A launch on one device alone is told by its `ExecuteHelper` on the launching thread: a process of one device, or a
+program without SPMD, which is a `PjRtCpuExecutable::ExecuteSharded`. All records inside belong to that device then; a
+cheap program has none and runs its ops right there. Which device it is, of several without SPMD, no event says: it
+is counted as the first.
 """
 
 from __future__ import annotations
@@ -18,6 +23,8 @@ from ingest.markers import StepMarker, phase_of
 from ingest.records import EventBatch, Int32, Line, Plane, codes, integers
 
 EXECUTE = "PjRtCpuExecutable::Execute"
+EXECUTE_SHARDED = "PjRtCpuExecutable::ExecuteSharded"
+EXECUTE_HELPER = "PjRtCpuExecutable::ExecuteHelper"
 RECORD = "ThreadpoolListener::Record"
 START_REGION = "ThreadpoolListener::StartRegion"
 STOP_REGION = "ThreadpoolListener::StopRegion"
@@ -79,11 +86,12 @@ class _Execute:
     line: int
     region: int | None
     records: list[int] = field(default_factory=list)
+    is_single: bool = False
 
 
 def is_cpu_capture(plane: Plane) -> bool:
     """Whether the plane holds op events of virtual CPU devices."""
-    return any(m.name == EXECUTE for m in plane.event_metadata)
+    return any(m.name in (EXECUTE, EXECUTE_SHARDED) for m in plane.event_metadata)
 
 
 def attribute(
@@ -96,7 +104,7 @@ def attribute(
     walks = [_Walk(plane, number, events) for number, (_, events) in enumerate(lines)]
     regions = [r for w in walks for r in w.regions]
     executes = sorted((e for w in walks for e in w.executes), key=lambda e: e.start_ps)
-    owner = {context: (i, k) for i, e in enumerate(executes) for k, context in enumerate(e.records)}
+    owner = {c: (i, 0 if e.is_single else k) for i, e in enumerate(executes) for k, c in enumerate(e.records)}
     for region in sorted(regions, key=lambda r: r.start_ps):  # a record is older than the region that consumes it
         region.owner = owner.get(region.context)
         if region.owner:
@@ -104,10 +112,17 @@ def attribute(
                 owner.setdefault(context, region.owner)
     steps = _Steps(walks, markers)
     executions = [Execution(e.start_ps, steps.of(e)) for e in executes]
-    found = CpuExecutions(max((len(e.records) for e in executes), default=0), executions=executions)
+    counts = (1 if e.is_single else len(e.records) for e in executes)
+    found = CpuExecutions(max(counts, default=0), executions=executions)
+    number_of = {(e.line, e.start_ps): i for i, e in enumerate(executes)}
     for walk, (line, events) in zip(walks, lines, strict=True):
         owners = np.array([r.owner or (-1, -1) for r in walk.regions] + [(-1, -1)], np.int32)
         of_event = owners[walk.region_of_event]
+        single = np.array([[number_of[e.line, e.start_ps], e.start_ps, e.end_ps] for e in walk.executes if e.is_single])
+        if len(single):  # launches on one device, in order of time, which may run ops in place
+            last = np.searchsorted(single[:, 1], events.start_ps, side="right") - 1
+            is_inside = (last >= 0) & (events.start_ps < single[last, 2])
+            of_event[is_inside] = np.stack([single[last[is_inside], 0], np.zeros(is_inside.sum(), np.int64)], axis=1)
         is_op = walk.is_op
         execution = np.where(is_op, of_event[:, 0], np.int32(-1))
         found.lines.append(CpuLine(line, events, is_op, np.where(is_op, of_event[:, 1], np.int32(-1)), execution))
@@ -164,6 +179,10 @@ class _Walk:
         current = len(self.regions) - 1 if self.regions and not self._stopped else None
         if kind == _MARKS[EXECUTE]:
             self.executes.append(_Execute(start, start + int(events.duration_ps[row]), self.number, current))
+        elif kind == _MARKS[EXECUTE_HELPER]:
+            launch = self._launch_at(start)
+            if launch:
+                launch.is_single = True
         elif kind == _MARKS[START_REGION]:
             self.regions.append(_Region(start, int(consumed[row]), self.number))
             self._stopped = False
@@ -174,16 +193,21 @@ class _Walk:
         else:
             context = int(produced[row])
             self.records[context] = (self.number, start, current)
-            execute = self.executes[-1] if self.executes else None
-            if execute and execute.start_ps <= start <= execute.end_ps:
-                execute.records.append(context)
+            launch = self._launch_at(start)
+            if launch:
+                launch.records.append(context)
             elif current is not None:
                 self.regions[current].records.append(context)
+
+    def _launch_at(self, at: int) -> _Execute | None:
+        """The latest launch on this thread, if it lasts until then."""
+        launch = self.executes[-1] if self.executes else None
+        return launch if launch and launch.start_ps <= at <= launch.end_ps else None
 
     _stopped = True
 
 
-_MARKS = {EXECUTE: 1, RECORD: 2, START_REGION: 3, STOP_REGION: 4}
+_MARKS = {EXECUTE: 1, EXECUTE_SHARDED: 1, RECORD: 2, START_REGION: 3, STOP_REGION: 4, EXECUTE_HELPER: 5}
 
 
 class _Steps:

@@ -97,10 +97,9 @@ def _leftovers(lake: Lake, limit: float) -> Iterator[Leftover]:
     folder = lake.warehouse / FOLDER
     if folder.is_symlink() or not folder.is_dir():
         return
-    try:
-        runs = lake.runs()
-    except WarehouseError:  # what the runs are now cannot be told, so nothing can be called old
-        limit, runs = 0.0, []
+    runs, unread = lake.listing()
+    if unread:  # what the runs are now cannot be told, so nothing can be called old
+        limit = 0.0
     for table in sorted(CONSOLIDATED):
         key = _key(table, _sources(runs, table))
         replaced_at = (lake.warehouse / "manifests").stat().st_mtime
