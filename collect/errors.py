@@ -27,11 +27,18 @@ def require_torch_xla() -> None:
     Raises:
         MissingDependencyError: one is missing; the message says what to install.
     """
-    from importlib.util import find_spec
-
-    missing = [name for name in ("torch", "torch_xla", "transformers") if find_spec(name) is None]
+    missing = [name for name in ("torch", "torch_xla", "transformers") if not _is_installed(name)]
     if missing:
         raise MissingDependencyError(
             f"recording a capture needs {', '.join(missing)}, which is not installed: "
             "pip install 'tracewarehouse[collect]' (Linux, Python 3.11 to 3.13)"
         )
+
+
+def _is_installed(package: str) -> bool:
+    from importlib.util import find_spec
+
+    try:
+        return find_spec(package) is not None
+    except ImportError:
+        return False

@@ -6,6 +6,7 @@ import hashlib
 import itertools
 import json
 import re
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
@@ -64,7 +65,7 @@ class RunSpec(BaseModel):
     output_length: int = Field(
         default=17, ge=1, description="tokens generated per sequence, the one of prefill included"
     )
-    layers: int = Field(default=2, ge=1, description="decoder layers; by default all of a published model")
+    layers: int = Field(default=2, ge=1, le=1024, description="decoder layers; by default all of a published model")
     dtype: Literal["float32", "bfloat16"] = "float32"
     seed: int = Field(default=0, ge=0, description="of the weights and the prompts")
     prompt: str | None = Field(
@@ -82,10 +83,13 @@ class RunSpec(BaseModel):
     @model_validator(mode="before")
     @classmethod
     def _all_layers(cls, data: Any) -> Any:
-        if not isinstance(data, dict) or data.get("layers") is not None or data.get("model", "llama") in ARCHITECTURES:
+        if not isinstance(data, dict) or data.get("layers") is not None:
+            return data
+        model = data.get("model")
+        if not isinstance(model, str) or model in ARCHITECTURES:
             return data
         try:
-            layers = architecture_of(str(data["model"])).tiny["num_hidden_layers"]
+            layers = architecture_of(model).tiny["num_hidden_layers"]
         except ExperimentError:
             return data  # the model is refused by _check, with its name
         return {**data, "layers": layers}
@@ -296,11 +300,20 @@ def plan(experiment: Experiment) -> list[RunSpec]:
     """Every run of an experiment, in the order of recording.
 
     Raises:
-        ExperimentError: no run, a wrong field, or two runs of the same configuration; the message says where.
+        ExperimentError: no run, a wrong field, two runs of the same configuration, or an exclusion of nothing;
+            the message says where.
     """
     described = [(f"runs[{i}]", run) for i, run in enumerate(experiment.runs)]
+    unused = dict(enumerate(experiment.exclude))
     for i, sweep in enumerate(experiment.matrix):
-        described += [(f"matrix[{i}] ({label})", run) for label, run in _combinations(sweep, experiment.exclude)]
+        for label, run in _combinations(sweep):
+            matching = [number for number, rule in enumerate(experiment.exclude) if _matches(rule, run)]
+            if not matching:
+                described.append((f"matrix[{i}] ({label})", run))
+            for number in matching:
+                unused.pop(number, None)
+    for number, rule in unused.items():
+        raise ExperimentError(f"exclude[{number}]: no combination of a matrix has {_label(rule)}, as written there")
     specs: dict[str, RunSpec] = {}
     for where, fields in described:
         for repeat in range(experiment.repeats):
@@ -314,15 +327,20 @@ def plan(experiment: Experiment) -> list[RunSpec]:
     return list(specs.values())
 
 
-def _combinations(sweep: dict[str, list[Any]], exclude: list[dict[str, Any]]) -> list[tuple[str, dict[str, Any]]]:
-    out = []
+def _combinations(sweep: dict[str, list[Any]]) -> Iterator[tuple[str, dict[str, Any]]]:
     for values in itertools.product(*sweep.values()):
         run: dict[str, Any] = {}
         for field, value in zip(sweep, values, strict=True):
             run.update(value if isinstance(value, dict) and field != "mesh" else {field: value})
-        if not any(all(run.get(k) == v for k, v in rule.items()) for rule in exclude):
-            out.append((", ".join(f"{k}={v}" for k, v in run.items()), run))
-    return out
+        yield _label(run), run
+
+
+def _matches(rule: dict[str, Any], run: dict[str, Any]) -> bool:
+    return all(run.get(field) == value for field, value in rule.items())
+
+
+def _label(fields: dict[str, Any]) -> str:
+    return ", ".join(f"{field}={value}" for field, value in fields.items())
 
 
 def _run(fields: dict[str, Any], where: str) -> RunSpec:

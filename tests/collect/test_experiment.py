@@ -91,6 +91,8 @@ def test_the_name_tells_runs_apart(one: dict[str, Any], other: dict[str, Any]) -
         ({"input_length": 30, "sequence_parallelism": "megatron"}, "input_length: tp=4 does not divide the 30"),
         ({"output_length": 0}, "output_length: Input should be greater"),
         ({"steps": 5}, "steps: is no field; fields are model, mesh"),
+        ({"model": ["llama"]}, "model: Input should be a valid string"),
+        ({"layers": 10**10}, "layers: Input should be less than or equal to 1024"),
     ],
 )
 def test_a_wrong_field_of_a_run_is_named(wrong: dict[str, Any], message: str) -> None:
@@ -130,6 +132,10 @@ def test_repeats_record_each_run_again() -> None:
         ("runs: [{model: llama}, {mesh: tp=3}]", "runs[1]: mesh: tp=3 does not divide"),
         ("matrix: {model: [llama], mesh: [tp=2, ep=2]}", "matrix[0] (model=llama, mesh=ep=2): mesh: ep=2 needs"),
         ("matrix: {model: llama}", "matrix.0.model: Input should be a valid list"),
+        (
+            "{matrix: {mesh: ['dp=2,tp=2']}, exclude: [{mesh: 'dp=2,tp=2'}, {modell: llama}]}",
+            "exclude[1]: no combination of a matrix has modell=llama, as written there",
+        ),
         ("runs: [{}, {mesh: tp=4}]", "runs[1]: the run llama-tp4-b4-i32-o17 is there already"),
         ("name: nothing", "has no run"),
         ("repeat: 2", "repeat: is no field; fields are name, description"),
