@@ -16,7 +16,7 @@ from collect.capture import staged_capture, write_facts
 from collect.errors import CheckError, CollectError
 from collect.provenance import git_commit, versions
 from collect.workload_card import workload_card
-from ingest.manifest import Manifest, ModelFacts, PhaseMark, PromisedCollective
+from ingest.manifest import Manifest, Mesh, ModelFacts, PhaseMark, PromisedCollective
 
 if TYPE_CHECKING:
     from collect.experiment import RunSpec
@@ -39,6 +39,10 @@ class Recording:
     """What the run proved and measured, by name."""
     promised_collectives: list[PromisedCollective] | None = None
     """What ingest must find in the capture; None promises nothing."""
+    chip: str | None = None
+    """Kind of the accelerator as in the table of hardware, such as `TPU v6e`; None for virtual devices."""
+    devices_per_host: int | None = None
+    """None where not known."""
 
 
 class Backend(Protocol):
@@ -102,7 +106,7 @@ def record(spec: RunSpec, output: Path, backend: Backend) -> Path:
                 f"{', '.join(h for h, size in written.items() if size) or 'of none'}"
             )
         manifest = _manifest(spec, backend.name, recording)
-        card = workload_card(spec, recording.model, recording.prompt_source, manifest.versions)
+        card = workload_card(spec, recording, backend.name, manifest.versions)
         write_facts(staging, card, manifest)
     return output / spec.name
 
@@ -123,7 +127,7 @@ def _manifest(spec: RunSpec, backend: str, recording: Recording) -> Manifest:
         batch_size=spec.batch,
         input_length=spec.input_length,
         output_length=spec.output_length,
-        mesh=spec.mesh,
+        mesh=Mesh(axes=spec.mesh.axes, device_ids=spec.mesh.device_ids or list(range(spec.mesh.size))),
         sequence_parallelism=spec.sequence_parallelism,
         microbatches=spec.microbatch_count if spec.axis("pp") > 1 else None,
         stages=list(spec.stage_layout.stages) if spec.axis("pp") > 1 else None,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import fcntl
 import json
 import os
 import shutil
@@ -29,19 +30,29 @@ def staged_capture(output: Path, name: str) -> Iterator[Path]:
     Raises:
         CollectError: `output/name` is there already.
     """
-    output.mkdir(parents=True, exist_ok=True)
-    staging = output / f".{name}.{os.getpid()}.partial"
-    shutil.rmtree(staging, ignore_errors=True)
-    staging.mkdir()
-    try:
+    with partial_directory(output, name) as staging:
         yield staging
         _flush(staging)
         try:
             staging.rename(output / name)
         except OSError as error:
             raise CollectError(f"{output / name}: cannot put the capture there: {error.strerror}") from None
+
+
+@contextmanager
+def partial_directory(output: Path, name: str) -> Iterator[Path]:
+    """A directory in `output` for this process alone; it goes at the end, or by `remove_leftovers` after a kill."""
+    output.mkdir(parents=True, exist_ok=True)
+    directory = output / f".{name}.{os.getpid()}.partial"
+    shutil.rmtree(directory, ignore_errors=True)
+    directory.mkdir()
+    lock = os.open(directory, os.O_RDONLY)
+    try:
+        fcntl.flock(lock, fcntl.LOCK_EX)  # the kernel takes it back when the process ends, however
+        yield directory
     finally:
-        shutil.rmtree(staging, ignore_errors=True)
+        shutil.rmtree(directory, ignore_errors=True)
+        os.close(lock)
 
 
 def write_facts(staging: Path, card: WorkloadCard, manifest: Manifest) -> None:
@@ -87,19 +98,18 @@ def is_recorded(output: Path, spec: RunSpec) -> bool:
 
 def remove_leftovers(output: Path) -> None:
     """Remove what collectors that are gone left half-written."""
-    for staging in output.glob(".*.*.partial"):
-        if not _is_running(staging.name.split(".")[-2]):
-            shutil.rmtree(staging, ignore_errors=True)
-
-
-def _is_running(process_id: str) -> bool:
-    try:
-        os.kill(int(process_id), 0)
-    except (ValueError, ProcessLookupError):
-        return False
-    except PermissionError:
-        return True
-    return True
+    for directory in output.glob(".*.partial"):
+        try:
+            lock = os.open(directory, os.O_RDONLY | os.O_DIRECTORY)
+        except OSError:  # gone meanwhile, or nothing of ours
+            continue
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            shutil.rmtree(directory, ignore_errors=True)
+        except BlockingIOError:
+            pass  # somebody is writing
+        finally:
+            os.close(lock)
 
 
 def _flush(directory: Path) -> None:

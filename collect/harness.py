@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from collect.backend import Recording, find_backend, record
+from collect.chips import host_chip
 from collect.errors import CheckError, CollectError, require_torch_xla
 from collect.experiment import RunSpec
 from collect.processes import end_with_parent
@@ -243,6 +244,8 @@ def _first_layers_checks(subject: Subject, mesh: DeviceMesh) -> dict[str, Any]:
 
 
 def _recording(subject: Subject, generation: Generation, hosts: list[str], checks: dict[str, Any]) -> Recording:
+    import torch_xla.runtime as xr
+
     return Recording(
         model=subject.facts,
         phases=generation.marks,
@@ -250,6 +253,8 @@ def _recording(subject: Subject, generation: Generation, hosts: list[str], check
         prompt_source=subject.prompt.source,
         checks=checks,
         promised_collectives=promised_collectives(subject.spec),
+        chip=host_chip() if subject.spec.device == "tpu" else None,
+        devices_per_host=xr.addressable_runtime_device_count(),
     )
 
 

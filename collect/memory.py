@@ -7,18 +7,14 @@ those that the run uses.
 from __future__ import annotations
 
 import math
-import os
-import urllib.request
 from dataclasses import dataclass
-from pathlib import Path
 from typing import TYPE_CHECKING
 
-import yaml
-
-from collect.errors import CollectError, ExperimentError
+from collect.chips import chip_memory, host_chip
+from collect.errors import ExperimentError
+from collect.host_memory import available_memory
 from collect.pretrained import PretrainedModel, pretrained_model
 from collect.sharding import Partition, weight_partition
-from collect.tpu_quota import load_quota
 from ingest.manifest import Mesh
 
 if TYPE_CHECKING:
@@ -28,9 +24,6 @@ BYTES = {"float32": 4, "bfloat16": 2}
 USABLE = 0.95
 """Share of the memory of a chip that a run may fill; the rest is left to compiled programs and fragmentation."""
 
-METADATA = "http://metadata.google.internal/computeMetadata/v1/instance/attributes/accelerator-type"
-"""What a virtual machine of Google Cloud is told about itself."""
-CGROUP = Path("/sys/fs/cgroup")
 _SMALLER = "spread it over more chips (tp, ep, pp), use fewer layers, a smaller batch or shorter lengths"
 
 
@@ -99,24 +92,6 @@ def _chip_share(shape: tuple[int, ...], partition: Partition, sizes: dict[str, i
     return elements
 
 
-def chip_memory(kind: str) -> int:
-    """Memory of a chip in bytes, from the table of hardware.
-
-    Args:
-        kind: As in the table, such as `TPU v5e`.
-
-    Raises:
-        CollectError: the table does not say.
-    """
-    from importlib.resources import files
-
-    entries = yaml.safe_load(files("ingest").joinpath("hardware.yaml").read_text(encoding="utf-8"))["devices"]
-    for entry in entries:
-        if entry["kind"] == kind and "hbm_gb" in entry:
-            return int(entry["hbm_gb"] * 1e9)
-    raise CollectError(f"the memory of {kind!r} is not known; known are {', '.join(e['kind'] for e in entries)}")
-
-
 def require_memory(spec: RunSpec, kind: str) -> MemoryNeed:
     """Refuse a run that does not fit into its chips, before anything is allocated.
 
@@ -144,7 +119,7 @@ def require_host_memory(spec: RunSpec, available: int | None = None) -> MemoryNe
         ExperimentError: it does not fit, with the numbers; or the model is not known.
     """
     need = memory_need(pretrained_model(spec.model), spec)
-    available = host_memory() if available is None else available
+    available = available_memory() if available is None else available
     total = need.total * spec.mesh.size
     if total > USABLE * available:
         raise ExperimentError(
@@ -168,44 +143,12 @@ def require_fit(spec: RunSpec) -> MemoryNeed | None:
         return None
     if spec.device == "cpu":
         return require_host_memory(spec)
-    kind = load_quota().kind(accelerator_type())
+    kind = host_chip()
     # On a kind of TPU that the table does not have, only the devices themselves can refuse.
     return require_memory(spec, kind) if kind else memory_need(pretrained_model(spec.model), spec)
-
-
-def accelerator_type() -> str:
-    """Accelerator type of the TPU slice that this host is part of, such as `v6e-8`; empty when it is not on one."""
-    if told := os.environ.get("TPU_ACCELERATOR_TYPE"):
-        return told
-    request = urllib.request.Request(METADATA, headers={"Metadata-Flavor": "Google"})
-    try:
-        with urllib.request.urlopen(request, timeout=2) as answer:  # noqa: S310
-            return str(answer.read().decode().strip())
-    except OSError:
-        return ""
 
 
 def reference_bytes(model: PretrainedModel, spec: RunSpec, layers: int) -> int:
     """Bytes that the same generation needs in plain torch on the host, with the first layers of the model only."""
     whole = spec.model_copy(update={"mesh": Mesh(axes={"tp": 1}), "layers": layers, "microbatches": None})
     return memory_need(model, whole).total
-
-
-def host_memory() -> int:
-    """Bytes that this host can still give to processes, as Linux estimates it, within the limit of a container."""
-    available = _memory_info("MemAvailable")
-    try:
-        limit, used = (int((CGROUP / name).read_text(encoding="ascii")) for name in ("memory.max", "memory.current"))
-    except (OSError, ValueError):  # no such file; or `max`, which is no limit
-        return available
-    return min(available, limit - used)
-
-
-def installed_memory() -> int:
-    """Bytes of memory of this host: the same on all hosts of a slice, whatever else runs there."""
-    return _memory_info("MemTotal")
-
-
-def _memory_info(field: str) -> int:
-    facts = dict(line.split(":") for line in Path("/proc/meminfo").read_text(encoding="ascii").splitlines())
-    return int(facts[field].split()[0]) * 1024

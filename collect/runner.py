@@ -119,6 +119,7 @@ def collect(
             result = _record(run, output, spec, resume, tell)
             tell(result.status, result.error or "")
             results.append(result)
+        remove_leftovers(output)
     return results
 
 
@@ -146,6 +147,7 @@ def _record(
     try:
         if is_recorded(output, run):
             if resume:
+                log.unlink(missing_ok=True)  # of a collector that was killed behind its run
                 return CaptureResult(run, "skipped", capture)
             taken = f"{capture} is there already; remove it or choose another output"
             return CaptureResult(run, "failed", capture, error=taken)

@@ -5,7 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal
 
-from collect.memory import USABLE, host_memory, installed_memory, reference_bytes
+from collect.host_memory import available_memory, installed_memory
+from collect.memory import USABLE, reference_bytes
 from collect.models import build_model, config_values
 from collect.pretrained import pretrained_model
 from collect.prompt import Prompt, run_prompt
@@ -80,7 +81,7 @@ def published_subject(spec: RunSpec, layers: int | None = None) -> Subject:
     prompt = run_prompt(spec, config_values(spec)["vocab_size"], folder)
     if layers is None:
         # All hosts of a TPU slice must choose the same, because the first layers are a program over all of them.
-        layers = reference_layers(spec, host_memory() if spec.device == "cpu" else installed_memory())
+        layers = reference_layers(spec, available_memory() if spec.device == "cpu" else installed_memory())
     expected = None
     if layers == spec.layers:
         expected = reference_logits(weights.on_host(spec), prompt.tokens, spec.output_length)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import secrets
 import shlex
 import shutil
@@ -18,7 +17,7 @@ import yaml
 from pydantic import ValidationError
 from tenacity import Retrying, retry_if_exception_type, stop_after_attempt, wait_exponential
 
-from collect.capture import MANIFEST, is_recorded, remove_leftovers, staged_capture
+from collect.capture import MANIFEST, is_recorded, partial_directory, remove_leftovers, staged_capture
 from collect.errors import CollectError
 from collect.experiment import Experiment, RunSpec, plan
 from collect.memory import MemoryNeed, require_memory
@@ -383,10 +382,10 @@ class TpuSweep:
         )
 
     def _fetch_one(self, entry: Slice, spec: RunSpec, output: Path) -> Path:
-        with tempfile.TemporaryDirectory(dir=output, prefix=".fetch-", suffix=f".{os.getpid()}.partial") as folder:
+        with partial_directory(output, f"fetch-{spec.name}") as folder:
             parts = []
             for worker in range(entry.hosts):
-                target = Path(folder) / str(worker)
+                target = folder / str(worker)
                 target.mkdir()
                 done = self._gcloud.download(entry, f"{REMOTE_FOLDER}/{spec.name}", target, worker)
                 self._must(done, entry, f"{spec.name} could not be copied from host {worker}")

@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from collect.chips import known_chips
 from collect.context_parallelism import MODES
 from collect.models import architecture_of
 from collect.pretrained import known_models
@@ -12,6 +13,7 @@ from ingest.card import WorkloadCard
 from ingest.manifest import ModelFacts
 
 if TYPE_CHECKING:
+    from collect.backend import Recording
     from collect.experiment import RunSpec
 
 PRECISION = {"float32": "fp32", "bfloat16": "bf16"}
@@ -48,16 +50,16 @@ def model_facts(spec: RunSpec, model: Any) -> ModelFacts:
     )
 
 
-def workload_card(spec: RunSpec, facts: ModelFacts, prompt_source: str, versions: dict[str, str]) -> WorkloadCard:
-    """The card of a run; what a run does not know (links, driver, contributor) stays blank.
+def workload_card(spec: RunSpec, recording: Recording, backend: str, versions: dict[str, str]) -> WorkloadCard:
+    """The card of a run; what a run does not know (contributor, links of virtual devices) stays blank.
 
     Args:
         spec: The run.
-        facts: Of its model.
-        prompt_source: Where the prompt's tokens are from.
+        recording: What is known of it.
+        backend: What ran it.
         versions: Of what ran.
     """
-    architecture = architecture_of(spec.model)
+    architecture, facts = architecture_of(spec.model), recording.model
     count = spec.mesh.size
     # Ulysses and ring hold whole layers on every device of tp: what tp splits is the context.
     context = spec.axis("tp") if spec.sequence_parallelism in MODES else 1
@@ -68,6 +70,7 @@ def workload_card(spec: RunSpec, facts: ModelFacts, prompt_source: str, versions
             "description": f"{facts.name}, {spec.mesh}{mode}, prefill of {spec.input_length} tokens and "
             f"{spec.output_length - 1} decode steps, batch {spec.batch}; "
             f"{'published' if spec.is_published else 'random'} weights",
+            "hf_url": facts.hf_url,
             "workload": {
                 "model": {
                     "phase": "inference",
@@ -90,20 +93,21 @@ def workload_card(spec: RunSpec, facts: ModelFacts, prompt_source: str, versions
                     "seq_len": spec.input_length + spec.output_length,
                     "input_len": spec.input_length,
                     "output_len": spec.output_length,
-                    "dataset": prompt_source,
+                    "dataset": recording.prompt_source,
                 },
                 "hardware": {
+                    "network_topo": _links(recording.chip),
                     "xpu_spec": {
                         "type": spec.device.upper(),
-                        "model": "virtual devices of one machine" if spec.device == "cpu" else "",
+                        "model": "virtual devices of one machine" if spec.device == "cpu" else recording.chip,
                         "total_count": count,
-                        "count_per_node": count // spec.hosts if spec.device == "cpu" else "",
+                        "count_per_node": recording.devices_per_host,
                     },
                     "driver_version": versions.get("libtpu"),
                 },
             },
             "Model-executor": {
-                "framework": {"name": "torch_xla", "compiler_tool_selection": "XLA"},
+                "framework": {"name": backend, "compiler_tool_selection": "XLA"},
                 "model_plan_parallelization": {
                     "dp_replicate": spec.axis("dp"),
                     "dp_shard": 1,
@@ -113,8 +117,14 @@ def workload_card(spec: RunSpec, facts: ModelFacts, prompt_source: str, versions
                     "ep": spec.axis("ep"),
                     "pp_mb": spec.microbatch_count,
                 },
-                "communication_library": {"name": "XLA", "version": versions.get("torch_xla")},
+                "communication_library": {"name": "XLA", "version": versions.get(backend)},
             },
             "metric_source": {"traces": ["xplane"]},
         }
     )
+
+
+def _links(chip: str | None) -> dict[str, Any]:
+    """Bandwidth as the card has it: Gbit/s of a chip in both directions, between slices (not known) and within."""
+    entry = known_chips().get(chip or "")
+    return {"bandwidth_gbps": ["", int(entry["ici_gbps"] * 8 * 2)]} if entry else {}

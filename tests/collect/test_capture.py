@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -76,11 +77,31 @@ def test_a_folder_without_manifest_is_in_the_way(tmp_path: Path) -> None:
 
 
 def test_leftovers_of_ended_processes_go(tmp_path: Path) -> None:
-    ended = subprocess.Popen(["true"])
-    ended.wait()
-    (tmp_path / f".run.{ended.pid}.partial").mkdir()
-    (tmp_path / ".run.1.partial").mkdir()
+    """Also those of a killed process that nobody has waited for, which has its number still."""
+    code = (
+        "import sys, time; from pathlib import Path; from collect.capture import partial_directory\n"
+        "with partial_directory(Path(sys.argv[1]), 'run') as staging:\n"
+        "    (staging / 'half').touch(); print(flush=True); time.sleep(60)"
+    )
+    writers = [
+        subprocess.Popen([sys.executable, "-c", code, str(tmp_path)], stdout=subprocess.PIPE, text=True)
+        for _ in range(2)
+    ]
+    try:
+        for writer in writers:
+            assert writer.stdout is not None
+            writer.stdout.readline()
+        killed, running = writers
+        killed.kill()
+        assert killed.stdout is not None
+        killed.stdout.read()  # to its end: the process is gone
+        (tmp_path / ".someone.partial").touch()
 
-    remove_leftovers(tmp_path)
+        remove_leftovers(tmp_path)
 
-    assert [p.name for p in tmp_path.iterdir()] == [".run.1.partial"]
+        assert sorted(p.name for p in tmp_path.iterdir()) == [f".run.{running.pid}.partial", ".someone.partial"]
+        assert (tmp_path / f".run.{running.pid}.partial" / "half").exists()
+    finally:
+        for writer in writers:
+            writer.kill()
+            writer.communicate()

@@ -7,13 +7,11 @@ from typing import Any
 
 import pytest
 
+from collect.chips import accelerator_type, chip_memory
 from collect.errors import CollectError, ExperimentError
 from collect.experiment import RunSpec, run_spec
+from collect.host_memory import available_memory, installed_memory
 from collect.memory import (
-    accelerator_type,
-    chip_memory,
-    host_memory,
-    installed_memory,
     memory_need,
     reference_bytes,
     require_fit,
@@ -200,15 +198,15 @@ def test_the_largest_model_is_refused_on_any_laptop() -> None:
 
 
 def test_what_the_host_can_give_is_bounded_by_its_container(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    whole = host_memory()
+    whole = available_memory()
     assert 10**8 < whole <= installed_memory() < 10**14
     (tmp_path / "memory.current").write_text("30000000\n")
     (tmp_path / "memory.max").write_text("100000000\n")
-    monkeypatch.setattr("collect.memory.CGROUP", tmp_path)
+    monkeypatch.setattr("collect.host_memory.CGROUP", tmp_path)
 
-    assert host_memory() == 70000000
+    assert available_memory() == 70000000
     (tmp_path / "memory.max").write_text("max\n")
-    assert host_memory() > 10**8
+    assert available_memory() > 10**8
 
 
 @pytest.mark.parametrize(("told", "refused"), [("v5litepod-4", True), ("v6e-256", False), ("v9-4", False)])
@@ -225,7 +223,7 @@ def test_the_chips_of_a_tpu_host_are_known(told: str, refused: bool, monkeypatch
 
 def test_elsewhere_no_accelerator_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("TPU_ACCELERATOR_TYPE", raising=False)
-    monkeypatch.setattr("collect.memory.METADATA", "http://127.0.0.1:9/nothing")
+    monkeypatch.setattr("collect.chips.METADATA", "http://127.0.0.1:9/nothing")
 
     assert accelerator_type() == ""
 

@@ -249,7 +249,7 @@ def test_the_host_never_holds_more_than_about_a_shard(folder: Path) -> None:
 def record(spec: RunSpec, output: Path, host_memory: int | None = None) -> Path:
     """Record in a process of its own, on a host with less memory when it is given."""
     code = "import sys; from collect import harness, subject; from functools import partial; "
-    code += f"subject.host_memory = lambda: {host_memory}; " if host_memory else ""
+    code += f"subject.available_memory = lambda: {host_memory}; " if host_memory else ""
     code += "code = harness.main(sys.argv[1:]); print(code)"
     assert run_python(code, spec.model_dump_json(), str(output)) == 0
     return output / spec.name

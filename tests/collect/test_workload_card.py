@@ -4,11 +4,16 @@ from typing import Any
 
 import pytest
 
+from collect.backend import Recording
 from collect.experiment import run_spec
 from collect.workload_card import workload_card
 from ingest.manifest import ModelFacts
 
 FACTS = ModelFacts(name="llama-tiny", family="llama", num_layers=2, num_heads=8, num_params=10)
+
+
+def recording(model: ModelFacts = FACTS, **known: Any) -> Recording:
+    return Recording(model=model, phases=[], hosts=["host"], **known)
 
 
 @pytest.mark.parametrize(
@@ -27,7 +32,7 @@ FACTS = ModelFacts(name="llama-tiny", family="llama", num_layers=2, num_heads=8,
 def test_the_degrees_multiply_to_the_devices(fields: dict[str, Any], degrees: dict[str, int]) -> None:
     spec = run_spec(**fields)
 
-    card = workload_card(spec, FACTS, "random tokens", {"torch_xla": "2.9.0"})
+    card = workload_card(spec, recording(devices_per_host=spec.mesh.size // spec.hosts), "torch_xla", {})
 
     plan = card.model_executor.model_plan_parallelization.model_dump()
     assert plan == dict.fromkeys(("dp_replicate", "dp_shard", "tp", "pp", "cp", "ep", "pp_mb"), 1) | degrees
@@ -37,7 +42,7 @@ def test_the_degrees_multiply_to_the_devices(fields: dict[str, Any], degrees: di
 
 
 def test_what_ran_and_nothing_more() -> None:
-    card = workload_card(run_spec(sequence_parallelism="ring", output_length=9), FACTS, "random tokens", {})
+    card = workload_card(run_spec(sequence_parallelism="ring", output_length=9), recording(), "torch_xla", {})
 
     data = card.workload.data
     assert (data.batch_size, data.input_len, data.output_len, data.seq_len) == (4, 32, 9, 41)
@@ -49,3 +54,21 @@ def test_what_ran_and_nothing_more() -> None:
     assert data.dataset == "random tokens"
     assert "ring sequence parallelism" in card.description
     assert (card.hf_url, card.contributor, card.workload.hardware.driver_version) == ("", "", "")
+
+
+def test_a_published_model_on_a_tpu() -> None:
+    spec = run_spec(model="Qwen/Qwen3-4B", mesh="tp=8", device="tpu", dtype="bfloat16")
+    facts = ModelFacts(name="Qwen3-4B", hf_url="https://huggingface.co/Qwen/Qwen3-4B")
+    known = recording(facts, chip="TPU v6e", devices_per_host=8, prompt_source="text")
+
+    card = workload_card(spec, known, "other_stack", {"other_stack": "1.2", "libtpu": "0.0.21"})
+
+    assert card.hf_url == "https://huggingface.co/Qwen/Qwen3-4B"
+    hardware = card.workload.hardware
+    assert hardware.xpu_spec.model_dump() == {"type": "TPU", "model": "TPU v6e", "total_count": 8, "count_per_node": 8}
+    # 6400 Gbit/s in both directions within the slice, as Google publishes it.
+    assert hardware.network_topo.bandwidth_gbps == ["", 6400]
+    assert hardware.driver_version == "0.0.21"
+    assert card.workload.model.precision == "bf16"
+    assert card.model_executor.framework.name == "other_stack"
+    assert card.model_executor.communication_library.version == "1.2"
