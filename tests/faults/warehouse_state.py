@@ -57,8 +57,10 @@ def state_of_database(warehouse: Path) -> list[Any]:
 def half_visible(warehouse: Path, before: State, after: State) -> list[str]:
     """Runs that a reader would find, and that are not whole or should not be there; every byte is read."""
     lake = Lake(warehouse)
-    runs = {r.run_id: r for r in lake.runs()}
-    found = [f"run {r} is not there any more" for r in before.keys() - runs.keys()]
+    readable, unread = lake.listing()
+    runs = {r.run_id: r for r in readable}
+    found = [f"run {r}" for r in unread]
+    found += [f"run {r} is not there any more" for r in before.keys() - runs.keys()]
     found += [f"run {r} was never ingested" for r in runs.keys() - before.keys() - after.keys()]
     found += [f"run {r.run_id} is named and not whole" for r in runs.values() if not lake.is_whole(r)]
     return found
