@@ -53,6 +53,8 @@ class InstructionRow:
     op_name: str | None = None
     source: str | None = None
     stats: list[Stat] = field(default_factory=list)
+    is_unread: bool = False
+    """The text means to be an instruction and cannot be read as one."""
 
     @cached_property
     def collective(self) -> Collective | None:
@@ -65,6 +67,13 @@ class InstructionRow:
         if self.collective is None:
             return None
         return self.collective.pairs if self.collective.pairs is not None else self.collective.groups
+
+    @property
+    def absurd_shape(self) -> str | None:
+        """The text of the first value of it that no memory holds; None where all could be."""
+        instructions = (self.hlo, *self.hlo.inner) if self.hlo else ()
+        shapes = (s for i in instructions for s in (i.shape, *i.operand_shapes) if s is not None)
+        return next((s.text for s in shapes if s.is_absurd), None)
 
     @property
     def is_container(self) -> bool:
@@ -209,7 +218,7 @@ def _row_of_metadata(metadata: EventMetadata) -> InstructionRow:
     stats = {s.name: s for s in metadata.stats}
     hlo = text.parse_instruction(metadata.name)
     name = hlo.name if hlo else metadata.display_name or metadata.name
-    row = InstructionRow(name, hlo=hlo)
+    row = InstructionRow(name, hlo=hlo, is_unread=hlo is None and text.is_meant_as_instruction(metadata.name))
     row.program_id = _integer(stats.get("program_id"), signed=False)
     row.category = _string(stats.get("hlo_category"))
     row.flops, row.model_flops, row.bytes_accessed = (

@@ -15,6 +15,7 @@ from ingest.clocks import align
 from ingest.collective_groups import CollectiveGroups
 from ingest.collectives import CollectiveWriter
 from ingest.devices import Device, place_on_mesh, place_on_stages
+from ingest.errors import shown
 from ingest.hosts import Host
 from ingest.instructions import Instructions
 from ingest.line_extent import LineExtent
@@ -347,6 +348,11 @@ class RunTables:
 
     def _add_flags(self) -> None:
         self.flags += [Flag("hlo_unreadable", note) for note in self._hlo_notes]
+        for row in self._instructions.rows:
+            if row.is_unread:
+                self.flags.append(Flag("hlo_unreadable", f"{shown(row.name)}: its text is no HLO instruction"))
+            if shape := row.absurd_shape:
+                self.flags.append(Flag("absurd_sizes", f"{shown(row.name)}: {shown(shape)}"))
         compiled = Counter[tuple[int, str]]()
         for written in self.written:
             compiled += written.compilations

@@ -9,7 +9,7 @@ from itertools import product
 from math import prod
 from typing import Any
 
-ROOM = 1 << 60
+ROOM = 1 << 42
 MOST_MEMBERS = 1 << 17
 BITS = {"pred": 8, "token": 0, "opaque": 0, "c64": 64, "c128": 128, "bf16": 16}
 
@@ -39,6 +39,8 @@ class Shape:
 
     @property
     def bytes(self) -> int | None:
+        if self.room > ROOM:
+            return None
         if self.element == "tuple":
             sizes = [e.bytes for e in self.elements]
             return None if None in sizes else sum(s for s in sizes if s is not None)
@@ -46,6 +48,14 @@ class Shape:
         if bits is None or None in self.sizes:
             return None
         return -(-prod(s for s in self.sizes if s is not None) * bits // 8)
+
+    @property
+    def room(self) -> int:
+        """Bytes with each element in whole ones, unbounded sizes counted as 1."""
+        if self.element == "tuple":
+            return sum(e.room for e in self.elements)
+        bits = bits_of(self.element)
+        return -(-(8 if bits is None else bits) // 8) * prod(s for s in self.sizes if s is not None)
 
 
 def bits_of(element: str) -> int | None:
@@ -60,23 +70,11 @@ def bits_of(element: str) -> int | None:
 
 
 def checked_array(element: str, sizes: Sequence[int | None], dynamic: Sequence[bool] = ()) -> Shape:
-    """An array that could be a real value."""
-    known = [s for s in sizes if s is not None]
-    if any(s < 0 for s in known):
-        raise UnreadableError
-    bits = bits_of(element)
-    if 0 not in known and -(-(8 if bits is None else bits) // 8) * prod(known) > ROOM:
+    """An array without negative sizes."""
+    if any(s is not None and s < 0 for s in sizes):
         raise UnreadableError
     is_dynamic = tuple(s is None or (bool(dynamic) and dynamic[i]) for i, s in enumerate(sizes))
     return Shape(element, tuple(sizes), is_dynamic if any(is_dynamic) else ())
-
-
-def checked_tuple(elements: Iterable[Shape]) -> Shape:
-    """A tuple that could be a real value."""
-    shape = Shape("tuple", elements=tuple(elements))
-    if (shape.bytes or 0) > ROOM:
-        raise UnreadableError
-    return shape
 
 
 class Text:
@@ -121,7 +119,7 @@ class Text:
         if not self.sees(")"):
             raise UnreadableError
         self.at += 1
-        return elements[0] if is_buffer and len(elements) == 1 else checked_tuple(elements)
+        return elements[0] if is_buffer and len(elements) == 1 else Shape("tuple", elements=tuple(elements))
 
     def _array(self) -> Shape:
         begin = self.at

@@ -102,7 +102,7 @@ def _carried(instruction: Instruction, role: AsyncRole | None) -> Collective | N
         kind=first.kind,
         role=role,
         start_name=async_start_name(instruction),
-        message_bytes=sum(sizes) if len(sizes) == len(inner) else None,
+        message_bytes=sum(sizes) if len(sizes) == len(inner) and sum(sizes) <= MAX_BYTES else None,
         dtype=first.dtype,
         groups=first.groups,
         pairs=first.pairs,

@@ -32,7 +32,6 @@ from ingest.hlo.shapes import (
     TUPLE_TYPE,
     Shape,
     array_shape,
-    tuple_shape,
 )
 from ingest.protobuf import Field, message_classes
 
@@ -431,7 +430,7 @@ def _shape(proto: Any, depth: int = 0) -> Shape:
     if depth > MAX_DEPTH:
         raise MalformedError(f"Hlo Proto: tuples nest deeper than {MAX_DEPTH}")
     if proto.element_type == TUPLE_TYPE:
-        return tuple_shape(tuple(_shape(element, depth + 1) for element in proto.tuple_shapes))
+        return Shape("tuple", elements=tuple(_shape(element, depth + 1) for element in proto.tuple_shapes))
     if proto.element_type == BUFFER_TYPE and len(proto.tuple_shapes) == 1:
         return _shape(proto.tuple_shapes[0], depth + 1)
     element = PRIMITIVE_TYPES.get(proto.element_type, f"type{proto.element_type}")

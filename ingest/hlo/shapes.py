@@ -84,8 +84,8 @@ PRIMITIVE_TYPES: dict[int, str] = {
 TUPLE_TYPE = 13
 BUFFER_TYPE = 34
 
-MAX_BYTES = 1 << 60
-"""Larger shapes are no real values but damaged text; the bound keeps every derived byte count in 64 bits."""
+MAX_BYTES = 1 << 42
+"""Larger than any device's memory: the size of such a shape counts as unknown. It also keeps sums in 64 bits."""
 
 MAX_DEPTH = 64
 """Deepest nesting of tuples that is read."""
@@ -128,8 +128,11 @@ class Shape:
     def byte_size(self) -> int | None:
         """Bytes of the values without padding, bits rounded up per array.
 
-        None where a dimension is unbounded or an element type is not known, such as one younger than this table.
+        None where a dimension is unbounded, an element type is not known, such as one younger than this table, or
+        the shape is absurd.
         """
+        if self.is_absurd:
+            return None
         if self.is_tuple:
             sizes = [element.byte_size for element in self.elements]
             known = [size for size in sizes if size is not None]
@@ -138,6 +141,26 @@ class Shape:
             return None
         elements = prod(size for size in self.dimensions if size is not None)
         return (elements * ELEMENT_BITS[self.element] + 7) // 8
+
+    @cached_property
+    def is_absurd(self) -> bool:
+        """Whether it would have more than MAX_BYTES bytes, as a real value has not."""
+        return self._least_bytes > MAX_BYTES
+
+    @cached_property
+    def _least_bytes(self) -> int:
+        """Bytes with unbounded dimensions as 1; beyond MAX_BYTES some larger number."""
+        if self.is_tuple:
+            return min(sum(element._least_bytes for element in self.elements), MAX_BYTES + 1)
+        if 0 in self.dimensions:
+            return 0
+        # The product is taken step by step: a long list of huge sizes must not become a huge integer.
+        size = (ELEMENT_BITS.get(self.element, 8) + 7) // 8
+        for dimension in self.dimensions:
+            size *= dimension or 1
+            if size > MAX_BYTES:
+                break
+        return size
 
     @cached_property
     def dtype(self) -> str:
@@ -171,32 +194,13 @@ def array_shape(element: str, dimensions: tuple[int | None, ...], dynamic: tuple
         dynamic: which dimensions are dynamic.
 
     Raises:
-        MalformedError: a negative size, or more than MAX_BYTES bytes.
+        MalformedError: a negative size.
     """
     if any(size is not None and size < 0 for size in dimensions):
         raise MalformedError(f"a dimension of a {element} array is negative")
-    # The product is taken step by step: a long list of huge sizes must not become a huge integer.
-    size = (ELEMENT_BITS.get(element, 8) + 7) // 8
-    if 0 not in dimensions:
-        for dimension in dimensions:
-            size *= dimension or 1
-            if size > MAX_BYTES:
-                raise MalformedError(f"a {element} array of over {MAX_BYTES} bytes is no real value")
     unbounded = tuple(dimension is None for dimension in dimensions)
     dynamic = tuple(map(bool.__or__, dynamic, unbounded)) if dynamic else unbounded
     return Shape(element, dimensions, dynamic if any(dynamic) else ())
-
-
-def tuple_shape(elements: tuple[Shape, ...]) -> Shape:
-    """A tuple shape, checked.
-
-    Raises:
-        MalformedError: more than MAX_BYTES bytes in all.
-    """
-    shape = Shape("tuple", elements=elements)
-    if (shape.byte_size or 0) > MAX_BYTES:
-        raise MalformedError(f"a tuple of over {MAX_BYTES} bytes is no real value")
-    return shape
 
 
 def parse_shape(text: str) -> Shape:
@@ -248,7 +252,7 @@ def scan_shape(text: str, start: int) -> tuple[Shape, int]:
                 raise MalformedError(f"HLO shape: a tuple does not end: {text[start : start + 40]!r}")
             position += 1
             elements, is_buffer = tuple(open_tuples.pop()), wrappers.pop()
-            shape = elements[0] if is_buffer and len(elements) == 1 else tuple_shape(elements)
+            shape = elements[0] if is_buffer and len(elements) == 1 else Shape("tuple", elements=elements)
             if not open_tuples:
                 return shape, position
             open_tuples[-1].append(shape)

@@ -46,6 +46,11 @@ _CALLS = (
 _NO_OPERANDS = frozenset({"constant", "parameter", "iota", "partition-id", "replica-id"})
 
 
+def is_meant_as_instruction(text: str) -> bool:
+    """Whether text begins as the line of an HLO instruction does, so that not to read it is a loss."""
+    return text.startswith("%") and _NAME.match(text) is not None
+
+
 def parse_instruction(text: str) -> Instruction | None:
     """The instruction that a line of HLO text states; None if the text is not one.
 

@@ -142,7 +142,7 @@ def _shape(proto: Any, depth: int = 0) -> plain.Shape:
     if depth > 64:
         raise plain.UnreadableError
     if proto.element_type == 13:
-        return plain.checked_tuple([_shape(e, depth + 1) for e in proto.tuple_shapes])
+        return plain.Shape("tuple", elements=tuple(_shape(e, depth + 1) for e in proto.tuple_shapes))
     if proto.element_type == 34 and len(proto.tuple_shapes) == 1:
         return _shape(proto.tuple_shapes[0], depth + 1)
     element = PRIMITIVE_TYPES.get(proto.element_type, f"type{proto.element_type}")

@@ -82,7 +82,7 @@ def _plain(found: Instruction) -> dict[str, Any]:
     if collective is not None and collective.message_bytes is not None:
         assert 0 <= collective.message_bytes < 1 << 63, "message bytes beyond int64"
     sizes = [found.shape, *(s for s in found.operand_shapes if s)]
-    assert all(s.byte_size is None or 0 <= s.byte_size <= 1 << 60 for s in sizes), "a shape beyond the bound"
+    assert all(s.byte_size is None or 0 <= s.byte_size <= 1 << 42 for s in sizes), "a shape beyond the bound"
     shapes = [s.text if s else None for s in found.operand_shapes]
     return {
         "name": found.name,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -9,6 +10,7 @@ from tiny_capture import run_step, tiny_capture
 from xplane_builder import Space, TpuPlane, Unsigned
 
 from ingest.quality import FLAGS, Flag, is_compilation
+from tracewarehouse.warehouse import Warehouse
 
 
 @pytest.mark.parametrize(
@@ -115,3 +117,54 @@ def tiny_capture_with_warnings(count: int) -> Space:
     space = tiny_capture()
     space.warnings = [f"warning {i}" for i in range(count)]
     return space
+
+
+def all_reduces(*sizes: int) -> Space:
+    """Two cores run an all-reduce of each number of floats, and a text that breaks off within its shape."""
+    space = Space()
+    for device in range(2):
+        tpu = space.tpu(device)
+        tpu.modules.event("step(1)", 0, 100_000_000)
+        for number, size in enumerate(sizes):
+            hlo = (
+                f"%all-reduce.{number} = f32[{size}]{{0}} all-reduce(f32[{size}]{{0}} %x), channel_id={number + 1}, "
+                "replica_groups={{0,1}}, to_apply=%add"
+            )
+            facts = {"program_id": Unsigned(1), "flops": 1, "bytes_accessed": 1}
+            for repeat in range(50):
+                tpu.ops.event(tpu.instruction(hlo, **facts), 1_000_000 * (1 + 50 * number + repeat), 500_000)
+        tpu.ops.event(tpu.instruction("%fusion.9 = f32[8", "fusion.9"), 99_000_000, 500_000)
+    return space
+
+
+@pytest.mark.parametrize("exponent", [41, 58, 60, 62])
+def test_absurd_sizes_and_unreadable_texts_are_kept_and_named(ingest: Any, tmp_path: Path, exponent: int) -> None:
+    """Sizes that no memory holds are unknown; no sum over them leaves 64 bits, whichever metric is asked."""
+    result, query = ingest(all_reduces(1 << exponent, 8))
+    assert result.entry.flags == ["absurd_sizes", "hlo_unreadable", "inferred_axes"]
+    details = dict(query("SELECT flag, detail FROM quality_flags"))
+    assert details["absurd_sizes"] == f"all-reduce.0: f32[{1 << exponent}]"
+    assert details["hlo_unreadable"] == "fusion.9: its text is no HLO instruction"
+    assert query(
+        "SELECT name, opcode, collective, message_bytes, shape, hlo_text IS NOT NULL FROM instructions "
+        "WHERE name <> '(unnamed)' ORDER BY 1"
+    ) == [
+        ("all-reduce.0", "all-reduce", "all-reduce", None, f"f32[{1 << exponent}]", True),
+        ("all-reduce.1", "all-reduce", "all-reduce", 32, "f32[8]", True),
+        ("fusion.9", None, None, None, None, False),
+    ]
+    assert ("%fusion.9 = f32[8",) in query("SELECT string_value FROM instruction_stats WHERE name = 'name'")
+    assert query("SELECT count(*), count(message_bytes) FROM collectives") == [(200, 100)]
+    with Warehouse(tmp_path / "warehouse") as warehouse:
+        assert warehouse.query("SELECT sum(message_bytes) FROM models.collective_work").scalar() == 32 * 100
+        for metric in warehouse.definitions.metrics:
+            warehouse.query(f"SELECT * FROM {metric.view.qualified}").rows()
+
+
+def test_the_largest_size_that_is_believed_adds_up_in_64_bits(ingest: Any, tmp_path: Path) -> None:
+    result, _ = ingest(all_reduces(1 << 40))
+    assert "absurd_sizes" not in result.entry.flags
+    with Warehouse(tmp_path / "warehouse") as warehouse:
+        assert warehouse.query("SELECT sum(message_bytes) FROM models.collective_work").scalar() == 100 << 42
+        for metric in warehouse.definitions.metrics:
+            warehouse.query(f"SELECT * FROM {metric.view.qualified}").rows()
