@@ -29,6 +29,14 @@ class TakenError(TpuError):
     """A slice of this name is there, and it is somebody else's."""
 
 
+class StateError(TpuError):
+    """Google does not say what became of a slice; it will when it can be reached again."""
+
+
+class DeletionError(TpuError):
+    """A slice is not deleted yet, and may cost."""
+
+
 class Gcloud:
     """Runs `gcloud compute tpus tpu-vm`."""
 
@@ -55,20 +63,23 @@ class Gcloud:
 
         Raises:
             TakenError: the slice of this name is not the one that was created here; nothing is deleted.
-            TpuError: it could not be deleted.
+            DeletionError: it could not be deleted.
         """
-        if self.state(entry) == GONE:
-            return
+        try:
+            if self.state(entry) == GONE:
+                return
+        except StateError as error:
+            raise DeletionError(f"{entry.name} could not be deleted and may still cost: {error}") from None
         done = self._run(self._command("delete", entry, "--quiet"))
         if done.returncode and not _is_gone(done.stderr):
-            raise TpuError(f"{entry.name} could not be deleted and may still cost: {_last_line(done.stderr)}")
+            raise DeletionError(f"{entry.name} could not be deleted and may still cost: {_last_line(done.stderr)}")
 
     def state(self, entry: Slice) -> str:
         """State of the slice as Google reports it, such as READY or PREEMPTED; NOT_FOUND when there is none.
 
         Raises:
             TakenError: the slice of this name is not the one that was created here.
-            TpuError: it does not say.
+            StateError: it does not say.
         """
         done = self._run(self._command("describe", entry, f"--format=value(state,labels.{LABEL})"))
         if done.returncode == 0:
@@ -81,7 +92,7 @@ class Gcloud:
             return state.strip()
         if _is_gone(done.stderr):
             return GONE
-        raise TpuError(f"the state of {entry.name} is not known: {_last_line(done.stderr)}")
+        raise StateError(f"the state of {entry.name} is not known: {_last_line(done.stderr)}")
 
     def ssh(self, entry: Slice, command: str, worker: str = "all") -> subprocess.CompletedProcess[str]:
         """Run a shell command on one or all virtual machines of a slice."""

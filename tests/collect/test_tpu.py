@@ -14,10 +14,12 @@ import pytest
 from collect.capture import is_recorded
 from collect.errors import CollectError, ExperimentError
 from collect.experiment import Experiment, load_experiment, plan, ready_made, run_spec
+from collect.tpu_captures import merge_hosts
 from collect.tpu_gcloud import Gcloud
+from collect.tpu_plan import plan_slices
 from collect.tpu_quota import QuotaError, TpuError, load_quota
 from collect.tpu_state import Slice, State
-from collect.tpu_sweep import collect_command, merge_hosts, plan_slices
+from collect.tpu_sweep import collect_command
 from ingest.manifest import load_manifest
 
 REPO = Path(__file__).parents[2]
@@ -276,6 +278,37 @@ def test_a_lost_connection_is_tried_again(cloud: Cloud) -> None:
     assert done.returncode == 0, done.stderr
     assert cloud.captures() == [DP2TP2, TP4]
     assert len(cloud.calls("create")) == 1
+
+
+def test_every_kind_of_call_may_fail_now_and_then(cloud: Cloud) -> None:
+    """Of each verb every fifth call fails, as on a bad line; the deletion at its first two attempts."""
+    cloud.tw("create", "one", "--type", "v6e-4")
+    for verb in ("describe", "scp", "ssh"):
+        cloud.fail(verb, *["broken pipe", "", "", "", ""] * 20)
+    cloud.fail("delete", "internal error", "internal error")
+
+    done = cloud.tw("run", "one", cloud.experiment, "--delete")
+
+    assert done.returncode == 0, done.stderr
+    assert cloud.captures() == [DP2TP2, TP4]
+    assert cloud.recorded() == [f"{DP2TP2} 0", f"{TP4} 0"]
+    assert len(cloud.calls("create")) == 1
+    assert len(cloud.calls("delete")) == 3
+    assert cloud.state.slices() == {}
+    assert not (cloud.folder / "one").exists()
+
+
+def test_a_slice_that_cannot_be_deleted_is_named_as_one_that_costs(cloud: Cloud) -> None:
+    cloud.tw("create", "one", "--type", "v6e-4")
+    cloud.fail("delete", *["internal error"] * 9)
+
+    done = cloud.tw("run", "one", cloud.experiment, "--delete")
+
+    assert done.returncode == 1
+    assert "error: one could not be deleted and may still cost: ERROR" in done.stderr
+    assert "one still runs and costs; tw tpu delete one ends it" in done.stderr
+    assert list(cloud.state.slices()) == ["one"]
+    assert cloud.captures() == [DP2TP2, TP4]
 
 
 def test_it_gives_up_after_the_attempts(cloud: Cloud) -> None:

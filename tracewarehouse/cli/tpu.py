@@ -11,7 +11,7 @@ import typer
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from collect.tpu_sweep import TpuSweep
+    from collect.tpu_slices import Slices
 
 app = typer.Typer(no_args_is_help=True, help="Record on TPU slices of Google Cloud, through gcloud.")
 
@@ -43,9 +43,9 @@ def plan(
     The chips of slices that were created already are taken from the quota.
     """
     from collect.experiment import load_experiment
+    from collect.tpu_plan import plan_slices
     from collect.tpu_quota import load_quota, provisioning
     from collect.tpu_state import State
-    from collect.tpu_sweep import plan_slices
 
     table = load_quota(quota) if quota else load_quota()
     used = State(state).slices().values()
@@ -74,8 +74,9 @@ def create(
     state: StateFile = STATE,
 ) -> None:
     """Create a slice within the quota."""
-    sweep = _sweep(state, quota, backoff)
-    made = sweep.create(name, accelerator_type, zone=zone, spot=spot, project=project, attempts=attempts)
+    made = _slices(state, quota, backoff).create(
+        name, accelerator_type, zone=zone, spot=spot, project=project, attempts=attempts
+    )
     typer.echo(f"{made.name}\t{made.accelerator_type}\t{made.zone}\t{made.chips} chips\t{made.hosts} hosts")
 
 
@@ -100,11 +101,18 @@ def run(
     Runs whose mesh has another size than the slice are left out. A second call goes on with what is missing.
     """
     from collect.experiment import load_experiment
+    from collect.tpu_sweep import Installation, run_sweep
 
-    sweep = _sweep(state, quota, backoff)
-    with _deleted_at_the_end(sweep, name, delete, state):
-        result = sweep.run(
-            name, load_experiment(experiment), output, wheel=wheel, setup=setup, poll_s=poll, attempts=attempts
+    slices = _slices(state, quota, backoff)
+    with _deleted_at_the_end(slices, name, delete):
+        result = run_sweep(
+            slices,
+            name,
+            load_experiment(experiment),
+            output,
+            installation=Installation(wheel, setup),
+            poll_s=poll,
+            attempts=attempts,
         )
     for path in result.recorded:
         typer.echo(path)
@@ -119,34 +127,42 @@ def run(
 def fetch(name: Name, experiment: ExperimentFile, output: Output = Path("captures"), state: StateFile = STATE) -> None:
     """Copy finished captures of an experiment back from a slice; print their directories."""
     from collect import experiment as experiments
+    from collect import tpu_captures
 
+    slices = _slices(state, None, 0)
+    specs = experiments.plan(experiments.load_experiment(experiment))
     output.mkdir(parents=True, exist_ok=True)
-    for path in _sweep(state, None, 0).fetch(name, experiments.plan(experiments.load_experiment(experiment)), output):
+    for path in tpu_captures.fetch(slices.gcloud, slices.state.get(name), specs, output, slices.show):
         typer.echo(path)
 
 
 @app.command()
 def delete(name: Name, state: StateFile = STATE) -> None:
     """Delete a slice that was created here."""
-    _sweep(state, None, 0).delete(name)
+    _slices(state, None, 0).delete(name)
 
 
-def _sweep(state: Path, quota: Path | None, backoff: float) -> TpuSweep:
+def _slices(state: Path, quota: Path | None, backoff: float) -> Slices:
+    from collect.tpu_gcloud import Gcloud
     from collect.tpu_quota import load_quota
+    from collect.tpu_slices import Slices
     from collect.tpu_state import State
-    from collect.tpu_sweep import TpuSweep
 
-    table = load_quota(quota) if quota else load_quota()
-    return TpuSweep(State(state), table, lambda line: typer.echo(line, err=True), backoff_s=backoff)
+    def show(line: str) -> None:
+        typer.echo(line, err=True)
+
+    return Slices(State(state), load_quota(quota) if quota else load_quota(), Gcloud(show), show, backoff)
+
+
+DELETIONS = 5
+"""Attempts to delete a slice at the end of a run: one that is left costs."""
 
 
 @contextmanager
-def _deleted_at_the_end(sweep: TpuSweep, name: str, is_wanted: bool, state: Path) -> Iterator[None]:
+def _deleted_at_the_end(slices: Slices, name: str, is_wanted: bool) -> Iterator[None]:
     """Delete the slice however the block ends, or say that it still runs."""
     import signal
     import sys
-
-    from collect.tpu_state import State
 
     # Whoever ends this process otherwise than by Ctrl-C must not leave a slice that costs either.
     before = {s: signal.signal(s, lambda number, _: sys.exit(128 + number)) for s in (signal.SIGTERM, signal.SIGHUP)}
@@ -155,8 +171,10 @@ def _deleted_at_the_end(sweep: TpuSweep, name: str, is_wanted: bool, state: Path
     finally:
         for number, handler in before.items():
             signal.signal(number, handler)
-        if name in State(state).slices():
-            if is_wanted:
-                sweep.delete(name)
-            else:
-                typer.echo(f"{name} still runs and costs; tw tpu delete {name} ends it", err=True)
+        if name in slices.state.slices():
+            try:
+                if is_wanted:
+                    slices.delete(name, attempts=DELETIONS)
+            finally:
+                if name in slices.state.slices():
+                    typer.echo(f"{name} still runs and costs; tw tpu delete {name} ends it", err=True)

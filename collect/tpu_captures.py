@@ -1,0 +1,89 @@
+"""Copies finished captures from the hosts of a TPU slice, and makes one of what they recorded."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+
+from collect.capture import MANIFEST, is_recorded, partial_directory, remove_leftovers, staged_capture
+from collect.errors import CollectError
+from collect.experiment import RunSpec
+from collect.tpu_gcloud import Gcloud
+from collect.tpu_slices import InterruptionError
+from collect.tpu_state import Slice
+
+REMOTE_FOLDER = "tracewarehouse-captures"
+"""Where a collector on a host writes to."""
+
+
+def pending(specs: list[RunSpec], output: Path) -> list[RunSpec]:
+    """The runs whose finished capture is not in `output`."""
+    return [s for s in specs if not is_recorded(output, s)]
+
+
+def fetch(gcloud: Gcloud, entry: Slice, specs: list[RunSpec], output: Path, show: Callable[[str], None]) -> list[Path]:
+    """Copy the captures that every host has finished and `output` has not.
+
+    Raises:
+        InterruptionError: a host does not answer, or a copy broke off.
+        CollectError: something else is in the way of a capture, or the hosts recorded different things.
+    """
+    remove_leftovers(output)
+    finished = pending(specs, output)
+    for worker in range(entry.hosts):
+        if not finished:
+            return []
+        listed = gcloud.ssh(entry, f"ls -1 {REMOTE_FOLDER} 2>/dev/null || true", str(worker))
+        if listed.returncode:
+            raise InterruptionError(f"{entry.name}: host {worker} does not answer: {listed.stderr.strip()}")
+        there = listed.stdout.split()
+        finished = [s for s in finished if s.name in there]
+    return [_fetch_one(gcloud, entry, spec, output, show) for spec in finished]
+
+
+def _fetch_one(gcloud: Gcloud, entry: Slice, spec: RunSpec, output: Path, show: Callable[[str], None]) -> Path:
+    with partial_directory(output, f"fetch-{spec.name}") as folder:
+        parts = []
+        for worker in range(entry.hosts):
+            target = folder / str(worker)
+            target.mkdir()
+            done = gcloud.download(entry, f"{REMOTE_FOLDER}/{spec.name}", target, worker)
+            if done.returncode:
+                said = " ".join(done.stderr.split())[-300:]
+                raise InterruptionError(f"{spec.name} could not be copied from host {worker}: {said}")
+            parts.append(target / spec.name)
+        merge_hosts(parts, output, spec)
+    show(f"# {spec.name} is here")
+    return output / spec.name
+
+
+def merge_hosts(parts: list[Path], output: Path, spec: RunSpec) -> None:
+    """Make one capture directory of those that the hosts of a slice recorded: one profile per host.
+
+    Card and manifest are those of the first host; the manifest names the profiles of all.
+
+    Raises:
+        CollectError: a part is not a capture of this run, or two hosts have the same name.
+        InterruptionError: a part is there without its profile.
+    """
+    for part in parts:
+        if not is_recorded(part.parent, spec):
+            raise CollectError(f"{part}: no finished capture of {spec.name} was copied")
+        profiles = list(part.rglob("*.xplane.pb"))
+        if not any(profile.stat().st_size for profile in profiles):
+            raise InterruptionError(f"{spec.name}: a host's copy has no profile in it; it is copied again")
+    with staged_capture(output, spec.name) as staging:
+        shutil.copytree(parts[0], staging, dirs_exist_ok=True)
+        for part in parts[1:]:
+            for profile in sorted(part.rglob("*.xplane.pb")):
+                target = staging / profile.relative_to(part)
+                if target.exists():
+                    raise CollectError(f"{spec.name}: two hosts recorded a profile named {profile.name}")
+                target.parent.mkdir(parents=True, exist_ok=True)
+                shutil.copy2(profile, target)
+        manifest = json.loads((staging / MANIFEST).read_text(encoding="utf-8"))
+        manifest["hosts"] = sorted(p.name.removesuffix(".xplane.pb") for p in staging.rglob("*.xplane.pb"))
+        text = json.dumps(manifest, indent=1, ensure_ascii=False)
+        (staging / MANIFEST).write_text(text + "\n", encoding="utf-8")

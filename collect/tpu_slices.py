@@ -1,0 +1,166 @@
+"""Creates and deletes TPU slices within the quota, whatever fails meanwhile."""
+
+from __future__ import annotations
+
+import secrets
+import time
+from collections.abc import Callable
+
+from pydantic import ValidationError
+from tenacity import Retrying, retry_if_exception_type, stop_after_attempt, wait_exponential
+
+from collect.tpu_gcloud import GONE, READY, CapacityError, DeletionError, Gcloud, StateError, TakenError
+from collect.tpu_quota import Quota, TpuError
+from collect.tpu_state import Slice, State
+
+
+class InterruptionError(TpuError):
+    """The slice was preempted or the connection lost; the run can go on."""
+
+
+class Slices:
+    """The slices of one state file.
+
+    Args:
+        state: On disk.
+        quota: What may be created.
+        gcloud: Runs the commands.
+        show: Is given what happens, line by line.
+        backoff_s: Seconds before the second attempt; then doubled.
+    """
+
+    def __init__(
+        self, state: State, quota: Quota, gcloud: Gcloud, show: Callable[[str], None], backoff_s: float = 30.0
+    ) -> None:
+        self.state = state
+        self.quota = quota
+        self.gcloud = gcloud
+        self.show = show
+        self._backoff_s = backoff_s
+
+    def create(
+        self,
+        name: str,
+        accelerator_type: str,
+        *,
+        zone: str | None = None,
+        spot: bool | None = None,
+        project: str | None = None,
+        attempts: int = 1,
+    ) -> Slice:
+        """Create a slice, or find the one that an earlier call created.
+
+        Raises:
+            QuotaError: outside of the quota.
+            CapacityError: no free chips after all attempts.
+            TpuError: another failure, or a slice of this name that is different.
+        """
+        generation, chips = self.quota.of_type(accelerator_type)
+
+        def choose(used: list[Slice]) -> Slice:
+            pool = self.quota.pool(generation, chips, zone=zone, spot=spot, used=used)
+            details = self.quota.generation(generation)
+            try:
+                return Slice(
+                    name=name,
+                    owner=secrets.token_hex(8),
+                    generation=generation,
+                    accelerator_type=accelerator_type,
+                    chips=chips,
+                    hosts=details.hosts[chips],
+                    zone=pool.zone,
+                    spot=pool.spot,
+                    runtime=details.runtime,
+                    project=project,
+                )
+            except ValidationError:
+                raise TpuError(
+                    f"{name!r} is no name for a slice: it has at most 63 small letters, digits and hyphens, begins "
+                    "with a letter and does not end with a hyphen"
+                ) from None
+
+        # On record before any command: a slice must not be forgotten when this process is killed meanwhile.
+        entry, is_new = self.state.reserve(name, choose)
+        if entry.accelerator_type != accelerator_type or zone not in (None, entry.zone):
+            raise TpuError(f"{name} is there already as {entry.accelerator_type} in {entry.zone}; delete it first")
+        if spot not in (None, entry.spot) or project not in (None, entry.project):
+            raise TpuError(f"{name} is there already with another provisioning or project; delete it first")
+        try:
+            for attempt in self.attempts(attempts):
+                with attempt:
+                    self.ensure(entry)
+        except TakenError:
+            if is_new:
+                self.state.remove(name)
+            raise
+        except TpuError:
+            if is_new and self.found(entry) == GONE:
+                self.state.remove(name)
+            raise
+        return entry
+
+    def delete(self, name: str, *, attempts: int = 1) -> None:
+        """Delete a slice that was created here.
+
+        Raises:
+            TakenError: the slice that now has the name is another one; it is left alone.
+            DeletionError: it could not be deleted.
+            TpuError: it was not created here.
+        """
+        entry = self.state.get(name)
+        for attempt in self.attempts(attempts):
+            with attempt:
+                self.gcloud.delete(entry)
+        self.state.remove(name)
+
+    def ensure(self, entry: Slice) -> None:
+        """Make sure that the slice is there: create it, or delete and create it again when it was preempted.
+
+        Raises:
+            InterruptionError: it is not ready yet.
+            TpuError: as of `create`.
+        """
+        found = self.gcloud.state(entry)
+        if found == READY:
+            entry.status = "ready"
+            self.state.put(entry)
+            return
+        if found in ("CREATING", "STARTING", "RESTARTING", "REPAIRING"):
+            raise InterruptionError(f"{entry.name} is {found}")
+        if found != GONE:
+            self.show(f"# {entry.name} is {found}: it is deleted and created again")
+            self.gcloud.delete(entry)
+        entry.status, entry.is_set_up = "creating", False
+        self.state.put(entry)
+        self.gcloud.create(entry)
+        entry.status = "ready"
+        self.state.put(entry)
+
+    def found(self, entry: Slice) -> str | None:
+        """State of the slice; None when Google does not say.
+
+        Raises:
+            TakenError: another slice has its name.
+        """
+        try:
+            return self.gcloud.state(entry)
+        except StateError:
+            return None
+
+    def interruption(self, entry: Slice, why: str) -> InterruptionError:
+        """The error that says why a slice cannot go on now, and its state."""
+        return InterruptionError(f"{entry.name} ({self.found(entry) or 'state not known'}): {why}")
+
+    def attempts(self, count: int) -> Retrying:
+        """Attempts with growing pauses, as long as what fails can pass."""
+        return Retrying(
+            stop=stop_after_attempt(count),
+            wait=wait_exponential(multiplier=self._backoff_s, max=20 * self._backoff_s),
+            retry=retry_if_exception_type((CapacityError, InterruptionError, StateError, DeletionError)),
+            before_sleep=lambda call: self.show(
+                f"# {call.outcome.exception() if call.outcome else ''}; attempt {call.attempt_number} of {count}, "
+                f"the next in {call.upcoming_sleep:g} s"
+            ),
+            sleep=time.sleep,
+            reraise=True,
+        )
