@@ -147,9 +147,10 @@ class Instructions:
     def of_metadata(self, plane: Plane, modules: HloModules) -> Int32:
         """Instruction id per row of a device plane's event metadata; one more, last, for events without any."""
         for m in plane.event_metadata:
-            module, program = module_and_program(m.name)
-            if program is not None and not m.stats:
-                self._programs.setdefault(program, module)
+            if not m.stats:
+                module, program = module_and_program(m.name)
+                if program is not None:
+                    self._programs.setdefault(program, module)
         ids = [self._of(m, modules) for m in plane.event_metadata]
         return np.array([*ids, self._add(("unnamed",), InstructionRow("(unnamed)"))], np.int32)
 

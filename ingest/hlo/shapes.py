@@ -90,6 +90,9 @@ MAX_BYTES = 1 << 42
 MAX_DEPTH = 64
 """Deepest nesting of tuples that is read."""
 
+LONGEST_KEPT = 200
+"""Longest text of dimensions that `array_of_text` may keep."""
+
 _ARRAY = re.compile(r"([a-z][a-z0-9]{0,31})\[([0-9,<=? ]*)\]")
 _DIMENSION = re.compile(r"(<=)?(\d{1,19})|(\?)")
 _SKIP = re.compile(r"(?:\s+|/\*[^*]*+\*/)*")
@@ -268,14 +271,20 @@ def _scan_array(text: str, position: int) -> tuple[Shape, int]:
     match = _ARRAY.match(text, position)
     if match is None:
         raise MalformedError(f"HLO shape: {text[position : position + 40]!r} is not a shape")
-    # Few distinct shapes stand in the texts of many instructions; a text too long for a real shape is not kept.
-    read = _array if len(match[2]) <= 200 else _array.__wrapped__
+    read = array_of_text if len(match[2]) <= LONGEST_KEPT else array_of_text.__wrapped__
     shape, end = read(match[1], match[2]), match.end()
     return shape, _scan_layout(text, end) if text.startswith("{", end) else end
 
 
 @lru_cache(maxsize=1 << 14)
-def _array(element: str, dimensions: str) -> Shape:
+def array_of_text(element: str, dimensions: str) -> Shape:
+    """The array of an element type and the text of its dimensions, such as '1024,5120'; of equal ones the same object.
+
+    Few distinct shapes stand in the texts of many instructions; a text too long for a real shape is not to be kept.
+
+    Raises:
+        MalformedError: the dimensions are none, or too large.
+    """
     sizes: list[int | None] = []
     dynamic: list[bool] = []
     for part in dimensions.split(",") if dimensions.strip() else ():
@@ -288,6 +297,9 @@ def _array(element: str, dimensions: str) -> Shape:
 
 
 def _scan_layout(text: str, position: int) -> int:
+    first = text.find("}", position) + 1
+    if first and text.find("{", position + 1, first) < 0:
+        return first
     depth = 0
     for brace in _BRACE.finditer(text, position):
         depth += 1 if brace[0] == "{" else -1

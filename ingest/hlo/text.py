@@ -13,7 +13,7 @@ from ingest.errors import MalformedError
 from ingest.hlo.instruction import Instruction
 from ingest.hlo.opcodes import async_opcode_by_name
 from ingest.hlo.replica_groups import parse_groups, parse_pairs
-from ingest.hlo.shapes import Shape, scan_shape, skip
+from ingest.hlo.shapes import LONGEST_KEPT, Shape, array_of_text, scan_shape, skip
 
 MAX_NESTING = 256
 """Deepest nesting of brackets that is followed; deeper text is treated as truncated."""
@@ -28,6 +28,12 @@ _METADATA = re.compile(r'(?<!\w)(\w++)=(?:"([^"\\]*+(?:\\.[^"\\]*+)*)"|(\d{1,9})
 _ESCAPE = re.compile(r"\\(.)", re.DOTALL)
 _COMPUTATION = re.compile(r"%?([^\s,{}%]++)")
 _SEND_RECV_PAIRS = re.compile(r'_xla_send_recv_source_target_pairs="?(\{[\d,{}\s]*+)')
+# An operand as XLA prints nearly all of them: a shape with a flat layout, a name, and what follows it.
+_OPERAND = re.compile(
+    r" ?(?:/\*index=\d{1,9}\*/)?"
+    rf"(?:([a-z][a-z0-9]{{0,31}})\[([0-9,]{{0,{LONGEST_KEPT}}})\](?:\{{[0-9,]*(?::(?:[A-Z]*\([0-9A-Z,]*\))*)?\}})? )?"
+    r"%([A-Za-z0-9_.$-]+)([,)])"
+)
 _MORE_OPERANDS = re.compile(r"\.\.\.(?:\(\+\d++\))?")
 
 # The order in which HLO numbers called computations, so that text and proto agree.
@@ -70,8 +76,13 @@ def parse_instruction(text: str) -> Instruction | None:
     opcode = _OPCODE.match(text, position)
     if opcode is None:
         return None
-    parts, position, is_closed = _split(text, opcode.end(), ")")
-    names, shapes, has_all = _operands(parts if opcode[1] not in _NO_OPERANDS else [])
+    usual = _usual_operands(text, opcode.end()) if opcode[1] not in _NO_OPERANDS else None
+    if usual:
+        names, shapes, position = usual
+        is_closed = has_all = True
+    else:
+        parts, position, is_closed = _split(text, opcode.end(), ")")
+        names, shapes, has_all = _operands(parts if opcode[1] not in _NO_OPERANDS else [])
     attributes: dict[str, str] = {}
     is_whole = is_closed and has_all
     if is_closed:
@@ -105,6 +116,23 @@ def parse_instruction(text: str) -> Instruction | None:
         text=text,
         is_truncated=not is_whole,
     )
+
+
+def _usual_operands(text: str, position: int) -> tuple[tuple[str, ...], tuple[Shape | None, ...], int] | None:
+    """Names and shapes of the operands from `position` on, and where they end; None where one is of another form."""
+    names: list[str] = []
+    shapes: list[Shape | None] = []
+    while match := _OPERAND.match(text, position):
+        element, dimensions, name, mark = match.groups()
+        try:
+            shapes.append(array_of_text(element, dimensions) if element else None)
+        except MalformedError:
+            return None
+        names.append(name)
+        position = match.end()
+        if mark == ")":
+            return tuple(names), tuple(shapes), position
+    return None
 
 
 def _split(text: str, start: int, closing: str) -> tuple[list[str], int, bool]:

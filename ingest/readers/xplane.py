@@ -58,6 +58,7 @@ _KIND_OF_TAG = {
     0x32: StatKind.BYTES,
     0x38: StatKind.REF,
 }
+_TEXT_KINDS = (StatKind.STRING, StatKind.BYTES)
 
 
 @dataclass
@@ -348,14 +349,14 @@ def _read_plane(data: bytes | FileBytes, start: int, end: int, shared: _SharedMe
     shared.count_plane()
     plane = _XPlane("")
     stats: list[bytes] = []
-    entries: list[tuple[int, int]] = []
+    entries: list[bytes] = []
     described: list[tuple[int, bytes]] = []
     for tag, _, payload, stop in wire.fields(data, start, end):
         if tag == _LINE:
             plane.lines.append(_read_line(data, payload, stop))
             shared.count_line()
         elif tag == _EVENT_METADATA:
-            entries.append((payload, stop))
+            entries.append(data[payload:stop])
         elif tag == _STAT_METADATA:
             key, raw = _entry(data[payload:stop])
             name, description = _stat_metadata(raw)
@@ -372,8 +373,8 @@ def _read_plane(data: bytes | FileBytes, start: int, end: int, shared: _SharedMe
     plane.stats = tuple(s for raw in stats if (s := _stat(raw, 0, len(raw), names)))
     plane.stat_descriptions = [(key, names[key], _text(description)) for key, description in described]
     naming = shared.naming(names)
-    for a, z in entries:
-        key, raw = _entry(data[a:z])
+    for entry in entries:
+        key, raw = _entry(entry)
         if raw[:1] == b"\x08":  # the id once more, without which equal content has equal bytes
             raw = raw[wire.read_varint(raw, 1, len(raw))[1] :]
         plane.metadata_ids.append(key)
@@ -441,11 +442,22 @@ def _stat(raw: bytes, start: int, end: int, names: dict[int, str]) -> Stat | Non
     """The XStat raw[start:end]; None for one without a value."""
     stat_id, kind = 0, None
     at = stop = 0
-    for tag, _, payload, after in wire.fields(raw, start, end):
-        if tag == _STAT_ID:
-            stat_id = wire.signed(payload)
-        elif tag in _KIND_OF_TAG:  # of several, the last one counts
-            kind, at, stop = _KIND_OF_TAG[tag], payload, after
+    if end - start > 3 and raw[start] == _STAT_ID and raw[start + 1] < 0x80 and raw[start + 3] < 0x80:
+        kind = _KIND_OF_TAG.get(
+            raw[start + 2]
+        )  # as writers emit it: an id and a value, here of one byte or a short text
+        if kind in _TEXT_KINDS:
+            at, stop = start + 4, start + 4 + raw[start + 3]
+        elif kind != StatKind.DOUBLE:
+            at, stop = raw[start + 3], start + 4
+        stat_id = raw[start + 1]
+    if kind is None or stop != end:
+        stat_id, kind = 0, None
+        for tag, _, payload, after in wire.fields(raw, start, end):
+            if tag == _STAT_ID:
+                stat_id = wire.signed(payload)
+            elif tag in _KIND_OF_TAG:  # of several, the last one counts
+                kind, at, stop = _KIND_OF_TAG[tag], payload, after
     if kind is None:
         return None
     value: float | int | str | bytes = at
