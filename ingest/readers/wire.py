@@ -27,7 +27,8 @@ WINDOW = 1 << 20
 _LINE_HEADER_TAGS = (0x08, 0x12, 0x18)  # id, name, timestamp_ns: the reader has them before it decodes events
 _HUGE = 1 << 40  # lengths are capped here, far beyond any file, so that sums of them stay in int64
 _LONGEST_HEADER = 15  # bytes of a tag and a varint
-_MAX_LENGTH_BYTES = 5  # a tag or length of more bytes is refused by every parser
+MAX_LENGTH_BYTES = 5
+"""A tag or length of more bytes is refused by every parser."""
 PADDING = 16
 """Bytes that must follow the events, since a varint is read as two words of eight bytes."""
 _SHORT_TEXT = 64
@@ -83,7 +84,7 @@ def _field(data: Buffer, start: int, end: int) -> tuple[int, int, int]:
         if at < end and (length := data[at]) < 0x80:
             return tag, at + 1, at + 1 + length
         length, payload = read_varint(data, at, end)
-        if payload - at > _MAX_LENGTH_BYTES:
+        if payload - at > MAX_LENGTH_BYTES:
             raise MalformedError(f"overlong length at byte {at}")
         return tag, payload, payload + length
     return tag, at, at + (8 if wire_type == 1 else 4)
@@ -215,35 +216,37 @@ class _LineScan:
 
 _FEW_BYTES = 4096
 """Up to this many bytes are walked one field at a time."""
-_STRIDE, _GUESS = 1024, 128
+_STRIDES, _GUESS = (256, 512, 1024), 128
 """Bytes between two walkers of a window, and how far each looks for an event to start from."""
-_MOST_STEPS = 4 * _STRIDE // 16
+_ENOUGH_WALKERS = 512
+"""From this many on, further walkers cost more time than the steps that they save."""
 
 
 def _walk(source: Words, start: int, size: int) -> tuple[Int64, int]:
     """Positions of whole events that follow each other from `start`, and where they stop.
 
-    Every `_STRIDE` bytes a walker starts from what looks like an event, and all walk from event to event in lockstep
+    Every so many bytes a walker starts from what looks like an event, and all walk from event to event in lockstep
     until they reach the start of the next. Only those count that the one before arrives at, the first being proved.
     """
-    count = (size - start) // _STRIDE
+    stride = next((s for s in _STRIDES if size - start <= s * _ENOUGH_WALKERS), _STRIDES[-1])
+    count = (size - start) // stride
     if count < 2:
         return np.zeros(0, np.int64), start
-    heads = source.data[start : start + count * _STRIDE].reshape(count, _STRIDE)
+    heads = source.data[start : start + count * stride].reshape(count, stride)
     looks_right = heads[:, :_GUESS] == EVENT_TAG
     looks_right &= heads[:, 1 : _GUESS + 1] < 0x80
     looks_right &= heads[:, 2 : _GUESS + 2] == 0x08
     walker, offset = np.nonzero(looks_right)
-    guess = start + walker * _STRIDE + offset
+    guess = start + walker * stride + offset
     guess = guess[_has_offset_after_id(source.data, guess)]
-    begin = np.append(start, guess[guess >= start + _STRIDE])
-    begin = begin[np.append(True, np.diff((begin - start) // _STRIDE) > 0)]
+    begin = np.append(start, guess[guess >= start + stride])
+    begin = begin[np.append(True, np.diff((begin - start) // stride) > 0)]
     if len(begin) < count // 2:
         return np.zeros(0, np.int64), start
     end = np.append(begin[1:], size)
     words = source.words.view(np.int64)
     steps = [begin]
-    for _ in range(_MOST_STEPS):
+    for _ in range(4 * stride // 16):
         at = steps[-1]
         word = words[at]
         after = word >> 8
@@ -359,7 +362,7 @@ def lengths(source: Words, at: Int64) -> tuple[Int64, Int64]:
     if value.max(initial=0) < 0x80:
         return value.astype(np.int64), at + 1
     wide, after = varints(source, at)
-    if (after - at > _MAX_LENGTH_BYTES).any():
+    if (after - at > MAX_LENGTH_BYTES).any():
         raise MalformedError("overlong length")
     return np.minimum(wide, U(_HUGE)).view(np.int64), after
 

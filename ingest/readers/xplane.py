@@ -50,15 +50,17 @@ _TASK_PLANE = "Task Environment"
 _LAST_RELATIVE_NS = _INT64.max // 1000
 """A line's timestamp beyond this is no time since the start of a profile but a Unix time: 106 days is no profile."""
 _STAT_ID = 0x08  # tags of XStat
+_DOUBLE, _UINT64, _INT64_VALUE, _STRING, _BYTES, _REF = 0x11, 0x18, 0x20, 0x2A, 0x32, 0x38
+_VARINT_TAGS, _TEXT_TAGS = (_UINT64, _INT64_VALUE, _REF), (_STRING, _BYTES)
 _KIND_OF_TAG = {
-    0x11: StatKind.DOUBLE,
-    0x18: StatKind.UINT64,
-    0x20: StatKind.INT64,
-    0x2A: StatKind.STRING,
-    0x32: StatKind.BYTES,
-    0x38: StatKind.REF,
+    _DOUBLE: StatKind.DOUBLE,
+    _UINT64: StatKind.UINT64,
+    _INT64_VALUE: StatKind.INT64,
+    _STRING: StatKind.STRING,
+    _BYTES: StatKind.BYTES,
+    _REF: StatKind.REF,
 }
-_TEXT_KINDS = (StatKind.STRING, StatKind.BYTES)
+_SHORT_STAT = 64
 
 
 @dataclass
@@ -320,6 +322,7 @@ class _SharedMetadata:
         self._planes = self._lines = 0
         self._namings: dict[tuple[tuple[int, str], ...], int] = {}
         self._found: dict[tuple[int, bytes], EventMetadata] = {}
+        self._stats: dict[int, dict[bytes, Stat | None]] = {}
 
     def count_plane(self) -> None:
         """Count a plane, of which a hostile file has millions in few bytes."""
@@ -341,7 +344,8 @@ class _SharedMetadata:
         """The XEventMetadata in `raw`."""
         found = self._found.get((naming, raw))
         if found is None:
-            found = self._found[naming, raw] = _event_metadata(raw, names)
+            stats = self._stats.setdefault(naming, {})
+            found = self._found[naming, raw] = _event_metadata(raw, names, stats)
         return found
 
 
@@ -370,7 +374,7 @@ def _read_plane(data: bytes | FileBytes, start: int, end: int, shared: _SharedMe
         elif tag == _PLANE_ID:
             plane.plane_id = wire.signed(payload)
     names = plane.stat_names
-    plane.stats = tuple(s for raw in stats if (s := _stat(raw, 0, len(raw), names)))
+    plane.stats = tuple(s for raw in stats if (s := _stat(raw, names)))
     plane.stat_descriptions = [(key, names[key], _text(description)) for key, description in described]
     naming = shared.naming(names)
     for entry in entries:
@@ -390,7 +394,7 @@ def _entry(entry: bytes) -> tuple[int, bytes]:
         key, at = wire.read_varint(entry, 1, size)
         if entry[at : at + 1] == b"\x12":
             length, payload = wire.read_varint(entry, at + 1, size)
-            if payload + length == size and payload - at <= 4:
+            if payload + length == size and payload - at - 1 <= wire.MAX_LENGTH_BYTES:
                 return wire.signed(key), entry[payload:]
     key, values = 0, []
     for tag, _, payload, stop in wire.fields(entry, 0, size):
@@ -412,14 +416,24 @@ def _stat_metadata(raw: bytes) -> tuple[bytes, bytes]:
     return name, description
 
 
-def _event_metadata(raw: bytes, names: dict[int, str]) -> EventMetadata:
-    """An XEventMetadata; bytes of its field `metadata` are kept as a stat of that name."""
+def _event_metadata(raw: bytes, names: dict[int, str], known: dict[bytes, Stat | None]) -> EventMetadata:
+    """An XEventMetadata; bytes of its field `metadata` are kept as a stat of that name.
+
+    Most stats are short and occur in many metadata: `known` gains those under the same names, by their bytes.
+    """
     name = display_name = metadata = b""
     stats: list[Stat] = []
     children: list[int] = []
     for tag, _, payload, stop in wire.fields(raw, 0, len(raw)):
         if tag == _METADATA_STAT:
-            if stat := _stat(raw, payload, stop, names):
+            own = raw[payload:stop]
+            if own in known:
+                stat = known[own]
+            else:
+                stat = _stat(own, names)
+                if len(own) <= _SHORT_STAT:
+                    known[own] = stat
+            if stat:
                 stats.append(stat)
         elif tag == _METADATA_NAME:
             name = raw[payload:stop]
@@ -438,40 +452,38 @@ def _event_metadata(raw: bytes, names: dict[int, str]) -> EventMetadata:
     return EventMetadata(_text(name), _text(display_name), tuple(stats), tuple(children))
 
 
-def _stat(raw: bytes, start: int, end: int, names: dict[int, str]) -> Stat | None:
-    """The XStat raw[start:end]; None for one without a value."""
-    stat_id, kind = 0, None
-    at = stop = 0
-    if end - start > 3 and raw[start] == _STAT_ID and raw[start + 1] < 0x80 and raw[start + 3] < 0x80:
-        kind = _KIND_OF_TAG.get(
-            raw[start + 2]
-        )  # as writers emit it: an id and a value, here of one byte or a short text
-        if kind in _TEXT_KINDS:
-            at, stop = start + 4, start + 4 + raw[start + 3]
-        elif kind != StatKind.DOUBLE:
-            at, stop = raw[start + 3], start + 4
-        stat_id = raw[start + 1]
-    if kind is None or stop != end:
-        stat_id, kind = 0, None
-        for tag, _, payload, after in wire.fields(raw, start, end):
-            if tag == _STAT_ID:
+def _stat(raw: bytes, names: dict[int, str]) -> Stat | None:
+    """An XStat; None for one without a value."""
+    stat_id = tag = at = stop = 0
+    end = len(raw)
+    if end > 3 and raw[0] == _STAT_ID and raw[1] < 0x80:  # as writers emit it: an id, then a value
+        stat_id, tag = raw[1], raw[2]
+        if tag in _VARINT_TAGS:
+            at, stop = wire.read_varint(raw, 3, end)
+        elif tag in _TEXT_TAGS:
+            length, at = wire.read_varint(raw, 3, end)
+            stop = at + length if at <= 3 + wire.MAX_LENGTH_BYTES else 0
+    if stop != end:
+        stat_id = tag = 0
+        for known, _, payload, after in wire.fields(raw, 0, end):
+            if known == _STAT_ID:
                 stat_id = wire.signed(payload)
-            elif tag in _KIND_OF_TAG:  # of several, the last one counts
-                kind, at, stop = _KIND_OF_TAG[tag], payload, after
-    if kind is None:
-        return None
+            elif known in _KIND_OF_TAG:  # of several, the last one counts
+                tag, at, stop = known, payload, after
     value: float | int | str | bytes = at
-    if kind == StatKind.STRING:
+    if tag == _STRING:
         value = _text(raw[at:stop])
-    elif kind == StatKind.INT64:
+    elif tag == _INT64_VALUE:
         value = wire.signed(at)
-    elif kind == StatKind.REF:
+    elif tag == _REF:
         value = names.get(at, f"ref {at}")
-    elif kind == StatKind.BYTES:
+    elif tag == _BYTES:
         value = raw[at:stop]
-    elif kind == StatKind.DOUBLE:
+    elif tag == _DOUBLE:
         (value,) = struct.unpack_from("<d", raw, at)
-    return Stat(names.get(stat_id, f"stat {stat_id}"), kind, value)
+    elif tag != _UINT64:
+        return None
+    return Stat(names.get(stat_id, f"stat {stat_id}"), _KIND_OF_TAG[tag], value)
 
 
 def _read_line(data: bytes | FileBytes, start: int, end: int) -> Line:
