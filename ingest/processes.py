@@ -28,6 +28,8 @@ _State = TypeVar("_State")
 _Task = TypeVar("_Task")
 _Result = TypeVar("_Result")
 _COMMAND = "from ingest.processes import serve; serve()"
+ONE_THREAD = {"OPENBLAS_NUM_THREADS": "1"}
+"""Environment of a process without linear algebra, for which numpy would start threads: a third of its import."""
 
 
 class HelperError(TracewarehouseError):
@@ -97,7 +99,7 @@ class Processes(Generic[_State]):
             return
         pickled = pickle.dumps(state, pickle.HIGHEST_PROTOCOL)
         path = dict.fromkeys([str(Path(__file__).resolve().parents[1]), *(str(Path(p).resolve()) for p in sys.path)])
-        environment = os.environ | {"PYTHONPATH": os.pathsep.join(path)}
+        environment = {**ONE_THREAD, **os.environ, "PYTHONPATH": os.pathsep.join(path)}
         with suppress(OSError):
             for _ in range(helpers):
                 self._helpers.append(_Helper(pickled, descriptors, environment))

@@ -8,22 +8,24 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import cached_property
-
-import pyarrow as pa
+from typing import TYPE_CHECKING
 
 from ingest.line_kinds import LINE_KINDS, PLANE_KINDS
+
+if TYPE_CHECKING:
+    import pyarrow as pa
 
 SCHEMA_VERSION = 3
 """Raised whenever a table changes; a warehouse of another version names the command that re-ingests."""
 
-_ARROW: dict[str, pa.DataType] = {
-    "VARCHAR": pa.string(),
-    "BOOLEAN": pa.bool_(),
-    "INTEGER": pa.int32(),
-    "BIGINT": pa.int64(),
-    "UBIGINT": pa.uint64(),
-    "DOUBLE": pa.float64(),
-    "BLOB": pa.binary(),
+_ARROW = {
+    "VARCHAR": "string",
+    "BOOLEAN": "bool",
+    "INTEGER": "int32",
+    "BIGINT": "int64",
+    "UBIGINT": "uint64",
+    "DOUBLE": "double",
+    "BLOB": "binary",
 }
 
 
@@ -41,8 +43,10 @@ class Column:
     @property
     def arrow(self) -> pa.Field:
         """The Arrow field; text is dictionary-encoded only while it is written."""
+        import pyarrow as pa
+
         metadata = {"comment": self.doc} | ({"unit": self.unit} if self.unit else {})
-        return pa.field(self.name, _ARROW[self.type], self.is_nullable, metadata)
+        return pa.field(self.name, pa.type_for_alias(_ARROW[self.type]), self.is_nullable, metadata)
 
 
 @dataclass(frozen=True)
@@ -56,6 +60,8 @@ class Table:
     @cached_property
     def arrow(self) -> pa.Schema:
         """Arrow schema of the Parquet files; `run_id` is the partition directory, not a column of the file."""
+        import pyarrow as pa
+
         return pa.schema(
             [c.arrow for c in self.columns if c.name != "run_id"],
             metadata={"table": self.name, "comment": self.doc, "schema_version": str(SCHEMA_VERSION)},

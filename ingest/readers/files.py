@@ -27,8 +27,6 @@ MAX_GZIP_RATIO = 200
 _RATIO_FREE = 64 << 20  # below this size the ratio does not matter
 IN_MEMORY = 8 << 20
 """Files up to this size are read once and kept."""
-_AT_ONCE = 32 << 20
-"""Files up to this size are in memory as a whole while they are walked, but not kept."""
 
 
 class CaptureFile:
@@ -121,10 +119,8 @@ class CaptureFile:
             raise CaptureError(f"{self.path}: changed while it was read; try again once the profiler has written it")
 
     def contents(self) -> bytes | FileBytes:
-        """The uncompressed bytes, to index and slice; those of a large file are not all in memory."""
-        if self.size <= IN_MEMORY:
-            return self._content
-        return self.read(0, self.size) if self.size <= _AT_ONCE else FileBytes(self)
+        """The uncompressed bytes, to index and slice; only those of a small file are all in memory."""
+        return self._content if self.size <= IN_MEMORY else FileBytes(self)
 
     @cached_property
     def _content(self) -> bytes:

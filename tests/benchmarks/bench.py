@@ -3,6 +3,8 @@
     python tests/benchmarks/bench.py --megabytes 10 100 1000 [--rounds 5] [--peers PYTHON] [--write-table]
 
 Each round runs every way once, one after the other, in a process of its own; the figures are medians over the rounds.
+All run as an installed program does, with modules compiled beforehand, and without numpy's threads for linear algebra,
+which `tw` does not start either.
 Seconds are those of the whole process, from its start to its end, imports included; CPU seconds and memory count the
 processes that it starts as well. Memory is the largest sum of the processes' proportional set sizes that was seen.
 
@@ -24,6 +26,7 @@ and chrome_captures.py and kept in --folder.
 from __future__ import annotations
 
 import argparse
+import compileall
 import json
 import os
 import platform
@@ -33,10 +36,12 @@ import sys
 import tempfile
 import threading
 import time
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from ingest.processes import ONE_THREAD
 from ingest.readers.chrome_args import METADATA_KEYS
 
 HERE = Path(__file__).resolve().parent
@@ -215,11 +220,9 @@ class MemoryWatch:
 def _family(pid: int) -> list[int]:
     found = [pid]
     for parent in found:
-        for path in Path(f"/proc/{parent}/task").glob("*/children"):
-            try:
+        with suppress(OSError):  # it has ended
+            for path in Path(f"/proc/{parent}/task").glob("*/children"):
                 found += map(int, path.read_text().split())
-            except OSError:
-                continue
     return found
 
 
@@ -235,7 +238,7 @@ def measure(python: str, code: str, capture: Path, out: Path, warehouse: Path, i
     arguments = [python, "-c", code, str(capture), str(out), str(warehouse), str(HERE.parent)]
     with tempfile.TemporaryFile() as errors:
         begin = time.perf_counter()
-        process = subprocess.Popen(arguments, stdout=subprocess.PIPE, stderr=errors)
+        process = subprocess.Popen(arguments, stdout=subprocess.PIPE, stderr=errors, env=_environment())
         watch = MemoryWatch(process.pid)
         assert process.stdout is not None
         said = process.stdout.read()
@@ -252,6 +255,12 @@ def measure(python: str, code: str, capture: Path, out: Path, warehouse: Path, i
     into.cpu.append(found.get("cpu", usage.ru_utime + usage.ru_stime))
     into.peak.append(max(watch.peak_kb, 0 if _has_children(code) else usage.ru_maxrss) / 1024)
     into.rows, into.size = found.get("rows"), found.get("bytes")
+
+
+def _environment() -> dict[str, str]:
+    """That of a user: a developer's may keep compiled modules from being written, or look for them elsewhere."""
+    kept = {n: v for n, v in os.environ.items() if n not in ("PYTHONDONTWRITEBYTECODE", "PYTHONPYCACHEPREFIX")}
+    return kept | ONE_THREAD
 
 
 def _has_children(code: str) -> bool:
@@ -326,6 +335,8 @@ def main() -> None:
     parser.add_argument("--write-table", action="store_true", help=f"put the tables into {DOCS.name}")
     options = parser.parse_args()
     options.folder.mkdir(parents=True, exist_ok=True)
+    for package in ("ingest", "tracewarehouse"):
+        compileall.compile_dir(HERE.parents[1] / package, quiet=1)
 
     skipped = [SAYS[w] for w, (module, _) in PEERS.items() if not _has(options.peers, module)]
     tables = []

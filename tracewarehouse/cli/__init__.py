@@ -6,6 +6,7 @@ Results go to standard output, everything else to standard error. Exit codes: 0 
 
 from __future__ import annotations
 
+import os
 import signal
 import sys
 import warnings
@@ -71,6 +72,11 @@ def _options(
         bool, typer.Option("--version", callback=_show_version, is_eager=True, help="Print the version and exit.")
     ] = False,
 ) -> None:
+    if context.invoked_subcommand != "collect":  # which runs models
+        from ingest.processes import ONE_THREAD
+
+        for name, value in ONE_THREAD.items():
+            os.environ.setdefault(name, value)
     context.obj = Place(warehouse, sql)
 
 
