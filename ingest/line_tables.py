@@ -130,8 +130,16 @@ class LineTables:
         self, batches: Iterable[EventBatch], of: PlaneLines, device: DeviceEvents, line: Line, first_event_id: int
     ) -> None:
         is_op_line = line.name in device.op_lines
+        is_only_op_line = is_op_line and sum(other.name in device.op_lines for other in of.lines) == 1
         place = DeviceLine(
-            of.host, of.plane.name, line.name, device.device_id, first_event_id, is_op_line, of.clock_offset_ps
+            of.host,
+            of.plane.name,
+            line.name,
+            device.device_id,
+            first_event_id,
+            is_op_line,
+            is_only_op_line,
+            of.clock_offset_ps,
         )
         self.ops.write_line(place, batches, device.of_row, device.timeline)
 

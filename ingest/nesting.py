@@ -5,8 +5,11 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import numpy as np
+import numpy.typing as npt
 
 from ingest.records import Int32, Int64
+
+Flags = npt.NDArray[np.bool_]
 
 
 @dataclass(frozen=True)
@@ -17,11 +20,13 @@ class Nesting:
         depth: 0 for an event that no other holds.
         parent: index of the event that directly holds this one, -1 for none.
         self_ps: duration minus the durations of the events directly held, never below 0.
+        is_overlapping: it begins before an earlier event of its depth has ended.
     """
 
     depth: Int32
     parent: Int64
     self_ps: Int64
+    is_overlapping: Flags
 
 
 def nest(start: Int64, end: Int64) -> Nesting:
@@ -33,8 +38,9 @@ def nest(start: Int64, end: Int64) -> Nesting:
     n = len(start)
     depth = np.zeros(n, np.int32)
     parent = np.full(n, -1, np.int64)
+    is_overlapping = np.zeros(n, bool)
     if (start[1:] >= np.maximum.accumulate(end[:-1])).all():  # one after the other, as on most lines
-        return Nesting(depth, parent, end - start)
+        return Nesting(depth, parent, end - start, is_overlapping)
     left = np.arange(n)
     level = 0
     while len(left):
@@ -46,6 +52,7 @@ def nest(start: Int64, end: Int64) -> Nesting:
         last_top = np.maximum.accumulate(np.where(is_top, np.arange(len(left)), 0))
         is_top |= parent[left] != parent[left[last_top]]
         depth[left] = level
+        is_overlapping[left[is_top]] = (starts < reach)[is_top]
         if is_top.all():
             break
         held = np.flatnonzero(~is_top)
@@ -58,7 +65,7 @@ def nest(start: Int64, end: Int64) -> Nesting:
     if len(child):
         np.subtract.at(self_ps, parent[child], (end - start)[child])
         np.maximum(self_ps, 0, out=self_ps)
-    return Nesting(depth, parent, self_ps)
+    return Nesting(depth, parent, self_ps, is_overlapping)
 
 
 class Coverage:

@@ -7,20 +7,18 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
 from ingest.collective_windows import AsyncSpans, CollectiveOps
 from ingest.collectives import CollectiveExecutions
 from ingest.event_stream import chunks
 from ingest.instructions import OpFacts
 from ingest.line_kinds import line_kind
-from ingest.nesting import nest
+from ingest.nesting import Flags, nest
 from ingest.parquet import Coded, Nullable, TableWriter
 from ingest.records import EventBatch, Int32, Int64, StatColumn, StatKind, integers
 from ingest.stat_rows import unheld, write_event_stats
 from ingest.timeline import PHASES, Timeline
 
-Flags = npt.NDArray[np.bool_]
 ASYNC_LINE = "Async XLA Ops"
 _OWN_COLUMN = frozenset({"device_offset_ps", "device_duration_ps"})
 
@@ -35,6 +33,7 @@ class DeviceLine:
     device_id: int | None
     first_event_id: int
     is_op_line: bool
+    is_only_op_line: bool = False
     clock_offset_ps: int = 0
 
 
@@ -68,10 +67,12 @@ class OpWriter:
         self._flags: tuple[Flags, Flags] = np.zeros(0, bool), np.zeros(0, bool)
         self._executions = executions
         self.programs: dict[int, tuple[str, int | None]] = {}
+        self._busy_until: int | None = None
 
     def write_line(self, line: DeviceLine, batches: Iterable[EventBatch], of_row: Int32, timeline: Timeline) -> int:
         """Write a whole line whose instructions follow from event metadata; returns its number of events."""
         count = 0
+        self._busy_until = None
         is_counters = line_kind(line.plane, line.line) == "counters"
         homeless = [i for i in np.unique(of_row).tolist() if self._is_homeless(i)] if line.is_op_line else []
         for first, batch in chunks(batches, is_nested=line.line != ASYNC_LINE):
@@ -101,13 +102,17 @@ class OpWriter:
         event_id = line.first_event_id + events.row
         start, duration, instruction = events.start_ps[order], events.duration_ps[order], events.instruction_id[order]
         depth: Any = 0
-        parent, self_ps = None, duration
+        parent, self_ps, is_overlapping = None, duration, None
         if line.line != ASYNC_LINE:  # its events overlap by nature and hold nothing
             found = nest(start, end[order])
-            depth, self_ps = found.depth, found.self_ps
+            depth, self_ps, is_overlapping = found.depth, found.self_ps, found.is_overlapping
             if depth.any():
                 parent = Nullable(event_id[order][found.parent], found.parent >= 0)
         is_container, is_collective = self._instruction_flags()
+        is_leaf = ~is_container[instruction] if line.is_op_line else None
+        idle_before = None
+        if is_leaf is not None and line.is_only_op_line:
+            idle_before = self._idle_before(start, end[order], is_leaf)
         stats = {s.name: s for s in events.stats}
         self._ops.write(
             n,
@@ -123,7 +128,9 @@ class OpWriter:
                 "self_ps": self_ps,
                 "depth": depth,
                 "parent_event_id": parent,
-                "is_leaf": ~is_container[instruction] if line.is_op_line else False,
+                "is_overlapping": is_overlapping,
+                "is_leaf": False if is_leaf is None else is_leaf,
+                "idle_before_ps": idle_before,
                 "execution": Nullable.from_zero(events.execution[order]),
                 "phase": Coded(events.phase[order], PHASES),
                 "step": Nullable.from_zero(events.step[order]),
@@ -132,6 +139,22 @@ class OpWriter:
         )
         write_event_stats(self._stats, event_id, (_leftover(s) for s in events.stats))
         self._keep_collectives(line, events, event_id, end, np.flatnonzero(is_collective[events.instruction_id]))
+
+    def _idle_before(self, start: Int64, end: Int64, is_leaf: Flags) -> Nullable:
+        """Time from the latest end of the line's leaf ops before each leaf op to its start."""
+        at = np.flatnonzero(is_leaf)
+        is_known = is_leaf.copy()
+        idle = np.zeros(len(start), np.int64)
+        if len(at):
+            until = np.maximum.accumulate(end[at])
+            if self._busy_until is None:
+                is_known[at[0]] = False
+            else:
+                np.maximum(until, self._busy_until, out=until)
+                idle[at[0]] = start[at[0]] - self._busy_until
+            idle[at[1:]] = start[at[1:]] - until[:-1]
+            self._busy_until = int(until[-1])
+        return Nullable(idle, is_known)
 
     def _keep_collectives(self, line: DeviceLine, events: OpColumns, event_id: Int64, end: Int64, at: Int64) -> None:
         if line.device_id is None or not len(at):

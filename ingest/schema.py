@@ -313,7 +313,19 @@ OPS = _table(
     _must("self_ps", "BIGINT", "Duration minus the events nested directly in it on the same line.", "ps"),
     _must("depth", "INTEGER", "Nesting depth on the line, 0 outermost."),
     Column("parent_event_id", "BIGINT", "The event on the same line that directly holds this one."),
+    Column(
+        "is_overlapping",
+        "BOOLEAN",
+        "Begins before an earlier event of the line at the same depth has ended; NULL on a line of asynchronous ops.",
+    ),
     _must("is_leaf", "BOOLEAN", "An op that a device executes itself: on its op line and not a container."),
+    Column(
+        "idle_before_ps",
+        "BIGINT",
+        "Of a leaf op, its start minus the latest end of the device's leaf ops before it, negative where one still "
+        "runs; NULL for the first, and where the device has several op lines.",
+        "ps",
+    ),
     Column("execution", "INTEGER", "Which execution of a program on this device, from 0 in time order."),
     Column("phase", "VARCHAR", "prefill, decode or another marked phase."),
     Column("step", "INTEGER", "Step of the run: prefill is 0, decode steps follow."),
