@@ -70,6 +70,17 @@ def fill(connection: duckdb.DuckDBPyConnection, given: Mapping[str, Rows]) -> No
         )
 
 
+def order_ops(connection: duckdb.DuckDBPyConnection) -> None:
+    """Fill ops.idle_before_ps of what `fill` has put there, as ingest does for a device with one op line."""
+    connection.execute(
+        "UPDATE given.ops AS o SET idle_before_ps = n.idle_ps FROM (SELECT run_id, event_id, "
+        "start_ps - max(start_ps + duration_ps) OVER (PARTITION BY run_id, device_id ORDER BY start_ps, event_id "
+        "ROWS BETWEEN UNBOUNDED PRECEDING AND 1 PRECEDING) AS idle_ps FROM given.ops "
+        "WHERE is_leaf AND device_id IS NOT NULL) AS n "
+        "WHERE o.run_id = n.run_id AND o.event_id = n.event_id"
+    )
+
+
 def _mappings(rows: Rows) -> Iterable[Mapping[str, Any]]:
     if isinstance(rows, Mapping):
         return [dict(zip(rows["columns"], row, strict=True)) for row in rows["rows"]]

@@ -381,7 +381,15 @@ def host_gap(run: Run) -> Values:
         starts[s.number] = min(s.start, starts.get(s.number, s.start))
     last = max(s.end for s in run.all_device_steps)
     ordered = sorted(starts.items(), key=lambda s: s[1])
-    union = merged((o["start_ps"], o["end"]) for o in run.ops)
+    first = min(starts.values())
+    running: list[tuple[int, int]] = []
+    for (_,), ops in _grouped(run.ops, "device_id").items():
+        of_device = merged([(first, first), *((o["start_ps"], o["end"]) for o in ops), (last, last)])
+        for (_, end), (start, _) in pairwise(of_device):
+            if start - end <= US:
+                running.append((end, start))
+        running += of_device
+    union = merged(running)
     gap: dict[Any, int] = defaultdict(int)
     time: dict[Any, int] = defaultdict(int)
     for (number, start), (_, until) in zip(ordered, [*ordered[1:], (0, last)], strict=True):

@@ -38,6 +38,7 @@ class ModelHeader(BaseModel):
 
     model: Name
     description: Sentence
+    inline: bool = Field(default=False, description="it has a row per op, and its readers compute it, each for itself")
     columns: dict[Name, Sentence] = Field(min_length=1)
 
 

@@ -288,12 +288,12 @@ def _catalog_row(definitions: Definitions, metric: Metric) -> str:
 def _all_values(definitions: Definitions) -> str:
     columns = ", ".join(_ALL_VALUES_COLUMNS)
     stored = f"SELECT {columns} FROM main.metric_values"  # noqa: S608
-    live = [_values_now(m) for m in definitions.metrics if m.view.compares_runs]
+    live = [values_now(m) for m in definitions.metrics if m.view.compares_runs and m.header.status != "deprecated"]
     return f"CREATE VIEW metrics.all_values AS {' UNION ALL '.join([stored, *live])}"
 
 
-def _values_now(metric: Metric) -> str:
-    """The rows of all_values of a metric that compares runs, which is never stored."""
+def values_now(metric: Metric) -> str:
+    """SQL of the rows that a metric of which nothing is stored would have in metrics.all_values."""
     h = metric.header
     members = [f"""'"{c}": ' || coalesce(to_json("{c}")::VARCHAR, 'null')""" for c in h.grain[1:]]
     dimensions = " || ', ' || ".join(members)
@@ -322,7 +322,10 @@ def _comments(tables: Mapping[str, str | None], definitions: Definitions) -> Ite
     for view in definitions.macros:
         yield f"COMMENT ON MACRO TABLE {view.qualified} IS {_text(_summary(view))}"
     yield from _comment("VIEW", "metrics.catalog", "Every version of every metric.", _CATALOG_COLUMNS)
-    about = "The values of all metrics of all runs: of one run as evaluated at its ingest, of several compared as now."
+    about = (
+        "The values of all metrics of all runs, without deprecated versions: of one run as evaluated at its ingest, of "
+        "several compared as now."
+    )
     yield from _comment("VIEW", "metrics.all_values", about, _ALL_VALUES_COLUMNS)
 
 

@@ -1,7 +1,8 @@
-"""Evaluates every metric of one run into rows of main.metric_values.
+"""Evaluates the metrics of one run into rows of main.metric_values.
 
 Models that several definitions read are evaluated once, into tables of a scratch database whose tables are the run's
-rows; every metric then reads those under the names it knows. No metric is computed here: this only runs SQL of sql/.
+rows; every metric then reads those under the names it knows. Models with a row per op stay views: to keep their rows
+takes longer, and far more memory, than to compute them again. No metric is computed here: this only runs SQL of sql/.
 """
 
 from __future__ import annotations
@@ -9,7 +10,7 @@ from __future__ import annotations
 import json
 import uuid
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
@@ -17,7 +18,7 @@ import duckdb
 
 from ingest.errors import MetricError
 from ingest.schema import TABLES
-from tracewarehouse.definitions import Definitions, Metric, View, load_definitions
+from tracewarehouse.definitions import Definitions, Metric, ModelHeader, View, load_definitions
 from tracewarehouse.query import literal
 
 if TYPE_CHECKING:
@@ -33,10 +34,13 @@ def evaluate(
     run_id: str,
     definitions: Definitions | None = None,
     beyond_range: dict[str, str] | None = None,
+    *,
+    deprecated: bool = False,
 ) -> pa.Table:
     """Rows of main.metric_values, without run_id, for every version of every metric that the run has.
 
     Metrics that compare runs have none: other runs would change them, so metrics.all_values evaluates them each time.
+    Nor have deprecated versions, whose views answer who still asks for them.
     A metric whose numbers do not fit their type has one row, without dimensions, whose value is NULL; the others have
     theirs.
 
@@ -45,6 +49,7 @@ def evaluate(
         run_id: the run.
         definitions: the models and metrics; by default those of the package.
         beyond_range: takes in the views of metrics whose numbers do not fit, with what DuckDB says of them.
+        deprecated: evaluate deprecated versions as well.
 
     Raises:
         MetricError: a metric fails, or its grain does not identify its rows.
@@ -54,8 +59,9 @@ def evaluate(
     found = definitions or load_definitions()
     schema = TABLES["metric_values"].arrow
     columns: dict[str, list[Any]] = {name: [] for name in schema.names}
-    with _scratch(connection, run_id, found) as (scratch, failed):
-        for metric in _of_one_run(found):
+    metrics = [m for m in found.metrics if not m.view.compares_runs and (deprecated or m.header.status != "deprecated")]
+    with _scratch(connection, run_id, found, metrics) as (scratch, failed):
+        for metric in metrics:
             fingerprint = found.fingerprint(metric.view)
             reason = _reason(failed, metric.view)
             try:
@@ -103,26 +109,26 @@ def _reason(failed: Mapping[str, str], view: View) -> str | None:
     return next((failed[n] for n in sorted(view.depends_on | view.probe_depends_on) if n in failed), None)
 
 
-def _of_one_run(definitions: Definitions) -> list[Metric]:
-    return [m for m in definitions.metrics if not m.view.compares_runs]
-
-
-def _beneath(definitions: Definitions) -> Iterator[tuple[View, str]]:
+def _beneath(definitions: Definitions, metrics: Sequence[Metric]) -> Iterator[tuple[View, str]]:
     """What the metrics read, in order: a table where several read it, so that it is evaluated once, else a view."""
     readers: Counter[str] = Counter()
-    for metric in _of_one_run(definitions):
+    for metric in metrics:
         readers.update(metric.view.depends_on | metric.view.probe_depends_on)
     for view in reversed(definitions.ordered):
         if view.schema == "models" and readers[view.qualified]:
             readers.update(view.depends_on)
     for view in definitions.ordered:
         if count := readers[view.qualified]:
-            yield view, "TABLE" if count > 1 else "VIEW"
+            yield view, "TABLE" if count > 1 and not _is_inline(view) else "VIEW"
+
+
+def _is_inline(view: View) -> bool:
+    return isinstance(view.header, ModelHeader) and view.header.inline
 
 
 @contextmanager
 def _scratch(
-    connection: duckdb.DuckDBPyConnection, run_id: str, definitions: Definitions
+    connection: duckdb.DuckDBPyConnection, run_id: str, definitions: Definitions, metrics: Sequence[Metric]
 ) -> Iterator[tuple[duckdb.DuckDBPyConnection, dict[str, str]]]:
     """A connection to a database in memory with the run's tables as views and its models as tables.
 
@@ -143,7 +149,7 @@ def _scratch(
             statements.append(f"CREATE VIEW main.{table.name} AS {rows}")
         cursor.execute(";\n".join(statements))
         failed: dict[str, str] = {}
-        for view, kind in _beneath(definitions):
+        for view, kind in _beneath(definitions, metrics):
             if (reason := _reason(failed, view)) is not None:
                 failed[view.qualified] = reason
                 continue

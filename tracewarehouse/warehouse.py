@@ -18,6 +18,7 @@ from ingest.lake import GRACE_SECONDS, Lake, Leftover, RunVersion, UnreadRun
 from ingest.remote import is_remote
 from tracewarehouse import consolidated
 from tracewarehouse.definitions import Definitions, Metric
+from tracewarehouse.lens import values_now
 from tracewarehouse.query import literal, run_query
 from tracewarehouse.remote_lake import RemoteLake
 from tracewarehouse.result import QueryResult
@@ -238,7 +239,8 @@ class Warehouse:
     ) -> QueryResult:
         """The values of metrics, as they were evaluated at ingest or by `refresh_metrics`.
 
-        Those of metrics that compare runs, such as scaling_efficiency, are evaluated now.
+        Those of metrics that compare runs, such as scaling_efficiency, are evaluated now, and so are those of
+        deprecated versions, which are not stored and only given to who names the metric.
 
         Args:
             run: a run (see `run`), several, or None for all.
@@ -250,6 +252,7 @@ class Warehouse:
             WarehouseError: there is no such run.
         """
         conditions = ["true"]
+        sources = ["SELECT * FROM metrics.all_values"]
         if run is not None:
             references = [run] if isinstance(run, str) else run
             wanted = ", ".join(literal(self.run(r).run_id) for r in references)
@@ -257,13 +260,18 @@ class Warehouse:
         if metrics is not None:
             for name in metrics:
                 find_metric(self.definitions, name, version)
+            sources += [
+                values_now(m)
+                for m in self.definitions.metrics
+                if m.name in metrics and m.header.status == "deprecated" and version in (None, m.version)
+            ]
             names = ", ".join(map(literal, metrics))
             conditions.append(f"v.metric IN ({names})" if names else "false")
         if version is not None:
             conditions.append(f"v.version = {int(version)}")
         return self.query(
             "SELECT v.run_id, r.name, v.metric, v.version, v.dimensions, v.value, v.unit "  # noqa: S608  only literals
-            "FROM metrics.all_values AS v JOIN main.runs AS r ON r.run_id = v.run_id "
+            f"FROM ({' UNION ALL '.join(sources)}) AS v JOIN main.runs AS r ON r.run_id = v.run_id "
             f"WHERE {' AND '.join(conditions)} ORDER BY r.name, v.run_id, v.metric, v.version, v.dimensions"
         )
 

@@ -10,7 +10,19 @@ columns:
   start_ps: Its start.
   previous_end_ps: Latest end of the ops before it on the line, at the same level of nesting.
 ---*/
-WITH siblings AS (
+WITH overlapping AS (
+  SELECT
+    f.run_id AS run_id,
+    f.device_id AS device_id,
+    f.plane AS plane,
+    COALESCE(f.parent_event_id, -1) AS parent_event_id
+  FROM main.ops AS f
+  INNER JOIN main.devices AS d ON f.run_id = d.run_id AND f.device_id = d.device_id
+  WHERE d.backend = 'tpu' AND f.line = 'XLA Ops' AND f.is_overlapping
+  GROUP BY f.run_id, f.device_id, f.plane, COALESCE(f.parent_event_id, -1)
+),
+
+siblings AS (
   SELECT
     o.run_id AS run_id,
     o.device_id AS device_id,
@@ -21,8 +33,11 @@ WITH siblings AS (
       ROWS BETWEEN UNBOUNDED PRECEDING AND 1 PRECEDING
     ) AS previous_end_ps
   FROM main.ops AS o
-  INNER JOIN main.devices AS d ON o.run_id = d.run_id AND o.device_id = d.device_id
-  WHERE d.backend = 'tpu' AND o.line = 'XLA Ops'
+  INNER JOIN overlapping AS w
+    ON
+      o.run_id = w.run_id AND o.device_id = w.device_id AND o.plane = w.plane
+      AND COALESCE(o.parent_event_id, -1) = w.parent_event_id
+  WHERE o.line = 'XLA Ops'
 )
 
 SELECT

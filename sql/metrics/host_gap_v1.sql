@@ -1,7 +1,9 @@
 /*---
 metric: host_gap
 version: 1
-status: stable
+status: deprecated
+deprecated: >
+  Also sums the picoseconds between successive ops; host_gap version 2 counts pauses of more than a microsecond.
 unit: ratio
 polarity: lower_is_better
 grain: [run_id, phase]

@@ -36,7 +36,7 @@ WITH executed AS (
     CAST(SUM(o.self_ps) AS BIGINT) AS self_ps,
     CAST(SUM(CASE WHEN o.is_compute THEN o.self_ps ELSE 0 END) AS BIGINT) AS compute_ps,
     CAST(SUM(CASE WHEN o.is_communication THEN o.self_ps ELSE 0 END) AS BIGINT) AS communication_ps
-  FROM models.leaf_ops AS o
+  FROM models.instruction_time AS o
   GROUP BY o.run_id, o.phase, o.device_id, o.instruction_id
 ),
 

@@ -43,10 +43,10 @@ worked AS (
   SELECT
     o.run_id AS run_id,
     o.phase AS phase,
-    CAST(SUM(i.model_flops) AS BIGINT) AS hlo_model_flops
-  FROM models.leaf_ops AS o
+    CAST(SUM(i.model_flops * o.ops) AS BIGINT) AS hlo_model_flops
+  FROM models.instruction_time AS o
   INNER JOIN main.instructions AS i ON o.run_id = i.run_id AND o.instruction_id = i.instruction_id
-  WHERE o.is_compute AND o.step IS NOT NULL
+  WHERE o.is_compute AND o.is_in_step
   GROUP BY o.run_id, o.phase
 ),
 

@@ -27,8 +27,8 @@ WITH categories AS (
     o.phase AS phase,
     o.category AS category,
     CAST(SUM(o.self_ps) AS BIGINT) AS self_ps,
-    COUNT(*) AS ops
-  FROM models.leaf_ops AS o
+    CAST(SUM(o.ops) AS BIGINT) AS ops
+  FROM models.instruction_time AS o
   GROUP BY o.run_id, o.phase, o.category
 ),
 

@@ -36,11 +36,11 @@ WITH timed AS (
     o.run_id AS run_id,
     o.instruction_id AS instruction_id,
     CAST(SUM(o.self_ps) AS BIGINT) AS self_ps,
-    COUNT(*) AS executions,
+    CAST(SUM(o.ops) AS BIGINT) AS executions,
     MIN(d.peak_flops_per_s) AS peak_flops_per_s,
     MIN(d.peak_hbm_gbps) AS peak_hbm_gbps,
     MIN(d.peak_ici_gbps) AS peak_ici_gbps
-  FROM models.leaf_ops AS o
+  FROM models.instruction_time AS o
   LEFT JOIN main.devices AS d ON o.run_id = d.run_id AND o.device_id = d.device_id
   GROUP BY o.run_id, o.instruction_id
 ),

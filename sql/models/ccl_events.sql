@@ -1,5 +1,6 @@
 /*---
 model: ccl_events
+inline: true
 description: >
   Device events as a Chrome export holds them and CCL-Bench reads them, for the ccl_* metrics alone: every line of a TPU's
   plane but the asynchronous one, which the exporters drop; programs, steps and containers are counted beside the ops in

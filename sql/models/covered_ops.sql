@@ -1,5 +1,6 @@
 /*---
 model: covered_ops
+inline: true
 description: >
   The leaf ops of each device with the time that each adds to those before it. Each moment counts once, for the op that
   covers it first in order of start, so that these times add up to the union of the ops. An op between two steps, such as
@@ -15,7 +16,15 @@ columns:
   busy_ps: Time of the op that no op before it covers.
   compute_ps: The same among the ops that are neither communication nor copies; 0 for the others.
 ---*/
-WITH timed AS (
+WITH devices AS (
+  SELECT
+    g.run_id AS run_id,
+    g.device_id AS device_id,
+    g.is_serial AS is_serial
+  FROM models.op_order AS g
+),
+
+timed AS (
   SELECT
     o.run_id AS run_id,
     o.device_id AS device_id,
@@ -26,6 +35,8 @@ WITH timed AS (
     o.is_compute AS is_compute,
     CAST(NULL AS BIGINT) AS step_start_ps
   FROM models.leaf_ops AS o
+  INNER JOIN devices AS d ON o.run_id = d.run_id AND o.device_id = d.device_id
+  WHERE NOT d.is_serial
   UNION ALL
   SELECT
     s.run_id AS run_id,
@@ -37,7 +48,8 @@ WITH timed AS (
     FALSE AS is_compute,
     s.start_ps AS step_start_ps
   FROM models.steps AS s
-  WHERE s.clock = 'device'
+  INNER JOIN devices AS d ON s.run_id = d.run_id AND s.device_id = d.device_id
+  WHERE s.clock = 'device' AND NOT d.is_serial
 ),
 
 placed AS (
@@ -84,3 +96,37 @@ LEFT JOIN models.steps AS w
     p.run_id = w.run_id AND p.device_id = w.device_id AND p.step_start_ps = w.start_ps AND w.clock = 'device'
     AND p.start_ps < w.until_ps
 WHERE p.event_id >= 0
+UNION ALL
+SELECT
+  n.run_id AS run_id,
+  n.device_id AS device_id,
+  n.event_id AS event_id,
+  n.instruction_id AS instruction_id,
+  t.start_ps AS step_start_ps,
+  n.start_ps AS start_ps,
+  n.end_ps AS end_ps,
+  n.end_ps - n.start_ps AS busy_ps,
+  CASE WHEN n.is_compute THEN n.end_ps - n.start_ps ELSE 0 END AS compute_ps
+FROM models.leaf_ops AS n
+INNER JOIN devices AS e ON n.run_id = e.run_id AND n.device_id = e.device_id
+LEFT JOIN models.steps AS t
+  ON n.run_id = t.run_id AND n.device_id = t.device_id AND n.step = t.step AND t.clock = 'device'
+WHERE e.is_serial AND n.step IS NOT NULL
+UNION ALL
+SELECT
+  b.run_id AS run_id,
+  b.device_id AS device_id,
+  b.event_id AS event_id,
+  b.instruction_id AS instruction_id,
+  u.start_ps AS step_start_ps,
+  b.start_ps AS start_ps,
+  b.end_ps AS end_ps,
+  b.end_ps - b.start_ps AS busy_ps,
+  CASE WHEN b.is_compute THEN b.end_ps - b.start_ps ELSE 0 END AS compute_ps
+FROM models.leaf_ops AS b
+INNER JOIN devices AS f ON b.run_id = f.run_id AND b.device_id = f.device_id
+LEFT JOIN models.steps AS u
+  ON
+    b.run_id = u.run_id AND b.device_id = u.device_id AND u.clock = 'device'
+    AND b.start_ps >= u.start_ps AND b.start_ps < u.until_ps
+WHERE f.is_serial AND b.step IS NULL

@@ -11,7 +11,15 @@ columns:
   end_ps: End of the gap.
   next: What ends it - launch (an op of another execution of a program), collective, copy or compute.
 ---*/
-WITH timed AS (
+WITH devices AS (
+  SELECT
+    g.run_id AS run_id,
+    g.device_id AS device_id,
+    g.is_serial AS is_serial
+  FROM models.op_order AS g
+),
+
+timed AS (
   SELECT
     o.run_id AS run_id,
     o.device_id AS device_id,
@@ -30,7 +38,8 @@ WITH timed AS (
       PARTITION BY o.run_id, o.device_id, o.phase, o.step ORDER BY o.start_ps, o.event_id
     ) AS previous_execution
   FROM models.leaf_ops AS o
-  WHERE o.step IS NOT NULL
+  INNER JOIN devices AS d ON o.run_id = d.run_id AND o.device_id = d.device_id
+  WHERE o.step IS NOT NULL AND NOT d.is_serial
 )
 
 SELECT
@@ -42,10 +51,34 @@ SELECT
   t.busy_until_ps AS start_ps,
   t.start_ps AS end_ps,
   CASE
-    WHEN t.execution <> t.previous_execution THEN 'launch'
+    WHEN t.execution <> COALESCE(t.previous_execution, -1) THEN 'launch'
     WHEN t.is_communication THEN 'collective'
     WHEN t.is_copy THEN 'copy'
     ELSE 'compute'
   END AS next
 FROM timed AS t
 WHERE t.start_ps > t.busy_until_ps
+UNION ALL
+SELECT
+  n.run_id AS run_id,
+  n.device_id AS device_id,
+  n.phase AS phase,
+  n.step AS step,
+  n.event_id AS event_id,
+  n.start_ps - n.idle_before_ps AS start_ps,
+  n.start_ps AS end_ps,
+  CASE
+    WHEN n.start_ps = x.first_start_ps THEN 'launch'
+    WHEN n.is_communication THEN 'collective'
+    WHEN n.is_copy THEN 'copy'
+    ELSE 'compute'
+  END AS next
+FROM models.leaf_ops AS n
+INNER JOIN devices AS e ON n.run_id = e.run_id AND n.device_id = e.device_id
+INNER JOIN models.step_ops AS f
+  ON
+    n.run_id = f.run_id AND n.device_id = f.device_id AND n.step = f.step
+    AND COALESCE(n.phase, '') = COALESCE(f.phase, '')
+LEFT JOIN models.execution_ops AS x
+  ON n.run_id = x.run_id AND n.device_id = x.device_id AND n.execution = x.execution
+WHERE e.is_serial AND n.idle_before_ps > 0 AND n.start_ps > f.first_start_ps

@@ -1,5 +1,6 @@
 /*---
 model: leaf_ops
+inline: true
 description: >
   The ops that a device executes itself: events of its op line without the containers (while, conditional, call) that
   hold others. Nothing else of a trace is summed as device time.
@@ -11,6 +12,7 @@ columns:
   start_ps: Start since the run's profile start.
   end_ps: End, exclusive.
   self_ps: Duration without the events nested in it.
+  idle_before_ps: Its start minus the latest end of the device's leaf ops before it, as main.ops has it.
   execution: Which execution of a program on the device; NULL where not known.
   phase: Phase, NULL outside of phases.
   step: Step, NULL outside of steps.
@@ -27,15 +29,14 @@ SELECT
   o.start_ps AS start_ps,
   o.start_ps + o.duration_ps AS end_ps,
   o.self_ps AS self_ps,
+  o.idle_before_ps AS idle_before_ps,
   o.execution AS execution,
   o.phase AS phase,
   o.step AS step,
   i.category AS category,
-  i.collective IS NOT NULL AS is_communication,
-  i.collective IS NULL
-  AND (i.async_role IS NOT NULL OR COALESCE(i.opcode, '') IN ('copy', 'copy-start', 'copy-done')) AS is_copy,
-  i.collective IS NULL AND i.async_role IS NULL
-  AND COALESCE(i.opcode, '') NOT IN ('copy', 'copy-start', 'copy-done') AS is_compute
+  i.is_communication AS is_communication,
+  i.is_copy AS is_copy,
+  i.is_compute AS is_compute
 FROM main.ops AS o
-INNER JOIN main.instructions AS i ON o.run_id = i.run_id AND o.instruction_id = i.instruction_id
+INNER JOIN models.instruction_kinds AS i ON o.run_id = i.run_id AND o.instruction_id = i.instruction_id
 WHERE o.is_leaf AND o.device_id IS NOT NULL

@@ -1,5 +1,6 @@
 /*---
 model: op_layers
+inline: true
 description: >
   Transformer layer and microbatch of every device op, as models.instruction_layers tells them of its instruction on its
   device.

@@ -12,14 +12,14 @@ columns:
   communication_ps: That of communication.
 ---*/
 SELECT
-  o.run_id AS run_id,
-  o.phase AS phase,
-  o.device_id AS device_id,
+  t.run_id AS run_id,
+  t.phase AS phase,
+  t.device_id AS device_id,
   i.layer AS layer,
   i.part AS part,
-  CAST(SUM(o.self_ps) AS BIGINT) AS self_ps,
-  CAST(SUM(CASE WHEN o.is_compute THEN o.self_ps ELSE 0 END) AS BIGINT) AS compute_ps,
-  CAST(SUM(CASE WHEN o.is_communication THEN o.self_ps ELSE 0 END) AS BIGINT) AS communication_ps
-FROM models.leaf_ops AS o
-INNER JOIN main.instructions AS i ON o.run_id = i.run_id AND o.instruction_id = i.instruction_id
-GROUP BY o.run_id, o.phase, o.device_id, i.layer, i.part
+  CAST(SUM(t.self_ps) AS BIGINT) AS self_ps,
+  CAST(SUM(CASE WHEN t.is_compute THEN t.self_ps ELSE 0 END) AS BIGINT) AS compute_ps,
+  CAST(SUM(CASE WHEN t.is_communication THEN t.self_ps ELSE 0 END) AS BIGINT) AS communication_ps
+FROM models.instruction_time AS t
+INNER JOIN main.instructions AS i ON t.run_id = i.run_id AND t.instruction_id = i.instruction_id
+GROUP BY t.run_id, t.phase, t.device_id, i.layer, i.part

@@ -24,7 +24,7 @@ VIOLATIONS: dict[str, tuple[dict[str, Any], int]] = {
             "ops": [
                 {"event_id": 0, "start_ps": 0, "duration_ps": 10, "self_ps": 6},
                 {"event_id": 1, "start_ps": 2, "duration_ps": 4, "parent_event_id": 0, "depth": 1},
-                {"event_id": 2, "start_ps": 9, "duration_ps": 4},
+                {"event_id": 2, "start_ps": 9, "duration_ps": 4, "is_overlapping": True},
             ],
         },
         1,

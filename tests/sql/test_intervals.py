@@ -8,7 +8,7 @@ from typing import Any
 
 import duckdb
 import pytest
-from given_tables import fill, warehouse_of
+from given_tables import fill, order_ops, warehouse_of
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
@@ -43,6 +43,21 @@ _WINDOWS = st.lists(
 )
 
 
+def _in_a_row(ops: list[tuple[str, int, int, int, int]]) -> list[tuple[str, int, int, int, int]]:
+    """The ops in order of start, none of a device before the one before it has ended."""
+    until: dict[tuple[str, int], int] = {}
+    found = []
+    for r, d, i, s, length in sorted(ops, key=lambda o: o[3]):
+        start = max(s, until.get((r, d), s))
+        until[r, d] = start + length
+        found.append((r, d, i, start, length))
+    return found
+
+
+_SERIAL = pytest.mark.parametrize("is_serial", [False, True], ids=["overlapping", "in a row"])
+"""Whether the ops follow one another, as ingest tells of a device with one op line."""
+
+
 def _moments(start: int, end: int) -> set[int]:
     return set(range(start, end))
 
@@ -61,11 +76,16 @@ def _step_at(steps: Sequence[tuple[int, int]], at: int) -> int | None:
     return begun[-1]
 
 
+@_SERIAL
 @_SETTINGS
 @given(ops=_OPS, gaps=st.lists(st.tuples(st.integers(0, 6), st.integers(1, 10)), max_size=4))
 def test_busy_and_compute_time_are_lengths_of_unions(
-    connection: duckdb.DuckDBPyConnection, ops: list[tuple[str, int, int, int, int]], gaps: list[tuple[int, int]]
+    connection: duckdb.DuckDBPyConnection,
+    is_serial: bool,
+    ops: list[tuple[str, int, int, int, int]],
+    gaps: list[tuple[int, int]],
 ) -> None:
+    ops = _in_a_row(ops) if is_serial else ops
     steps: list[tuple[int, int]] = []
     for gap, length in gaps:
         start = (steps[-1][1] if steps else 0) + gap
@@ -97,6 +117,9 @@ def test_busy_and_compute_time_are_lengths_of_unions(
             compute[key] += len(_moments(s, s + length) - seen[r, d, "compute"])
             seen[r, d, "compute"] |= _moments(s, s + length)
     fill(connection, tables)
+    if is_serial:
+        order_ops(connection)
+        assert connection.execute("SELECT bool_and(is_serial) FROM models.op_order").fetchall() == [(True,)]
     found = connection.execute("SELECT run_id, device_id, step, busy_ps, compute_ps FROM models.device_busy").fetchall()
     assert {(r, d, s): (b, c) for r, d, s, b, c in found} == {k: (b, compute[k]) for k, b in busy.items()}
     totals: dict[Any, int] = defaultdict(int)
@@ -156,12 +179,17 @@ _PICO_PER_MS = 1_000_000_000
 _COPIES = [*_INSTRUCTIONS[:2], {"instruction_id": 2, "opcode": "copy"}]
 
 
+@_SERIAL
 @_SETTINGS
 @given(ops=_OPS, gaps=st.lists(st.tuples(st.integers(0, 6), st.integers(1, 10)), max_size=4))
 def test_gaps_and_exposed_copies_are_what_other_intervals_leave(
-    connection: duckdb.DuckDBPyConnection, ops: list[tuple[str, int, int, int, int]], gaps: list[tuple[int, int]]
+    connection: duckdb.DuckDBPyConnection,
+    is_serial: bool,
+    ops: list[tuple[str, int, int, int, int]],
+    gaps: list[tuple[int, int]],
 ) -> None:
     """A device's gaps in a step, the moments of a step without an op anywhere, and copies without compute."""
+    ops = _in_a_row(ops) if is_serial else ops
     steps: list[tuple[int, int]] = []
     for gap, length in gaps:
         start = (steps[-1][1] if steps else 0) + gap
@@ -182,6 +210,8 @@ def test_gaps_and_exposed_copies_are_what_other_intervals_leave(
         ],
     }
     fill(connection, tables)
+    if is_serial:
+        order_ops(connection)
 
     of_step: dict[Any, list[tuple[int, int]]] = defaultdict(list)
     for (r, d, _, s, length), step in zip(ops, inside, strict=True):
@@ -206,7 +236,7 @@ def test_gaps_and_exposed_copies_are_what_other_intervals_leave(
             covered_by[key] |= _moments(s, s + length)
     gap = {
         r: round(ms * _PICO_PER_MS)
-        for r, ms in connection.execute("SELECT run_id, gap_ms FROM metrics.host_gap").fetchall()
+        for r, ms in connection.execute("SELECT run_id, gap_ms FROM metrics.host_gap_v1").fetchall()
     }
     assert gap == {r: len(stepped - covered_by[(r,)]) for r, _ in devices if steps}
 
@@ -215,10 +245,49 @@ def test_gaps_and_exposed_copies_are_what_other_intervals_leave(
         if any(run == r and i == 2 for run, _, i, *_ in ops):
             exposed = covered_by[r, d, 2] - covered_by[r, d, 0]
             copied[r] = copied.get(r, 0) + len(exposed & stepped if steps else exposed)
-    rows = connection.execute("SELECT run_id, exposed_ms FROM metrics.copy_overhead").fetchall()
+    rows = connection.execute("SELECT run_id, exposed_ms FROM metrics.copy_overhead_v1").fetchall()
     assert {r: round(ms * _PICO_PER_MS) for r, ms in rows} == {
         r: n for r, n in copied.items() if steps or _span(ops, r)
     }
+
+
+@_SERIAL
+@_SETTINGS
+@given(ops=_OPS, length=st.integers(1, 50))
+def test_the_host_is_waited_for_where_all_devices_pause(
+    connection: duckdb.DuckDBPyConnection, is_serial: bool, ops: list[tuple[str, int, int, int, int]], length: int
+) -> None:
+    """In half microseconds: more than two of them without an op of a device are a pause of it."""
+    unit = 500_000
+    ops = _in_a_row(ops) if is_serial else ops
+    tables = {
+        "phases": [
+            {"run_id": r, "kind": "step", "name": "decode", "index": 0, "device_id": 0, "start_ps": 0}
+            | {"end_ps": length * unit}
+            for r in {r for r, *_ in ops}
+        ],
+        "instructions": [i | {"run_id": r} for r in "abcd" for i in _INSTRUCTIONS],
+        "ops": [
+            {"run_id": r, "event_id": n, "device_id": d, "instruction_id": i}
+            | {"start_ps": s * unit, "duration_ps": duration * unit}
+            for n, (r, d, i, s, duration) in enumerate(ops)
+        ],
+    }
+    fill(connection, tables)
+    if is_serial:
+        order_ops(connection)
+    running: dict[str, set[int]] = defaultdict(set)
+    for run, device in {(r, d) for r, d, *_ in ops}:
+        of_device = sorted((s, s + n) for r, d, _, s, n in ops if (r, d) == (run, device))
+        until = 0
+        for s, e in [*of_device, (length, length)]:
+            if 0 < s - until <= 2:
+                running[run] |= _moments(until, s)
+            running[run] |= _moments(s, e)
+            until = max(until, e)
+    rows = connection.execute("SELECT run_id, gap_ms FROM metrics.host_gap_v2").fetchall()
+    found = {r: round(ms * _PICO_PER_MS / unit) for r, ms in rows}
+    assert found == {r: len(_moments(0, length) - covered) for r, covered in running.items()}
 
 
 def _span(ops: list[tuple[str, int, int, int, int]], run: str) -> int:
