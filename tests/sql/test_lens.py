@@ -63,6 +63,7 @@ GIVEN = {
             "instruction_id": i,
             "phase": "decode" if s else "prefill",
             "step": s,
+            "execution": s,
             "start_us": 10 * s + 4 * i,
             "duration_us": 3,
         }
@@ -212,7 +213,7 @@ def test_the_command_line_gives_the_same_numbers(warehouse: Path) -> None:
 
 def test_a_run_is_evaluated_in_a_database_that_is_open_for_reading_only(warehouse: Path) -> None:
     with duckdb.connect(str(warehouse / FILE_NAME), read_only=True) as connection:
-        values = evaluate(connection, "a", DEFINITIONS)
+        values = evaluate(connection, "a", DEFINITIONS, deprecated=True)
         assert values.schema.equals(TABLES["metric_values"].arrow)
         with_data = {m.name for m in DEFINITIONS.metrics if m.view.qualified not in NEED_MORE}
         assert with_data == {*values.column("metric").to_pylist()}

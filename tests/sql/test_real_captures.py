@@ -69,7 +69,8 @@ def test_stored_values_are_those_of_the_views(
 ) -> None:
     run_id = runs[capture]
     stored = {
-        (r["metric"], r["version"], r["dimensions"]): r["value"] for r in evaluate(connection, run_id).to_pylist()
+        (r["metric"], r["version"], r["dimensions"]): r["value"]
+        for r in evaluate(connection, run_id, deprecated=True).to_pylist()
     }
     live = {}
     for metric in DEFINITIONS.metrics:
