@@ -52,7 +52,7 @@ def memory_need(model: PretrainedModel, spec: RunSpec) -> MemoryNeed:
     batch axes dp and ep and, but for latent attention, over tp. Temporaries are an estimate: the largest of the float32
     attention scores, the logits of prefill, and the dispatch of the experts (collect.experts), each live at its time.
     """
-    sizes = {axis: spec.axis(axis) for axis in ("pp", "dp", "ep", "tp")}
+    sizes = _sizes(spec)
     element = BYTES[spec.dtype]
     # Every stage holds every slot of the pipeline's program, those that it has no layer for as zeros.
     slots = spec.stage_layout.layer_kinds()
@@ -63,6 +63,22 @@ def memory_need(model: PretrainedModel, spec: RunSpec) -> MemoryNeed:
     cache_bytes = len(slots) * batch * length * model.cache_bytes_per_token(sizes["tp"], element)
     microbatch = -(-batch // spec.microbatch_count)
     return MemoryNeed(weights, cache_bytes, _temporaries(model, spec, sizes, microbatch, element))
+
+
+def loading_bytes(model: PretrainedModel, spec: RunSpec) -> int:
+    """What the host holds at most while it loads, beside what is on the devices.
+
+    Weights are read one after the other; while one is sent, torch_xla holds a copy of the part of every device, also of
+    those that hold the same part.
+    """
+    sizes = _sizes(spec)
+    named = [model.other_weights(), *(model.layer_weights(layer) for layer in spec.stage_layout.layer_kinds())]
+    largest = max(_chip_elements({name: shape}, sizes) for weights in named for name, shape in weights.items())
+    return largest * BYTES[spec.dtype] * spec.mesh.size
+
+
+def _sizes(spec: RunSpec) -> dict[str, int]:
+    return {axis: spec.axis(axis) for axis in ("pp", "dp", "ep", "tp")}
 
 
 def _temporaries(model: PretrainedModel, spec: RunSpec, sizes: dict[str, int], batch: int, element: int) -> int:
@@ -118,13 +134,15 @@ def require_host_memory(spec: RunSpec, available: int | None = None) -> MemoryNe
     Raises:
         ExperimentError: it does not fit, with the numbers; or the model is not known.
     """
-    need = memory_need(pretrained_model(spec.model), spec)
+    model = pretrained_model(spec.model)
+    need, loading = memory_need(model, spec), loading_bytes(model, spec)
     available = available_memory() if available is None else available
-    total = need.total * spec.mesh.size
+    total = need.total * spec.mesh.size + loading
     if total > USABLE * available:
         raise ExperimentError(
-            f"{spec.name}: needs {need} per device, {total / 1e9:.2f} GB for its {spec.mesh.size} virtual devices, and "
-            f"this host can give {available / 1e9:.2f} GB, of which {USABLE * available / 1e9:.2f} can be used; "
+            f"{spec.name}: needs {need} per device, {total / 1e9:.2f} GB for its {spec.mesh.size} virtual devices with "
+            f"{loading / 1e9:.2f} GB to load them, and this host can give {available / 1e9:.2f} GB, of which "
+            f"{USABLE * available / 1e9:.2f} can be used; "
             f"{_SMALLER}"
         )
     return need

@@ -13,6 +13,8 @@ from typing import Any
 import pytest
 
 from collect.experiment import RunSpec, run_spec
+from collect.memory import loading_bytes
+from collect.pretrained import pretrained_model
 from ingest.card import load_card
 from ingest.manifest import load_manifest
 from ingest.pipeline import ingest_one
@@ -45,7 +47,7 @@ MODELS: dict[str, dict[str, Any]] = {
         "hidden_size": 192,
         "rope_scaling": YARN | SHORT,
     },
-    "large": {"architecture": "llama", "hidden_size": 1024, "intermediate_size": 4096, "layers": 4, "vocab_size": 2048},
+    "large": {"architecture": "llama", "hidden_size": 1024, "intermediate_size": 4096, "layers": 4, "vocab_size": 8192},
 }
 
 
@@ -220,9 +222,9 @@ def status(field):
 
 xr.use_spmd()
 folder = Path(sys.argv[1])
-spec = run_spec(model=str(folder), mesh="tp=4")
+spec = run_spec(model=str(folder), mesh=f"tp={sys.argv[2]}")
 mesh = DeviceMesh(spec)
-mesh.place(torch.zeros(4, 4), ("tp", None))  # the client's own memory is there
+mesh.place(torch.zeros(8, 4), ("tp", None))  # the client's own memory is there
 weights = PublishedWeights(spec, folder)
 gc.collect()
 before = status("VmRSS")
@@ -235,15 +237,24 @@ print(json.dumps({"peak": status("VmHWM") - before, "whole": sum(shards), "shard
 
 
 @pytest.mark.skipif(not os.access("/proc/self/clear_refs", os.W_OK), reason="the kernel does not reset the peak")
-def test_the_host_never_holds_more_than_about_a_shard(folder: Path) -> None:
-    """The virtual devices' own memory is of the same process: the model once, and the embedding on all four."""
-    copies = 3 * 2048 * 1024 * 4
+@pytest.mark.parametrize("devices", [4, 8])
+def test_the_host_holds_a_file_and_a_copy_of_one_weight_for_each_device(folder: Path, devices: int) -> None:
+    """The virtual devices' own memory is of the same process: the model once, and the embedding on all of them."""
+    embedding = 8192 * 1024 * 4
+    model = pretrained_model(str(folder / "large"))
+    assert loading_bytes(model, run_spec(model=str(folder / "large"), mesh=f"tp={devices}")) == devices * embedding
 
-    found = run_python(PEAK, str(folder / "large"), MALLOC_MMAP_THRESHOLD_="65536")  # what is free is given back
+    found = run_python(
+        PEAK,
+        str(folder / "large"),
+        str(devices),
+        CPU_NUM_DEVICES=str(devices),
+        MALLOC_MMAP_THRESHOLD_="65536",  # what is free is given back
+    )
 
     assert found["whole"] > 2.5 * found["shard"]
-    on_devices = found["whole"] + copies
-    assert 0.95 * on_devices < found["peak"] < on_devices + 1.1 * found["shard"]
+    on_devices = found["whole"] + (devices - 1) * embedding
+    assert 0.95 * on_devices < found["peak"] < on_devices + devices * embedding + 1.1 * found["shard"]
 
 
 def record(spec: RunSpec, output: Path, host_memory: int | None = None) -> Path:
