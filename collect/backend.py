@@ -19,7 +19,7 @@ from collect.workload_card import workload_card
 from ingest.manifest import Manifest, Mesh, ModelFacts, PhaseMark, PromisedCollective
 
 if TYPE_CHECKING:
-    from collect.experiment import RunSpec
+    from collect.run_spec import RunSpec
 
 BACKENDS = {"torch_xla": "collect.harness:TorchXlaBackend"}
 """Name to class of the backends that come with the package."""

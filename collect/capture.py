@@ -17,7 +17,7 @@ from ingest.errors import CaptureError
 from ingest.manifest import Manifest, load_manifest
 
 if TYPE_CHECKING:
-    from collect.experiment import RunSpec
+    from collect.run_spec import RunSpec
 
 CARD = "card.yaml"
 MANIFEST = "manifest.json"

@@ -3,31 +3,25 @@
 from __future__ import annotations
 
 import os
-import statistics
 import sys
-import tempfile
 from collections.abc import Callable
-from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from collect.backend import Recording, find_backend, record
 from collect.chips import host_chip
 from collect.errors import CheckError, CollectError, require_torch_xla
-from collect.experiment import RunSpec
 from collect.processes import end_with_parent
-from collect.profiler import Profiler, TorchXlaProfiler
 from collect.promises import promised_collectives
 from collect.reference import compare, require_finite
+from collect.run_spec import RunSpec
 from collect.subject import Reference, Subject, first_layers_subject, published_subject, tiny_subject
+from collect.timing import generate_timed, timing_checks, warm_up
 
 if TYPE_CHECKING:
-    from collect.generation import DeviceModel, Generation, HostTimes
+    from collect.generation import DeviceModel, Generation
     from collect.sharding import DeviceMesh
-
-MAX_WARMUPS = 4
-PROFILED_PAIRS = 5
-"""Generations with the profiler off, and as many with it on, of which the host times are the medians."""
 
 
 def environment(spec: RunSpec) -> dict[str, str]:
@@ -44,7 +38,7 @@ def _cpu_environment(spec: RunSpec) -> dict[str, str]:
     return {"CPU_NUM_DEVICES": str(spec.mesh.size // spec.hosts)} | loopback
 
 
-def generate_and_record(spec: RunSpec, capture: Path, profiler: Profiler) -> Recording:
+def generate_and_record(spec: RunSpec, capture: Path) -> Recording:
     """Run one configuration, with its profile in the capture directory.
 
     The run generates at least twice to warm up, then in turn with the profiler off and on; the last is the capture.
@@ -56,17 +50,16 @@ def generate_and_record(spec: RunSpec, capture: Path, profiler: Profiler) -> Rec
     from collect.generation import logits_on_host
 
     subject = published_subject(spec) if spec.is_published else tiny_subject(spec)
-    tokens = subject.prompt.tokens
     mesh = _mesh(spec)
     checks = _first_layers_checks(subject, mesh) if subject.reference.kind == "first_layers" else {}
-    device_model = _on_devices(subject, mesh)
-    warmups = _warm_up(spec, device_model, mesh, tokens)
-    timed = _generate_timed(spec, device_model, mesh, tokens, profiler, capture)
-    checks |= _agreement(subject.reference, logits_on_host(timed.profiled), spec.dtype) | _checks(warmups, timed)
+    prepare = _generations(spec, _on_devices(subject, mesh), mesh, subject.prompt.tokens)
+    warmups = warm_up(lambda: prepare()())
+    timed = generate_timed(prepare, capture)
+    checks |= _agreement(subject.reference, logits_on_host(timed.profiled), spec.dtype) | timing_checks(warmups, timed)
     return _recording(subject, timed.profiled, [f.name.removesuffix(".xplane.pb") for f in timed.files], checks)
 
 
-def record_stage(spec: RunSpec, stage: int, shared: Path, staging: Path | None, profiler: Profiler) -> Recording | None:
+def record_stage(spec: RunSpec, stage: int, shared: Path, staging: Path | None) -> Recording | None:
     """Run one stage of a pipeline over hosts; the first has the profiles of all, the others give nothing.
 
     Args:
@@ -74,7 +67,6 @@ def record_stage(spec: RunSpec, stage: int, shared: Path, staging: Path | None, 
         stage: Number of the stage.
         shared: Folder that the processes of all stages share.
         staging: The capture directory of the first stage, None for the others.
-        profiler: Records this process.
 
     Raises:
         CheckError: as of `generate_and_record`.
@@ -82,15 +74,14 @@ def record_stage(spec: RunSpec, stage: int, shared: Path, staging: Path | None, 
     from collect import stage_hosts
 
     subject = tiny_subject(spec)
-    tokens = subject.prompt.tokens
     stage_hosts.join(shared, stage, spec.hosts)
     own = stage_hosts.stage_spec(spec, stage)
     mesh = _mesh(own)
-    device_model = stage_hosts.StageModel(spec, subject.model, mesh, stage)
-    warmups = _warm_up(own, device_model, mesh, tokens, stage_hosts.total)
+    prepare = _generations(own, stage_hosts.StageModel(spec, subject.model, mesh, stage), mesh, subject.prompt.tokens)
+    warmups = warm_up(lambda: prepare()(), stage_hosts.total)
     logdir = shared / f"stage{stage}"
     logdir.mkdir()
-    timed = _generate_timed(own, device_model, mesh, tokens, profiler, logdir, stage_hosts.wait_for_all)
+    timed = generate_timed(prepare, logdir, stage_hosts.wait_for_all)
     import torch
 
     logits = stage_hosts.from_last_stage(torch.stack(timed.profiled.logits, 1))
@@ -100,7 +91,7 @@ def record_stage(spec: RunSpec, stage: int, shared: Path, staging: Path | None, 
     agreement = _agreement(subject.reference, logits, spec.dtype)
     captures = [f for s in range(spec.hosts) for f in shared.glob(f"stage{s}/plugins/profile/*/*.xplane.pb")]
     names = stage_hosts.gather_captures(captures, staging)
-    return _recording(subject, timed.profiled, names, agreement | _checks(warmups, timed))
+    return _recording(subject, timed.profiled, names, agreement | timing_checks(warmups, timed))
 
 
 def _mesh(spec: RunSpec) -> DeviceMesh:
@@ -126,97 +117,16 @@ def _on_devices(subject: Subject, mesh: DeviceMesh) -> DeviceModel:
     return ShardedModel(spec, model, mesh)
 
 
-def _generate(spec: RunSpec, model: DeviceModel, mesh: DeviceMesh, prompt_tokens: Any) -> Generation:
+def _generations(
+    spec: RunSpec, model: DeviceModel, mesh: DeviceMesh, prompt_tokens: Any
+) -> Callable[[], Callable[[], Generation]]:
+    """What prepares a generation, and gives what runs it."""
     from collect.generation import generate, prepare
 
-    return generate(model, prepare(model, mesh, prompt_tokens), spec.output_length)
+    def prepared() -> Callable[[], Generation]:
+        return partial(generate, model, prepare(model, mesh, prompt_tokens), spec.output_length)
 
-
-def _warm_up(
-    spec: RunSpec, model: DeviceModel, mesh: DeviceMesh, prompt_tokens: Any, total: Callable[[int], int] = int
-) -> int:
-    """Generate until nothing is compiled any more, on any host; bfloat16 compiles once more in the second generation.
-
-    Args:
-        spec: The run.
-        model: On the devices.
-        mesh: The devices.
-        prompt_tokens: On the host.
-        total: Sums a count over the hosts.
-
-    Returns:
-        The generations that it took, at least two.
-
-    Raises:
-        CheckError: something is compiled again and again.
-    """
-    for done in range(1, MAX_WARMUPS + 1):
-        if total(_generate(spec, model, mesh, prompt_tokens).compiles) == 0 and done > 1:
-            return done
-    raise CheckError(
-        f"programs are still compiled in the generation number {MAX_WARMUPS}; some shape or constant changes"
-    )
-
-
-@dataclass(frozen=True)
-class _Timed:
-    """Generations with the profiler off and on, in turn."""
-
-    off: list[HostTimes]
-    on: list[HostTimes]
-    profiled: Generation
-    """The last of them, which the capture shows."""
-    files: list[Path]
-    """The capture's files, one per host."""
-
-
-def _generate_timed(
-    spec: RunSpec,
-    model: DeviceModel,
-    mesh: DeviceMesh,
-    prompt_tokens: Any,
-    profiler: Profiler,
-    logdir: Path,
-    wait: Callable[[], None] = lambda: None,
-) -> _Timed:
-    """Generate with the profiler off and on by turns, so that a drift of the machine meets both.
-
-    Args:
-        spec: The run.
-        model: On the devices, warm.
-        mesh: The devices.
-        prompt_tokens: On the host.
-        profiler: Records every second generation.
-        logdir: Gets the last recording; the others are discarded.
-        wait: Called before each generation, to start together with other hosts.
-
-    Raises:
-        CheckError: a program was compiled while the profiler was on.
-    """
-    off, on = [], []
-    for left in reversed(range(PROFILED_PAIRS)):
-        wait()
-        off.append(_generate(spec, model, mesh, prompt_tokens).times)
-        wait()
-        with tempfile.TemporaryDirectory(prefix="discarded-", dir=logdir) as discarded:
-            kept = Path(discarded) if left else logdir
-            profiled, files = _generate_profiled(spec, model, mesh, prompt_tokens, profiler, kept)
-        on.append(profiled.times)
-    return _Timed(off, on, profiled, files)
-
-
-def _generate_profiled(
-    spec: RunSpec, model: DeviceModel, mesh: DeviceMesh, prompt_tokens: Any, profiler: Profiler, logdir: Path
-) -> tuple[Generation, list[Path]]:
-    from collect.generation import generate, prepare
-
-    tokens = prepare(model, mesh, prompt_tokens)
-    profiler.start(logdir)
-    generation = generate(model, tokens, spec.output_length)
-    files = profiler.stop()
-    if generation.compiles:
-        raise CheckError(f"{generation.compiles} programs were compiled inside the capture")
-    return generation, files
+    return prepared
 
 
 def _agreement(reference: Reference, logits: Any, dtype: str) -> dict[str, Any]:
@@ -234,7 +144,7 @@ def _first_layers_checks(subject: Subject, mesh: DeviceMesh) -> dict[str, Any]:
     from collect.generation import logits_on_host
 
     part = first_layers_subject(subject)
-    generation = _generate(part.spec, _on_devices(part, mesh), mesh, part.prompt.tokens)
+    generation = _generations(part.spec, _on_devices(part, mesh), mesh, part.prompt.tokens)()()
     agreement = compare(logits_on_host(generation), part.reference.expected, part.spec.dtype)
     return {
         "first_layers": part.spec.layers,
@@ -258,25 +168,6 @@ def _recording(subject: Subject, generation: Generation, hosts: list[str], check
     )
 
 
-def _checks(warmups: int, timed: _Timed) -> dict[str, Any]:
-    """What the run proved and measured; host times are medians, and each generation's is there to show their noise."""
-    checks: dict[str, Any] = {
-        "warmups": warmups,
-        "compiles_in_capture": timed.profiled.compiles,
-    }
-    for label, times in (("profiler_off", timed.off), ("profiler_on", timed.on)):
-        decode = [t.tpot_ns for t in times if t.tpot_ns is not None]
-        checks[f"host_ttft_ns_{label}"] = statistics.median(t.ttft_ns for t in times)
-        checks[f"host_tpot_ns_{label}"] = statistics.median(decode) if decode else None
-        checks[f"host_end_to_end_ns_{label}"] = statistics.median(t.end_to_end_ns for t in times)
-        checks[f"host_end_to_end_ns_{label}_each"] = [t.end_to_end_ns for t in times]
-        checks[f"host_cpu_ns_{label}"] = statistics.median(t.cpu_ns for t in times)
-    # 1.0 is no overhead. All generations carry the marks of phases and layers; only the recording differs.
-    for name, of in (("profiling_overhead", "host_end_to_end_ns"), ("profiling_overhead_cpu", "host_cpu_ns")):
-        checks[name] = checks[f"{of}_profiler_on"] / checks[f"{of}_profiler_off"]
-    return checks
-
-
 class TorchXlaBackend:
     """torch_xla, as one SPMD program per host."""
 
@@ -293,11 +184,11 @@ class TorchXlaBackend:
     def record(self, spec: RunSpec, capture: Path) -> Recording:
         """Run one configuration; the stages of a pipeline over hosts have a process each."""
         if spec.hosts == 1:
-            return generate_and_record(spec, capture, TorchXlaProfiler())
+            return generate_and_record(spec, capture)
         from collect.stage_hosts import other_stages
 
         with other_stages(spec, capture) as shared_folder:
-            recording = record_stage(spec, 0, shared_folder, capture, TorchXlaProfiler())
+            recording = record_stage(spec, 0, shared_folder, capture)
         assert recording is not None  # noqa: S101
         return recording
 
@@ -312,7 +203,7 @@ def main(arguments: list[str]) -> int:
         os.environ.update(backend.environment(spec))
         if of_stage:
             stage, shared = of_stage
-            record_stage(spec, int(stage), Path(shared), None, TorchXlaProfiler())
+            record_stage(spec, int(stage), Path(shared), None)
         else:
             record(spec, Path(output), backend)
     except CollectError as error:

@@ -18,7 +18,7 @@ from collect.sharding import Partition, weight_partition
 from ingest.manifest import Mesh
 
 if TYPE_CHECKING:
-    from collect.experiment import RunSpec
+    from collect.run_spec import RunSpec
 
 BYTES = {"float32": 4, "bfloat16": 2}
 USABLE = 0.95

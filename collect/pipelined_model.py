@@ -11,8 +11,8 @@ from collect.sharded_model import cache_shape, use_sharded_operations
 from collect.sharding import BATCH, DeviceMesh, weight_partition
 
 if TYPE_CHECKING:
-    from collect.experiment import RunSpec
     from collect.published import PublishedWeights
+    from collect.run_spec import RunSpec
 
 
 class StageCache:

@@ -10,7 +10,7 @@ from collect.models import architecture_of
 from ingest.manifest import PromisedCollective
 
 if TYPE_CHECKING:
-    from collect.experiment import RunSpec
+    from collect.run_spec import RunSpec
 
 
 def promised_collectives(spec: RunSpec) -> list[PromisedCollective]:

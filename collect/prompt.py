@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from collect.errors import CollectError
 
 if TYPE_CHECKING:
-    from collect.experiment import RunSpec
+    from collect.run_spec import RunSpec
 
 TOKENIZER = "tokenizer.json"
 TEXT = (

@@ -13,7 +13,7 @@ from collect.pretrained import CONFIG, PretrainedModel, known_models
 from collect.sharding import weight_partition
 
 if TYPE_CHECKING:
-    from collect.experiment import RunSpec
+    from collect.run_spec import RunSpec
     from collect.sharding import DeviceMesh
 
 HUB_CACHES = (("HF_HUB_CACHE", ""), ("HF_HOME", "hub"), ("XDG_CACHE_HOME", "huggingface/hub"))

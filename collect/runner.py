@@ -17,11 +17,12 @@ from typing import Literal
 from collect.backend import find_backend
 from collect.capture import is_recorded, remove_leftovers
 from collect.errors import CollectError
-from collect.experiment import Experiment, RunSpec, plan
+from collect.experiment import Experiment, plan
 from collect.memory import MemoryNeed, memory_need, require_fit
 from collect.pretrained import pretrained_model
 from collect.processes import start_process
 from collect.published import model_folder
+from collect.run_spec import RunSpec
 
 HARNESS = (sys.executable, "-m", "collect.harness")
 """What records one run; it is given the specification as JSON and the output directory."""

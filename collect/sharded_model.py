@@ -13,7 +13,7 @@ from collect.sequence_parallelism import keep_last_position, split_sequence
 from collect.sharding import BATCH, Axes, DeviceMesh, weight_partition
 
 if TYPE_CHECKING:
-    from collect.experiment import RunSpec
+    from collect.run_spec import RunSpec
 
 
 def use_sharded_operations(model: Any, mesh: DeviceMesh) -> None:

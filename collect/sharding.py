@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from collect.experiment import RunSpec
+    from collect.run_spec import RunSpec
 
 Axes = str | tuple[str, ...] | None
 """What splits one dimension: a mesh axis, several (outermost first), or nothing."""
@@ -75,7 +75,7 @@ class DeviceMesh:
         import torch_xla
         import torch_xla.distributed.spmd as spmd
 
-        from collect.experiment import MESH_AXES
+        from collect.run_spec import MESH_AXES
 
         self.sizes = {axis: spec.axis(axis) for axis in MESH_AXES}
         self._coordinates = spec.mesh.coordinates()

@@ -19,7 +19,7 @@ from collect.sharded_model import ShardedModel
 from ingest.manifest import Mesh
 
 if TYPE_CHECKING:
-    from collect.experiment import RunSpec
+    from collect.run_spec import RunSpec
     from collect.sharding import DeviceMesh
 
 

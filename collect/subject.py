@@ -15,7 +15,7 @@ from collect.reference import reference_logits
 from collect.workload_card import model_facts
 
 if TYPE_CHECKING:
-    from collect.experiment import RunSpec
+    from collect.run_spec import RunSpec
     from collect.sharding import DeviceMesh
     from ingest.manifest import ModelFacts
 

@@ -9,7 +9,7 @@ from pathlib import Path
 
 from collect.capture import MANIFEST, is_recorded, partial_directory, remove_leftovers, staged_capture
 from collect.errors import CollectError
-from collect.experiment import RunSpec
+from collect.run_spec import RunSpec
 from collect.tpu_gcloud import Gcloud
 from collect.tpu_slices import InterruptionError
 from collect.tpu_state import Slice

@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 
-from collect.experiment import Experiment, RunSpec, plan
+from collect.experiment import Experiment, plan
 from collect.memory import MemoryNeed, require_memory
+from collect.run_spec import RunSpec
 from collect.tpu_quota import Pool, Quota, TpuError
 from collect.tpu_state import Slice
 

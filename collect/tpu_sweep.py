@@ -10,7 +10,8 @@ from pathlib import Path
 
 import yaml
 
-from collect.experiment import Experiment, RunSpec
+from collect.experiment import Experiment
+from collect.run_spec import RunSpec
 from collect.tpu_captures import REMOTE_FOLDER, fetch, pending
 from collect.tpu_gcloud import READY
 from collect.tpu_plan import runs_of_slice, tpu_runs

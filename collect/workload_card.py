@@ -14,7 +14,7 @@ from ingest.manifest import ModelFacts
 
 if TYPE_CHECKING:
     from collect.backend import Recording
-    from collect.experiment import RunSpec
+    from collect.run_spec import RunSpec
 
 PRECISION = {"float32": "fp32", "bfloat16": "bf16"}
 

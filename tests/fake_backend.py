@@ -9,7 +9,7 @@ from tiny_capture import tiny_capture
 
 from collect.backend import Recording
 from collect.errors import MissingDependencyError
-from collect.experiment import RunSpec
+from collect.run_spec import RunSpec
 from ingest.manifest import ModelFacts, PhaseMark
 
 

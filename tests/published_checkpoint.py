@@ -11,8 +11,8 @@ from typing import Any
 import torch
 from safetensors.torch import save_file
 
-from collect.experiment import run_spec
 from collect.models import ARCHITECTURES, config_values
+from collect.run_spec import run_spec
 
 SHARDS = 3
 BLOCK = 128

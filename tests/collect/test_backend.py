@@ -12,7 +12,7 @@ import pytest
 
 from collect.backend import find_backend
 from collect.errors import CollectError, ExperimentError
-from collect.experiment import run_spec
+from collect.run_spec import run_spec
 from ingest.manifest import load_manifest
 
 TESTS = Path(__file__).parents[1]

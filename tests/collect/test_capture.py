@@ -8,7 +8,7 @@ import pytest
 
 from collect.capture import is_recorded, remove_leftovers, staged_capture, write_facts
 from collect.errors import CollectError
-from collect.experiment import RunSpec, run_spec
+from collect.run_spec import RunSpec, run_spec
 from ingest.card import WorkloadCard
 from ingest.manifest import Manifest, ModelFacts
 

@@ -11,9 +11,10 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from collect.errors import ExperimentError
-from collect.experiment import READY_MADE, Experiment, RunSpec, load_experiment, plan, ready_made, run_spec
+from collect.experiment import READY_MADE, Experiment, load_experiment, plan, ready_made
 from collect.models import ARCHITECTURES
 from collect.promises import promised_collectives
+from collect.run_spec import RunSpec, run_spec
 
 
 def test_the_default_run_is_the_demo() -> None:

@@ -9,7 +9,6 @@ import pytest
 
 from collect.chips import accelerator_type, chip_memory
 from collect.errors import CollectError, ExperimentError
-from collect.experiment import RunSpec, run_spec
 from collect.host_memory import available_memory, installed_memory
 from collect.memory import (
     memory_need,
@@ -20,6 +19,7 @@ from collect.memory import (
 )
 from collect.pretrained import known_models, pretrained_model
 from collect.published import hub_cache, model_folder
+from collect.run_spec import RunSpec, run_spec
 from collect.subject import reference_layers
 
 LLAMA = "meta-llama/Llama-3.1-8B"

@@ -6,8 +6,8 @@ from pathlib import Path
 import pyarrow.parquet as pq
 import pytest
 
-from collect.experiment import RunSpec, run_spec
 from collect.promises import promised_collectives
+from collect.run_spec import RunSpec, run_spec
 from ingest.manifest import PromisedCollective, load_manifest
 from ingest.pipeline import ingest_one
 

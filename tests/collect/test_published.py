@@ -12,9 +12,9 @@ from typing import Any
 
 import pytest
 
-from collect.experiment import RunSpec, run_spec
 from collect.memory import loading_bytes
 from collect.pretrained import pretrained_model
+from collect.run_spec import RunSpec, run_spec
 from ingest.card import load_card
 from ingest.manifest import load_manifest
 from ingest.pipeline import ingest_one
@@ -75,7 +75,7 @@ from pathlib import Path
 import torch
 import torch_xla.runtime as xr
 from safetensors.torch import load_file
-from collect.experiment import run_spec
+from collect.run_spec import run_spec
 from collect.published import PublishedWeights
 from collect.sharding import DeviceMesh, weight_partition
 import torch_xla
@@ -167,7 +167,7 @@ import json, sys
 from pathlib import Path
 import torch
 import torch_xla, torch_xla.runtime as xr
-from collect.experiment import run_spec
+from collect.run_spec import run_spec
 from collect.published import PublishedWeights
 from collect.sharding import DeviceMesh
 
@@ -212,7 +212,7 @@ import gc, json, os, sys
 from pathlib import Path
 import torch
 import torch_xla, torch_xla.runtime as xr, torch_xla.core.xla_model as xm
-from collect.experiment import run_spec
+from collect.run_spec import run_spec
 from collect.published import PublishedWeights
 from collect.sharding import DeviceMesh
 

@@ -11,7 +11,8 @@ from pathlib import Path
 import pytest
 
 import tracewarehouse as tw
-from collect.experiment import Experiment, RunSpec, run_spec
+from collect.experiment import Experiment
+from collect.run_spec import RunSpec, run_spec
 from collect.runner import collect
 from ingest.card import load_card
 from ingest.manifest import load_manifest

@@ -13,7 +13,8 @@ import pytest
 from collect import errors, harness, runner
 from collect.capture import is_recorded
 from collect.errors import CollectError, MissingDependencyError
-from collect.experiment import Experiment, RunSpec, run_spec
+from collect.experiment import Experiment
+from collect.run_spec import RunSpec, run_spec
 from collect.runner import Progress, collect, dry_run
 from tests.running_processes import running, wait_until
 
@@ -25,7 +26,7 @@ STAND_IN = """
 import os, sys, time
 from pathlib import Path
 from collect.capture import staged_capture, write_facts
-from collect.experiment import RunSpec
+from collect.run_spec import RunSpec
 from collect.processes import end_with_parent
 from ingest.card import WorkloadCard
 from ingest.manifest import Manifest, ModelFacts
@@ -157,7 +158,8 @@ def collector(output: Path, *meshes: str) -> subprocess.Popen[bytes]:
     program = textwrap.dedent(f"""
         from pathlib import Path
         from collect import runner
-        from collect.experiment import Experiment, run_spec
+        from collect.experiment import Experiment
+        from collect.run_spec import run_spec
         runner.HARNESS = {runner.HARNESS!r}
         from collect import harness
         harness.require_torch_xla = lambda: None

@@ -13,7 +13,8 @@ import pytest
 
 from collect.capture import is_recorded
 from collect.errors import CollectError, ExperimentError
-from collect.experiment import Experiment, load_experiment, plan, ready_made, run_spec
+from collect.experiment import Experiment, load_experiment, plan, ready_made
+from collect.run_spec import run_spec
 from collect.tpu_captures import merge_hosts
 from collect.tpu_gcloud import Gcloud
 from collect.tpu_plan import plan_slices

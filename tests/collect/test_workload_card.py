@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 
 from collect.backend import Recording
-from collect.experiment import run_spec
+from collect.run_spec import run_spec
 from collect.workload_card import workload_card
 from ingest.manifest import ModelFacts
 

@@ -20,7 +20,7 @@ RUN = ["collect", "--mesh", "tp=4", "--batch", "4", "--input-length", "16", "--o
 @pytest.fixture
 def recorded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A folder in which the run is recorded already."""
-    from collect.experiment import RunSpec
+    from collect.run_spec import RunSpec
 
     monkeypatch.setattr(harness, "require_torch_xla", lambda: None)
     shutil.copytree(CAPTURES / NAME, tmp_path / NAME)

@@ -1,21 +1,17 @@
-"""What the harness does around a generation; the generations themselves are stand-ins, so torch is not needed."""
+"""What is done around generations; they themselves are stand-ins, so torch is not needed."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable
 from pathlib import Path
-from typing import Any, cast
 
 import pytest
 
-from collect import generation, harness
+from collect import profiler
 from collect.errors import CheckError
-from collect.experiment import RunSpec
 from collect.generation import Generation
+from collect.timing import Timed, generate_timed, timing_checks, warm_up
 from ingest.manifest import PhaseMark
-
-SPEC = RunSpec(output_length=3)
-MODEL = cast("Any", object())
 
 
 def made(compiles: int = 0, prefill: int = 100, decode: int = 10, cpu: int = 50) -> Generation:
@@ -31,69 +27,57 @@ def made(compiles: int = 0, prefill: int = 100, decode: int = 10, cpu: int = 50)
 class Recorder:
     """A profiler that notes when it is on."""
 
-    name = "recorder"
-
-    def __init__(self) -> None:
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.is_on = False
-        self.folders: list[Path] = []
+        monkeypatch.setattr(profiler, "start", self.start)
+        monkeypatch.setattr(profiler, "stop", self.stop)
 
     def start(self, logdir: Path) -> None:
         self.is_on = True
-        self.folders.append(logdir)
 
-    def stop(self) -> list[Path]:
+    def stop(self, logdir: Path) -> list[Path]:
         self.is_on = False
-        file = self.folders[-1] / "host.xplane.pb"
+        file = logdir / "host.xplane.pb"
         file.touch()
         return [file]
 
 
-def generations(monkeypatch: pytest.MonkeyPatch, *given: Generation) -> Iterator[Generation]:
-    """Let the harness get these in place of running a model."""
-    left = iter(given)
-    monkeypatch.setattr(generation, "prepare", lambda *_: None)
-    monkeypatch.setattr(generation, "generate", lambda *_: next(left))
-    return left
-
-
 @pytest.mark.parametrize(("compiles", "warmups"), [([2, 0], 2), ([0, 0], 2), ([2, 1, 0], 3), ([2, 1, 1, 0], 4)])
-def test_it_warms_up_twice_and_until_nothing_is_compiled(
-    monkeypatch: pytest.MonkeyPatch, compiles: list[int], warmups: int
-) -> None:
-    left = generations(monkeypatch, *(made(n) for n in compiles))
+def test_it_warms_up_twice_and_until_nothing_is_compiled(compiles: list[int], warmups: int) -> None:
+    left = iter(compiles)
 
-    assert harness._warm_up(SPEC, MODEL, MODEL, None) == warmups
+    assert warm_up(lambda: made(next(left))) == warmups
     assert list(left) == []
 
 
-def test_what_compiles_again_and_again_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    generations(monkeypatch, *(made(1) for _ in range(9)))
-
+def test_what_compiles_again_and_again_is_refused() -> None:
     with pytest.raises(CheckError, match="still compiled in the generation number 4"):
-        harness._warm_up(SPEC, MODEL, MODEL, None)
+        warm_up(lambda: made(1))
 
 
-def test_another_host_that_compiles_prolongs_the_warm_up(monkeypatch: pytest.MonkeyPatch) -> None:
-    generations(monkeypatch, *(made(0) for _ in range(9)))
+def test_another_host_that_compiles_prolongs_the_warm_up() -> None:
     elsewhere = iter([2, 1, 0])
 
-    assert harness._warm_up(SPEC, MODEL, MODEL, None, lambda own: own + next(elsewhere)) == 3
+    assert warm_up(lambda: made(0), lambda own: own + next(elsewhere)) == 3
 
 
 def test_the_profiler_is_off_and_on_by_turns_and_the_last_recording_is_kept(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    profiler, states, waits = Recorder(), [], []
+    recorder, states, waits, prepared = Recorder(monkeypatch), [], [], []
     times = iter(range(10))
 
-    def generate(*_: object) -> Generation:
-        states.append(profiler.is_on)
+    def generate() -> Generation:
+        states.append(recorder.is_on)
         return made(prefill=100 + next(times))
 
-    monkeypatch.setattr(generation, "prepare", lambda *_: None)
-    monkeypatch.setattr(generation, "generate", generate)
+    def prepare() -> Callable[[], Generation]:
+        prepared.append(recorder.is_on)
+        return generate
 
-    timed = harness._generate_timed(SPEC, MODEL, MODEL, None, profiler, tmp_path, lambda: waits.append(len(states)))
+    timed = generate_timed(prepare, tmp_path, lambda: waits.append(len(states)))
+
+    assert prepared == [False] * 10  # nothing of it is recorded
 
     assert states == [False, True] * 5
     assert waits == list(range(10))
@@ -105,18 +89,19 @@ def test_the_profiler_is_off_and_on_by_turns_and_the_last_recording_is_kept(
 
 
 def test_a_compilation_while_the_profiler_is_on_is_refused(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    generations(monkeypatch, made(0), made(2))
+    Recorder(monkeypatch)
+    left = iter([made(0), made(2)])
 
     with pytest.raises(CheckError, match="2 programs were compiled inside the capture"):
-        harness._generate_timed(SPEC, MODEL, MODEL, None, Recorder(), tmp_path)
+        generate_timed(lambda: lambda: next(left), tmp_path)
 
 
 def test_the_host_times_are_medians() -> None:
     off = [made(0, *given).times for given in ((100, 10, 40), (500, 50, 80), (110, 20, 44))]
     on = [made(0, *given).times for given in ((200, 30, 55), (210, 25, 51), (220, 35, 70))]
-    timed = harness._Timed(off, on, made(), [])
+    timed = Timed(off, on, made(), [])
 
-    checks = harness._checks(2, timed)
+    checks = timing_checks(2, timed)
 
     assert checks == {
         "warmups": 2,

@@ -1,0 +1,250 @@
+"""One run: a model, a mesh and the lengths."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import re
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError, model_validator
+
+from collect.errors import ExperimentError
+from collect.models import ARCHITECTURES, architecture_of
+from collect.stage_layout import StageLayout, stage_layout
+from ingest.manifest import Mesh
+
+MESH_AXES = ("pp", "dp", "ep", "tp")
+"""Axes of the device mesh, outermost first. Sequence parallelism is a mode over tp, not an axis."""
+
+
+def _standard_mesh(value: Any) -> Any:
+    """Accept 'dp=2,tp=2' or {'dp': 2, 'tp': 2}; order the axes and leave out those of size 1."""
+    if isinstance(value, Mesh):
+        mesh = value
+    elif isinstance(value, str):
+        mesh = Mesh.parse(value)
+    elif isinstance(value, dict):
+        mesh = Mesh.model_validate(value if "axes" in value else {"axes": value})
+    else:
+        raise ValueError(f"expected axis=size pairs such as dp=2,tp=4, found {value!r}")  # noqa: TRY004 (pydantic names the field for ValueError)
+    if "sp" in mesh.axes:
+        raise ValueError("sp is not an axis of its own: write tp=N and sequence_parallelism: megatron")
+    axes = {a: mesh.axes[a] for a in MESH_AXES if mesh.axes.get(a, 1) > 1}
+    return Mesh(axes=axes or {"tp": 1}, device_ids=mesh.device_ids)
+
+
+MeshField = Annotated[Mesh, BeforeValidator(_standard_mesh)]
+
+
+class RunSpec(BaseModel):
+    """One run: a model, a mesh and the lengths. Two equal specifications describe the same capture."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    model: str = Field(
+        default="llama", description="architecture of a tiny model, a published Hugging Face id, or a local folder"
+    )
+    mesh: MeshField = Field(default=Mesh(axes={"tp": 4}), description="axes of (pp, dp, ep, tp), such as 'dp=2,tp=2'")
+    sequence_parallelism: Literal["megatron", "ulysses", "ring"] | None = Field(
+        default=None,
+        description="sequence split over tp between blocks (megatron), or in attention too (ulysses, ring)",
+    )
+    microbatches: int | None = Field(
+        default=None, ge=1, description="of the pipeline; the number of stages when absent"
+    )
+    batch: int = Field(default=4, ge=1, description="sequences")
+    input_length: int = Field(default=32, ge=1, description="tokens of each prompt")
+    output_length: int = Field(
+        default=17, ge=1, description="tokens generated per sequence, the one of prefill included"
+    )
+    layers: int = Field(default=2, ge=1, le=1024, description="decoder layers; by default all of a published model")
+    dtype: Literal["float32", "bfloat16"] = "float32"
+    seed: int = Field(default=0, ge=0, description="of the weights and the prompts")
+    prompt: str | None = Field(
+        default=None, min_length=1, description="text for a published model's tokenizer, repeated to input_length"
+    )
+    repeat: int = Field(default=0, ge=0, description="number of the repetition")
+    hosts: int = Field(
+        default=1, ge=1, description="on cpu: a process for each pipeline stage, with devices and a capture of its own"
+    )
+    device: Literal["cpu", "tpu"] = Field(default="cpu", description="cpu: virtual devices of one machine")
+    backend: str = Field(
+        default="torch_xla", pattern=r"^[\w.]+(:\w+)?$", description="what runs and records: torch_xla, or module:Class"
+    )
+
+    @model_validator(mode="before")
+    @classmethod
+    def _all_layers(cls, data: Any) -> Any:
+        if not isinstance(data, dict) or data.get("layers") is not None:
+            return data
+        model = data.get("model")
+        if not isinstance(model, str) or model in ARCHITECTURES:
+            return data
+        try:
+            layers = architecture_of(model).tiny["num_hidden_layers"]
+        except ExperimentError:
+            return data  # the model is refused by _check, with its name
+        return {**data, "layers": layers}
+
+    @model_validator(mode="after")
+    def _check(self) -> RunSpec:
+        try:
+            architecture = architecture_of(self.model)
+        except ExperimentError as error:
+            raise ValueError(f"model: {error}") from None
+        if self.is_published:
+            self._check_published(architecture.tiny)
+        elif self.prompt is not None:
+            raise ValueError(f"prompt: {self.model} is a tiny model, which has no tokenizer; remove the field")
+        pp, dp, ep, tp = (self.axis(a) for a in MESH_AXES)
+        if ep > 1 and architecture.num_experts is None:
+            moe = ", ".join(n for n, a in ARCHITECTURES.items() if a.is_moe)
+            raise ValueError(f"mesh: ep={ep} needs a model with experts ({moe}), {self.model} has none")
+        _divides("mesh", f"ep={ep}", ep, "experts", architecture.num_experts or ep)
+        _divides("mesh", f"tp={tp}", tp, "attention heads", architecture.num_heads)
+        _divides("mesh", f"tp={tp}", tp, "key-value heads", architecture.num_kv_heads)
+        try:
+            stage_layout(self.layers, architecture.first_dense_layers, pp)
+        except ValueError as error:
+            raise ValueError(f"mesh: {error}") from None
+        if self.microbatches is not None and pp == 1:
+            raise ValueError("microbatches: only a pipeline has microbatches; add pp to the mesh or remove the field")
+        if self.hosts > 1:
+            self._check_hosts()
+        count = self.microbatch_count
+        _divides("batch", f"{count} microbatches", count, "sequences", self.batch)
+        _divides("batch", f"dp x ep = {dp * ep}", dp * ep, "sequences of a microbatch", self.batch // count)
+        if self.sequence_parallelism is not None:
+            if tp == 1:
+                raise ValueError(
+                    "sequence_parallelism: needs tp above 1 in the mesh, because it splits the sequence over tp"
+                )
+            if pp > 1 and self.hosts == 1 and self.sequence_parallelism != "megatron":
+                raise ValueError(
+                    f"sequence_parallelism: {self.sequence_parallelism} replaces the attention of a whole "
+                    f"program, which pp maps over stages; give each a program of its own (hosts: {pp}), or use megatron"
+                )
+            if self.sequence_parallelism != "megatron" and (architecture.is_moe or architecture.has_latent_cache):
+                raise ValueError(
+                    f"sequence_parallelism: {self.sequence_parallelism} is for dense models with keys and values per "
+                    f"head, which {self.model} is not; use megatron"
+                )
+            _divides("input_length", f"tp={tp}", tp, "tokens (for sequence_parallelism)", self.input_length)
+        return self
+
+    def _check_hosts(self) -> None:
+        if self.backend != "torch_xla":
+            raise ValueError("hosts: a process for each stage is how torch_xla does it; remove the field")
+        if self.device != "cpu" or self.hosts != self.axis("pp"):
+            raise ValueError(
+                f"hosts: on cpu each stage is a host, so {self.hosts} hosts need pp={self.hosts} in the mesh"
+            )
+        if self.axis("dp") * self.axis("ep") > 1 or self.mesh.device_ids is not None:
+            raise ValueError("hosts: only meshes of pp and tp, without device_ids, can be split over hosts")
+        if self.microbatches is not None:
+            raise ValueError("microbatches: a pipeline over hosts works on the whole batch; remove the field")
+
+    def _check_published(self, config: dict[str, Any]) -> None:
+        if self.hosts > 1:
+            raise ValueError("hosts: a process for each stage is for tiny models; remove the field")
+        if self.layers > config["num_hidden_layers"]:
+            raise ValueError(f"layers: {self.model} has {config['num_hidden_layers']}, not {self.layers}")
+        if self.sequence_parallelism not in (None, "megatron"):
+            raise ValueError(
+                f"sequence_parallelism: {self.sequence_parallelism} holds whole weights on every device and is for "
+                "tiny models only; use megatron"
+            )
+
+    def axis(self, name: str) -> int:
+        """Size of a mesh axis; 1 when the mesh does not name it."""
+        return self.mesh.axes.get(name, 1)
+
+    @property
+    def is_published(self) -> bool:
+        """Whether the weights are published ones, in place of random ones of a tiny model."""
+        return self.model not in ARCHITECTURES
+
+    @property
+    def microbatch_count(self) -> int:
+        """Microbatches of the pipeline; 1 without one."""
+        return 1 if self.hosts > 1 else self.microbatches or self.axis("pp")
+
+    @property
+    def stage_layout(self) -> StageLayout:
+        """The layers of each pipeline stage; one stage without a pipeline."""
+        return stage_layout(self.layers, architecture_of(self.model).first_dense_layers, self.axis("pp"))
+
+    @property
+    def name(self) -> str:
+        """Name of the capture directory: every value that two runs may differ in, those of the defaults left out."""
+        mesh = "".join(f"{a}{n}" for a, n in self.mesh.axes.items() if n > 1) or "single"
+        parts = [re.sub(r"[^\w.-]", "-", Path(self.model).name, flags=re.ASCII), mesh]
+        parts += ["sp" if mode == "megatron" else mode] if (mode := self.sequence_parallelism) else []
+        parts += [f"mb{self.microbatches}"] if self.microbatches and self.microbatches != self.axis("pp") else []
+        parts += [f"b{self.batch}", f"i{self.input_length}", f"o{self.output_length}"]
+        for tag, value, default in (
+            ("l", self.layers, 2),
+            ("", self.dtype, "float32"),
+            ("hosts", self.hosts, 1),
+            ("seed", self.seed, 0),
+            ("r", self.repeat, 0),
+            ("", self.device, "cpu"),
+        ):
+            parts += [f"{tag}{value}"] if value != default else []
+        if self.backend != RunSpec.model_fields["backend"].default:
+            parts.append(re.sub(r"\W", "-", self.backend))
+        if self.prompt is not None:
+            parts.append("prompt" + hashlib.sha256(self.prompt.encode()).hexdigest()[:6])
+        if self.mesh.device_ids is not None:
+            parts.append("ids" + self.digest[:6])
+        return "-".join(parts)
+
+    @property
+    def digest(self) -> str:
+        """SHA-256 of the specification: what resuming compares."""
+        # Left out at their defaults: captures of before the fields were there stay what they are.
+        defaults = {
+            name for name in ("hosts", "prompt", "backend") if getattr(self, name) == RunSpec.model_fields[name].default
+        }
+        values = self.model_dump(mode="json", exclude=defaults)
+        return hashlib.sha256(json.dumps(values, sort_keys=True).encode()).hexdigest()
+
+
+def _divides(field: str, divisor_name: str, divisor: int, what: str, count: int) -> None:
+    if count % divisor:
+        raise ValueError(f"{field}: {divisor_name} does not divide the {count} {what}")
+
+
+def run_spec(**fields: Any) -> RunSpec:
+    """A run from named fields, as a command line has them; None leaves a field at its default.
+
+    Raises:
+        ExperimentError: a field is wrong; the message names it.
+    """
+    return parsed_run({k: v for k, v in fields.items() if v is not None}, "run")
+
+
+def parsed_run(fields: dict[str, Any], where: str) -> RunSpec:
+    """A run from its fields.
+
+    Raises:
+        ExperimentError: a field is wrong; the message names it, and begins with `where`.
+    """
+    try:
+        return RunSpec.model_validate(fields)
+    except ValidationError as error:
+        raise ExperimentError(f"{where}: {faults(error, RunSpec)}") from None
+
+
+def faults(error: ValidationError, model: type[BaseModel]) -> str:
+    """All faults in one line, each with the field it is about."""
+    out = []
+    for fault in error.errors():
+        field = ".".join(str(p) for p in fault["loc"])
+        message = re.sub("^Value error, ", "", fault["msg"])
+        if fault["type"] == "extra_forbidden":
+            message = f"is no field; fields are {', '.join(model.model_fields)}"
+        out.append(f"{field}: {message}" if field else message)
+    return "; ".join(out)
