@@ -37,6 +37,9 @@ class ManifestTarget(Target):
     def __init__(self, traces: Path | None = None) -> None:
         self._path = scratch_file(self, "manifest.json")
         self._manifests = [json.loads(f.read_text()) for f in capture_files(traces, "manifest.json")]
+        for tree in self._manifests:
+            stage = {"first_layer": 0, "last_layer": 0, "first_slot": 0}
+            tree.setdefault("stages", [dict(stage) for _ in range(tree["mesh"]["axes"].get("pp", 0))])
 
     def make(self, r: random.Random) -> tuple[str, bytes]:
         kind = r.choice(KINDS)
@@ -47,6 +50,7 @@ class ManifestTarget(Target):
             return kind, text.encode()
         if kind == "value":
             places = [tree, tree, tree["model"], *tree["phases"], *(tree["promised_collectives"] or ())]
+            places += tree["stages"]
             for parent in r.choices(places, k=r.choice((1, 1, 2, 4))):
                 parent[r.choice([*parent, "extra"])] = r.choice(VALUES)
         elif kind == "mesh":

@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import json
+import shutil
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -85,11 +89,39 @@ def test_an_op_without_layer() -> None:
     assert found(PIPELINE, {}, [1]) == [(0, None, None)]
 
 
+def test_the_layers_of_stages_are_those_of_the_manifest(tmp_path: Path) -> None:
+    """The recorded pipeline, said to be one of two slots, of which the second stage has only the second."""
+    capture = tmp_path / "capture"
+    shutil.copytree(CAPTURE, capture)
+    manifest = json.loads((capture / "manifest.json").read_text())
+    manifest["stages"] = [
+        {"first_layer": 0, "last_layer": 1, "first_slot": 0},
+        {"first_layer": 2, "last_layer": 2, "first_slot": 1},
+    ]
+    (capture / "manifest.json").write_text(json.dumps(manifest))
+    with ingested(capture, tmp_path / "warehouse") as connection:
+        devices = connection.execute(
+            "SELECT device_id, first_layer, last_layer, first_slot FROM main.devices ORDER BY ALL"
+        ).fetchall()
+        assert devices == [(0, 0, 1, 0), (1, 0, 1, 0), (2, 2, 2, 1), (3, 2, 2, 1)]
+        # All ops are of slot 0, which is layer 0 on the first stage and nothing on the second.
+        layers = connection.execute(
+            "SELECT DISTINCT stage, stage_layer, layer FROM models.op_layers WHERE stage_layer IS NOT NULL ORDER BY ALL"
+        ).fetchall()
+        assert layers == [(0, 0, 0), (1, 0, None)]
+
+
+@contextmanager
+def ingested(capture: Path, warehouse: Path) -> Iterator[duckdb.DuckDBPyConnection]:
+    ingest_one(capture, warehouse)
+    with duckdb.connect() as connection:
+        create_lens(connection, run_sources(str(warehouse), Lake(warehouse).runs()), load_definitions(), comments=False)
+        yield connection
+
+
 def test_a_recorded_pipeline(tmp_path: Path) -> None:
     """Two stages of one layer, tp=2 in each, two microbatches: three ticks."""
-    ingest_one(CAPTURE, tmp_path)
-    with duckdb.connect() as connection:
-        create_lens(connection, run_sources(str(tmp_path), Lake(tmp_path).runs()), load_definitions(), comments=False)
+    with ingested(CAPTURE, tmp_path) as connection:
         layers = connection.execute(
             "SELECT DISTINCT device_id, stage, layer FROM models.op_layers WHERE layer IS NOT NULL ORDER BY ALL"
         ).fetchall()
