@@ -100,7 +100,7 @@ def _ring_attention(mesh: DeviceMesh, _: Any, query: Any, key: Any, value: Any, 
     """
     import torch
 
-    from collect.staging import einsum
+    from collect.stage_operations import einsum
 
     pieces = mesh.sizes["tp"]
     batch, heads, tokens, _width = query.shape
@@ -153,7 +153,7 @@ def _linear(linear: Any, hidden: Any) -> Any:
 
     torch merges them into one dimension; split over several axes, its pieces would be gathered first.
     """
-    from collect.staging import einsum
+    from collect.stage_operations import einsum
 
     out = einsum("bsf,of->bso", hidden, linear.weight)
     return out if linear.bias is None else out + linear.bias

@@ -53,7 +53,7 @@ def dispatch_experts(mesh: DeviceMesh, module: Any, tokens: Any, chosen: Any, we
     import torch
 
     from collect.sharding import BATCH
-    from collect.staging import einsum
+    from collect.stage_operations import einsum
 
     count, hidden = tokens.shape
     experts = module.gate_proj.shape[0]

@@ -16,12 +16,12 @@ VOCAB_SIZE = 512
 
 @dataclass(frozen=True)
 class Architecture:
-    """A model architecture of transformers and the numbers of its tiny configuration."""
+    """A model architecture of transformers, and the fields of one configuration: the tiny one, or a published one."""
 
     config_class: str
     model_class: str
     family: str
-    tiny: dict[str, Any] = field(default_factory=dict)
+    config: dict[str, Any] = field(default_factory=dict)
 
     @property
     def is_moe(self) -> bool:
@@ -31,28 +31,28 @@ class Architecture:
     @property
     def num_experts(self) -> int | None:
         """Routed experts of a layer."""
-        experts: int | None = self.tiny.get("num_experts", self.tiny.get("n_routed_experts"))
+        experts: int | None = self.config.get("num_experts", self.config.get("n_routed_experts"))
         return experts
 
     @property
     def num_heads(self) -> int:
         """Query heads."""
-        return int(self.tiny["num_attention_heads"])
+        return int(self.config["num_attention_heads"])
 
     @property
     def num_kv_heads(self) -> int:
         """Heads of the key-value cache that tensor parallelism can split; MLA caches one latent for all heads."""
-        return int(self.tiny["num_key_value_heads"])
+        return int(self.config["num_key_value_heads"])
 
     @property
     def has_latent_cache(self) -> bool:
         """Whether the cache holds the latents of multi-head latent attention (DeepSeek) in place of keys and values."""
-        return "kv_lora_rank" in self.tiny
+        return "kv_lora_rank" in self.config
 
     @property
     def first_dense_layers(self) -> int:
         """Layers before the first one with experts; 0 when all layers are alike."""
-        return int(self.tiny.get("first_k_dense_replace", 0))
+        return int(self.config.get("first_k_dense_replace", 0))
 
 
 _COMMON = {
@@ -131,16 +131,16 @@ def architecture_of(model: str) -> Architecture:
     from collect.pretrained import pretrained_model
 
     published = pretrained_model(model)
-    return replace(ARCHITECTURES[published.architecture], tiny=published.config)
+    return replace(ARCHITECTURES[published.architecture], config=published.config)
 
 
 def config_values(spec: RunSpec) -> dict[str, Any]:
     """The configuration's keyword arguments for a run; of a published model, only those of its table."""
     architecture = architecture_of(spec.model)
     if spec.is_published:
-        return {**architecture.tiny, "num_hidden_layers": spec.layers}
+        return {**architecture.config, "num_hidden_layers": spec.layers}
     return {
-        **architecture.tiny,
+        **architecture.config,
         "num_hidden_layers": spec.layers,
         "max_position_embeddings": max(256, spec.input_length + spec.output_length),
     }

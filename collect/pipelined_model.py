@@ -94,7 +94,7 @@ class PipelinedModel:
         """Logits of the last position [batch, vocabulary] and the next tokens [batch, 1]."""
         import torch
 
-        from collect.staging import einsum
+        from collect.stage_operations import einsum
 
         batch, length = tokens.shape
         hidden = self._model.model.embed_tokens(tokens)

@@ -53,7 +53,7 @@ def _of_program(spec: RunSpec, layers: Sequence[int], *, is_last: bool) -> list[
     # Over hosts the stages take turns, and what passes between them is no collective.
     ticks = 1 if spec.hosts > 1 else spec.microbatch_count + spec.axis("pp") - 1
     dense, sparse = (ticks * n for n in _dense_and_sparse(spec, layers))
-    has_shared = "n_shared_experts" in architecture_of(spec.model).tiny
+    has_shared = "n_shared_experts" in architecture_of(spec.model).config
     mode = spec.sequence_parallelism
     out: list[PromisedCollective] = []
 

@@ -83,7 +83,7 @@ class RunSpec(BaseModel):
         if not isinstance(model, str) or model in ARCHITECTURES:
             return data
         try:
-            layers = architecture_of(model).tiny["num_hidden_layers"]
+            layers = architecture_of(model).config["num_hidden_layers"]
         except ExperimentError:
             return data  # the model is refused by _check, with its name
         return {**data, "layers": layers}
@@ -95,7 +95,7 @@ class RunSpec(BaseModel):
         except ExperimentError as error:
             raise ValueError(f"model: {error}") from None
         if self.is_published:
-            self._check_published(architecture.tiny)
+            self._check_published(architecture.config)
         elif self.prompt is not None:
             raise ValueError(f"prompt: {self.model} is a tiny model, which has no tokenizer; remove the field")
         pp, dp, ep, tp = (self.axis(a) for a in MESH_AXES)

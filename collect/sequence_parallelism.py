@@ -53,7 +53,7 @@ def last_position(hidden: Any) -> Any:
     """
     import torch
 
-    from collect.staging import einsum
+    from collect.stage_operations import einsum
 
     tokens = hidden.shape[-2]
     is_last = (torch.arange(tokens, device=hidden.device) == tokens - 1).to(hidden.dtype)
@@ -120,7 +120,7 @@ def _constrain_output(norm: Any, mesh: DeviceMesh, partition: Partition) -> None
 
 def _scatter_output(linear: Any, mesh: DeviceMesh) -> None:
     """Make a row-parallel linear end in a reduce-scatter where its input is split."""
-    from collect.staging import scattered_linear
+    from collect.stage_operations import scattered_linear
 
     forward = linear.forward
 

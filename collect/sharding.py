@@ -135,7 +135,7 @@ class DeviceMesh:
 
         Inside a pipeline stage the partition is that of one stage.
         """
-        from collect.staging import constrain
+        from collect.stage_operations import constrain
 
         return constrain(self, value, partition)
 

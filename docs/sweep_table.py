@@ -18,10 +18,12 @@ from ingest.sources import find_captures
 from tracewarehouse.markdown_table import table
 
 COLLECTIVES = """
-SELECT name, phase, kind, axis, min(n) AS fewest, max(n) AS most
+SELECT name, stage, phase, kind, axis, max(n) AS most
 FROM (
-  SELECT r.name, c.phase, c.kind, c.axis, c.device_id, c.step, count(*) AS n
-  FROM collectives AS c JOIN runs AS r USING (run_id)
+  SELECT r.name, COALESCE(d.pp_index, 0) AS stage, c.phase, c.kind, c.axis, c.device_id, c.step, count(*) AS n
+  FROM collectives AS c
+  JOIN devices AS d USING (run_id, device_id)
+  JOIN runs AS r USING (run_id)
   GROUP BY ALL
 )
 GROUP BY ALL ORDER BY ALL"""
@@ -36,6 +38,8 @@ JOIN models.op_layers AS l USING (run_id, event_id)
 JOIN runs AS r USING (run_id)
 GROUP BY ALL ORDER BY ALL"""
 PHASES = ("prefill", "decode")
+Counts = dict[tuple[str, str, str], int]
+"""Collectives of a step on the device with most of them, by phase, kind and axis."""
 SHORT = {
     "all-reduce": "AR",
     "all-gather": "AG",
@@ -51,9 +55,9 @@ def main(folder: Path) -> None:
     with tempfile.TemporaryDirectory() as aside:
         results = [ingest_capture(capture, Path(aside)) for capture in find_captures(folder)]
         warehouse = tw.open(aside)
-        found: dict[str, dict[tuple[str, str, str], tuple[int, int]]] = defaultdict(dict)
-        for name, phase, kind, axis, fewest, most in warehouse.query(COLLECTIVES).rows():
-            found[name][phase, kind, axis] = fewest, most
+        found: dict[str, dict[int, Counts]] = defaultdict(lambda: defaultdict(dict))
+        for name, stage, phase, kind, axis, most in warehouse.query(COLLECTIVES).rows():
+            found[name][stage][phase, kind, axis] = most
         attribution = warehouse.query(ATTRIBUTION).rows()
     head = ["run", "axes", "tokens", *(f"promised per {p}" for p in PHASES), "kept", "beyond", "in a step"]
     head += ["in a layer or part", "profiling, wall", "profiling, CPU"]
@@ -61,13 +65,16 @@ def main(folder: Path) -> None:
     rows = []
     for name, mesh, ops, time in attribution:
         m = manifests[name]
-        promised = {(p.phase, p.kind, p.axis): p.count for p in m.promised_collectives or ()}
+        promised = {stage: _promised(m, stage) for stage in range(m.mesh.axes.get("pp", 1) if m.mesh else 1)}
         rows.append(
             [
                 f"`{name}`",
                 mesh,
                 "equal" if m.checks["tokens_equal"] else "differ",
-                *(_said({p: n for p, n in promised.items() if p[0] == phase}) for phase in PHASES),
+                *(
+                    _by_stage({s: _said(_of_phase(counts, phase)) for s, counts in promised.items()})
+                    for phase in PHASES
+                ),
                 "no" if name in broken else "yes",
                 _beyond(found[name], promised),
                 f"{ops:.1f} %",
@@ -79,13 +86,32 @@ def main(folder: Path) -> None:
     print(table(head, rows), end="")
 
 
-def _said(counts: dict[tuple[str, str, str], int]) -> str:
+def _promised(manifest: Manifest, stage: int) -> Counts:
+    promises = [p for p in manifest.promised_collectives or () if p.stage in (None, stage)]
+    return {(p.phase, p.kind, p.axis): p.count for p in promises}
+
+
+def _of_phase(counts: Counts, phase: str) -> Counts:
+    return {what: n for what, n in counts.items() if what[0] == phase}
+
+
+def _by_stage(said: dict[int, str]) -> str:
+    if len(set(said.values())) == 1:
+        return said[0]
+    return "; ".join(f"stage {stage}: {text}" for stage, text in said.items())
+
+
+def _said(counts: Counts) -> str:
     return ", ".join(f"{n} {SHORT[kind]} {axis}" for (_, kind, axis), n in counts.items()) or "none"
 
 
-def _beyond(found: dict[tuple[str, str, str], tuple[int, int]], promised: dict[tuple[str, str, str], int]) -> str:
-    more = {p: most - promised.get(p, 0) for p, (_, most) in found.items() if most > promised.get(p, 0)}
-    by_phase = {phase: _said({p: n for p, n in more.items() if p[0] == phase}) for phase in PHASES}
+def _beyond(found: dict[int, Counts], promised: dict[int, Counts]) -> str:
+    more: Counts = {}
+    for stage, counts in found.items():
+        for what, most in counts.items():
+            if (n := most - promised[stage].get(what, 0)) > 0:
+                more[what] = max(n, more.get(what, 0))
+    by_phase = {phase: _said(_of_phase(more, phase)) for phase in PHASES}
     if len(set(by_phase.values())) == 1:
         return by_phase["decode"]
     return "; ".join(f"{phase} {said}" for phase, said in by_phase.items())

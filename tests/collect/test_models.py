@@ -14,7 +14,7 @@ def test_a_tiny_model_has_the_parts_of_its_published_ones(name: str) -> None:
 
     assert (tiny.is_moe, tiny.has_latent_cache) == (published.is_moe, published.has_latent_cache)
     assert (tiny.first_dense_layers > 0) == (published.first_dense_layers > 0)
-    assert ("n_shared_experts" in tiny.tiny) == ("n_shared_experts" in published.tiny)
+    assert ("n_shared_experts" in tiny.config) == ("n_shared_experts" in published.config)
     # Several query heads share a key, in the ones that do so.
     if not tiny.has_latent_cache and model.architecture != "llama":
         assert 1 < tiny.num_heads // tiny.num_kv_heads < tiny.num_heads

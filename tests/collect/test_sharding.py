@@ -3,7 +3,7 @@ from __future__ import annotations
 import pytest
 
 from collect.sharding import weight_partition
-from collect.staging import with_stage_index
+from collect.stage_operations import with_stage_index
 
 
 @pytest.mark.parametrize(
