@@ -11,6 +11,7 @@ from dataclasses import dataclass, replace
 from itertools import accumulate
 from pathlib import Path
 
+from ingest.devices import device_plane
 from ingest.instructions import OpFacts
 from ingest.line_tables import LinesWritten, LineTables, PlaneLines
 from ingest.processes import Processes
@@ -38,6 +39,17 @@ class Shared:
     traces: Sequence[DivisibleTrace]
     facts: Sequence[OpFacts]
     planes: Sequence[PlaneLines]
+
+
+def helpers(traces: Sequence[Trace], jobs: int) -> Processes[Shared]:
+    """At most `jobs` processes, this one included, for a run that will be divided; they start while it is surveyed."""
+    divisible = [t for t in traces if isinstance(t, DivisibleTrace)]
+    planes = [p for t in divisible for p in t.planes]
+    size = sum(line.end - line.start for p in planes for line in p.lines)
+    backends = {d.backend for p in planes if p.lines and (d := device_plane(p.name))}
+    is_large = size >= DIVIDED and len(divisible) == len(traces) and backends == {"tpu"}
+    count = min(jobs, size // _SMALLEST) - 1 if is_large else 0
+    return Processes(count, [d for t in divisible for d in t.descriptors], [__name__, "ingest.readers.xplane"])
 
 
 def is_divided(traces: Sequence[Trace], planes: Sequence[PlaneLines]) -> bool:
@@ -89,9 +101,9 @@ def write_parts(
     facts: Sequence[OpFacts],
     planes: Sequence[PlaneLines],
     parts: Sequence[Part],
-    jobs: int,
+    processes: Processes[Shared],
 ) -> list[LinesWritten]:
-    """Write all parts with at most `jobs` processes; the results are in the order of the parts.
+    """Write all parts with these processes, which then end; the results are in the order of the parts.
 
     Raises:
         CaptureError: the bytes are not events, or the file changed.
@@ -100,8 +112,8 @@ def write_parts(
     """
     divisible = [t for t in traces if isinstance(t, DivisibleTrace)]
     shared = Shared(folder, divisible, facts, [replace(p, plane=_slim(p)) for p in planes])
-    descriptors = [d for t in divisible for d in t.descriptors]
-    with Processes(min(jobs, len(parts)) - 1, shared, descriptors) as processes:
+    with processes:
+        processes.share(shared)
         counts = processes.map(count_events, range(len(planes)))
         first = [0, *accumulate(counts)]
         largest_first = sorted(parts, key=lambda p: (-p.size, p.number))

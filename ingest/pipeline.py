@@ -16,6 +16,8 @@ from ingest.errors import CaptureError, WarehouseError
 from ingest.hosts import clock_notes, open_hosts
 from ingest.lake import Lake, RunVersion
 from ingest.parquet import TableWriter
+from ingest.parts import helpers
+from ingest.processes import usable_cores
 from ingest.quality import Flag
 from ingest.readers.files import CaptureFile
 from ingest.records import Trace
@@ -123,9 +125,12 @@ def ingest_capture(
     title = name or (manifest.name if manifest else capture.name)
     try:
         traces = [open_trace(f) for f in files]
-        with lake.stage(run_id, run_version) as staging:
+        with (
+            helpers(traces, usable_cores() if jobs is None else jobs) as processes,
+            lake.stage(run_id, run_version) as staging,
+        ):
             hosts = open_hosts(traces, [f.path.name for f in files])
-            tables = RunTables(staging, hosts, mesh or (manifest.mesh if manifest else None), manifest, jobs)
+            tables = RunTables(staging, hosts, mesh or (manifest.mesh if manifest else None), manifest, processes)
             with tables:
                 tables.write()
                 flags = [*(Flag("duplicate_file", n) for n in notes), *quality_flags(hosts, tables, mesh, manifest)]

@@ -7,6 +7,7 @@ script again in each helper and leave helpers behind when the caller is killed. 
 
 from __future__ import annotations
 
+import importlib
 import os
 import pickle
 import queue
@@ -27,7 +28,7 @@ from ingest.errors import TracewarehouseError
 _State = TypeVar("_State")
 _Task = TypeVar("_Task")
 _Result = TypeVar("_Result")
-_COMMAND = "from ingest.processes import serve; serve()"
+_COMMAND = "from ingest.processes import serve; serve({modules!r})"
 ONE_THREAD = {"OPENBLAS_NUM_THREADS": "1"}
 """Environment of a process without linear algebra, for which numpy would start threads: a third of its import."""
 
@@ -44,10 +45,12 @@ def usable_cores() -> int:
 class _Helper:
     """One helper process; it knows the state from the first task on."""
 
-    def __init__(self, state: bytes, descriptors: Sequence[int], environment: Mapping[str, str]) -> None:
-        self._unsent = state
+    unsent = b""
+    """What it is told before its next task."""
+
+    def __init__(self, descriptors: Sequence[int], environment: Mapping[str, str], modules: Sequence[str]) -> None:
         self._process = subprocess.Popen(  # noqa: S603 - this interpreter
-            [sys.executable, "-c", _COMMAND],
+            [sys.executable, "-c", _COMMAND.format(modules=list(modules))],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             pass_fds=descriptors,
@@ -63,8 +66,8 @@ class _Helper:
         """
         to, back = cast(IO[bytes], self._process.stdin), cast(IO[bytes], self._process.stdout)
         try:
-            to.write(self._unsent)
-            self._unsent = b""
+            to.write(self.unsent)
+            self.unsent = b""
             pickle.dump((function, task), to, pickle.HIGHEST_PROTOCOL)
             to.flush()
             is_done, found = pickle.load(back)  # noqa: S301 - written by our own helper
@@ -84,25 +87,25 @@ class _Helper:
 
 
 class Processes(Generic[_State]):
-    """This process and its helpers; a context manager that leaves none behind.
+    """This process and its helpers, which start at once; a context manager that leaves none behind.
 
     Args:
         helpers: helper processes to start; fewer are started where the system allows no more.
-        state: what all tasks read; it goes to each helper once.
         descriptors: open files that the state refers to by number.
+        modules: what the helpers import while they wait.
     """
 
-    def __init__(self, helpers: int, state: _State, descriptors: Sequence[int] = ()) -> None:
-        self._state = state
+    _state: _State
+
+    def __init__(self, helpers: int, descriptors: Sequence[int] = (), modules: Sequence[str] = ()) -> None:
         self._helpers: list[_Helper] = []
         if helpers < 1 or not sys.executable or getattr(sys, "frozen", False):
             return
-        pickled = pickle.dumps(state, pickle.HIGHEST_PROTOCOL)
         path = dict.fromkeys([str(Path(__file__).resolve().parents[1]), *(str(Path(p).resolve()) for p in sys.path)])
         environment = {**ONE_THREAD, **os.environ, "PYTHONPATH": os.pathsep.join(path)}
         with suppress(OSError):
             for _ in range(helpers):
-                self._helpers.append(_Helper(pickled, descriptors, environment))
+                self._helpers.append(_Helper(descriptors, environment, modules))
 
     def __enter__(self) -> Self:
         return self
@@ -111,6 +114,13 @@ class Processes(Generic[_State]):
         for helper in self._helpers:
             helper.end()
         self._helpers = []
+
+    def share(self, state: _State) -> None:
+        """Say what all tasks read, before the first of them; it goes to each helper once."""
+        self._state = state
+        pickled = pickle.dumps(state, pickle.HIGHEST_PROTOCOL) if self._helpers else b""
+        for helper in self._helpers:
+            helper.unsent = pickled
 
     def map(self, function: Callable[[_State, _Task], _Result], tasks: Sequence[_Task]) -> list[_Result]:
         """The results of function(state, task), in the order of the tasks, which are begun in that order.
@@ -159,13 +169,15 @@ def _how_it_ended(code: int) -> str:
     return f"a process that helped to read the capture was ended {how} before it was done{hint}"
 
 
-def serve() -> None:
+def serve(modules: Sequence[str]) -> None:
     """What a helper does: tasks from standard input, one after the other, until that is closed."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches the whole group; the caller decides
     results = os.fdopen(os.dup(1), "wb")
     os.dup2(2, 1)  # whatever prints does not get between the results
     messages: queue.SimpleQueue[Any] = queue.SimpleQueue()
     threading.Thread(target=_receive, args=(sys.stdin.buffer, messages), daemon=True).start()
+    for module in modules:
+        importlib.import_module(module)
     state = messages.get()
     while True:
         function, task = messages.get()

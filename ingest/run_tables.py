@@ -24,9 +24,9 @@ from ingest.markers import StepMarker, phase_of
 from ingest.mesh_axes import AXES
 from ingest.named_ops import NamedOpWriter
 from ingest.parquet import TableWriter
-from ingest.parts import Part, divide, is_divided, write_parts
+from ingest.parts import Part, Shared, divide, is_divided, write_parts
 from ingest.plane_rows import line_row, metadata_stat_rows, plane_row, plane_stat_rows, stat_metadata_rows
-from ingest.processes import usable_cores
+from ingest.processes import Processes
 from ingest.promises import CollectiveStep
 from ingest.quality import EVENT_CAPS, Flag, clock_jump, silent_devices, uneven_launches
 from ingest.records import Line, Plane
@@ -50,7 +50,7 @@ class RunTables:
         hosts: the hosts of the run.
         mesh: the device mesh, where it is known.
         manifest: the collector's manifest, where there is one.
-        jobs: processes that may work at once; None for as many as there are cores.
+        processes: what a large run is written with, see `ingest.parts`.
 
     Attributes:
         devices: the devices of the run, after construction.
@@ -63,7 +63,12 @@ class RunTables:
     """
 
     def __init__(
-        self, folder: Path, hosts: Sequence[Host], mesh: Mesh | None, manifest: Manifest | None, jobs: int | None = None
+        self,
+        folder: Path,
+        hosts: Sequence[Host],
+        mesh: Mesh | None,
+        manifest: Manifest | None,
+        processes: Processes[Shared],
     ) -> None:
         self.devices: list[Device] = []
         self.flags: list[Flag] = []
@@ -73,7 +78,7 @@ class RunTables:
         self.missing_sentence = ""
         self.written: list[LinesWritten] = []
         self._folder = folder
-        self._jobs = usable_cores() if jobs is None else jobs
+        self._processes = processes
         self._encoder = ThreadPoolExecutor(1)
         self.writers = {
             n: TableWriter(folder, table, self._encoder) for n, table in TABLES.items() if n not in EVENT_TABLES
@@ -125,7 +130,7 @@ class RunTables:
         traces = [f.host.trace for f in self._surveys]
         if self.backend not in ("gpu", "cpu") and is_divided(traces, planes):
             planes, parts = divide(planes)
-            self.written = write_parts(self._folder, traces, self._instructions.facts, planes, parts, self._jobs)
+            self.written = write_parts(self._folder, traces, self._instructions.facts, planes, parts, self._processes)
         else:
             parts = [Part(0, tuple(range(len(planes))), 0)]
             self.written = [self._write_together(planes)]

@@ -196,19 +196,21 @@ class TestDivide:
 
 class TestProcesses:
     def test_results_come_in_the_order_of_the_tasks(self) -> None:
-        with Processes(2, {"add": 5}) as processes:
+        with Processes[dict[str, int]](2) as processes:
+            processes.share({"add": 5})
             assert processes.map(_add, range(20)) == list(range(5, 25))
             assert processes.map(_add, []) == []
 
     def test_the_first_error_is_raised_and_no_process_is_left(self) -> None:
-        with Processes(1, {"add": 5}) as processes:
+        with Processes[dict[str, int]](1) as processes:
+            processes.share({"add": 5})
             [helper] = processes._helpers
             with pytest.raises(TypeError):
                 processes.map(_add, [1, "two", 3])
         assert helper._process.returncode is not None
 
     def test_helpers_end_with_their_caller(self, tmp_path: Path) -> None:
-        code = "from ingest.processes import *; import time; p = Processes(2, 0); print(*(h._process.pid for h in "
+        code = "from ingest.processes import *; import time; p = Processes(2); print(*(h._process.pid for h in "
         code += "p._helpers), flush=True); time.sleep(60)"
         caller = subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE)
         assert caller.stdout is not None
