@@ -109,7 +109,12 @@ class LineTables:
         return self
 
     def __exit__(self, *error: Any) -> None:
-        self._stack.__exit__(*error)
+        if error[0] is None:
+            with self._stack:
+                for writer in self.writers.values():  # none waits for the one before
+                    writer.flush()
+        else:
+            self._stack.__exit__(*error)
         self.written.files = {n: (w.path, w.rows) for n, w in self.writers.items() if w.rows}
         self.written.programs = self.ops.programs
 

@@ -11,6 +11,10 @@ from typing import Any, Protocol, Self
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
+
+# Registers Arrow's functions, which later would race with a thread that looks one up. The public module does so too,
+# but takes five times as long, for wrappers that nothing here calls.
+import pyarrow._compute
 import pyarrow.parquet as pq
 
 from ingest.schema import Table
@@ -100,13 +104,17 @@ class TableWriter:
     def write_rows(self, rows: Iterable[Mapping[str, Any]]) -> None:
         """Append rows given as mappings; for the small tables."""
         found = list(rows)
-        names = {n for r in found for n in r}
+        names = set[str]().union(*found)
         self.write(len(found), {n: [r.get(n) for r in found] for n in names})
+
+    def flush(self) -> None:
+        """Write what is pending; in the background, where there is one."""
+        if self._pending_rows:
+            self._flush()
 
     def close(self) -> None:
         """Write what is left. A table without rows has no file."""
-        if self._pending_rows:
-            self._flush()
+        self.flush()
         self._wait()
         if self._writer:
             self._writer.close()
@@ -212,7 +220,8 @@ class _Text:
             codes = np.array([*map(self._code, value.values), -1], np.int32)[value.codes]
         elif isinstance(value, list | np.ndarray | pa.Array):
             texts = value.to_pylist() if isinstance(value, pa.Array) else value
-            codes = np.array([self._code(v) for v in texts], np.int32)
+            known = self._code_of
+            codes = np.array([-1 if v is None else known.setdefault(v, len(known)) for v in texts], np.int32)
         else:
             codes = np.full(count, self._code(value), np.int32)
         self._codes.append(codes)

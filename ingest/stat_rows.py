@@ -12,7 +12,7 @@ from ingest.parquet import Coded, Nullable, TableWriter
 from ingest.records import Int64, Stat, StatColumn, StatKind
 
 _INT64_END = 1 << 63
-_KIND_NAME = {int(k): k.name.lower() for k in StatKind}
+_KIND_NAME = ["", "", *(k.name.lower() for k in StatKind)]
 
 
 def write_event_stats(writer: TableWriter, event_ids: Int64, columns: Iterable[StatColumn]) -> None:
@@ -57,7 +57,7 @@ def _values(kind: int, bits: np.ndarray[Any, np.dtype[np.uint64]], column: StatC
 
 def stat_row(stat: Stat) -> dict[str, Any]:
     """One stat of a plane or of metadata as name, kind and value columns."""
-    row: dict[str, Any] = {"name": stat.name, "kind": stat.kind.name.lower()}
+    row: dict[str, Any] = {"name": stat.name, "kind": _KIND_NAME[stat.kind]}
     value = stat.value
     if isinstance(value, bytes):
         row["bytes_value"] = value
