@@ -16,7 +16,7 @@ from ingest.errors import MalformedError
 from ingest.hlo import op_name, text
 from ingest.hlo.collectives import KINDS, Collective, collective_of
 from ingest.hlo.instruction import AsyncRole, Instruction, merged
-from ingest.hlo.opcodes import async_role, async_start_name, is_container
+from ingest.hlo.opcodes import async_role, async_start_name, is_container, is_copy
 from ingest.hlo.replica_groups import Groups
 from ingest.records import EventMetadata, Int32, Plane, Stat, StatKind
 from ingest.timeline import module_and_program
@@ -34,6 +34,7 @@ class OpFacts:
     is_hlo: bool
     is_container: bool
     is_collective: bool
+    is_compute: bool
     role: AsyncRole | None
     start_name: str | None
 
@@ -90,6 +91,7 @@ class InstructionRow:
             self.hlo is not None,
             self.is_container,
             found is not None,
+            found is None and not (self.hlo and is_copy(self.hlo)),
             found.role if found else None,
             found.start_name if found else None,
         )

@@ -12,6 +12,7 @@ from ingest.collective_windows import AsyncSpans, CollectiveOps
 from ingest.collectives import CollectiveExecutions
 from ingest.event_stream import chunks
 from ingest.instructions import OpFacts
+from ingest.leaf_order import LeafOrder
 from ingest.line_kinds import line_kind
 from ingest.nesting import Flags, nest
 from ingest.parquet import Coded, Nullable, TableWriter
@@ -64,15 +65,15 @@ class OpWriter:
     ) -> None:
         self._ops, self._stats, self._counters = writers["ops"], writers["event_stats"], writers["counters"]
         self._facts = facts
-        self._flags: tuple[Flags, Flags] = np.zeros(0, bool), np.zeros(0, bool)
+        self._flags: tuple[Flags, Flags, Flags] = np.zeros(0, bool), np.zeros(0, bool), np.zeros(0, bool)
         self._executions = executions
         self.programs: dict[int, tuple[str, int | None]] = {}
-        self._busy_until: int | None = None
+        self._order = LeafOrder()
 
     def write_line(self, line: DeviceLine, batches: Iterable[EventBatch], of_row: Int32, timeline: Timeline) -> int:
         """Write a whole line whose instructions follow from event metadata; returns its number of events."""
         count = 0
-        self._busy_until = None
+        self._order = LeafOrder()
         is_counters = line_kind(line.plane, line.line) == "counters"
         homeless = [i for i in np.unique(of_row).tolist() if self._is_homeless(i)] if line.is_op_line else []
         for first, batch in chunks(batches, is_nested=line.line != ASYNC_LINE):
@@ -108,11 +109,11 @@ class OpWriter:
             depth, self_ps, is_overlapping = found.depth, found.self_ps, found.is_overlapping
             if depth.any():
                 parent = Nullable(event_id[order][found.parent], found.parent >= 0)
-        is_container, is_collective = self._instruction_flags()
+        is_container, is_collective, is_compute = self._instruction_flags()
         is_leaf = ~is_container[instruction] if line.is_op_line else None
-        idle_before = None
+        idle_before = compute_before = None
         if is_leaf is not None and line.is_only_op_line:
-            idle_before = self._idle_before(start, end[order], is_leaf)
+            idle_before, compute_before = self._order.follow(start, end[order], is_leaf, is_compute[instruction])
         stats = {s.name: s for s in events.stats}
         self._ops.write(
             n,
@@ -131,6 +132,7 @@ class OpWriter:
                 "is_overlapping": is_overlapping,
                 "is_leaf": False if is_leaf is None else is_leaf,
                 "idle_before_ps": idle_before,
+                "compute_before_ps": compute_before,
                 "execution": Nullable.from_zero(events.execution[order]),
                 "phase": Coded(events.phase[order], PHASES),
                 "step": Nullable.from_zero(events.step[order]),
@@ -139,22 +141,6 @@ class OpWriter:
         )
         write_event_stats(self._stats, event_id, (_leftover(s) for s in events.stats))
         self._keep_collectives(line, events, event_id, end, np.flatnonzero(is_collective[events.instruction_id]))
-
-    def _idle_before(self, start: Int64, end: Int64, is_leaf: Flags) -> Nullable:
-        """Time from the latest end of the line's leaf ops before each leaf op to its start."""
-        at = np.flatnonzero(is_leaf)
-        is_known = is_leaf.copy()
-        idle = np.zeros(len(start), np.int64)
-        if len(at):
-            until = np.maximum.accumulate(end[at])
-            if self._busy_until is None:
-                is_known[at[0]] = False
-            else:
-                np.maximum(until, self._busy_until, out=until)
-                idle[at[0]] = start[at[0]] - self._busy_until
-            idle[at[1:]] = start[at[1:]] - until[:-1]
-            self._busy_until = int(until[-1])
-        return Nullable(idle, is_known)
 
     def _keep_collectives(self, line: DeviceLine, events: OpColumns, event_id: Int64, end: Int64, at: Int64) -> None:
         if line.device_id is None or not len(at):
@@ -181,12 +167,13 @@ class OpWriter:
         """Take the device as complete; see `CollectiveExecutions.finish_device`."""
         self._executions.finish_device(device_id, self._facts, {i: p for i, (_, p) in self.programs.items()})
 
-    def _instruction_flags(self) -> tuple[Flags, Flags]:
-        """By instruction id: whether it is a container, and whether it is a collective or half of one."""
+    def _instruction_flags(self) -> tuple[Flags, Flags, Flags]:
+        """By instruction id: whether it is a container, a collective or half of one, neither that nor a copy."""
         if len(self._flags[0]) != len(self._facts):
             self._flags = (
                 np.array([f.is_container for f in self._facts], bool),
                 np.array([f.is_collective for f in self._facts], bool),
+                np.array([f.is_compute for f in self._facts], bool),
             )
         return self._flags
 

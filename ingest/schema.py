@@ -326,6 +326,13 @@ OPS = _table(
         "runs; NULL for the first, and where the device has several op lines.",
         "ps",
     ),
+    Column(
+        "compute_before_ps",
+        "BIGINT",
+        "Of a leaf op that communicates or copies, time of the device's leaf ops before it that do neither; NULL where "
+        "the device has several op lines.",
+        "ps",
+    ),
     Column("execution", "INTEGER", "Which execution of a program on this device, from 0 in time order."),
     Column("phase", "VARCHAR", "prefill, decode or another marked phase."),
     Column("step", "INTEGER", "Step of the run: prefill is 0, decode steps follow."),

@@ -71,13 +71,23 @@ def fill(connection: duckdb.DuckDBPyConnection, given: Mapping[str, Rows]) -> No
 
 
 def order_ops(connection: duckdb.DuckDBPyConnection) -> None:
-    """Fill ops.idle_before_ps of what `fill` has put there, as ingest does for a device with one op line."""
+    """Fill what ingest tells of the order of ops on a device with one op line, in what `fill` has put there."""
     connection.execute(
-        "UPDATE given.ops AS o SET idle_before_ps = n.idle_ps FROM (SELECT run_id, event_id, "
-        "start_ps - max(start_ps + duration_ps) OVER (PARTITION BY run_id, device_id ORDER BY start_ps, event_id "
-        "ROWS BETWEEN UNBOUNDED PRECEDING AND 1 PRECEDING) AS idle_ps FROM given.ops "
-        "WHERE is_leaf AND device_id IS NOT NULL) AS n "
-        "WHERE o.run_id = n.run_id AND o.event_id = n.event_id"
+        """
+        UPDATE given.ops AS o
+        SET idle_before_ps = n.idle_ps, compute_before_ps = CASE WHEN n.is_compute THEN NULL ELSE n.compute_ps END
+        FROM (
+          SELECT
+            l.run_id, l.event_id, l.is_compute, l.start_ps - max(l.end_ps) OVER before AS idle_ps,
+            coalesce(sum(l.end_ps - l.start_ps) FILTER (l.is_compute) OVER before, 0) AS compute_ps
+          FROM models.leaf_ops AS l
+          WINDOW before AS (
+            PARTITION BY l.run_id, l.device_id ORDER BY l.start_ps, l.event_id
+            ROWS BETWEEN UNBOUNDED PRECEDING AND 1 PRECEDING
+          )
+        ) AS n
+        WHERE o.run_id = n.run_id AND o.event_id = n.event_id
+        """
     )
 
 

@@ -55,6 +55,11 @@ def async_role(instruction: Instruction) -> AsyncRole | None:
     return _ROLES[match[1]] if match else None
 
 
+def is_copy(instruction: Instruction) -> bool:
+    """Whether an instruction that is no collective moves data: a copy, or half of an asynchronous op."""
+    return instruction.opcode == "copy" or async_role(instruction) is not None
+
+
 def async_start_name(instruction: Instruction) -> str | None:
     """For an update or done: name of the operand that it continues, the start itself or an update of it."""
     if async_role(instruction) in ("update", "done") and instruction.operand_names:

@@ -1,7 +1,9 @@
 /*---
 metric: copy_overhead
 version: 1
-status: stable
+status: deprecated
+deprecated: >
+  Divides a window where the next step begins, unlike an op; copy_overhead version 2 counts it for the step it begins in.
 unit: ratio
 polarity: lower_is_better
 grain: [run_id, phase]

@@ -15,6 +15,8 @@ columns:
   end_ps: End of the window, exclusive.
   bytes: The instruction's bytes_accessed, of a start those of one execution; NULL where not known.
   is_async: A start with its done.
+  start_compute_ps: Time that the device's compute took before its start, where main.ops has it.
+  end_compute_ps: The same before its end.
 ---*/
 WITH halves AS (
   SELECT
@@ -29,7 +31,8 @@ WITH halves AS (
     CASE WHEN i.async_role = 'done' THEN i.async_start ELSE i.name END AS start_name,
     i.async_role AS role,
     CASE WHEN i.opcode IN ('copy', 'copy-start', 'copy-done') THEN 'copy' ELSE 'async' END AS kind,
-    i.bytes_accessed AS bytes
+    i.bytes_accessed AS bytes,
+    o.compute_before_ps AS compute_before_ps
   FROM models.leaf_ops AS o
   INNER JOIN main.instructions AS i ON o.run_id = i.run_id AND o.instruction_id = i.instruction_id
   WHERE o.is_copy
@@ -46,12 +49,16 @@ followed AS (
     h.kind AS kind,
     h.role AS role,
     h.bytes AS bytes,
+    h.compute_before_ps AS compute_before_ps,
     LEAD(h.role) OVER (
       PARTITION BY h.run_id, h.device_id, h.program_id, h.start_name ORDER BY h.start_ps, h.event_id
     ) AS next_role,
     LEAD(h.end_ps) OVER (
       PARTITION BY h.run_id, h.device_id, h.program_id, h.start_name ORDER BY h.start_ps, h.event_id
-    ) AS next_end_ps
+    ) AS next_end_ps,
+    LEAD(h.compute_before_ps) OVER (
+      PARTITION BY h.run_id, h.device_id, h.program_id, h.start_name ORDER BY h.start_ps, h.event_id
+    ) AS next_compute_before_ps
   FROM halves AS h
   WHERE h.role IS NOT NULL
 )
@@ -66,7 +73,9 @@ SELECT
   c.start_ps AS start_ps,
   c.end_ps AS end_ps,
   c.bytes AS bytes,
-  FALSE AS is_async
+  FALSE AS is_async,
+  c.compute_before_ps AS start_compute_ps,
+  c.compute_before_ps AS end_compute_ps
 FROM halves AS c
 WHERE c.role IS NULL
 UNION ALL
@@ -80,6 +89,8 @@ SELECT
   f.start_ps AS start_ps,
   f.next_end_ps AS end_ps,
   f.bytes AS bytes,
-  TRUE AS is_async
+  TRUE AS is_async,
+  f.compute_before_ps AS start_compute_ps,
+  f.next_compute_before_ps AS end_compute_ps
 FROM followed AS f
 WHERE f.role = 'start' AND f.next_role = 'done'

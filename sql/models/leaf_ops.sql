@@ -13,6 +13,7 @@ columns:
   end_ps: End, exclusive.
   self_ps: Duration without the events nested in it.
   idle_before_ps: Its start minus the latest end of the device's leaf ops before it, as main.ops has it.
+  compute_before_ps: Of communication and copies, time of the device's compute before it, as main.ops has it.
   execution: Which execution of a program on the device; NULL where not known.
   phase: Phase, NULL outside of phases.
   step: Step, NULL outside of steps.
@@ -30,6 +31,7 @@ SELECT
   o.start_ps + o.duration_ps AS end_ps,
   o.self_ps AS self_ps,
   o.idle_before_ps AS idle_before_ps,
+  o.compute_before_ps AS compute_before_ps,
   o.execution AS execution,
   o.phase AS phase,
   o.step AS step,

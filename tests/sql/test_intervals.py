@@ -250,6 +250,17 @@ def test_gaps_and_exposed_copies_are_what_other_intervals_leave(
         r: n for r, n in copied.items() if steps or _span(ops, r)
     }
 
+    counted: dict[str, int] = defaultdict(int)
+    first: dict[Any, set[int]] = defaultdict(set)
+    for r, d, i, s, length in sorted(ops, key=lambda o: o[3]):
+        if i == 2:
+            moments = _moments(s, s + length) - first[r, d]
+            first[r, d] |= moments
+            belongs = _step_at(steps, s) is not None or not steps
+            counted[r] += len(moments - covered_by[r, d, 0]) if belongs else 0
+    rows = connection.execute("SELECT run_id, exposed_ms FROM metrics.copy_overhead_v2").fetchall()
+    assert {r: round(ms * _PICO_PER_MS) for r, ms in rows} == {r: counted[r] for r in copied if steps or _span(ops, r)}
+
 
 @_SERIAL
 @_SETTINGS

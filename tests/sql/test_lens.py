@@ -24,12 +24,14 @@ VIEWS = [v.qualified for v in DEFINITIONS.ordered]
 NEED_MORE = {
     *(v for v in VIEWS if ".ccl_" in v),  # host events and the stats of an export
     "models.copy_windows",
+    "models.exposed_copies",
     "models.dispatches",  # a line of modules
     "models.instruction_layers",  # devices
     "models.run_chips",
     "models.transfer_fit",  # messages of several sizes
     "metrics.copy_bandwidth_v1",
     "metrics.copy_overhead_v1",
+    "metrics.copy_overhead_v2",
     "metrics.hbm_bandwidth_v1",  # bytes accessed
     "metrics.hbm_bandwidth_v2",
     "metrics.hockney_v1",

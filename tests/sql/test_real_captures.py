@@ -81,6 +81,35 @@ def test_stored_values_are_those_of_the_views(
     assert stored
 
 
+@pytest.mark.parametrize("capture", [V6E, VLLM, VLLM_CHROME])
+def test_ingest_and_sql_order_ops_alike(
+    connection: duckdb.DuckDBPyConnection, runs: dict[str, str], capture: str
+) -> None:
+    """On a TPU's op line, where metrics rely on what ingest tells of the ops before each."""
+    unlike = """
+        WITH told AS (
+          SELECT
+            l.idle_before_ps, l.compute_before_ps, l.start_ps - max(l.end_ps) OVER before AS idle_ps,
+            CASE
+              WHEN NOT l.is_compute
+                THEN coalesce(sum(l.end_ps - l.start_ps) FILTER (l.is_compute) OVER before, 0)
+            END AS compute_ps
+          FROM models.leaf_ops AS l
+          WHERE l.run_id = ?
+          WINDOW before AS (
+            PARTITION BY l.device_id ORDER BY l.start_ps, l.event_id ROWS BETWEEN UNBOUNDED PRECEDING AND 1 PRECEDING
+          )
+        )
+        SELECT
+          count(*),
+          count(*) FILTER (idle_before_ps IS DISTINCT FROM idle_ps OR compute_before_ps IS DISTINCT FROM compute_ps)
+        FROM told
+        """
+    [(ops, wrong)] = connection.execute(unlike, [runs[capture]]).fetchall()
+    assert ops > 1000
+    assert wrong == 0
+
+
 def test_vllm_prefill(connection: duckdb.DuckDBPyConnection, runs: dict[str, str]) -> None:
     run_id = runs[VLLM]
     volume = {r["kind"]: r for r in _rows(connection, "metrics.traffic_volume", run_id)}
