@@ -67,6 +67,8 @@ class PlannedRun:
     """Captures to record: 0 when the finished capture is there."""
     memory: MemoryNeed | None = None
     """Per device, for a published model."""
+    refusal: str | None = None
+    """Why it would not be recorded: on virtual devices, it does not fit into this host."""
 
 
 def dry_run(spec: Experiment, output: Path) -> list[PlannedRun]:
@@ -82,9 +84,19 @@ def dry_run(spec: Experiment, output: Path) -> list[PlannedRun]:
             run.mesh.size,
             int(not is_recorded(output, run)),
             memory_need(pretrained_model(run.model), run) if run.is_published else None,
+            _refusal(run),
         )
         for run in plan(spec)
     ]
+
+
+def _refusal(run: RunSpec) -> str | None:
+    if run.device == "cpu":  # the chips of a TPU are elsewhere, as a rule; tw tpu plan knows them
+        try:
+            require_fit(run)
+        except CollectError as error:
+            return str(error)
+    return None
 
 
 def collect(

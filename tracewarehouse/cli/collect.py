@@ -152,6 +152,11 @@ def _print_plan(planned: list[PlannedRun]) -> None:
     left = sum(run.captures for run in planned)
     devices = max(run.devices for run in planned)
     typer.echo(f"{len(planned)} run{'s' * (len(planned) != 1)}, {left} to record, on up to {devices} devices", err=True)
+    refused = [run.refusal for run in planned if run.refusal and run.captures]
+    for refusal in refused:
+        typer.echo(f"error: {refusal}", err=True)
+    if refused:
+        raise typer.Exit(1)
 
 
 def _print_summary(results: list[CaptureResult], faults: dict[str, list[str]]) -> None:
