@@ -103,7 +103,12 @@ def infer_axes(seen: Iterable[CollectiveSeen], world: int) -> list[InferredAxis]
         seen: collective instructions whose groups number devices from 0 to world - 1.
         world: devices, as HLO counts them.
     """
-    found = [(c, digits_of(c.groups, world)) for c in seen]
+    digits_by_groups: dict[tuple[tuple[int, ...], ...], tuple[Digit, ...] | None] = {}
+    found = []
+    for c in seen:
+        if c.groups not in digits_by_groups:
+            digits_by_groups[c.groups] = digits_of(c.groups, world)
+        found.append((c, digits_by_groups[c.groups]))
     spans = [(c, s) for c, s in found if s]
     irregular = sum(s is None for _, s in found)
     if world < 2 or (irregular and not spans):
@@ -134,32 +139,32 @@ def digits_of(groups: Sequence[tuple[int, ...]], world: int) -> tuple[Digit, ...
     if len(offsets) != 1 or sorted(d for part in parts for d in part) != list(range(world)):
         return None
     [pattern] = offsets
+    members = set(pattern)
     digits: list[Digit] = []
-    reached = [0]
+    reached = {0}
     while len(reached) < len(pattern):
         stride = next(d for d in pattern if d not in reached)
         size = 2
-        while all(d + size * stride in pattern for d in reached):
+        while all(d + size * stride in members for d in reached):
             size += 1
-        reached = sorted(d + k * stride for k in range(size) for d in reached)
+        reached = {d + k * stride for k in range(size) for d in reached}
         digits.append((stride, stride * size))
-    is_mesh = tuple(reached) == pattern and all(world % end == 0 and end % stride == 0 for stride, end in digits)
+    is_mesh = reached == members and all(world % end == 0 and end % stride == 0 for stride, end in digits)
     is_aligned = all(part[0] // stride % (end // stride) == 0 for part in parts for stride, end in digits)
     return tuple(digits) if is_mesh and is_aligned else None
 
 
 def _joined(groups: Iterable[tuple[int, ...]]) -> list[set[int]]:
-    parts: list[set[int]] = []
+    """The groups, those that share a device as one."""
+    part_of: dict[int, set[int]] = {}
     for group in groups:
-        linked = set(group)
-        apart = []
-        for part in parts:
-            if part & linked:
+        linked = max((part_of[d] for d in group if d in part_of), key=len, default=set[int]())
+        for device in group:
+            part = part_of.get(device, {device})
+            if part is not linked:
                 linked |= part
-            else:
-                apart.append(part)
-        parts = [*apart, linked]
-    return parts
+                part_of.update(dict.fromkeys(part, linked))
+    return list({id(part): part for part in part_of.values()}.values())
 
 
 def _classes(

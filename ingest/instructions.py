@@ -15,12 +15,14 @@ import numpy as np
 from ingest.errors import MalformedError
 from ingest.hlo import op_name, text
 from ingest.hlo.collectives import KINDS, Collective, collective_of
-from ingest.hlo.instruction import AsyncRole, Instruction, merged
+from ingest.hlo.instruction import AsyncRole, Instruction, merged, without_groups
 from ingest.hlo.opcodes import async_role, async_start_name, is_container, is_copy
 from ingest.hlo.replica_groups import Groups
 from ingest.records import EventMetadata, Int32, Plane, Stat, StatKind
 from ingest.timeline import module_and_program
 
+MOST_MEMBERS = 1 << 22
+"""Members that replica groups of a run may have, or one per 4 bytes of a larger capture; see `Instructions`."""
 _INT64_MAX = (1 << 63) - 1
 _OWN_COLUMN = {"hlo_category", "program_id", "flops", "model_flops", "bytes_accessed", "tf_op", "source"}
 
@@ -56,6 +58,8 @@ class InstructionRow:
     stats: list[Stat] = field(default_factory=list)
     is_unread: bool = False
     """The text means to be an instruction and cannot be read as one."""
+    lacks_groups: bool = False
+    """Its replica groups are left out, as those of the run have too many members."""
 
     @cached_property
     def collective(self) -> Collective | None:
@@ -134,12 +138,17 @@ class InstructionRow:
 class Instructions:
     """Collects the instructions of all hosts of a run and numbers them from 0.
 
+    Args:
+        most_members: most members that the replica groups of all instructions may have together. Twenty bytes of text
+            can name 131,072; what comes behind that limit has unknown groups.
+
     Attributes:
         rows: by instruction id.
         facts: by instruction id, as when the instruction was added.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, most_members: int = MOST_MEMBERS) -> None:
+        self._members_left = most_members
         self.rows: list[InstructionRow] = []
         self.facts: list[OpFacts] = []
         self._by_key: dict[Hashable, int] = {}
@@ -187,9 +196,21 @@ class Instructions:
     def _add(self, key: Hashable, row: InstructionRow) -> int:
         number = self._by_key.setdefault(key, len(self.rows))
         if number == len(self.rows):
+            self._limit_members(row)
             self.rows.append(row)
             self.facts.append(row.facts)
         return number
+
+    def _limit_members(self, row: InstructionRow) -> None:
+        """Take an instruction's groups from it, and from all that follow, where they would be too many."""
+        if row.hlo and row.members:
+            count = sum(map(len, row.members))
+            if count > self._members_left:
+                self._members_left = 0
+                row.hlo, row.lacks_groups = without_groups(row.hlo), True
+                row.__dict__.pop("collective", None)
+            else:
+                self._members_left -= count
 
     def name_modules(self) -> None:
         """Fill module names from program ids, once all planes have been seen."""

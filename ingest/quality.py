@@ -34,6 +34,7 @@ FLAGS = {
     "unattributed_ops": "Some op events could not be given to a virtual device.",
     "hlo_unreadable": "An HLO module or text in the capture is damaged: its instructions lack their facts.",
     "absurd_sizes": "Instructions name values that no memory holds: their sizes are unknown, and NULL.",
+    "groups_left_out": "Replica groups have more members than a capture of that size may: later ones are unknown.",
     "duplicate_file": "A file with the same bytes as another of the capture was left out.",
     "profiler_error": "The profiler recorded an error.",
     "profiler_warning": "The profiler, or the reader of its export, recorded a warning.",

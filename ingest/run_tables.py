@@ -17,7 +17,7 @@ from ingest.collectives import CollectiveWriter
 from ingest.devices import Device, place_on_mesh, place_on_stages
 from ingest.errors import shown
 from ingest.hosts import Host
-from ingest.instructions import Instructions
+from ingest.instructions import MOST_MEMBERS, Instructions
 from ingest.line_extent import LineExtent
 from ingest.line_tables import EVENT_TABLES, DeviceEvents, LinesWritten, LineTables, PlaneLines
 from ingest.markers import StepMarker, phase_of
@@ -86,7 +86,7 @@ class RunTables:
         self._manifest = manifest
         self._mesh = mesh
         self._mesh_numbers: dict[int, int] = {}
-        self._instructions = Instructions()
+        self._instructions = Instructions(max(MOST_MEMBERS, sum(h.trace.size for h in hosts) // 4))
         self._stack = ExitStack()
         self._surveys: list[HostSurvey] = []
         self._hlo_notes: list[str] = []
@@ -361,6 +361,8 @@ class RunTables:
         for row in self._instructions.rows:
             if row.is_unread:
                 self.flags.append(Flag("hlo_unreadable", f"{shown(row.name)}: its text is no HLO instruction"))
+            if row.lacks_groups:
+                self.flags.append(Flag("groups_left_out", shown(row.name)))
             if shape := row.absurd_shape:
                 self.flags.append(Flag("absurd_sizes", f"{shown(row.name)}: {shown(shape)}"))
         compiled = Counter[tuple[int, str]]()

@@ -66,6 +66,12 @@ class Instruction:
     is_truncated: bool = False
 
 
+def without_groups(instruction: Instruction) -> Instruction:
+    """The instruction with its replica groups and pairs, and those of its inner ones, unknown."""
+    inner = tuple(without_groups(i) for i in instruction.inner)
+    return replace(instruction, replica_groups=None, source_target_pairs=None, inner=inner)
+
+
 def merged(stated: Instruction, embedded: Instruction | None) -> Instruction:
     """What the embedded proto says of an instruction together with its text.
 

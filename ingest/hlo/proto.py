@@ -181,7 +181,7 @@ def read_module(data: bytes) -> Module:
     return Module(
         name=_text(module.name),
         module_id=module.id,
-        instructions=_Instructions(module),
+        instructions=_Instructions(module, max(_MOST_MEMBERS, len(data))),
         device_assignment=tuple(tuple(row.replica_device_ids) for row in module.device_assignment.computation_devices),
     )
 
@@ -189,7 +189,9 @@ def read_module(data: bytes) -> Module:
 class _Instructions(Mapping[str, Instruction]):
     """Instructions by name, each made once, when it is first asked for; collectives at once, so that faults show."""
 
-    def __init__(self, module: Any) -> None:
+    def __init__(self, module: Any, most_members: int) -> None:
+        self._members_left = most_members
+        self._groups: dict[int, Groups] = {}
         self._frames = module.stack_frame_index
         self._protos: dict[str, Any] = {}
         self._by_id: dict[int, Any] = {}
@@ -226,6 +228,19 @@ class _Instructions(Mapping[str, Instruction]):
     def __contains__(self, name: object) -> bool:
         return name in self._protos
 
+    def _counted(self, groups: Groups | None) -> Groups | None:
+        """The groups, if those of the module do not get too many: a few bytes can name very many devices.
+
+        Raises:
+            MalformedError: they do.
+        """
+        if groups and id(groups) not in self._groups:
+            self._groups[id(groups)] = groups
+            self._members_left -= sum(map(len, groups))
+            if self._members_left < 0:
+                raise MalformedError("replica groups of the module have too many members together")
+        return groups
+
     def _make(self, name: str, proto: Any) -> Instruction:
         opcode = _text(proto.opcode)
         operands = [self._by_id.get(operand) for operand in proto.operand_ids]
@@ -243,7 +258,7 @@ class _Instructions(Mapping[str, Instruction]):
             operand_names=tuple(_text(operand.name) if operand else "" for operand in operands),
             operand_shapes=tuple(shapes),
             channel_id=proto.channel_id if proto.channel_id > 0 else None,
-            replica_groups=_groups(proto, opcode),
+            replica_groups=self._counted(_groups(proto, opcode)),
             source_target_pairs=_pairs(proto, opcode),
             use_global_device_ids=proto.use_global_device_ids,
             is_host_transfer=proto.is_host_transfer,
@@ -458,6 +473,8 @@ def _groups(proto: Any, opcode: str) -> Groups | None:
     return () if opcode in _COLLECTIVES and opcode.removesuffix("-start") not in _PAIRWISE else None
 
 
+_MOST_MEMBERS = 1 << 20
+"""Members that the distinct groups of a module may have, or one per byte of a larger module."""
 _PAIRWISE = frozenset({"collective-permute", "send", "recv"})
 
 

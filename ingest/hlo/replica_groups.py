@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Sequence
+from functools import lru_cache
 from math import prod
 
 import numpy as np
@@ -115,6 +116,12 @@ def iota_groups(dimensions: Sequence[int], reshape: Sequence[int], permutation: 
     Raises:
         MalformedError: the numbers do not fit one another, or there are over MAX_MEMBERS.
     """
+    return _iota_groups(tuple(dimensions), tuple(reshape), tuple(permutation))
+
+
+# A program has few distinct groups and many instructions with them: those share one object.
+@lru_cache(maxsize=16)
+def _iota_groups(dimensions: tuple[int, ...], reshape: tuple[int, ...], permutation: tuple[int, ...]) -> Groups:
     if not 1 <= len(dimensions) <= 2:
         raise MalformedError(f"replica groups: an iota list has groups and devices, here {len(dimensions)} numbers")
     devices = _iota(reshape, permutation)
@@ -138,6 +145,11 @@ def mesh_groups(sizes: Sequence[int], axes: Sequence[SubAxis], device_ids: Seque
     Raises:
         MalformedError: an axis does not exist or does not divide, axes overlap, or there are over MAX_MEMBERS.
     """
+    return _mesh_groups(tuple(sizes), tuple(axes), tuple(device_ids))
+
+
+@lru_cache(maxsize=16)
+def _mesh_groups(sizes: tuple[int, ...], axes: tuple[SubAxis, ...], device_ids: tuple[int, ...]) -> Groups:
     if max(len(sizes), len(axes)) > _MAX_DIMENSIONS:
         raise MalformedError(f"replica groups: a mesh of {len(sizes)} axes, of which {len(axes)} are named")
     total = _size(sizes)

@@ -168,3 +168,23 @@ def test_the_largest_size_that_is_believed_adds_up_in_64_bits(ingest: Any, tmp_p
         assert warehouse.query("SELECT sum(message_bytes) FROM models.collective_work").scalar() == 100 << 42
         for metric in warehouse.definitions.metrics:
             warehouse.query(f"SELECT * FROM {metric.view.qualified}").rows()
+
+
+def test_groups_of_a_few_bytes_that_name_very_many_devices_are_bounded(ingest: Any) -> None:
+    """A hundred instructions, each with another order of 131,072 devices; the first 32 fit into what is read."""
+    space = Space()
+    tpu = space.tpu(0)
+    tpu.modules.event("step(1)", 0, 100_000_000)
+    for number in range(100):
+        shape = f"{1 << 17 - number % 17},{1 << number % 17}"
+        hlo = (
+            f"%all-reduce.{number} = f32[8]{{0}} all-reduce(f32[8]{{0}} %x), channel_id={number + 1}, "
+            f"replica_groups=[{shape}]<=[131072], to_apply=%add"
+        )
+        tpu.ops.event(tpu.instruction(hlo, program_id=Unsigned(1)), 1_000_000 * number, 500_000)
+    result, query = ingest(space)
+    assert "groups_left_out" in result.entry.flags
+    known = "SELECT count(*), count(replica_groups), count(hlo_text), count(message_bytes) FROM instructions"
+    assert query(f"{known} WHERE collective = 'all-reduce'") == [(100, 32, 100, 100)]
+    assert query("SELECT count(*) FROM collectives") == [(100,)]
+    assert query("SELECT count(*) FROM collective_groups") == [(32 << 17,)]
