@@ -21,7 +21,7 @@ from ingest.hlo.replica_groups import Groups
 from ingest.records import EventMetadata, Int32, Plane, Stat, StatKind
 from ingest.timeline import module_and_program
 
-MOST_MEMBERS = 1 << 22
+MOST_MEMBERS = 1 << 20
 """Members that replica groups of a run may have, or one per 4 bytes of a larger capture; see `Instructions`."""
 _INT64_MAX = (1 << 63) - 1
 _OWN_COLUMN = {"hlo_category", "program_id", "flops", "model_flops", "bytes_accessed", "tf_op", "source"}
@@ -180,7 +180,7 @@ class Instructions:
         seen = self._by_identity.get(id(metadata))
         if seen is not None:
             return seen[1]
-        row = _row_of_metadata(metadata)
+        row = _row_of_metadata(metadata, has_groups=self._members_left > 0)
         if row.hlo and _may_carry_collective(row.hlo, row.category):
             module = modules.find(row.program_id, self._programs.get(row.program_id or 0))
             row.hlo = merged(row.hlo, module.instruction(row.name) if module else None)
@@ -203,14 +203,15 @@ class Instructions:
 
     def _limit_members(self, row: InstructionRow) -> None:
         """Take an instruction's groups from it, and from all that follow, where they would be too many."""
-        if row.hlo and row.members:
-            count = sum(map(len, row.members))
-            if count > self._members_left:
-                self._members_left = 0
-                row.hlo, row.lacks_groups = without_groups(row.hlo), True
-                row.__dict__.pop("collective", None)
-            else:
-                self._members_left -= count
+        if not row.hlo or not row.collective:
+            return
+        count = sum(map(len, row.members or ()))
+        if self._members_left and count <= self._members_left:
+            self._members_left -= count
+        else:
+            self._members_left = 0
+            row.hlo, row.lacks_groups = without_groups(row.hlo), True
+            del row.collective  # which was made with the groups
 
     def name_modules(self) -> None:
         """Fill module names from program ids, once all planes have been seen."""
@@ -237,10 +238,10 @@ def _may_carry_collective(hlo: Instruction, category: str | None) -> bool:
     return hlo.opcode in ("fusion", "custom-call") and any(kind in (category or "") for kind in KINDS)
 
 
-def _row_of_metadata(metadata: EventMetadata) -> InstructionRow:
+def _row_of_metadata(metadata: EventMetadata, *, has_groups: bool) -> InstructionRow:
     """From a TPU plane's event metadata: the name is HLO text, the facts are stats."""
     stats = {s.name: s for s in metadata.stats}
-    hlo = text.parse_instruction(metadata.name)
+    hlo = text.parse_instruction(metadata.name, has_groups=has_groups)
     name = hlo.name if hlo else metadata.display_name or metadata.name
     row = InstructionRow(name, hlo=hlo, is_unread=hlo is None and text.is_meant_as_instruction(metadata.name))
     row.program_id = _integer(stats.get("program_id"), signed=False)

@@ -120,7 +120,7 @@ def iota_groups(dimensions: Sequence[int], reshape: Sequence[int], permutation: 
 
 
 # A program has few distinct groups and many instructions with them: those share one object.
-@lru_cache(maxsize=16)
+@lru_cache(maxsize=32)
 def _iota_groups(dimensions: tuple[int, ...], reshape: tuple[int, ...], permutation: tuple[int, ...]) -> Groups:
     if not 1 <= len(dimensions) <= 2:
         raise MalformedError(f"replica groups: an iota list has groups and devices, here {len(dimensions)} numbers")
@@ -148,7 +148,7 @@ def mesh_groups(sizes: Sequence[int], axes: Sequence[SubAxis], device_ids: Seque
     return _mesh_groups(tuple(sizes), tuple(axes), tuple(device_ids))
 
 
-@lru_cache(maxsize=16)
+@lru_cache(maxsize=32)
 def _mesh_groups(sizes: tuple[int, ...], axes: tuple[SubAxis, ...], device_ids: tuple[int, ...]) -> Groups:
     if max(len(sizes), len(axes)) > _MAX_DIMENSIONS:
         raise MalformedError(f"replica groups: a mesh of {len(sizes)} axes, of which {len(axes)} are named")

@@ -57,7 +57,7 @@ def is_meant_as_instruction(text: str) -> bool:
     return text.startswith("%") and _NAME.match(text) is not None
 
 
-def parse_instruction(text: str) -> Instruction | None:
+def parse_instruction(text: str, *, has_groups: bool = True) -> Instruction | None:
     """The instruction that a line of HLO text states; None if the text is not one.
 
     Text that breaks off gives the facts before the break and `is_truncated`; an attribute that cannot be read is
@@ -65,6 +65,7 @@ def parse_instruction(text: str) -> Instruction | None:
 
     Args:
         text: '%name = shape opcode(operands), attribute=value, ...'.
+        has_groups: False leaves replica groups unknown, which a few bytes of text can make very many.
     """
     head = _NAME.match(text)
     if head is None:
@@ -100,7 +101,7 @@ def parse_instruction(text: str) -> Instruction | None:
         operand_names=names,
         operand_shapes=shapes,
         channel_id=_integer(attributes.get("channel_id")),
-        replica_groups=_read(parse_groups, attributes.get("replica_groups")),
+        replica_groups=_read(parse_groups, attributes.get("replica_groups")) if has_groups else None,
         source_target_pairs=_read(parse_pairs, pairs),
         use_global_device_ids=attributes.get("use_global_device_ids") == "true",
         is_host_transfer=attributes.get("is_host_transfer") == "true",
