@@ -229,7 +229,7 @@ def _words(row: dict[str, Any], by: str | None) -> dict[str, Any]:
 
 
 def _percentage(share: float | None, sign: str = "") -> str:
-    return "" if share is None else f"{100 * share:{sign}.1f} %"
+    return "" if share is None else f"{round(100 * share, 1) + 0.0:{sign}.1f} %"  # + 0.0: no -0.0
 
 
 def _steps_table(rows: list[dict[str, Any]]) -> QueryResult:
