@@ -36,7 +36,7 @@ WITH exposed AS (
 
 copying AS (
   SELECT w.run_id AS run_id
-  FROM models.copy_windows AS w
+  FROM exposed AS w
   GROUP BY w.run_id
 )
 

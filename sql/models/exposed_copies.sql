@@ -20,13 +20,27 @@ WITH devices AS (
   FROM models.op_order AS g
 ),
 
+copies AS (
+  SELECT
+    c.run_id AS run_id,
+    c.event_id AS event_id,
+    c.device_id AS device_id,
+    c.phase AS phase,
+    c.step AS step,
+    c.start_ps AS start_ps,
+    c.end_ps AS end_ps,
+    c.start_compute_ps AS start_compute_ps,
+    c.end_compute_ps AS end_compute_ps
+  FROM models.copy_windows AS c
+),
+
 -- where ops may overlap: the compute before each end of a window is that of the ops before it without what is still to come
 ends AS (
   SELECT
     s.run_id AS run_id,
     s.device_id AS device_id,
     s.start_ps AS at_ps
-  FROM models.copy_windows AS s
+  FROM copies AS s
   INNER JOIN devices AS ds ON s.run_id = ds.run_id AND s.device_id = ds.device_id
   WHERE NOT ds.is_serial
   UNION
@@ -34,7 +48,7 @@ ends AS (
     e.run_id AS run_id,
     e.device_id AS device_id,
     e.end_ps AS at_ps
-  FROM models.copy_windows AS e
+  FROM copies AS e
   INNER JOIN devices AS de ON e.run_id = de.run_id AND e.device_id = de.device_id
   WHERE NOT de.is_serial
 ),
@@ -112,7 +126,7 @@ windows AS (
     w.end_ps AS end_ps,
     COALESCE(cs.compute_ps, w.start_compute_ps) AS start_compute_ps,
     COALESCE(ce.compute_ps, w.end_compute_ps) AS end_compute_ps
-  FROM models.copy_windows AS w
+  FROM copies AS w
   LEFT JOIN computed AS cs ON w.run_id = cs.run_id AND w.device_id = cs.device_id AND w.start_ps = cs.at_ps
   LEFT JOIN computed AS ce ON w.run_id = ce.run_id AND w.device_id = ce.device_id AND w.end_ps = ce.at_ps
 ),
