@@ -62,7 +62,7 @@ def test_a_run_that_several_processes_wrote_is_whole(tmp_path: Path, monkeypatch
 @pytest.mark.parametrize(("number", "code"), [(signal.SIGTERM, 143), (signal.SIGINT, 130), (signal.SIGHUP, 129)])
 def test_an_interrupted_command_takes_back_what_is_half_done(tmp_path: Path, number: int, code: int) -> None:
     path = tmp_path / "a.xplane.pb"
-    write_capture(path, 8, devices=2, ops=40)
+    write_capture(path, 20, devices=2, ops=40)
     command = [sys.executable, "-m", "tracewarehouse", "-w", str(tmp_path / "w"), "ingest", str(path)]
     environment = os.environ | {"PYTHONUNBUFFERED": "1"}
     process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, env=environment, text=True)
