@@ -2,48 +2,50 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from typing import TYPE_CHECKING
+from collections.abc import Callable, Iterator
 
 import duckdb
 
 from ingest.errors import MetricError, WarehouseError
-from ingest.lake import RunVersion
+from ingest.lake import Lake, Leftover, RunVersion
 from ingest.verify import Problem
 from ingest.verify import fsck as fsck_of_lake
 from tracewarehouse.audits import run_audits
+from tracewarehouse.definitions import Definitions
 from tracewarehouse.lens import FILE_NAME, create_lens, is_current, run_sources
 
-if TYPE_CHECKING:
-    from tracewarehouse.warehouse import Warehouse
 
-
-def fsck(warehouse: Warehouse) -> list[Problem]:
+def fsck(lake: Lake, definitions: Definitions, leftovers: Callable[[], list[Leftover]]) -> list[Problem]:
     """Check the lake, the metric values, the audits and warehouse.duckdb, and look for leftovers.
+
+    Args:
+        lake: the runs of the warehouse.
+        definitions: the models, metrics and audits.
+        leftovers: lists what no run and no query needs; raises WarehouseError where warehouse.duckdb cannot be read.
 
     Raises:
         WarehouseError: there is no warehouse, or it cannot be listed.
     """
-    found = fsck_of_lake(warehouse.lake.warehouse)
+    found = fsck_of_lake(lake.warehouse)
     damaged = {p.run_id for p in found}
     whole = []
-    for manifest in warehouse.lake.manifests():
-        run = warehouse.lake.run(manifest.stem) if manifest.stem not in damaged else None
+    for manifest in lake.manifests():
+        run = lake.run(manifest.stem) if manifest.stem not in damaged else None
         whole += [run] if run else []
     for run in whole:
-        if not warehouse.definitions.is_current(run.metrics_fingerprint):
+        if not definitions.is_current(run.metrics_fingerprint):
             sentence = "its metric values come from other definitions than today's"
             found.append(Problem(run.run_id, run.name, None, sentence, "`tw metrics refresh`"))
-    found += _audits(warehouse, whole)
-    return found + list(_database(warehouse, whole)) + list(_leftovers(warehouse))
+    found += _audits(lake, definitions, whole)
+    return found + list(_database(lake, definitions, whole)) + list(_leftovers(lake, leftovers))
 
 
-def _audits(warehouse: Warehouse, runs: list[RunVersion]) -> Iterator[Problem]:
+def _audits(lake: Lake, definitions: Definitions, runs: list[RunVersion]) -> Iterator[Problem]:
     with duckdb.connect(":memory:") as connection:
-        create_lens(connection, run_sources(warehouse.lake.root, runs), warehouse.definitions, comments=False)
+        create_lens(connection, run_sources(lake.root, runs), definitions, comments=False)
         for run in runs:
             try:
-                findings = run_audits(connection, run.run_id, warehouse.definitions, limit=1)
+                findings = run_audits(connection, run.run_id, definitions, limit=1)
             except MetricError as error:
                 yield Problem(run.run_id, run.name, None, f"an audit fails: {error}", "mend the audit")
                 continue
@@ -52,12 +54,12 @@ def _audits(warehouse: Warehouse, runs: list[RunVersion]) -> Iterator[Problem]:
                 yield Problem(run.run_id, run.name, None, sentence, f"`tw audit {run.run_id}` lists the rows")
 
 
-def _database(warehouse: Warehouse, runs: list[RunVersion]) -> Iterator[Problem]:
-    database = warehouse.lake.warehouse / FILE_NAME
+def _database(lake: Lake, definitions: Definitions, runs: list[RunVersion]) -> Iterator[Problem]:
+    database = lake.warehouse / FILE_NAME
     if not database.exists():
         return
     try:
-        if is_current(database, warehouse.lake.warehouse, runs, warehouse.definitions):
+        if is_current(database, lake.warehouse, runs, definitions):
             return
         sentence = "is of older runs or definitions than the warehouse"
     except WarehouseError as error:
@@ -65,12 +67,12 @@ def _database(warehouse: Warehouse, runs: list[RunVersion]) -> Iterator[Problem]
     yield Problem(None, None, FILE_NAME, sentence, "`tw build`")
 
 
-def _leftovers(warehouse: Warehouse) -> Iterator[Problem]:
+def _leftovers(lake: Lake, leftovers: Callable[[], list[Leftover]]) -> Iterator[Problem]:
     try:
-        found = warehouse.leftovers()
+        found = leftovers()
     except WarehouseError:  # the database, which has its own problem then
-        found = warehouse.lake.leftovers()
+        found = lake.leftovers()
     for leftover in found:
-        file = str(leftover.path.relative_to(warehouse.lake.warehouse))
+        file = str(leftover.path.relative_to(lake.warehouse))
         sentence = f"{leftover.what}, {leftover.bytes:,} bytes"
         yield Problem(None, None, file, sentence, "`tw gc`", is_error=False)

@@ -12,7 +12,6 @@ A user's folder of metrics has a lock of its own, which `tw --sql DIR metrics lo
 
 from __future__ import annotations
 
-import sys
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -144,14 +143,3 @@ def _unlocked(lock: Lock, now: Lock) -> list[str]:
 
 def _is_released(metric: Metric) -> bool:
     return metric.header.status != "experimental"
-
-
-def main(arguments: list[str]) -> int:
-    """`tw metrics lock` without the package being installed; returns the exit status."""
-    from tracewarehouse.cli import run
-
-    return run(["metrics", "lock", *arguments])
-
-
-if __name__ == "__main__":
-    sys.exit(main(sys.argv[1:]))

@@ -401,7 +401,7 @@ class Warehouse:
         from tracewarehouse.fsck import fsck
 
         self._folder("verify")
-        return fsck(self)
+        return fsck(self.lake, self.definitions, self.leftovers)
 
     def against(self, capture: Capture) -> Comparison:
         """Prove from a capture's bytes, decoded by another parser, that its run here has all of its events and stats.

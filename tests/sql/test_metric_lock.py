@@ -8,7 +8,7 @@ import pytest
 
 from ingest.errors import MetricError
 from tracewarehouse.definitions import SQL, Definitions, load_definitions
-from tracewarehouse.metric_lock import changes, main, read_lock, write_lock
+from tracewarehouse.metric_lock import changes, read_lock, write_lock
 
 _MODEL = """/*---
 model: base
@@ -108,11 +108,6 @@ def test_a_damaged_lock_is_an_error(tmp_path: Path) -> None:
     (tmp_path / "lock").write_text("[")
     with pytest.raises(MetricError, match="not a metric lock"):
         read_lock(tmp_path / "lock")
-
-
-def test_an_unknown_option_is_refused(capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["--force"]) == 2
-    assert "--force" in capsys.readouterr().err
 
 
 def test_the_alias_is_the_newest_stable_version() -> None:
