@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Iterator
+from copy import deepcopy
 from pathlib import Path
 from typing import Any
 
@@ -48,12 +49,10 @@ class CardTarget(Target):
             tree = yaml.safe_load(text)
             for _ in range(r.choice((1, 1, 2, 5))):
                 parent, key = r.choice(list(_places(tree)))
-                if kind == "value" and key in parent:
-                    parent[key] = r.choice(VALUES)
-                else:
-                    parent[r.choice(("tp", "extra", "", "<<", "ModelExecutor", "version", 1, None, "a\nb"))] = r.choice(
-                        VALUES
-                    )
+                if kind != "value" or key not in parent:
+                    key = r.choice(("tp", "extra", "", "<<", "ModelExecutor", "version", 1, None, "a\nb"))
+                # a copy, or a later input would change the value itself, and put it into itself
+                parent[key] = deepcopy(r.choice(VALUES))
             text = yaml.safe_dump(tree, sort_keys=False, allow_unicode=r.random() < 0.5)
         elif kind != "none":
             text = _damaged(r, text, kind)
