@@ -124,7 +124,6 @@ class _Events:
             code_of[key]
         if rows or piece.repeats is not None:
             self._add(rows, codes, fixed, np.array(places, np.int64), piece.repeats)
-        self.parse.learn(piece.unknown)
         if self.arguments.is_full:
             self.arguments.forget()
             self.parse.forget()

@@ -17,6 +17,8 @@ from ingest.errors import MalformedError
 
 CHUNK = 4 << 20
 """Bytes of events parsed together; an event that is longer gets a larger piece of its own."""
+_FIRST_CHUNK = 1 << 16
+"""The first piece is small and each next one twice as large: what is learned of it makes the others cheaper."""
 _LOOK = 1 << 12  # bytes looked at first outside of the events
 _KEPT = 1 << 20  # longest value beside the events that is handed on
 _SPACE_BYTES = b" \t\r\n"
@@ -115,7 +117,8 @@ class Chunks(Generic[T]):
 
     def _array(self, at: int, *, may_be_open: bool) -> Generator[T, None, int]:
         """The events of an array whose elements start at `at`; returns where the array ends."""
-        size, is_first = self._chunk, True
+        usual = size = min(self._chunk, _FIRST_CHUNK)
+        is_first = True
         while True:
             window = self._bytes(at, at + size)
             is_last = at + len(window) >= self._size
@@ -138,7 +141,8 @@ class Chunks(Generic[T]):
             if is_empty and not (is_first and is_end):
                 raise MalformedError(f"not complete JSON: looked for an event, {self._found(self._skip(at))}")
             yield events
-            at, size, is_first = at + stop + 1, self._chunk, False
+            usual = size = min(self._chunk, 2 * usual)
+            at, is_first = at + stop + 1, False
             if is_end:
                 return at
 

@@ -10,7 +10,7 @@ before it has been read as whole events.
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Iterable
 from dataclasses import dataclass
 from itertools import pairwise, repeat
 
@@ -18,7 +18,7 @@ import msgspec
 import numpy as np
 import numpy.typing as npt
 
-from ingest.readers.chrome_args import METADATA_KEYS, Arguments, Value
+from ingest.readers.chrome_args import METADATA_KEYS, Arguments
 from ingest.readers.chrome_events import Event, EventParser
 from ingest.readers.chrome_times import MAX_WHOLE, PS_PER_US, eight, leading, unaligned_words, whole_numbers
 from ingest.records import Int64, StatKind, UInt8, UInt64
@@ -26,6 +26,7 @@ from ingest.records import Int64, StatKind, UInt8, UInt64
 _START = b'{"ph":"X","pid":'
 _TID, _TS, _DUR, _NAME = b',"tid":', b',"ts":', b',"dur":', b',"name":"'
 _ROUNDS = 8  # templates that may share a key
+_PASSES = 2  # over a piece, each of which makes one template per key
 _MAX_EVENT = 1 << 16  # bytes of an event that becomes a template
 _MAX_HOLES = 24
 _CREDIT = 20_000
@@ -41,6 +42,8 @@ _SHAPE = re.compile(
     re.DOTALL,
 )
 _HOLE = re.compile(rb'(?<=[{,])"([^"\\]+)":(?:"(0|[1-9][0-9]{0,15})"|(0|[1-9][0-9]{0,15}))(?=[,}])')
+_PROBE = b"90718"
+_ESCAPED_DIGIT = re.compile(rb"\\u003[0-9]")
 _HIGH, _THREES = 0xF0F0F0F0F0F0F0F0, 0x3030303030303030
 
 Bools = npt.NDArray[np.bool_]
@@ -89,20 +92,18 @@ class Piece:
         events: those that were parsed.
         places: where they are among all of the piece, ascending, shape (len(events),).
         repeats: those that repeat a template.
-        unknown: keys and texts of events that no template was found for.
     """
 
     events: list[Event]
     places: Int64
     repeats: Repeats | None = None
-    unknown: Sequence[tuple[int, bytes]] = ()
 
 
 class TemplateParser:
     """Parses arrays of events: by templates where these are known, as JSON where not.
 
     Attributes:
-        origin_us: whole microseconds that times count from.
+        origin_us: whole microseconds that times count from; until it is known, all is parsed as JSON.
         plans: plans of the templates, by their number, shape (n,).
         names: arguments that stand in holes, numbered in this order.
         named: number of the argument in each hole of the templates, -1 where they have fewer, shape (n, most holes).
@@ -112,7 +113,7 @@ class TemplateParser:
         self._parse, self._arguments = parse, arguments
         self._decode = msgspec.json.Decoder(Event).decode
         self._decode_all = msgspec.json.Decoder(list[Event]).decode
-        self.origin_us = 0
+        self.origin_us: int | None = None
         self._credit = float(_CREDIT)
         self.forget()
 
@@ -133,15 +134,18 @@ class TemplateParser:
         Raises:
             NotJsonError: the text is not an array of JSON objects.
         """
-        if self._credit > 0 and (text.isascii() or _is_utf8(text)):
-            piece = self._with_repeats(text)
+        if self.origin_us is not None and self._credit > 0 and (text.isascii() or _is_utf8(text)):
+            piece = self._with_repeats(text, self.origin_us)
             if piece is not None:
                 return piece
         events = self._parse(text)
         return Piece(events, np.arange(len(events)))
 
-    def learn(self, unknown: Sequence[tuple[int, bytes]]) -> None:
-        """Make templates of events that none was found for, once their piece has been read."""
+    def _learn(self, unknown: Iterable[tuple[int, bytes]]) -> int:
+        """Make templates of events that none was found for; returns how many.
+
+        A template is right wherever its text stood: what it says of an event follows from that event alone.
+        """
         new: list[_Template] = []
         for key, text in unknown:
             free = next((d for d in self._index if key not in d), None)
@@ -155,9 +159,9 @@ class TemplateParser:
             number = free[key] = self._numbers.setdefault(found.texts, count)
             if number == count:
                 new.append(found)
-                for i, column in enumerate(self._texts):
-                    column.append(found.texts[i] if i < len(found.texts) else b"")
         if new:
+            for i, column in enumerate(self._texts):
+                column += [t.texts[i] if i < len(t.texts) else b"" for t in new]
             lengths = [[*map(len, t.texts), *repeat(0, _MAX_HOLES - len(t.names))] for t in new]
             self._lengths = np.concatenate([self._lengths, np.array(lengths, np.int64)])
             coded = [[self.names.setdefault(n, len(self.names)) for n in t.names] for t in new]
@@ -165,11 +169,12 @@ class TemplateParser:
             self.named = np.concatenate([self.named, np.array(named, np.int64)])
             self._holes = np.append(self._holes, [len(t.names) for t in new])
             self.plans = np.append(self.plans, [t.plan for t in new])
+        return len(new)
 
     def _template(self, text: bytes) -> _Template | None:
         """The template of an event with the comma behind it; None if it cannot be one.
 
-        It can if two different fillings of the holes change exactly what they stand for.
+        It can if numbers in its holes are what it says of its process, thread, times and arguments.
         """
         shape = _SHAPE.fullmatch(text) if len(text) <= _MAX_EVENT else None
         if shape is None:
@@ -182,54 +187,58 @@ class TemplateParser:
         borders = [0, *(x for span in spans for x in span), len(text)]
         texts = tuple(text[a:z] for a, z in zip(borders[::2], borders[1::2], strict=True))
         names = tuple(m[1].decode() for m in holes)
-        event = Event()
-        facts: list[Value] = []
-        for first in (100, 200):
-            numbers = [b"%d" % (first + i) for i in range(len(spans))]
-            filled = b"".join(x for pair in zip(texts, [*numbers, b""], strict=True) for x in pair)
-            try:
-                event = self._decode(filled[: len(filled) - len(shape[6])])
-            except (msgspec.MsgspecError, RecursionError):
+        # A number that is nowhere in the text shows which argument a hole is: one at top level, or the hole is none.
+        if _PROBE in text or _ESCAPED_DIGIT.search(text, low, high):
+            return None
+        numbers = [b"%b%d" % (_PROBE, 100 + i) for i in range(len(spans))]
+        filled = b"".join(x for pair in zip(texts, [*numbers, b""], strict=True) for x in pair)
+        try:
+            event = self._decode(filled[: len(filled) - len(shape[6])])
+        except (msgspec.MsgspecError, RecursionError):
+            return None
+        head = [str(event.pid).encode(), str(event.tid).encode(), bytes(event.ts), bytes(event.dur)]
+        if event.ph != "X" or head != numbers[:4]:
+            return None
+        facts = self._arguments.facts(bytes(event.args))
+        for name, number in zip(names, numbers[4:], strict=True):
+            if (name, StatKind.INT64, int(number)) not in facts:
                 return None
-            head = [str(event.pid).encode(), str(event.tid).encode(), bytes(event.ts), bytes(event.dur)]
-            if event.ph != "X" or head != numbers[:4]:
-                return None
-            values = self._arguments.facts(bytes(event.args))
-            for name, number in zip(names, numbers[4:], strict=True):
-                if (name, StatKind.INT64, int(number)) not in values:
-                    return None
-                values.remove((name, StatKind.INT64, int(number)))
-            if first != 100 and values != facts:
-                return None
-            facts = values
+            facts.remove((name, StatKind.INT64, int(number)))
         # of a template and not of an event: what the holes held is no part of it
         plan = self._arguments.plan(event, facts, len(text))
         return _Template(texts[4:], names, plan)
 
-    def _with_repeats(self, text: bytes) -> Piece | None:
+    def _with_repeats(self, text: bytes, origin_us: int) -> Piece | None:
         """The events of an array, which is not searched further; None where it is not known to be whole events."""
-        parts = text.split(_START)
-        lengths = np.fromiter(map(len, parts), np.int64, len(parts)) + len(_START)
-        borders = np.cumsum(lengths) - len(_START)
-        if len(parts) < 2:
+        found_at = []
+        at = text.find(_START)
+        while at >= 0:
+            found_at.append(at)
+            at = text.find(_START, at + 1)
+        if not found_at:
             return None
-        starts, ends = borders[:-1], np.append(borders[1:-1], len(text))
+        starts = np.array(found_at, np.int64)
+        ends = np.append(starts[1:], len(text))
         look = _Look(text)
-        heads = look.heads(starts)
-        keys = heads.keys(ends)
-        repeats, is_found = self._repeats(look, heads, keys, ends)
+        found = _Found(look, look.heads(starts), ends, origin_us)
+        for _ in range(_PASSES):
+            self._find(found)
+            rest = np.flatnonzero(found.template < 0)
+            first = dict(zip(found.keys[rest[::-1]].tolist(), rest[::-1].tolist(), strict=True))
+            unknown = ((key, text[starts[i] : ends[i]]) for key, i in first.items())
+            learned = self._learn(unknown)
+            if not learned:
+                break
+            self._credit -= 0.5 * learned  # what is found then is the template itself
+        else:
+            self._find(found)
+        is_found = found.template >= 0
+        repeats = found.repeats()
         count = len(repeats.places)
         self._credit = min(self._credit + 0.5 * count, 4.0 * _CREDIT)
-        rest = np.flatnonzero(~is_found)
-        unknown: list[tuple[int, bytes]] = []
-        seen: set[int] = set()
-        for i, key in zip(rest.tolist(), keys[rest].tolist(), strict=True):
-            if key not in seen:
-                seen.add(key)
-                unknown.append((key, text[starts[i] : ends[i]]))
         if 2 * count < len(starts):
             events = self._parse(text)
-            return Piece(events, np.arange(len(events)), None, unknown)
+            return Piece(events, np.arange(len(events)))
         events_found: list[Event] = []
         places: list[int] = []
         # each run of events that were not found must be whole by itself: so the ones behind it are events too
@@ -252,59 +261,70 @@ class TemplateParser:
                 return None
             events_found += parsed
             places += [place] * len(parsed)
-        return Piece(events_found, np.array(places, np.int64), repeats, unknown)
+        return Piece(events_found, np.array(places, np.int64), repeats)
 
-    def _repeats(self, look: _Look, heads: _Heads, keys: UInt64, ends: Int64) -> tuple[Repeats, Bools]:
-        n = len(keys)
-        is_found = np.zeros(n, np.bool_)
-        template = np.full(n, -1, np.int64)
-        values: list[Int64] = []
-        start, has_start = look.picoseconds(heads.ts, self.origin_us)
-        duration, has_duration = look.picoseconds(heads.dur, 0)
-        open_rows = np.flatnonzero(heads.is_whole & has_start & has_duration)
+    def _find(self, found: _Found) -> None:
+        """Find templates of events that have none yet."""
+        rows = np.flatnonzero(found.may_repeat & (found.template < 0))
         for index in self._index:
-            if not index or not len(open_rows):
+            if not index or not len(rows):
                 break
-            guess = np.fromiter(map(index.get, keys[open_rows].tolist(), repeat(-1)), np.int64, len(open_rows))
-            open_rows, guess = open_rows[guess >= 0], guess[guess >= 0]
-            is_right = self._compare(look, heads, ends, open_rows, guess, values)
-            right = open_rows[is_right]
-            is_found[right] = True
-            template[right] = guess[is_right]
-            open_rows = open_rows[~is_right]
-        places = np.flatnonzero(is_found)
-        return (
-            Repeats(
-                places,
-                template[places],
-                heads.pid[places],
-                heads.tid[places],
-                start[places],
-                duration[places],
-                [v[places] for v in values],
-            ),
-            is_found,
-        )
+            guess = np.fromiter(map(index.get, found.keys[rows].tolist(), repeat(-1)), np.int64, len(rows))
+            rows, guess = rows[guess >= 0], guess[guess >= 0]
+            is_right = self._compare(found, rows, guess)
+            found.template[rows[is_right]] = guess[is_right]
+            rows = rows[~is_right]
 
-    def _compare(
-        self, look: _Look, heads: _Heads, ends: Int64, rows: Int64, guess: Int64, values: list[Int64]
-    ) -> Bools:
-        """Whether the events `rows` have the templates `guess`; what stands in the holes goes to `values`."""
+    def _compare(self, found: _Found, rows: Int64, guess: Int64) -> Bools:
+        """Whether the events `rows` have the templates `guess`; what stands in the holes goes to `found.values`."""
+        look, start = found.look, found.heads.dur.high[rows]
         lengths, holes = self._lengths, self._holes[guess]
-        is_right = look.starts_with(self._texts[0], guess, heads.dur.high[rows])
-        at = heads.dur.high[rows] + lengths[guess, 0]
+        is_right = look.starts_with(self._texts[0], guess, start)
+        at = start + lengths[guess, 0]
         for h in range(int(holes.max(initial=0))):
             here = np.flatnonzero(is_right & (holes > h))
             if not len(here):
                 break
-            if h == len(values):
-                values.append(np.zeros(len(ends), np.int64))
-            found, high, is_number = look.natural(at[here])
-            values[h][rows[here]] = found
+            if h == len(found.values):
+                found.values.append(np.zeros(len(found.keys), np.int64))
+            number, high, is_number = look.natural(at[here])
+            found.values[h][rows[here]] = number
             is_right[here] = is_number & look.starts_with(self._texts[1 + h], guess[here], high)
             at[here] = high + lengths[guess[here], 1 + h]
-        is_right &= at == ends[rows]
+        is_right &= at == found.ends[rows]
         return is_right
+
+
+class _Found:
+    """What looks like the n events of a piece, and which templates they repeat.
+
+    Attributes:
+        template: number of the template of each, -1 where none is found, shape (n,).
+        values: what stands in the holes, each of shape (n,).
+        may_repeat: where the head of an event is one of a template, shape (n,).
+    """
+
+    def __init__(self, look: _Look, heads: _Heads, ends: Int64, origin_us: int) -> None:
+        self.look, self.heads, self.ends = look, heads, ends
+        self.keys = heads.keys(ends)
+        self.template = np.full(len(ends), -1, np.int64)
+        self.values: list[Int64] = []
+        self._start, has_start = look.picoseconds(heads.ts, origin_us)
+        self._duration, has_duration = look.picoseconds(heads.dur, 0)
+        self.may_repeat = heads.is_whole & has_start & has_duration
+
+    def repeats(self) -> Repeats:
+        """Those that repeat a template."""
+        at = np.flatnonzero(self.template >= 0)
+        return Repeats(
+            at,
+            self.template[at],
+            self.heads.pid[at],
+            self.heads.tid[at],
+            self._start[at],
+            self._duration[at],
+            [v[at] for v in self.values],
+        )
 
 
 @dataclass(frozen=True)

@@ -33,6 +33,8 @@ TOKENS = (
     b"null", b"true", b"NaN", b'"ph":"E",', b'"ts":1,', b"},{", b'{"ph":"X"},', b'\\ud800', b"\\u0000", b"\\x", b"/**/",
     b'"args":{},', b'"traceEvents":[],', b"\xef\xbb\xbf", b"[" * 40, b"1e9999999", b"9" * 400,
 )  # fmt: skip
+PIECES = (1, 50, 300, 1500, 4000)
+"""Bytes of events parsed together: from less than one event to several templates' repeats."""
 PHASES = ("X", "X", "X", "X", "B", "E", "E", "i", "I", "C", "M", "s", "b", "", "XX")
 
 
@@ -68,7 +70,7 @@ class ChromeTarget(Target):
     def read(self, data: bytes) -> Any:
         self._path.write_bytes(data)
         # follows from the bytes, so that an input is repeated by its bytes alone
-        chunk = (1, 7, 50, 300, 1 << 24)[len(data) % 5]
+        chunk = PIECES[len(data) % len(PIECES)]
         return everything(ChromeTrace(CaptureFile(self._path), chunk))
 
     def reference(self, data: bytes) -> Any:
@@ -136,7 +138,7 @@ def trace(r: random.Random, *, with_odd: bool = False) -> bytes:
     events = [_event(r, with_odd) for _ in range(r.choice((1, 2, 5, 12, 40)))]
     gap = r.choice(("", "", " ", "\n  ", "\t"))
     texts = [_json(r, e, gap) for e in events]
-    if r.random() < 0.5:
+    if r.random() < 0.7:
         texts = _with_repeats(r, texts, with_odd=with_odd)
     body = f"{gap},{gap}".join(texts)
     body = f"[{gap}{body}{gap}]"
@@ -156,14 +158,16 @@ def trace(r: random.Random, *, with_odd: bool = False) -> bytes:
 
 def _with_repeats(r: random.Random, others: list[str], *, with_odd: bool) -> list[str]:
     """Events as XProf writes them, repeated but for their numbers, with some others between them."""
-    forms = [_repeated(r) for _ in range(r.choice((1, 2, 5)))]
+    odd_forms = r.choice((0, 0, 0.2, 1))
+    forms = [_repeated(r, is_plain=r.random() >= odd_forms) for _ in range(r.choice((1, 2, 5)))]
     texts: list[str] = []
-    for _ in range(r.choice((6, 30, 90))):
-        if others and r.random() < 0.1:
+    share, odd = r.choice((0, 0, 0.02, 0.1)), r.choice((0, 0, 0.02, 0.2))
+    for _ in range(r.choice((6, 30, 90, 250))):
+        if others and r.random() < share:
             texts.append(r.choice(others))
             continue
-        numbers = iter(lambda: _whole_number(r, with_odd), None)
-        times = [_json(r, _time(r, with_odd), "") if r.random() < 0.1 else _plain_time(r) for _ in range(2)]
+        numbers = iter(lambda: _whole_number(r, with_odd, odd), None)
+        times = [_json(r, _time(r, with_odd), "") if r.random() < odd else _plain_time(r) for _ in range(2)]
         head = (
             f'{{"ph":"X","pid":{r.choice((1, 1, 2))},"tid":{r.choice((1, 1, 2, 30))},"ts":{times[0]},"dur":{times[1]},'
         )
@@ -171,7 +175,7 @@ def _with_repeats(r: random.Random, others: list[str], *, with_odd: bool) -> lis
     return texts
 
 
-def _repeated(r: random.Random) -> str:
+def _repeated(r: random.Random, *, is_plain: bool) -> str:
     """An event from its name on, with NULs where numbers stand."""
     name = _json(r, r.choice((*TEXTS, "a\\", "fusion.1", "x" * 47)), "")
     if r.random() < 0.2:
@@ -180,7 +184,11 @@ def _repeated(r: random.Random) -> str:
     for _ in range(r.randrange(1, 5)):
         key = r.choice((*sorted(METADATA_KEYS), "device_duration_ps", "device_offset_ps", "run_id", "a", "", "\u202e"))
         value = r.choice(("\0", '"\0"', '"\0"', _json(r, r.choice(TEXTS), ""), _json(r, _value(r, 1), "")))
+        if key in METADATA_KEYS and r.random() < 0.9:  # a fact of the instruction, the same in each event
+            value = value.replace("\0", "17")
         arguments.append(f"{_json(r, key, '')}:{value}")
+    if is_plain:  # which the reader must find again, and not only tell apart
+        return f'"name":{name},"args":{{{",".join(dict.fromkeys(arguments))}}}}}'
     inner = "{" + ",".join(arguments) + "}"
     inside = r.choice(
         (
@@ -202,10 +210,10 @@ def _plain_time(r: random.Random) -> str:
     return f"{whole}.{r.randrange(10**6):06}{r.choice(('', '', '', '0000001', '5', '49999999', '00000000001'))}"
 
 
-def _whole_number(r: random.Random, with_odd: bool) -> str:
+def _whole_number(r: random.Random, with_odd: bool, odd: float) -> str:
     if with_odd and r.random() < 0.1:
         return r.choice((*NUMBERS, *ODD_NUMBERS))
-    return str(r.randrange(10 ** r.choice((1, 3, 9, 15, 16, 17))))
+    return str(r.randrange(10 ** r.choice((16, 17) if r.random() < odd else (1, 3, 9, 15))))
 
 
 def _event(r: random.Random, with_odd: bool) -> Any:

@@ -273,6 +273,41 @@ def test_repeated_events_are_what_json_says_of_them(tmp_path: Path) -> None:
             assert everything(in_pieces(path, chunk)) == reference(path.read_bytes())
 
 
+def test_a_repeat_ends_where_the_next_event_begins(tmp_path: Path) -> None:
+    """Behind the text of a template stand events of other kinds and order, other spaces, or more of the same event."""
+    event = b'{"ph":"X","pid":1,"tid":2,"ts":%d,"dur":1,"name":"a","args":{"run_id":"%d"}}'
+    other = b'{"ph":"i","pid":1,"tid":2,"ts":%d,"name":"b","args":{"run_id":"%d"}}'
+    turned = b'{"pid":1,"ph":"X","tid":2,"ts":%d,"dur":1,"name":"c","args":{"run_id":"%d"}}'
+    longer = event[:-1] + b',"cat":"x"}'
+    inside = (
+        b'{"ph":"X","pid":1,"tid":2,"ts":%d,"dur":1,"name":"d","args":{"in":[' + event.replace(b"%d", b"7") + b",%d]}}"
+    )
+    forms = [b"%b", b" %b", b"\n%b ", b"\t\r\n%b"]
+    events = []
+    for i in range(400):
+        shape = (event, event, event, other, event, turned, event, longer, inside, event)[i * 7 % 10]
+        events.append(forms[i % 4 * (i > 200)] % (shape % (i, i)))
+    path = write(tmp_path, b"[" + b",".join(events) + b"]")
+    expected = reference(path.read_bytes())
+    for chunk in (1, 50, 300, 1500, 4000, 1 << 20):
+        assert everything(in_pieces(path, chunk)) == expected
+
+
+def test_a_template_of_numbers_that_are_written_otherwise_is_none(tmp_path: Path) -> None:
+    """Names and digits as escapes, and the digits that the reader itself puts into holes to try them."""
+    head = b'{"ph":"X","pid":1,"tid":2,"ts":%d,"dur":1,"name":"a","args":'
+    shapes = [
+        b'{"\\u006e":"\\u0039\\u0030718100","in":{"n":%d}}}',
+        b'{"\\u006e":"90718104","in":{"n":%d}}}',
+        b'{"\\u006e":90718104,"in":{"n":%d}}}',
+        b'{"n":%d,"in":{"n":90718105}}}',
+    ]
+    events = [(head + shapes[i % 4]) % (i, i) for i in range(200)]
+    path = write(tmp_path, b"[" + b",".join(events) + b"]")
+    for chunk in (300, 1500, 4000):
+        assert everything(in_pieces(path, chunk)) == reference(path.read_bytes())
+
+
 @pytest.mark.parametrize(
     ("behind", "message"),
     [(b"}", "looked for"), (b",", "not complete JSON"), (b"]", "not complete JSON"), (b"x", "not complete JSON")],
