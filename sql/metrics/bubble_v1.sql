@@ -29,12 +29,12 @@ WITH summed AS (
     g.run_id AS run_id,
     g.device_id AS device_id,
     g.phase AS phase,
-    CAST(SUM(g.end_ps - g.start_ps) AS BIGINT) AS gap_ps,
-    CAST(SUM(CASE WHEN g.next = 'launch' THEN g.end_ps - g.start_ps ELSE 0 END) AS BIGINT) AS launch_ps,
-    CAST(SUM(CASE WHEN g.next = 'collective' THEN g.end_ps - g.start_ps ELSE 0 END) AS BIGINT) AS collective_ps,
+    CAST(SUM(g.gap_ps) AS BIGINT) AS gap_ps,
+    CAST(SUM(CASE WHEN g.next = 'launch' THEN g.gap_ps ELSE 0 END) AS BIGINT) AS launch_ps,
+    CAST(SUM(CASE WHEN g.next = 'collective' THEN g.gap_ps ELSE 0 END) AS BIGINT) AS collective_ps,
     COUNT(*) AS gaps
   FROM models.device_gaps AS g
-  WHERE g.end_ps - g.start_ps > 1000000
+  WHERE g.gap_ps > 1000000
   GROUP BY g.run_id, g.device_id, g.phase
 ),
 

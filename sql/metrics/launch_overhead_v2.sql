@@ -48,6 +48,17 @@ WITH executions AS (
   WHERE p.kind = 'module' AND p.device_id IS NOT NULL
 ),
 
+phase_of_execution AS (
+  SELECT
+    o.run_id AS run_id,
+    o.device_id AS device_id,
+    o.execution AS execution,
+    MIN(o.phase) AS phase
+  FROM models.execution_ops AS o
+  WHERE o.execution IS NOT NULL
+  GROUP BY o.run_id, o.device_id, o.execution
+),
+
 timed AS (
   SELECT
     e.run_id AS run_id,
@@ -61,7 +72,7 @@ timed AS (
       ELSE GREATEST(LEAST(d.dispatch_ps, e.start_ps) - e.last_end_ps, 0)
     END AS late_ps
   FROM executions AS e
-  LEFT JOIN models.execution_ops AS f
+  LEFT JOIN phase_of_execution AS f
     ON e.run_id = f.run_id AND e.device_id = f.device_id AND e.execution = f.execution
   LEFT JOIN models.dispatches AS d
     ON e.run_id = d.run_id AND e.device_id = d.device_id AND e.execution = d.execution

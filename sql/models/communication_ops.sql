@@ -25,6 +25,7 @@ WITH halves AS (
     c.kind AS kind,
     c.axis AS axis
   FROM main.collectives AS c
+  WHERE c.is_async OR c.window_source <> 'op'
   UNION ALL
   SELECT
     d.run_id AS run_id,
@@ -38,7 +39,21 @@ WITH halves AS (
   WHERE d.done_event_id IS NOT NULL
 ),
 
-timed AS (
+-- the window of a collective that is one op is the op's own time
+ops AS (
+  SELECT
+    w.run_id AS run_id,
+    w.event_id AS event_id,
+    w.device_id AS device_id,
+    w.phase AS phase,
+    w.step AS step,
+    w.kind AS kind,
+    w.axis AS axis,
+    w.start_ps AS start_ps,
+    w.end_ps AS end_ps
+  FROM main.collectives AS w
+  WHERE w.window_source = 'op' AND NOT w.is_async
+  UNION ALL
   SELECT
     h.run_id AS run_id,
     h.event_id AS event_id,
@@ -48,13 +63,27 @@ timed AS (
     h.kind AS kind,
     h.axis AS axis,
     o.start_ps AS start_ps,
-    o.start_ps + o.duration_ps AS end_ps,
-    MAX(o.start_ps + o.duration_ps) OVER (
-      PARTITION BY h.run_id, h.device_id ORDER BY o.start_ps, h.event_id
-      ROWS BETWEEN UNBOUNDED PRECEDING AND 1 PRECEDING
-    ) AS covered_until_ps
+    o.start_ps + o.duration_ps AS end_ps
   FROM halves AS h
   INNER JOIN main.ops AS o ON h.run_id = o.run_id AND h.event_id = o.event_id
+),
+
+timed AS (
+  SELECT
+    p.run_id AS run_id,
+    p.event_id AS event_id,
+    p.device_id AS device_id,
+    p.phase AS phase,
+    p.step AS step,
+    p.kind AS kind,
+    p.axis AS axis,
+    p.start_ps AS start_ps,
+    p.end_ps AS end_ps,
+    MAX(p.end_ps) OVER (
+      PARTITION BY p.run_id, p.device_id ORDER BY p.start_ps, p.event_id
+      ROWS BETWEEN UNBOUNDED PRECEDING AND 1 PRECEDING
+    ) AS covered_until_ps
+  FROM ops AS p
 )
 
 SELECT

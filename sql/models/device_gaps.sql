@@ -9,6 +9,7 @@ columns:
   event_id: The op that ends the gap.
   start_ps: Start of the gap, the latest end of the ops before it.
   end_ps: End of the gap.
+  gap_ps: Length of the gap, end_ps - start_ps.
   next: What ends it - launch (an op of another execution of a program), collective, copy or compute.
 ---*/
 WITH devices AS (
@@ -17,6 +18,16 @@ WITH devices AS (
     g.device_id AS device_id,
     g.is_serial AS is_serial
   FROM models.op_order AS g
+),
+
+begun AS (
+  SELECT
+    b.run_id AS run_id,
+    b.device_id AS device_id,
+    b.execution AS execution,
+    MIN(b.first_start_ps) AS first_start_ps
+  FROM models.execution_ops AS b
+  GROUP BY b.run_id, b.device_id, b.execution
 ),
 
 timed AS (
@@ -50,6 +61,7 @@ SELECT
   t.event_id AS event_id,
   t.busy_until_ps AS start_ps,
   t.start_ps AS end_ps,
+  t.start_ps - t.busy_until_ps AS gap_ps,
   CASE
     WHEN t.execution <> COALESCE(t.previous_execution, -1) THEN 'launch'
     WHEN t.is_communication THEN 'collective'
@@ -67,6 +79,7 @@ SELECT
   n.event_id AS event_id,
   n.start_ps - n.idle_before_ps AS start_ps,
   n.start_ps AS end_ps,
+  n.idle_before_ps AS gap_ps,
   CASE
     WHEN n.start_ps = x.first_start_ps THEN 'launch'
     WHEN n.is_communication THEN 'collective'
@@ -79,6 +92,6 @@ INNER JOIN models.step_ops AS f
   ON
     n.run_id = f.run_id AND n.device_id = f.device_id AND n.step = f.step
     AND COALESCE(n.phase, '') = COALESCE(f.phase, '')
-LEFT JOIN models.execution_ops AS x
+LEFT JOIN begun AS x
   ON n.run_id = x.run_id AND n.device_id = x.device_id AND n.execution = x.execution
 WHERE e.is_serial AND n.idle_before_ps > 0 AND n.start_ps > f.first_start_ps

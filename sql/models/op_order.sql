@@ -15,12 +15,12 @@ WITH counted AS (
   SELECT
     o.run_id AS run_id,
     o.device_id AS device_id,
-    COUNT(*) AS ops,
-    MIN(o.start_ps) AS first_start_ps,
-    MAX(o.end_ps) AS last_end_ps,
-    COUNT(o.idle_before_ps) AS ordered_ops,
-    MIN(o.idle_before_ps) AS least_idle_ps
-  FROM models.leaf_ops AS o
+    CAST(SUM(o.ops) AS BIGINT) AS ops,
+    MIN(o.first_start_ps) AS first_start_ps,
+    MAX(o.last_end_ps) AS last_end_ps,
+    CAST(SUM(o.ordered_ops) AS BIGINT) AS ordered_ops,
+    MIN(o.least_idle_ps) AS least_idle_ps
+  FROM models.execution_ops AS o
   GROUP BY o.run_id, o.device_id
 ),
 

@@ -15,8 +15,8 @@ SELECT
   o.device_id AS device_id,
   o.phase AS phase,
   o.step AS step,
-  COUNT(*) AS ops,
-  MIN(o.start_ps) AS first_start_ps,
-  MAX(o.end_ps) AS last_end_ps
-FROM models.leaf_ops AS o
+  CAST(SUM(o.ops) AS BIGINT) AS ops,
+  MIN(o.first_start_ps) AS first_start_ps,
+  MAX(o.last_end_ps) AS last_end_ps
+FROM models.execution_ops AS o
 GROUP BY o.run_id, o.device_id, o.phase, o.step
