@@ -152,6 +152,8 @@ class _Events:
 
     def _name(self, e: Event) -> None:
         if e.name not in ("process_name", "thread_name"):
+            if e.name not in ("process_sort_index", "thread_sort_index"):  # which only say how to draw
+                self.counted["metadata event(s) that name no process or thread, left out"] += 1
             return
         try:
             name = msgspec.json.decode(e.args, type=dict[str, Any]).get("name")

@@ -273,6 +273,20 @@ def test_repeated_events_are_what_json_says_of_them(tmp_path: Path) -> None:
             assert everything(in_pieces(path, chunk)) == reference(path.read_bytes())
 
 
+def test_metadata_that_is_not_read_is_counted(tmp_path: Path) -> None:
+    told = [
+        {"ph": "M", "pid": 1, "name": name, "args": args}
+        for name, args in (
+            ("process_name", {"name": "p"}),
+            ("process_sort_index", {"sort_index": 3}),
+            ("thread_sort_index", {"sort_index": 3}),
+            ("process_labels", {"labels": "idle"}),
+        )
+    ]
+    trace = read_chrome(write(tmp_path, [*told, {"ph": "X", "pid": 1, "tid": 1, "ts": 1, "dur": 1, "name": "a"}]))
+    assert trace.warnings == ["1 metadata event(s) that name no process or thread, left out"]
+
+
 def test_a_repeat_ends_where_the_next_event_begins(tmp_path: Path) -> None:
     """Behind the text of a template stand events of other kinds and order, other spaces, or more of the same event."""
     event = b'{"ph":"X","pid":1,"tid":2,"ts":%d,"dur":1,"name":"a","args":{"run_id":"%d"}}'
