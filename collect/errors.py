@@ -21,6 +21,14 @@ class CheckError(CollectError):
     """A run finished, but what it computed or recorded is not what it must be."""
 
 
+class TpuError(CollectError):
+    """A TPU slice cannot be created, used or deleted."""
+
+
+class QuotaError(TpuError):
+    """A slice is outside of the quota."""
+
+
 def require_torch_xla() -> None:
     """Make sure that torch, torch_xla and transformers are there, without importing them.
 

@@ -9,7 +9,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import IO
 
-from collect.tpu_quota import QuotaError, TpuError
+from collect.errors import QuotaError, TpuError
 from collect.tpu_state import Slice
 
 GONE = "NOT_FOUND"

@@ -5,10 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 
+from collect.errors import TpuError
 from collect.experiment import Experiment, plan
 from collect.memory import MemoryNeed, require_memory
 from collect.run_spec import RunSpec
-from collect.tpu_quota import Pool, Quota, TpuError
+from collect.tpu_quota import Pool, Quota
 from collect.tpu_state import Slice
 
 

@@ -9,20 +9,12 @@ from typing import TYPE_CHECKING
 import yaml
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
-from collect.errors import CollectError
+from collect.errors import QuotaError, TpuError
 
 if TYPE_CHECKING:
     from collect.tpu_state import Slice
 
 TABLE = Path(__file__).parent / "tpu_quota.yaml"
-
-
-class TpuError(CollectError):
-    """A TPU slice cannot be created, used or deleted."""
-
-
-class QuotaError(TpuError):
-    """A slice is outside of the quota."""
 
 
 class Generation(BaseModel):

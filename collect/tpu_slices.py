@@ -9,8 +9,9 @@ from collections.abc import Callable
 from pydantic import ValidationError
 from tenacity import Retrying, retry_if_exception_type, stop_after_attempt, wait_exponential
 
+from collect.errors import TpuError
 from collect.tpu_gcloud import GONE, READY, CapacityError, DeletionError, Gcloud, StateError, TakenError
-from collect.tpu_quota import Quota, TpuError
+from collect.tpu_quota import Quota
 from collect.tpu_state import Slice, State
 
 

@@ -11,7 +11,7 @@ from typing import Literal
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
-from collect.tpu_quota import TpuError
+from collect.errors import TpuError
 
 
 class Slice(BaseModel):

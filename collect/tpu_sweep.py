@@ -10,12 +10,12 @@ from pathlib import Path
 
 import yaml
 
+from collect.errors import TpuError
 from collect.experiment import Experiment
 from collect.run_spec import RunSpec
 from collect.tpu_captures import REMOTE_FOLDER, fetch, pending
 from collect.tpu_gcloud import READY
 from collect.tpu_plan import runs_of_slice, tpu_runs
-from collect.tpu_quota import TpuError
 from collect.tpu_slices import InterruptionError, Slices
 from collect.tpu_state import Slice
 

@@ -12,13 +12,13 @@ from pathlib import Path
 import pytest
 
 from collect.capture import is_recorded
-from collect.errors import CollectError, ExperimentError
+from collect.errors import CollectError, ExperimentError, QuotaError, TpuError
 from collect.experiment import Experiment, load_experiment, plan, ready_made
 from collect.run_spec import run_spec
 from collect.tpu_captures import merge_hosts
 from collect.tpu_gcloud import Gcloud
 from collect.tpu_plan import plan_slices
-from collect.tpu_quota import QuotaError, TpuError, load_quota
+from collect.tpu_quota import load_quota
 from collect.tpu_state import Slice, State
 from collect.tpu_sweep import collect_command
 from ingest.manifest import load_manifest
