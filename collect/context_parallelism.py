@@ -11,7 +11,8 @@ import functools
 from typing import Any
 
 from collect.attention import sharded_attention
-from collect.sharding import BATCH, DeviceMesh, Partition
+from collect.device_mesh import DeviceMesh
+from collect.partition import BATCH, Partition
 
 MODES = ("ulysses", "ring")
 

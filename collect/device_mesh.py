@@ -1,67 +1,16 @@
-"""Which mesh axes split which dimension of a tensor, and the mesh that does it."""
+"""The devices of a run as a mesh, and tensors split over it."""
 
 from __future__ import annotations
 
-import math
-import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
+
+from collect.partition import Axes, Partition, device_slices
+from collect.run_spec import MESH_AXES
+from collect.stage_operations import constrain
 
 if TYPE_CHECKING:
     from collect.run_spec import RunSpec
-
-Axes = str | tuple[str, ...] | None
-"""What splits one dimension: a mesh axis, several (outermost first), or nothing."""
-
-Partition = tuple[Axes, ...]
-"""One entry per dimension of a tensor."""
-
-BATCH: Axes = ("dp", "ep")
-"""The batch is split over dp and ep: outside the experts, devices of an expert group work on different sequences."""
-
-WEIGHT_RULES: tuple[tuple[str, Partition], ...] = (
-    # Tensor parallelism as in Megatron-LM (Shoeybi et al. 2019): the first matrix of a block by columns, the second
-    # by rows (torch stores a linear weight as [out, in]).
-    (r"\.(q|k|v|gate|up|q_b|kv_b)_proj\.weight$", ("tp", None)),
-    (r"\.(o|down)_proj\.weight$", (None, "tp")),
-    (r"^lm_head\.weight$", ("tp", None)),
-    # Experts [expert, out, in]: whole experts over ep, the width of each over tp.
-    (r"\.experts\.(gate|up)_proj$", ("ep", "tp", None)),
-    (r"\.experts\.down_proj$", ("ep", None, "tp")),
-)
-
-
-def weight_partition(name: str, dimensions: int) -> Partition:
-    """The partition of a model's parameter, found by its name; no rule means a copy on every device."""
-    for pattern, partition in WEIGHT_RULES:
-        if re.search(pattern, name) and len(partition) == dimensions:
-            return partition
-    return (None,) * dimensions
-
-
-def device_slices(
-    shape: tuple[int, ...], partition: Partition, sizes: Mapping[str, int], coordinate: Mapping[str, int]
-) -> tuple[slice, ...]:
-    """What of a tensor is on one device.
-
-    Args:
-        shape: Of the whole tensor.
-        partition: Mesh axes per dimension, outermost first.
-        sizes: Size of each mesh axis; 1 when absent.
-        coordinate: The device's place on each mesh axis; 0 when absent.
-
-    Returns:
-        One slice per dimension. A dimension that does not divide evenly gives the last devices less, or nothing.
-    """
-    slices = []
-    for length, axes in zip(shape, partition, strict=True):
-        parts, place = 1, 0
-        for axis in (axes,) if isinstance(axes, str) else axes or ():
-            size = sizes.get(axis, 1)
-            parts, place = parts * size, place * size + coordinate.get(axis, 0)
-        block = math.ceil(length / parts)
-        slices.append(slice(min(place * block, length), min((place + 1) * block, length)))
-    return tuple(slices)
 
 
 class DeviceMesh:
@@ -74,8 +23,6 @@ class DeviceMesh:
         import numpy as np
         import torch_xla
         import torch_xla.distributed.spmd as spmd
-
-        from collect.run_spec import MESH_AXES
 
         self.sizes = {axis: spec.axis(axis) for axis in MESH_AXES}
         self._coordinates = spec.mesh.coordinates()
@@ -135,11 +82,9 @@ class DeviceMesh:
 
         Inside a pipeline stage the partition is that of one stage.
         """
-        from collect.stage_operations import constrain
+        return constrain(self._constrain, value, partition)
 
-        return constrain(self, value, partition)
-
-    def constrain_value(self, value: Any, partition: Partition) -> Any:
+    def _constrain(self, value: Any, partition: Partition) -> Any:
         """Constrain a value that is not inside a pipeline stage."""
         import torch_xla.distributed.spmd as spmd
         from torch_xla.distributed.spmd.xla_sharding import unwrap_sharded_tensor

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from collect.sharding import DeviceMesh
+    from collect.device_mesh import DeviceMesh
 
 NAME = "gshard_dispatch"
 
@@ -52,7 +52,7 @@ def dispatch_experts(mesh: DeviceMesh, module: Any, tokens: Any, chosen: Any, we
     """
     import torch
 
-    from collect.sharding import BATCH
+    from collect.partition import BATCH
     from collect.stage_operations import einsum
 
     count, hidden = tokens.shape

@@ -6,8 +6,9 @@ import time
 from dataclasses import dataclass
 from typing import Any, Protocol
 
+from collect.device_mesh import DeviceMesh
+from collect.partition import BATCH
 from collect.phase_marks import phase
-from collect.sharding import BATCH, DeviceMesh
 from ingest.manifest import PhaseMark
 
 

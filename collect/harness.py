@@ -9,19 +9,20 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from collect.backend import Recording, find_backend, record
+from collect.backend import Recording, find_backend
 from collect.chips import host_chip
 from collect.errors import CheckError, CollectError, require_torch_xla
 from collect.processes import end_with_parent
 from collect.promises import promised_collectives
+from collect.recording import record
 from collect.reference import compare, require_finite
 from collect.run_spec import RunSpec
 from collect.subject import Reference, Subject, first_layers_subject, published_subject, tiny_subject
 from collect.timing import generate_timed, timing_checks, warm_up
 
 if TYPE_CHECKING:
+    from collect.device_mesh import DeviceMesh
     from collect.generation import DeviceModel, Generation
-    from collect.sharding import DeviceMesh
 
 
 def environment(spec: RunSpec) -> dict[str, str]:
@@ -97,7 +98,7 @@ def record_stage(spec: RunSpec, stage: int, shared: Path, staging: Path | None) 
 def _mesh(spec: RunSpec) -> DeviceMesh:
     import torch_xla.runtime as xr
 
-    from collect.sharding import DeviceMesh
+    from collect.device_mesh import DeviceMesh
 
     xr.use_spmd()
     count = xr.global_runtime_device_count()

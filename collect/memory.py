@@ -1,6 +1,6 @@
 """What a run of a published model needs of the memory of its chips, or of the host for virtual devices.
 
-Nothing here allocates anything or imports torch. Weights follow the partition rules of `collect.sharding`, which are
+Nothing here allocates anything or imports torch. Weights follow the partition rules of `collect.partition`, which are
 those that the run uses.
 """
 
@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING
 from collect.chips import chip_memory, host_chip
 from collect.errors import ExperimentError
 from collect.host_memory import available_memory
+from collect.partition import Partition, weight_partition
 from collect.pretrained import PretrainedModel, pretrained_model
-from collect.sharding import Partition, weight_partition
 from ingest.manifest import Mesh
 
 if TYPE_CHECKING:
@@ -48,7 +48,7 @@ class MemoryNeed:
 def memory_need(model: PretrainedModel, spec: RunSpec) -> MemoryNeed:
     """Memory of the fullest chip of a run.
 
-    Weights are split as `collect.sharding` says, copied over dp, and the layers over pp; the cache is split over the
+    Weights are split as `collect.partition` says, copied over dp, and the layers over pp; the cache is split over the
     batch axes dp and ep and, but for latent attention, over tp. Temporaries are an estimate: the largest of the float32
     attention scores, the logits of prefill, and the dispatch of the experts (collect.experts), each live at its time.
     """

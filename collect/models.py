@@ -6,10 +6,9 @@ Published models, with their published weights, are those of collect.pretrained.
 from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-if TYPE_CHECKING:
-    from collect.run_spec import RunSpec
+from collect.pretrained import pretrained_model
 
 VOCAB_SIZE = 512
 
@@ -128,41 +127,5 @@ def architecture_of(model: str) -> Architecture:
     """
     if model in ARCHITECTURES:
         return ARCHITECTURES[model]
-    from collect.pretrained import pretrained_model
-
     published = pretrained_model(model)
     return replace(ARCHITECTURES[published.architecture], config=published.config)
-
-
-def config_values(spec: RunSpec) -> dict[str, Any]:
-    """The configuration's keyword arguments for a run; of a published model, only those of its table."""
-    architecture = architecture_of(spec.model)
-    if spec.is_published:
-        return {**architecture.config, "num_hidden_layers": spec.layers}
-    return {
-        **architecture.config,
-        "num_hidden_layers": spec.layers,
-        "max_position_embeddings": max(256, spec.input_length + spec.output_length),
-    }
-
-
-def build_model(spec: RunSpec) -> Any:
-    """A tiny transformers model on the host with weights drawn from the seed, in the run's dtype, for inference."""
-    import torch
-    import transformers
-
-    architecture = ARCHITECTURES[spec.model]
-    config = getattr(transformers, architecture.config_class)(**config_values(spec))
-    # Plain implementations: they are the reference. The device run switches to its own after the reference ran.
-    config._attn_implementation = "eager"
-    config._experts_implementation = "eager"
-    torch.manual_seed(spec.seed)
-    model = getattr(transformers, architecture.model_class)(config).eval()
-    for parameter in model.parameters():
-        parameter.requires_grad_(False)
-    return model.to(getattr(torch, spec.dtype))
-
-
-def moe_module(decoder_layer: Any) -> Any | None:
-    """The mixture-of-experts block of a decoder layer; None for a dense layer."""
-    return decoder_layer.mlp if hasattr(decoder_layer.mlp, "experts") else None

@@ -7,7 +7,6 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
-from collect.models import moe_module
 from ingest.manifest import PhaseMark
 
 
@@ -65,6 +64,6 @@ def scope_module(module: Any, name: str) -> None:
 def scope_parts(decoder_layer: Any) -> None:
     """Name the parts of a decoder layer: attn, mlp or moe, norm."""
     scope_module(decoder_layer.self_attn, "attn")
-    scope_module(decoder_layer.mlp, "mlp" if moe_module(decoder_layer) is None else "moe")
+    scope_module(decoder_layer.mlp, "moe" if hasattr(decoder_layer.mlp, "experts") else "mlp")
     scope_module(decoder_layer.input_layernorm, "norm")
     scope_module(decoder_layer.post_attention_layernorm, "norm")

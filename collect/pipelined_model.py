@@ -5,10 +5,11 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from collect.device_mesh import DeviceMesh
+from collect.partition import BATCH, weight_partition
 from collect.phase_marks import scope, scope_module, scope_parts
 from collect.sequence_parallelism import last_position, split_sequence
 from collect.sharded_model import cache_shape, use_sharded_operations
-from collect.sharding import BATCH, DeviceMesh, weight_partition
 
 if TYPE_CHECKING:
     from collect.published import PublishedWeights

@@ -35,6 +35,7 @@ _LATENT = (
     *("n_routed_experts", "num_experts_per_tok", "n_shared_experts", "first_k_dense_replace"),
 )
 _NEEDED |= {"deepseek_v2": _LATENT, "deepseek_v3": _LATENT}
+"""Architectures that the collector builds, tiny or published, with the fields that the numbers of one follow from."""
 _ALWAYS = ("vocab_size", "tie_word_embeddings")
 _ONE_FORM: dict[str, Any] = {
     "attention_bias": False,
@@ -268,10 +269,8 @@ def pretrained_model(name: str) -> PretrainedModel:
 
 def unknown_model(name: str) -> str:
     """What to say about a model that is neither tiny, nor in the table, nor a folder."""
-    from collect.models import ARCHITECTURES
-
     return (
-        f"{name!r} is not known; known are {', '.join(ARCHITECTURES)} (tiny), by Hugging Face id "
+        f"{name!r} is not known; known are {', '.join(_NEEDED)} (tiny), by Hugging Face id "
         f"{', '.join(known_models())}, and any local folder with a config.json of these architectures. To add an id, "
         f"name in {MORE_MODELS} a YAML file like {TABLE}: models: {{id: {{architecture: one of {', '.join(_NEEDED)}, "
         "source: where the numbers are from, config: fields of its config.json}}"

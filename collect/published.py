@@ -9,12 +9,12 @@ from typing import TYPE_CHECKING, Any
 
 from collect.checkpoint import Checkpoint, CheckpointError, Shape, in_file_order
 from collect.models import architecture_of
+from collect.partition import weight_partition
 from collect.pretrained import CONFIG, PretrainedModel, known_models
-from collect.sharding import weight_partition
 
 if TYPE_CHECKING:
+    from collect.device_mesh import DeviceMesh
     from collect.run_spec import RunSpec
-    from collect.sharding import DeviceMesh
 
 HUB_CACHES = (("HF_HUB_CACHE", ""), ("HF_HOME", "hub"), ("XDG_CACHE_HOME", "huggingface/hub"))
 """Environment variables that move the hub's cache, and where it is below them; the first that is set counts."""

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Iterable
 from typing import Any
 
+from collect.device_mesh import DeviceMesh
+from collect.partition import BATCH, Partition
 from collect.phase_marks import scope
-from collect.sharding import BATCH, DeviceMesh, Partition
+from collect.stage_operations import einsum, single_linear
 
 
 def split_sequence(layers: Iterable[Any], mesh: DeviceMesh) -> None:
@@ -52,8 +55,6 @@ def last_position(hidden: Any) -> Any:
         hidden: [batch, tokens, width], or [stages, batch, tokens, width].
     """
     import torch
-
-    from collect.stage_operations import einsum
 
     tokens = hidden.shape[-2]
     is_last = (torch.arange(tokens, device=hidden.device) == tokens - 1).to(hidden.dtype)
@@ -120,11 +121,11 @@ def _constrain_output(norm: Any, mesh: DeviceMesh, partition: Partition) -> None
 
 def _scatter_output(linear: Any, mesh: DeviceMesh) -> None:
     """Make a row-parallel linear end in a reduce-scatter where its input is split."""
-    from collect.stage_operations import scattered_linear
-
-    forward = linear.forward
+    forward, summed_by_scatter = linear.forward, functools.partial(scattered_linear, mesh)
 
     def scatter(hidden: Any) -> Any:
-        return scattered_linear(mesh, hidden, linear.weight.detach()) if is_split(hidden, mesh) else forward(hidden)
+        if not is_split(hidden, mesh):
+            return forward(hidden)
+        return single_linear(summed_by_scatter, hidden, linear.weight.detach())
 
     linear.forward = scatter

@@ -7,10 +7,11 @@ from typing import TYPE_CHECKING, Any
 from collect import attention, experts
 from collect.context_parallelism import MODES, split_cache_updates, split_context
 from collect.deepseek import use_compilable_operations
+from collect.device_mesh import DeviceMesh
 from collect.models import architecture_of
+from collect.partition import BATCH, Axes, weight_partition
 from collect.phase_marks import scope, scope_module, scope_parts
 from collect.sequence_parallelism import keep_last_position, split_sequence
-from collect.sharding import BATCH, Axes, DeviceMesh, weight_partition
 
 if TYPE_CHECKING:
     from collect.run_spec import RunSpec

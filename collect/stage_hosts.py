@@ -19,8 +19,8 @@ from collect.sharded_model import ShardedModel
 from ingest.manifest import Mesh
 
 if TYPE_CHECKING:
+    from collect.device_mesh import DeviceMesh
     from collect.run_spec import RunSpec
-    from collect.sharding import DeviceMesh
 
 
 def stage_spec(spec: RunSpec, stage: int) -> RunSpec:

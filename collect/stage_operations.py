@@ -8,10 +8,15 @@ from __future__ import annotations
 
 import functools
 import string
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable
+from typing import Any
 
-if TYPE_CHECKING:
-    from collect.sharding import DeviceMesh, Partition
+from collect.partition import Partition
+
+Split = Callable[[Any, Partition], Any]
+"""Says how a value is split."""
+Linear = Callable[[Any, Any], Any]
+"""A linear of hidden states and a weight, with or without stages in front of both."""
 
 
 def einsum(equation: str, *operands: Any) -> Any:
@@ -19,14 +24,14 @@ def einsum(equation: str, *operands: Any) -> Any:
     return _functions()[0].apply(equation, *operands)
 
 
-def constrain(mesh: DeviceMesh, value: Any, partition: Partition) -> Any:
+def constrain(split: Split, value: Any, partition: Partition) -> Any:
     """Say how a value inside the program is split; inside a vmap over stages, its stages are split over pp as well."""
-    return _functions()[1].apply(value, mesh, partition)
+    return _functions()[1].apply(value, split, partition)
 
 
-def scattered_linear(mesh: DeviceMesh, hidden: Any, weight: Any) -> Any:
-    """See collect.sequence_parallelism; inside a vmap over stages, one region for all of them."""
-    return _functions()[2].apply(hidden, weight, mesh)
+def single_linear(linear: Linear, hidden: Any, weight: Any) -> Any:
+    """A linear that is a manual region; inside a vmap over stages, one region for all of them."""
+    return _functions()[2].apply(hidden, weight, linear)
 
 
 def with_stage_index(equation: str, is_staged: list[bool]) -> str:
@@ -63,31 +68,29 @@ def _functions() -> tuple[Any, Any, Any]:
 
     class Constrain(torch.autograd.Function):  # type: ignore[misc]
         @staticmethod
-        def forward(value: Any, mesh: DeviceMesh, partition: Partition) -> Any:
-            return mesh.constrain_value(value, partition)
+        def forward(value: Any, split: Split, partition: Partition) -> Any:
+            return split(value, partition)
 
         @staticmethod
         def setup_context(ctx: Any, inputs: Any, output: Any) -> None:
             pass
 
         @staticmethod
-        def vmap(info: Any, in_dims: Any, value: Any, mesh: DeviceMesh, partition: Partition) -> Any:
-            return constrain(mesh, value.movedim(in_dims[0], 0), ("pp", *partition)), 0
+        def vmap(info: Any, in_dims: Any, value: Any, split: Split, partition: Partition) -> Any:
+            return constrain(split, value.movedim(in_dims[0], 0), ("pp", *partition)), 0
 
-    class ScatteredLinear(torch.autograd.Function):  # type: ignore[misc]
+    class SingleLinear(torch.autograd.Function):  # type: ignore[misc]
         @staticmethod
-        def forward(hidden: Any, weight: Any, mesh: DeviceMesh) -> Any:
-            from collect import sequence_parallelism
-
-            return sequence_parallelism.scattered_linear(mesh, hidden, weight)
+        def forward(hidden: Any, weight: Any, linear: Linear) -> Any:
+            return linear(hidden, weight)
 
         @staticmethod
         def setup_context(ctx: Any, inputs: Any, output: Any) -> None:
             pass
 
         @staticmethod
-        def vmap(info: Any, in_dims: Any, hidden: Any, weight: Any, mesh: DeviceMesh) -> Any:
+        def vmap(info: Any, in_dims: Any, hidden: Any, weight: Any, linear: Linear) -> Any:
             hidden, weight = (x.movedim(d, 0) for x, d in zip((hidden, weight), in_dims[:2], strict=True))
-            return scattered_linear(mesh, hidden, weight), 0
+            return single_linear(linear, hidden, weight), 0
 
-    return Einsum, Constrain, ScatteredLinear
+    return Einsum, Constrain, SingleLinear

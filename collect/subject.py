@@ -7,16 +7,17 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from collect.host_memory import available_memory, installed_memory
 from collect.memory import USABLE, reference_bytes
-from collect.models import build_model, config_values
+from collect.models import architecture_of
 from collect.pretrained import pretrained_model
 from collect.prompt import Prompt, run_prompt
 from collect.published import PublishedWeights, model_folder, skeleton
 from collect.reference import reference_logits
+from collect.tiny_model import build_model
 from collect.workload_card import model_facts
 
 if TYPE_CHECKING:
+    from collect.device_mesh import DeviceMesh
     from collect.run_spec import RunSpec
-    from collect.sharding import DeviceMesh
     from ingest.manifest import ModelFacts
 
 FIRST_LAYERS_STEPS = 4
@@ -78,7 +79,7 @@ def published_subject(spec: RunSpec, layers: int | None = None) -> Subject:
     """
     folder = model_folder(spec.model)
     weights = PublishedWeights(spec, folder)
-    prompt = run_prompt(spec, config_values(spec)["vocab_size"], folder)
+    prompt = run_prompt(spec, architecture_of(spec.model).config["vocab_size"], folder)
     if layers is None:
         # All hosts of a TPU slice must choose the same, because the first layers are a program over all of them.
         layers = reference_layers(spec, available_memory() if spec.device == "cpu" else installed_memory())

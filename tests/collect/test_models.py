@@ -2,9 +2,11 @@ from __future__ import annotations
 
 import pytest
 
-from collect.models import ARCHITECTURES, architecture_of, config_values
+from collect.errors import ExperimentError
+from collect.models import ARCHITECTURES, architecture_of
 from collect.pretrained import known_models, pretrained_model
 from collect.run_spec import run_spec
+from collect.tiny_model import config_values
 
 
 @pytest.mark.parametrize("name", known_models())
@@ -18,6 +20,11 @@ def test_a_tiny_model_has_the_parts_of_its_published_ones(name: str) -> None:
     # Several query heads share a key, in the ones that do so.
     if not tiny.has_latent_cache and model.architecture != "llama":
         assert 1 < tiny.num_heads // tiny.num_kv_heads < tiny.num_heads
+
+
+def test_an_unknown_model_is_answered_with_the_tiny_models_that_there_are() -> None:
+    with pytest.raises(ExperimentError, match=f"known are {', '.join(ARCHITECTURES)} \\(tiny\\)"):
+        architecture_of("gpt")
 
 
 @pytest.mark.parametrize("mesh", ["tp=2", "ep=2", "pp=2", "pp=2,tp=2"])

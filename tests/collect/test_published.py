@@ -77,7 +77,8 @@ import torch_xla.runtime as xr
 from safetensors.torch import load_file
 from collect.run_spec import run_spec
 from collect.published import PublishedWeights
-from collect.sharding import DeviceMesh, weight_partition
+from collect.device_mesh import DeviceMesh
+from collect.partition import weight_partition
 import torch_xla
 
 def published(folder):
@@ -169,7 +170,7 @@ import torch
 import torch_xla, torch_xla.runtime as xr
 from collect.run_spec import run_spec
 from collect.published import PublishedWeights
-from collect.sharding import DeviceMesh
+from collect.device_mesh import DeviceMesh
 
 xr.use_spmd()
 found = {}
@@ -214,7 +215,7 @@ import torch
 import torch_xla, torch_xla.runtime as xr, torch_xla.core.xla_model as xm
 from collect.run_spec import run_spec
 from collect.published import PublishedWeights
-from collect.sharding import DeviceMesh
+from collect.device_mesh import DeviceMesh
 
 def status(field):
     lines = Path("/proc/self/status").read_text().splitlines()

@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import pytest
 
-from collect.sharding import weight_partition
+from collect.partition import weight_partition
 from collect.stage_operations import with_stage_index
 
 

@@ -1,0 +1,60 @@
+"""Which mesh axes split which dimension of a tensor."""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Mapping
+
+Axes = str | tuple[str, ...] | None
+"""What splits one dimension: a mesh axis, several (outermost first), or nothing."""
+
+Partition = tuple[Axes, ...]
+"""One entry per dimension of a tensor."""
+
+BATCH: Axes = ("dp", "ep")
+"""The batch is split over dp and ep: outside the experts, devices of an expert group work on different sequences."""
+
+WEIGHT_RULES: tuple[tuple[str, Partition], ...] = (
+    # Tensor parallelism as in Megatron-LM (Shoeybi et al. 2019): the first matrix of a block by columns, the second
+    # by rows (torch stores a linear weight as [out, in]).
+    (r"\.(q|k|v|gate|up|q_b|kv_b)_proj\.weight$", ("tp", None)),
+    (r"\.(o|down)_proj\.weight$", (None, "tp")),
+    (r"^lm_head\.weight$", ("tp", None)),
+    # Experts [expert, out, in]: whole experts over ep, the width of each over tp.
+    (r"\.experts\.(gate|up)_proj$", ("ep", "tp", None)),
+    (r"\.experts\.down_proj$", ("ep", None, "tp")),
+)
+
+
+def weight_partition(name: str, dimensions: int) -> Partition:
+    """The partition of a model's parameter, found by its name; no rule means a copy on every device."""
+    for pattern, partition in WEIGHT_RULES:
+        if re.search(pattern, name) and len(partition) == dimensions:
+            return partition
+    return (None,) * dimensions
+
+
+def device_slices(
+    shape: tuple[int, ...], partition: Partition, sizes: Mapping[str, int], coordinate: Mapping[str, int]
+) -> tuple[slice, ...]:
+    """What of a tensor is on one device.
+
+    Args:
+        shape: Of the whole tensor.
+        partition: Mesh axes per dimension, outermost first.
+        sizes: Size of each mesh axis; 1 when absent.
+        coordinate: The device's place on each mesh axis; 0 when absent.
+
+    Returns:
+        One slice per dimension. A dimension that does not divide evenly gives the last devices less, or nothing.
+    """
+    slices = []
+    for length, axes in zip(shape, partition, strict=True):
+        parts, place = 1, 0
+        for axis in (axes,) if isinstance(axes, str) else axes or ():
+            size = sizes.get(axis, 1)
+            parts, place = parts * size, place * size + coordinate.get(axis, 0)
+        block = math.ceil(length / parts)
+        slices.append(slice(min(place * block, length), min((place + 1) * block, length)))
+    return tuple(slices)

@@ -1,0 +1,36 @@
+"""Build the model of a run with random weights: a tiny configuration of a real architecture."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from collect.models import ARCHITECTURES
+
+if TYPE_CHECKING:
+    from collect.run_spec import RunSpec
+
+
+def config_values(spec: RunSpec) -> dict[str, Any]:
+    """The keyword arguments of the configuration."""
+    return {
+        **ARCHITECTURES[spec.model].config,
+        "num_hidden_layers": spec.layers,
+        "max_position_embeddings": max(256, spec.input_length + spec.output_length),
+    }
+
+
+def build_model(spec: RunSpec) -> Any:
+    """A tiny transformers model on the host with weights drawn from the seed, in the run's dtype, for inference."""
+    import torch
+    import transformers
+
+    architecture = ARCHITECTURES[spec.model]
+    config = getattr(transformers, architecture.config_class)(**config_values(spec))
+    # Plain implementations: they are the reference. The device run switches to its own after the reference ran.
+    config._attn_implementation = "eager"
+    config._experts_implementation = "eager"
+    torch.manual_seed(spec.seed)
+    model = getattr(transformers, architecture.model_class)(config).eval()
+    for parameter in model.parameters():
+        parameter.requires_grad_(False)
+    return model.to(getattr(torch, spec.dtype))
