@@ -10,7 +10,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from collect.backend import Recording, find_backend
-from collect.chips import host_chip
 from collect.errors import CheckError, CollectError, require_torch_xla
 from collect.processes import end_with_parent
 from collect.promises import promised_collectives
@@ -19,6 +18,7 @@ from collect.reference import compare, require_finite
 from collect.run_spec import RunSpec
 from collect.subject import Reference, Subject, first_layers_subject, published_subject, tiny_subject
 from collect.timing import generate_timed, timing_checks, warm_up
+from collect.tpu.host import host_chip
 
 if TYPE_CHECKING:
     from collect.device_mesh import DeviceMesh

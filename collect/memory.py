@@ -10,7 +10,7 @@ import math
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from collect.chips import chip_memory, host_chip
+from collect.chips import chip_memory
 from collect.errors import ExperimentError
 from collect.host_memory import available_memory
 from collect.partition import Partition, weight_partition
@@ -146,24 +146,6 @@ def require_host_memory(spec: RunSpec, available: int | None = None) -> MemoryNe
             f"{_SMALLER}"
         )
     return need
-
-
-def require_fit(spec: RunSpec) -> MemoryNeed | None:
-    """Refuse a run that does not fit into the chips or the memory of this host.
-
-    Returns:
-        What the run needs per device; None for a tiny model, which always fits.
-
-    Raises:
-        ExperimentError: it does not fit, with the numbers; or the model is not known.
-    """
-    if not spec.is_published:
-        return None
-    if spec.device == "cpu":
-        return require_host_memory(spec)
-    kind = host_chip()
-    # On a kind of TPU that the table does not have, only the devices themselves can refuse.
-    return require_memory(spec, kind) if kind else memory_need(pretrained_model(spec.model), spec)
 
 
 def reference_bytes(model: PretrainedModel, spec: RunSpec, layers: int) -> int:

@@ -18,11 +18,12 @@ from collect.backend import find_backend
 from collect.capture import is_recorded, remove_leftovers
 from collect.errors import CollectError
 from collect.experiment import Experiment, plan
-from collect.memory import MemoryNeed, memory_need, require_fit
+from collect.memory import MemoryNeed, memory_need, require_host_memory, require_memory
 from collect.pretrained import pretrained_model
 from collect.processes import start_process
 from collect.published import model_folder
 from collect.run_spec import RunSpec
+from collect.tpu.host import host_chip
 
 HARNESS = (sys.executable, "-m", "collect.harness")
 """What records one run; it is given the specification as JSON and the output directory."""
@@ -88,6 +89,24 @@ def dry_run(spec: Experiment, output: Path) -> list[PlannedRun]:
         )
         for run in plan(spec)
     ]
+
+
+def require_fit(spec: RunSpec) -> MemoryNeed | None:
+    """Refuse a run that does not fit into the chips or the memory of this host.
+
+    Returns:
+        What the run needs per device; None for a tiny model, which always fits.
+
+    Raises:
+        ExperimentError: it does not fit, with the numbers; or the model is not known.
+    """
+    if not spec.is_published:
+        return None
+    if spec.device == "cpu":
+        return require_host_memory(spec)
+    kind = host_chip()
+    # On a kind of TPU that the table does not have, only the devices themselves can refuse.
+    return require_memory(spec, kind) if kind else memory_need(pretrained_model(spec.model), spec)
 
 
 def _refusal(run: RunSpec) -> str | None:

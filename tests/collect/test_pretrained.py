@@ -7,20 +7,21 @@ from typing import Any
 
 import pytest
 
-from collect.chips import accelerator_type, chip_memory
+from collect.chips import chip_memory
 from collect.errors import CollectError, ExperimentError
 from collect.host_memory import available_memory, installed_memory
 from collect.memory import (
     memory_need,
     reference_bytes,
-    require_fit,
     require_host_memory,
     require_memory,
 )
 from collect.pretrained import known_models, pretrained_model
 from collect.published import hub_cache, model_folder
 from collect.run_spec import RunSpec, run_spec
+from collect.runner import require_fit
 from collect.subject import reference_layers
+from collect.tpu.host import accelerator_type
 
 LLAMA = "meta-llama/Llama-3.1-8B"
 DEEPSEEK = "deepseek-ai/DeepSeek-V3.1-Base"
@@ -323,7 +324,7 @@ def test_the_chips_of_a_tpu_host_are_known(told: str, refused: bool, monkeypatch
 
 def test_elsewhere_no_accelerator_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("TPU_ACCELERATOR_TYPE", raising=False)
-    monkeypatch.setattr("collect.chips.METADATA", "http://127.0.0.1:9/nothing")
+    monkeypatch.setattr("collect.tpu.host.METADATA", "http://127.0.0.1:9/nothing")
 
     assert accelerator_type() == ""
 

@@ -15,12 +15,12 @@ from collect.capture import is_recorded
 from collect.errors import CollectError, ExperimentError, QuotaError, TpuError
 from collect.experiment import Experiment, load_experiment, plan, ready_made
 from collect.run_spec import run_spec
-from collect.tpu_captures import merge_hosts
-from collect.tpu_gcloud import Gcloud
-from collect.tpu_plan import plan_slices
-from collect.tpu_quota import load_quota
-from collect.tpu_state import Slice, State
-from collect.tpu_sweep import collect_command
+from collect.tpu.captures import merge_hosts
+from collect.tpu.gcloud import Gcloud
+from collect.tpu.plan import plan_slices
+from collect.tpu.quota import load_quota
+from collect.tpu.state import Slice, State
+from collect.tpu.sweep import collect_command
 from ingest.manifest import load_manifest
 
 REPO = Path(__file__).parents[2]
@@ -517,7 +517,7 @@ def test_a_host_that_hangs_is_not_waited_for(monkeypatch: pytest.MonkeyPatch, tm
     gcloud.write_text("#!/bin/sh\nexec sleep 60\n")
     gcloud.chmod(0o755)
     monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
-    monkeypatch.setattr("collect.tpu_gcloud.ANSWER_S", 0.2)
+    monkeypatch.setattr("collect.tpu.gcloud.ANSWER_S", 0.2)
 
     done = Gcloud(lambda line: None).ssh(entry("a", 4, "z", True), "ls", "0")
 

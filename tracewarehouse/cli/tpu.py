@@ -11,7 +11,7 @@ import typer
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from collect.tpu_slices import Slices
+    from collect.tpu.slices import Slices
 
 app = typer.Typer(no_args_is_help=True, help="Record on TPU slices of Google Cloud, through gcloud.")
 
@@ -43,9 +43,9 @@ def plan(
     The chips of slices that were created already are taken from the quota.
     """
     from collect.experiment import load_experiment
-    from collect.tpu_plan import plan_slices
-    from collect.tpu_quota import load_quota, provisioning
-    from collect.tpu_state import State
+    from collect.tpu.plan import plan_slices
+    from collect.tpu.quota import load_quota, provisioning
+    from collect.tpu.state import State
 
     table = load_quota(quota) if quota else load_quota()
     used = State(state).slices().values()
@@ -101,7 +101,7 @@ def run(
     Runs whose mesh has another size than the slice are left out. A second call goes on with what is missing.
     """
     from collect.experiment import load_experiment
-    from collect.tpu_sweep import Installation, run_sweep
+    from collect.tpu.sweep import Installation, run_sweep
 
     slices = _slices(state, quota, backoff)
     with _deleted_at_the_end(slices, name, delete):
@@ -127,12 +127,12 @@ def run(
 def fetch(name: Name, experiment: ExperimentFile, output: Output = Path("captures"), state: StateFile = STATE) -> None:
     """Copy finished captures of an experiment back from a slice; print their directories."""
     from collect import experiment as experiments
-    from collect import tpu_captures
+    from collect.tpu import captures
 
     slices = _slices(state, None, 0)
     specs = experiments.plan(experiments.load_experiment(experiment))
     output.mkdir(parents=True, exist_ok=True)
-    for path in tpu_captures.fetch(slices.gcloud, slices.state.get(name), specs, output, slices.show):
+    for path in captures.fetch(slices.gcloud, slices.state.get(name), specs, output, slices.show):
         typer.echo(path)
 
 
@@ -143,10 +143,10 @@ def delete(name: Name, state: StateFile = STATE) -> None:
 
 
 def _slices(state: Path, quota: Path | None, backoff: float) -> Slices:
-    from collect.tpu_gcloud import Gcloud
-    from collect.tpu_quota import load_quota
-    from collect.tpu_slices import Slices
-    from collect.tpu_state import State
+    from collect.tpu.gcloud import Gcloud
+    from collect.tpu.quota import load_quota
+    from collect.tpu.slices import Slices
+    from collect.tpu.state import State
 
     def show(line: str) -> None:
         typer.echo(line, err=True)

@@ -9,8 +9,8 @@ from collect.errors import TpuError
 from collect.experiment import Experiment, plan
 from collect.memory import MemoryNeed, require_memory
 from collect.run_spec import RunSpec
-from collect.tpu_quota import Pool, Quota
-from collect.tpu_state import Slice
+from collect.tpu.quota import Pool, Quota
+from collect.tpu.state import Slice
 
 
 @dataclass(frozen=True)

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import IO
 
 from collect.errors import QuotaError, TpuError
-from collect.tpu_state import Slice
+from collect.tpu.state import Slice
 
 GONE = "NOT_FOUND"
 READY = "READY"

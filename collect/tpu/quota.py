@@ -12,9 +12,9 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_valida
 from collect.errors import QuotaError, TpuError
 
 if TYPE_CHECKING:
-    from collect.tpu_state import Slice
+    from collect.tpu.state import Slice
 
-TABLE = Path(__file__).parent / "tpu_quota.yaml"
+TABLE = Path(__file__).parent / "quota.yaml"
 
 
 class Generation(BaseModel):

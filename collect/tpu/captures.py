@@ -10,9 +10,9 @@ from pathlib import Path
 from collect.capture import MANIFEST, is_recorded, partial_directory, remove_leftovers, staged_capture
 from collect.errors import CollectError
 from collect.run_spec import RunSpec
-from collect.tpu_gcloud import Gcloud
-from collect.tpu_slices import InterruptionError
-from collect.tpu_state import Slice
+from collect.tpu.gcloud import Gcloud
+from collect.tpu.slices import InterruptionError
+from collect.tpu.state import Slice
 
 REMOTE_FOLDER = "tracewarehouse-captures"
 """Where a collector on a host writes to."""

@@ -10,9 +10,9 @@ from pydantic import ValidationError
 from tenacity import Retrying, retry_if_exception_type, stop_after_attempt, wait_exponential
 
 from collect.errors import TpuError
-from collect.tpu_gcloud import GONE, READY, CapacityError, DeletionError, Gcloud, StateError, TakenError
-from collect.tpu_quota import Quota
-from collect.tpu_state import Slice, State
+from collect.tpu.gcloud import GONE, READY, CapacityError, DeletionError, Gcloud, StateError, TakenError
+from collect.tpu.quota import Quota
+from collect.tpu.state import Slice, State
 
 
 class InterruptionError(TpuError):

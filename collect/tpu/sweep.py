@@ -13,11 +13,11 @@ import yaml
 from collect.errors import TpuError
 from collect.experiment import Experiment
 from collect.run_spec import RunSpec
-from collect.tpu_captures import REMOTE_FOLDER, fetch, pending
-from collect.tpu_gcloud import READY
-from collect.tpu_plan import runs_of_slice, tpu_runs
-from collect.tpu_slices import InterruptionError, Slices
-from collect.tpu_state import Slice
+from collect.tpu.captures import REMOTE_FOLDER, fetch, pending
+from collect.tpu.gcloud import READY
+from collect.tpu.plan import runs_of_slice, tpu_runs
+from collect.tpu.slices import InterruptionError, Slices
+from collect.tpu.state import Slice
 
 REMOTE_EXPERIMENT = "tracewarehouse-experiment.yaml"
 ENDED = "tracewarehouse-ended"

@@ -1,0 +1,28 @@
+"""Which TPU chips this host has."""
+
+from __future__ import annotations
+
+import os
+import urllib.request
+
+from collect.tpu.quota import load_quota
+
+METADATA = "http://metadata.google.internal/computeMetadata/v1/instance/attributes/accelerator-type"
+"""What a virtual machine of Google Cloud is told about itself."""
+
+
+def host_chip() -> str | None:
+    """Kind of the TPU chips of this host as in the table; None on any other host, and for a kind that is not there."""
+    return load_quota().kind(accelerator_type())
+
+
+def accelerator_type() -> str:
+    """Accelerator type of the TPU slice that this host is part of, such as `v6e-8`; empty when it is not on one."""
+    if told := os.environ.get("TPU_ACCELERATOR_TYPE"):
+        return told
+    request = urllib.request.Request(METADATA, headers={"Metadata-Flavor": "Google"})
+    try:
+        with urllib.request.urlopen(request, timeout=2) as answer:  # noqa: S310
+            return str(answer.read().decode().strip())
+    except OSError:
+        return ""
