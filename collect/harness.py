@@ -21,8 +21,8 @@ from collect.timing import generate_timed, timing_checks, warm_up
 from collect.tpu.host import host_chip
 
 if TYPE_CHECKING:
-    from collect.device_mesh import DeviceMesh
-    from collect.generation import DeviceModel, Generation
+    from collect.parallel.device_mesh import DeviceMesh
+    from collect.parallel.generation import DeviceModel, Generation
 
 
 def environment(spec: RunSpec) -> dict[str, str]:
@@ -48,7 +48,7 @@ def generate_and_record(spec: RunSpec, capture: Path) -> Recording:
         CheckError: the devices are not those of the mesh, the model computes something else than in plain torch, or a
             program was compiled inside the capture.
     """
-    from collect.generation import logits_on_host
+    from collect.parallel.generation import logits_on_host
 
     subject = published_subject(spec) if spec.is_published else tiny_subject(spec)
     mesh = _mesh(spec)
@@ -98,7 +98,7 @@ def record_stage(spec: RunSpec, stage: int, shared: Path, staging: Path | None) 
 def _mesh(spec: RunSpec) -> DeviceMesh:
     import torch_xla.runtime as xr
 
-    from collect.device_mesh import DeviceMesh
+    from collect.parallel.device_mesh import DeviceMesh
 
     xr.use_spmd()
     count = xr.global_runtime_device_count()
@@ -110,10 +110,10 @@ def _mesh(spec: RunSpec) -> DeviceMesh:
 def _on_devices(subject: Subject, mesh: DeviceMesh) -> DeviceModel:
     spec, model = subject.spec, subject.on_devices(mesh)
     if spec.axis("pp") > 1:
-        from collect.pipelined_model import PipelinedModel
+        from collect.parallel.pipelined_model import PipelinedModel
 
         return PipelinedModel(spec, model, mesh, subject.weights)
-    from collect.sharded_model import ShardedModel
+    from collect.parallel.sharded_model import ShardedModel
 
     return ShardedModel(spec, model, mesh)
 
@@ -122,7 +122,7 @@ def _generations(
     spec: RunSpec, model: DeviceModel, mesh: DeviceMesh, prompt_tokens: Any
 ) -> Callable[[], Callable[[], Generation]]:
     """What prepares a generation, and gives what runs it."""
-    from collect.generation import generate, prepare
+    from collect.parallel.generation import generate, prepare
 
     def prepared() -> Callable[[], Generation]:
         return partial(generate, model, prepare(model, mesh, prompt_tokens), spec.output_length)
@@ -142,7 +142,7 @@ def _agreement(reference: Reference, logits: Any, dtype: str) -> dict[str, Any]:
 
 def _first_layers_checks(subject: Subject, mesh: DeviceMesh) -> dict[str, Any]:
     """Compare the first layers of a model, on the devices, with plain torch; they are gone from there afterwards."""
-    from collect.generation import logits_on_host
+    from collect.parallel.generation import logits_on_host
 
     part = first_layers_subject(subject)
     generation = _generations(part.spec, _on_devices(part, mesh), mesh, part.prompt.tokens)()()

@@ -1,7 +1,7 @@
 """What a run of a published model needs of the memory of its chips, or of the host for virtual devices.
 
-Nothing here allocates anything or imports torch. Weights follow the partition rules of `collect.partition`, which are
-those that the run uses.
+Nothing here allocates anything or imports torch. Weights follow the partition rules of `collect.parallel.partition`,
+which are those that the run uses.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 from collect.chips import chip_memory
 from collect.errors import ExperimentError
 from collect.host_memory import available_memory
-from collect.partition import Partition, weight_partition
+from collect.parallel.partition import Partition, weight_partition
 from collect.pretrained import PretrainedModel, pretrained_model
 from ingest.manifest import Mesh
 
@@ -48,9 +48,10 @@ class MemoryNeed:
 def memory_need(model: PretrainedModel, spec: RunSpec) -> MemoryNeed:
     """Memory of the fullest chip of a run.
 
-    Weights are split as `collect.partition` says, copied over dp, and the layers over pp; the cache is split over the
-    batch axes dp and ep and, but for latent attention, over tp. Temporaries are an estimate: the largest of the float32
-    attention scores, the logits of prefill, and the dispatch of the experts (collect.experts), each live at its time.
+    Weights are split as `collect.parallel.partition` says, copied over dp, and the layers over pp; the cache is split
+    over the batch axes dp and ep and, but for latent attention, over tp. Temporaries are an estimate: the largest of
+    the float32 attention scores, the logits of prefill, and the dispatch of the experts (collect.parallel.experts),
+    each live at its time.
     """
     sizes = _sizes(spec)
     element = BYTES[spec.dtype]

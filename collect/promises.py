@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
-from collect.context_parallelism import MODES
 from collect.models import architecture_of
+from collect.parallel.context_parallelism import MODES
 from ingest.manifest import PromisedCollective
 
 if TYPE_CHECKING:

@@ -19,9 +19,9 @@ from collect.capture import is_recorded, remove_leftovers
 from collect.errors import CollectError
 from collect.experiment import Experiment, plan
 from collect.memory import MemoryNeed, memory_need, require_host_memory, require_memory
+from collect.model_folder import model_folder
 from collect.pretrained import pretrained_model
 from collect.processes import start_process
-from collect.published import model_folder
 from collect.run_spec import RunSpec
 from collect.tpu.host import host_chip
 

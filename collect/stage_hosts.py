@@ -14,12 +14,12 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from collect.parallel.sharded_model import ShardedModel
 from collect.processes import start_process
-from collect.sharded_model import ShardedModel
 from ingest.manifest import Mesh
 
 if TYPE_CHECKING:
-    from collect.device_mesh import DeviceMesh
+    from collect.parallel.device_mesh import DeviceMesh
     from collect.run_spec import RunSpec
 
 

@@ -7,16 +7,17 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from collect.host_memory import available_memory, installed_memory
 from collect.memory import USABLE, reference_bytes
+from collect.model_folder import model_folder
 from collect.models import architecture_of
+from collect.parallel.published import PublishedWeights, skeleton
 from collect.pretrained import pretrained_model
 from collect.prompt import Prompt, run_prompt
-from collect.published import PublishedWeights, model_folder, skeleton
 from collect.reference import reference_logits
 from collect.tiny_model import build_model
 from collect.workload_card import model_facts
 
 if TYPE_CHECKING:
-    from collect.device_mesh import DeviceMesh
+    from collect.parallel.device_mesh import DeviceMesh
     from collect.run_spec import RunSpec
     from ingest.manifest import ModelFacts
 

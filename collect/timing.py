@@ -13,7 +13,7 @@ from collect import profiler
 from collect.errors import CheckError
 
 if TYPE_CHECKING:
-    from collect.generation import Generation, HostTimes
+    from collect.parallel.generation import Generation, HostTimes
 
 MAX_WARMUPS = 4
 PROFILED_PAIRS = 5

@@ -6,8 +6,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from collect.chips import known_chips
-from collect.context_parallelism import MODES
 from collect.models import architecture_of
+from collect.parallel.context_parallelism import MODES
 from collect.pretrained import known_models
 from ingest.card import WorkloadCard
 from ingest.manifest import ModelFacts

@@ -15,8 +15,8 @@ from published_checkpoint import write_checkpoint  # noqa: E402
 
 from collect.checkpoint import INDEX, Checkpoint, CheckpointError, in_file_order  # noqa: E402
 from collect.experiment import run_spec  # noqa: E402
-from collect.partition import device_slices  # noqa: E402
-from collect.published import PublishedWeights  # noqa: E402
+from collect.parallel.partition import device_slices  # noqa: E402
+from collect.parallel.published import PublishedWeights  # noqa: E402
 
 
 def weights_of(folder: Path) -> PublishedWeights:

@@ -16,8 +16,8 @@ from collect.memory import (
     require_host_memory,
     require_memory,
 )
+from collect.model_folder import hub_cache, model_folder
 from collect.pretrained import known_models, pretrained_model
-from collect.published import hub_cache, model_folder
 from collect.run_spec import RunSpec, run_spec
 from collect.runner import require_fit
 from collect.subject import reference_layers

@@ -76,9 +76,9 @@ import torch
 import torch_xla.runtime as xr
 from safetensors.torch import load_file
 from collect.run_spec import run_spec
-from collect.published import PublishedWeights
-from collect.device_mesh import DeviceMesh
-from collect.partition import weight_partition
+from collect.parallel.published import PublishedWeights
+from collect.parallel.device_mesh import DeviceMesh
+from collect.parallel.partition import weight_partition
 import torch_xla
 
 def published(folder):
@@ -169,8 +169,8 @@ from pathlib import Path
 import torch
 import torch_xla, torch_xla.runtime as xr
 from collect.run_spec import run_spec
-from collect.published import PublishedWeights
-from collect.device_mesh import DeviceMesh
+from collect.parallel.published import PublishedWeights
+from collect.parallel.device_mesh import DeviceMesh
 
 xr.use_spmd()
 found = {}
@@ -214,8 +214,8 @@ from pathlib import Path
 import torch
 import torch_xla, torch_xla.runtime as xr, torch_xla.core.xla_model as xm
 from collect.run_spec import run_spec
-from collect.published import PublishedWeights
-from collect.device_mesh import DeviceMesh
+from collect.parallel.published import PublishedWeights
+from collect.parallel.device_mesh import DeviceMesh
 
 def status(field):
     lines = Path("/proc/self/status").read_text().splitlines()

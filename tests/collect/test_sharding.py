@@ -2,8 +2,8 @@ from __future__ import annotations
 
 import pytest
 
-from collect.partition import weight_partition
-from collect.stage_operations import with_stage_index
+from collect.parallel.partition import weight_partition
+from collect.parallel.stage_operations import with_stage_index
 
 
 @pytest.mark.parametrize(

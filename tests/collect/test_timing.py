@@ -9,7 +9,7 @@ import pytest
 
 from collect import profiler
 from collect.errors import CheckError
-from collect.generation import Generation
+from collect.parallel.generation import Generation
 from collect.timing import Timed, generate_timed, timing_checks, warm_up
 from ingest.manifest import PhaseMark
 

@@ -1,54 +1,18 @@
-"""A published model with its weights: where they are, the model that they make, and its parts on the devices."""
+"""A published model with its weights: the model that they make, and its parts on the devices."""
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from collect.checkpoint import Checkpoint, CheckpointError, Shape, in_file_order
 from collect.models import architecture_of
-from collect.partition import weight_partition
-from collect.pretrained import CONFIG, PretrainedModel, known_models
+from collect.parallel.partition import weight_partition
 
 if TYPE_CHECKING:
-    from collect.device_mesh import DeviceMesh
+    from collect.parallel.device_mesh import DeviceMesh
     from collect.run_spec import RunSpec
-
-HUB_CACHES = (("HF_HUB_CACHE", ""), ("HF_HOME", "hub"), ("XDG_CACHE_HOME", "huggingface/hub"))
-"""Environment variables that move the hub's cache, and where it is below them; the first that is set counts."""
-
-
-def model_folder(name: str) -> Path:
-    """The folder of a published model's files: a local one, or its newest snapshot in the hub's cache.
-
-    Raises:
-        CheckpointError: it is in neither; the message says how to get it. Or the files are of another model than the
-            table describes.
-    """
-    published = known_models().get(name)
-    if published is None:
-        return Path(name).expanduser()
-    cache = hub_cache()
-    snapshots = [p.parent for p in (cache / f"models--{name.replace('/', '--')}" / "snapshots").glob(f"*/{CONFIG}")]
-    if not snapshots:
-        raise CheckpointError(
-            f"{name}: its files are not in the hub's cache {cache}; run `hf download {name}`, set HF_HUB_CACHE to "
-            "where they are, or give their folder as the model"
-        )
-    folder = max(snapshots, key=lambda s: (s / CONFIG).lstat().st_mtime)
-    if differences := published.differences(PretrainedModel.from_folder(folder)):
-        raise CheckpointError(f"{folder / CONFIG}: is not the {name} of the table of models: {', '.join(differences)}")
-    return folder
-
-
-def hub_cache() -> Path:
-    """Where huggingface_hub keeps what it downloads."""
-    for variable, below in HUB_CACHES:
-        if value := os.environ.get(variable):
-            return Path(value).expanduser() / below
-    return Path("~/.cache/huggingface/hub").expanduser()
 
 
 class PublishedWeights:
@@ -140,7 +104,7 @@ def skeleton(spec: RunSpec, folder: Path, *, is_split: bool = True) -> Any:
     import torch
     import transformers
 
-    from collect.experts import split_gate_and_up
+    from collect.parallel.experts import split_gate_and_up
 
     architecture = architecture_of(spec.model)
     config = getattr(transformers, architecture.config_class).from_pretrained(folder)

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from collect import attention, experts
-from collect.context_parallelism import MODES, split_cache_updates, split_context
-from collect.deepseek import use_compilable_operations
-from collect.device_mesh import DeviceMesh
 from collect.models import architecture_of
-from collect.partition import BATCH, Axes, weight_partition
+from collect.parallel import attention, experts
+from collect.parallel.context_parallelism import MODES, split_cache_updates, split_context
+from collect.parallel.deepseek import use_compilable_operations
+from collect.parallel.device_mesh import DeviceMesh
+from collect.parallel.partition import BATCH, Axes, weight_partition
+from collect.parallel.sequence_parallelism import keep_last_position, split_sequence
 from collect.phase_marks import scope, scope_module, scope_parts
-from collect.sequence_parallelism import keep_last_position, split_sequence
 
 if TYPE_CHECKING:
     from collect.run_spec import RunSpec

@@ -6,8 +6,8 @@ import time
 from dataclasses import dataclass
 from typing import Any, Protocol
 
-from collect.device_mesh import DeviceMesh
-from collect.partition import BATCH
+from collect.parallel.device_mesh import DeviceMesh
+from collect.parallel.partition import BATCH
 from collect.phase_marks import phase
 from ingest.manifest import PhaseMark
 

@@ -5,14 +5,14 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from collect.device_mesh import DeviceMesh
-from collect.partition import BATCH, weight_partition
+from collect.parallel.device_mesh import DeviceMesh
+from collect.parallel.partition import BATCH, weight_partition
+from collect.parallel.sequence_parallelism import last_position, split_sequence
+from collect.parallel.sharded_model import cache_shape, use_sharded_operations
 from collect.phase_marks import scope, scope_module, scope_parts
-from collect.sequence_parallelism import last_position, split_sequence
-from collect.sharded_model import cache_shape, use_sharded_operations
 
 if TYPE_CHECKING:
-    from collect.published import PublishedWeights
+    from collect.parallel.published import PublishedWeights
     from collect.run_spec import RunSpec
 
 
@@ -95,7 +95,7 @@ class PipelinedModel:
         """Logits of the last position [batch, vocabulary] and the next tokens [batch, 1]."""
         import torch
 
-        from collect.stage_operations import einsum
+        from collect.parallel.stage_operations import einsum
 
         batch, length = tokens.shape
         hidden = self._model.model.embed_tokens(tokens)

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
-from collect.partition import Axes, Partition, device_slices
+from collect.parallel.partition import Axes, Partition, device_slices
+from collect.parallel.stage_operations import constrain
 from collect.run_spec import MESH_AXES
-from collect.stage_operations import constrain
 
 if TYPE_CHECKING:
     from collect.run_spec import RunSpec
