@@ -35,7 +35,7 @@ copies AS (
 ),
 
 -- where ops may overlap: the compute before each end of a window is that of the ops before it without what is still to come
-ends AS (
+both_ends AS (
   SELECT
     s.run_id AS run_id,
     s.device_id AS device_id,
@@ -43,7 +43,7 @@ ends AS (
   FROM copies AS s
   INNER JOIN devices AS ds ON s.run_id = ds.run_id AND s.device_id = ds.device_id
   WHERE NOT ds.is_serial
-  UNION
+  UNION ALL
   SELECT
     e.run_id AS run_id,
     e.device_id AS device_id,
@@ -51,6 +51,15 @@ ends AS (
   FROM copies AS e
   INNER JOIN devices AS de ON e.run_id = de.run_id AND e.device_id = de.device_id
   WHERE NOT de.is_serial
+),
+
+ends AS (
+  SELECT
+    b.run_id AS run_id,
+    b.device_id AS device_id,
+    b.at_ps AS at_ps
+  FROM both_ends AS b
+  GROUP BY b.run_id, b.device_id, b.at_ps
 ),
 
 marks AS (

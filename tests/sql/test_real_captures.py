@@ -172,14 +172,26 @@ def test_the_traffic_matrix_adds_up_to_the_wire_bytes(
     assert sent == pytest.approx(wire)
 
 
+def _values_by_name(connection: duckdb.DuckDBPyConnection, run_id: str) -> dict[tuple[str, str], float | None]:
+    """Values by metric and dimensions; instructions by program and name, since each form numbers them in its order."""
+    instructions = connection.execute(
+        "SELECT instruction_id, program_id, name FROM main.instructions WHERE run_id = ?", [run_id]
+    ).fetchall()
+    named = {i: f"{program} {name}" for i, program, name in instructions}
+    assert len({*named.values()}) == len(named)
+    found = {}
+    for r in evaluate(connection, run_id).to_pylist():
+        dimensions = json.loads(r["dimensions"])
+        if "instruction_id" in dimensions:
+            dimensions["instruction_id"] = named[dimensions["instruction_id"]]
+        found[r["metric"], json.dumps(dimensions)] = r["value"]
+    return found
+
+
 def test_both_forms_of_a_capture_give_the_same_values(
     connection: duckdb.DuckDBPyConnection, runs: dict[str, str]
 ) -> None:
-    found = [
-        {(r["metric"], r["dimensions"]): r["value"] for r in evaluate(connection, runs[c]).to_pylist()}
-        for c in (VLLM, VLLM_CHROME)
-    ]
-    xplane, chrome = found
+    xplane, chrome = (_values_by_name(connection, runs[c]) for c in (VLLM, VLLM_CHROME))
     assert {k for k, v in xplane.items() if v is None} == {k for k, v in chrome.items() if v is None}
     known = {k: v for k, v in xplane.items() if v is not None}
     assert known == pytest.approx({k: v for k, v in chrome.items() if v is not None}, rel=1e-6)
