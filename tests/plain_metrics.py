@@ -8,8 +8,9 @@ from __future__ import annotations
 import math
 from bisect import bisect_right
 from collections import defaultdict
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
+from fractions import Fraction
 from itertools import pairwise
 from typing import Any
 
@@ -123,14 +124,14 @@ class Run:
         """Time in which the op line runs each kind and axis of collective, by phase and device."""
         ends = {o["event_id"]: (o["start_ps"], o["end"]) for o in self.ops}
         events = [
-            (ends[e], c)
+            (ends[e][0], e, ends[e][1], c)
             for c in self.collectives
             for e in (c["event_id"], c["done_event_id"])
             if e is not None
         ]  # fmt: skip
         found: dict[Any, dict[Any, int]] = defaultdict(lambda: defaultdict(int))
         reached: dict[int, int] = {}
-        for (start, end), c in sorted(events, key=lambda e: e[0]):
+        for start, _, end, c in sorted(events, key=lambda e: e[:2]):
             until = reached.get(c["device_id"], start)
             found[c["phase"], c["device_id"]][c["kind"], c["axis"]] += max(0, end - max(start, until))
             reached[c["device_id"]] = max(until, end)
@@ -183,6 +184,11 @@ def _bounds(run: Run, phase: str) -> dict[str, Interval]:
     hosts = [s for steps in run.host_steps.values() for s in steps if s.phase == phase]
     # the marked ops, not those between two steps
     ops = [o for o in run.ops if o["phase"] == phase]
+    if phase == "decode":  # those before any prefill are of other requests
+        request = _bounds(run, "prefill")
+        hosts = [s for s in hosts if s.start >= request.get("host", (0, 0))[0]]
+        starts = {k: min(o["start_ps"] for o in v) for k, v in _grouped(ops, "device_id", "step").items()}
+        ops = [o for o in ops if starts[o["device_id"], o["step"]] >= request.get("device", (0, 0))[0]]
     found = {}
     if hosts:
         found["host"] = (min(s.start for s in hosts), max(s.end for s in hosts))
@@ -192,7 +198,18 @@ def _bounds(run: Run, phase: str) -> dict[str, Interval]:
 
 
 def ttft(run: Run) -> Values:
-    return {(clock,): (end - start) / MS for clock, (start, end) in _bounds(run, "prefill").items()}
+    found: Values = {}
+    for clock, places in (("host", run.host_steps), ("device", run.device_steps)):
+        steps = [s for of_place in places.values() for s in of_place]
+        decode = min((s.start for s in steps if s.phase == "decode"), default=math.inf)
+        first = [s for s in steps if s.phase == "prefill" and s.start < decode]
+        spans = [(s.start, s.end) for s in first]
+        if clock == "device":
+            marked = _grouped(run.ops, "device_id", "step")
+            spans = [(o["start_ps"], o["end"]) for s in first for o in marked[s.device, s.number]]
+        if spans:
+            found[(clock,)] = (max(end for _, end in spans) - min(start for start, _ in spans)) / MS
+    return found
 
 
 def e2e_latency(run: Run) -> Values:
@@ -202,9 +219,12 @@ def e2e_latency(run: Run) -> Values:
 
 def throughput(run: Run) -> Values:
     latency = e2e_latency(run).get(("host",))
-    if latency is None or run.facts["batch_size"] is None:
+    prefills = {s.number for steps in run.host_steps.values() for s in steps if s.phase == "prefill"}
+    if latency is None or run.facts["batch_size"] is None or len(prefills) > 1:
         return {}
-    steps = {s.number for steps in run.host_steps.values() for s in steps if s.phase == "decode"}
+    request = min(s.start for steps in run.host_steps.values() for s in steps if s.phase == "prefill")
+    decodes = (s for steps in run.host_steps.values() for s in steps if s.phase == "decode")
+    steps = {s.number for s in decodes if s.start >= request}
     return {(): 1000 * run.facts["batch_size"] * (len(steps) + 1) / latency}
 
 
@@ -275,26 +295,33 @@ def _by_phase(run: Run, of_device: Callable[[str | None, int], int]) -> dict[str
 def communication_fraction(run: Run) -> Values:
     exposed, spans = run.exposed(), _by_phase(run, run.span)
     total = _by_phase(run, lambda p, d: sum(exposed[p, d].values()))
+    if not run.collectives:
+        return {}
     return {(p,): sum(e / s for e, s in zip(total[p], spans[p], strict=True)) / len(spans[p]) for p in spans}
 
 
 def amdahl_limit(run: Run) -> Values:
     exposed, spans = run.exposed(), _by_phase(run, run.span)
     total = _by_phase(run, lambda p, d: sum(exposed[p, d].values()))
-    return {(p,): sum(spans[p]) / (sum(spans[p]) - sum(total[p])) for p in spans}
+    return {
+        (p,): sum(spans[p]) / (sum(spans[p]) - sum(total[p]))
+        for p in spans
+        if run.collectives and sum(spans[p]) > sum(total[p])
+    }
 
 
 def comm_to_compute(run: Run) -> Values:
     windows = communication_time(run)
     time = _by_phase(run, lambda p, d: round((windows.get((p, d)) or 0) * len(run.steps_of(d, p)) * MS))
     compute = _by_phase(run, lambda p, d: run.busy(p, d, compute=True))
-    return {(p,): sum(time[p]) / sum(compute[p]) for p in time}
+    return {(p,): sum(time[p]) / sum(compute[p]) for p in time if run.collectives and sum(compute[p])}
 
 
 def overlap_ratio(run: Run) -> Values:
     return {
         key: 1 - sum(c["exposed_ps"] for c in rows) / sum(c["end_ps"] - c["start_ps"] for c in rows)
         for key, rows in _grouped(run.collectives, "phase", "kind", "axis").items()
+        if any(c["end_ps"] > c["start_ps"] for c in rows)
     }
 
 
@@ -342,13 +369,19 @@ def collective_latency(run: Run) -> Values:
     return {k: sum(t for t, _, _ in v) / len(v) / US for k, v in _transfers(run).items()}
 
 
-def collective_bandwidth(run: Run) -> Values:
-    def factor(kind: str, n: int) -> float:
-        return {"all-reduce": 2 * (n - 1) / n, "collective-permute": 1}.get(kind, (n - 1) / n)
+def _bus_bytes(kind: str, size: int, n: int) -> int:
+    """Message times the factor of the kind, in whole bytes."""
+    factors = {"all-reduce": Fraction(2 * (n - 1), n), "collective-permute": Fraction(1)}
+    return math.floor(size * factors.get(kind, Fraction(n - 1, n)))
 
+
+def collective_bandwidth(run: Run) -> Values:
+    sent = {k: [(time, _bus_bytes(k[1], size, n)) for time, size, n in v] for k, v in _transfers(run).items()}
+    moved = {k: [(time, size) for time, size in v if size] for k, v in sent.items()}
     return {
-        k: 1000 * sum(size * factor(k[1], n) for _, size, n in v) / sum(t for t, _, _ in v)
-        for k, v in _transfers(run).items()
+        k: 1000 * sum(size for _, size in v) / sum(time for time, _ in v)
+        for k, v in moved.items()
+        if sum(time for time, _ in v)
     }
 
 
@@ -384,7 +417,10 @@ def host_gap(run: Run) -> Values:
     first = min(starts.values())
     running: list[tuple[int, int]] = []
     for (_,), ops in _grouped(run.ops, "device_id").items():
-        of_device = merged([(first, first), *((o["start_ps"], o["end"]) for o in ops), (last, last)])
+        of_device = merged((o["start_ps"], o["end"]) for o in ops)
+        before = [(first, first)] if first < of_device[0][0] else []
+        after = [(last, last)] if last > of_device[-1][1] else []
+        of_device = [*before, *of_device, *after]
         for (_, end), (start, _) in pairwise(of_device):
             if start - end <= US:
                 running.append((end, start))
@@ -411,17 +447,16 @@ def op_time_share(run: Run) -> Values:
 def layer_time(run: Run) -> Values:
     devices = {d["device_id"]: d for d in run.tables["devices"]}
     found: dict[Any, dict[int, int]] = defaultdict(lambda: defaultdict(int))
-    facts = ("layer", "stage_layer", "part")
-    if all(i[fact] is None for i in run.instructions.values() for fact in facts):
-        return {}
     for o in run.ops:
         i, layer = o["i"], o["i"]["layer"]
         if layer is None and i["stage_layer"] is not None:
             layer = _layer_in_stage(run, devices[o["device_id"]], i["stage_layer"])
         found[o["phase"], layer, i["part"]][o["device_id"]] += o["self_ps"]
     return {
-        k: sum(v.values()) / sum(len(run.steps_of(d, k[0])) or 1 for d in v) / US for k, v in found.items()
-    }  # fmt: skip
+        k: sum(v.values()) / sum(len(run.steps_of(d, k[0])) or 1 for d in v) / US
+        for k, v in found.items()
+        if any(layer is not None or part is not None for _, layer, part in found)
+    }
 
 
 def _layer_in_stage(run: Run, device: dict[str, Any], slot: int) -> int | None:
@@ -445,6 +480,199 @@ def launch_overhead(run: Run) -> Values:
     return {k: sum(v) / len(v) / US if v else None for k, v in found.items()}
 
 
+def pipeline_bubble(run: Run) -> Values:
+    return {k: bubble / span for k, (bubble, _, span) in _ticks(run).items()}
+
+
+def pipeline_waiting(run: Run) -> Values:
+    return {k: waited / span for k, (_, waited, span) in _ticks(run).items()}
+
+
+def _ticks(run: Run) -> dict[Any, tuple[int, int, int]]:
+    """Time without work of its own, of it in collectives on axis pp, and in all, of the ops of each phase's steps."""
+    ends = {o["event_id"]: (o["start_ps"], o["end"]) for o in run.ops}
+    halves = [(c, e) for c in run.collectives for e in (c["event_id"], c["done_event_id"]) if e is not None]
+    waits = _grouped(({**c, "half": e, "span": ends[e]} for c, e in halves), "device_id")
+    if (run.facts["pp"] or 0) < 2 or all(c["axis"] != "pp" or c["step"] is None for c in run.collectives):
+        return {}
+    found: dict[Any, list[int]] = defaultdict(lambda: [0, 0, 0])
+    for phase, device in run.places():
+        steps = [s for s in run.steps_of(device, phase) if s.ops]
+        span = sum(max(o["end"] for o in s.ops) - min(o["start_ps"] for o in s.ops) for s in steps)
+        busy = run.busy(phase, device)
+        waited, until = 0, 0
+        for w in sorted(waits[(device,)], key=lambda w: (w["span"][0], w["half"])):
+            if w["axis"] == "pp" and w["step"] in {s.number for s in steps}:
+                waited += max(0, w["span"][1] - max(w["span"][0], until))
+            until = max(until, w["span"][1])
+        if span:
+            for at, part in enumerate((span - busy + waited, waited, span)):
+                found[(phase,)][at] += part
+    return {k: (v[0], v[1], v[2]) for k, v in found.items()}
+
+
+def _copies(run: Run) -> list[tuple[Row, Row]]:
+    """Starts of asynchronous ops that are no collectives, each with its done, paired per device one by one."""
+    waiting: dict[Any, Row | None] = {}
+    found = []
+    for o in run.ops:
+        i = o["i"]
+        if i["collective"] is not None or i["async_role"] is None:
+            continue
+        is_start = i["async_role"] == "start"
+        key = o["device_id"], i["program_id"], i["name"] if is_start else i["async_start"]
+        start = waiting.get(key)
+        if not is_start and start is not None:
+            found.append((start, o))
+        waiting[key] = o if is_start else None
+    return found
+
+
+def copy_bandwidth(run: Run) -> Values:
+    moved: dict[Any, list[int]] = defaultdict(lambda: [0, 0])
+    for start, done in _copies(run):
+        if start["i"]["bytes_accessed"]:
+            total = moved[start["device_id"], "copy" if start["i"]["opcode"] in COPIES else "async"]
+            total[0] += start["i"]["bytes_accessed"]
+            total[1] += done["end"] - start["start_ps"]
+    return {k: 1000 * size / time for k, (size, time) in moved.items() if time}
+
+
+def ici_utilization(run: Run) -> Values:
+    peaks = {d["device_id"]: d["peak_ici_gbps"] or 0 for d in run.tables["devices"]}
+    found: dict[Any, list[tuple[int, int, float]]] = defaultdict(list)
+    for ranks in run.instances():
+        transfer = min(c["end_ps"] - c["start_ps"] for c in ranks)
+        for c in ranks:
+            if c["wire_bytes"] and peaks[c["device_id"]] > 0:
+                key = c["phase"], c["kind"], c["axis"]
+                found[key].append((c["wire_bytes"], transfer, peaks[c["device_id"]]))
+    return {
+        k: 1000 * sum(size for size, _, _ in v) / sum(time for _, time, _ in v) / min(peak for _, _, peak in v)
+        for k, v in found.items()
+        if sum(time for _, time, _ in v)
+    }
+
+
+def _lines(run: Run) -> dict[Any, tuple[Fraction, Fraction, Fraction | None]]:
+    """Intercept in ps, slope in ps per byte and r2 of transfer time on bytes, in exact fractions."""
+    points: dict[Any, list[tuple[Fraction, Fraction]]] = defaultdict(list)
+    for ranks in run.instances():
+        size = max(c["message_bytes"] for c in ranks)
+        sent = _bus_bytes(ranks[0]["kind"], size, ranks[0]["group_size"])
+        if sent > 0:
+            time = min(c["end_ps"] - c["start_ps"] for c in ranks)
+            points[ranks[0]["kind"], ranks[0]["axis"]].append((Fraction(sent), Fraction(time)))
+    found = {}
+    for key, pairs in points.items():
+        x, y = (sum(p[at] for p in pairs) / len(pairs) for at in (0, 1))
+        xx, yy = (sum((p[at] - mean) ** 2 for p in pairs) for at, mean in ((0, x), (1, y)))
+        if xx:
+            xy = sum((a - x) * (b - y) for a, b in pairs)
+            found[key] = (y - xy / xx * x, xy / xx, xy * xy / (xx * yy) if yy else None)
+    return found
+
+
+def hockney(run: Run) -> Values:
+    return {k: float(intercept) / US for k, (intercept, _, _) in _lines(run).items()}
+
+
+def hockney_bandwidth(run: Run) -> Values:
+    return {k: 1000 / float(slope) if slope > 0 else None for k, (_, slope, _) in _lines(run).items()}
+
+
+def hockney_r2(run: Run) -> Values:
+    return {k: None if r2 is None else float(r2) for k, (_, _, r2) in _lines(run).items()}
+
+
+def _rooflines(run: Run) -> dict[Any, tuple[float | None, float | None, str | None]]:
+    """Operations per second, share of the bound, and the bound of each instruction."""
+    devices = {d["device_id"]: d for d in run.tables["devices"]}
+    found = {}
+    for (number,), ops in _grouped(run.ops, "instruction_id").items():
+        i, time = run.instructions[number], sum(o["self_ps"] for o in ops) / 1e12
+        if i["async_role"] or not time or not (i["flops"] or i["bytes_accessed"]):
+            continue
+        sent: list[int | None] = [c["wire_bytes"] for c in run.collectives if c["instruction_id"] == number]
+        wire = None if None in sent or not sent else sum(size or 0 for size in sent)
+        used = {
+            "ici": (wire, "peak_ici_gbps", 1e9),
+            "memory": ((i["bytes_accessed"] or 0) * len(ops), "peak_hbm_gbps", 1e9),
+            "compute": ((i["flops"] or 0) * len(ops), "peak_flops_per_s", 1.0),
+        }
+        if not wire:
+            del used["ici"]
+        needs: dict[str, float | None] = {}
+        for bound, (amount, peak, unit) in used.items():
+            peaks = [p for o in ops if (p := devices[o["device_id"]][peak]) is not None]
+            needs[bound] = (amount or 0) / (min(peaks) * unit) if peaks and min(peaks) else None
+        known = [need for need in needs.values() if need is not None]
+        longest = max(known) if len(known) == len(needs) else None
+        bound = next((b for b, need in needs.items() if need == longest), None) if longest is not None else None
+        rate = None if i["flops"] is None else i["flops"] * len(ops) / time
+        found[(number,)] = (rate, None if longest is None else longest / time, bound)
+    return found
+
+
+def roofline(run: Run) -> Values:
+    return {k: rate for k, (rate, _, _) in _rooflines(run).items()}
+
+
+def roofline_attained(run: Run) -> Values:
+    return {k: share for k, (_, share, _) in _rooflines(run).items()}
+
+
+def roofline_bound(run: Run) -> dict[tuple[Any, ...], str | None]:
+    return {k: bound for k, (_, _, bound) in _rooflines(run).items()}
+
+
+def _flops(run: Run) -> dict[str, tuple[int | None, int | None]]:
+    """Operations that the model needs, token by token, and those that the profiler states, of each phase."""
+    f = run.facts
+    steps = {s.number: s.phase for s in run.all_device_steps}
+    prefills = [n for n, phase in steps.items() if phase == "prefill"]
+    heads = f["num_heads"] * f["head_dim"] if f["num_heads"] and f["head_dim"] else f["hidden_size"]
+    shape = (f["num_params_active"], f["num_params_embedding"], f["num_layers"], heads, f["batch_size"])
+    needed: dict[str | None, int] = defaultdict(int)
+    if None not in (*shape, f["input_length"]):
+        params = f["num_params_active"] - f["num_params_embedding"]
+        for number, phase in steps.items():
+            after = f["input_length"] + number
+            for context in range(1, f["input_length"] + 1) if phase == "prefill" else [after]:
+                needed[phase] += f["batch_size"] * (2 * params + 4 * f["num_layers"] * heads * context)
+    stated: dict[str | None, list[int]] = defaultdict(list)
+    for s in run.all_device_steps:
+        stated[s.phase] += [
+            o["i"]["model_flops"] for o in s.ops if is_compute(o) and o["i"]["model_flops"] is not None
+        ]  # fmt: skip
+    found = {}
+    for phase in {p for p in steps.values() if p is not None}:
+        of_model = None if phase == "prefill" and len(prefills) > 1 else needed.get(phase)
+        found[phase] = (of_model, sum(stated[phase]) if stated[phase] else None)
+    return found
+
+
+def _utilization(run: Run, of: int, devices: Callable[[list[float]], int]) -> Values:
+    peaks = [d["peak_flops_per_s"] for d in run.tables["devices"] if (d["peak_flops_per_s"] or 0) > 0]
+    time: dict[Any, int] = defaultdict(int)
+    for steps in _grouped(({"n": s.number, "s": s} for s in run.all_device_steps), "n").values():
+        time[steps[0]["s"].phase] += max(s["s"].until - s["s"].start for s in steps)
+    found: Values = {}
+    for phase, flops in _flops(run).items():
+        if peaks and time[phase] and flops != (None, None):
+            one = flops[of]
+            found[(phase,)] = None if one is None else one * 1e12 / (time[phase] * devices(peaks) * min(peaks))
+    return found
+
+
+def mfu(run: Run) -> Values:
+    return _utilization(run, 0, lambda _: int(run.facts["device_count"] + (run.facts["missing_devices"] or 0)))
+
+
+def hlo_mfu(run: Run) -> Values:
+    return _utilization(run, 1, len)
+
+
 METRICS: dict[str, Callable[[Run], Values]] = {
     f.__name__: f
     for f in (
@@ -452,7 +680,20 @@ METRICS: dict[str, Callable[[Run], Values]] = {
         traffic_matrix, traffic_interval, communication_time, exposed_communication, communication_fraction,
         amdahl_limit, comm_to_compute, overlap_ratio, collective_skew, sync_wait, collective_latency,
         collective_bandwidth, device_idle, bubble, load_imbalance, host_gap, op_time_share, layer_time,
-        launch_overhead,
+        launch_overhead, pipeline_bubble, copy_bandwidth, ici_utilization, hockney, roofline, mfu,
     )
 }  # fmt: skip
 """The newest version of each metric that is computed here."""
+
+COLUMNS: dict[tuple[str, str], Callable[[Run], Mapping[tuple[Any, ...], object]]] = {
+    ("pipeline_bubble", "waiting_ratio"): pipeline_waiting,
+    ("hockney", "bandwidth_gbps"): hockney_bandwidth,
+    ("hockney", "r2"): hockney_r2,
+    ("roofline", "attained"): roofline_attained,
+    ("roofline", "bound"): roofline_bound,
+    ("mfu", "hlo_mfu"): hlo_mfu,
+}
+"""Columns beside the values of the metrics in METRICS."""
+
+ROUNDED = {"hockney"}
+"""Metrics that are defined with rounded differences, so that the exact ones here agree to a millionth."""
