@@ -66,7 +66,11 @@ def evaluate(
 
     found = definitions or load_definitions()
     metrics = [m for m in found.metrics if not m.view.compares_runs and (deprecated or m.header.status != "deprecated")]
-    rows = _evaluated(connection, run_id, found, metrics, {} if beyond_range is None else beyond_range)
+    rows, too_large = _evaluated(connection, run_id, found, metrics)
+    if beyond_range is not None:
+        beyond_range |= {
+            m.view.qualified: too_large[m.view.qualified] for m in metrics if m.view.qualified in too_large
+        }
     schema = TABLES["metric_values"].arrow
     columns: dict[str, list[Any]] = {name: [] for name in schema.names}
     for metric in metrics:
@@ -86,11 +90,11 @@ def _evaluated(
     run_id: str,
     definitions: Definitions,
     metrics: Sequence[Metric],
-    beyond_range: dict[str, str],
-) -> dict[str, list[_Row]]:
-    """The rows of each metric by its view's name; a name in `beyond_range` for each whose numbers do not fit."""
+) -> tuple[dict[str, list[_Row]], dict[str, str]]:
+    """The rows of each metric by its view's name, and what DuckDB says of those whose numbers do not fit."""
     failed: dict[str, str] = {}
     rows: dict[str, list[_Row]] = {}
+    too_large: dict[str, str] = {}
 
     def make(view: View, kind: str, cursor: duckdb.DuckDBPyConnection) -> None:
         if (reason := _reason(failed, view)) is not None:
@@ -110,7 +114,7 @@ def _evaluated(
         except _BEYOND_RANGE as error:
             reason = str(error)
         if reason is not None:
-            beyond_range[metric.view.qualified] = reason.partition("\n")[0]
+            too_large[metric.view.qualified] = reason.partition("\n")[0]
             rows[metric.view.qualified] = [("{}", None)]
 
     tasks: dict[str, Task] = {}
@@ -124,7 +128,7 @@ def _evaluated(
         needs[name] = metric.view.depends_on | metric.view.probe_depends_on
     with _scratch(connection, run_id) as cursors:
         run_tasks(tasks, needs, cursors)
-    return rows
+    return rows, too_large
 
 
 def _rows(connection: duckdb.DuckDBPyConnection, metric: Metric) -> Iterator[_Row]:

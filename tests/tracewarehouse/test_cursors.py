@@ -9,7 +9,7 @@ from graphlib import CycleError
 
 import duckdb
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tracewarehouse.cursors import run_tasks
@@ -21,6 +21,7 @@ def cursors() -> Iterator[list[duckdb.DuckDBPyConnection]]:
         yield [connection.cursor(), connection.cursor()]
 
 
+@settings(deadline=None)
 @given(st.data())
 def test_every_task_runs_once_and_after_what_it_needs(data: st.DataObject) -> None:
     count = data.draw(st.integers(0, 12))
