@@ -213,6 +213,11 @@ class Instructions:
             row.hlo, row.lacks_groups = without_groups(row.hlo), True
             del row.collective  # which was made with the groups
 
+    @property
+    def have_programs(self) -> bool:
+        """Whether every HLO instruction tells its program, so that none needs to be assigned one."""
+        return all(row.program_id is not None or row.hlo is None for row in self.rows)
+
     def name_modules(self) -> None:
         """Fill module names from program ids, once all planes have been seen."""
         for row in self.rows:

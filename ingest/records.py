@@ -183,12 +183,10 @@ class Trace(Protocol):
 
 @runtime_checkable
 class DivisibleTrace(Trace, Protocol):
-    """A trace whose lines lie in its file one after the other, so that processes can share them."""
+    """A trace whose lines lie in its file one after the other, so that processes can share them.
 
-    @property
-    def descriptors(self) -> Sequence[int]:
-        """Open files that the trace reads; a process that has inherited them can read a pickled copy of it."""
-        ...
+    Pickled, it has no planes: a process that has inherited the file reads lines of planes that it is given.
+    """
 
     def count(self, plane: Plane, line: Line) -> int:
         """The number of events of a line.

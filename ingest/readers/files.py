@@ -77,9 +77,11 @@ class CaptureFile:
             digest.update(part)
         return digest.hexdigest()
 
-    def head(self, count: int) -> bytes:
-        """The first uncompressed bytes."""
-        return os.pread(self._plain, count, 0)
+    @property
+    def is_json(self) -> bool:
+        """Whether the uncompressed bytes begin as an object or a list of JSON does."""
+        head = os.pread(self._plain, 64, 0).removeprefix(b"\xef\xbb\xbf").lstrip()
+        return head[:1] in (b"{", b"[")
 
     def read(self, low: int, high: int) -> bytes:
         """The uncompressed bytes [low:high].

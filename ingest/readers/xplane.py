@@ -101,7 +101,7 @@ class XPlaneTrace:
     format = "xplane"
 
     def __init__(self, file: CaptureFile) -> None:
-        self.digest, self.size = file.digest, file.size
+        self.size = file.size
         self._file = file
         self._path = file.path
         self.planes: list[Plane] = []
@@ -121,10 +121,14 @@ class XPlaneTrace:
             raise MalformedError(f"{self._path}: an xplane.pb without planes; nothing was profiled")
         self.origin_ns = _origin(self.planes)
 
+    def __getstate__(self) -> dict[str, Any]:
+        """What another process needs to read lines of planes that it is given."""
+        return self.__dict__ | {"planes": []}
+
     @property
-    def descriptors(self) -> Sequence[int]:
-        """The open file that the events are read from."""
-        return [self._file.descriptor]
+    def digest(self) -> str:
+        """SHA-256 of the uncompressed bytes, in hex."""
+        return self._file.digest
 
     def batches(self, plane: Plane, line: Line) -> Iterator[EventBatch]:
         """The events of a line, in file order.
