@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import math
 from bisect import bisect_right
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from fractions import Fraction
@@ -167,7 +167,12 @@ def step_time(run: Run) -> Values:
 
 
 def tpot(run: Run) -> Values:
-    found: Values = {}
+    return {k: sum(v) / len(v) / MS for k, v in _tokens(run).items()}
+
+
+def _tokens(run: Run) -> dict[Any, list[int]]:
+    """Time of each decode step on its slowest device or host, by clock."""
+    found: dict[Any, list[int]] = {}
     for clock, places in (("host", run.host_steps), ("device", run.device_steps)):
         tokens: dict[int, list[int]] = defaultdict(list)
         for s in (s for steps in places.values() for s in steps):
@@ -175,7 +180,7 @@ def tpot(run: Run) -> Values:
                 tokens[s.number].append((s.end if s.is_last else s.until) - s.start)
         slowest = [max(v) for v in tokens.values()]
         if len(slowest) > 1:
-            found[(clock,)] = sum(slowest) / len(slowest) / MS
+            found[(clock,)] = slowest
     return found
 
 
@@ -259,6 +264,18 @@ def traffic_matrix(run: Run) -> Values:
 
 
 def traffic_interval(run: Run) -> Values:
+    return {k: sum(v) / len(v) / US for k, v in _intervals(run).items()}
+
+
+def traffic_interval_histogram(run: Run) -> Values:
+    found: dict[Any, int] = defaultdict(int)
+    for axes, gaps in _intervals(run).items():
+        for gap in gaps:
+            found[*axes, max(us for us in (0, 1, 10, 100, 1_000, 10_000) if us * US <= gap)] += 1
+    return dict(found)
+
+
+def _intervals(run: Run) -> dict[Any, list[int]]:
     found: dict[Any, list[int]] = defaultdict(list)
     for rows in _grouped(run.collectives, "device_id").values():
         for at, c in enumerate(rows):
@@ -267,7 +284,7 @@ def traffic_interval(run: Run) -> Values:
                 if before["phase"] == c["phase"]:
                     gap = max(0, c["start_ps"] - before["end_ps"])
                     found[c["phase"], before["axis"], c["axis"]].append(gap)
-    return {k: sum(v) / len(v) / US for k, v in found.items()}
+    return found
 
 
 def communication_time(run: Run) -> Values:
@@ -293,11 +310,15 @@ def _by_phase(run: Run, of_device: Callable[[str | None, int], int]) -> dict[str
 
 
 def communication_fraction(run: Run) -> Values:
+    return {k: sum(v) / len(v) for k, v in _exposed_shares(run).items()}
+
+
+def _exposed_shares(run: Run) -> dict[Any, list[float]]:
     exposed, spans = run.exposed(), _by_phase(run, run.span)
     total = _by_phase(run, lambda p, d: sum(exposed[p, d].values()))
     if not run.collectives:
         return {}
-    return {(p,): sum(e / s for e, s in zip(total[p], spans[p], strict=True)) / len(spans[p]) for p in spans}
+    return {(p,): [e / s for e, s in zip(total[p], spans[p], strict=True)] for p in spans}
 
 
 def amdahl_limit(run: Run) -> Values:
@@ -308,6 +329,13 @@ def amdahl_limit(run: Run) -> Values:
         for p in spans
         if run.collectives and sum(spans[p]) > sum(total[p])
     }
+
+
+def slowest_speedup(run: Run) -> Values:
+    """Beside amdahl_limit: the longest time of a device over the longest that would remain."""
+    exposed, spans = run.exposed(), _by_phase(run, run.span)
+    rest = _by_phase(run, lambda p, d: run.span(p, d) - sum(exposed[p, d].values()))
+    return {(p,): max(spans[p]) / max(rest[p]) if max(rest[p]) else None for (p,) in amdahl_limit(run)}
 
 
 def comm_to_compute(run: Run) -> Values:
@@ -325,13 +353,39 @@ def overlap_ratio(run: Run) -> Values:
     }
 
 
+def window_sources(run: Run) -> dict[tuple[Any, ...], str]:
+    """Beside overlap_ratio: how the windows were found."""
+    found = {}
+    for key in overlap_ratio(run):
+        rows = _grouped(run.collectives, "phase", "kind", "axis")[key]
+        sources = {c["window_source"] for c in rows}
+        found[key] = sources.pop() if len(sources) == 1 else "mixed"
+    return found
+
+
 def collective_skew(run: Run) -> Values:
-    found: dict[Any, list[int]] = defaultdict(list)
+    return {k: sum(skew for skew, _ in v) / len(v) / US for k, v in _arrivals(run).items()}
+
+
+def last_device(run: Run) -> Values:
+    """Beside collective_skew: the device that was last most often."""
+    return {k: Counter(sorted(d for _, d in v)).most_common(1)[0][0] for k, v in _arrivals(run).items()}
+
+
+def last_share(run: Run) -> Values:
+    """In what share of the executions it was."""
+    return {k: Counter(d for _, d in v).most_common(1)[0][1] / len(v) for k, v in _arrivals(run).items()}
+
+
+def _arrivals(run: Run) -> dict[Any, list[tuple[int, int]]]:
+    """Skew of each whole execution, and the device that started last."""
+    found: dict[Any, list[tuple[int, int]]] = defaultdict(list)
     for ranks in run.instances():
         if len(ranks) > 1:
-            starts = [c["start_ps"] for c in ranks]
-            found[ranks[0]["phase"], ranks[0]["axis"]].append(max(starts) - min(starts))
-    return {k: sum(v) / len(v) / US for k, v in found.items()}
+            first, last = min(c["start_ps"] for c in ranks), max(c["start_ps"] for c in ranks)
+            device = min(c["device_id"] for c in ranks if c["start_ps"] == last)
+            found[ranks[0]["phase"], ranks[0]["axis"]].append((last - first, device))
+    return found
 
 
 def sync_wait(run: Run) -> Values:
@@ -385,26 +439,134 @@ def collective_bandwidth(run: Run) -> Values:
     }
 
 
+def collective_wait(run: Run) -> Values:
+    """Beside collective_latency: mean time of a rank beyond the transfer."""
+    waits: dict[Any, list[int]] = defaultdict(list)
+    for ranks in run.instances():
+        times = [c["end_ps"] - c["start_ps"] for c in ranks]
+        size = max(c["message_bytes"] for c in ranks)
+        name = SIZES[max(s for s in SIZES if s <= size)]
+        waits[ranks[0]["phase"], ranks[0]["kind"], ranks[0]["axis"], name] += [t - min(times) for t in times]
+    return {k: sum(v) / len(v) / US for k, v in waits.items()}
+
+
+def ici_bandwidth_utility(run: Run) -> Values:
+    lines = _lines(run)
+    saved: dict[Any, dict[str, float]] = defaultdict(lambda: {"2": 0, "4": 0, "infinite": 0})
+    for ranks in run.instances():
+        key = ranks[0]["kind"], ranks[0]["axis"]
+        sent = _bus_bytes(key[0], max(c["message_bytes"] for c in ranks), ranks[0]["group_size"])
+        if not sent:
+            continue
+        transfer = min(c["end_ps"] - c["start_ps"] for c in ranks)
+        latency, slope = lines[key][:2] if key in lines else (Fraction(0), Fraction(0))
+        fixed, moving = (max(latency, Fraction(0)), slope * sent) if slope > 0 else (Fraction(0), Fraction(transfer))
+        for factor, share in (("2", Fraction(1, 2)), ("4", Fraction(1, 4)), ("infinite", Fraction(0))):
+            shorter = max(transfer - fixed - moving * share, Fraction(0))
+            saved[ranks[0]["phase"]][factor] += sum(min(Fraction(c["exposed_ps"]), shorter) for c in ranks)
+    spans = {p: sum(v) for p, v in _by_phase(run, run.span).items()}
+    return {
+        (p, f): float(100 * ps / spans[p]) for p, by in saved.items() for f, ps in by.items() if spans.get(p)
+    }  # fmt: skip
+
+
+def hbm_bandwidth(run: Run) -> Values:
+    found: Values = {}
+    for phase, device in run.places():
+        ops = [o["i"] for s in run.steps_of(device, phase) for o in s.ops]
+        size = sum(i["bytes_accessed"] or 0 for i in ops if i["async_role"] != "done")
+        if size and run.busy(phase, device):
+            found[phase, device] = 1000 * size / run.busy(phase, device)
+    return found
+
+
+def copy_overhead(run: Run) -> Values:
+    """Moments in copy windows without compute, each for the step of the window that covers it first."""
+    windows = [(o["start_ps"], o["event_id"], o["end"], o["device_id"]) for o in run.ops if _is_copy_op(o)]
+    windows += [(s["start_ps"], s["event_id"], d["end"], s["device_id"]) for s, d in _copies(run)]
+    if not windows:
+        return {}
+    step_of = {o["event_id"]: s for s in run.all_device_steps for o in s.ops}
+    exposed: dict[Any, int] = defaultdict(int)
+    until: dict[int, int] = {}
+    compute = {
+        d: merged((o["start_ps"], o["end"]) for o in run.ops if o["device_id"] == d and is_compute(o))
+        for _, d in run.places()
+    }
+    for start, event, end, device in sorted(windows):
+        begin = max(start, until.get(device, start))
+        until[device] = max(until.get(device, end), end)
+        if begin < end and event in step_of:
+            hidden = sum(max(0, min(e, end) - max(s, begin)) for s, e in compute[device])
+            exposed[step_of[event].phase] += end - begin - hidden
+    return {(p,): exposed[p] / sum(spans) for p, spans in _by_phase(run, run.span).items() if sum(spans)}
+
+
+def _is_copy_op(op: Row) -> bool:
+    i = op["i"]
+    return i["collective"] is None and i["async_role"] is None and i["opcode"] in COPIES
+
+
+def moe_fraction(run: Run) -> Values:
+    if all(i["part"] != "moe" for i in run.instructions.values()):
+        return {}
+    halves = {e for c in run.collectives if c["axis"] == "ep" for e in (c["event_id"], c["done_event_id"])}
+    experts: dict[Any, int] = defaultdict(int)
+    for o in run.ops:
+        if o["i"]["part"] == "moe" or o["event_id"] in halves:
+            experts[o["phase"]] += o["self_ps"]
+    return {(p,): experts[p] / sum(busy) for p, busy in _by_phase(run, run.busy).items() if sum(busy)}
+
+
 def device_idle(run: Run) -> Values:
     return {(p, d): 1 - run.busy(p, d) / run.span(p, d) for p, d in run.places()}
 
 
 def bubble(run: Run) -> Values:
+    return _bubble(run, {"launch", "tick", "collective", "other"})
+
+
+def _bubble(run: Run, kinds: set[str]) -> Values:
+    """Gaps of a step that end with an op of these kinds."""
     marked = _grouped(run.ops, "device_id", "phase", "step")
+    handing = {e for c in run.collectives if c["axis"] == "pp" for e in (c["event_id"], c["done_event_id"])}
     found: Values = {}
     for phase, device in run.places():
         gap = 0
         for s in run.steps_of(device, phase):
-            union = merged((o["start_ps"], o["end"]) for o in marked[device, phase, s.number])
-            gaps = [b[0] - a[1] for a, b in pairwise(union)]
-            gap += sum(g for g in gaps if g > US)
+            ops = marked[device, phase, s.number]
+            until = [max(o["end"] for o in ops[: at + 1]) for at in range(len(ops))]
+            for before, end, o in zip(ops, until, ops[1:], strict=False):
+                if o["start_ps"] - end <= US:
+                    continue
+                kind = "collective" if o["i"]["collective"] else "other"
+                kind = "tick" if o["event_id"] in handing else kind
+                kind = "launch" if o["execution"] != before["execution"] else kind
+                gap += (o["start_ps"] - end) * (kind in kinds)
         found[phase, device] = gap / len(run.steps_of(device, phase)) / MS
     return found
 
 
 def load_imbalance(run: Run) -> Values:
     busy = _by_phase(run, run.busy)
-    return {(p,): max(v) * len(v) / sum(v) for p, v in busy.items() if len(v) > 1}
+    return {(p,): max(v) * len(v) / sum(v) for p, v in busy.items() if len(v) > 1 and sum(v)}
+
+
+def _imbalance(run: Run, of_device: Callable[[str | None, int], int]) -> Values:
+    loads = _by_phase(run, of_device)
+    return {k: max(v) * len(v) / sum(v) if sum(v := loads[k[0]]) else None for k in load_imbalance(run)}
+
+
+def compute_imbalance(run: Run) -> Values:
+    return _imbalance(run, lambda p, d: run.busy(p, d, compute=True))
+
+
+def moe_imbalance(run: Run) -> Values:
+    moe: dict[Any, int] = defaultdict(int)
+    for o in run.ops:
+        if o["i"]["part"] == "moe" and is_compute(o):
+            moe[o["phase"], o["device_id"]] += o["self_ps"]
+    return _imbalance(run, lambda p, d: moe[p, d])
 
 
 def host_gap(run: Run) -> Values:
@@ -679,7 +841,8 @@ METRICS: dict[str, Callable[[Run], Values]] = {
         step_time, tpot, ttft, e2e_latency, throughput, collective_count, collective_frequency, traffic_volume,
         traffic_matrix, traffic_interval, communication_time, exposed_communication, communication_fraction,
         amdahl_limit, comm_to_compute, overlap_ratio, collective_skew, sync_wait, collective_latency,
-        collective_bandwidth, device_idle, bubble, load_imbalance, host_gap, op_time_share, layer_time,
+        collective_bandwidth, traffic_interval_histogram, ici_bandwidth_utility, hbm_bandwidth, copy_overhead,
+        moe_fraction, device_idle, bubble, load_imbalance, host_gap, op_time_share, layer_time,
         launch_overhead, pipeline_bubble, copy_bandwidth, ici_utilization, hockney, roofline, mfu,
     )
 }  # fmt: skip
@@ -692,8 +855,26 @@ COLUMNS: dict[tuple[str, str], Callable[[Run], Mapping[tuple[Any, ...], object]]
     ("roofline", "attained"): roofline_attained,
     ("roofline", "bound"): roofline_bound,
     ("mfu", "hlo_mfu"): hlo_mfu,
+    ("tpot", "p90_ms"): lambda run: {k: rank(v, 90) / MS for k, v in _tokens(run).items()},
+    ("traffic_interval", "p50_us"): lambda run: {k: rank(v, 50) / US for k, v in _intervals(run).items()},
+    ("collective_latency", "p90_us"): lambda run: {
+        k: rank((t for t, _, _ in v), 90) / US for k, v in _transfers(run).items()
+    },
+    ("collective_latency", "wait_us"): collective_wait,
+    ("collective_skew", "p99_us"): lambda run: {k: rank((t for t, _ in v), 99) / US for k, v in _arrivals(run).items()},
+    ("collective_skew", "last_device_id"): last_device,
+    ("collective_skew", "last_share"): last_share,
+    ("communication_fraction", "min_fraction"): lambda run: {k: min(v) for k, v in _exposed_shares(run).items()},
+    ("communication_fraction", "max_fraction"): lambda run: {k: max(v) for k, v in _exposed_shares(run).items()},
+    ("amdahl_limit", "slowest_speedup"): slowest_speedup,
+    ("overlap_ratio", "window_source"): window_sources,
+    ("bubble", "before_launch_ms"): lambda run: _bubble(run, {"launch"}),
+    ("bubble", "before_tick_ms"): lambda run: _bubble(run, {"tick"}),
+    ("bubble", "before_collective_ms"): lambda run: _bubble(run, {"collective"}),
+    ("load_imbalance", "compute_imbalance"): compute_imbalance,
+    ("load_imbalance", "moe_imbalance"): moe_imbalance,
 }
 """Columns beside the values of the metrics in METRICS."""
 
-ROUNDED = {"hockney"}
+ROUNDED = {"hockney", "ici_bandwidth_utility"}
 """Metrics that are defined with rounded differences, so that the exact ones here agree to a millionth."""
