@@ -114,11 +114,14 @@ class Run:
         return sum(s.until - s.start for s in self.steps_of(device, phase))
 
     def busy(self, phase: str | None, device: int, *, compute: bool = False) -> int:
-        """Length of the union of a device's ops in each step of a phase, added up."""
-        return sum(
-            length((o["start_ps"], o["end"]) for o in s.ops if not compute or is_compute(o))
-            for s in self.steps_of(device, phase)
-        )
+        """Length of the union of a device's ops; each moment is of the step of the op that covers it first."""
+        steps, until, total = self.steps_of(device, phase), 0, 0
+        mine = {o["event_id"] for s in steps for o in s.ops}
+        for o in self.ops:
+            if o["device_id"] == device and (not compute or is_compute(o)):
+                total += max(0, o["end"] - max(o["start_ps"], until)) if o["event_id"] in mine else 0
+                until = max(until, o["end"])
+        return total
 
     def exposed(self) -> dict[Any, dict[Any, int]]:
         """Time in which the op line runs each kind and axis of collective, by phase and device."""
@@ -543,7 +546,8 @@ def _bubble(run: Run, kinds: set[str]) -> Values:
                 kind = "tick" if o["event_id"] in handing else kind
                 kind = "launch" if o["execution"] != before["execution"] else kind
                 gap += (o["start_ps"] - end) * (kind in kinds)
-        found[phase, device] = gap / len(run.steps_of(device, phase)) / MS
+        if run.busy(phase, device):
+            found[phase, device] = gap / len(run.steps_of(device, phase)) / MS
     return found
 
 
