@@ -246,7 +246,7 @@ def integers(column: StatColumn | None, count: int) -> tuple[Int64, npt.NDArray[
     rows = column.rows[is_int]
     values[rows], known[rows] = column.bits[is_int].view(np.int64), True
     for code, text in enumerate(column.texts):
-        if text.isdigit() and len(text) < 19:
+        if text.removeprefix(b"-").isdigit() and len(text) < 19:
             rows = column.rows[(column.bits == code) & (column.kinds >= StatKind.STRING)]
             values[rows], known[rows] = int(text), True
     return values, known
