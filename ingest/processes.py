@@ -277,6 +277,7 @@ def _serve_as_fork(tasks: int, results: int, descriptors: Collection[int]) -> No
 
 def _serve(source: IO[bytes], results: IO[bytes], modules: Sequence[str] = ()) -> NoReturn:
     """Do tasks from the source, one after the other, until that is closed."""
+    gc.disable()  # tasks make no cycles of references
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches the whole group; the caller decides
     messages: queue.SimpleQueue[Any] = queue.SimpleQueue()
     threading.Thread(target=_receive, args=(source, messages), daemon=True).start()

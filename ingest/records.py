@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from enum import IntEnum
-from typing import Protocol, runtime_checkable
+from typing import NamedTuple, Protocol, runtime_checkable
 
 import numpy as np
 import numpy.typing as npt
@@ -32,8 +32,7 @@ class StatKind(IntEnum):
     REF = 7
 
 
-@dataclass(frozen=True)
-class Stat:
+class Stat(NamedTuple):
     """A stat of a plane or of event metadata: strings decoded, references resolved."""
 
     name: str

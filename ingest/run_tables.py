@@ -287,6 +287,7 @@ class RunTables:
 
     def _write_metadata(self) -> None:
         """Write what planes, devices and instructions say of themselves."""
+        self._instructions.complete()
         for found in self._surveys:
             for position, plane in enumerate(found.host.trace.planes):
                 self._write_plane(found, position, plane)
