@@ -69,15 +69,21 @@ class Comparison:
             by: metrics that have this dimension only, such as phase, axis or layer, and in its order.
 
         Raises:
-            MetricError: there is no such metric, it compares runs itself, or none has that dimension.
+            MetricError: there is no such metric, no run has a value of it, or none has that dimension.
         """
-        catalog = self._query("SELECT metric, grain, scope FROM metrics.catalog").dicts()
+        catalog = self._query("SELECT metric, grain, scope, status FROM metrics.catalog").dicts()
         if unknown := sorted(set(metrics) - {r["metric"] for r in catalog}):
             raise MetricError(f"no metric {', '.join(unknown)}; `tw metrics list` shows all")
         if across := sorted(set(metrics) & {r["metric"] for r in catalog if r["scope"] == "warehouse"}):
             raise MetricError(
                 f"{', '.join(across)} compares runs itself, so that no run has a value of it to compare; "
                 f"`tw metrics values -m {across[0]}` shows it"
+            )
+        living = {r["metric"] for r in catalog if r["status"] != "deprecated"}
+        if dead := sorted(set(metrics) - living):
+            raise MetricError(
+                f"{', '.join(dead)} is deprecated, so that no run has a value of it to compare; "
+                f"`tw metrics values -m {dead[0]}` still shows it, `tw metrics show {dead[0]}` says what to use"
             )
         of_runs = [r["grain"] for r in catalog if r["scope"] == "run"]
         dimensions = sorted({d for grain in of_runs for d in grain.split(", ")} - {"run_id", "step"})

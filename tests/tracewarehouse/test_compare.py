@@ -99,11 +99,13 @@ def test_nothing_is_refused_in_silence_where_nothing_is_known(
     assert "on both sides: r" in capsys.readouterr().err
 
 
-def test_a_metric_that_compares_runs_itself_is_refused(warehouse: Warehouse) -> None:
+def test_a_metric_of_which_runs_have_no_values_is_refused(warehouse: Warehouse) -> None:
     with comparing(warehouse, "slow", "fast") as found:
         assert found.unknown != WORKLOAD
         with pytest.raises(MetricError, match="scaling_efficiency compares runs itself"):
             found.values(["scaling_efficiency"])
+        with pytest.raises(MetricError, match="ccl_mfu is deprecated, so that no run has a value"):
+            found.values(["tpot", "ccl_mfu"])
         with pytest.raises(MetricError, match="no metric has the dimension 'baseline_run_id'"):
             found.values(by="baseline_run_id")
 
