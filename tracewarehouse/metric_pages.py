@@ -125,13 +125,14 @@ def _example(warehouse: Warehouse, metric: Metric) -> str:
 
 def _lineage(definitions: Definitions, metric: Metric) -> str:
     """Mermaid's flow chart of what the metric reads, down to the tables."""
-    lines = ["flowchart LR"]
+    lines = []
     for view in (*definitions.upstream(metric.view), metric.view):
         for read in sorted(view.depends_on | view.probe_depends_on):
             source, target = (n.replace(".", "_") for n in (read, view.qualified))
             shape = f'{source}[("{read}")]' if read.startswith("main.") else f'{source}["{read}"]'
             lines.append(f'  {shape} --> {target}["{view.qualified}"]')
-    return "\n".join(lines)
+    # sorted, so that another metric does not change the order
+    return "\n".join(["flowchart LR", *sorted(lines)])
 
 
 def _shown(value: object) -> str:
