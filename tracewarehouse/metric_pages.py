@@ -9,6 +9,7 @@ from tracewarehouse.markdown_table import table
 from tracewarehouse.warehouse import Warehouse
 
 _EXAMPLE_ROWS = 5
+_INDEX = ("metric", "meaning", "unit", "better", "versions")
 _PREFERRED = "llama-tp4-b4"
 """Beginning of the name of the run that examples are taken from, where it has the metric."""
 
@@ -20,11 +21,13 @@ def index_page(definitions: Definitions, written_by: str) -> str:
         definitions: the metrics.
         written_by: what writes the page, for its first line.
     """
-    rows = []
+    living: list[tuple[str, ...]] = []
+    deprecated: list[tuple[str, ...]] = []
     for name, metric in definitions.aliases().items():
         versions = [f"{m.version}{_remark(m)}" for m in definitions.metrics if m.name == name]
         about = metric.header
         first = _line(about.description).partition(". ")[0].partition("; ")[0].rstrip(".")
+        rows = deprecated if about.status == "deprecated" else living
         rows.append((f"[{name}](metrics/{name}.md)", first, about.unit, _polarity(metric), ", ".join(versions)))
     return "".join(
         [
@@ -32,7 +35,11 @@ def index_page(definitions: Definitions, written_by: str) -> str:
             "# Metrics\n\n",
             "Each metric is a view: `metrics.<name>_v<n>`, and `metrics.<name>` for its newest stable version. ",
             "A released version never changes its meaning. A metric without its data has no row.\n\n",
-            table(("metric", "meaning", "unit", "better", "versions"), rows),
+            table(_INDEX, living),
+            "\n## Deprecated\n\nThey answer, but are stored with no run, and neither compared nor checked.\n\n"
+            if deprecated
+            else "",
+            table(_INDEX, deprecated) if deprecated else "",
             "\n## Audits\n\nWhat must never be so. `tw ingest` ends with them, and `tw audit RUN` lists the rows.\n\n",
             table(("audit", "finds"), [(a.name, _line(a.header.description)) for a in definitions.audits]),
         ]
@@ -76,7 +83,7 @@ def _page(definitions: Definitions, warehouse: Warehouse, name: str) -> Iterator
     if current.view.compares_runs:
         facts.append(("scope", "compares runs: evaluated when it is asked for, stored with none"))
     if about.ccl_bench:
-        facts.append(("CCL-Bench asks the same as", f"`{about.ccl_bench}`"))
+        facts.append(("name in CCL-Bench", f"`{about.ccl_bench}`"))
     yield table(("", ""), facts)
     yield "\n## Columns\n\n" + table(("column", "meaning"), [(c, _line(s)) for c, s in about.columns.items()])
     yield f"\n## Example\n\n{_example(warehouse, current)}"
