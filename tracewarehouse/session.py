@@ -4,7 +4,11 @@ from __future__ import annotations
 
 import os
 import re
+import shutil
+import tempfile
+import weakref
 from collections.abc import Collection
+from pathlib import Path
 
 import duckdb
 
@@ -15,7 +19,6 @@ from tracewarehouse import consolidated
 from tracewarehouse.definitions import Definitions
 from tracewarehouse.lens import add_views, begin_lens, create_lens, run_sources, table_source
 from tracewarehouse.query import literal, restrict
-from tracewarehouse.temporary import TemporaryFolder
 
 _WORD = re.compile(r"[a-z_][a-z0-9_]*")
 _EXTRAS = frozenset(("all_values", "catalog", "macros"))  # of the lens, beside the views of sql/
@@ -57,11 +60,12 @@ class Session:
                 create_lens(self.connection, run_sources(lake.root, runs), definitions, comments=comments)
             else:
                 begin_lens(self.connection)
-            self._spill = TemporaryFolder()
+            spill = Path(tempfile.mkdtemp(prefix="tracewarehouse-"))
+            self._end = weakref.finalize(self, shutil.rmtree, spill, ignore_errors=True)
             if is_restricted:
-                restrict(self.connection, [lake.folder, *consolidated.folders(lake)], self._spill.path)
+                restrict(self.connection, [lake.folder, *consolidated.folders(lake)], spill)
             else:
-                self.connection.execute(f"SET temp_directory = {literal(str(self._spill.path))}")
+                self.connection.execute(f"SET temp_directory = {literal(str(spill))}")
         except MetricError:
             self.connection.close()
             raise
@@ -120,7 +124,7 @@ class Session:
     def close(self) -> None:
         """Release the database and what it spilled."""
         self.connection.close()
-        self._spill.close()
+        self._end()
 
 
 def state_of(lake: Lake) -> State:

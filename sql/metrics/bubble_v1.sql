@@ -1,9 +1,7 @@
 /*---
 metric: bubble
 version: 1
-status: deprecated
-deprecated: >
-  Has the hand-over of a pipeline among other collectives; bubble version 2 has it apart.
+status: stable
 unit: ms
 polarity: lower_is_better
 grain: [run_id, phase, device_id]

@@ -1,9 +1,7 @@
 /*---
 metric: mfu
 version: 1
-status: deprecated
-deprecated: >
-  Its hlo_mfu counts the time between two steps but not the operations of the ops there; mfu version 2 counts both.
+status: stable
 unit: ratio
 polarity: higher_is_better
 grain: [run_id, phase]
