@@ -14,28 +14,12 @@ if TYPE_CHECKING:
 PART_COLORS = {"compute and copies": "#86a5bf", "exposed communication": "#d1495b", "idle": "#e4e7ea"}
 
 STEP_PARTS = """
-WITH exposed AS (
-  SELECT device_id, step, CAST(sum(exposed_ps) AS BIGINT) AS exposed_ps
-  FROM models.communication_ops WHERE run_id = $run_id GROUP BY device_id, step
-), parts AS (
-  SELECT s.step, s.phase, s.step_ps, coalesce(b.busy_ps, 0) AS busy_ps,
-         least(coalesce(e.exposed_ps, 0), coalesce(b.busy_ps, 0)) AS exposed_ps
-  FROM models.steps AS s
-  LEFT JOIN models.device_busy AS b
-    ON b.run_id = s.run_id AND b.device_id = s.device_id AND b.step = s.step
-  LEFT JOIN exposed AS e ON e.device_id = s.device_id AND e.step = s.step
-  WHERE s.run_id = $run_id AND s.clock = 'device'
-), means AS (
-  SELECT step, phase, count(*) AS devices, sum(busy_ps - exposed_ps) / count(*) / 1e9 AS compute_ms,
-         sum(exposed_ps) / count(*) / 1e9 AS exposed_ms,
-         greatest(sum(step_ps - busy_ps), 0) / count(*) / 1e9 AS idle_ms
-  FROM parts GROUP BY step, phase
-)
-SELECT step, coalesce(phase, '') AS phase, part, position, ms FROM (
-  SELECT step, phase, 'compute and copies' AS part, 0 AS position, compute_ms AS ms FROM means
-  UNION ALL SELECT step, phase, 'exposed communication', 1, exposed_ms FROM means
-  UNION ALL SELECT step, phase, 'idle', 2, idle_ms FROM means)
-ORDER BY step, position LIMIT $most
+SELECT s.step, coalesce(s.phase, '') AS phase, p.part, p.position,
+       CASE p.position WHEN 0 THEN s.compute_ps WHEN 1 THEN s.exposed_ps ELSE s.idle_ps END / s.devices / 1e9 AS ms
+FROM models.step_parts AS s
+CROSS JOIN (VALUES (0, 'compute and copies'), (1, 'exposed communication'), (2, 'idle')) AS p (position, part)
+WHERE s.run_id = $run_id
+ORDER BY s.step, p.position LIMIT $most
 """
 
 

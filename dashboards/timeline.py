@@ -80,7 +80,7 @@ def device_timeline(warehouse: Warehouse, run_id: str, max_bars: int = MAX_BARS)
         f"{stretch.drawn:,} of {stretch.total:,} ops" if stretch.drawn < stretch.total else f"all {stretch.total:,} ops"
     )
     how = "Scroll to zoom in and out, drag to move, click a class to single it out."
-    return styled(chart, "Device timeline", [f"{stretch.name}: {what}.", how])
+    return styled(chart, "Device timeline", [f"{stretch.name}: {what}.{stretch.view}", how])
 
 
 @dataclass(frozen=True)
@@ -94,6 +94,8 @@ class _Stretch:
     """Length of what is in view at first: the first step."""
     drawn: int
     total: int
+    view: str = ""
+    """A sentence on that, where more is drawn."""
 
 
 def _stretch(warehouse: Warehouse, run_id: str, max_bars: int) -> _Stretch | None:
@@ -117,6 +119,6 @@ def _stretch(warehouse: Warehouse, run_id: str, max_bars: int) -> _Stretch | Non
         taken += 1
     first, last = stepped[0], stepped[taken - 1]
     names = [f"{r[4] or 'step'} {r[0]}" for r in (first, last)]
-    name = names[0] if taken == 1 else f"{names[0]} to {names[1]}"
+    name, view = (names[0], "") if taken == 1 else (" to ".join(names), f" In view at first is {names[0]}.")
     end = max(r[2] for r in stepped[:taken]) + 1
-    return _Stretch(name.capitalize(), first[1], end, first[2] - first[1], min(drawn, max_bars), total)
+    return _Stretch(name.capitalize(), first[1], end, first[2] - first[1], min(drawn, max_bars), total, view)

@@ -204,7 +204,12 @@ class CollectiveGroups:
             for row in self._instructions
             if row.collective and row.members is not None and self._world.get(row.program_id, world) == world
         ]
-        return infer_axes(seen, world) if seen else []
+        axes = infer_axes(seen, world) if seen else []
+        numberings = self._numberings(world) or []
+        if axes and len(numberings) > 1:
+            # no collective tells whether the hosts are stages of a pipeline or replicas
+            axes.insert(0, InferredAxis(None, len(numberings), world, 0.0, "hosts that run programs of their own"))
+        return axes
 
     def _inferred_axis(self, logical: Sequence[tuple[int, ...]]) -> str:
         differing = [a.axis for a in self.inferred if any(len({a.place(d) for d in g}) > 1 for g in logical)]

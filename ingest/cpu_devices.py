@@ -13,13 +13,13 @@ is counted as the first.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
 import numpy.typing as npt
 
-from ingest.markers import StepMarker, phase_of
+from ingest.markers import StepMarker, innermost, phase_of
 from ingest.records import EventBatch, Int32, Line, Plane, codes, integers
 
 EXECUTE = "PjRtCpuExecutable::Execute"
@@ -36,7 +36,7 @@ class CpuLine:
 
     Attributes:
         is_op: the event is the execution of an HLO instruction.
-        ordinal: the virtual device on this host, -1 where the event is not an op or its chain is broken.
+        ordinal: index of the virtual device among the host's, -1 where the event is no op or its device is unknown.
         execution: index into `CpuExecutions.executions`, -1 where unknown.
     """
 
@@ -63,11 +63,19 @@ class Execution:
 
 @dataclass
 class CpuExecutions:
-    """The op events of a host's virtual devices."""
+    """The op events of a host's virtual devices.
+
+    Attributes:
+        device_count: devices that were found.
+        lines: the threads.
+        executions: the launches, in order of their starts.
+        ordinals: what the client numbers each device with.
+    """
 
     device_count: int
     lines: list[CpuLine] = field(default_factory=list)
     executions: list[Execution] = field(default_factory=list)
+    ordinals: list[int] = field(default_factory=list)
 
 
 @dataclass
@@ -113,7 +121,8 @@ def attribute(
     steps = _Steps(walks, markers)
     executions = [Execution(e.start_ps, steps.of(e)) for e in executes]
     counts = (1 if e.is_single else len(e.records) for e in executes)
-    found = CpuExecutions(max(counts, default=0), executions=executions)
+    device_count = max(counts, default=0)
+    found = CpuExecutions(device_count, executions=executions, ordinals=list(range(device_count)))
     number_of = {(e.line, e.start_ps): i for i, e in enumerate(executes)}
     for walk, (line, events) in zip(walks, lines, strict=True):
         owners = np.array([r.owner or (-1, -1) for r in walk.regions] + [(-1, -1)], np.int32)
@@ -126,17 +135,27 @@ def attribute(
         is_op = walk.is_op
         execution = np.where(is_op, of_event[:, 0], np.int32(-1))
         found.lines.append(CpuLine(line, events, is_op, np.where(is_op, of_event[:, 1], np.int32(-1)), execution))
-    for of_line in found.lines:
-        _name_modules(found.executions, of_line)
+    name_modules(found)
     return found
 
 
-def _name_modules(executions: Sequence[Execution], line: CpuLine) -> None:
-    column = next((s for s in line.events.stats if s.name == "hlo_module"), None)
-    code, names = codes(column, len(line.events))
-    for execution, c in {*zip(line.execution[line.is_op].tolist(), code[line.is_op].tolist(), strict=True)}:
-        if execution >= 0 and c >= 0:
-            executions[execution].module = names[c]
+def is_op(events: EventBatch) -> npt.NDArray[np.bool_]:
+    """Which events are executions of HLO instructions, shape (n,)."""
+    found = np.zeros(len(events), bool)
+    for s in events.stats:
+        if s.name == "hlo_op":
+            found[s.rows] = True
+    return found
+
+
+def name_modules(found: CpuExecutions) -> None:
+    """Give each execution the module that its ops name."""
+    for line in found.lines:
+        column = next((s for s in line.events.stats if s.name == "hlo_module"), None)
+        code, names = codes(column, len(line.events))
+        for execution, c in {*zip(line.execution[line.is_op].tolist(), code[line.is_op].tolist(), strict=True)}:
+            if execution >= 0 and c >= 0:
+                found.executions[execution].module = names[c]
 
 
 class _Walk:
@@ -149,9 +168,7 @@ class _Walk:
         self.records: dict[int, tuple[int, int, int | None]] = {}  # context -> line, time, region
         stats = {s.name: s for s in events.stats}
         n = len(events)
-        self.is_op = np.zeros(n, bool)
-        if "hlo_op" in stats:
-            self.is_op[stats["hlo_op"].rows] = True
+        self.is_op = is_op(events)
         produced, _ = integers(stats.get("_p"), n)
         consumed, _ = integers(stats.get("_c"), n)
         kind_of_row = np.array([_MARKS.get(m.name, 0) for m in plane.event_metadata] + [0], np.int8)
@@ -215,7 +232,7 @@ class _Steps:
 
     def __init__(self, walks: Sequence[_Walk], markers: Sequence[Sequence[StepMarker]]) -> None:
         self._walks = walks
-        self._markers = [sorted(m, key=lambda x: x.start_ps) for m in markers]
+        self._markers = markers
         self._records = {context: place for w in walks for context, place in w.records.items()}
 
     def of(self, execute: _Execute) -> StepMarker | None:
@@ -224,13 +241,11 @@ class _Steps:
         seen = 0
         while place is not None and seen < 64:
             line, at, region = place
-            for marker in self._containing(line, at):
+            marker = innermost(self._markers[line], at)
+            if marker:
                 return marker
             if region is None:
                 return None
             place = self._records.get(self._walks[line].regions[region].context)
             seen += 1
         return None
-
-    def _containing(self, line: int, at: int) -> Iterator[StepMarker]:
-        yield from (m for m in reversed(self._markers[line]) if m.start_ps <= at <= m.end_ps)

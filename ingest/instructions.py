@@ -16,7 +16,7 @@ from ingest.errors import MalformedError
 from ingest.hlo import op_name, text
 from ingest.hlo.collectives import KINDS, Collective, collective_of
 from ingest.hlo.instruction import AsyncRole, Instruction, merged, without_groups
-from ingest.hlo.opcodes import async_role, async_start_name, is_container, is_copy
+from ingest.hlo.opcodes import async_role, async_start_name, base_opcode, is_container, is_copy
 from ingest.hlo.replica_groups import Groups
 from ingest.records import EventMetadata, Int32, Plane, Stat, StatKind
 from ingest.timeline import module_and_program
@@ -60,6 +60,8 @@ class InstructionRow:
     """The text means to be an instruction and cannot be read as one."""
     lacks_groups: bool = False
     """Its replica groups are left out, as those of the run have too many members."""
+    is_outline: bool = False
+    """Of `hlo` only name, shape and opcode have been read yet; it is no collective."""
 
     @cached_property
     def collective(self) -> Collective | None:
@@ -213,6 +215,20 @@ class Instructions:
             row.hlo, row.lacks_groups = without_groups(row.hlo), True
             del row.collective  # which was made with the groups
 
+    @property
+    def have_programs(self) -> bool:
+        """Whether every HLO instruction tells its program, so that none needs to be assigned one."""
+        return all(row.program_id is not None or row.hlo is None for row in self.rows)
+
+    def complete(self) -> None:
+        """Read what is left of texts whose instructions are no collectives, which no event needs."""
+        for row in self.rows:
+            if row.is_outline and row.hlo:
+                row.hlo = text.parse_instruction(row.hlo.text or "", has_groups=False)
+                row.op_name = row.op_name or (row.hlo.op_name if row.hlo else None)
+                row.source = row.source or _source(row.hlo)
+                row.is_outline = False
+
     def name_modules(self) -> None:
         """Fill module names from program ids, once all planes have been seen."""
         for row in self.rows:
@@ -241,11 +257,15 @@ def _may_carry_collective(hlo: Instruction, category: str | None) -> bool:
 def _row_of_metadata(metadata: EventMetadata, *, has_groups: bool) -> InstructionRow:
     """From a TPU plane's event metadata: the name is HLO text, the facts are stats."""
     stats = {s.name: s for s in metadata.stats}
-    hlo = text.parse_instruction(metadata.name, has_groups=has_groups)
+    hlo = text.parse_outline(metadata.name)
     name = hlo.name if hlo else metadata.display_name or metadata.name
     row = InstructionRow(name, hlo=hlo, is_unread=hlo is None and text.is_meant_as_instruction(metadata.name))
     row.program_id = _integer(stats.get("program_id"), signed=False)
     row.category = _string(stats.get("hlo_category"))
+    if hlo:
+        row.is_outline = base_opcode(hlo.opcode) not in KINDS and not _may_carry_collective(hlo, row.category)
+        if not row.is_outline:
+            row.hlo = hlo = text.parse_instruction(metadata.name, has_groups=has_groups)
     row.flops, row.model_flops, row.bytes_accessed = (
         _integer(stats.get(n)) for n in ("flops", "model_flops", "bytes_accessed")
     )

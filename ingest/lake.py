@@ -416,10 +416,10 @@ class Lake:
         limit = time.time() - grace_seconds
         for folder in (self.warehouse, self._manifests):
             for path in _listed(folder, _PART):
-                yield Leftover(path, "a file that a dead process began", _size(path))
+                yield Leftover(path, "a file that a dead process began", size_on_disk(path))
         for path in _listed(self._lake, _STAGING):
             if not _is_held(path):
-                yield Leftover(path, "an interrupted ingest", _size(path))
+                yield Leftover(path, "an interrupted ingest", size_on_disk(path))
         unreadable = set()
         for manifest in self.manifests():
             try:
@@ -441,9 +441,9 @@ class Lake:
         unused = [f for f in ours if str(f.relative_to(self.warehouse)) not in used]
         is_over = {f: f.lstat().st_mtime <= limit for f in unused}
         if len(unused) == len(files) and all(is_over.values()) and version.stat().st_mtime <= limit:
-            yield Leftover(version, "a replaced or unpublished version", _size(version))
+            yield Leftover(version, "a replaced or unpublished version", size_on_disk(version))
         else:
-            yield from (Leftover(f, "a replaced file", _size(f)) for f in unused if is_over[f])
+            yield from (Leftover(f, "a replaced file", size_on_disk(f)) for f in unused if is_over[f])
 
 
 @contextmanager
@@ -556,7 +556,7 @@ def _listed(folder: Path, names: re.Pattern[str]) -> list[Path]:
         return []
 
 
-def _size(path: Path) -> int:
+def size_on_disk(path: Path) -> int:
     """Bytes of a file, or of all files in a folder."""
     files = path.rglob("*") if path.is_dir() else [path]
     return sum(f.lstat().st_size for f in files)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -43,3 +44,9 @@ def step_markers(plane: Plane, events: EventBatch) -> list[StepMarker]:
         )
         for i in np.flatnonzero(known).tolist()
     ]
+
+
+def innermost(markers: Sequence[StepMarker], at: int) -> StepMarker | None:
+    """The marker of a thread that begins last of those that last at a time."""
+    around = (m for m in markers if m.start_ps <= at <= m.end_ps)
+    return max(around, key=lambda m: m.start_ps, default=None)

@@ -6,16 +6,18 @@ there are. Events are numbered over the run, so they are counted before they are
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from itertools import accumulate
+from itertools import accumulate, chain
 from pathlib import Path
 
-from ingest.devices import device_plane
+from ingest.cpu_devices import is_cpu_capture
+from ingest.devices import CPU_PLANE, device_plane
 from ingest.instructions import OpFacts
 from ingest.line_tables import LinesWritten, LineTables, PlaneLines
 from ingest.processes import Processes
-from ingest.records import DivisibleTrace, EventMetadata, Plane, Trace
+from ingest.readers.files import CaptureFile
+from ingest.records import DivisibleTrace, EventMetadata, Line, Plane, Trace
 
 DIVIDED = 32 << 20
 """Bytes of lines from which a run is written in parts: below, another process costs more time than it saves."""
@@ -33,7 +35,7 @@ class Part:
 
 @dataclass(frozen=True)
 class Shared:
-    """What all processes read."""
+    """What all processes read when they write parts."""
 
     folder: Path
     traces: Sequence[DivisibleTrace]
@@ -41,20 +43,53 @@ class Shared:
     planes: Sequence[PlaneLines]
 
 
-def helpers(traces: Sequence[Trace], jobs: int) -> Processes[Shared]:
-    """At most `jobs` processes, this one included, for a run that will be divided; they start while it is surveyed."""
-    divisible = [t for t in traces if isinstance(t, DivisibleTrace)]
-    planes = [p for t in divisible for p in t.planes]
-    size = sum(line.end - line.start for p in planes for line in p.lines)
-    backends = {d.backend for p in planes if p.lines and (d := device_plane(p.name))}
-    is_large = size >= DIVIDED and len(divisible) == len(traces) and backends == {"tpu"}
+def helpers(files: Sequence[CaptureFile], jobs: int) -> Processes:
+    """At most `jobs` processes, this one included, for captures that may be divided."""
+    size = sum(f.size for f in files)
+    is_large = size >= DIVIDED and not any(f.is_json for f in files)
     count = min(jobs, size // _SMALLEST) - 1 if is_large else 0
-    return Processes(count, [d for t in divisible for d in t.descriptors], [__name__, "ingest.readers.xplane"])
+    return Processes(count, [f.descriptor for f in files], [__name__, "ingest.readers.xplane"])
 
 
-def is_divided(traces: Sequence[Trace], planes: Sequence[PlaneLines]) -> bool:
-    """Whether a run is written in parts."""
-    return all(isinstance(t, DivisibleTrace) for t in traces) and sum(p.size for p in planes) >= DIVIDED
+class Counting:
+    """The events of the lines of a run that will be divided, which helpers begin to count at once.
+
+    Args:
+        traces: all traces of the run.
+        processes: what counts.
+    """
+
+    def __init__(self, traces: Sequence[DivisibleTrace], processes: Processes) -> None:
+        planes = [(i, plane) for i, t in enumerate(traces) for plane in t.planes]
+        self._tasks = [(i, Plane(p.name), lines) for i, p in planes for lines in _cut(p.lines, _SMALLEST)]
+        processes.share(traces)
+        self._work = processes.start(count_events, self._tasks)
+
+    def of_planes(self, planes: Sequence[PlaneLines]) -> list[int]:
+        """Events of each of these planes, to which this process counts its share.
+
+        Raises:
+            CaptureError: the bytes are not events, or the file changed.
+            HelperError: a process was ended from outside.
+        """
+        counts = zip(self._tasks, self._work.results(), strict=True)
+        of_line = {id(line): n for (_, _, lines), found in counts for line, n in zip(lines, found, strict=True)}
+        return [sum(of_line[id(line)] for line in p.lines) for p in planes]
+
+
+def divided(traces: Sequence[Trace]) -> list[DivisibleTrace]:
+    """The traces, if a run of them is written in parts; none otherwise."""
+    found = [t for t in traces if isinstance(t, DivisibleTrace)]
+    size = sum(line.end - line.start for t in found for p in t.planes for line in p.lines)
+    if len(found) < len(traces) or size < DIVIDED or not {"gpu", "cpu"}.isdisjoint(chain(*map(_backends, found))):
+        return []
+    return found
+
+
+def _backends(trace: Trace) -> set[str]:
+    """Backends of the devices of a trace."""
+    found = {d.backend for p in trace.planes if p.lines and (d := device_plane(p.name))}
+    return found or {"cpu" for p in trace.planes if p.name == CPU_PLANE and is_cpu_capture(p)}
 
 
 def divide(planes: Sequence[PlaneLines]) -> tuple[list[PlaneLines], list[Part]]:
@@ -86,47 +121,52 @@ def divide(planes: Sequence[PlaneLines]) -> tuple[list[PlaneLines], list[Part]]:
 
 def _pieces(plane: PlaneLines, target: int) -> list[PlaneLines]:
     """A plane of threads, cut where a piece would get larger than the target."""
+    return [replace(plane, lines=lines) for lines in _cut(plane.lines, target)]
+
+
+def _cut(lines: Sequence[Line], target: int) -> list[Sequence[Line]]:
+    """Lines, cut where a piece would get larger than the target."""
     cuts, size = [0], 0
-    for i, line in enumerate(plane.lines):
+    for i, line in enumerate(lines):
         size += line.end - line.start
         if size > target and i > cuts[-1]:
             cuts.append(i)
             size = line.end - line.start
-    return [replace(plane, lines=plane.lines[a:z]) for a, z in zip(cuts, [*cuts[1:], len(plane.lines)], strict=True)]
+    return [lines[a:z] for a, z in zip(cuts, [*cuts[1:], len(lines)], strict=True)]
 
 
-def write_parts(
+def start_parts(
     folder: Path,
-    traces: Sequence[Trace],
+    traces: Sequence[DivisibleTrace],
     facts: Sequence[OpFacts],
     planes: Sequence[PlaneLines],
     parts: Sequence[Part],
-    processes: Processes[Shared],
-) -> list[LinesWritten]:
-    """Write all parts with these processes, which then end; the results are in the order of the parts.
+    counts: Sequence[int],
+    processes: Processes,
+) -> Callable[[], list[LinesWritten]]:
+    """Let the helpers begin to write parts of planes that have so many events each.
 
-    Raises:
-        CaptureError: the bytes are not events, or the file changed.
-        HelperError: a process was ended from outside.
-        OSError: the files cannot be written.
+    Returns:
+        Takes part in it; gives what was written in the order of the parts, once all is. It raises CaptureError where
+        the bytes are not events, HelperError where a process was ended from outside, OSError where the files cannot be
+        written.
     """
-    divisible = [t for t in traces if isinstance(t, DivisibleTrace)]
-    shared = Shared(folder, divisible, facts, [replace(p, plane=_slim(p)) for p in planes])
-    with processes:
-        processes.share(shared)
-        counts = processes.map(count_events, range(len(planes)))
-        first = [0, *accumulate(counts)]
-        largest_first = sorted(parts, key=lambda p: (-p.size, p.number))
-        tasks = [(p, tuple(first[i] for i in p.planes)) for p in largest_first]
-        written = processes.map(write_part, tasks)
-    by_number = {p.number: w for p, w in zip(largest_first, written, strict=True)}
-    return [by_number[p.number] for p in parts]
+    processes.share(Shared(folder, traces, facts, [replace(p, plane=_slim(p)) for p in planes]))
+    first = [0, *accumulate(counts)]
+    largest_first = sorted(parts, key=lambda p: (-p.size, p.number))
+    work = processes.start(write_part, [(p, tuple(first[i] for i in p.planes)) for p in largest_first])
+
+    def written() -> list[LinesWritten]:
+        by_number = {p.number: w for p, w in zip(largest_first, work.results(), strict=True)}
+        return [by_number[p.number] for p in parts]
+
+    return written
 
 
-def count_events(shared: Shared, index: int) -> int:
-    """Events of the lines of a plane."""
-    plane = shared.planes[index]
-    return sum(shared.traces[plane.host_index].count(plane.plane, line) for line in plane.lines)
+def count_events(traces: Sequence[DivisibleTrace], task: tuple[int, Plane, Sequence[Line]]) -> list[int]:
+    """Events of each of some lines of a plane."""
+    host_index, plane, lines = task
+    return [traces[host_index].count(plane, line) for line in lines]
 
 
 def write_part(shared: Shared, task: tuple[Part, tuple[int, ...]]) -> LinesWritten:
@@ -144,4 +184,4 @@ def write_part(shared: Shared, task: tuple[Part, tuple[int, ...]]) -> LinesWritt
 def _slim(of: PlaneLines) -> Plane:
     """The plane without metadata that its events do not need."""
     names = [] if of.device else [EventMetadata(m.name) for m in of.plane.event_metadata]
-    return replace(of.plane, event_metadata=names, lines=[], stats=())
+    return replace(of.plane, event_metadata=names, metadata_ids=[], lines=[], stats=())

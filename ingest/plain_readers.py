@@ -69,9 +69,8 @@ def plain_planes(file: CaptureFile) -> Iterator[PlainPlane]:
     Raises:
         CaptureError: the file cannot be read, or is not a capture.
     """
-    head = file.head(64).removeprefix(b"\xef\xbb\xbf").lstrip()
     try:
-        yield from _chrome_planes(file) if head[:1] in (b"{", b"[") else _xplane_planes(file)
+        yield from _chrome_planes(file) if file.is_json else _xplane_planes(file)
     except (DecodeError, ValueError, KeyError, TypeError, RecursionError) as error:
         raise CaptureError(f"{file.path}: cannot be read by another parser to compare: {error}") from None
 

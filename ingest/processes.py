@@ -1,12 +1,15 @@
 """Shares independent tasks among this process and helper processes, so that every core decodes.
 
-A helper is a new interpreter, not a fork: threads of DuckDB, Arrow or the caller may hold locks that a fork would
-copy and nobody would open. It is started by its own command and not by `multiprocessing`, which would run the caller's
-script again in each helper and leave helpers behind when the caller is killed. A helper that loses its caller ends.
+A process with a single thread forks its helpers, which then need no time to start and share the memory of what is
+imported. Beside another thread, of DuckDB, Arrow or the caller, a helper is a new interpreter: a fork would copy locks
+that the thread holds and nobody would open them. That is started by its own command and not by `multiprocessing`, which
+would run the caller's script again in each helper and leave helpers behind when the caller is killed. A helper that
+loses its caller ends.
 """
 
 from __future__ import annotations
 
+import gc
 import importlib
 import os
 import pickle
@@ -15,20 +18,21 @@ import signal
 import subprocess
 import sys
 import threading
+import warnings
 from collections import deque
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import suppress
 from functools import partial
 from pathlib import Path
-from typing import IO, Any, BinaryIO, Generic, Self, TypeVar, cast
+from typing import IO, Any, Generic, NoReturn, Self, TypeVar, cast
 
 from ingest.errors import TracewarehouseError
 
-_State = TypeVar("_State")
 _Task = TypeVar("_Task")
 _Result = TypeVar("_Result")
-_COMMAND = "from ingest.processes import serve; serve({modules!r})"
+_COMMAND = "from ingest.processes import serve_as_interpreter as serve; serve({modules!r})"
+_JEMALLOC = "jemalloc_bg_thd"
 ONE_THREAD = {"OPENBLAS_NUM_THREADS": "1"}
 """Environment of a process without linear algebra, for which numpy would start threads: a third of its import."""
 
@@ -42,21 +46,50 @@ def usable_cores() -> int:
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
+class _Fork:
+    """A forked process that serves; what is used of it is as of `subprocess.Popen`."""
+
+    def __init__(self, descriptors: Collection[int]) -> None:
+        tasks, to = os.pipe()
+        back, results = os.pipe()
+        self.stdin, self.stdout = os.fdopen(to, "wb"), os.fdopen(back, "rb")
+        self.returncode: int | None = None
+        self._waiting = threading.Lock()
+        try:
+            with warnings.catch_warnings():
+                warnings.simplefilter("ignore", DeprecationWarning)  # Python 3.12 counts jemalloc's thread too
+                self.pid = os.fork()
+            if not self.pid:
+                _serve_as_fork(tasks, results, descriptors)
+        finally:
+            os.close(tasks)
+            os.close(results)
+
+    def kill(self) -> None:
+        """Send SIGKILL, unless the process has been waited for."""
+        if self.returncode is None:
+            with suppress(ProcessLookupError):
+                os.kill(self.pid, signal.SIGKILL)
+
+    def wait(self) -> int:
+        """How it ended, once it has."""
+        with self._waiting:
+            if self.returncode is None:
+                try:
+                    self.returncode = os.waitstatus_to_exitcode(os.waitpid(self.pid, 0)[1])
+                except ChildProcessError:  # the caller's program waits for all processes
+                    self.returncode = 1
+            return self.returncode
+
+
 class _Helper:
-    """One helper process; it knows the state from the first task on."""
+    """One helper process."""
 
     unsent = b""
     """What it is told before its next task."""
 
-    def __init__(self, descriptors: Sequence[int], environment: Mapping[str, str], modules: Sequence[str]) -> None:
-        self._is_asked = threading.Lock()
-        self._process = subprocess.Popen(  # noqa: S603 - this interpreter
-            [sys.executable, "-c", _COMMAND.format(modules=list(modules))],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            pass_fds=descriptors,
-            env=environment,
-        )
+    def __init__(self, process: _Fork | subprocess.Popen[bytes]) -> None:
+        self._process = process
 
     def ask(self, function: Callable[[Any, _Task], _Result], task: _Task) -> _Result:
         """The result of one task.
@@ -66,15 +99,14 @@ class _Helper:
             Exception: what the function raised.
         """
         to, back = cast(IO[bytes], self._process.stdin), cast(IO[bytes], self._process.stdout)
-        with self._is_asked:
-            try:
-                to.write(self.unsent)
-                self.unsent = b""
-                pickle.dump((function, task), to, pickle.HIGHEST_PROTOCOL)
-                to.flush()
-                is_done, found = pickle.load(back)  # noqa: S301 - written by our own helper
-            except (OSError, EOFError, pickle.UnpicklingError):
-                raise HelperError(_how_it_ended(self._process.wait())) from None
+        try:
+            to.write(self.unsent)
+            self.unsent = b""
+            pickle.dump((function, task), to, pickle.HIGHEST_PROTOCOL)
+            to.flush()
+            is_done, found = pickle.load(back)  # noqa: S301 - written by our own helper
+        except (OSError, EOFError, pickle.UnpicklingError):
+            raise HelperError(_how_it_ended(self._process.wait())) from None
         if not is_done:
             raise found
         return cast(_Result, found)
@@ -88,26 +120,67 @@ class _Helper:
                 cast(IO[bytes], pipe).close()
 
 
-class Processes(Generic[_State]):
+class Work(Generic[_Result]):
+    """Tasks under way in helpers; `results` takes part in them."""
+
+    def __init__(self, ask: Callable[[_Task], _Result], tasks: Sequence[_Task]) -> None:
+        self._ask: Callable[[Any], _Result] = ask
+        self._waiting = deque(enumerate(tasks))
+        self._count = len(tasks)
+        self._found: dict[int, _Result] = {}
+        self._failures: dict[int, Exception] = {}
+        self.threads: list[Future[None]] = []
+
+    def do(self, ask: Callable[[Any], _Result]) -> None:
+        """Do tasks in this thread while there are any that nobody has begun."""
+        while True:
+            try:
+                number, task = self._waiting.popleft()
+            except IndexError:
+                return
+            try:
+                self._found[number] = ask(task)
+            except Exception as error:
+                self._failures[number] = error
+                self._waiting.clear()
+
+    def results(self) -> list[_Result]:
+        """The results in the order of the tasks, once all are done.
+
+        Raises:
+            HelperError: a helper was ended from outside.
+            Exception: what the function raised, of the first task that failed.
+        """
+        try:
+            self.do(self._ask)
+        except BaseException:  # Ctrl-C: the helpers are ended by who started them
+            self._waiting.clear()
+            raise
+        for thread in self.threads:
+            thread.result()
+        if self._failures:
+            raise self._failures[min(self._failures)]
+        return [self._found[i] for i in range(self._count)]
+
+
+class Processes:
     """This process and its helpers, which start at once; a context manager that leaves none behind.
 
     Args:
         helpers: helper processes to start; fewer are started where the system allows no more.
-        descriptors: open files that the state refers to by number.
-        modules: what the helpers import while they wait.
+        descriptors: open files that the tasks refer to by number.
+        modules: what helpers import while they wait, where they are new interpreters.
     """
 
-    _state: _State
+    _state: Any = None
 
     def __init__(self, helpers: int, descriptors: Sequence[int] = (), modules: Sequence[str] = ()) -> None:
         self._helpers: list[_Helper] = []
-        if helpers < 1 or not sys.executable or getattr(sys, "frozen", False):
-            return
-        path = dict.fromkeys([str(Path(__file__).resolve().parents[1]), *(str(Path(p).resolve()) for p in sys.path)])
-        environment = {**ONE_THREAD, **os.environ, "PYTHONPATH": os.pathsep.join(path)}
         with suppress(OSError):
             for _ in range(helpers):
-                self._helpers.append(_Helper(descriptors, environment, modules))
+                start = partial(_interpreter, modules=modules) if not _is_single_threaded() else _Fork
+                self._helpers.append(_Helper(start(descriptors)))
+        self._threads = ThreadPoolExecutor(max(1, len(self._helpers)))
 
     def __enter__(self) -> Self:
         return self
@@ -116,62 +189,30 @@ class Processes(Generic[_State]):
         for helper in self._helpers:
             helper.end()
         self._helpers = []
+        self._threads.shutdown()
 
-    def share(self, state: _State) -> None:
-        """Say what all tasks read, before the first of them; it goes to each helper once."""
+    @property
+    def count(self) -> int:
+        """Number of helpers."""
+        return len(self._helpers)
+
+    def share(self, state: Any) -> None:
+        """Say what the tasks from now on read; it goes to each helper once. Nothing must be under way."""
         self._state = state
         pickled = pickle.dumps((None, state), pickle.HIGHEST_PROTOCOL) if self._helpers else b""
         for helper in self._helpers:
             helper.unsent = pickled
 
-    def begin(self, function: Callable[[None, _Task], _Result], task: _Task) -> Future[_Result] | None:
-        """Have a helper do a task that needs no state, before any other; None where there is no helper."""
-        if not self._helpers:
-            return None
-        thread = ThreadPoolExecutor(1)
-        future = thread.submit(self._helpers[0].ask, function, task)
-        thread.shutdown(wait=False)
-        return future
-
-    def map(self, function: Callable[[_State, _Task], _Result], tasks: Sequence[_Task]) -> list[_Result]:
-        """The results of function(state, task), in the order of the tasks, which are begun in that order.
+    def start(self, function: Callable[[Any, _Task], _Result], tasks: Sequence[_Task]) -> Work[_Result]:
+        """Let the helpers do function(state, task) for tasks, which are begun in their order.
 
         Args:
             function: of a module, so that helpers find it; it must not change the state.
             tasks: independent of each other.
-
-        Raises:
-            HelperError: a helper was ended from outside.
-            Exception: what the function raised, of the first task that failed.
         """
-        waiting = deque(enumerate(tasks))
-        results: dict[int, _Result] = {}
-        failures: dict[int, Exception] = {}
-
-        def work(ask: Callable[[_Task], _Result]) -> None:
-            while True:
-                try:
-                    number, task = waiting.popleft()
-                except IndexError:
-                    return
-                try:
-                    results[number] = ask(task)
-                except Exception as error:
-                    failures[number] = error
-                    waiting.clear()
-
-        with ThreadPoolExecutor(max(1, len(self._helpers))) as threads:
-            for helper in self._helpers:
-                threads.submit(work, partial(helper.ask, function))
-            try:
-                work(partial(function, self._state))
-            except BaseException:  # Ctrl-C: the threads wait for their helpers
-                waiting.clear()
-                self.__exit__()
-                raise
-        if failures:
-            raise failures[min(failures)]
-        return [results[i] for i in range(len(tasks))]
+        work = Work(partial(function, self._state), tasks)
+        work.threads = [self._threads.submit(work.do, partial(h.ask, function)) for h in self._helpers]
+        return work
 
 
 def _how_it_ended(code: int) -> str:
@@ -180,13 +221,66 @@ def _how_it_ended(code: int) -> str:
     return f"a process that helped to read the capture was ended {how} before it was done{hint}"
 
 
-def serve(modules: Sequence[str]) -> None:
-    """What a helper does: tasks from standard input, one after the other, until that is closed."""
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches the whole group; the caller decides
+def _is_single_threaded() -> bool:
+    """Whether the system counts one thread in this process, those that Python does not know of included.
+
+    That of jemalloc, which Arrow starts, does not count: jemalloc takes its locks itself before a fork.
+    """
+    try:
+        threads = [(p / "comm").read_text().strip() for p in Path("/proc/self/task").iterdir()]
+    except OSError:
+        return False
+    return len(threads) - threads.count(_JEMALLOC) == 1
+
+
+def _interpreter(descriptors: Sequence[int], modules: Sequence[str]) -> subprocess.Popen[bytes]:
+    """A new interpreter that serves.
+
+    Raises:
+        OSError: it cannot be started.
+    """
+    if not sys.executable or getattr(sys, "frozen", False):
+        raise FileNotFoundError("this program has no Python interpreter of its own")
+    path = dict.fromkeys([str(Path(__file__).resolve().parents[1]), *(str(Path(p).resolve()) for p in sys.path)])
+    environment = {**ONE_THREAD, **os.environ, "PYTHONPATH": os.pathsep.join(path)}
+    return subprocess.Popen(  # noqa: S603 - this interpreter
+        [sys.executable, "-c", _COMMAND.format(modules=list(modules))],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        pass_fds=descriptors,
+        env=environment,
+    )
+
+
+def serve_as_interpreter(modules: Sequence[str]) -> NoReturn:
+    """What a helper that is a new interpreter does."""
     results = os.fdopen(os.dup(1), "wb")
     os.dup2(2, 1)  # whatever prints does not get between the results
+    _serve(sys.stdin.buffer, results, modules)
+
+
+def _serve_as_fork(tasks: int, results: int, descriptors: Collection[int]) -> NoReturn:
+    """What a forked helper does, once it has let go of what it has of its caller."""
+    try:
+        gc.freeze()  # so that nothing of the caller's is finalized here, nor memory copied to look for it
+        for number in signal.valid_signals():
+            if callable(signal.getsignal(number)):
+                signal.signal(number, signal.SIG_DFL)
+        null = os.open(os.devnull, os.O_RDWR)
+        for own in {int(p.name) for p in Path("/proc/self/fd").iterdir()} - {2, null, tasks, results, *descriptors}:
+            os.dup2(null, own)  # locks and pipes; not closed, as an object of the caller may do that to a later file
+        os.dup2(2, 1)
+        _serve(os.fdopen(tasks, "rb"), os.fdopen(results, "wb"))
+    finally:
+        os._exit(1)
+
+
+def _serve(source: IO[bytes], results: IO[bytes], modules: Sequence[str] = ()) -> NoReturn:
+    """Do tasks from the source, one after the other, until that is closed."""
+    gc.disable()  # tasks make no cycles of references
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches the whole group; the caller decides
     messages: queue.SimpleQueue[Any] = queue.SimpleQueue()
-    threading.Thread(target=_receive, args=(sys.stdin.buffer, messages), daemon=True).start()
+    threading.Thread(target=_receive, args=(source, messages), daemon=True).start()
     for module in modules:
         importlib.import_module(module)
     state = None
@@ -203,7 +297,7 @@ def serve(modules: Sequence[str]) -> None:
         results.flush()
 
 
-def _receive(source: BinaryIO, messages: queue.SimpleQueue[Any]) -> None:
+def _receive(source: IO[bytes], messages: queue.SimpleQueue[Any]) -> None:
     """Queue what comes; end the process, whatever it is doing, when its caller is gone."""
     try:
         while True:

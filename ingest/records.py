@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from enum import IntEnum
-from typing import Protocol, runtime_checkable
+from typing import NamedTuple, Protocol, runtime_checkable
 
 import numpy as np
 import numpy.typing as npt
@@ -32,8 +32,7 @@ class StatKind(IntEnum):
     REF = 7
 
 
-@dataclass(frozen=True)
-class Stat:
+class Stat(NamedTuple):
     """A stat of a plane or of event metadata: strings decoded, references resolved."""
 
     name: str
@@ -183,12 +182,10 @@ class Trace(Protocol):
 
 @runtime_checkable
 class DivisibleTrace(Trace, Protocol):
-    """A trace whose lines lie in its file one after the other, so that processes can share them."""
+    """A trace whose lines lie in its file one after the other, so that processes can share them.
 
-    @property
-    def descriptors(self) -> Sequence[int]:
-        """Open files that the trace reads; a process that has inherited them can read a pickled copy of it."""
-        ...
+    Pickled, it has no planes: a process that has inherited the file reads lines of planes that it is given.
+    """
 
     def count(self, plane: Plane, line: Line) -> int:
         """The number of events of a line.
@@ -248,7 +245,7 @@ def integers(column: StatColumn | None, count: int) -> tuple[Int64, npt.NDArray[
     rows = column.rows[is_int]
     values[rows], known[rows] = column.bits[is_int].view(np.int64), True
     for code, text in enumerate(column.texts):
-        if text.isdigit() and len(text) < 19:
+        if text.removeprefix(b"-").isdigit() and len(text) < 19:
             rows = column.rows[(column.bits == code) & (column.kinds >= StatKind.STRING)]
             values[rows], known[rows] = int(text), True
     return values, known

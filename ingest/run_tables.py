@@ -24,7 +24,7 @@ from ingest.markers import StepMarker, phase_of
 from ingest.mesh_axes import AXES
 from ingest.named_ops import NamedOpWriter
 from ingest.parquet import TableWriter
-from ingest.parts import Part, Shared, divide, is_divided, write_parts
+from ingest.parts import Counting, Part, divide, divided, start_parts
 from ingest.plane_rows import line_row, metadata_stat_rows, plane_row, plane_stat_rows, stat_metadata_rows
 from ingest.processes import Processes
 from ingest.promises import CollectiveStep
@@ -68,7 +68,7 @@ class RunTables:
         hosts: Sequence[Host],
         mesh: Mesh | None,
         manifest: Manifest | None,
-        processes: Processes[Shared],
+        processes: Processes,
     ) -> None:
         self.devices: list[Device] = []
         self.flags: list[Flag] = []
@@ -79,6 +79,8 @@ class RunTables:
         self.written: list[LinesWritten] = []
         self._folder = folder
         self._processes = processes
+        self._divided = divided([h.trace for h in hosts])
+        self._counting = Counting(self._divided, processes) if self._divided else None
         self._encoder = ThreadPoolExecutor(1)
         self.writers = {
             n: TableWriter(folder, table, self._encoder) for n, table in TABLES.items() if n not in EVENT_TABLES
@@ -132,28 +134,22 @@ class RunTables:
     def write(self) -> None:
         """Write every table but runs and metric_values."""
         planes = [lines for found in self._surveys for lines in self._plane_lines(found)]
-        traces = [f.host.trace for f in self._surveys]
-        if self.backend not in ("gpu", "cpu") and is_divided(traces, planes):
+        if self._counting:
             planes, parts = divide(planes)
-            self.written = write_parts(self._folder, traces, self._instructions.facts, planes, parts, self._processes)
+            self.written = self._write_parts(planes, parts, self._counting)
         else:
             parts = [Part(0, tuple(range(len(planes))), 0)]
             self.written = [self._write_together(planes)]
+            self._write_metadata()
         self._write_lines(planes, parts)
-        for number, (module, program_id) in (item for w in self.written for item in w.programs.items()):
-            self._instructions.assign_program(number, module, program_id)
-        self._instructions.name_modules()
+        if not self.writers["instructions"].rows:
+            for number, (module, program_id) in (item for w in self.written for item in w.programs.items()):
+                self._instructions.assign_program(number, module, program_id)
+            self._write_instructions()
         self._write_collectives()
         for found in self._surveys:
-            self._write_host(found)
+            self._write_phases(found)
         self.writers["hosts"].write_rows(f.host.row() for f in self._surveys)
-        self.writers["devices"].write_rows(d.row() for d in self.devices)
-        self.writers["instructions"].write_rows(self._instructions.column_rows())
-        self.writers["instruction_stats"].write_rows(
-            {"instruction_id": number, **stat_row(s)}
-            for number, row in enumerate(self._instructions.rows)
-            for s in row.stats
-        )
         self._add_flags()
 
     def _place(self, mesh: Mesh) -> dict[int, dict[str, int]] | None:
@@ -218,6 +214,18 @@ class RunTables:
             host = found.host
             yield PlaneLines(host.index, host.name, host.clock_offset_ps, position, plane, plane.lines, events)
 
+    def _write_parts(
+        self, planes: Sequence[PlaneLines], parts: Sequence[Part], counting: Counting
+    ) -> list[LinesWritten]:
+        """Write all lines in parts; while the helpers begin, also what does not follow from events."""
+        counts, facts = counting.of_planes(planes), self._instructions.facts
+        with self._processes:
+            written = start_parts(self._folder, self._divided, facts, planes, parts, counts, self._processes)
+            self._write_metadata()
+            if self._instructions.have_programs:
+                self._write_instructions()
+            return written()
+
     def _write_together(self, planes: Sequence[PlaneLines]) -> LinesWritten:
         """Write all lines here, one after the other."""
         owners = [self._owners(p) for p in planes]
@@ -277,10 +285,25 @@ class RunTables:
 
     # --- what is known of hosts
 
-    def _write_host(self, found: HostSurvey) -> None:
+    def _write_metadata(self) -> None:
+        """Write what planes, devices and instructions say of themselves."""
+        self._instructions.complete()
+        for found in self._surveys:
+            for position, plane in enumerate(found.host.trace.planes):
+                self._write_plane(found, position, plane)
+        self.writers["devices"].write_rows(d.row() for d in self.devices)
+        self.writers["instruction_stats"].write_rows(
+            {"instruction_id": number, **stat_row(s)}
+            for number, row in enumerate(self._instructions.rows)
+            for s in row.stats
+        )
+
+    def _write_instructions(self) -> None:
+        self._instructions.name_modules()
+        self.writers["instructions"].write_rows(self._instructions.column_rows())
+
+    def _write_phases(self, found: HostSurvey) -> None:
         host = found.host
-        for position, plane in enumerate(host.trace.planes):
-            self._write_plane(found, position, plane)
         for device, timeline in self._timelines(found):
             self.writers["phases"].write_rows(timeline.phase_rows(host.name, device.device_id))
         markers: list[StepMarker] = [*found.markers]

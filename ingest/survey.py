@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from ingest import cpu_devices
+from ingest import cpu_devices, cpu_launches
 from ingest.devices import CPU_PLANE, Device, accelerator, device_plane
 from ingest.hosts import Host
 from ingest.instructions import HloModules
@@ -68,7 +68,7 @@ def survey(host: Host, first_device_id: int, notes: list[str]) -> HostSurvey:
             found.planes[position] = DevicePlane(core.device, core.timeline, True)
     if not found.devices:
         for plane in planes:
-            if plane.name == CPU_PLANE and cpu_devices.is_cpu_capture(plane):
+            if plane.name == CPU_PLANE and (cpu_devices.is_cpu_capture(plane) or cpu_launches.has_thunks(plane)):
                 _survey_cpu(found, plane, first_device_id)
     return found
 
@@ -115,34 +115,45 @@ def _survey_cpu(found: HostSurvey, plane: Plane, first_device_id: int) -> None:
         lines.append((line, shifted))
     markers = [step_markers(plane, events) for _, events in lines]
     found.markers = [m for of_line in markers for m in of_line]
-    found.cpu = cpu_devices.attribute(plane, lines, markers)
-    for k in range(found.cpu.device_count):
-        found.devices.append(Device(first_device_id + k, host.name, plane.name, k, "cpu", kind="virtual CPU device"))
+    if cpu_launches.states_devices(lines):
+        found.cpu = cpu_launches.attribute(lines, markers)
+    else:
+        found.cpu = cpu_devices.attribute(plane, lines, markers)
+    for k, ordinal in enumerate(found.cpu.ordinals):
+        found.devices.append(
+            Device(first_device_id + k, host.name, plane.name, ordinal, "cpu", kind="virtual CPU device")
+        )
     found.timelines = _cpu_timelines(found.cpu)
 
 
 def _cpu_timelines(cpu: cpu_devices.CpuExecutions) -> list[Timeline]:
     """Executions and steps of each virtual device, from the first to the last op of each execution."""
-    shape = (cpu.device_count, len(cpu.executions))
-    start = np.full(shape, np.iinfo(np.int64).max)
-    end = np.full(shape, -1, np.int64)
-    for line in cpu.lines:
-        at = np.flatnonzero(line.ordinal >= 0)
-        if not len(at):
-            continue
-        where = line.ordinal[at], line.execution[at]
-        np.minimum.at(start, where, line.events.start_ps[at])
-        np.maximum.at(end, where, (line.events.start_ps + line.events.duration_ps)[at])
-    return [_cpu_timeline(cpu, start[k], end[k]) for k in range(cpu.device_count)]
+    ops = [(line, np.flatnonzero(line.ordinal >= 0)) for line in cpu.lines]
+    ordinal, execution, start, end = (
+        np.concatenate([np.empty(0, np.int64), *columns])
+        for columns in (
+            [line.ordinal[at].astype(np.int64) for line, at in ops],
+            [line.execution[at].astype(np.int64) for line, at in ops],
+            [line.events.start_ps[at] for line, at in ops],
+            [(line.events.start_ps + line.events.duration_ps)[at] for line, at in ops],
+        )
+    )
+    order = np.lexsort((execution, ordinal))
+    ordinal, execution, start, end = ordinal[order], execution[order], start[order], end[order]
+    first = np.flatnonzero(np.diff(ordinal, prepend=-1) | np.diff(execution, prepend=-1))
+    timelines: list[list[tuple[cpu_devices.Execution, int, int]]] = [[] for _ in range(cpu.device_count)]
+    if len(first):
+        low, high = np.minimum.reduceat(start, first), np.maximum.reduceat(end, first)
+        columns = (ordinal[first].tolist(), execution[first].tolist(), low.tolist(), high.tolist())
+        for device, number, earliest, latest in zip(*columns, strict=True):
+            timelines[device].append((cpu.executions[number], earliest, latest))
+    return [_cpu_timeline(t) for t in timelines]
 
 
-def _cpu_timeline(cpu: cpu_devices.CpuExecutions, start: Int64, end: Int64) -> Timeline:
+def _cpu_timeline(executions: Sequence[tuple[cpu_devices.Execution, int, int]]) -> Timeline:
     runs: list[Run] = []
     steps: dict[int, Step] = {}
-    for i, execution in enumerate(cpu.executions):
-        if end[i] < 0:
-            continue
-        low, high = int(start[i]), int(end[i])
+    for execution, low, high in executions:
         runs.append(Run(execution.module, None, low, high))
         marker = execution.step
         if marker is None:

@@ -7,9 +7,10 @@ from __future__ import annotations
 
 import math
 from bisect import bisect_right
-from collections import defaultdict
-from collections.abc import Callable, Iterable
+from collections import Counter, defaultdict
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
+from fractions import Fraction
 from itertools import pairwise
 from typing import Any
 
@@ -113,24 +114,27 @@ class Run:
         return sum(s.until - s.start for s in self.steps_of(device, phase))
 
     def busy(self, phase: str | None, device: int, *, compute: bool = False) -> int:
-        """Length of the union of a device's ops in each step of a phase, added up."""
-        return sum(
-            length((o["start_ps"], o["end"]) for o in s.ops if not compute or is_compute(o))
-            for s in self.steps_of(device, phase)
-        )
+        """Length of the union of a device's ops; each moment is of the step of the op that covers it first."""
+        steps, until, total = self.steps_of(device, phase), 0, 0
+        mine = {o["event_id"] for s in steps for o in s.ops}
+        for o in self.ops:
+            if o["device_id"] == device and (not compute or is_compute(o)):
+                total += max(0, o["end"] - max(o["start_ps"], until)) if o["event_id"] in mine else 0
+                until = max(until, o["end"])
+        return total
 
     def exposed(self) -> dict[Any, dict[Any, int]]:
         """Time in which the op line runs each kind and axis of collective, by phase and device."""
         ends = {o["event_id"]: (o["start_ps"], o["end"]) for o in self.ops}
         events = [
-            (ends[e], c)
+            (ends[e][0], e, ends[e][1], c)
             for c in self.collectives
             for e in (c["event_id"], c["done_event_id"])
             if e is not None
         ]  # fmt: skip
         found: dict[Any, dict[Any, int]] = defaultdict(lambda: defaultdict(int))
         reached: dict[int, int] = {}
-        for (start, end), c in sorted(events, key=lambda e: e[0]):
+        for start, _, end, c in sorted(events, key=lambda e: e[:2]):
             until = reached.get(c["device_id"], start)
             found[c["phase"], c["device_id"]][c["kind"], c["axis"]] += max(0, end - max(start, until))
             reached[c["device_id"]] = max(until, end)
@@ -166,7 +170,12 @@ def step_time(run: Run) -> Values:
 
 
 def tpot(run: Run) -> Values:
-    found: Values = {}
+    return {k: sum(v) / len(v) / MS for k, v in _tokens(run).items()}
+
+
+def _tokens(run: Run) -> dict[Any, list[int]]:
+    """Time of each decode step on its slowest device or host, by clock."""
+    found: dict[Any, list[int]] = {}
     for clock, places in (("host", run.host_steps), ("device", run.device_steps)):
         tokens: dict[int, list[int]] = defaultdict(list)
         for s in (s for steps in places.values() for s in steps):
@@ -174,7 +183,7 @@ def tpot(run: Run) -> Values:
                 tokens[s.number].append((s.end if s.is_last else s.until) - s.start)
         slowest = [max(v) for v in tokens.values()]
         if len(slowest) > 1:
-            found[(clock,)] = sum(slowest) / len(slowest) / MS
+            found[(clock,)] = slowest
     return found
 
 
@@ -183,6 +192,11 @@ def _bounds(run: Run, phase: str) -> dict[str, Interval]:
     hosts = [s for steps in run.host_steps.values() for s in steps if s.phase == phase]
     # the marked ops, not those between two steps
     ops = [o for o in run.ops if o["phase"] == phase]
+    if phase == "decode":  # those before any prefill are of other requests
+        request = _bounds(run, "prefill")
+        hosts = [s for s in hosts if s.start >= request.get("host", (0, 0))[0]]
+        starts = {k: min(o["start_ps"] for o in v) for k, v in _grouped(ops, "device_id", "step").items()}
+        ops = [o for o in ops if starts[o["device_id"], o["step"]] >= request.get("device", (0, 0))[0]]
     found = {}
     if hosts:
         found["host"] = (min(s.start for s in hosts), max(s.end for s in hosts))
@@ -192,7 +206,18 @@ def _bounds(run: Run, phase: str) -> dict[str, Interval]:
 
 
 def ttft(run: Run) -> Values:
-    return {(clock,): (end - start) / MS for clock, (start, end) in _bounds(run, "prefill").items()}
+    found: Values = {}
+    for clock, places in (("host", run.host_steps), ("device", run.device_steps)):
+        steps = [s for of_place in places.values() for s in of_place]
+        decode = min((s.start for s in steps if s.phase == "decode"), default=math.inf)
+        first = [s for s in steps if s.phase == "prefill" and s.start < decode]
+        spans = [(s.start, s.end) for s in first]
+        if clock == "device":
+            marked = _grouped(run.ops, "device_id", "step")
+            spans = [(o["start_ps"], o["end"]) for s in first for o in marked[s.device, s.number]]
+        if spans:
+            found[(clock,)] = (max(end for _, end in spans) - min(start for start, _ in spans)) / MS
+    return found
 
 
 def e2e_latency(run: Run) -> Values:
@@ -202,9 +227,12 @@ def e2e_latency(run: Run) -> Values:
 
 def throughput(run: Run) -> Values:
     latency = e2e_latency(run).get(("host",))
-    if latency is None or run.facts["batch_size"] is None:
+    prefills = {s.number for steps in run.host_steps.values() for s in steps if s.phase == "prefill"}
+    if latency is None or run.facts["batch_size"] is None or len(prefills) > 1:
         return {}
-    steps = {s.number for steps in run.host_steps.values() for s in steps if s.phase == "decode"}
+    request = min(s.start for steps in run.host_steps.values() for s in steps if s.phase == "prefill")
+    decodes = (s for steps in run.host_steps.values() for s in steps if s.phase == "decode")
+    steps = {s.number for s in decodes if s.start >= request}
     return {(): 1000 * run.facts["batch_size"] * (len(steps) + 1) / latency}
 
 
@@ -239,6 +267,18 @@ def traffic_matrix(run: Run) -> Values:
 
 
 def traffic_interval(run: Run) -> Values:
+    return {k: sum(v) / len(v) / US for k, v in _intervals(run).items()}
+
+
+def traffic_interval_histogram(run: Run) -> Values:
+    found: dict[Any, int] = defaultdict(int)
+    for axes, gaps in _intervals(run).items():
+        for gap in gaps:
+            found[*axes, max(us for us in (0, 1, 10, 100, 1_000, 10_000) if us * US <= gap)] += 1
+    return dict(found)
+
+
+def _intervals(run: Run) -> dict[Any, list[int]]:
     found: dict[Any, list[int]] = defaultdict(list)
     for rows in _grouped(run.collectives, "device_id").values():
         for at, c in enumerate(rows):
@@ -247,7 +287,7 @@ def traffic_interval(run: Run) -> Values:
                 if before["phase"] == c["phase"]:
                     gap = max(0, c["start_ps"] - before["end_ps"])
                     found[c["phase"], before["axis"], c["axis"]].append(gap)
-    return {k: sum(v) / len(v) / US for k, v in found.items()}
+    return found
 
 
 def communication_time(run: Run) -> Values:
@@ -273,38 +313,82 @@ def _by_phase(run: Run, of_device: Callable[[str | None, int], int]) -> dict[str
 
 
 def communication_fraction(run: Run) -> Values:
+    return {k: sum(v) / len(v) for k, v in _exposed_shares(run).items()}
+
+
+def _exposed_shares(run: Run) -> dict[Any, list[float]]:
     exposed, spans = run.exposed(), _by_phase(run, run.span)
     total = _by_phase(run, lambda p, d: sum(exposed[p, d].values()))
-    return {(p,): sum(e / s for e, s in zip(total[p], spans[p], strict=True)) / len(spans[p]) for p in spans}
+    if not run.collectives:
+        return {}
+    return {(p,): [e / s for e, s in zip(total[p], spans[p], strict=True)] for p in spans}
 
 
 def amdahl_limit(run: Run) -> Values:
     exposed, spans = run.exposed(), _by_phase(run, run.span)
     total = _by_phase(run, lambda p, d: sum(exposed[p, d].values()))
-    return {(p,): sum(spans[p]) / (sum(spans[p]) - sum(total[p])) for p in spans}
+    return {
+        (p,): sum(spans[p]) / (sum(spans[p]) - sum(total[p]))
+        for p in spans
+        if run.collectives and sum(spans[p]) > sum(total[p])
+    }
+
+
+def slowest_speedup(run: Run) -> Values:
+    """Beside amdahl_limit: the longest time of a device over the longest that would remain."""
+    exposed, spans = run.exposed(), _by_phase(run, run.span)
+    rest = _by_phase(run, lambda p, d: run.span(p, d) - sum(exposed[p, d].values()))
+    return {(p,): max(spans[p]) / max(rest[p]) if max(rest[p]) else None for (p,) in amdahl_limit(run)}
 
 
 def comm_to_compute(run: Run) -> Values:
     windows = communication_time(run)
     time = _by_phase(run, lambda p, d: round((windows.get((p, d)) or 0) * len(run.steps_of(d, p)) * MS))
     compute = _by_phase(run, lambda p, d: run.busy(p, d, compute=True))
-    return {(p,): sum(time[p]) / sum(compute[p]) for p in time}
+    return {(p,): sum(time[p]) / sum(compute[p]) for p in time if run.collectives and sum(compute[p])}
 
 
 def overlap_ratio(run: Run) -> Values:
     return {
         key: 1 - sum(c["exposed_ps"] for c in rows) / sum(c["end_ps"] - c["start_ps"] for c in rows)
         for key, rows in _grouped(run.collectives, "phase", "kind", "axis").items()
+        if any(c["end_ps"] > c["start_ps"] for c in rows)
     }
 
 
+def window_sources(run: Run) -> dict[tuple[Any, ...], str]:
+    """Beside overlap_ratio: how the windows were found."""
+    found = {}
+    for key in overlap_ratio(run):
+        rows = _grouped(run.collectives, "phase", "kind", "axis")[key]
+        sources = {c["window_source"] for c in rows}
+        found[key] = sources.pop() if len(sources) == 1 else "mixed"
+    return found
+
+
 def collective_skew(run: Run) -> Values:
-    found: dict[Any, list[int]] = defaultdict(list)
+    return {k: sum(skew for skew, _ in v) / len(v) / US for k, v in _arrivals(run).items()}
+
+
+def last_device(run: Run) -> Values:
+    """Beside collective_skew: the device that was last most often."""
+    return {k: Counter(sorted(d for _, d in v)).most_common(1)[0][0] for k, v in _arrivals(run).items()}
+
+
+def last_share(run: Run) -> Values:
+    """In what share of the executions it was."""
+    return {k: Counter(d for _, d in v).most_common(1)[0][1] / len(v) for k, v in _arrivals(run).items()}
+
+
+def _arrivals(run: Run) -> dict[Any, list[tuple[int, int]]]:
+    """Skew of each whole execution, and the device that started last."""
+    found: dict[Any, list[tuple[int, int]]] = defaultdict(list)
     for ranks in run.instances():
         if len(ranks) > 1:
-            starts = [c["start_ps"] for c in ranks]
-            found[ranks[0]["phase"], ranks[0]["axis"]].append(max(starts) - min(starts))
-    return {k: sum(v) / len(v) / US for k, v in found.items()}
+            first, last = min(c["start_ps"] for c in ranks), max(c["start_ps"] for c in ranks)
+            device = min(c["device_id"] for c in ranks if c["start_ps"] == last)
+            found[ranks[0]["phase"], ranks[0]["axis"]].append((last - first, device))
+    return found
 
 
 def sync_wait(run: Run) -> Values:
@@ -342,14 +426,99 @@ def collective_latency(run: Run) -> Values:
     return {k: sum(t for t, _, _ in v) / len(v) / US for k, v in _transfers(run).items()}
 
 
-def collective_bandwidth(run: Run) -> Values:
-    def factor(kind: str, n: int) -> float:
-        return {"all-reduce": 2 * (n - 1) / n, "collective-permute": 1}.get(kind, (n - 1) / n)
+def _bus_bytes(kind: str, size: int, n: int) -> int:
+    """Message times the factor of the kind, in whole bytes."""
+    factors = {"all-reduce": Fraction(2 * (n - 1), n), "collective-permute": Fraction(1)}
+    return math.floor(size * factors.get(kind, Fraction(n - 1, n)))
 
+
+def collective_bandwidth(run: Run) -> Values:
+    sent = {k: [(time, _bus_bytes(k[1], size, n)) for time, size, n in v] for k, v in _transfers(run).items()}
+    moved = {k: [(time, size) for time, size in v if size] for k, v in sent.items()}
     return {
-        k: 1000 * sum(size * factor(k[1], n) for _, size, n in v) / sum(t for t, _, _ in v)
-        for k, v in _transfers(run).items()
+        k: 1000 * sum(size for _, size in v) / sum(time for time, _ in v)
+        for k, v in moved.items()
+        if sum(time for time, _ in v)
     }
+
+
+def collective_wait(run: Run) -> Values:
+    """Beside collective_latency: mean time of a rank beyond the transfer."""
+    waits: dict[Any, list[int]] = defaultdict(list)
+    for ranks in run.instances():
+        times = [c["end_ps"] - c["start_ps"] for c in ranks]
+        size = max(c["message_bytes"] for c in ranks)
+        name = SIZES[max(s for s in SIZES if s <= size)]
+        waits[ranks[0]["phase"], ranks[0]["kind"], ranks[0]["axis"], name] += [t - min(times) for t in times]
+    return {k: sum(v) / len(v) / US for k, v in waits.items()}
+
+
+def ici_bandwidth_utility(run: Run) -> Values:
+    lines = _lines(run)
+    saved: dict[Any, dict[str, float]] = defaultdict(lambda: {"2": 0, "4": 0, "infinite": 0})
+    for ranks in run.instances():
+        key = ranks[0]["kind"], ranks[0]["axis"]
+        sent = _bus_bytes(key[0], max(c["message_bytes"] for c in ranks), ranks[0]["group_size"])
+        if not sent:
+            continue
+        transfer = min(c["end_ps"] - c["start_ps"] for c in ranks)
+        latency, slope = lines[key][:2] if key in lines else (Fraction(0), Fraction(0))
+        fixed, moving = (max(latency, Fraction(0)), slope * sent) if slope > 0 else (Fraction(0), Fraction(transfer))
+        for factor, share in (("2", Fraction(1, 2)), ("4", Fraction(1, 4)), ("infinite", Fraction(0))):
+            shorter = max(transfer - fixed - moving * share, Fraction(0))
+            saved[ranks[0]["phase"]][factor] += sum(min(Fraction(c["exposed_ps"]), shorter) for c in ranks)
+    spans = {p: sum(v) for p, v in _by_phase(run, run.span).items()}
+    return {
+        (p, f): float(100 * ps / spans[p]) for p, by in saved.items() for f, ps in by.items() if spans.get(p)
+    }  # fmt: skip
+
+
+def hbm_bandwidth(run: Run) -> Values:
+    found: Values = {}
+    for phase, device in run.places():
+        ops = [o["i"] for s in run.steps_of(device, phase) for o in s.ops]
+        size = sum(i["bytes_accessed"] or 0 for i in ops if i["async_role"] != "done")
+        if size and run.busy(phase, device):
+            found[phase, device] = 1000 * size / run.busy(phase, device)
+    return found
+
+
+def copy_overhead(run: Run) -> Values:
+    """Moments in copy windows without compute, each for the step of the window that covers it first."""
+    windows = [(o["start_ps"], o["event_id"], o["end"], o["device_id"]) for o in run.ops if _is_copy_op(o)]
+    windows += [(s["start_ps"], s["event_id"], d["end"], s["device_id"]) for s, d in _copies(run)]
+    if not windows:
+        return {}
+    step_of = {o["event_id"]: s for s in run.all_device_steps for o in s.ops}
+    exposed: dict[Any, int] = defaultdict(int)
+    until: dict[int, int] = {}
+    compute = {
+        d: merged((o["start_ps"], o["end"]) for o in run.ops if o["device_id"] == d and is_compute(o))
+        for _, d in run.places()
+    }
+    for start, event, end, device in sorted(windows):
+        begin = max(start, until.get(device, start))
+        until[device] = max(until.get(device, end), end)
+        if begin < end and event in step_of:
+            hidden = sum(max(0, min(e, end) - max(s, begin)) for s, e in compute[device])
+            exposed[step_of[event].phase] += end - begin - hidden
+    return {(p,): exposed[p] / sum(spans) for p, spans in _by_phase(run, run.span).items() if sum(spans)}
+
+
+def _is_copy_op(op: Row) -> bool:
+    i = op["i"]
+    return i["collective"] is None and i["async_role"] is None and i["opcode"] in COPIES
+
+
+def moe_fraction(run: Run) -> Values:
+    if all(i["part"] != "moe" for i in run.instructions.values()):
+        return {}
+    halves = {e for c in run.collectives if c["axis"] == "ep" for e in (c["event_id"], c["done_event_id"])}
+    experts: dict[Any, int] = defaultdict(int)
+    for o in run.ops:
+        if o["i"]["part"] == "moe" or o["event_id"] in halves:
+            experts[o["phase"]] += o["self_ps"]
+    return {(p,): experts[p] / sum(busy) for p, busy in _by_phase(run, run.busy).items() if sum(busy)}
 
 
 def device_idle(run: Run) -> Values:
@@ -357,21 +526,51 @@ def device_idle(run: Run) -> Values:
 
 
 def bubble(run: Run) -> Values:
+    return _bubble(run, {"launch", "tick", "collective", "other"})
+
+
+def _bubble(run: Run, kinds: set[str]) -> Values:
+    """Gaps of a step that end with an op of these kinds."""
     marked = _grouped(run.ops, "device_id", "phase", "step")
+    handing = {e for c in run.collectives if c["axis"] == "pp" for e in (c["event_id"], c["done_event_id"])}
     found: Values = {}
     for phase, device in run.places():
         gap = 0
         for s in run.steps_of(device, phase):
-            union = merged((o["start_ps"], o["end"]) for o in marked[device, phase, s.number])
-            gaps = [b[0] - a[1] for a, b in pairwise(union)]
-            gap += sum(g for g in gaps if g > US)
-        found[phase, device] = gap / len(run.steps_of(device, phase)) / MS
+            ops = marked[device, phase, s.number]
+            until = [max(o["end"] for o in ops[: at + 1]) for at in range(len(ops))]
+            for before, end, o in zip(ops, until, ops[1:], strict=False):
+                if o["start_ps"] - end <= US:
+                    continue
+                kind = "collective" if o["i"]["collective"] else "other"
+                kind = "tick" if o["event_id"] in handing else kind
+                kind = "launch" if o["execution"] != before["execution"] else kind
+                gap += (o["start_ps"] - end) * (kind in kinds)
+        if run.busy(phase, device):
+            found[phase, device] = gap / len(run.steps_of(device, phase)) / MS
     return found
 
 
 def load_imbalance(run: Run) -> Values:
     busy = _by_phase(run, run.busy)
-    return {(p,): max(v) * len(v) / sum(v) for p, v in busy.items() if len(v) > 1}
+    return {(p,): max(v) * len(v) / sum(v) for p, v in busy.items() if len(v) > 1 and sum(v)}
+
+
+def _imbalance(run: Run, of_device: Callable[[str | None, int], int]) -> Values:
+    loads = _by_phase(run, of_device)
+    return {k: max(v) * len(v) / sum(v) if sum(v := loads[k[0]]) else None for k in load_imbalance(run)}
+
+
+def compute_imbalance(run: Run) -> Values:
+    return _imbalance(run, lambda p, d: run.busy(p, d, compute=True))
+
+
+def moe_imbalance(run: Run) -> Values:
+    moe: dict[Any, int] = defaultdict(int)
+    for o in run.ops:
+        if o["i"]["part"] == "moe" and is_compute(o):
+            moe[o["phase"], o["device_id"]] += o["self_ps"]
+    return _imbalance(run, lambda p, d: moe[p, d])
 
 
 def host_gap(run: Run) -> Values:
@@ -384,7 +583,10 @@ def host_gap(run: Run) -> Values:
     first = min(starts.values())
     running: list[tuple[int, int]] = []
     for (_,), ops in _grouped(run.ops, "device_id").items():
-        of_device = merged([(first, first), *((o["start_ps"], o["end"]) for o in ops), (last, last)])
+        of_device = merged((o["start_ps"], o["end"]) for o in ops)
+        before = [(first, first)] if first < of_device[0][0] else []
+        after = [(last, last)] if last > of_device[-1][1] else []
+        of_device = [*before, *of_device, *after]
         for (_, end), (start, _) in pairwise(of_device):
             if start - end <= US:
                 running.append((end, start))
@@ -411,17 +613,16 @@ def op_time_share(run: Run) -> Values:
 def layer_time(run: Run) -> Values:
     devices = {d["device_id"]: d for d in run.tables["devices"]}
     found: dict[Any, dict[int, int]] = defaultdict(lambda: defaultdict(int))
-    facts = ("layer", "stage_layer", "part")
-    if all(i[fact] is None for i in run.instructions.values() for fact in facts):
-        return {}
     for o in run.ops:
         i, layer = o["i"], o["i"]["layer"]
         if layer is None and i["stage_layer"] is not None:
             layer = _layer_in_stage(run, devices[o["device_id"]], i["stage_layer"])
         found[o["phase"], layer, i["part"]][o["device_id"]] += o["self_ps"]
     return {
-        k: sum(v.values()) / sum(len(run.steps_of(d, k[0])) or 1 for d in v) / US for k, v in found.items()
-    }  # fmt: skip
+        k: sum(v.values()) / sum(len(run.steps_of(d, k[0])) or 1 for d in v) / US
+        for k, v in found.items()
+        if any(layer is not None or part is not None for _, layer, part in found)
+    }
 
 
 def _layer_in_stage(run: Run, device: dict[str, Any], slot: int) -> int | None:
@@ -445,14 +646,239 @@ def launch_overhead(run: Run) -> Values:
     return {k: sum(v) / len(v) / US if v else None for k, v in found.items()}
 
 
+def pipeline_bubble(run: Run) -> Values:
+    return {k: bubble / span for k, (bubble, _, span) in _ticks(run).items()}
+
+
+def pipeline_waiting(run: Run) -> Values:
+    return {k: waited / span for k, (_, waited, span) in _ticks(run).items()}
+
+
+def _ticks(run: Run) -> dict[Any, tuple[int, int, int]]:
+    """Time without work of its own, of it in collectives on axis pp, and in all, of the ops of each phase's steps."""
+    ends = {o["event_id"]: (o["start_ps"], o["end"]) for o in run.ops}
+    halves = [(c, e) for c in run.collectives for e in (c["event_id"], c["done_event_id"]) if e is not None]
+    waits = _grouped(({**c, "half": e, "span": ends[e]} for c, e in halves), "device_id")
+    if (run.facts["pp"] or 0) < 2 or all(c["axis"] != "pp" or c["step"] is None for c in run.collectives):
+        return {}
+    found: dict[Any, list[int]] = defaultdict(lambda: [0, 0, 0])
+    for phase, device in run.places():
+        steps = [s for s in run.steps_of(device, phase) if s.ops]
+        span = sum(max(o["end"] for o in s.ops) - min(o["start_ps"] for o in s.ops) for s in steps)
+        busy = run.busy(phase, device)
+        waited, until = 0, 0
+        for w in sorted(waits[(device,)], key=lambda w: (w["span"][0], w["half"])):
+            if w["axis"] == "pp" and w["step"] in {s.number for s in steps}:
+                waited += max(0, w["span"][1] - max(w["span"][0], until))
+            until = max(until, w["span"][1])
+        if span:
+            for at, part in enumerate((span - busy + waited, waited, span)):
+                found[(phase,)][at] += part
+    return {k: (v[0], v[1], v[2]) for k, v in found.items()}
+
+
+def _copies(run: Run) -> list[tuple[Row, Row]]:
+    """Starts of asynchronous ops that are no collectives, each with its done, paired per device one by one."""
+    waiting: dict[Any, Row | None] = {}
+    found = []
+    for o in run.ops:
+        i = o["i"]
+        if i["collective"] is not None or i["async_role"] is None:
+            continue
+        is_start = i["async_role"] == "start"
+        key = o["device_id"], i["program_id"], i["name"] if is_start else i["async_start"]
+        start = waiting.get(key)
+        if not is_start and start is not None:
+            found.append((start, o))
+        waiting[key] = o if is_start else None
+    return found
+
+
+def copy_bandwidth(run: Run) -> Values:
+    moved: dict[Any, list[int]] = defaultdict(lambda: [0, 0])
+    for start, done in _copies(run):
+        if start["i"]["bytes_accessed"]:
+            total = moved[start["device_id"], "copy" if start["i"]["opcode"] in COPIES else "async"]
+            total[0] += start["i"]["bytes_accessed"]
+            total[1] += done["end"] - start["start_ps"]
+    return {k: 1000 * size / time for k, (size, time) in moved.items() if time}
+
+
+def ici_utilization(run: Run) -> Values:
+    peaks = {d["device_id"]: d["peak_ici_gbps"] or 0 for d in run.tables["devices"]}
+    found: dict[Any, list[tuple[int, int, float]]] = defaultdict(list)
+    for ranks in run.instances():
+        transfer = min(c["end_ps"] - c["start_ps"] for c in ranks)
+        for c in ranks:
+            if c["wire_bytes"] and peaks[c["device_id"]] > 0:
+                key = c["phase"], c["kind"], c["axis"]
+                found[key].append((c["wire_bytes"], transfer, peaks[c["device_id"]]))
+    return {
+        k: 1000 * sum(size for size, _, _ in v) / sum(time for _, time, _ in v) / min(peak for _, _, peak in v)
+        for k, v in found.items()
+        if sum(time for _, time, _ in v)
+    }
+
+
+def _lines(run: Run) -> dict[Any, tuple[Fraction, Fraction, Fraction | None]]:
+    """Intercept in ps, slope in ps per byte and r2 of transfer time on bytes, in exact fractions."""
+    points: dict[Any, list[tuple[Fraction, Fraction]]] = defaultdict(list)
+    for ranks in run.instances():
+        size = max(c["message_bytes"] for c in ranks)
+        sent = _bus_bytes(ranks[0]["kind"], size, ranks[0]["group_size"])
+        if sent > 0:
+            time = min(c["end_ps"] - c["start_ps"] for c in ranks)
+            points[ranks[0]["kind"], ranks[0]["axis"]].append((Fraction(sent), Fraction(time)))
+    found = {}
+    for key, pairs in points.items():
+        x, y = (sum(p[at] for p in pairs) / len(pairs) for at in (0, 1))
+        xx, yy = (sum((p[at] - mean) ** 2 for p in pairs) for at, mean in ((0, x), (1, y)))
+        if xx:
+            xy = sum((a - x) * (b - y) for a, b in pairs)
+            found[key] = (y - xy / xx * x, xy / xx, xy * xy / (xx * yy) if yy else None)
+    return found
+
+
+def hockney(run: Run) -> Values:
+    return {k: float(intercept) / US for k, (intercept, _, _) in _lines(run).items()}
+
+
+def hockney_bandwidth(run: Run) -> Values:
+    return {k: 1000 / float(slope) if slope > 0 else None for k, (_, slope, _) in _lines(run).items()}
+
+
+def hockney_r2(run: Run) -> Values:
+    return {k: None if r2 is None else float(r2) for k, (_, _, r2) in _lines(run).items()}
+
+
+def _rooflines(run: Run) -> dict[Any, tuple[float | None, float | None, str | None]]:
+    """Operations per second, share of the bound, and the bound of each instruction."""
+    devices = {d["device_id"]: d for d in run.tables["devices"]}
+    found = {}
+    for (number,), ops in _grouped(run.ops, "instruction_id").items():
+        i, time = run.instructions[number], sum(o["self_ps"] for o in ops) / 1e12
+        if i["async_role"] or not time or not (i["flops"] or i["bytes_accessed"]):
+            continue
+        sent: list[int | None] = [c["wire_bytes"] for c in run.collectives if c["instruction_id"] == number]
+        wire = None if None in sent or not sent else sum(size or 0 for size in sent)
+        used = {
+            "ici": (wire, "peak_ici_gbps", 1e9),
+            "memory": ((i["bytes_accessed"] or 0) * len(ops), "peak_hbm_gbps", 1e9),
+            "compute": ((i["flops"] or 0) * len(ops), "peak_flops_per_s", 1.0),
+        }
+        if not wire:
+            del used["ici"]
+        needs: dict[str, float | None] = {}
+        for bound, (amount, peak, unit) in used.items():
+            peaks = [p for o in ops if (p := devices[o["device_id"]][peak]) is not None]
+            needs[bound] = (amount or 0) / (min(peaks) * unit) if peaks and min(peaks) else None
+        known = [need for need in needs.values() if need is not None]
+        longest = max(known) if len(known) == len(needs) else None
+        bound = next((b for b, need in needs.items() if need == longest), None) if longest is not None else None
+        rate = None if i["flops"] is None else i["flops"] * len(ops) / time
+        found[(number,)] = (rate, None if longest is None else longest / time, bound)
+    return found
+
+
+def roofline(run: Run) -> Values:
+    return {k: rate for k, (rate, _, _) in _rooflines(run).items()}
+
+
+def roofline_attained(run: Run) -> Values:
+    return {k: share for k, (_, share, _) in _rooflines(run).items()}
+
+
+def roofline_bound(run: Run) -> dict[tuple[Any, ...], str | None]:
+    return {k: bound for k, (_, _, bound) in _rooflines(run).items()}
+
+
+def _flops(run: Run) -> dict[str, tuple[int | None, int | None]]:
+    """Operations that the model needs, token by token, and those that the profiler states, of each phase."""
+    f = run.facts
+    steps = {s.number: s.phase for s in run.all_device_steps}
+    prefills = [n for n, phase in steps.items() if phase == "prefill"]
+    heads = f["num_heads"] * f["head_dim"] if f["num_heads"] and f["head_dim"] else f["hidden_size"]
+    shape = (f["num_params_active"], f["num_params_embedding"], f["num_layers"], heads, f["batch_size"])
+    needed: dict[str | None, int] = defaultdict(int)
+    if None not in (*shape, f["input_length"]):
+        params = f["num_params_active"] - f["num_params_embedding"]
+        for number, phase in steps.items():
+            after = f["input_length"] + number
+            for context in range(1, f["input_length"] + 1) if phase == "prefill" else [after]:
+                needed[phase] += f["batch_size"] * (2 * params + 4 * f["num_layers"] * heads * context)
+    stated: dict[str | None, list[int]] = defaultdict(list)
+    for s in run.all_device_steps:
+        stated[s.phase] += [
+            o["i"]["model_flops"] for o in s.ops if is_compute(o) and o["i"]["model_flops"] is not None
+        ]  # fmt: skip
+    found = {}
+    for phase in {p for p in steps.values() if p is not None}:
+        of_model = None if phase == "prefill" and len(prefills) > 1 else needed.get(phase)
+        found[phase] = (of_model, sum(stated[phase]) if stated[phase] else None)
+    return found
+
+
+def _utilization(run: Run, of: int, devices: Callable[[list[float]], int]) -> Values:
+    peaks = [d["peak_flops_per_s"] for d in run.tables["devices"] if (d["peak_flops_per_s"] or 0) > 0]
+    time: dict[Any, int] = defaultdict(int)
+    for steps in _grouped(({"n": s.number, "s": s} for s in run.all_device_steps), "n").values():
+        time[steps[0]["s"].phase] += max(s["s"].until - s["s"].start for s in steps)
+    found: Values = {}
+    for phase, flops in _flops(run).items():
+        if peaks and time[phase] and flops != (None, None):
+            one = flops[of]
+            found[(phase,)] = None if one is None else one * 1e12 / (time[phase] * devices(peaks) * min(peaks))
+    return found
+
+
+def mfu(run: Run) -> Values:
+    return _utilization(run, 0, lambda _: int(run.facts["device_count"] + (run.facts["missing_devices"] or 0)))
+
+
+def hlo_mfu(run: Run) -> Values:
+    return _utilization(run, 1, len)
+
+
 METRICS: dict[str, Callable[[Run], Values]] = {
     f.__name__: f
     for f in (
         step_time, tpot, ttft, e2e_latency, throughput, collective_count, collective_frequency, traffic_volume,
         traffic_matrix, traffic_interval, communication_time, exposed_communication, communication_fraction,
         amdahl_limit, comm_to_compute, overlap_ratio, collective_skew, sync_wait, collective_latency,
-        collective_bandwidth, device_idle, bubble, load_imbalance, host_gap, op_time_share, layer_time,
-        launch_overhead,
+        collective_bandwidth, traffic_interval_histogram, ici_bandwidth_utility, hbm_bandwidth, copy_overhead,
+        moe_fraction, device_idle, bubble, load_imbalance, host_gap, op_time_share, layer_time,
+        launch_overhead, pipeline_bubble, copy_bandwidth, ici_utilization, hockney, roofline, mfu,
     )
 }  # fmt: skip
 """The newest version of each metric that is computed here."""
+
+COLUMNS: dict[tuple[str, str], Callable[[Run], Mapping[tuple[Any, ...], object]]] = {
+    ("pipeline_bubble", "waiting_ratio"): pipeline_waiting,
+    ("hockney", "bandwidth_gbps"): hockney_bandwidth,
+    ("hockney", "r2"): hockney_r2,
+    ("roofline", "attained"): roofline_attained,
+    ("roofline", "bound"): roofline_bound,
+    ("mfu", "hlo_mfu"): hlo_mfu,
+    ("tpot", "p90_ms"): lambda run: {k: rank(v, 90) / MS for k, v in _tokens(run).items()},
+    ("traffic_interval", "p50_us"): lambda run: {k: rank(v, 50) / US for k, v in _intervals(run).items()},
+    ("collective_latency", "p90_us"): lambda run: {
+        k: rank((t for t, _, _ in v), 90) / US for k, v in _transfers(run).items()
+    },
+    ("collective_latency", "wait_us"): collective_wait,
+    ("collective_skew", "p99_us"): lambda run: {k: rank((t for t, _ in v), 99) / US for k, v in _arrivals(run).items()},
+    ("collective_skew", "last_device_id"): last_device,
+    ("collective_skew", "last_share"): last_share,
+    ("communication_fraction", "min_fraction"): lambda run: {k: min(v) for k, v in _exposed_shares(run).items()},
+    ("communication_fraction", "max_fraction"): lambda run: {k: max(v) for k, v in _exposed_shares(run).items()},
+    ("amdahl_limit", "slowest_speedup"): slowest_speedup,
+    ("overlap_ratio", "window_source"): window_sources,
+    ("bubble", "before_launch_ms"): lambda run: _bubble(run, {"launch"}),
+    ("bubble", "before_tick_ms"): lambda run: _bubble(run, {"tick"}),
+    ("bubble", "before_collective_ms"): lambda run: _bubble(run, {"collective"}),
+    ("load_imbalance", "compute_imbalance"): compute_imbalance,
+    ("load_imbalance", "moe_imbalance"): moe_imbalance,
+}
+"""Columns beside the values of the metrics in METRICS."""
+
+ROUNDED = {"hockney", "ici_bandwidth_utility"}
+"""Metrics that are defined with rounded differences, so that the exact ones here agree to a millionth."""

@@ -16,6 +16,7 @@ from tracewarehouse.query import literal
 from tracewarehouse.result import QueryResult
 
 if TYPE_CHECKING:
+    from tracewarehouse.baseline import Baseline
     from tracewarehouse.warehouse import Warehouse
 
 Query = Callable[[str], QueryResult]
@@ -50,12 +51,14 @@ class Comparison:
 
     Attributes:
         sides: which runs these are.
-        unknown: columns of `WORKLOAD` that are known of some of the runs only.
+        unknown: columns of `WORKLOAD` that are known of some of the runs only; all, where nothing is known of any.
+        replaced: metrics that a baseline file holds in older versions alone, as `name version`.
     """
 
-    def __init__(self, query: Query, sides: Sides, unknown: Sequence[str]) -> None:
+    def __init__(self, query: Query, sides: Sides, unknown: Sequence[str], replaced: Sequence[str] = ()) -> None:
         self.sides = sides
         self.unknown = tuple(unknown)
+        self.replaced = tuple(replaced)
         self._query = query
 
     def values(self, metrics: Sequence[str] = (), by: str | None = None) -> QueryResult:
@@ -66,12 +69,24 @@ class Comparison:
             by: metrics that have this dimension only, such as phase, axis or layer, and in its order.
 
         Raises:
-            MetricError: there is no such metric, or none has that dimension.
+            MetricError: there is no such metric, no run has a value of it, or none has that dimension.
         """
-        catalog = self._query("SELECT metric, grain FROM metrics.catalog").dicts()
+        catalog = self._query("SELECT metric, grain, scope, status FROM metrics.catalog").dicts()
         if unknown := sorted(set(metrics) - {r["metric"] for r in catalog}):
             raise MetricError(f"no metric {', '.join(unknown)}; `tw metrics list` shows all")
-        dimensions = sorted({d for r in catalog for d in r["grain"].split(", ")} - {"run_id", "step"})
+        if across := sorted(set(metrics) & {r["metric"] for r in catalog if r["scope"] == "warehouse"}):
+            raise MetricError(
+                f"{', '.join(across)} compares runs itself, so that no run has a value of it to compare; "
+                f"`tw metrics values -m {across[0]}` shows it"
+            )
+        living = {r["metric"] for r in catalog if r["status"] != "deprecated"}
+        if dead := sorted(set(metrics) - living):
+            raise MetricError(
+                f"{', '.join(dead)} is deprecated, so that no run has a value of it to compare; "
+                f"`tw metrics values -m {dead[0]}` still shows it, `tw metrics show {dead[0]}` says what to use"
+            )
+        of_runs = [r["grain"] for r in catalog if r["scope"] == "run"]
+        dimensions = sorted({d for grain in of_runs for d in grain.split(", ")} - {"run_id", "step"})
         if by is not None and by not in dimensions:
             raise MetricError(f"no metric has the dimension {by!r}; there are {', '.join(dimensions)}")
         conditions = [f"c.metric IN ({', '.join(map(literal, metrics))})" if metrics else "c.status <> 'deprecated'"]
@@ -123,7 +138,8 @@ def comparing(
     baseline_ids = tuple(baseline.run_ids) if baseline else run_ids_of(warehouse, against)
     with open_with(warehouse, baseline) if baseline else nullcontext(warehouse.query) as query:
         unknown = _check_alike(query, run_ids, baseline_ids, is_unlike_allowed=is_unlike_allowed)
-        yield Comparison(query, _with_repeats(query, run_ids, baseline_ids), unknown)
+        replaced = _replaced(warehouse, baseline) if baseline else []
+        yield Comparison(query, _with_repeats(query, run_ids, baseline_ids), unknown, replaced)
 
 
 def run_ids_of(warehouse: Warehouse, references: str | Sequence[str]) -> tuple[str, ...]:
@@ -205,7 +221,8 @@ def check(comparison: Comparison, metrics: Sequence[str] = (), limits: Limits | 
             found.absent.append(row)
             continue
         found.checked.append(row)
-        if row["loss"] > found.limits.median or row["tail_loss"] > found.limits.tail:
+        # written so that what is not a number fails
+        if not (row["loss"] <= found.limits.median and row["tail_loss"] <= found.limits.tail):
             is_excused = found.limits.is_noise_excused and row["verdict"] == "noise"
             (found.excused if is_excused else found.worse).append(row)
     missing = set(metrics) - {r["metric"] for r in rows}
@@ -222,19 +239,21 @@ def _file(warehouse: Warehouse, against: str | Sequence[str]) -> Path | None:
 
 
 def _check_alike(query: Query, runs: Sequence[str], baselines: Sequence[str], *, is_unlike_allowed: bool) -> list[str]:
-    """The fields of the workload that are not known of all runs.
+    """The fields of the workload that are known of some runs only; all of them, where nothing is known of any.
 
     Raises:
         MetricError: the workloads differ, and that is not allowed.
     """
-    unlike, unknown = [], []
+    unlike: list[str] = []
+    unknown: list[str] = []
+    known_of_all: list[str] = []
     for column in WORKLOAD:
         sql = f"SELECT DISTINCT {column} FROM main.runs WHERE list_contains({{}}, run_id)"  # noqa: S608
         ours = {v for (v,) in query(sql.format(_list(runs))).rows()}
         theirs = {v for (v,) in query(sql.format(_list(baselines))).rows()}
         known = (ours | theirs) - {None}
-        if known and None in ours | theirs:
-            unknown.append(column)
+        if known:
+            (unknown if None in ours | theirs else known_of_all).append(column)
         if len(known) > 1:
             unlike.append(f"{column} {_shown(theirs)} and {_shown(ours)}")
     if unlike and not is_unlike_allowed:
@@ -242,7 +261,16 @@ def _check_alike(query: Query, runs: Sequence[str], baselines: Sequence[str], *,
             f"the runs differ in workload ({'; '.join(unlike)}), so their numbers do not compare; --force compares "
             "them all the same"
         )
-    return unknown
+    return unknown if unknown or known_of_all else list(WORKLOAD)
+
+
+def _replaced(warehouse: Warehouse, baseline: Baseline) -> list[str]:
+    """Metrics that a baseline holds, but not in the version that is compared."""
+    held: dict[str, set[int]] = {}
+    for row in baseline.values:
+        held.setdefault(row["metric"], set()).add(row["version"])
+    compared = {name: metric.version for name, metric in warehouse.definitions.aliases().items()}
+    return [f"{m} {max(v)}" for m, v in sorted(held.items()) if m in compared and compared[m] not in v]
 
 
 def _with_repeats(query: Query, runs: tuple[str, ...], baselines: tuple[str, ...]) -> Sides:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import tempfile
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
@@ -17,6 +16,7 @@ from tracewarehouse.audits import Finding, run_audits
 from tracewarehouse.definitions import Definitions, load_definitions
 from tracewarehouse.lens import create_lens, parquet_source
 from tracewarehouse.metric_values import evaluate
+from tracewarehouse.temporary import TemporaryFolder
 
 
 class Evaluator:
@@ -43,8 +43,8 @@ class Evaluator:
             MetricError: a metric cannot be evaluated.
         """
         with (
-            tempfile.TemporaryDirectory(prefix="tracewarehouse-") as spill,
-            duckdb.connect(":memory:", config={"temp_directory": spill}) as connection,
+            TemporaryFolder() as spill,
+            duckdb.connect(":memory:", config={"temp_directory": str(spill.path)}) as connection,
         ):
             try:
                 sources = {t: parquet_source(paths) for t, paths in files.items()}

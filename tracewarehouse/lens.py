@@ -9,7 +9,6 @@ from __future__ import annotations
 import json
 import re
 import shutil
-import tempfile
 from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 
@@ -19,6 +18,7 @@ from ingest.errors import MetricError, WarehouseError
 from ingest.lake import RunVersion, placed_whole
 from ingest.schema import TABLES, Table
 from tracewarehouse.definitions import Definitions, MacroHeader, Metric, View, load_definitions
+from tracewarehouse.temporary import TemporaryFolder
 
 STORAGE_VERSION = "v1.5.0"
 """Storage format of warehouse.duckdb: the newest that the DuckDB CLI on PyPI opens."""
@@ -225,8 +225,8 @@ def is_current(database: Path, warehouse: Path, runs: Iterable[RunVersion], defi
 def _read(database: Path, sql: str) -> list[tuple[str]]:
     """Rows of a query on a database, also while a program that writes to it holds it."""
     try:
-        with tempfile.TemporaryDirectory(prefix="tracewarehouse-") as folder:
-            copy = shutil.copy(database, Path(folder) / FILE_NAME)
+        with TemporaryFolder() as folder:
+            copy = shutil.copy(database, folder.path / FILE_NAME)
             with duckdb.connect(str(copy), read_only=True) as connection:
                 return connection.execute(sql).fetchall()
     except (duckdb.Error, OSError) as error:

@@ -9,22 +9,25 @@ from tracewarehouse.markdown_table import table
 from tracewarehouse.warehouse import Warehouse
 
 _EXAMPLE_ROWS = 5
+_INDEX = ("metric", "meaning", "unit", "better", "versions")
 _PREFERRED = "llama-tp4-b4"
 """Beginning of the name of the run that examples are taken from, where it has the metric."""
 
 
 def index_page(definitions: Definitions, written_by: str) -> str:
-    """Every metric with its sentence and a link to its page.
+    """Every metric with its sentence and a link to its page, and what the audits look for.
 
     Args:
         definitions: the metrics.
         written_by: what writes the page, for its first line.
     """
-    rows = []
+    living: list[tuple[str, ...]] = []
+    deprecated: list[tuple[str, ...]] = []
     for name, metric in definitions.aliases().items():
         versions = [f"{m.version}{_remark(m)}" for m in definitions.metrics if m.name == name]
         about = metric.header
         first = _line(about.description).partition(". ")[0].partition("; ")[0].rstrip(".")
+        rows = deprecated if about.status == "deprecated" else living
         rows.append((f"[{name}](metrics/{name}.md)", first, about.unit, _polarity(metric), ", ".join(versions)))
     return "".join(
         [
@@ -32,7 +35,13 @@ def index_page(definitions: Definitions, written_by: str) -> str:
             "# Metrics\n\n",
             "Each metric is a view: `metrics.<name>_v<n>`, and `metrics.<name>` for its newest stable version. ",
             "A released version never changes its meaning. A metric without its data has no row.\n\n",
-            table(("metric", "meaning", "unit", "better", "versions"), rows),
+            table(_INDEX, living),
+            "\n## Deprecated\n\nThey answer, but are stored with no run, and neither compared nor checked.\n\n"
+            if deprecated
+            else "",
+            table(_INDEX, deprecated) if deprecated else "",
+            "\n## Audits\n\nWhat must never be so. `tw ingest` ends with them, and `tw audit RUN` lists the rows.\n\n",
+            table(("audit", "finds"), [(a.name, _line(a.header.description)) for a in definitions.audits]),
         ]
     )
 
@@ -69,13 +78,16 @@ def _page(definitions: Definitions, warehouse: Warehouse, name: str) -> Iterator
         ("a row is one of", ", ".join(f"`{g}`" for g in about.grain)),
         ("value", f"`{about.value}`"),
     ]
+    if about.status != "stable":
+        facts.insert(1, ("status", f"{about.status}{': ' if about.deprecated else ''}{_line(about.deprecated)}"))
     if current.view.compares_runs:
         facts.append(("scope", "compares runs: evaluated when it is asked for, stored with none"))
     if about.ccl_bench:
-        facts.append(("CCL-Bench asks the same as", f"`{about.ccl_bench}`"))
+        facts.append(("name in CCL-Bench", f"`{about.ccl_bench}`"))
     yield table(("", ""), facts)
     yield "\n## Columns\n\n" + table(("column", "meaning"), [(c, _line(s)) for c, s in about.columns.items()])
     yield f"\n## Example\n\n{_example(warehouse, current)}"
+    yield f"\nOnly a run that this query names can have rows:\n\n```sql\n{_line(about.requires)}\n```\n"
     yield f"\n## Formula\n\n```sql\n{current.view.sql}\n```\n"
     yield f"\n## Lineage\n\n```mermaid\n{_lineage(definitions, current)}\n```\n"
     yield "\n## Versions\n\n"
@@ -85,6 +97,9 @@ def _page(definitions: Definitions, warehouse: Warehouse, name: str) -> Iterator
     for m in versions:
         if m is not current and m.version != current.version:
             yield f"\n### Version {m.version}\n\n{_line(m.header.description)}\n\n```sql\n{m.view.sql}\n```\n"
+
+
+_ABSENT = "None of the runs that this page was made from has the metric.\n"
 
 
 def _example(warehouse: Warehouse, metric: Metric) -> str:
@@ -105,25 +120,26 @@ def _example(warehouse: Warehouse, metric: Metric) -> str:
             preferred=_PREFERRED,
         ).rows()
         if not found:
-            return "No run at hand has this metric.\n"
+            return _ABSENT
         [(run_id, name)] = found
         whose, where = f"Of run `{name}`:\n\n", f"WHERE run_id = '{run_id}'\n"
     sql = f"SELECT {', '.join(names)}\nFROM {view}\n{where}ORDER BY ALL LIMIT {_EXAMPLE_ROWS}"
     rows = [[_shown(v) for v in row] for row in warehouse.query(sql).rows()]
     if not rows:
-        return "No run at hand has this metric.\n"
+        return _ABSENT
     return f"{whose}```sql\n{sql}\n```\n\n{table(names, rows)}"
 
 
 def _lineage(definitions: Definitions, metric: Metric) -> str:
     """Mermaid's flow chart of what the metric reads, down to the tables."""
-    lines = ["flowchart LR"]
+    lines = []
     for view in (*definitions.upstream(metric.view), metric.view):
         for read in sorted(view.depends_on | view.probe_depends_on):
             source, target = (n.replace(".", "_") for n in (read, view.qualified))
             shape = f'{source}[("{read}")]' if read.startswith("main.") else f'{source}["{read}"]'
             lines.append(f'  {shape} --> {target}["{view.qualified}"]')
-    return "\n".join(lines)
+    # sorted, so that another metric does not change the order
+    return "\n".join(["flowchart LR", *sorted(lines)])
 
 
 def _shown(value: object) -> str:

@@ -12,18 +12,26 @@ import uuid
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import duckdb
 
 from ingest.errors import MetricError
 from ingest.schema import TABLES
+from tracewarehouse.cursors import Task, run_tasks
 from tracewarehouse.definitions import Definitions, Metric, ModelHeader, View, load_definitions
 from tracewarehouse.query import literal
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
+
+_Row = tuple[str, float | None]
+"""Dimensions as JSON, and the value."""
+
+_AT_ONCE = 2
+"""Statements at once; each of them may hold rows of the whole run."""
 
 _BEYOND_RANGE = (duckdb.ConversionException, duckdb.OutOfRangeException)
 """What DuckDB raises where the numbers of a run, and not the SQL, are at fault: a sum beyond 64 bits."""
@@ -42,7 +50,7 @@ def evaluate(
     Metrics that compare runs have none: other runs would change them, so metrics.all_values evaluates them each time.
     Nor have deprecated versions, whose views answer who still asks for them.
     A metric whose numbers do not fit their type has one row, without dimensions, whose value is NULL; the others have
-    theirs.
+    theirs. Rows are in order of metric, version and dimensions.
 
     Args:
         connection: a database whose schema main holds the tables, such as a lens; it is left as it was.
@@ -57,32 +65,73 @@ def evaluate(
     import pyarrow as pa
 
     found = definitions or load_definitions()
+    metrics = [m for m in found.metrics if not m.view.compares_runs and (deprecated or m.header.status != "deprecated")]
+    rows, too_large = _evaluated(connection, run_id, found, metrics)
+    if beyond_range is not None:
+        beyond_range |= {
+            m.view.qualified: too_large[m.view.qualified] for m in metrics if m.view.qualified in too_large
+        }
     schema = TABLES["metric_values"].arrow
     columns: dict[str, list[Any]] = {name: [] for name in schema.names}
-    metrics = [m for m in found.metrics if not m.view.compares_runs and (deprecated or m.header.status != "deprecated")]
-    with _scratch(connection, run_id, found, metrics) as (scratch, failed):
-        for metric in metrics:
-            fingerprint = found.fingerprint(metric.view)
-            reason = _reason(failed, metric.view)
-            try:
-                rows = list(_rows(scratch, metric)) if reason is None else []
-            except _BEYOND_RANGE as error:
-                reason = str(error)
-            if reason is not None:
-                rows = [("{}", None)]
-                if beyond_range is not None:
-                    beyond_range[metric.view.qualified] = reason.partition("\n")[0]
-            for dimensions, value in rows:
-                columns["metric"].append(metric.name)
-                columns["version"].append(metric.version)
-                columns["dimensions"].append(dimensions)
-                columns["value"].append(value)
-                columns["unit"].append(metric.header.unit)
-                columns["fingerprint"].append(fingerprint)
+    for metric in metrics:
+        fingerprint = found.fingerprint(metric.view)
+        for dimensions, value in rows[metric.view.qualified]:
+            columns["metric"].append(metric.name)
+            columns["version"].append(metric.version)
+            columns["dimensions"].append(dimensions)
+            columns["value"].append(value)
+            columns["unit"].append(metric.header.unit)
+            columns["fingerprint"].append(fingerprint)
     return pa.table(columns, schema=schema)
 
 
-def _rows(connection: duckdb.DuckDBPyConnection, metric: Metric) -> Iterator[tuple[str, float | None]]:
+def _evaluated(
+    connection: duckdb.DuckDBPyConnection,
+    run_id: str,
+    definitions: Definitions,
+    metrics: Sequence[Metric],
+) -> tuple[dict[str, list[_Row]], dict[str, str]]:
+    """The rows of each metric by its view's name, and what DuckDB says of those whose numbers do not fit."""
+    failed: dict[str, str] = {}
+    rows: dict[str, list[_Row]] = {}
+    too_large: dict[str, str] = {}
+
+    def make(view: View, kind: str, cursor: duckdb.DuckDBPyConnection) -> None:
+        if (reason := _reason(failed, view)) is not None:
+            failed[view.qualified] = reason
+            return
+        try:
+            cursor.execute(f"CREATE {kind} {view.qualified} AS {view.sql}")
+        except _BEYOND_RANGE as error:
+            failed[view.qualified] = str(error)
+        except duckdb.Error as error:
+            raise MetricError(f"{view.path}: {error}") from None
+
+    def value(metric: Metric, cursor: duckdb.DuckDBPyConnection) -> None:
+        reason = _reason(failed, metric.view)
+        try:
+            rows[metric.view.qualified] = sorted(_rows(cursor, metric)) if reason is None else []
+        except _BEYOND_RANGE as error:
+            reason = str(error)
+        if reason is not None:
+            too_large[metric.view.qualified] = reason.partition("\n")[0]
+            rows[metric.view.qualified] = [("{}", None)]
+
+    tasks: dict[str, Task] = {}
+    needs: dict[str, frozenset[str]] = {}
+    for view, kind in _beneath(definitions, metrics):
+        tasks[view.qualified] = partial(make, view, kind)
+        needs[view.qualified] = view.depends_on
+    for metric in metrics:
+        name = f"value of {metric.view.qualified}"
+        tasks[name] = partial(value, metric)
+        needs[name] = metric.view.depends_on | metric.view.probe_depends_on
+    with _scratch(connection, run_id) as cursors:
+        run_tasks(tasks, needs, cursors)
+    return rows, too_large
+
+
+def _rows(connection: duckdb.DuckDBPyConnection, metric: Metric) -> Iterator[_Row]:
     header, view = metric.header, metric.view
     try:
         if not connection.execute(f"SELECT 1 FROM ({header.requires}) LIMIT 1").fetchall():  # noqa: S608
@@ -127,19 +176,15 @@ def _is_inline(view: View) -> bool:
 
 
 @contextmanager
-def _scratch(
-    connection: duckdb.DuckDBPyConnection, run_id: str, definitions: Definitions, metrics: Sequence[Metric]
-) -> Iterator[tuple[duckdb.DuckDBPyConnection, dict[str, str]]]:
-    """A connection to a database in memory with the run's tables as views and its models as tables.
-
-    With it, the models that could not be made of this run's numbers, and why.
-    """
+def _scratch(connection: duckdb.DuckDBPyConnection, run_id: str) -> Iterator[list[duckdb.DuckDBPyConnection]]:
+    """Cursors of a database in memory whose views are the run's rows of the tables."""
     [(source,)] = connection.execute("SELECT current_database()").fetchall()
     name = f"scratch_{uuid.uuid4().hex}"
-    cursor = connection.cursor()
-    cursor.execute(f"ATTACH ':memory:' AS {name} (READ_WRITE)")
+    cursors = [connection.cursor() for _ in range(_AT_ONCE)]
+    connection.execute(f"ATTACH ':memory:' AS {name} (READ_WRITE)")
     try:
-        cursor.execute(f"USE {name}")
+        for cursor in cursors:
+            cursor.execute(f"USE {name}")
         quoted = literal(run_id)
         # every window and join carries run_id: as the only value of an ENUM it is a byte and not a string
         statements = ["CREATE SCHEMA models", "CREATE SCHEMA metrics", f"CREATE TYPE main.run AS ENUM ({quoted})"]
@@ -147,20 +192,9 @@ def _scratch(
             only = f"* REPLACE (CAST({quoted} AS main.run) AS run_id)"
             rows = f'SELECT {only} FROM "{source}".main.{table.name} WHERE run_id = {quoted}'  # noqa: S608
             statements.append(f"CREATE VIEW main.{table.name} AS {rows}")
-        cursor.execute(";\n".join(statements))
-        failed: dict[str, str] = {}
-        for view, kind in _beneath(definitions, metrics):
-            if (reason := _reason(failed, view)) is not None:
-                failed[view.qualified] = reason
-                continue
-            try:
-                cursor.execute(f"CREATE {kind} {view.qualified} AS {view.sql}")
-            except _BEYOND_RANGE as error:
-                failed[view.qualified] = str(error)
-            except duckdb.Error as error:
-                raise MetricError(f"{view.path}: {error}") from None
-        yield cursor, failed
+        cursors[0].execute(";\n".join(statements))
+        yield cursors
     finally:
-        cursor.execute(f'USE "{source}"')
-        cursor.execute(f"DETACH {name}")
-        cursor.close()
+        for cursor in cursors:
+            cursor.close()
+        connection.execute(f"DETACH {name}")

@@ -4,11 +4,7 @@ from __future__ import annotations
 
 import os
 import re
-import shutil
-import tempfile
-import weakref
 from collections.abc import Collection
-from pathlib import Path
 
 import duckdb
 
@@ -19,6 +15,7 @@ from tracewarehouse import consolidated
 from tracewarehouse.definitions import Definitions
 from tracewarehouse.lens import add_views, begin_lens, create_lens, run_sources, table_source
 from tracewarehouse.query import literal, restrict
+from tracewarehouse.temporary import TemporaryFolder
 
 _WORD = re.compile(r"[a-z_][a-z0-9_]*")
 _EXTRAS = frozenset(("all_values", "catalog", "macros"))  # of the lens, beside the views of sql/
@@ -60,12 +57,11 @@ class Session:
                 create_lens(self.connection, run_sources(lake.root, runs), definitions, comments=comments)
             else:
                 begin_lens(self.connection)
-            spill = Path(tempfile.mkdtemp(prefix="tracewarehouse-"))
-            self._end = weakref.finalize(self, shutil.rmtree, spill, ignore_errors=True)
+            self._spill = TemporaryFolder()
             if is_restricted:
-                restrict(self.connection, [lake.folder, *consolidated.folders(lake)], spill)
+                restrict(self.connection, [lake.folder, *consolidated.folders(lake)], self._spill.path)
             else:
-                self.connection.execute(f"SET temp_directory = {literal(str(spill))}")
+                self.connection.execute(f"SET temp_directory = {literal(str(self._spill.path))}")
         except MetricError:
             self.connection.close()
             raise
@@ -124,7 +120,7 @@ class Session:
     def close(self) -> None:
         """Release the database and what it spilled."""
         self.connection.close()
-        self._end()
+        self._spill.close()
 
 
 def state_of(lake: Lake) -> State:

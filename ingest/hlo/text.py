@@ -57,6 +57,12 @@ def is_meant_as_instruction(text: str) -> bool:
     return text.startswith("%") and _NAME.match(text) is not None
 
 
+def parse_outline(text: str) -> Instruction | None:
+    """Name, shape and opcode alone of what `parse_instruction` gives, in a fifth of its time; None where that does."""
+    head = _head(text)
+    return Instruction(head[0], head[2], head[1], text=text) if head else None
+
+
 def parse_instruction(text: str, *, has_groups: bool = True) -> Instruction | None:
     """The instruction that a line of HLO text states; None if the text is not one.
 
@@ -67,23 +73,17 @@ def parse_instruction(text: str, *, has_groups: bool = True) -> Instruction | No
         text: '%name = shape opcode(operands), attribute=value, ...'.
         has_groups: False leaves replica groups unknown, which a few bytes of text can make very many.
     """
-    head = _NAME.match(text)
+    head = _head(text)
     if head is None:
         return None
-    try:
-        shape, position = scan_shape(text, head.end())
-    except MalformedError:
-        return None
-    opcode = _OPCODE.match(text, position)
-    if opcode is None:
-        return None
-    usual = _usual_operands(text, opcode.end()) if opcode[1] not in _NO_OPERANDS else None
+    name, shape, opcode, position = head
+    usual = _usual_operands(text, position) if opcode not in _NO_OPERANDS else None
     if usual:
         names, shapes, position = usual
         is_closed = has_all = True
     else:
-        parts, position, is_closed = _split(text, opcode.end(), ")")
-        names, shapes, has_all = _operands(parts if opcode[1] not in _NO_OPERANDS else [])
+        parts, position, is_closed = _split(text, position, ")")
+        names, shapes, has_all = _operands(parts if opcode not in _NO_OPERANDS else [])
     attributes: dict[str, str] = {}
     is_whole = is_closed and has_all
     if is_closed:
@@ -95,8 +95,8 @@ def parse_instruction(text: str, *, has_groups: bool = True) -> Instruction | No
     pairs = attributes.get("source_target_pairs") or _send_recv_pairs(attributes.get("frontend_attributes", ""))
     op_name = metadata.get("op_name") or None
     return Instruction(
-        name=head[1],
-        opcode=opcode[1],
+        name=name,
+        opcode=opcode,
         shape=shape,
         operand_names=names,
         operand_shapes=shapes,
@@ -110,13 +110,26 @@ def parse_instruction(text: str, *, has_groups: bool = True) -> Instruction | No
         op_type=metadata.get("op_type") or None,
         source_file=metadata.get("source_file") or None,
         source_line=_integer(metadata.get("source_line")),
-        fusion_kind=attributes.get("kind") if opcode[1] == "fusion" else None,
+        fusion_kind=attributes.get("kind") if opcode == "fusion" else None,
         called=called,
         custom_call_target=_unquote(attributes.get("custom_call_target")),
-        async_opcode=async_opcode_by_name(head[1], called) if opcode[1].startswith("async-") else None,
+        async_opcode=async_opcode_by_name(name, called) if opcode.startswith("async-") else None,
         text=text,
         is_truncated=not is_whole,
     )
+
+
+def _head(text: str) -> tuple[str, Shape, str, int] | None:
+    """Name, shape and opcode, and where the operands begin."""
+    name = _NAME.match(text)
+    if name is None:
+        return None
+    try:
+        shape, position = scan_shape(text, name.end())
+    except MalformedError:
+        return None
+    opcode = _OPCODE.match(text, position)
+    return (name[1], shape, opcode[1], opcode.end()) if opcode else None
 
 
 def _usual_operands(text: str, position: int) -> tuple[tuple[str, ...], tuple[Shape | None, ...], int] | None:

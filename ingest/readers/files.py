@@ -14,12 +14,12 @@ import weakref
 import zlib
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, overload
+from typing import overload
+
+import numpy as np
 
 from ingest.errors import CaptureError
-
-if TYPE_CHECKING:
-    from ingest.records import UInt8
+from ingest.records import UInt8
 
 CHUNK = 1 << 20
 MAX_GZIP_RATIO = 200
@@ -66,11 +66,6 @@ class CaptureFile:
             raise CaptureError(f"{self.path}: the file is empty")
         return size
 
-    @property
-    def known_digest(self) -> str | None:
-        """The digest, if it has been asked for before."""
-        return self.__dict__.get("digest")
-
     @cached_property
     def digest(self) -> str:
         """SHA-256 of the uncompressed bytes, in hex."""
@@ -78,13 +73,15 @@ class CaptureFile:
         piece = memoryview(bytearray(min(CHUNK, self.size)))
         for low in range(0, self.size, CHUNK):
             part = piece[: self.size - low]
-            self.read_into(part, low)
+            self._read_into(part, low)
             digest.update(part)
         return digest.hexdigest()
 
-    def head(self, count: int) -> bytes:
-        """The first uncompressed bytes."""
-        return os.pread(self._plain, count, 0)
+    @property
+    def is_json(self) -> bool:
+        """Whether the uncompressed bytes begin as an object or a list of JSON does."""
+        head = os.pread(self._plain, 64, 0).removeprefix(b"\xef\xbb\xbf").lstrip()
+        return head[:1] in (b"{", b"[")
 
     def read(self, low: int, high: int) -> bytes:
         """The uncompressed bytes [low:high].
@@ -95,7 +92,7 @@ class CaptureFile:
         if "_content" in self.__dict__:
             return self._content[low:high]
         out = bytearray(high - low)
-        self.read_into(memoryview(out), low)
+        self._read_into(memoryview(out), low)
         return bytes(out)
 
     def array(self, low: int, high: int, padding: int = 0) -> UInt8:
@@ -104,22 +101,15 @@ class CaptureFile:
         Raises:
             CaptureError: the file changed since it was opened, or the disk fails.
         """
-        import numpy as np
-
         out = np.empty(high - low + padding, np.uint8)
         out[high - low :] = 0
         if "_content" in self.__dict__:
             out[: high - low] = np.frombuffer(self._content, np.uint8, high - low, low)
         else:
-            self.read_into(out.data[: high - low], low)
+            self._read_into(out.data[: high - low], low)
         return out
 
-    def read_into(self, view: memoryview, low: int) -> None:
-        """Fill a buffer with the uncompressed bytes from `low` on.
-
-        Raises:
-            CaptureError: the file changed since it was opened, or the disk fails.
-        """
+    def _read_into(self, view: memoryview, low: int) -> None:
         done = 0
         try:
             while done < len(view) and (count := os.preadv(self._plain, [view[done:]], low + done)):

@@ -63,7 +63,12 @@ def fields(data: Buffer, position: int, end: int) -> Iterator[tuple[int, int, in
     """
     while position < end:
         start = position
-        tag, payload, position = _field(data, position, end)
+        tag = data[start]
+        if tag & 0x87 == 2 and tag > 7 and start + 1 < end and (length := data[start + 1]) < 0x80:  # as nearly all are
+            payload = start + 2
+            position = payload + length
+        else:
+            tag, payload, position = _field(data, start, end)
         if position > end:
             raise MalformedError(f"field at byte {start} runs past the end of its message")
         yield tag, start, payload, position

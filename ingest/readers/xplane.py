@@ -6,6 +6,7 @@ of numpy columns by `ingest.readers.wire`.
 
 from __future__ import annotations
 
+import hashlib
 import struct
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -18,7 +19,7 @@ import numpy as np
 
 from ingest.errors import CaptureError, MalformedError
 from ingest.readers import wire
-from ingest.readers.files import CaptureFile, FileBytes
+from ingest.readers.files import CHUNK, CaptureFile, FileBytes
 from ingest.records import (
     EventBatch,
     EventMetadata,
@@ -61,6 +62,7 @@ _KIND_OF_TAG = {
     _REF: StatKind.REF,
 }
 _SHORT_STAT = 64
+_FEW_BYTES = 1 << 15
 
 
 @dataclass
@@ -101,7 +103,7 @@ class XPlaneTrace:
     format = "xplane"
 
     def __init__(self, file: CaptureFile) -> None:
-        self.digest, self.size = file.digest, file.size
+        self.size = file.size
         self._file = file
         self._path = file.path
         self.planes: list[Plane] = []
@@ -121,10 +123,14 @@ class XPlaneTrace:
             raise MalformedError(f"{self._path}: an xplane.pb without planes; nothing was profiled")
         self.origin_ns = _origin(self.planes)
 
+    def __getstate__(self) -> dict[str, Any]:
+        """What another process needs to read lines of planes that it is given."""
+        return self.__dict__ | {"planes": []}
+
     @property
-    def descriptors(self) -> Sequence[int]:
-        """The open file that the events are read from."""
-        return [self._file.descriptor]
+    def digest(self) -> str:
+        """SHA-256 of the uncompressed bytes, in hex."""
+        return self._file.digest
 
     def batches(self, plane: Plane, line: Line) -> Iterator[EventBatch]:
         """The events of a line, in file order.
@@ -321,6 +327,7 @@ class _SharedMetadata:
     def __init__(self) -> None:
         self._planes = self._lines = 0
         self._namings: dict[tuple[tuple[int, str], ...], int] = {}
+        self._entries: dict[int, dict[bytes, tuple[int, EventMetadata]]] = {}
         self._found: dict[tuple[int, bytes], EventMetadata] = {}
         self._stats: dict[int, dict[bytes, Stat | None]] = {}
 
@@ -340,13 +347,23 @@ class _SharedMetadata:
         """A number for a plane's stat names, the same for the same names."""
         return self._namings.setdefault(tuple(sorted(names.items())), len(self._namings))
 
-    def read(self, raw: bytes, naming: int, names: dict[int, str]) -> EventMetadata:
-        """The XEventMetadata in `raw`."""
-        found = self._found.get((naming, raw))
-        if found is None:
-            stats = self._stats.setdefault(naming, {})
-            found = self._found[naming, raw] = _event_metadata(raw, names, stats)
-        return found
+    def read(self, entries: list[bytes], names: dict[int, str]) -> Iterator[tuple[int, EventMetadata]]:
+        """Id and content of event metadata of a plane with these stat names."""
+        naming = self._namings.setdefault(tuple(sorted(names.items())), len(self._namings))
+        known = self._entries.setdefault(naming, {})
+        stats = self._stats.setdefault(naming, {})
+        for entry in entries:
+            found = known.get(entry)
+            if found is None:
+                key, raw = _entry(entry)
+                if raw[:1] == b"\x08":  # the id once more, without which equal content has equal bytes
+                    raw = raw[wire.read_varint(raw, 1, len(raw))[1] :]
+                content = naming, hashlib.blake2b(raw, digest_size=16).digest()
+                if content in self._found:  # under another id
+                    yield key, self._found[content]
+                    continue
+                found = known[entry] = key, self._found.setdefault(content, _event_metadata(raw, names, stats))
+            yield found
 
 
 def _read_plane(data: bytes | FileBytes, start: int, end: int, shared: _SharedMetadata) -> _XPlane:
@@ -355,36 +372,65 @@ def _read_plane(data: bytes | FileBytes, start: int, end: int, shared: _SharedMe
     stats: list[bytes] = []
     entries: list[bytes] = []
     described: list[tuple[int, bytes]] = []
-    for tag, _, payload, stop in wire.fields(data, start, end):
+    position = start
+    while position < end:
+        position = _take_entries(data, position, end, entries)
+        if position == end:
+            break
+        tag, _, payload, position = next(wire.fields(data, position, end))
         if tag == _LINE:
-            plane.lines.append(_read_line(data, payload, stop))
+            plane.lines.append(_read_line(data, payload, position))
             shared.count_line()
         elif tag == _EVENT_METADATA:
-            entries.append(data[payload:stop])
+            entries.append(data[payload:position])
         elif tag == _STAT_METADATA:
-            key, raw = _entry(data[payload:stop])
+            key, raw = _entry(data[payload:position])
             name, description = _stat_metadata(raw)
             plane.stat_names[key] = _text(name)
             if description:
                 described.append((key, description))
         elif tag == _PLANE_STAT:
-            stats.append(data[payload:stop])
+            stats.append(data[payload:position])
         elif tag == _PLANE_NAME:
-            plane.name = _text(data[payload:stop])
+            plane.name = _text(data[payload:position])
         elif tag == _PLANE_ID:
             plane.plane_id = wire.signed(payload)
     names = plane.stat_names
     plane.stats = tuple(s for raw in stats if (s := _stat(raw, names)))
     plane.stat_descriptions = [(key, names[key], _text(description)) for key, description in described]
-    naming = shared.naming(names)
-    for entry in entries:
-        key, raw = _entry(entry)
-        if raw[:1] == b"\x08":  # the id once more, without which equal content has equal bytes
-            raw = raw[wire.read_varint(raw, 1, len(raw))[1] :]
+    for key, metadata in shared.read(entries, names):
         plane.metadata_ids.append(key)
-        plane.event_metadata.append(shared.read(raw, naming, names))
+        plane.event_metadata.append(metadata)
     plane.rows = _RowOfId(plane.metadata_ids)
     return plane
+
+
+def _take_entries(data: bytes | FileBytes, position: int, end: int, entries: list[bytes]) -> int:
+    """Take event metadata that follow each other from `position` on, of at most 16 kB each; where they stop.
+
+    They are most of what is read here, so they are cut from larger and larger pieces and not asked for one by one.
+    """
+    size = _FEW_BYTES
+    while position < end and data[position] == _EVENT_METADATA:
+        piece = data[position : min(position + size, end)]
+        last = len(piece) - 3
+        at = 0
+        while at < last and piece[at] == _EVENT_METADATA:
+            length, payload = piece[at + 1], at + 2
+            if length > 0x7F:
+                length += (piece[at + 2] - 1) << 7
+                payload += 1
+                if piece[at + 2] > 0x7F:
+                    break
+            if payload + length > len(piece):
+                break
+            entries.append(piece[payload : payload + length])
+            at = payload + length
+        if not at:
+            break
+        position += at
+        size = min(2 * size, CHUNK)
+    return position
 
 
 def _entry(entry: bytes) -> tuple[int, bytes]:

@@ -1,7 +1,9 @@
 /*---
 metric: bubble
 version: 1
-status: stable
+status: deprecated
+deprecated: >
+  Has the hand-over of a pipeline among other collectives; bubble version 2 has it apart.
 unit: ms
 polarity: lower_is_better
 grain: [run_id, phase, device_id]

@@ -8,9 +8,9 @@ grain: [run_id, phase, kind, axis, size_class]
 value: bus_gbps
 requires: SELECT i.run_id FROM models.collective_instances AS i WHERE NOT i.is_partial AND i.bus_bytes > 0
 description: >
-  Bus bandwidth of collectives: message bytes times the factor of the kind (all-reduce 2 (n-1)/n; all-gather,
-  reduce-scatter and all-to-all (n-1)/n; collective-permute 1), over the transfer time, which is the shortest time over
-  the ranks. All bytes of a row over all its time, in decimal GB. Executions with ranks outside the capture are left out,
+  Bus bandwidth of collectives: message bytes times the factor of the kind (all-reduce 2 (n-1)/n, all-gather,
+  reduce-scatter and all-to-all (n-1)/n, collective-permute 1, in whole bytes), over the transfer time, which is
+  the shortest time over the ranks. All bytes of a row over all its time, in decimal GB. Executions with ranks outside the capture are left out,
   since their transfer time is not known. The window of an asynchronous collective may outlast its transfer, so that its
   bandwidth is a lower bound.
 columns:

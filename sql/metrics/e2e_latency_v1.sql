@@ -10,6 +10,7 @@ requires: SELECT s.run_id FROM models.steps AS s WHERE s.phase = 'prefill'
 description: >
   Time from the start of prefill to the end of the last decode step: on the hosts' clock by their markers, on the devices'
   from the first prefill op to the end of the last decode op over all devices. There is no row without both phases.
+  Decode steps before the first prefill are of other requests and do not count.
 columns:
   run_id: The run.
   clock: host or device.

@@ -1,7 +1,9 @@
 /*---
 metric: mfu
 version: 1
-status: stable
+status: deprecated
+deprecated: >
+  Its hlo_mfu counts the time between two steps but not the operations of the ops there; mfu version 2 counts both.
 unit: ratio
 polarity: higher_is_better
 grain: [run_id, phase]

@@ -10,7 +10,8 @@ requires: SELECT r.run_id FROM main.runs AS r WHERE r.batch_size IS NOT NULL
 description: >
   Output tokens per second from the start of prefill to the end of the last decode step. Per sequence of the batch there
   is one token from prefill and one from each decode step in the capture. The clock is the hosts' where they have
-  markers, else the devices'. A run with several prefills, whose requests cannot be told apart, has no row.
+  markers, else the devices'. A run with several prefills, whose requests cannot be told apart, has no row; decode steps
+  before the prefill are of other requests and do not count.
 columns:
   run_id: The run.
   output_tokens_per_s: Output tokens of all sequences per second.

@@ -2,6 +2,7 @@
 model: request_times
 description: >
   First start and last end of prefill and decode of a run, on the hosts' clock by markers, on the devices' by leaf ops.
+  Decode steps that start before the first prefill are of requests whose own is not in the capture, and left out.
 columns:
   run_id: The run.
   clock: host or device.
@@ -33,6 +34,18 @@ WITH bounds AS (
   FROM models.steps AS d
   INNER JOIN models.step_ops AS o ON d.run_id = o.run_id AND d.device_id = o.device_id AND d.step = o.step
   WHERE d.clock = 'device' AND d.phase IS NOT NULL
+),
+
+placed AS (
+  SELECT
+    p.run_id AS run_id,
+    p.clock AS clock,
+    p.phase AS phase,
+    p.step AS step,
+    p.start_ps AS start_ps,
+    p.end_ps AS end_ps,
+    MIN(CASE WHEN p.phase = 'prefill' THEN p.start_ps ELSE NULL END) OVER (PARTITION BY p.run_id, p.clock) AS request_ps
+  FROM bounds AS p
 )
 
 SELECT
@@ -44,5 +57,6 @@ SELECT
   MAX(CASE WHEN b.phase = 'decode' THEN b.end_ps ELSE NULL END) AS decode_end_ps,
   COUNT(DISTINCT CASE WHEN b.phase = 'prefill' THEN b.step ELSE NULL END) AS prefill_steps,
   COUNT(DISTINCT CASE WHEN b.phase = 'decode' THEN b.step ELSE NULL END) AS decode_steps
-FROM bounds AS b
+FROM placed AS b
+WHERE b.request_ps IS NULL OR b.start_ps >= b.request_ps
 GROUP BY b.run_id, b.clock

@@ -51,7 +51,7 @@ BEGIN, END = "<!-- tests/benchmarks/bench.py writes from here -->\n", "<!-- to h
 DECODE = """
 import json, sys
 from pathlib import Path
-from ingest.traces import open_trace
+from ingest.pipeline import open_trace
 from ingest.readers.files import CaptureFile
 trace = open_trace(CaptureFile(Path(sys.argv[1])))
 print(json.dumps({"rows": sum(len(b) for p in trace.planes for n in p.lines for b in trace.batches(p, n))}))
@@ -94,6 +94,21 @@ import tracewarehouse as tw
 [run] = tw.open(sys.argv[2], create=True).ingest(sys.argv[1])
 print(json.dumps({"rows": sum(n for table, n in run.entry.rows.items() if table != "events")}))
 """
+CLI = """
+import json, sys
+from tracewarehouse.cli import main
+sys.argv = ["tw", "--warehouse", sys.argv[3], {arguments}]
+try:
+    main()
+except SystemExit as end:
+    assert not end.code, end.code
+print(json.dumps({{}}))
+"""
+CLI_INGEST = CLI.format(arguments='"ingest", sys.argv[1]')
+CLI_QUERY = CLI.format(
+    arguments='"query", "SELECT category, sum(self_ps) FROM ops JOIN instructions USING (run_id, instruction_id) '
+    'GROUP BY ALL"'
+)
 PROTOBUF = """
 import json, sys
 from pathlib import Path
@@ -172,12 +187,15 @@ events_db.xspace_to_parquet(input_path=sys.argv[1], output_path=out, options=opt
 print(json.dumps({"bytes": os.path.getsize(out)}))
 """
 OURS = {"ingest": INGEST, "decode": DECODE, "write": WRITE, "metrics": METRICS}
+SMALL = {"tw_ingest": CLI_INGEST, "tw_query": CLI_QUERY}
 PEERS = {"xprof": ("xprof", XPROF), "jax": ("jax", JAX)}
 SAYS = {
     "ingest": "ingest, without metric values",
     "metrics": "ingest with metric values",
     "decode": "our decode alone",
     "write": "writing the Arrow data alone",
+    "tw_ingest": "`tw ingest`",
+    "tw_query": "`tw query` of the device time by category",
     "protobuf": "protobuf loop",
     "json": "json.load and a loop into columns",
     "load": "json.load alone",
@@ -264,7 +282,7 @@ def _environment() -> dict[str, str]:
 
 
 def _has_children(code: str) -> bool:
-    return code in (DECODE, INGEST, METRICS)
+    return code in (INGEST, METRICS, CLI_INGEST)
 
 
 def bench(capture: Path, ways: dict[str, tuple[str, str]], rounds: int, folder: Path) -> dict[str, Figures]:
@@ -298,6 +316,9 @@ def table(name: str, size: int, events: int, found: dict[str, Figures]) -> str:
         rows.append(row)
     text = "".join(f"| {' | '.join(row)} |\n" for row in rows)
     limits = ""
+    if set(SMALL) <= set(found):
+        both = [sum(walls) for walls in zip(*(found[w].wall for w in SMALL), strict=True)]
+        limits = f"Both together take {statistics.median(both):.2f} s.\n"
     if "metrics" in found and "write" in found:
         for figure, says in (("wall", "time"), ("cpu", "CPU time")):
             of = {w: statistics.median(getattr(found[w], figure)) for w in ("metrics", "ingest", "decode", "write")}
@@ -306,7 +327,7 @@ def table(name: str, size: int, events: int, found: dict[str, Figures]) -> str:
                 f"By {says}, ingest with metric values is {of['metrics'] / both:.2f} times decode and write together, "
                 f"without them {of['ingest'] / both:.2f} times: {of['ingest'] / of['write']:.2f} times writing.\n"
             )
-    return f"**{name}**, {size / 1e6:.1f} MB, {events:,} events:\n\n{text}\n{limits}"
+    return f"**{name}**, {size / 1e6:.1f} MB{f', {events:,} events' if events else ''}:\n\n{text}\n{limits}"
 
 
 def _made(folder: Path, maker: str, name: str, megabytes: int) -> Path:
@@ -327,6 +348,9 @@ def _has(python: str, module: str) -> bool:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--megabytes", type=int, nargs="*", default=[10, 100])
+    parser.add_argument(
+        "--small-megabytes", type=int, nargs="*", default=[1, 3], help="for `tw ingest`, then `tw query`"
+    )
     parser.add_argument("--chrome-megabytes", type=int, nargs="*", default=[100])
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--folder", type=Path, default=Path(tempfile.gettempdir()) / "tracewarehouse-bench")
@@ -350,6 +374,10 @@ def main() -> None:
             if SAYS[way] not in skipped and (way == "xprof" or megabytes <= 100):
                 ways[way] = options.peers, code
         tables.append(_bench_one("xplane.pb of a TPU", capture, ways, options))
+    for megabytes in options.small_megabytes:
+        capture = _made(options.folder, "tpu_captures.py", f"tpu-{megabytes}mb.xplane.pb", megabytes)
+        ways = {w: (sys.executable, code) for w, code in SMALL.items()}
+        tables.append(_bench_one("xplane.pb of a TPU, from nothing to an answer", capture, ways, options))
     for megabytes in options.chrome_megabytes:
         capture = _made(options.folder, "chrome_captures.py", f"chrome-{megabytes}mb.trace.json", megabytes)
         codes = {"decode": DECODE, "ingest": INGEST, "json": JSON, "load": JSON_LOAD}

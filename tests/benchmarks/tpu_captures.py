@@ -183,7 +183,7 @@ def write_capture(path: Path, megabytes: float, *, devices: int = 8, ops: int | 
     """
     r = Random(seed)
     programs = [r.getrandbits(63) for _ in range(3)]
-    count = ops or (600 if megabytes < 50 else 3000)
+    count = ops or (100 if megabytes < 5 else 600 if megabytes < 50 else 3000)
     program = [make_op(r, i, programs[i * len(programs) // count]) for i in range(count)]
     total = 0
     path.parent.mkdir(parents=True, exist_ok=True)

@@ -56,13 +56,18 @@ def test_timeline_has_a_bar_per_leaf_op(warehouse: Warehouse, run_id: str) -> No
     assert {r["class"] for r in rows} == {"all-reduce", "matrix", "fusion"}
     first = min(rows, key=lambda r: r["start_ms"])
     assert (first["device"], first["start_ms"], first["end_ms"], first["layer"]) == ("device 0", 0, 0.012, 0)
-    assert {"device 0", "device 1", "Device timeline", "Prefill 0 to decode 3: all 64 ops."} <= svg_texts(chart)
+    assert {
+        "device 0",
+        "device 1",
+        "Device timeline",
+        "Prefill 0 to decode 3: all 64 ops. In view at first is prefill 0.",
+    } <= svg_texts(chart)
 
 
 def test_timeline_is_cut_at_a_step_and_says_so(warehouse: Warehouse, run_id: str) -> None:
     chart = device_timeline(warehouse, run_id, max_bars=40)
     assert len(data_of(chart)) == 32
-    assert "Prefill 0 to decode 1: 32 of 64 ops." in svg_texts(chart)
+    assert "Prefill 0 to decode 1: 32 of 64 ops. In view at first is prefill 0." in svg_texts(chart)
 
 
 def test_step_parts_add_up_to_the_step(warehouse: Warehouse, run_id: str) -> None:

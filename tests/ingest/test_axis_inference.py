@@ -183,6 +183,17 @@ class TestRealCaptures:
         assert "inferred_axes" in flags
         assert "inferred_axes" not in told_flags
 
+    def test_hosts_with_programs_of_their_own_are_an_axis_without_a_name(self, tmp_path: Path) -> None:
+        """The manifest says pp=2,tp=2; that the hosts are stages is in none of their collectives."""
+        capture = CAPTURES / "llama-pp2tp2-b4-i16-o5-hosts2"
+        shutil.copytree(capture / "plugins", tmp_path / "bare" / "plugins")
+        told, told_mesh, _ = axes_of(capture, tmp_path / "told")
+        guessed, guessed_mesh, flags = axes_of(tmp_path / "bare", tmp_path / "guessed")
+        assert guessed == told
+        assert told_mesh == [("pp", 2, 2), ("tp", 2, 1)]
+        assert guessed_mesh == [(None, 2, 2), ("tp", 2, 1)]
+        assert "inferred_axes" in flags
+
     def test_shared_captures(self, shared_traces: Path, tmp_path: Path) -> None:
         checked = 0
         for described in sorted((shared_traces / "cpu").glob("*.run.json")):

@@ -5,9 +5,14 @@ The events are those that torch_xla 2.9 writes: `_p` of a record is consumed as 
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 from xplane_builder import LineBuilder, Space, Unsigned
+
+from ingest.pipeline import ingest_one
+
+CAPTURES = Path(__file__).parent / "captures"
 
 US = 1_000_000
 LAUNCH = "PjRtCpuExecutable::Execute"
@@ -101,3 +106,78 @@ def test_records_of_a_launch_on_several_devices_are_one_each(ingest: Any) -> Non
     _, query = ingest(space)
     assert query("SELECT device_count FROM runs") == [(2,)]
     assert query(OPS) == [(0, 0, "dot.1", 20), (1, 0, "dot.1", 21)]
+
+
+class TestOpsThatStateTheirDevice:
+    """As JAX's client writes them: the ops' `run_id` is that of the launch, `device_ordinal` says where they ran."""
+
+    @staticmethod
+    def op(line: LineBuilder, name: str, at: int, device: int, launch: int) -> None:
+        module = {"hlo_op": name, "hlo_module": "jit_f", "program_id": Unsigned(1)}
+        line.event(name, at * US, US, **module, run_id=launch, device_ordinal=device)
+
+    def test_two_devices_share_a_thread(self, ingest: Any) -> None:
+        """The second launch is made by the thread of the first, in no step; a third came before the capture."""
+        space = Space()
+        host = space.host()
+        python, pool = host.line("python"), host.line("tf_client/2")
+        python.event("decode", 0, 10 * US, step_num=7, _r=1)
+        python.event("CommonPjRtLoadedExecutable::Execute (jit_f)", 2 * US, 3 * US, run_id=-5)
+        python.event("CommonPjRtLoadedExecutable::Execute (jit_f)", 20 * US, 3 * US, run_id=-4)
+        pool.event("ThunkExecutor::Execute (wait for completion)", 1 * US, 0, run_id=-6, device_ordinal=3)
+        self.op(pool, "dot.1", 1, device=3, launch=-6)
+        self.op(pool, "dot.1", 6, device=3, launch=-5)
+        self.op(pool, "dot.1", 8, device=1, launch=-5)
+        self.op(pool, "dot.1", 22, device=1, launch=-4)
+        self.op(pool, "dot.1", 24, device=3, launch=-4)
+        result, query = ingest(space)
+        assert query(OPS) == [
+            (1, 0, "dot.1", 1),
+            (1, 1, "dot.1", 6),
+            (0, 1, "dot.1", 8),
+            (0, 2, "dot.1", 22),
+            (1, 2, "dot.1", 24),
+        ]
+        assert query("SELECT device_id, local_ordinal, backend FROM devices ORDER BY 1") == [
+            (0, 1, "cpu"),
+            (1, 3, "cpu"),
+        ]
+        assert query("SELECT step, phase, count(*) FROM ops GROUP BY ALL ORDER BY ALL NULLS LAST") == [
+            (7, "decode", 2),
+            (None, None, 3),
+        ]
+        assert not result.entry.flags
+
+    def test_an_op_on_a_device_beyond_belief_has_none(self, ingest: Any) -> None:
+        space = Space()
+        host = space.host()
+        pool = host.line("tf_client/2")
+        pool.event("ThunkExecutor::Execute (wait for completion)", 0, 0, run_id=1, device_ordinal=0)
+        self.op(pool, "dot.1", 1, device=0, launch=1)
+        for at, device in enumerate((-1, 1 << 40, 1 << 63), 2):
+            self.op(pool, "dot.1", at, device=device, launch=1)
+        result, query = ingest(space)
+        assert query("SELECT device_id, count(*) FROM ops GROUP BY ALL ORDER BY ALL NULLS LAST") == [(0, 1), (None, 3)]
+        assert query("SELECT count(*) FROM devices") == [(1,)]
+        assert result.entry.flags == ["unattributed_ops"]
+
+    def test_a_capture_of_jax(self, tmp_path: Path, tables_of: Any) -> None:
+        """Two layers over dp=2 and tp=2: each sums its output over tp, in a prefill of 16 tokens and three steps."""
+        result = ingest_one(CAPTURES / "jax-dp2tp2.xplane.pb.gz", tmp_path / "warehouse")
+        query = tables_of(tmp_path / "warehouse")
+        assert query("SELECT backend, device_count FROM runs") == [("cpu", 4)]
+        rows = 2 * 64 * 4  # sequences of a replica, hidden size, bytes of a float
+        assert query(
+            "SELECT device_id, phase, step, kind, axis, group_size, list(DISTINCT message_bytes), "
+            "count(DISTINCT instance) FROM collectives GROUP BY ALL ORDER BY ALL"
+        ) == [
+            (device, phase, step, "all-reduce", "tp", 2, [rows * (16 if step == 0 else 1)], 2)
+            for device in range(4)
+            for phase, steps in (("decode", (1, 2, 3)), ("prefill", (0,)))
+            for step in steps
+        ]
+        assert query(
+            "SELECT layer, part, count(DISTINCT instruction_id) > 0, count(*) FILTER (o.execution IS NULL) "
+            "FROM ops AS o JOIN instructions USING (run_id, instruction_id) GROUP BY ALL ORDER BY ALL"
+        ) == [(0, "mlp", True, 0), (1, "mlp", True, 0)]
+        assert result.entry.flags == ["inferred_axes"]

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import fcntl
 import gzip
 import os
 import signal
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -19,7 +21,7 @@ import pytest
 from benchmarks.tpu_captures import write_capture
 from xplane_builder import Space
 
-from ingest import parts
+from ingest import parts, processes
 from ingest.errors import CaptureError, WarehouseError
 from ingest.lake import Lake
 from ingest.line_tables import DeviceEvents, PlaneLines
@@ -194,25 +196,65 @@ class TestDivide:
         assert [line for p in pieces[3:] for line in p.lines] == planes[3].lines
 
 
-class TestProcesses:
-    def test_results_come_in_the_order_of_the_tasks(self) -> None:
-        with Processes[dict[str, int]](2) as processes:
-            processes.share({"add": 5})
-            assert processes.map(_add, range(20)) == list(range(5, 25))
-            assert processes.map(_add, []) == []
+@pytest.fixture(params=["fork", "interpreter"])
+def start(request: pytest.FixtureRequest) -> Iterator[str]:
+    """How helpers start: whether this process has one thread depends on who else is in it."""
+    with patch.object(processes, "_is_single_threaded", lambda: request.param == "fork"):
+        yield request.param
 
-    def test_the_first_error_is_raised_and_no_process_is_left(self) -> None:
-        with Processes[dict[str, int]](1) as processes:
-            processes.share({"add": 5})
-            [helper] = processes._helpers
+
+class TestProcesses:
+    def test_results_come_in_the_order_of_the_tasks(self, start: str) -> None:
+        with Processes(2) as both:
+            assert both.count == 2
+            both.share({"add": 5})
+            assert both.start(_add, range(20)).results() == list(range(5, 25))
+            assert both.start(_add, []).results() == []
+            both.share({"add": 7})
+            assert both.start(_add, [1, 2]).results() == [8, 9]
+
+    def test_helpers_begin_before_the_results_are_asked_for(self, start: str, tmp_path: Path) -> None:
+        with Processes(1) as both:
+            work = both.start(_touch, [tmp_path / "begun"])
+            deadline = time.monotonic() + 60
+            while not (tmp_path / "begun").exists():
+                assert time.monotonic() < deadline
+                time.sleep(0.01)
+            assert work.results() != [os.getpid()]
+
+    def test_the_first_error_is_raised_and_no_process_is_left(self, start: str) -> None:
+        with Processes(1) as both:
+            both.share({"add": 5})
+            [helper] = both._helpers
             with pytest.raises(TypeError):
-                processes.map(_add, [1, "two", 3])
+                both.start(_add, [1, "two", 3]).results()
         assert helper._process.returncode is not None
 
-    def test_helpers_end_with_their_caller(self, tmp_path: Path) -> None:
-        code = "from ingest.processes import *; import time; p = Processes(2); print(*(h._process.pid for h in "
-        code += "p._helpers), flush=True); time.sleep(60)"
-        caller = subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE)
+    def test_a_helper_has_no_lock_of_its_caller(self, start: str, tmp_path: Path) -> None:
+        with (tmp_path / "lock").open("w") as lock, Processes(1) as both:
+            fcntl.flock(lock, fcntl.LOCK_EX)
+            [helper] = both._helpers
+            assert helper.ask(_touch, tmp_path / "begun") != os.getpid()
+            lock.close()
+            with (tmp_path / "lock").open("w") as again:
+                fcntl.flock(again, fcntl.LOCK_EX | fcntl.LOCK_NB)
+
+    def test_a_process_with_threads_does_not_fork(self) -> None:
+        is_over = threading.Event()
+        thread = threading.Thread(target=is_over.wait)
+        thread.start()
+        try:
+            with Processes(1) as both:
+                assert isinstance(both._helpers[0]._process, subprocess.Popen)
+        finally:
+            is_over.set()
+            thread.join()
+
+    @pytest.mark.parametrize("is_alone", [False, True])
+    def test_helpers_end_with_their_caller(self, is_alone: bool) -> None:
+        code = "from ingest import processes; import time; processes._is_single_threaded = lambda: "
+        code += f"{is_alone}; p = processes.Processes(2); print(*(h._process.pid for h in p._helpers), flush=True); "
+        caller = subprocess.Popen([sys.executable, "-c", code + "time.sleep(60)"], stdout=subprocess.PIPE)
         assert caller.stdout is not None
         helpers = [int(pid) for pid in caller.stdout.readline().split()]
         assert len(helpers) == 2
@@ -223,6 +265,18 @@ class TestProcesses:
         while any(_is_running(pid) for pid in helpers):
             assert time.monotonic() < deadline
             time.sleep(0.05)
+
+    def test_forked_helpers_write_the_same_bytes(self, tmp_path: Path, small_parts: None, start: str) -> None:
+        path = tmp_path / "tpu.xplane.pb"
+        write_capture(path, 0.5, devices=4, ops=80)
+        ingested(path, tmp_path / "alone", 1)
+        ingested(path, tmp_path / "helped", 3)
+        assert contents(tmp_path / "alone") == contents(tmp_path / "helped")
+
+
+def _touch(_: None, path: Path) -> int:
+    path.touch()
+    return os.getpid()
 
 
 def _add(state: dict[str, int], task: int) -> int:

@@ -9,35 +9,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from counting_definitions import METRIC, MODEL
 
 from ingest.errors import MetricError
 from tracewarehouse.definitions import Definitions, fingerprint, load_definitions, normalised
-
-_MODEL = """/*---
-model: base
-description: All runs.
-columns:
-  run_id: The run.
----*/
-SELECT r.run_id AS run_id FROM main.runs AS r
-"""
-_METRIC = """/*---
-metric: m
-version: 1
-status: stable
-unit: count
-polarity: none
-grain: [run_id]
-value: n
-requires: SELECT r.run_id FROM main.runs AS r
-description: Counts runs.
-columns:
-  run_id: The run.
-  n: How many.
-changed: First version.
----*/
-SELECT b.run_id AS run_id, COUNT(*) AS n FROM models.base AS b GROUP BY b.run_id
-"""
 
 
 def _load(folder: Path, **files: str) -> Definitions:
@@ -49,7 +24,7 @@ def _load(folder: Path, **files: str) -> Definitions:
 
 
 def test_definitions_come_in_order_of_dependency(tmp_path: Path) -> None:
-    found = _load(tmp_path, metrics__m_v1=_METRIC, models__base=_MODEL)
+    found = _load(tmp_path, metrics__m_v1=METRIC, models__base=MODEL)
     assert [v.qualified for v in found.ordered] == ["models.base", "metrics.m_v1"]
     [metric] = found.metrics
     assert (metric.name, metric.version, metric.header.grain) == ("m", 1, ["run_id"])
@@ -86,29 +61,29 @@ def test_definitions_come_in_order_of_dependency(tmp_path: Path) -> None:
     ],
 )
 def test_an_invalid_file_is_named_with_its_field(tmp_path: Path, old: str, new: str, said: str) -> None:
-    assert old in _METRIC
+    assert old in METRIC
     with pytest.raises(MetricError) as error:
-        _load(tmp_path, metrics__m_v1=_METRIC.replace(old, new, 1), models__base=_MODEL)
+        _load(tmp_path, metrics__m_v1=METRIC.replace(old, new, 1), models__base=MODEL)
     assert "m_v1.sql" in str(error.value)
     assert said in str(error.value)
 
 
 def test_a_value_of_one_run_may_not_come_from_others(tmp_path: Path) -> None:
     """What other runs change is never stored with a run, so nothing that is stored may read it."""
-    across = _METRIC.replace("metric: m", "metric: across").replace("grain:", "scope: warehouse\ngrain:")
+    across = METRIC.replace("metric: m", "metric: across").replace("grain:", "scope: warehouse\ngrain:")
     across = across.replace("models.base AS b", "main.metric_values AS b")
-    found = _load(tmp_path, models__base=_MODEL, metrics__across_v1=across)
+    found = _load(tmp_path, models__base=MODEL, metrics__across_v1=across)
     assert found["metrics.across_v1"].compares_runs
-    reader = _METRIC.replace("models.base", "metrics.across_v1")
+    reader = METRIC.replace("models.base", "metrics.across_v1")
     with pytest.raises(MetricError, match=r"m_v1\.sql: reads metrics\.across_v1, which compares runs"):
         _load(tmp_path, metrics__m_v1=reader)
     with pytest.raises(MetricError, match=r"m_v1\.sql: reads main\.metric_values, which only"):
-        _load(tmp_path, metrics__m_v1=_METRIC.replace("models.base", "main.metric_values"))
+        _load(tmp_path, metrics__m_v1=METRIC.replace("models.base", "main.metric_values"))
 
 
 def test_a_circle_is_refused(tmp_path: Path) -> None:
-    a = _MODEL.replace("model: base", "model: a").replace("main.runs", "models.b")
-    b = _MODEL.replace("model: base", "model: b").replace("main.runs", "models.a")
+    a = MODEL.replace("model: base", "model: a").replace("main.runs", "models.b")
+    b = MODEL.replace("model: base", "model: b").replace("main.runs", "models.a")
     with pytest.raises(MetricError, match=r"in a circle: models\.\w -> models\.\w -> models\.\w"):
         _load(tmp_path, models__a=a, models__b=b)
 
@@ -116,15 +91,15 @@ def test_a_circle_is_refused(tmp_path: Path) -> None:
 def test_a_name_is_defined_once(tmp_path: Path) -> None:
     for folder in ("one", "two"):
         (tmp_path / folder).mkdir()
-        _load(tmp_path / folder, models__base=_MODEL)
+        _load(tmp_path / folder, models__base=MODEL)
     with pytest.raises(MetricError, match=r"models\.base is already defined by"):
         load_definitions(tmp_path / "one", tmp_path / "two")
 
 
 def test_the_name_stands_for_the_newest_stable_version(tmp_path: Path) -> None:
-    second = _METRIC.replace("version: 1", "version: 2")
-    third = _METRIC.replace("version: 1", "version: 3").replace("status: stable", "status: experimental")
-    found = _load(tmp_path, models__base=_MODEL, metrics__m_v1=_METRIC, metrics__m_v2=second, metrics__m_v3=third)
+    second = METRIC.replace("version: 1", "version: 2")
+    third = METRIC.replace("version: 1", "version: 3").replace("status: stable", "status: experimental")
+    found = _load(tmp_path, models__base=MODEL, metrics__m_v1=METRIC, metrics__m_v2=second, metrics__m_v3=third)
     assert found.aliases()["m"].version == 2
     with pytest.raises(MetricError, match="no version 4; it has 1, 2, 3"):
         found.metric("m", 4)
@@ -155,9 +130,9 @@ def test_the_fingerprint_of_a_metric_covers_its_models(tmp_path: Path) -> None:
         definitions: Any = load_definitions(tmp_path)
         return str(definitions.fingerprint(definitions["metrics.m_v1"]))
 
-    _load(tmp_path, metrics__m_v1=_METRIC, models__base=_MODEL)
+    _load(tmp_path, metrics__m_v1=METRIC, models__base=MODEL)
     before = found()
-    _load(tmp_path, models__base=_MODEL.replace("main.runs AS r", "main.runs AS r WHERE true"))
+    _load(tmp_path, models__base=MODEL.replace("main.runs AS r", "main.runs AS r WHERE true"))
     assert found() != before
     assert len(fingerprint()) == 64
 

@@ -40,6 +40,7 @@ NEED_MORE = {
     "metrics.launch_overhead_v2",
     "metrics.layer_time_v2",  # devices
     "metrics.mfu_v1",
+    "metrics.mfu_v2",
     "metrics.moe_fraction_v1",  # experts
     "metrics.pipeline_bubble_v1",  # a pipeline
     "metrics.roofline_v1",

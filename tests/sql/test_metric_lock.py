@@ -5,41 +5,16 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+from counting_definitions import METRIC, MODEL
 
 from ingest.errors import MetricError
 from tracewarehouse.definitions import SQL, Definitions, load_definitions
 from tracewarehouse.metric_lock import changes, read_lock, write_lock
 
-_MODEL = """/*---
-model: base
-description: All runs.
-columns:
-  run_id: The run.
----*/
-SELECT r.run_id AS run_id FROM main.runs AS r
-"""
-_METRIC = """/*---
-metric: m
-version: 1
-status: stable
-unit: count
-polarity: none
-grain: [run_id]
-value: n
-requires: SELECT r.run_id FROM main.runs AS r
-description: Counts runs.
-columns:
-  run_id: The run.
-  n: How many.
-changed: First version.
----*/
-SELECT b.run_id AS run_id, COUNT(*) AS n FROM models.base AS b GROUP BY b.run_id
-"""
-
 
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
-    for name, text in {"models/base.sql": _MODEL, "metrics/m_v1.sql": _METRIC}.items():
+    for name, text in {"models/base.sql": MODEL, "metrics/m_v1.sql": METRIC}.items():
         (tmp_path / name).parent.mkdir()
         (tmp_path / name).write_text(text)
     write_lock(load_definitions(tmp_path), tmp_path / "lock")
@@ -97,7 +72,7 @@ def test_a_released_version_can_be_deprecated_but_not_removed(folder: Path) -> N
 
 
 def test_a_newly_stable_version_must_be_locked(folder: Path) -> None:
-    text = _METRIC.replace("version: 1", "version: 2")
+    text = METRIC.replace("version: 1", "version: 2")
     (folder / "metrics/m_v2.sql").write_text(text)
     assert _changes(folder) == ["the lock does not agree on m_v2; run `tw metrics lock`"]
     write_lock(load_definitions(folder), folder / "lock")

@@ -10,6 +10,7 @@ import re
 import signal
 import subprocess
 import sys
+import tempfile
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -336,7 +337,8 @@ class TestMetrics:
 
 
 class TestOthers:
-    def test_build_and_gc(self, tw: Tw, folder: Path) -> None:
+    def test_build_and_gc(self, tw: Tw, folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))  # its usual place has others' folders
         assert tw("-w", folder, "build").out == f"{folder}/warehouse.duckdb\n"
         assert tw("-w", folder, "gc").out == ""
         left = folder / "lake" / ".staging-1-0123abcd"

@@ -8,6 +8,7 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -15,7 +16,7 @@ from tiny_capture import write_capture_directory
 
 from ingest.errors import MetricError, WarehouseError
 from tracewarehouse.cli import run
-from tracewarehouse.compare import Limits, check, comparing
+from tracewarehouse.compare import WORKLOAD, Limits, check, comparing
 from tracewarehouse.warehouse import Warehouse, open_warehouse
 
 
@@ -77,6 +78,59 @@ def test_unlike_workloads_are_refused_unless_told(warehouse: Warehouse) -> None:
         pass
     with comparing(warehouse, "wide", "fast", is_unlike_allowed=True) as found:
         assert len(found.values(["tpot"]))
+
+
+def test_nothing_is_refused_in_silence_where_nothing_is_known(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Captures without a card or a manifest, and one run as its own baseline."""
+    folder = str(tmp_path / "w")
+    for name in ("a", "b"):
+        capture = write_capture_directory(tmp_path / name, name, period=150 if name == "a" else 160)
+        [file] = capture.rglob("*.xplane.pb")
+        bare = file.rename(tmp_path / f"{name}.xplane.pb")
+        assert run(["-w", folder, "ingest", str(bare), "--name", f'it\'s, "{name}"']) == 0
+    capsys.readouterr()
+    assert run(["-w", folder, "compare", 'it\'s, "a"', 'it\'s, "b"']) == 0
+    said = capsys.readouterr().err
+    assert "nothing is known of the workloads" in said
+    assert "on both sides" not in said
+    assert run(["-w", folder, "check", 'it\'s, "a"', "--against", 'it\'s, "a"']) == 0
+    assert "on both sides: r" in capsys.readouterr().err
+
+
+def test_a_metric_of_which_runs_have_no_values_is_refused(warehouse: Warehouse) -> None:
+    with comparing(warehouse, "slow", "fast") as found:
+        assert found.unknown != WORKLOAD
+        with pytest.raises(MetricError, match="scaling_efficiency compares runs itself"):
+            found.values(["scaling_efficiency"])
+        with pytest.raises(MetricError, match="ccl_mfu is deprecated, so that no run has a value"):
+            found.values(["tpot", "ccl_mfu"])
+        with pytest.raises(MetricError, match="no metric has the dimension 'baseline_run_id'"):
+            found.values(by="baseline_run_id")
+
+
+def test_older_versions_in_a_baseline_file_are_named(
+    folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = tmp_path / "baseline.ndjson"
+    assert run(["-w", str(folder), "baseline", "fast", "-o", str(path)]) == 0
+    lines = [json.loads(line) for line in path.read_text().splitlines()]
+    for line in lines:
+        if line.get("value", {}).get("metric") == "step_time":
+            line["value"]["version"] = 1
+    path.write_text("".join(json.dumps(line) + "\n" for line in lines))
+    assert run(["-w", str(folder), "check", "fast", "--against", str(path)]) == 1
+    said = capsys.readouterr()
+    assert "older versions, which are not compared: step_time 1;" in said.err
+    assert "values are missing on one side: step_time;" in said.err
+    assert "not in baseline" in said.out
+
+
+def test_what_is_not_a_number_fails() -> None:
+    row = {"metric": "m", "polarity": "lower_is_better", "loss": float("nan"), "tail_loss": 0.0, "verdict": "worse"}
+    comparison: Any = SimpleNamespace(values=lambda _: SimpleNamespace(dicts=lambda: [row]))
+    assert check(comparison).worse == [row]
 
 
 def test_an_unknown_metric_or_dimension_is_named(warehouse: Warehouse) -> None:

@@ -187,18 +187,18 @@ def capture_faults(capture: Path) -> list[str]:
     Of virtual devices also where the marks of steps, layers and parts are missing; those of a TPU program are not the
     collector's alone.
     """
-    import tempfile
-
     from ingest.errors import TracewarehouseError
     from ingest.manifest import load_manifest
     from ingest.pipeline import ingest_one
     from ingest.promises import NOTE
+    from tracewarehouse.temporary import TemporaryFolder
 
-    with tempfile.TemporaryDirectory(prefix="tw-collect-") as warehouse:
+    with TemporaryFolder() as folder:
+        warehouse = folder.path / "warehouse"
         try:
-            notes = ingest_one(capture, Path(warehouse)).notes
+            notes = ingest_one(capture, warehouse).notes
             manifest = load_manifest(capture / "manifest.json")
-            unmarked = _unmarked(Path(warehouse)) if (manifest.model_extra or {}).get("device") == "cpu" else []
+            unmarked = _unmarked(warehouse) if (manifest.model_extra or {}).get("device") == "cpu" else []
         except TracewarehouseError as error:
             return [f"the capture cannot be ingested: {error}"]
     return [note for note in notes if note.startswith(NOTE)] + unmarked

@@ -155,6 +155,8 @@ def baseline(
 
 
 def _note_sides(found: Comparison) -> None:
+    from tracewarehouse.compare import WORKLOAD
+
     sides = found.sides
     for name, named, repeats in (
         ("run", sides.runs, sides.run_repeats),
@@ -162,8 +164,17 @@ def _note_sides(found: Comparison) -> None:
     ):
         if more := len(repeats) - len(named):
             typer.echo(f"note: noise of the {name} from {more} more runs of its configuration", err=True)
-    if found.unknown:
+    if both := set(sides.runs) & set(sides.baselines):
+        typer.echo(f"note: on both sides: {', '.join(sorted(both))}", err=True)
+    if found.unknown == WORKLOAD:
+        typer.echo("note: nothing is known of the workloads, so that unlike ones are not refused", err=True)
+    elif found.unknown:
         typer.echo(f"note: not known of all runs, so not compared: {', '.join(found.unknown)}", err=True)
+    if found.replaced:
+        names = ", ".join(found.replaced)
+        typer.echo(
+            f"note: the baseline file has older versions, which are not compared: {names}; write it anew", err=True
+        )
 
 
 def _compared(found: Comparison) -> set[str]:
@@ -186,8 +197,10 @@ def _note_check(found: Check, limits: Limits) -> None:
         typer.echo(f"{len(found.excused)} more are worse by that, but inside the noise: {names}", err=True)
     if found.absent:
         names = ", ".join(sorted({r["metric"] for r in found.absent}))
-        remark = "" if limits.is_absence_excused else "; --allow-missing lets that pass"
-        typer.echo(f"{len(found.absent)} values are missing on one side: {names}{remark}", err=True)
+        remark = "" if limits.is_absence_excused or not found.checked else "; --allow-missing lets that pass"
+        sides = "one side or both" if any(r["verdict"] == "on neither side" for r in found.absent) else "one side"
+        values = "1 value is" if len(found.absent) == 1 else f"{len(found.absent)} values are"
+        typer.echo(f"{values} missing on {sides}: {names}{remark}", err=True)
 
 
 def _print_top(found: Comparison) -> None:

@@ -141,11 +141,15 @@ def gc(
 ) -> None:
     """Remove what interrupted commands left, and the files of replaced runs; prints what goes.
 
-    Files that warehouse.duckdb still reads stay until `tw build`.
+    Temporary folders of killed processes go too, of whatever warehouse. Files that warehouse.duckdb still reads stay
+    until `tw build`.
     """
+    from tracewarehouse.temporary import abandoned, remove_abandoned
+
     with context.obj.open() as warehouse:
         grace = grace_hours * 3600
         found = warehouse.leftovers(grace) if dry_run else warehouse.collect_garbage(grace)
+    found += abandoned() if dry_run else remove_abandoned()
     for leftover in found:
         typer.echo(leftover.path)
     verb = "would be removed" if dry_run else "removed"

@@ -58,6 +58,7 @@ def show(
         "grain": ", ".join(about.grain),
         "value": about.value,
         "versions": ", ".join(versions),
+        "needs": " ".join(about.requires.split()),
         "reads": ", ".join(v.qualified for v in definitions.upstream(metric.view)) or None,
         "CCL-Bench": about.ccl_bench,
         "changed": " ".join(about.changed.split()),

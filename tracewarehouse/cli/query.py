@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import sys
-import tempfile
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -57,11 +56,12 @@ def query(
         if is_empty:
             typer.echo(f"note: the warehouse {context.obj} is empty; add runs with `tw ingest CAPTURE`", err=True)
     else:
+        from tracewarehouse.temporary import TemporaryFolder
         from tracewarehouse.warehouse import open_warehouse
 
         with (
-            tempfile.TemporaryDirectory(prefix="tracewarehouse-") as folder,
-            open_warehouse(folder, create=True, sql=context.obj.sql) as warehouse,
+            TemporaryFolder() as folder,
+            open_warehouse(folder.path / "warehouse", create=True, sql=context.obj.sql) as warehouse,
         ):
             # the stored values are the only table that costs extra, so they are made for who asks for them
             readers = ("values", *(m.name for m in warehouse.definitions.metrics if m.header.scope == "warehouse"))

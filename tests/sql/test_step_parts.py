@@ -1,0 +1,60 @@
+"""The time of each step on all its devices, taken apart."""
+
+from __future__ import annotations
+
+from given_tables import warehouse_of
+
+from tracewarehouse.definitions import load_definitions
+
+
+def test_compute_exposed_and_idle_add_up_to_the_step() -> None:
+    """Microseconds; step 1 lasts until step 2 starts.
+
+            0    1    2    3    4    5    6    7    8
+    step    [ decode 1         )    [ decode 2     )
+    dev 0   [ op )[ ar    )[copy)        [ op      )
+    dev 1   [ op      )[ar)         [ op )
+    """
+    given = {
+        "instructions": [
+            {"instruction_id": 0, "opcode": "fusion"},
+            {"instruction_id": 1, "opcode": "all-reduce", "collective": "all-reduce"},
+            {"instruction_id": 2, "opcode": "copy"},
+        ],
+        "phases": [
+            {"kind": "step", "name": "decode", "index": i, "device_id": d, "start_us": s, "end_us": e}
+            for i, s, e in ((1, 0, 4), (2, 5, 8))
+            for d in (0, 1)
+        ],
+        "ops": {
+            "columns": ["event_id", "instruction_id", "device_id", "phase", "step", "start_us", "duration_us"],
+            "rows": [
+                [0, 0, 0, "decode", 1, 0, 1],
+                [1, 1, 0, "decode", 1, 1, 2],
+                [2, 2, 0, "decode", 1, 3, 1],
+                [3, 0, 0, "decode", 2, 6, 2],
+                [4, 0, 1, "decode", 1, 0, 2],
+                [5, 1, 1, "decode", 1, 2, 1],
+                [6, 0, 1, "decode", 2, 5, 1],
+            ],
+        },
+        "collectives": [
+            {
+                "event_id": e,
+                "device_id": d,
+                "kind": "all-reduce",
+                "phase": "decode",
+                "step": 1,
+                "start_us": s,
+                "end_us": 3,
+            }
+            for e, d, s in ((1, 0, 1), (5, 1, 2))
+        ],
+    }
+    with warehouse_of(given, load_definitions()) as connection:
+        found = connection.execute(
+            "SELECT step, phase, devices, compute_ps, exposed_ps, idle_ps FROM models.step_parts ORDER BY step"
+        ).fetchall()
+    us = 1_000_000
+    # of 2 x 5 us: 1 + 1 + 2, 2 + 1, 1 + 2; of 2 x 3 us: 2 + 1, 0, 1 + 2
+    assert found == [(1, "decode", 2, 4 * us, 3 * us, 3 * us), (2, "decode", 2, 3 * us, 0, 3 * us)]

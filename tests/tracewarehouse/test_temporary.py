@@ -1,0 +1,87 @@
+"""Temporary folders: in use while their process lives, garbage when it was killed."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+
+import pytest
+
+from tracewarehouse import temporary
+from tracewarehouse.cli import run
+from tracewarehouse.temporary import TemporaryFolder, abandoned, remove_abandoned
+
+HOLDS_ONE = """
+import sys, tempfile
+from tracewarehouse.temporary import TemporaryFolder
+tempfile.tempdir = sys.argv[1]
+folder = TemporaryFolder()
+(folder.path / "spilled").write_bytes(bytes(1000))
+print(folder.path, flush=True)
+sys.stdin.read()
+"""
+
+
+@pytest.fixture(autouse=True)
+def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Where temporary files go; others on this machine have theirs elsewhere."""
+    folder = tmp_path / "temporary"
+    folder.mkdir()
+    monkeypatch.setattr(tempfile, "tempdir", str(folder))
+    return folder
+
+
+def test_a_folder_goes_with_its_use(place: Path) -> None:
+    with TemporaryFolder() as folder:
+        (folder.path / "rows").write_text("spilled")
+        assert folder.path.parent == place
+        assert list(abandoned()) == []
+    assert list(place.iterdir()) == []
+
+
+def test_a_folder_goes_with_the_last_that_knows_it(place: Path) -> None:
+    folder = TemporaryFolder()
+    assert len(list(place.iterdir())) == 1
+    del folder
+    assert list(place.iterdir()) == []
+
+
+def test_only_folders_of_killed_processes_are_garbage(
+    place: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (place / "tracewarehouse-notes").mkdir()
+    arguments = [sys.executable, "-c", HOLDS_ONE, str(place)]
+    with subprocess.Popen(arguments, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as process:
+        assert process.stdout is not None
+        left = Path(process.stdout.readline().strip())
+        assert list(abandoned()) == []
+        process.kill()
+        process.wait()
+
+    with TemporaryFolder() as own:
+        [found] = abandoned()
+        assert found.path == left
+        assert found.bytes == 1000
+        warehouse = str(tmp_path / "wh")
+        (tmp_path / "wh").mkdir()
+        assert run(["-w", warehouse, "gc", "--dry-run"]) == 0
+        assert run(["-w", warehouse, "gc"]) == 0
+        said = capsys.readouterr()
+        assert said.out == f"{left}\n{left}\n"
+        assert said.err == ("1 leftovers would be removed, 1,000 bytes\n1 leftovers removed, 1,000 bytes\n")
+        assert {p.name for p in place.iterdir()} == {"tracewarehouse-notes", own.path.name}
+
+
+def test_a_folder_taken_before_it_is_locked_is_made_again(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    lock = temporary.fcntl.flock
+
+    def lock_late(file: int, operation: int) -> None:
+        monkeypatch.setattr(temporary.fcntl, "flock", lock)
+        assert len(remove_abandoned()) == 1
+        lock(file, operation)
+
+    monkeypatch.setattr(temporary.fcntl, "flock", lock_late)
+    with TemporaryFolder() as folder:
+        assert [*place.iterdir()] == [folder.path]
