@@ -93,7 +93,7 @@ class Comparison:
         order = "c.metric, c.dimensions"
         if by is not None:
             conditions.append(f"json_exists(c.dimensions, '$.{by}')")
-            order = f"c.dimensions ->> '$.{by}', {order}"
+            order = f"try_cast(c.dimensions ->> '$.{by}' AS DOUBLE), c.dimensions ->> '$.{by}', {order}"
         s = self.sides
         sides = ", ".join(map(_list, (s.runs, s.baselines, s.run_repeats, s.baseline_repeats)))
         return self._query(

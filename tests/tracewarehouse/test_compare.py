@@ -15,8 +15,9 @@ import pytest
 from tiny_capture import write_capture_directory
 
 from ingest.errors import MetricError, WarehouseError
+from tracewarehouse.baseline import baseline_lines
 from tracewarehouse.cli import run
-from tracewarehouse.compare import WORKLOAD, Limits, check, comparing
+from tracewarehouse.compare import WORKLOAD, Limits, check, comparing, run_ids_of
 from tracewarehouse.warehouse import Warehouse, open_warehouse
 
 
@@ -148,6 +149,18 @@ def test_by_a_dimension_keeps_the_metrics_that_have_it(warehouse: Warehouse) -> 
         rows = found.values(by="layer").dicts()
     assert {r["metric"] for r in rows} == {"layer_time"}
     assert [json.loads(r["dimensions"])["layer"] for r in rows] == sorted([0] * 4 + [1] * 4)
+
+
+def test_numbers_come_in_their_order(warehouse: Warehouse, tmp_path: Path) -> None:
+    """Layers 0 and 1 of a run beside 2 and 10 of a baseline."""
+    path = tmp_path / "baseline.ndjson"
+    text = "\n".join(baseline_lines(warehouse, run_ids_of(warehouse, "fast")))
+    path.write_text(text.replace('\\"layer\\": 1', '\\"layer\\": 10').replace('\\"layer\\": 0', '\\"layer\\": 2'))
+    with comparing(warehouse, "fast", str(path)) as found:
+        rows = found.values(["layer_time"], by="layer").dicts()
+    layers = [json.loads(r["dimensions"])["layer"] for r in rows]
+    assert layers == sorted(layers)
+    assert set(layers) == {0, 1, 2, 10}
 
 
 def test_repeats_are_found_and_give_the_noise(warehouse: Warehouse) -> None:
