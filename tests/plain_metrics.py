@@ -209,7 +209,8 @@ def ttft(run: Run) -> Values:
     found: Values = {}
     for clock, places in (("host", run.host_steps), ("device", run.device_steps)):
         steps = [s for of_place in places.values() for s in of_place]
-        decode = min((s.start for s in steps if s.phase == "decode"), default=math.inf)
+        request = min((s.start for s in steps if s.phase == "prefill"), default=0)
+        decode = min((s.start for s in steps if s.phase == "decode" and s.start >= request), default=math.inf)
         first = [s for s in steps if s.phase == "prefill" and s.start < decode]
         spans = [(s.start, s.end) for s in first]
         if clock == "device":

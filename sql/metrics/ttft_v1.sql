@@ -1,7 +1,9 @@
 /*---
 metric: ttft
 version: 1
-status: stable
+status: deprecated
+deprecated: >
+  Has no row where decode steps of other requests come before the prefill; ttft version 2 leaves those out.
 unit: ms
 polarity: lower_is_better
 grain: [run_id, clock]

@@ -89,5 +89,5 @@ def test_the_alias_is_the_newest_stable_version() -> None:
     views = load_definitions().ordered
     aliases = Definitions(views).aliases()
     versions = {n: m.version for n, m in aliases.items()}
-    assert (versions["ttft"], versions["step_time"]) == (1, 2)
+    assert (versions["tpot"], versions["step_time"]) == (1, 2)
     assert SQL.is_dir()
