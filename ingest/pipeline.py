@@ -2,18 +2,17 @@
 
 from __future__ import annotations
 
-import gc
 import hashlib
 import json
 import os
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal, Protocol
 
 import pyarrow as pa
 
+from ingest.collector import no_collector
 from ingest.errors import CaptureError, WarehouseError
 from ingest.hosts import clock_notes, open_hosts
 from ingest.lake import Lake, RunVersion
@@ -22,11 +21,11 @@ from ingest.parts import helpers
 from ingest.processes import usable_cores
 from ingest.quality import Flag
 from ingest.readers.files import CaptureFile
-from ingest.records import Trace
 from ingest.run_facts import quality_flags, run_row
 from ingest.run_tables import RunTables
 from ingest.schema import SCHEMA_VERSION, TABLES
 from ingest.sources import Capture, find_captures
+from ingest.traces import open_trace
 from ingest.version import VERSION
 
 if TYPE_CHECKING:
@@ -110,10 +109,11 @@ def ingest_capture(
     """
     manifest = _manifest(capture)
     files = [CaptureFile(path, max_gzip_ratio=capture.max_gzip_ratio) for path in capture.files]
-    with helpers(files, usable_cores() if jobs is None else jobs) as processes:
+    most = usable_cores() if jobs is None else jobs
+    with helpers(files, most) as processes:
         digesting = processes.start(_digest_of_file, files)
         # a helper reads all bytes meanwhile; without one, a capture that is known is not opened
-        opened = {id(f): open_trace(f) for f in files} if processes.count else {}
+        opened = {id(f): open_trace(f, most) for f in files} if processes.count else {}
         for f, digest in zip(files, digesting.results(), strict=True):
             f.digest = digest
         files, notes = _distinct(files)
@@ -133,11 +133,11 @@ def ingest_capture(
             return IngestResult(run_id, known.name, "unchanged", known, known.rows.get("events", 0), notes)
         title = name or (manifest.name if manifest else capture.name)
         try:
-            traces = [opened.get(id(f)) or open_trace(f) for f in files]
+            traces = [opened.get(id(f)) or open_trace(f, most) for f in files]
             with lake.stage(run_id, run_version) as staging:
                 hosts = open_hosts(traces, [f.path.name for f in files])
                 tables = RunTables(staging, hosts, mesh or (manifest.mesh if manifest else None), manifest, processes)
-                with _no_collector(), tables:
+                with no_collector(), tables:
                     tables.write()
                     flags = [*(Flag("duplicate_file", n) for n in notes), *quality_flags(hosts, tables, mesh, manifest)]
                     row = run_row(title, hosts, tables, mesh, manifest, capture, source_digest, flags)
@@ -226,38 +226,6 @@ def _distinct(files: Sequence[CaptureFile]) -> tuple[list[CaptureFile], list[str
 
 def _digest_of_file(_: None, file: CaptureFile) -> str:
     return file.digest
-
-
-@contextmanager
-def _no_collector() -> Iterator[None]:
-    """Keep Python from looking for cycles of references.
-
-    There are none, but so many small objects that looking through them takes a twentieth of the time of an ingest.
-    """
-    if not gc.isenabled():
-        yield
-        return
-    gc.disable()
-    try:
-        yield
-    finally:
-        gc.enable()
-
-
-@_no_collector()
-def open_trace(file: CaptureFile) -> Trace:
-    """Open a capture by its content.
-
-    Raises:
-        CaptureError: neither an xplane nor a Chrome trace, or damaged.
-    """
-    if file.is_json:
-        from ingest.readers.chrome import read_chrome
-
-        return read_chrome(file)
-    from ingest.readers.xplane import read_xplane
-
-    return read_xplane(file)
 
 
 def _digest(path: Path | None) -> str | None:

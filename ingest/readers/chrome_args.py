@@ -12,7 +12,8 @@ from __future__ import annotations
 import json
 import math
 import re
-from collections.abc import Sequence
+from array import array
+from collections.abc import Iterable, Sequence
 from itertools import pairwise
 from typing import Any
 
@@ -34,36 +35,29 @@ METADATA_KEYS = frozenset(
 DOUBLES = frozenset({"occupancy_pct", "theoretical_occupancy_pct"})
 """Arguments that the profiler had as doubles."""
 
+_INT64, _STRING = StatKind.INT64, StatKind.STRING  # to look a member up takes longer than what is done with it
 _MAX_TEXT = 64 << 20  # bytes of argument texts that are remembered
+_strings = msgspec.json.Decoder(dict[str, str]).decode
+_values = msgspec.json.Decoder(dict[str, msgspec.Raw]).decode
 _INTEGER = re.compile(r"0|-?[1-9][0-9]{0,19}")
+_INTEGER_STARTS = frozenset("-0123456789")
 
 Value = tuple[str, StatKind, int | float | bytes]
-
-
-class _Plan:
-    """What a distinct argument text means: the event metadata and the stats of an event that has it."""
-
-    __slots__ = ("metadata", "stats")
-
-    def __init__(self, metadata: int, stats: Sequence[Value]) -> None:
-        self.metadata, self.stats = metadata, stats
+Content = tuple[str, str, tuple[str, ...], bytes, tuple[int | float | bytes, ...]]
+"""Event metadata before it becomes one: name, display name, and the names, kinds and values of its stats."""
 
 
 class Arguments:
     """Argument texts seen so far.
 
     Attributes:
-        metadata: distinct event metadata in the order of their first event.
+        contents: distinct event metadata, in the order in which they were met.
     """
 
     def __init__(self) -> None:
-        self.metadata: list[EventMetadata] = []
-        self._metadata_row: dict[EventMetadata, int] = {}
-        self._rows: dict[tuple[Any, ...], int] = {}
-        self._plans: list[_Plan] = []
-        self._text_bytes = 0
-        self._strings = msgspec.json.Decoder(dict[str, str]).decode
-        self._values = msgspec.json.Decoder(dict[str, msgspec.Raw]).decode
+        self.contents: list[Content] = []
+        self._row: dict[Content, int] = {}
+        self.forget()
 
     @property
     def is_full(self) -> bool:
@@ -72,7 +66,10 @@ class Arguments:
 
     def forget(self) -> None:
         """Forget all texts and plans, to bound the memory that they take."""
-        self._rows, self._plans, self._text_bytes = {}, [], 0
+        self._rows: dict[tuple[Any, ...], int] = {}
+        # what a plan means: the row of the event metadata, and the stats of the event itself
+        self._plan_rows, self._plan_stats, self._plan_counts = array("i"), list[Sequence[Value]](), array("i")
+        self._text_bytes = 0
 
     def plans(self, events: Sequence[Event]) -> list[int]:
         """Number of the plan of each event."""
@@ -90,7 +87,7 @@ class Arguments:
     def columns(
         self, plans: Int64, rows: Int64, integers: Sequence[tuple[str, Int64, Int64]] = ()
     ) -> tuple[Int32, list[StatColumn]]:
-        """Row of `metadata` per event, and the stats of the events.
+        """Row of `contents` per event, and the stats of the events.
 
         Args:
             plans: number of the plan of each event, shape (n,).
@@ -100,41 +97,48 @@ class Arguments:
         columns = _Columns()
         order = np.empty_like(plans)
         order[rows] = plans
-        metadata = columns.add_plans(order, self._plans)
+        metadata = np.frombuffer(self._plan_rows, np.int32)[order]
+        counts = np.frombuffer(self._plan_counts, np.int32)[order]
+        having = np.flatnonzero(counts)
+        if len(having):
+            columns.add_plans(having, order[having], counts[having], self._plan_stats)
         for name, at, values in integers:
             columns.add(name, at, values)
         return metadata, columns.finish()
 
     def plan(self, event: Event, facts: Sequence[Value], size: int) -> int:
         """Make a plan of an event's facts, which take about `size` bytes; returns its number."""
-        shared: list[Stat] = []
+        shared: list[Value] = []
         own: list[Value] = [("cat", StatKind.STRING, event.cat.encode())] if event.cat else []
         long_name = ""
-        for name, kind, value in facts:
-            if name not in METADATA_KEYS or event.ph == "C":
-                own.append((name, kind, value))
-            elif name == "long_name" and isinstance(value, bytes):
-                long_name = value.decode()
+        for fact in facts:
+            if fact[0] not in METADATA_KEYS or event.ph == "C":
+                own.append(fact)
+            elif fact[0] == "long_name" and isinstance(fact[2], bytes):
+                long_name = fact[2].decode()
             else:
-                shared.append(Stat(name, kind, value.decode() if isinstance(value, bytes) else value))
-        metadata = EventMetadata(long_name or event.name, event.name if long_name else "", tuple(shared))
-        row = self._metadata_row.setdefault(metadata, len(self.metadata))
-        if row == len(self.metadata):
-            self.metadata.append(metadata)
-        self._plans.append(_Plan(row, own))
+                shared.append(fact)
+        names, kinds, values = zip(*shared, strict=True) if shared else ((), (), ())
+        content = long_name or event.name, event.name if long_name else "", names, bytes(kinds), values
+        row = self._row.setdefault(content, len(self.contents))
+        if row == len(self.contents):
+            self.contents.append(content)
+        self._plan_rows.append(row)
+        self._plan_stats.append(own)
+        self._plan_counts.append(len(own))
         self._text_bytes += size + 200
-        return len(self._plans) - 1
+        return len(self._plan_rows) - 1
 
     def facts(self, text: bytes) -> list[Value]:
         """The arguments in file order, typed."""
         if not text:
             return []
         try:
-            return [_from_string(name, value) for name, value in self._strings(text).items()]
+            return [_from_string(name, value) for name, value in _strings(text).items()]
         except msgspec.ValidationError:
             pass
         try:
-            values = self._values(text)
+            values = _values(text)
         except msgspec.ValidationError:  # not an object
             values = {"args": msgspec.Raw(text)}
         try:
@@ -142,12 +146,42 @@ class Arguments:
         except RecursionError:
             raise MalformedError("not a profiler's trace: arguments nested too deeply") from None
 
+    def integers(self, text: bytes) -> list[tuple[str, bytes]]:
+        """Arguments of an event that seem to be integers of up to 16 digits, and not of its instruction."""
+        try:
+            found = [(name, value.encode()) for name, value in _strings(text).items() if name not in METADATA_KEYS]
+        except msgspec.MsgspecError:
+            try:
+                found = [(n, bytes(v).strip(b'"')) for n, v in _values(text).items() if n not in METADATA_KEYS]
+            except (msgspec.MsgspecError, RecursionError):
+                return []
+        return [(name, value) for name, value in found if value.isdigit() and len(value) <= 16]
+
     def merged(self, first: msgspec.Raw, second: msgspec.Raw) -> msgspec.Raw:
         """The arguments of two events that are one, the second counting where both have a name."""
         parts = [bytes(first), bytes(second)]
         if not all(p.startswith(b"{") for p in parts):
             return second if parts[1] else first
-        return msgspec.Raw(msgspec.json.encode(self._values(parts[0]) | self._values(parts[1])))
+        return msgspec.Raw(msgspec.json.encode(_values(parts[0]) | _values(parts[1])))
+
+
+def event_metadata(contents: Iterable[Content]) -> list[EventMetadata]:
+    """What events have in common, as records have it; equal stats are one object."""
+    kinds = {int(kind): kind for kind in StatKind}
+    known: dict[tuple[str, int, int | float | bytes], Stat] = {}
+    found = []
+    for name, display_name, *columns in contents:
+        stats = []
+        for key in zip(*columns, strict=True):
+            stat = known.get(key)
+            if stat is None:
+                value = key[2]
+                stat = Stat(key[0], kinds[key[1]], value.decode() if isinstance(value, bytes) else value)
+                if not isinstance(value, float):  # 0.0 equals -0.0
+                    known[key] = stat
+            stats.append(stat)
+        found.append(EventMetadata(name, display_name, tuple(stats)))
+    return found
 
 
 class _Columns:
@@ -163,32 +197,17 @@ class _Columns:
         names = np.full(len(rows), self._names.setdefault(name, len(self._names)))
         self._parts.append((rows, names, np.full(len(rows), int(StatKind.INT64)), values.view(np.uint64)))
 
-    def add_plans(self, numbers: Int64, plans: list[_Plan]) -> Int32:
-        """Add the stats of events by the numbers of their plans; returns the rows of their metadata."""
-        is_used = np.zeros(len(plans), np.bool_)
-        is_used[numbers] = True
-        used = np.flatnonzero(is_used)
-        position = np.zeros(len(plans), np.int64)
-        position[used] = np.arange(len(used))
-        here = position[numbers]
-        flat: list[tuple[int, int, int]] = []
-        counts = np.zeros(len(used), np.int64)
-        metadata = np.zeros(len(used), np.int32)
-        for i, number in enumerate(used.tolist()):
-            plan = plans[number]
-            metadata[i] = plan.metadata
-            if plan.stats:
-                counts[i] = len(plan.stats)
-                flat.extend(map(self._coded, plan.stats))
-        if flat:
-            firsts = np.cumsum(counts) - counts
-            repeats = counts[here]
-            rows = np.repeat(np.arange(len(here)), repeats)
-            within = np.arange(len(rows)) - np.repeat(np.cumsum(repeats) - repeats, repeats)
-            names, kinds, bits = (np.array(x, t) for x, t in zip(zip(*flat, strict=True), "qqQ", strict=True))
-            at = np.repeat(firsts[here], repeats) + within
-            self._parts.append((rows, names[at], kinds[at], bits[at]))
-        return metadata[here]
+    def add_plans(self, rows: Int64, plans: Int64, counts: Int32, stats: Sequence[Sequence[Value]]) -> None:
+        """Add the stats of events by the numbers of their plans, each of which has so many."""
+        used, here = np.unique(plans, return_inverse=True)
+        flat = [self._coded(fact) for number in used.tolist() for fact in stats[number]]
+        names, kinds, bits = (np.array(x, t) for x, t in zip(zip(*flat, strict=True), "qqQ", strict=True))
+        of_plan = np.zeros(len(used), np.int64)
+        of_plan[here] = counts
+        firsts = (np.cumsum(of_plan) - of_plan)[here]
+        within = np.arange(int(counts.sum())) - np.repeat(np.cumsum(counts) - counts, counts)
+        at = np.repeat(firsts, counts) + within
+        self._parts.append((np.repeat(rows, counts), names[at], kinds[at], bits[at]))
 
     def _coded(self, fact: Value) -> tuple[int, int, int]:
         name, kind, value = fact
@@ -216,10 +235,10 @@ class _Columns:
 
 
 def _from_string(name: str, text: str) -> Value:
-    if len(text) <= 20 and _INTEGER.fullmatch(text):
+    if text[:1] in _INTEGER_STARTS and len(text) <= 20 and _INTEGER.fullmatch(text):
         value = int(text)
         if -(1 << 63) <= value < 1 << 63:
-            return name, StatKind.INT64, value
+            return name, _INT64, value
         if 0 < value < 1 << 64:
             return name, StatKind.UINT64, value
     if name in DOUBLES and len(text) < 40:
@@ -230,7 +249,7 @@ def _from_string(name: str, text: str) -> Value:
         else:
             if math.isfinite(number) and repr(number) == text:
                 return name, StatKind.DOUBLE, number
-    return name, StatKind.STRING, text.encode()
+    return name, _STRING, text.encode()
 
 
 def _from_json(name: str, text: bytes) -> Value | None:
@@ -248,4 +267,4 @@ def _from_json(name: str, text: bytes) -> Value | None:
     return name, StatKind.STRING, msgspec.json.encode(value)
 
 
-__all__ = ["DOUBLES", "METADATA_KEYS", "Arguments", "Value"]
+__all__ = ["DOUBLES", "METADATA_KEYS", "Arguments", "Content", "Value", "event_metadata"]

@@ -8,7 +8,7 @@ whole JSON text. Where the guess fails, the strings and brackets of the piece ar
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Generator, Iterator
+from collections.abc import Callable, Generator, Iterable, Iterator
 from typing import Generic, TypeVar
 
 import msgspec
@@ -19,13 +19,17 @@ CHUNK = 4 << 20
 """Bytes of events parsed together; an event that is longer gets a larger piece of its own."""
 _FIRST_CHUNK = 1 << 16
 """The first piece is small and each next one twice as large: what is learned of it makes the others cheaper."""
+MARGIN = 64
+"""Spaces before and behind an array that is to be parsed, for those who look at more than one byte at a time."""
 _LOOK = 1 << 12  # bytes looked at first outside of the events
 _KEPT = 1 << 20  # longest value beside the events that is handed on
 _SPACE_BYTES = b" \t\r\n"
+_SPACES = b" " * MARGIN
 
 _BORDER = re.compile(rb"\}[ \t\r\n]*+(?=,[ \t\r\n]*+\{)")
 _STRING = re.compile(rb'"[^"\\]*+(?:\\.[^"\\]*+)*"', re.DOTALL)
 _TOKEN = re.compile(rb'"[^"\\]*+(?:\\.[^"\\]*+)*"|["\[\]{},]', re.DOTALL)
+_BEGIN = re.compile(rb"[ \t\r\n]*+(\{[ \t\r\n]*+\"[^\"\\]*+\")")
 _SPACE = re.compile(rb"[ \t\r\n]*+")
 _SCALAR = re.compile(rb"[-+.0-9A-Za-z]++")
 
@@ -46,14 +50,29 @@ class Chunks(Generic[T]):
     """
 
     def __init__(
-        self, read: Callable[[int, int], bytes], size: int, parse: Callable[[bytes], T], chunk: int = CHUNK
+        self,
+        read_into: Callable[[memoryview, int], None],
+        size: int,
+        parse: Callable[[bytearray], T],
+        chunk: int = CHUNK,
+        elsewhere: Callable[[Chunks[T], int], tuple[int, int]] | None = None,
     ) -> None:
-        """Prepare to read the `size` bytes that `read(low, high)` gives, at least `chunk` bytes of events at a time.
+        """Prepare to read events, at least `chunk` bytes at a time.
 
-        `parse` gives the events of the text of one JSON array; it raises NotJsonError where it is none.
+        Args:
+            read_into: fills a buffer with what the file has from a place on.
+            size: bytes of the file.
+            parse: gives the events of an array, whose text has `MARGIN` spaces or more on both sides and is overwritten
+                when the next is parsed; raises NotJsonError where it is none.
+            chunk: bytes of events that are parsed together.
+            elsewhere: asked between two pieces, with these chunks and where the next event begins; says where to go on,
+                behind events that someone else has read, and where a piece had better end.
         """
-        self._read, self._parse, self._chunk = read, parse, chunk
+        self._read_into, self._parse, self._chunk = read_into, parse, chunk
         self._size = size
+        # used again and again: pages of new memory cost more than what is copied into them
+        self._window, self._text = bytearray(), bytearray()
+        self._elsewhere = elsewhere or (lambda _, at: (at, size))
         self.members: dict[str, bytes] = {}
         self.is_open = False
 
@@ -120,18 +139,22 @@ class Chunks(Generic[T]):
         usual = size = min(self._chunk, _FIRST_CHUNK)
         is_first = True
         while True:
-            window = self._bytes(at, at + size)
-            is_last = at + len(window) >= self._size
-            stop, events = self._guess(window, is_last=is_last)
+            high = at + size
+            if size == usual:
+                at, limit = self._elsewhere(self, at)
+                high = min(at + size, limit)
+            count = self._fill(at, high)
+            window, is_last = self._window, at + count >= self._size
+            stop, events = self._guess(count, is_last=is_last)
             if events is None:
-                stop = _walk(window)
+                stop = _walk(window, count)
                 if stop < 0 and not is_last:
                     size *= 2  # one event is longer than the window
                     continue
                 if stop < 0:
-                    yield from self._rest(at, window, is_first=is_first, may_be_open=may_be_open)
+                    yield from self._rest(at, count, is_first=is_first, may_be_open=may_be_open)
                     return self._size
-                events = self._parsed(at, window[:stop])
+                events = self._parsed(at, stop)
             is_end = window[stop : stop + 1] == b"]"
             if window[stop : stop + 1] == b"}":
                 raise MalformedError(
@@ -146,30 +169,66 @@ class Chunks(Generic[T]):
             if is_end:
                 return at
 
-    def _guess(self, window: bytes, *, is_last: bool) -> tuple[int, T | None]:
+    def range(self, low: int, high: int) -> Iterator[T]:
+        """The events of [low:high], provided that an event begins at `low`.
+
+        Raises:
+            NotJsonError: the bytes are not whole events, each with a comma behind it.
+        """
+        at = low
+        size = (high - low) // max(1, round((high - low) / self._chunk))  # alike, so that none is small
+        while at < high:
+            count = self._fill(at, high if high - at < size + size // 8 else at + size)
+            stop, events = count - 1, None
+            if at + count < high:
+                stop, events = self._guess(count, is_last=False)
+                if events is None:
+                    stop = _walk(self._window, count)
+            if stop < 0 or self._window[stop : stop + 1] != b"," or _SPACE.fullmatch(self._window, 0, stop):
+                raise NotJsonError("no event with a comma behind it")
+            yield self._parse(self._array_of(stop)) if events is None else events
+            at += stop + 1
+
+    def borders(self, at: int, places: Iterable[int]) -> list[int]:
+        """Likely beginnings of events, like that at `at`, each the first behind one of the places; fewer than those."""
+        begin = _BEGIN.match(self._bytes(at, at + _LOOK))
+        found = []
+        if begin:
+            border = re.compile(rb"\}[ \t\r\n]*,(?=[ \t\r\n]*" + re.escape(begin[1]) + rb")")
+            for place in places:
+                seen = border.search(self._bytes(place, place + _FIRST_CHUNK))
+                if seen:
+                    found.append(place + seen.end())
+        return sorted(set(found))
+
+    def _guess(self, count: int, *, is_last: bool) -> tuple[int, T | None]:
         """Events up to a likely border, and where the comma or bracket behind them is; None if it is no border."""
-        stop = window.rfind(b"},{") + 1
+        window = self._window
         if is_last:
-            stop = window.rfind(b"]")
-        elif not stop:
-            for border in _BORDER.finditer(window, max(0, len(window) - (1 << 16))):
-                stop = border.end()
+            stop = window.rfind(b"]", 0, count)
+        else:
+            low = max(0, count - _FIRST_CHUNK)
+            stop = window.rfind(b"},{", low, count) + 1
+            if not stop:
+                stop = max((border.end() for border in _BORDER.finditer(window, low, count)), default=0)
+            if not stop:
+                stop = window.rfind(b"},{", 0, low) + 1
         if stop <= 0:
             return -1, None
         try:
-            return stop, self._parse(b"".join((b"[", memoryview(window)[:stop], b"]")))
+            return stop, self._parse(self._array_of(stop))
         except NotJsonError:
             return -1, None
 
-    def _parsed(self, at: int, text: bytes) -> T:
+    def _parsed(self, at: int, stop: int) -> T:
         try:
-            return self._parse(b"[" + text + b"]")
+            return self._parse(self._array_of(stop))
         except NotJsonError as error:
             raise MalformedError(
-                f"not complete JSON: looked for events in the bytes {at} to {at + len(text)}, found {error}"
+                f"not complete JSON: looked for events in the bytes {at} to {at + stop}, found {error}"
             ) from None
 
-    def _rest(self, at: int, window: bytes, *, is_first: bool, may_be_open: bool) -> Iterator[T]:
+    def _rest(self, at: int, count: int, *, is_first: bool, may_be_open: bool) -> Iterator[T]:
         """What stands behind the last comma of an array without an end."""
         if not may_be_open:
             raise MalformedError(
@@ -177,10 +236,28 @@ class Chunks(Generic[T]):
                 "copy or record it again"
             )
         self.is_open = True
-        if window.strip(_SPACE_BYTES):
-            yield self._parsed(at, window)
+        if not _SPACE.fullmatch(self._window, 0, count):
+            yield self._parsed(at, count)
         elif is_first:
             raise MalformedError("truncated trace: looked for events, found a lone [; copy or record it again")
+
+    def _fill(self, low: int, high: int) -> int:
+        """Fill the window with [low:high], as far as the file goes; returns how many bytes that are."""
+        count = min(high, self._size) - low
+        if count > len(self._window):
+            self._window = bytearray(count)
+        self._read_into(memoryview(self._window)[:count], low)
+        return count
+
+    def _array_of(self, stop: int) -> bytearray:
+        """An array of the events that stand in the window before `stop`."""
+        end = MARGIN + 1 + stop
+        if len(self._text) < end + 1 + MARGIN:
+            self._text = bytearray(_SPACES + b"[") + bytearray(len(self._window) + 1 + MARGIN)
+        text = memoryview(self._text)
+        text[MARGIN + 1 : end] = memoryview(self._window)[:stop]
+        text[end:] = b"]".ljust(len(text) - end)
+        return self._text
 
     def _value_end(self, at: int) -> int:
         """End of the JSON value that starts at `at`, by its brackets alone."""
@@ -220,7 +297,10 @@ class Chunks(Generic[T]):
             raise MalformedError(f"not JSON: the value at byte {start}: {error}") from None
 
     def _bytes(self, low: int, high: int) -> bytes:
-        return self._read(min(low, self._size), min(high, self._size))
+        low, high = min(low, self._size), min(high, self._size)
+        found = bytearray(high - low)
+        self._read_into(memoryview(found), low)
+        return bytes(found)
 
     def _skip(self, at: int) -> int:
         return self._match(_SPACE, at) or at
@@ -231,13 +311,13 @@ class Chunks(Generic[T]):
         return f"found {self._bytes(at, at + 20)!r} at byte {at}"
 
 
-def _walk(window: bytes) -> int:
+def _walk(window: bytearray, count: int) -> int:
     """Where the last comma between two elements of an array is, or the bracket that ends it; -1 where neither is.
 
     The bracket may be one of an object, which is an error.
     """
     comma = -1
-    for depth, start in _marks(window):
+    for depth, start in _marks(window, count):
         if depth < 0:
             return start
         if not depth and window[start] == 44:
@@ -247,13 +327,15 @@ def _walk(window: bytes) -> int:
 
 def _close(window: bytes) -> int | None:
     """Where the array or object that starts the window ends."""
-    return next((start + 1 for depth, start in _marks(window) if not depth and window[start] in b"]}"), None)
+    return next(
+        (start + 1 for depth, start in _marks(window, len(window)) if not depth and window[start] in b"]}"), None
+    )
 
 
-def _marks(window: bytes) -> Iterator[tuple[int, int]]:
+def _marks(window: bytes | bytearray, count: int) -> Iterator[tuple[int, int]]:
     """Commas and brackets outside of strings: the depth behind them and where they are."""
     depth = 0
-    for token in _TOKEN.finditer(window):
+    for token in _TOKEN.finditer(window, 0, count):
         start = token.start()
         mark = window[start]
         if mark == 34:

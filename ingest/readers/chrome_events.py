@@ -27,6 +27,9 @@ class Event(msgspec.Struct, gc=False):
     args: msgspec.Raw = NOTHING
 
 
+_decode = msgspec.json.Decoder(list[Event]).decode
+
+
 class EventParser:
     """Parses arrays of events: strictly and fast where it can, tolerantly where it must.
 
@@ -38,30 +41,35 @@ class EventParser:
     """
 
     def __init__(self) -> None:
-        self._decode = msgspec.json.Decoder(list[Event]).decode
         self.has_replaced = False
 
-    def __call__(self, text: bytes) -> list[Event]:
+    def __call__(self, text: bytes | bytearray) -> list[Event]:
         """The events of a JSON array.
 
         Raises:
             NotJsonError: the text is not an array of JSON objects.
         """
+        is_replaced = False
         if not text.isascii():
             try:
                 text.decode()
             except UnicodeDecodeError:
                 text = text.decode("utf-8", "replace").encode()
-                self.has_replaced = True
+                is_replaced = True
+        events = self._events(text)
+        self.has_replaced |= is_replaced
+        return events
+
+    def _events(self, text: bytes | bytearray) -> list[Event]:
         try:
-            return self._decode(text)
+            return _decode(text)
         except (msgspec.MsgspecError, RecursionError):
             pass
         try:
             elements = json.loads(
                 text, strict=False, parse_float=verbatim, parse_int=verbatim, parse_constant=lambda name: name
             )
-            return self._decode(msgspec.json.encode([_usual(e) for e in elements]))
+            return _decode(msgspec.json.encode([_usual(e) for e in elements]))
         except RecursionError:
             raise NotJsonError("values nested too deeply") from None
         except (ValueError, msgspec.MsgspecError) as error:

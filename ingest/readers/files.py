@@ -66,6 +66,11 @@ class CaptureFile:
             raise CaptureError(f"{self.path}: the file is empty")
         return size
 
+    @property
+    def known_digest(self) -> str | None:
+        """The digest, if it has been asked for before."""
+        return self.__dict__.get("digest")
+
     @cached_property
     def digest(self) -> str:
         """SHA-256 of the uncompressed bytes, in hex."""
@@ -73,7 +78,7 @@ class CaptureFile:
         piece = memoryview(bytearray(min(CHUNK, self.size)))
         for low in range(0, self.size, CHUNK):
             part = piece[: self.size - low]
-            self._read_into(part, low)
+            self.read_into(part, low)
             digest.update(part)
         return digest.hexdigest()
 
@@ -92,7 +97,7 @@ class CaptureFile:
         if "_content" in self.__dict__:
             return self._content[low:high]
         out = bytearray(high - low)
-        self._read_into(memoryview(out), low)
+        self.read_into(memoryview(out), low)
         return bytes(out)
 
     def array(self, low: int, high: int, padding: int = 0) -> UInt8:
@@ -106,10 +111,15 @@ class CaptureFile:
         if "_content" in self.__dict__:
             out[: high - low] = np.frombuffer(self._content, np.uint8, high - low, low)
         else:
-            self._read_into(out.data[: high - low], low)
+            self.read_into(out.data[: high - low], low)
         return out
 
-    def _read_into(self, view: memoryview, low: int) -> None:
+    def read_into(self, view: memoryview, low: int) -> None:
+        """Fill a buffer with the uncompressed bytes from `low` on.
+
+        Raises:
+            CaptureError: the file changed since it was opened, or the disk fails.
+        """
         done = 0
         try:
             while done < len(view) and (count := os.preadv(self._plain, [view[done:]], low + done)):

@@ -51,7 +51,7 @@ BEGIN, END = "<!-- tests/benchmarks/bench.py writes from here -->\n", "<!-- to h
 DECODE = """
 import json, sys
 from pathlib import Path
-from ingest.pipeline import open_trace
+from ingest.traces import open_trace
 from ingest.readers.files import CaptureFile
 trace = open_trace(CaptureFile(Path(sys.argv[1])))
 print(json.dumps({"rows": sum(len(b) for p in trace.planes for n in p.lines for b in trace.batches(p, n))}))
@@ -282,7 +282,7 @@ def _environment() -> dict[str, str]:
 
 
 def _has_children(code: str) -> bool:
-    return code in (INGEST, METRICS, CLI_INGEST)
+    return code in (DECODE, INGEST, METRICS, CLI_INGEST)
 
 
 def bench(capture: Path, ways: dict[str, tuple[str, str]], rounds: int, folder: Path) -> dict[str, Figures]:

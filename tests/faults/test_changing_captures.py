@@ -9,13 +9,14 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from divided_chrome import Here, always_divided
 from xplane_builder import Space
 
 from ingest import parts
 from ingest.errors import CaptureError
 from ingest.lake import Lake
 from ingest.pipeline import ingest_one
-from ingest.readers import files
+from ingest.readers import chrome_helpers, files
 from ingest.readers.files import CaptureFile
 
 
@@ -79,7 +80,7 @@ def changing_at(call: int, path: Path, change: Callable[[Path], None], patch: py
 
 
 @pytest.mark.parametrize("change", [grow, shrink, empty, rewrite])
-@pytest.mark.parametrize("kind", ["xplane", "chrome", "gzip", "divided"])
+@pytest.mark.parametrize("kind", ["xplane", "chrome", "gzip", "divided", "chrome in ranges"])
 def test_a_file_that_changes_is_refused_wherever_it_is_read(
     kind: str, change: Callable[[Path], None], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -89,8 +90,10 @@ def test_a_file_that_changes_is_refused_wherever_it_is_read(
     if kind == "divided":
         monkeypatch.setattr(parts, "DIVIDED", 0)
         monkeypatch.setattr(parts, "_SMALLEST", 1000)
-    content = {"chrome": chrome(), "gzip": gzip.compress(xplane())}.get(kind, xplane())
-    path = tmp_path / ("a.trace.json" if kind == "chrome" else "a.xplane.pb")
+    if kind == "chrome in ranges":
+        monkeypatch.setattr(chrome_helpers, "Processes", Here)
+    content = gzip.compress(xplane()) if kind == "gzip" else chrome() if "chrome" in kind else xplane()
+    path = tmp_path / ("a.trace.json" if "chrome" in kind else "a.xplane.pb")
     call = 0
     while True:
         call += 5
@@ -99,7 +102,8 @@ def test_a_file_that_changes_is_refused_wherever_it_is_read(
         with monkeypatch.context() as patch:
             calls = changing_at(call, path, change, patch)
             try:
-                ingest_one(path, warehouse, jobs=1)
+                with always_divided():
+                    ingest_one(path, warehouse, jobs=2 if kind == "chrome in ranges" else 1)
             except CaptureError as error:
                 assert kind != "gzip"
                 assert "changed while it was read" in str(error)

@@ -8,13 +8,12 @@ import random
 from pathlib import Path
 from typing import Any
 
-from chrome_reference import everything, reference
+from chrome_reference import reference
+from divided_chrome import read_all_ways
 from fuzz.judging import RefusedError, Target, UnknownError, scratch_file
 from fuzz.seeds import capture_files
 
-from ingest.readers.chrome import ChromeTrace
 from ingest.readers.chrome_args import METADATA_KEYS
-from ingest.readers.files import CaptureFile
 
 KINDS = ("none", "none", "truncate", "flip", "insert", "delete", "token", "splice", "swap", "number", "deep")
 TEXTS = (
@@ -71,7 +70,7 @@ class ChromeTarget(Target):
         self._path.write_bytes(data)
         # follows from the bytes, so that an input is repeated by its bytes alone
         chunk = PIECES[len(data) % len(PIECES)]
-        return everything(ChromeTrace(CaptureFile(self._path), chunk))
+        return read_all_ways(self._path, chunk)
 
     def reference(self, data: bytes) -> Any:
         if not data:

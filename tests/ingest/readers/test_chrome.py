@@ -13,14 +13,14 @@ from typing import Any
 import numpy as np
 import pytest
 from chrome_reference import everything, reference, rows
+from divided_chrome import opened
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from ingest.errors import CaptureError
-from ingest.readers.chrome import ChromeTrace, read_chrome
+from ingest.readers.chrome import read_chrome
 from ingest.readers.chrome_args import METADATA_KEYS, Arguments
 from ingest.readers.chrome_spill import Spill
-from ingest.readers.files import CaptureFile
 from ingest.readers.xplane import read_xplane
 from ingest.records import EventBatch, StatColumn, StatKind, concatenate
 
@@ -31,10 +31,6 @@ def write(folder: Path, content: Any, name: str = "x.trace.json") -> Path:
     path = folder / name
     path.write_bytes(content if isinstance(content, bytes) else json.dumps(content).encode())
     return path
-
-
-def in_pieces(path: Path, chunk: int) -> ChromeTrace:
-    return ChromeTrace(CaptureFile(path), chunk)
 
 
 def one_line(folder: Path, events: list[Any]) -> list[tuple[Any, ...]]:
@@ -270,7 +266,7 @@ def test_repeated_events_are_what_json_says_of_them(tmp_path: Path) -> None:
     for text in (b",".join(events), b" ,\n".join(events), b",".join(sorted(events))):
         path = write(tmp_path, b"[" + text + b"]")
         for chunk in (1, 900, 4000, 1 << 20):
-            assert everything(in_pieces(path, chunk)) == reference(path.read_bytes())
+            assert everything(opened(path, chunk)) == reference(path.read_bytes())
 
 
 def test_metadata_that_is_not_read_is_counted(tmp_path: Path) -> None:
@@ -304,7 +300,7 @@ def test_a_repeat_ends_where_the_next_event_begins(tmp_path: Path) -> None:
     path = write(tmp_path, b"[" + b",".join(events) + b"]")
     expected = reference(path.read_bytes())
     for chunk in (1, 50, 300, 1500, 4000, 1 << 20):
-        assert everything(in_pieces(path, chunk)) == expected
+        assert everything(opened(path, chunk)) == expected
 
 
 def test_a_template_of_numbers_that_are_written_otherwise_is_none(tmp_path: Path) -> None:
@@ -319,7 +315,7 @@ def test_a_template_of_numbers_that_are_written_otherwise_is_none(tmp_path: Path
     events = [(head + shapes[i % 4]) % (i, i) for i in range(200)]
     path = write(tmp_path, b"[" + b",".join(events) + b"]")
     for chunk in (300, 1500, 4000):
-        assert everything(in_pieces(path, chunk)) == reference(path.read_bytes())
+        assert everything(opened(path, chunk)) == reference(path.read_bytes())
 
 
 @pytest.mark.parametrize(
@@ -331,7 +327,7 @@ def test_damage_between_repeated_events_is_found(tmp_path: Path, behind: bytes, 
     events = [event % (i, i) for i in range(40)]
     events[30] += behind
     with pytest.raises(CaptureError, match=re.escape(message)):
-        in_pieces(write(tmp_path, b'{"traceEvents":[%b]}' % b",".join(events)), 400)
+        opened(write(tmp_path, b'{"traceEvents":[%b]}' % b",".join(events)), 400)
 
 
 def test_repeated_events_are_not_parsed_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -340,7 +336,7 @@ def test_repeated_events_are_not_parsed_again(tmp_path: Path, monkeypatch: pytes
     monkeypatch.setattr(Arguments, "plans", lambda self, events: parsed.append(len(events)) or plans(self, events))
     event = b'{"ph":"X","pid":%d,"tid":2,"ts":%d,"dur":1,"name":"a%d","args":{"run_id":"%d","n":"s"}}'
     events = [event % (i % 3, i, i % 5, i) for i in range(2000)]
-    trace = in_pieces(write(tmp_path, b"[" + b",".join(events) + b"]"), 20_000)
+    trace = opened(write(tmp_path, b"[" + b",".join(events) + b"]"), 20_000)
     assert sum(len(b) for p in trace.planes for line in p.lines for b in trace.batches(p, line)) == 2000
     assert 0 < sum(parsed) < 500
 
@@ -353,7 +349,7 @@ def test_events_wait_in_a_file_once_they_are_many(tmp_path: Path) -> None:
         spill.add(i % 2, batch)
     assert spill.lines == {0, 1}
     for line in (0, 1, 0):
-        whole = concatenate(list(spill.read(line)))
+        whole = concatenate([b for _, b in spill.read(line)])
         assert whole.start_ps.tolist() == [j + i for i in range(line, 20, 2) for j in range(3)]
         assert [whole.stats[0].texts[b] for b in whole.stats[0].bits] == [b"x", b"y", b"x"] * 10
     assert not list(spill.read(2))
@@ -386,7 +382,7 @@ def test_the_real_capture_equals_the_reference_in_pieces_of_any_size(shared_trac
     content = gzip.decompress((shared_traces / f"{VLLM}.trace.json.gz").read_bytes())
     expected = reference(content)
     for chunk in (1 << 23, 1 << 16):
-        trace = in_pieces(shared_traces / f"{VLLM}.trace.json.gz", chunk)
+        trace = opened(shared_traces / f"{VLLM}.trace.json.gz", chunk)
         assert trace.digest == hashlib.sha256(content).hexdigest()
         assert everything(trace) == expected
 
@@ -539,7 +535,7 @@ def test_equals_the_reference(
     separators = None if indent else (",", ":")
     text = json.dumps(whole, indent=indent, ensure_ascii=ascii_only, separators=separators)
     path = write(tmp_path, text.encode())
-    trace = in_pieces(path, chunk)
+    trace = opened(path, chunk)
     got = everything(trace)
     expected = reference(path.read_bytes())
     big = Counter(e.get("pid") for e in events)

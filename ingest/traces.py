@@ -1,0 +1,29 @@
+"""Opens a capture with the reader of its format, which is told by its content."""
+
+from __future__ import annotations
+
+from ingest.collector import no_collector
+from ingest.processes import usable_cores
+from ingest.readers.files import CaptureFile
+from ingest.records import Trace
+
+
+@no_collector()
+def open_trace(file: CaptureFile, jobs: int | None = None) -> Trace:
+    """Open a capture by its content.
+
+    Args:
+        file: the capture.
+        jobs: processes that may read a large Chrome trace at once, this one included; None for one per core.
+
+    Raises:
+        CaptureError: neither an xplane nor a Chrome trace, or damaged.
+        HelperError: one of several processes was ended from outside.
+    """
+    if file.is_json:
+        from ingest.readers.chrome import read_chrome
+
+        return read_chrome(file, jobs=usable_cores() if jobs is None else jobs)
+    from ingest.readers.xplane import read_xplane
+
+    return read_xplane(file)
