@@ -774,7 +774,8 @@ def _rooflines(run: Run) -> dict[Any, tuple[float | None, float | None, str | No
             peaks = [p for o in ops if (p := devices[o["device_id"]][peak]) is not None]
             needs[bound] = (amount or 0) / (min(peaks) * unit) if peaks and min(peaks) else None
         known = [need for need in needs.values() if need is not None]
-        longest = max(known) if len(known) == len(needs) else None
+        is_known = len(known) == len(needs) and not (i["collective"] and wire is None)
+        longest = max(known) if is_known else None
         bound = next((b for b, need in needs.items() if need == longest), None) if longest is not None else None
         rate = None if i["flops"] is None else i["flops"] * len(ops) / time
         found[(number,)] = (rate, None if longest is None else longest / time, bound)

@@ -180,6 +180,7 @@ class RandomRun:
                     self.instances += 1
                 size = self.pp if is_pp else self.tp
                 rank = device // self.tp if is_pp else device % self.tp
+                is_partial = instances[place, group] in partial
                 started[number] = {
                     "event_id": self.events - 1,
                     "device_id": device,
@@ -189,9 +190,9 @@ class RandomRun:
                     "axis": i["axis"],
                     "group_index": group,
                     "group_size": size,
-                    "is_partial": instances[place, group] in partial,
+                    "is_partial": is_partial,
                     "message_bytes": i["message_bytes"],
-                    "wire_bytes": _sent(i["collective"], i["message_bytes"], size, rank),
+                    "wire_bytes": None if is_partial else _sent(i["collective"], i["message_bytes"], size, rank),
                     "is_async": i.get("async_role") == "start",
                     "window_source": "start/done pair" if i.get("async_role") else "op",
                     "start_ps": start,

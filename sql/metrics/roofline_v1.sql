@@ -1,7 +1,9 @@
 /*---
 metric: roofline
 version: 1
-status: stable
+status: deprecated
+deprecated: >
+  Gives a bound to collectives of which it is not known what they send; roofline version 2 gives none.
 unit: FLOP/s
 polarity: none
 grain: [run_id, instruction_id]

@@ -44,6 +44,7 @@ NEED_MORE = {
     "metrics.moe_fraction_v1",  # experts
     "metrics.pipeline_bubble_v1",  # a pipeline
     "metrics.roofline_v1",
+    "metrics.roofline_v2",
     "metrics.scaling_efficiency_v1",  # metric values
 }
 """Views that need what the given rows do not have; their own cases have it."""

@@ -119,7 +119,7 @@ def test_time_shares_by_category_differ_by_the_clocks_alone(
 def test_the_roofline_is_the_same_but_for_the_links(
     xprof: dict[str, list[Any]], connection: duckdb.DuckDBPyConnection
 ) -> None:
-    """XProf knows no bound by the links; the partners of this collective are not captured, so neither do we."""
+    """XProf knows no bound by the links; what this collective sends is not known, so that we give it none."""
     (rows, properties), *_ = xprof["roofline_model"]
     [(peak_flops, peak_gbps)] = connection.execute(
         "SELECT DISTINCT peak_flops_per_s, peak_hbm_gbps FROM main.devices"
@@ -131,6 +131,9 @@ def test_the_roofline_is_the_same_but_for_the_links(
     assert len(found) == 5
     for name, intensity, bound, attained in found:
         assert intensity == pytest.approx(theirs[name]["operational_intensity"])
+        if name == "all-reduce":
+            assert (bound, attained) == (None, None)
+            continue
         assert (bound, theirs[name]["bound_by"]) == ("memory", "HBM")
         # the clocks again: up to 7.6 % for one fusion
         assert attained == pytest.approx(theirs[name]["roofline_efficiency"], rel=0.08)
