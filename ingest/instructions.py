@@ -8,7 +8,7 @@ import re
 from collections.abc import Hashable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -27,8 +27,7 @@ _INT64_MAX = (1 << 63) - 1
 _OWN_COLUMN = {"hlo_category", "program_id", "flops", "model_flops", "bytes_accessed", "tf_op", "source"}
 
 
-@dataclass(frozen=True, slots=True)
-class OpFacts:
+class OpFacts(NamedTuple):
     """What the rows of an instruction's events follow from."""
 
     name: str

@@ -23,11 +23,11 @@ import time
 import uuid
 import warnings
 from collections.abc import Collection, Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
 from ingest.errors import UnreadRunWarning, WarehouseError, shown
 from ingest.schema import SCHEMA_VERSION
@@ -230,11 +230,16 @@ class Lake:
             shutil.rmtree(root, ignore_errors=True)
             held.close()
 
-    def publish(self, staging: Path, run: RunVersion) -> RunVersion:
+    def publish(self, staging: Path, run: RunVersion, settling: Settling | None = None) -> RunVersion:
         """Move a staged version into place and make it what the run is.
 
-        `run.files` names the staged files by table, relative to `staging`. When another writer has published the same
-        version meanwhile, theirs is kept: the same bytes give the same version.
+        When another writer has published the same version meanwhile, theirs is kept: the same bytes give the same
+        version.
+
+        Args:
+            staging: the folder of the version.
+            run: the version; `files` names the staged files by table, relative to `staging`.
+            settling: what brings files of it to disk already.
 
         Raises:
             WarehouseError: the files cannot be moved or the manifest not be written.
@@ -242,8 +247,8 @@ class Lake:
         of_run = self._lake / f"run_id={_checked(run.run_id)}"
         try:
             names = sorted(run.paths)
-            with ThreadPoolExecutor(2) as pool:
-                digests = list(pool.map(lambda n: _settled(staging / n), names))
+            with settling or Settling() as settled:
+                digests = settled.digests([staging / n for n in names])
             _sync(staging)
             with self.exclusive():
                 before = self._before(run.run_id)
@@ -444,6 +449,35 @@ class Lake:
             yield Leftover(version, "a replaced or unpublished version", size_on_disk(version))
         else:
             yield from (Leftover(f, "a replaced file", size_on_disk(f)) for f in unused if is_over[f])
+
+
+class Settling:
+    """Brings complete files to disk and digests them, while others are still written; a context manager."""
+
+    def __init__(self) -> None:
+        self._threads = ThreadPoolExecutor(2)
+        self._digests: dict[Path, Future[str]] = {}
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._threads.shutdown(cancel_futures=True)
+
+    def add(self, file: Path) -> None:
+        """Begin with a file."""
+        self._digests[file] = self._threads.submit(_settled, file)
+
+    def digests(self, files: Sequence[Path]) -> list[str]:
+        """SHA-256 of each file, in hex, once all of them are on disk.
+
+        Raises:
+            OSError: one cannot be read, or not be brought to disk.
+        """
+        for file in files:
+            if file not in self._digests:
+                self.add(file)
+        return [self._digests[f].result() for f in files]
 
 
 @contextmanager

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import Executor
 from contextlib import ExitStack
 from dataclasses import dataclass, field
@@ -111,12 +111,17 @@ class LineTables:
     def __exit__(self, *error: Any) -> None:
         if error[0] is None:
             with self._stack:
-                for writer in self.writers.values():  # none waits for the one before
-                    writer.flush()
+                self.finish()
         else:
             self._stack.__exit__(*error)
+
+    def finish(self, then: Callable[[Path], object] = lambda _: None) -> LinesWritten:
+        """What was written, to which nothing more is added; `then` is told of files when they are complete."""
+        for writer in self.writers.values():  # none waits for the one before
+            writer.finish(then)
         self.written.files = {n: (w.path, w.rows) for n, w in self.writers.items() if w.rows}
         self.written.programs = self.ops.programs
+        return self.written
 
     def write(self, trace: Trace, of: PlaneLines, first_event_id: int) -> int:
         """Write lines whose first event has this id and whose others follow; returns the id after them."""

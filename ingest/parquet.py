@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from concurrent.futures import Executor, Future
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Protocol, Self
+from typing import Any, Protocol, Self, cast
 
 import numpy as np
 import numpy.typing as npt
@@ -61,7 +61,8 @@ class TableWriter:
     Args:
         folder: where the file is made.
         table: the table.
-        background: encodes and writes row groups while the caller goes on, one at a time; None for no other thread.
+        background: encodes and writes row groups in the order they are submitted while the caller goes on, one at a
+            time; None for no other thread.
         part: number of the file among those of its table, each made by a writer of its own; None for the only one.
     """
 
@@ -78,6 +79,7 @@ class TableWriter:
         self._writer: pq.ParquetWriter | None = None
         self._background = background
         self._in_flight: Future[None] | None = None
+        self._is_finished = False
 
     def write(self, count: int, columns: Mapping[str, Any]) -> None:
         """Append `count` rows.
@@ -112,12 +114,20 @@ class TableWriter:
         if self._pending_rows:
             self._flush()
 
-    def close(self) -> None:
-        """Write what is left. A table without rows has no file."""
+    def finish(self, then: Callable[[Path], object] = lambda _: None) -> None:
+        """Write what is left and complete the file, in the background where there is one; `then` is told its path.
+
+        Nothing can be appended afterwards. A table without rows has no file.
+        """
         self.flush()
+        if self._writer and not self._is_finished:
+            self._is_finished = True
+            self._do(self._complete, self._in_flight, then)
+
+    def close(self) -> None:
+        """Finish, and wait for it."""
+        self.finish()
         self._wait()
-        if self._writer:
-            self._writer.close()
 
     def __enter__(self) -> Self:
         return self
@@ -134,11 +144,20 @@ class TableWriter:
         group = pa.Table.from_arrays([self._columns[f.name].take() for f in self._schema], schema=self._schema)
         self._pending_rows = 0
         self._wait()
-        writer = self._writer = self._writer or parquet_writer(self.path, self._schema)
+        self._writer = self._writer or parquet_writer(self.path, self._schema)
+        self._do(self._writer.write_table, group, len(group))
+
+    def _do(self, function: Callable[..., None], *arguments: Any) -> None:
         if self._background:
-            self._in_flight = self._background.submit(writer.write_table, group, row_group_size=len(group))
+            self._in_flight = self._background.submit(function, *arguments)
         else:
-            writer.write_table(group, row_group_size=len(group))
+            function(*arguments)
+
+    def _complete(self, before: Future[None] | None, then: Callable[[Path], object]) -> None:
+        if before:
+            before.result()
+        cast(pq.ParquetWriter, self._writer).close()
+        then(self.path)
 
     def _wait(self) -> None:
         if self._in_flight:

@@ -143,8 +143,9 @@ def start_parts(
     parts: Sequence[Part],
     counts: Sequence[int],
     processes: Processes,
+    then: Callable[[LinesWritten], object],
 ) -> Callable[[], list[LinesWritten]]:
-    """Let the helpers begin to write parts of planes that have so many events each.
+    """Let the helpers begin to write parts of planes that have so many events each; `then` is told of each part.
 
     Returns:
         Takes part in it; gives what was written in the order of the parts, once all is. It raises CaptureError where
@@ -154,7 +155,7 @@ def start_parts(
     processes.share(Shared(folder, traces, facts, [replace(p, plane=_slim(p)) for p in planes]))
     first = [0, *accumulate(counts)]
     largest_first = sorted(parts, key=lambda p: (-p.size, p.number))
-    work = processes.start(write_part, [(p, tuple(first[i] for i in p.planes)) for p in largest_first])
+    work = processes.start(write_part, [(p, tuple(first[i] for i in p.planes)) for p in largest_first], then)
 
     def written() -> list[LinesWritten]:
         by_number = {p.number: w for p, w in zip(largest_first, work.results(), strict=True)}

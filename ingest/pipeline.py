@@ -15,7 +15,7 @@ import pyarrow as pa
 from ingest.collector import no_collector
 from ingest.errors import CaptureError, WarehouseError
 from ingest.hosts import clock_notes, open_hosts
-from ingest.lake import Lake, RunVersion
+from ingest.lake import Lake, RunVersion, Settling
 from ingest.parquet import TableWriter
 from ingest.parts import helpers
 from ingest.processes import usable_cores
@@ -134,9 +134,10 @@ def ingest_capture(
         title = name or (manifest.name if manifest else capture.name)
         try:
             traces = [opened.get(id(f)) or open_trace(f, most) for f in files]
-            with lake.stage(run_id, run_version) as staging:
+            with lake.stage(run_id, run_version) as staging, Settling() as settling:
                 hosts = open_hosts(traces, [f.path.name for f in files])
-                tables = RunTables(staging, hosts, mesh or (manifest.mesh if manifest else None), manifest, processes)
+                known_mesh = mesh or (manifest.mesh if manifest else None)
+                tables = RunTables(staging, hosts, known_mesh, manifest, processes, settling)
                 with no_collector(), tables:
                     tables.write()
                     flags = [*(Flag("duplicate_file", n) for n in notes), *quality_flags(hosts, tables, mesh, manifest)]
@@ -163,7 +164,7 @@ def ingest_capture(
                     evaluate.fingerprint if evaluate else None,
                     sorted({f.name for f in flags}),
                 )
-                placed = lake.publish(staging, entry)
+                placed = lake.publish(staging, entry, settling)
         except OSError as error:
             raise WarehouseError(f"{warehouse}: writing run {title} failed: {error}") from error
     return IngestResult(

@@ -123,8 +123,11 @@ class _Helper:
 class Work(Generic[_Result]):
     """Tasks under way in helpers; `results` takes part in them."""
 
-    def __init__(self, ask: Callable[[_Task], _Result], tasks: Sequence[_Task]) -> None:
+    def __init__(
+        self, ask: Callable[[_Task], _Result], tasks: Sequence[_Task], then: Callable[[_Result], object]
+    ) -> None:
         self._ask: Callable[[Any], _Result] = ask
+        self._then = then
         self._waiting = deque(enumerate(tasks))
         self._count = len(tasks)
         self._found: dict[int, _Result] = {}
@@ -139,7 +142,8 @@ class Work(Generic[_Result]):
             except IndexError:
                 return
             try:
-                self._found[number] = ask(task)
+                self._found[number] = found = ask(task)
+                self._then(found)
             except Exception as error:
                 self._failures[number] = error
                 self._waiting.clear()
@@ -203,14 +207,20 @@ class Processes:
         for helper in self._helpers:
             helper.unsent = pickled
 
-    def start(self, function: Callable[[Any, _Task], _Result], tasks: Sequence[_Task]) -> Work[_Result]:
+    def start(
+        self,
+        function: Callable[[Any, _Task], _Result],
+        tasks: Sequence[_Task],
+        then: Callable[[_Result], object] = lambda _: None,
+    ) -> Work[_Result]:
         """Let the helpers do function(state, task) for tasks, which are begun in their order.
 
         Args:
             function: of a module, so that helpers find it; it must not change the state.
             tasks: independent of each other.
+            then: is told of each result here, in any order and from any thread.
         """
-        work = Work(partial(function, self._state), tasks)
+        work = Work(partial(function, self._state), tasks, then)
         work.threads = [self._threads.submit(work.do, partial(h.ask, function)) for h in self._helpers]
         return work
 

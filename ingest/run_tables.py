@@ -18,6 +18,7 @@ from ingest.devices import Device, place_on_mesh, place_on_stages
 from ingest.errors import shown
 from ingest.hosts import Host
 from ingest.instructions import MOST_MEMBERS, Instructions
+from ingest.lake import Settling
 from ingest.line_extent import LineExtent
 from ingest.line_tables import EVENT_TABLES, DeviceEvents, LinesWritten, LineTables, PlaneLines
 from ingest.markers import StepMarker, phase_of
@@ -51,6 +52,7 @@ class RunTables:
         mesh: the device mesh, where it is known.
         manifest: the collector's manifest, where there is one.
         processes: what a large run is written with, see `ingest.parts`.
+        settling: is given files when they are complete.
 
     Attributes:
         devices: the devices of the run, after construction.
@@ -69,6 +71,7 @@ class RunTables:
         mesh: Mesh | None,
         manifest: Manifest | None,
         processes: Processes,
+        settling: Settling,
     ) -> None:
         self.devices: list[Device] = []
         self.flags: list[Flag] = []
@@ -79,9 +82,10 @@ class RunTables:
         self.written: list[LinesWritten] = []
         self._folder = folder
         self._processes = processes
+        self._settling = settling
         self._divided = divided([h.trace for h in hosts])
         self._counting = Counting(self._divided, processes) if self._divided else None
-        self._encoder = ThreadPoolExecutor(1)
+        self._encoder = ThreadPoolExecutor(2)
         self.writers = {
             n: TableWriter(folder, table, self._encoder) for n, table in TABLES.items() if n not in EVENT_TABLES
         }
@@ -92,6 +96,7 @@ class RunTables:
         self._stack = ExitStack()
         self._surveys: list[HostSurvey] = []
         self._hlo_notes: list[str] = []
+        self._instruction_flags: list[Flag] = []
         self._incomplete_instances = 0
         for host in hosts:
             found = survey(host, len(self.devices), self._hlo_notes)
@@ -113,10 +118,14 @@ class RunTables:
     def __exit__(self, *error: Any) -> None:
         if error[0] is None:
             with self._stack:
-                for writer in self.writers.values():  # none waits for the one before
-                    writer.flush()
+                self._finish(*self.writers)
         else:
             self._stack.__exit__(*error)
+
+    def _finish(self, *tables: str) -> None:
+        """Complete these tables while this thread goes on."""
+        for name in tables:
+            self.writers[name].finish(self._settling.add)
 
     @property
     def backend(self) -> str:
@@ -147,6 +156,7 @@ class RunTables:
                 self._instructions.assign_program(number, module, program_id)
             self._write_instructions()
         self._write_collectives()
+        self._finish("collectives")
         for found in self._surveys:
             self._write_phases(found)
         self.writers["hosts"].write_rows(f.host.row() for f in self._surveys)
@@ -220,7 +230,9 @@ class RunTables:
         """Write all lines in parts; while the helpers begin, also what does not follow from events."""
         counts, facts = counting.of_planes(planes), self._instructions.facts
         with self._processes:
-            written = start_parts(self._folder, self._divided, facts, planes, parts, counts, self._processes)
+            written = start_parts(
+                self._folder, self._divided, facts, planes, parts, counts, self._processes, self._settle
+            )
             self._write_metadata()
             if self._instructions.have_programs:
                 self._write_instructions()
@@ -231,25 +243,29 @@ class RunTables:
         owners = [self._owners(p) for p in planes]
         last = {device: i for i, devices in enumerate(owners) for device in devices}
         first = 0
-        with LineTables(self._folder, self._instructions.facts, self._encoder) as tables:
-            named = NamedOpWriter(tables, self._instructions)
-            for i, lines in enumerate(planes):
-                found = self._surveys[lines.host_index]
-                core = found.planes.get(lines.position)
-                if core and core.device.backend == "gpu":
-                    device_id = core.device.device_id
-                    first = named.write_gpu(found.host.trace, lines, device_id, found.modules, first)
-                elif found.cpu and lines.plane.name == found.devices[0].plane:
-                    first, lost = named.write_cpu(lines, found.cpu, found.devices, found.modules, first)
-                    if lost:
-                        sentence = f"{lost} op events could not be given to a virtual device"
-                        self.flags.append(Flag("unattributed_ops", sentence, lines.host))
-                else:
-                    first = tables.write(found.host.trace, lines, first)
-                for device in owners[i]:
-                    if last[device] == i:
-                        tables.ops.finish_device(device)
-        return tables.written
+        tables = self._stack.enter_context(LineTables(self._folder, self._instructions.facts, self._encoder))
+        named = NamedOpWriter(tables, self._instructions)
+        for i, lines in enumerate(planes):
+            found = self._surveys[lines.host_index]
+            core = found.planes.get(lines.position)
+            if core and core.device.backend == "gpu":
+                device_id = core.device.device_id
+                first = named.write_gpu(found.host.trace, lines, device_id, found.modules, first)
+            elif found.cpu and lines.plane.name == found.devices[0].plane:
+                first, lost = named.write_cpu(lines, found.cpu, found.devices, found.modules, first)
+                if lost:
+                    sentence = f"{lost} op events could not be given to a virtual device"
+                    self.flags.append(Flag("unattributed_ops", sentence, lines.host))
+            else:
+                first = tables.write(found.host.trace, lines, first)
+            for device in owners[i]:
+                if last[device] == i:
+                    tables.ops.finish_device(device)
+        return tables.finish(self._settling.add)
+
+    def _settle(self, part: LinesWritten) -> None:
+        for path, _ in part.files.values():
+            self._settling.add(path)
 
     def _owners(self, lines: PlaneLines) -> list[int]:
         """The devices whose events a plane may hold."""
@@ -297,10 +313,13 @@ class RunTables:
             for number, row in enumerate(self._instructions.rows)
             for s in row.stats
         )
+        self._instruction_flags = list(self._flags_of_instructions())
+        self._finish("planes", "plane_stats", "stat_metadata", "metadata_stats", "devices", "instruction_stats")
 
     def _write_instructions(self) -> None:
         self._instructions.name_modules()
         self.writers["instructions"].write_rows(self._instructions.column_rows())
+        self._finish("instructions")
 
     def _write_phases(self, found: HostSurvey) -> None:
         host = found.host
@@ -379,15 +398,18 @@ class RunTables:
 
     # --- quality
 
-    def _add_flags(self) -> None:
-        self.flags += [Flag("hlo_unreadable", note) for note in self._hlo_notes]
+    def _flags_of_instructions(self) -> Iterator[Flag]:
         for row in self._instructions.rows:
             if row.is_unread:
-                self.flags.append(Flag("hlo_unreadable", f"{shown(row.name)}: its text is no HLO instruction"))
+                yield Flag("hlo_unreadable", f"{shown(row.name)}: its text is no HLO instruction")
             if row.lacks_groups:
-                self.flags.append(Flag("groups_left_out", shown(row.name)))
+                yield Flag("groups_left_out", shown(row.name))
             if shape := row.absurd_shape:
-                self.flags.append(Flag("absurd_sizes", f"{shown(row.name)}: {shown(shape)}"))
+                yield Flag("absurd_sizes", f"{shown(row.name)}: {shown(shape)}")
+
+    def _add_flags(self) -> None:
+        self.flags += [Flag("hlo_unreadable", note) for note in self._hlo_notes]
+        self.flags += self._instruction_flags
         compiled = Counter[tuple[int, str]]()
         for written in self.written:
             compiled += written.compilations
