@@ -138,6 +138,7 @@ def _hardware(kind: str | None) -> dict[str, Any] | None:
 def _hardware_table() -> list[dict[str, Any]]:
     import yaml
 
-    content = yaml.safe_load((Path(__file__).parent / "hardware.yaml").read_text(encoding="utf-8"))
+    loader = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
+    content = yaml.load((Path(__file__).parent / "hardware.yaml").read_text(encoding="utf-8"), loader)  # noqa: S506
     table: list[dict[str, Any]] = content["devices"]
     return table

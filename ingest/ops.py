@@ -66,6 +66,7 @@ class OpWriter:
         self._ops, self._stats, self._counters = writers["ops"], writers["event_stats"], writers["counters"]
         self._facts = facts
         self._flags: tuple[Flags, Flags, Flags] = np.zeros(0, bool), np.zeros(0, bool), np.zeros(0, bool)
+        self._lacks_program: Flags = np.zeros(0, bool)
         self._executions = executions
         self.programs: dict[int, tuple[str, int | None]] = {}
         self._order = LeafOrder()
@@ -75,7 +76,7 @@ class OpWriter:
         count = 0
         self._order = LeafOrder()
         is_counters = line_kind(line.plane, line.line) == "counters"
-        homeless = [i for i in np.unique(of_row).tolist() if self._is_homeless(i)] if line.is_op_line else []
+        homeless = self._homeless(of_row) if line.is_op_line else []
         for first, batch in chunks(batches, is_nested=line.line != ASYNC_LINE):
             n = len(batch)
             start = batch.start_ps + line.clock_offset_ps
@@ -175,12 +176,14 @@ class OpWriter:
                 np.array([f.is_collective for f in self._facts], bool),
                 np.array([f.is_compute for f in self._facts], bool),
             )
+            self._lacks_program = np.array([f.is_hlo and f.program_id is None for f in self._facts], bool)
         return self._flags
 
-    def _is_homeless(self, instruction: int) -> bool:
-        """Whether its program is not known yet."""
-        facts = self._facts[instruction]
-        return facts.is_hlo and facts.program_id is None and self.programs.get(instruction, ("", None))[1] is None
+    def _homeless(self, of_row: Int32) -> list[int]:
+        """Those of the instructions whose program is not known yet."""
+        self._instruction_flags()
+        found = np.unique(of_row[self._lacks_program[of_row]]).tolist()
+        return [i for i in found if self.programs.get(i, ("", None))[1] is None]
 
     def _assign_programs(self, homeless: list[int], instruction: Int32, execution: Int32, timeline: Timeline) -> None:
         is_homeless = np.zeros(len(self._facts), bool)

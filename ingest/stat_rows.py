@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 import numpy as np
@@ -55,18 +55,29 @@ def _values(kind: int, bits: np.ndarray[Any, np.dtype[np.uint64]], column: StatC
     return {"string_value": Coded(place[codes], [column.texts[i].decode("utf-8", "replace") for i in used.tolist()])}
 
 
+def stat_columns(stats: Sequence[Stat]) -> dict[str, list[Any]]:
+    """Many stats of metadata as name, kind and value columns, of those only the ones that hold any."""
+    columns: dict[str, list[Any]] = {"name": [s.name for s in stats], "kind": [_KIND_NAME[s.kind] for s in stats]}
+    for i, stat in enumerate(stats):
+        column, value = _value(stat.value)
+        if column not in columns:
+            columns[column] = [None] * len(stats)
+        columns[column][i] = value
+    return columns
+
+
 def stat_row(stat: Stat) -> dict[str, Any]:
     """One stat of a plane or of metadata as name, kind and value columns."""
-    row: dict[str, Any] = {"name": stat.name, "kind": _KIND_NAME[stat.kind]}
-    value = stat.value
+    column, value = _value(stat.value)
+    return {"name": stat.name, "kind": _KIND_NAME[stat.kind], column: value}
+
+
+def _value(value: float | int | str | bytes) -> tuple[str, float | int | str | bytes]:
+    """A stat's value, and the column that holds it."""
+    if isinstance(value, str):
+        return "string_value", value
     if isinstance(value, bytes):
-        row["bytes_value"] = value
-    elif isinstance(value, str):
-        row["string_value"] = value
-    elif isinstance(value, float):
-        row["double_value"] = value
-    elif -_INT64_END <= value < _INT64_END:
-        row["int_value"] = value
-    else:
-        row["string_value"] = str(value)
-    return row
+        return "bytes_value", value
+    if isinstance(value, float):
+        return "double_value", value
+    return ("int_value", value) if -_INT64_END <= value < _INT64_END else ("string_value", str(value))

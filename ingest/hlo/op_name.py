@@ -107,6 +107,7 @@ def _part(path: str) -> str | None:
     return found
 
 
+@lru_cache(maxsize=1 << 12)
 def _component_part(component: str) -> str | None:
     name = _CAMEL.sub("_", component).lower().strip("_")
     words = _WORD.findall(name)

@@ -94,6 +94,7 @@ LONGEST_KEPT = 200
 """Longest text of dimensions that `array_of_text` may keep."""
 
 _ARRAY = re.compile(r"([a-z][a-z0-9]{0,31})\[([0-9,<=? ]*)\]")
+_PLAIN = re.compile(r"\d{1,19}(?:,\d{1,19})*", re.ASCII)
 _DIMENSION = re.compile(r"(<=)?(\d{1,19})|(\?)")
 _SKIP = re.compile(r"(?:\s+|/\*[^*]*+\*/)*")
 _BRACE = re.compile(r"[{}]")
@@ -148,13 +149,12 @@ class Shape:
     @cached_property
     def is_absurd(self) -> bool:
         """Whether it would have more than MAX_BYTES bytes, as a real value has not."""
-        return self._least_bytes > MAX_BYTES
+        return self._least_bytes() > MAX_BYTES
 
-    @cached_property
     def _least_bytes(self) -> int:
         """Bytes with unbounded dimensions as 1; beyond MAX_BYTES some larger number."""
         if self.is_tuple:
-            return min(sum(element._least_bytes for element in self.elements), MAX_BYTES + 1)
+            return min(sum(element._least_bytes() for element in self.elements), MAX_BYTES + 1)
         if 0 in self.dimensions:
             return 0
         # The product is taken step by step: a long list of huge sizes must not become a huge integer.
@@ -285,6 +285,8 @@ def array_of_text(element: str, dimensions: str) -> Shape:
     Raises:
         MalformedError: the dimensions are none, or too large.
     """
+    if not dimensions or _PLAIN.fullmatch(dimensions):  # as nearly all are
+        return Shape(element, tuple(map(int, dimensions.split(","))) if dimensions else ())
     sizes: list[int | None] = []
     dynamic: list[bool] = []
     for part in dimensions.split(",") if dimensions.strip() else ():
