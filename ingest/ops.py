@@ -182,7 +182,7 @@ class OpWriter:
     def _homeless(self, of_row: Int32) -> list[int]:
         """Those of the instructions whose program is not known yet."""
         self._instruction_flags()
-        found = np.unique(of_row[self._lacks_program[of_row]]).tolist()
+        found = np.flatnonzero(np.bincount(of_row[self._lacks_program[of_row]])).tolist()
         return [i for i in found if self.programs.get(i, ("", None))[1] is None]
 
     def _assign_programs(self, homeless: list[int], instruction: Int32, execution: Int32, timeline: Timeline) -> None:

@@ -200,6 +200,14 @@ def _column(kind: pa.DataType) -> _Column:
     return _Bytes(kind) if pa.types.is_binary(kind) else _Numbers(kind)
 
 
+def _array(kind: pa.DataType, values: npt.NDArray[Any], is_known: npt.NDArray[np.bool_] | None) -> pa.Array:
+    """Numbers as an Arrow array over their own memory; `pa.array` would import numpy.ma to look at them."""
+    missing = 0 if is_known is None else len(is_known) - np.count_nonzero(is_known)
+    validity = pa.py_buffer(np.packbits(is_known, bitorder="little")) if missing and is_known is not None else None
+    bits = np.packbits(values, bitorder="little") if pa.types.is_boolean(kind) else np.ascontiguousarray(values)
+    return pa.Array.from_buffers(kind, len(values), [validity, pa.py_buffer(bits)], missing)
+
+
 class _Numbers:
     def __init__(self, kind: pa.DataType) -> None:
         self._kind = kind
@@ -222,9 +230,17 @@ class _Numbers:
 
     def take(self) -> pa.ChunkedArray:
         parts = zip(self._values, self._is_known, strict=True)
-        chunks = [pa.array(v, self._kind, mask=None if k is None or k.all() else ~k) for v, k in parts]
+        chunks = [_array(self._kind, self._cast(v), k) for v, k in parts]
         self._values, self._is_known = [], []
         return pa.chunked_array(chunks, self._kind)
+
+    def _cast(self, values: npt.NDArray[Any]) -> npt.NDArray[Any]:
+        if values.dtype == self._dtype:
+            return values
+        found = values.astype(self._dtype)
+        if found.dtype.kind in "iu" and (found != values).any():
+            raise pa.ArrowInvalid(f"a number does not fit {self._kind}")
+        return found
 
 
 class _Text:
@@ -250,8 +266,7 @@ class _Text:
 
     def take(self) -> pa.Array:
         codes = np.concatenate(self._codes)
-        is_null = codes < 0
-        indices = pa.array(codes, mask=is_null if is_null.any() else None)
+        indices = _array(pa.int32(), codes, codes >= 0)
         found = pa.DictionaryArray.from_arrays(indices, pa.array(list(self._code_of), pa.string()))
         self._codes, self._code_of = [], {}
         return found

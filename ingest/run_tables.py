@@ -311,7 +311,8 @@ class RunTables:
                 self._write_plane(found, position, plane)
         self.writers["devices"].write_rows(d.row() for d in self.devices)
         stats = [s for row in self._instructions.rows for s in row.stats]
-        of_stat = np.repeat(np.arange(len(self._instructions.rows)), [len(r.stats) for r in self._instructions.rows])
+        counts = [len(row.stats) for row in self._instructions.rows]
+        of_stat = np.repeat(np.arange(len(counts), dtype=np.int32), counts)
         self.writers["instruction_stats"].write(len(stats), {"instruction_id": of_stat, **stat_columns(stats)})
         self._instruction_flags = list(self._flags_of_instructions())
         self._finish("planes", "plane_stats", "stat_metadata", "metadata_stats", "devices", "instruction_stats")
