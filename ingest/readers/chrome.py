@@ -71,10 +71,10 @@ class _Digester:
 
     def read_into(self, view: memoryview, low: int) -> None:
         """Fill a buffer with the bytes from `low` on."""
-        self._wait()  # the buffer may be the one that was filled before
+        self._wait()  # no more than one piece waits in memory
         self._file.read_into(view, low)
         if low <= self._done < low + len(view):
-            self._last = self._thread.submit(self._sha.update, view[self._done - low :])
+            self._last = self._thread.submit(self._sha.update, bytes(view[self._done - low :]))
             self._done = low + len(view)
 
     def digest(self) -> str:

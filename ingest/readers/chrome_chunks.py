@@ -23,8 +23,8 @@ MARGIN = 64
 """Spaces before and behind an array that is to be parsed, for those who look at more than one byte at a time."""
 _LOOK = 1 << 12  # bytes looked at first outside of the events
 _KEPT = 1 << 20  # longest value beside the events that is handed on
-_SPACE_BYTES = b" \t\r\n"
-_SPACES = b" " * MARGIN
+_BEGINNING, _ENDING = b" " * MARGIN + b"[", b"]" + b" " * MARGIN
+_LOW = len(_BEGINNING)
 
 _BORDER = re.compile(rb"\}[ \t\r\n]*+(?=,[ \t\r\n]*+\{)")
 _STRING = re.compile(rb'"[^"\\]*+(?:\\.[^"\\]*+)*"', re.DOTALL)
@@ -53,7 +53,7 @@ class Chunks(Generic[T]):
         self,
         read_into: Callable[[memoryview, int], None],
         size: int,
-        parse: Callable[[bytearray], T],
+        parse: Callable[[memoryview], T],
         chunk: int = CHUNK,
         elsewhere: Callable[[Chunks[T], int], tuple[int, int]] | None = None,
     ) -> None:
@@ -62,16 +62,16 @@ class Chunks(Generic[T]):
         Args:
             read_into: fills a buffer with what the file has from a place on.
             size: bytes of the file.
-            parse: gives the events of an array, whose text has `MARGIN` spaces or more on both sides and is overwritten
-                when the next is parsed; raises NotJsonError where it is none.
+            parse: gives the events of an array, whose text has `MARGIN` spaces on both sides and is soon overwritten;
+                raises NotJsonError where it is none.
             chunk: bytes of events that are parsed together.
             elsewhere: asked between two pieces, with these chunks and where the next event begins; says where to go on,
                 behind events that someone else has read, and where a piece had better end.
         """
         self._read_into, self._parse, self._chunk = read_into, parse, chunk
         self._size = size
-        # used again and again: pages of new memory cost more than what is copied into them
-        self._window, self._text = bytearray(), bytearray()
+        # used again and again, as pages of new memory cost more than what is read into them
+        self._window = bytearray(_BEGINNING)
         self._elsewhere = elsewhere or (lambda _, at: (at, size))
         self.members: dict[str, bytes] = {}
         self.is_open = False
@@ -144,10 +144,10 @@ class Chunks(Generic[T]):
                 at, limit = self._elsewhere(self, at)
                 high = min(at + size, limit)
             count = self._fill(at, high)
-            window, is_last = self._window, at + count >= self._size
+            is_last = at + count >= self._size
             stop, events = self._guess(count, is_last=is_last)
             if events is None:
-                stop = _walk(window, count)
+                stop = _walk(self._window, count)
                 if stop < 0 and not is_last:
                     size *= 2  # one event is longer than the window
                     continue
@@ -155,13 +155,12 @@ class Chunks(Generic[T]):
                     yield from self._rest(at, count, is_first=is_first, may_be_open=may_be_open)
                     return self._size
                 events = self._parsed(at, stop)
-            is_end = window[stop : stop + 1] == b"]"
-            if window[stop : stop + 1] == b"}":
+            is_end = self._window[_LOW + stop] == ord("]")
+            if self._window[_LOW + stop] == ord("}"):
                 raise MalformedError(
                     f"not complete JSON: looked for ',' or ']' behind an event, {self._found(at + stop)}"
                 )
-            is_empty = _SPACE.fullmatch(window, 0, stop) is not None
-            if is_empty and not (is_first and is_end):
+            if self._is_empty(stop) and not (is_first and is_end):
                 raise MalformedError(f"not complete JSON: looked for an event, {self._found(self._skip(at))}")
             yield events
             usual = size = min(self._chunk, 2 * usual)
@@ -184,9 +183,9 @@ class Chunks(Generic[T]):
                 stop, events = self._guess(count, is_last=False)
                 if events is None:
                     stop = _walk(self._window, count)
-            if stop < 0 or self._window[stop : stop + 1] != b"," or _SPACE.fullmatch(self._window, 0, stop):
+            if stop < 0 or self._window[_LOW + stop] != ord(",") or self._is_empty(stop):
                 raise NotJsonError("no event with a comma behind it")
-            yield self._parse(self._array_of(stop)) if events is None else events
+            yield self._parse_to(stop) if events is None else events
             at += stop + 1
 
     def borders(self, at: int, places: Iterable[int]) -> list[int]:
@@ -203,26 +202,27 @@ class Chunks(Generic[T]):
 
     def _guess(self, count: int, *, is_last: bool) -> tuple[int, T | None]:
         """Events up to a likely border, and where the comma or bracket behind them is; None if it is no border."""
-        window = self._window
+        end = _LOW + count
         if is_last:
-            stop = window.rfind(b"]", 0, count)
+            stop = self._window.rfind(b"]", _LOW, end)
         else:
-            low = max(0, count - _FIRST_CHUNK)
-            stop = window.rfind(b"},{", low, count) + 1
+            low = max(_LOW, end - _FIRST_CHUNK)
+            stop = self._window.rfind(b"},{", low, end) + 1
             if not stop:
-                stop = max((border.end() for border in _BORDER.finditer(window, low, count)), default=0)
+                stop = max((border.end() for border in _BORDER.finditer(self._window, low, end)), default=0)
             if not stop:
-                stop = window.rfind(b"},{", 0, low) + 1
+                stop = self._window.rfind(b"},{", _LOW, low) + 1
+        stop -= _LOW
         if stop <= 0:
             return -1, None
         try:
-            return stop, self._parse(self._array_of(stop))
+            return stop, self._parse_to(stop)
         except NotJsonError:
             return -1, None
 
     def _parsed(self, at: int, stop: int) -> T:
         try:
-            return self._parse(self._array_of(stop))
+            return self._parse_to(stop)
         except NotJsonError as error:
             raise MalformedError(
                 f"not complete JSON: looked for events in the bytes {at} to {at + stop}, found {error}"
@@ -236,7 +236,7 @@ class Chunks(Generic[T]):
                 "copy or record it again"
             )
         self.is_open = True
-        if not _SPACE.fullmatch(self._window, 0, count):
+        if not self._is_empty(count):
             yield self._parsed(at, count)
         elif is_first:
             raise MalformedError("truncated trace: looked for events, found a lone [; copy or record it again")
@@ -244,20 +244,24 @@ class Chunks(Generic[T]):
     def _fill(self, low: int, high: int) -> int:
         """Fill the window with [low:high], as far as the file goes; returns how many bytes that are."""
         count = min(high, self._size) - low
-        if count > len(self._window):
-            self._window = bytearray(count)
-        self._read_into(memoryview(self._window)[:count], low)
+        if len(self._window) < _LOW + count + len(_ENDING):
+            self._window = bytearray(_BEGINNING) + bytearray(count + len(_ENDING))
+        self._read_into(memoryview(self._window)[_LOW : _LOW + count], low)
         return count
 
-    def _array_of(self, stop: int) -> bytearray:
-        """An array of the events that stand in the window before `stop`."""
-        end = MARGIN + 1 + stop
-        if len(self._text) < end + 1 + MARGIN:
-            self._text = bytearray(_SPACES + b"[") + bytearray(len(self._window) + 1 + MARGIN)
-        text = memoryview(self._text)
-        text[MARGIN + 1 : end] = memoryview(self._window)[:stop]
-        text[end:] = b"]".ljust(len(text) - end)
-        return self._text
+    def _is_empty(self, stop: int) -> bool:
+        """Whether there is nothing in the window before `stop`."""
+        return _SPACE.fullmatch(self._window, _LOW, _LOW + stop) is not None
+
+    def _parse_to(self, stop: int) -> T:
+        """The events that stand in the window before `stop`, parsed where they are."""
+        end = _LOW + stop
+        behind = self._window[end : end + len(_ENDING)]
+        self._window[end : end + len(_ENDING)] = _ENDING
+        try:
+            return self._parse(memoryview(self._window)[: end + len(_ENDING)])
+        finally:
+            self._window[end : end + len(_ENDING)] = behind
 
     def _value_end(self, at: int) -> int:
         """End of the JSON value that starts at `at`, by its brackets alone."""
@@ -317,25 +321,25 @@ def _walk(window: bytearray, count: int) -> int:
     The bracket may be one of an object, which is an error.
     """
     comma = -1
-    for depth, start in _marks(window, count):
+    for depth, start in _marks(window, _LOW, _LOW + count):
         if depth < 0:
-            return start
+            return start - _LOW
         if not depth and window[start] == 44:
-            comma = start
+            comma = start - _LOW
     return comma
 
 
 def _close(window: bytes) -> int | None:
     """Where the array or object that starts the window ends."""
     return next(
-        (start + 1 for depth, start in _marks(window, len(window)) if not depth and window[start] in b"]}"), None
+        (start + 1 for depth, start in _marks(window, 0, len(window)) if not depth and window[start] in b"]}"), None
     )
 
 
-def _marks(window: bytes | bytearray, count: int) -> Iterator[tuple[int, int]]:
+def _marks(window: bytes | bytearray, low: int, high: int) -> Iterator[tuple[int, int]]:
     """Commas and brackets outside of strings: the depth behind them and where they are."""
     depth = 0
-    for token in _TOKEN.finditer(window, 0, count):
+    for token in _TOKEN.finditer(window, low, high):
         start = token.start()
         mark = window[start]
         if mark == 34:

@@ -43,13 +43,13 @@ class EventParser:
     def __init__(self) -> None:
         self.has_replaced = False
 
-    def __call__(self, text: bytes | bytearray) -> list[Event]:
+    def __call__(self, array: memoryview) -> list[Event]:
         """The events of a JSON array.
 
         Raises:
             NotJsonError: the text is not an array of JSON objects.
         """
-        is_replaced = False
+        text, is_replaced = bytes(array), False
         if not text.isascii():
             try:
                 text.decode()
@@ -60,7 +60,7 @@ class EventParser:
         self.has_replaced |= is_replaced
         return events
 
-    def _events(self, text: bytes | bytearray) -> list[Event]:
+    def _events(self, text: bytes) -> list[Event]:
         try:
             return _decode(text)
         except (msgspec.MsgspecError, RecursionError):

@@ -26,7 +26,7 @@ _LOW, _ONE, _EIGHT = np.uint64(0x0F0F0F0F0F0F0F0F), np.uint64(1), np.uint64(8)
 _BLOCK, _SMALL = 128, 16
 """Bytes that are compared together, of long texts and of short ones."""
 
-_SCANNED, _COMPARED = 1 << 18, 1 << 18  # bytes searched and compared at a time: more would not stay near
+_SCANNED, _COMPARED = 1 << 19, 1 << 18  # bytes searched and compared at a time: more would not stay near
 
 Bools = npt.NDArray[np.bool_]
 
@@ -83,7 +83,7 @@ class Texts:
 class Look:
     """Looks at many places of a text at once, whose events are between the margins."""
 
-    def __init__(self, text: bytearray) -> None:
+    def __init__(self, text: memoryview) -> None:
         self._data = np.frombuffer(text, np.uint8)
         self._words = unaligned_words(self._data)
 
@@ -91,7 +91,7 @@ class Look:
         """Where events seem to begin, ascending."""
         end = len(self._data) - MARGIN
         pieces = [self._data[low : min(low + _SCANNED, end)] for low in range(0, end, _SCANNED)]
-        at = np.concatenate([np.flatnonzero(p == START[0]) + i * _SCANNED for i, p in enumerate(pieces)])
+        at = np.concatenate([(p == START[0]).nonzero()[0] + i * _SCANNED for i, p in enumerate(pieces)])
         first, second = (np.uint64(int.from_bytes(START[i : i + 8], "little")) for i in (0, 8))
         at = at[self._words[at] == first]
         found: Int64 = at[self._words[at + 8] == second]
@@ -152,13 +152,13 @@ class Look:
     def equal(self, at: Int64, texts: Texts, starts: Int64, lengths: Int64) -> Bools:
         """Whether texts stand at the places, each of shape (n,)."""
         found = at + lengths <= len(self._data)
-        rows = np.flatnonzero(found & (lengths >= _BLOCK))
+        rows = (found & (lengths >= _BLOCK)).nonzero()[0]
         if len(rows):
             found[rows] = self._equal_blocks(at[rows], texts, starts[rows], lengths[rows], _BLOCK)
-        rows = np.flatnonzero(found & (lengths >= _SMALL) & (lengths < _BLOCK))
+        rows = (found & (lengths >= _SMALL) & (lengths < _BLOCK)).nonzero()[0]
         if len(rows):
             found[rows] = self._equal_blocks(at[rows], texts, starts[rows], lengths[rows], _SMALL)
-        rows = np.flatnonzero(found & (lengths < _SMALL))
+        rows = (found & (lengths < _SMALL)).nonzero()[0]
         if len(rows):
             found[rows] = self._equal_words(self._inside(at[rows]), texts, starts[rows], lengths[rows])
         return found

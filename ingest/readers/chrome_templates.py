@@ -133,7 +133,7 @@ class TemplateParser:
         self._lengths: Int64 = np.zeros((0, _MAX_HOLES + 1), np.int64)
         self._holes: Int64 = np.zeros(0, np.int64)
 
-    def __call__(self, text: bytearray) -> Piece:
+    def __call__(self, text: memoryview) -> Piece:
         """The events of a JSON array.
 
         Raises:
@@ -233,13 +233,13 @@ class TemplateParser:
                 found.append((at, end, name))
         return sorted(found)
 
-    def _with_repeats(self, text: bytearray, origin_us: int) -> Piece | None:
+    def _with_repeats(self, text: memoryview, origin_us: int) -> Piece | None:
         """The events of an array, which is not searched further; None where it is not known to be whole events."""
         look = Look(text)
         starts = look.starts()
         if not len(starts):
             return None
-        first, end = MARGIN + 1, text.rfind(b"]") + 1
+        first, end = MARGIN + 1, len(text) - MARGIN
         ends = np.append(starts[1:], end)
         found = _Found(look, look.heads(starts), ends, origin_us)
         for _ in range(_PASSES):
