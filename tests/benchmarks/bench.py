@@ -9,6 +9,8 @@ Seconds are those of the whole process, from its start to its end, imports inclu
 processes that it starts as well. Memory is the largest sum of the processes' proportional set sizes that was seen.
 
 decode    our reader: all events and stats into columns, which are thrown away
+convert   what a converter does, in one process: all events of all lines and all their stats, typed, and the
+          instructions with their texts and stats, into zstd Parquet; no steps, collectives or published run
 write     the limit: the Arrow data of all tables that ingest makes, from memory into zstd Parquet with the same
           settings, on one thread; only the writing is timed
 ingest    the capture as a published run, without metric values
@@ -77,6 +79,35 @@ for path in sorted(Path(sys.argv[3]).glob("lake/run_id=*/v=*/*.parquet")):
             rows += len(table)
     size += out.stat().st_size
 print(json.dumps({"rows": rows, "bytes": size, "seconds": seconds, "cpu": cpu}))
+"""
+CONVERT = """
+import json, sys
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from ingest.devices import device_plane
+from ingest.instructions import HloModules, Instructions
+from ingest.line_tables import DeviceEvents, LineTables, PlaneLines
+from ingest.parquet import TableWriter
+from ingest.pipeline import open_trace
+from ingest.readers.files import CaptureFile
+from ingest.schema import TABLES
+from ingest.stat_rows import stat_row
+from ingest.timeline import Timeline
+out = Path(sys.argv[2]) / "tables"
+out.mkdir()
+trace, instructions, rows = open_trace(CaptureFile(Path(sys.argv[1]))), Instructions(), 0
+with ThreadPoolExecutor(1) as encoder, LineTables(out, instructions.facts, encoder) as tables:
+    for i, plane in enumerate(trace.planes):
+        of_row = instructions.of_metadata(plane, HloModules([], [])) if device_plane(plane.name) else None
+        device = DeviceEvents(None, Timeline(), of_row) if of_row is not None else None
+        rows = tables.write(trace, PlaneLines(0, "host", 0, i, plane, plane.lines, device), rows)
+    instructions.complete()
+    with TableWriter(out, TABLES["instructions"], encoder) as writer:
+        writer.write_rows(instructions.column_rows())
+    with TableWriter(out, TABLES["instruction_stats"], encoder) as writer:
+        numbered = enumerate(instructions.rows)
+        writer.write_rows({"instruction_id": i} | stat_row(s) for i, row in numbered for s in row.stats)
+print(json.dumps({"rows": rows, "bytes": sum(f.stat().st_size for f in out.iterdir())}))
 """
 INGEST = """
 import json, sys
@@ -186,13 +217,14 @@ out = sys.argv[2] + "/events.parquet"
 events_db.xspace_to_parquet(input_path=sys.argv[1], output_path=out, options=options)
 print(json.dumps({"bytes": os.path.getsize(out)}))
 """
-OURS = {"ingest": INGEST, "decode": DECODE, "write": WRITE, "metrics": METRICS}
+OURS = {"ingest": INGEST, "decode": DECODE, "convert": CONVERT, "write": WRITE, "metrics": METRICS}
 SMALL = {"tw_ingest": CLI_INGEST, "tw_query": CLI_QUERY}
 PEERS = {"xprof": ("xprof", XPROF), "jax": ("jax", JAX)}
 SAYS = {
     "ingest": "ingest, without metric values",
     "metrics": "ingest with metric values",
     "decode": "our decode alone",
+    "convert": "decode and write, one process",
     "write": "writing the Arrow data alone",
     "tw_ingest": "`tw ingest`",
     "tw_query": "`tw query` of the device time by category",
