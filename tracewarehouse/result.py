@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from decimal import Decimal
 from typing import TYPE_CHECKING, Any
 
-from ingest.errors import TracewarehouseError
+from ingest.errors import QueryError, TracewarehouseError
 
 if TYPE_CHECKING:
     import polars
@@ -39,8 +39,15 @@ class QueryResult:
         return self._flagged
 
     def rows(self) -> list[tuple[Any, ...]]:
-        """One tuple per row; NULL is None, and a sum of integers is an int."""
-        values = [_integers(self._table.column(i)) for i in range(self._table.num_columns)]
+        """One tuple per row; NULL is None, and a sum of integers is an int.
+
+        Raises:
+            QueryError: a struct has two fields of one name, as those of `row('a', 'b')` in DuckDB 1.5.
+        """
+        try:
+            values = [_integers(self._table.column(i)) for i in range(self._table.num_columns)]
+        except ValueError as error:  # pyarrow's; they do fit into an Arrow table
+            raise QueryError(f"a struct in the result cannot be a dict ({error}); name its fields apart") from None
         return list(zip(*values, strict=True))
 
     def dicts(self) -> list[dict[str, Any]]:

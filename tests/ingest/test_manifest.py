@@ -61,7 +61,7 @@ def test_values_that_fit_nowhere_are_refused(tmp_path: Path, change: dict[str, A
     ("text", "what"),
     [
         ("[" * 100_000, "nested too deeply"),
-        (json.dumps(MANIFEST)[:-1] + ', "x": ' + "[" * 3000 + "]" * 3000 + "}", "nested too deeply"),
+        (json.dumps(MANIFEST)[:-1] + ', "x": ' + "[" * 100_000 + "]" * 100_000 + "}", "nested too deeply"),
         ('{"name": ' + "9" * 5000 + "}", "4300 digits"),
         ("", "cannot be read"),
         ("[]", "not a valid manifest"),

@@ -146,10 +146,10 @@ def test_columns_are_those_of_the_front_matter_and_integers_stay_integers(wareho
 def test_a_run_reads_its_own_files_only(warehouse: Path) -> None:
     with duckdb.connect(str(warehouse / FILE_NAME), read_only=True) as connection:
         for view in (v for v in VIEWS if v not in NEED_MORE):
-            plan = connection.execute(f"EXPLAIN SELECT * FROM {view} WHERE run_id = 'a'").fetchall()[0][1]
-            read = re.findall(r"Scanning Files:\s*(\d+/\d+)", plan)
+            plan = connection.execute(f"EXPLAIN (FORMAT json) SELECT * FROM {view} WHERE run_id = 'a'").fetchall()[0][1]
+            read = re.findall(r'"Scanning Files":\s*"(\d+/\d+)', plan)
             assert read, view
-            assert set(read) == {"1/2"}, (view, read)
+            assert set(read) <= {"1/2", "1/1"}, (view, read)  # DuckDB 1.5 says so of a list that it has cut before
 
 
 def test_everything_has_a_comment(warehouse: Path) -> None:

@@ -100,12 +100,12 @@ def test_repeats_give_the_noise_also_when_they_are_not_compared(connection: duck
 
 def test_what_one_side_does_not_have_is_named(connection: duckdb.DuckDBPyConnection) -> None:
     rows = values("a", "tpot", [1], clock="host") + values("b", "tpot", [1], clock="device")
-    rows += values("a", "ttft", [1], clock="host") + values("b", "ttft", [None], clock="host")
+    rows += values("a", "throughput", [1], 2, clock="host") + values("b", "throughput", [None], 2, clock="host")
     found = compared(connection, rows, "['b'], ['a']")
     assert [(r["metric"], json.loads(r["dimensions"])["clock"], r["verdict"]) for r in found] == [
+        ("throughput", "host", "not in run"),
         ("tpot", "device", "not in baseline"),
         ("tpot", "host", "not in run"),
-        ("ttft", "host", "not in run"),
     ]
     assert {r["loss"] for r in found} == {None}
 

@@ -8,6 +8,7 @@ import sys
 from pathlib import Path
 
 import duckdb
+import pyarrow as pa
 import pytest
 from sealed_manifest import change_manifest, read_manifest
 from tiny_capture import write_capture_directory
@@ -15,6 +16,7 @@ from xplane_builder import Space
 
 import tracewarehouse as tw
 from ingest.lake import Lake
+from tracewarehouse.result import QueryResult
 
 
 def other_capture(path: Path, name: str = "f") -> Path:
@@ -50,12 +52,20 @@ def test_a_query_takes_parameters_by_name(folder: Path) -> None:
         assert wh.query("SELECT $sql", sql="x").scalar() == "x"
 
 
+def test_a_struct_with_a_name_twice_is_no_dict() -> None:
+    struct = pa.StructArray.from_arrays([pa.array(["a"]), pa.array(["b"])], fields=[pa.field("", pa.string())] * 2)
+    result = QueryResult(pa.table({"pair": struct}))
+    assert result.arrow().num_rows == 1
+    with pytest.raises(tw.QueryError, match="name its fields apart"):
+        result.rows()
+
+
 @pytest.mark.parametrize(
     ("sql", "parameters", "message"),
     [
         ("SELECT lin FROM ops", {}, 'Candidate bindings: "line"'),
         ("FROM main.opz", {}, "Did you mean"),
-        ("SELECT $a", {}, "parameters: a"),
+        ("SELECT $a", {}, "parameters?: a|prepared parameter"),
         ("SELECT $a", {"a": 1, "b": 2}, "excess parameters: b"),
         ("SELEC 1", {}, "syntax error"),
         ("SELECT 'x'::INTEGER", {}, "Could not convert"),
