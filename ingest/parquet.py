@@ -252,17 +252,17 @@ class _Text:
 
     def add(self, value: Any, count: int) -> None:
         if isinstance(value, Coded):
-            codes = np.array([*map(self._code, value.values), -1], np.int32)[value.codes]
+            codes = np.array([*self._codes_of(value.values), -1], np.int32)[value.codes]
         elif isinstance(value, list | np.ndarray | pa.Array):
             texts = value.to_pylist() if isinstance(value, pa.Array) else value
-            known = self._code_of
-            codes = np.array([-1 if v is None else known.setdefault(v, len(known)) for v in texts], np.int32)
+            codes = np.array(self._codes_of(texts), np.int32)
         else:
-            codes = np.full(count, self._code(value), np.int32)
+            codes = np.full(count, self._codes_of([value])[0], np.int32)
         self._codes.append(codes)
 
-    def _code(self, text: str | None) -> int:
-        return -1 if text is None else self._code_of.setdefault(text, len(self._code_of))
+    def _codes_of(self, texts: Iterable[str | None]) -> list[int]:
+        known = self._code_of
+        return [-1 if t is None else known.setdefault(t, len(known)) for t in texts]
 
     def take(self) -> pa.Array:
         codes = np.concatenate(self._codes)
