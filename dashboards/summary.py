@@ -66,10 +66,13 @@ WITH latency AS (
          CASE WHEN per_step >= 1e7 THEN per_step / 1e6 ELSE per_step / 1e3 END AS value,
          CASE WHEN per_step >= 1e7 THEN 'MB' ELSE 'kB' END AS unit, phase, 'message bytes of a device' AS what
   FROM bytes
+), running AS (
+  SELECT phase, count(*) AS devices FROM metrics.device_idle WHERE run_id = $run_id GROUP BY phase
 ), exposed AS (
-  SELECT 4 AS place, 'Exposed communication' AS label, sum(exposed_ms) / count(DISTINCT device_id) AS value,
-         'ms' AS unit, phase, 'per step, mean over devices' AS what
-  FROM metrics.exposed_communication WHERE run_id = $run_id GROUP BY phase
+  SELECT 4 AS place, 'Exposed communication' AS label, sum(e.exposed_ms) / any_value(r.devices) AS value,
+         'ms' AS unit, e.phase, 'per step, mean over devices' AS what
+  FROM metrics.exposed_communication AS e JOIN running AS r ON e.phase IS NOT DISTINCT FROM r.phase
+  WHERE e.run_id = $run_id GROUP BY e.phase
 ), idle AS (
   SELECT 5 AS place, 'Device idle' AS label, 100 * sum(idle_ratio) / count(*) AS value, '%' AS unit, phase,
          'mean over devices' AS what
