@@ -70,8 +70,10 @@ def ingest(
                     result = warehouse.ingest_capture(capture, mesh=mesh, name=name, jobs=jobs)
                 except TracewarehouseError as error:
                     failures += 1
+                    update("")
                     complain(error)
                     continue
+                update("")  # or the result would stand behind it
                 say(result)
     if failures:
         raise typer.Exit(1)

@@ -36,12 +36,13 @@ def copying() -> Iterator[Advance | None]:
 
 @contextmanager
 def status() -> Iterator[Callable[[str], None]]:
-    """A line that says what is being done."""
+    """A line that says what is being done; no thread moves it, beside which an ingest would fork no helpers."""
     if not sys.stderr.isatty():
         yield lambda text: None
         return
     from rich.console import Console
+    from rich.live import Live
     from rich.text import Text
 
-    with Console(stderr=True).status("") as line:
-        yield lambda text: line.update(Text(printable(text)))
+    with Live(console=Console(stderr=True), auto_refresh=False, transient=True) as line:
+        yield lambda text: line.update(Text(printable(text)), refresh=True)
