@@ -111,6 +111,10 @@ class _Helper:
             raise found
         return cast(_Result, found)
 
+    def dismiss(self) -> None:
+        """End the process without waiting for it."""
+        self._process.kill()
+
     def end(self) -> None:
         """End the process, whatever it is doing."""
         self._process.kill()
@@ -194,6 +198,11 @@ class Processes:
             helper.end()
         self._helpers = []
         self._threads.shutdown()
+
+    def dismiss(self) -> None:
+        """Let the helpers end, which have nothing more to do, while the caller goes on."""
+        for helper in self._helpers:
+            helper.dismiss()
 
     @property
     def count(self) -> int:

@@ -30,6 +30,9 @@ class Here:
     def __exit__(self, *_: object) -> None:
         pass
 
+    def dismiss(self) -> None:
+        pass
+
     def share(self, state: Any) -> None:
         pickled = pickle.dumps(state, pickle.HIGHEST_PROTOCOL)
         self._states = [state, *(pickle.loads(pickled) for _ in range(2))]

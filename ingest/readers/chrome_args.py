@@ -59,6 +59,13 @@ class Arguments:
         self._row: dict[Content, int] = {}
         self.forget()
 
+    def __getstate__(self) -> dict[str, Any]:
+        return self.__dict__ | {"_row": None}  # which the contents tell, in less time than it takes to send it
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        self.__dict__.update(state)
+        self._row = {content: i for i, content in enumerate(self.contents)}
+
     @property
     def is_full(self) -> bool:
         """Whether the texts remembered should be forgotten."""
@@ -149,7 +156,7 @@ class Arguments:
     def integers(self, text: bytes) -> list[tuple[str, bytes]]:
         """Arguments of an event that seem to be integers of up to 16 digits, and not of its instruction."""
         try:
-            found = [(name, value.encode()) for name, value in _strings(text).items() if name not in METADATA_KEYS]
+            found = [(n, v.encode()) for n, v in _strings(text).items() if n not in METADATA_KEYS and len(v) <= 16]
         except msgspec.MsgspecError:
             try:
                 found = [(n, bytes(v).strip(b'"')) for n, v in _values(text).items() if n not in METADATA_KEYS]

@@ -9,7 +9,7 @@ from typing import IO, Self
 from ingest.processes import Processes, Work
 from ingest.readers.files import CaptureFile
 
-DIVIDED = 32 << 20
+DIVIDED = 64 << 20
 """Bytes from which a trace is divided: below, another process costs more time than it saves."""
 SMALLEST, MOST = 4 << 20, 16
 """Bytes of a range, at least, and ranges, at most."""
@@ -41,6 +41,13 @@ class Helpers:
             self.processes = Processes(min(jobs, count) - 1, descriptors, ["ingest.readers.chrome_ranges"])
             if file.known_digest is None:
                 self.digest = self.processes.start(_digest, [file])
+
+    def dismiss(self) -> None:
+        """Let the processes end, once they have the digest; nothing more is asked of them."""
+        if self.processes:
+            if self.digest:
+                self.digest.results()
+            self.processes.dismiss()
 
     def __enter__(self) -> Self:
         return self

@@ -21,7 +21,7 @@ from ingest.readers.chrome_spill import Spill
 from ingest.readers.chrome_templates import Piece, TemplateParser
 from ingest.readers.files import CaptureFile
 
-FIRST = 6 << 20
+FIRST = 3 << 20
 """Bytes of events read before, so that processes need not learn one by one what repeats."""
 REST = 1 << 17
 """Bytes at the end that are in no range, as the events end there."""
@@ -88,6 +88,7 @@ class Ranges:
     def __init__(self, file: CaptureFile, helpers: Helpers, chunk: int) -> None:
         self._file, self._helpers, self._chunk = file, helpers, chunk
         self._begin: int | None = None
+        self._is_done = False
         self._ranges: list[Range] = []
         self._read: dict[int, Read] = {}
         self._contents: dict[int, list[Content]] = {}
@@ -102,12 +103,11 @@ class Ranges:
         if self._begin is None:
             self._begin = at
         processes = self._helpers.processes
-        if processes and gatherer.origin_us is not None and at - self._begin >= FIRST:
-            with self._helpers:
-                if not gatherer.has_pairs:  # which may begin in one range and end in another
-                    self._share(processes, at, chunks, gatherer)
-                if self._helpers.digest:
-                    self._helpers.digest.results()  # before they end
+        if processes and not self._is_done and gatherer.origin_us is not None and at - self._begin >= FIRST:
+            self._is_done = True
+            if not gatherer.has_pairs:  # which may begin in one range and end in another
+                self._share(processes, at, chunks, gatherer)
+            self._helpers.dismiss()
         while self._ranges and self._ranges[0].low <= at:
             known = self._ranges.pop(0)
             read = self._read.pop(known.low, None)

@@ -191,10 +191,13 @@ class TemplateParser:
         holes = self._numbers_in(text, low, high) if low >= 0 else []
         if len(holes) > _MAX_HOLES:
             return None
-        spans = [*map(shape.span, range(1, 5)), *(span for *span, _ in holes)]
-        borders = [0, *(x for span in spans for x in span), len(text)]
-        texts = tuple(text[a:z] for a, z in zip(borders[::2], borders[1::2], strict=True))
-        names = tuple(name for *_, name in holes)
+        spans = [*map(shape.span, range(1, 5)), *[(low, high) for low, high, _ in holes]]
+        borders = [0]
+        for span in spans:
+            borders += span
+        borders.append(len(text))
+        texts = tuple([text[low:high] for low, high in zip(borders[::2], borders[1::2], strict=True)])
+        names = tuple([name for _, _, name in holes])
         # A number that is nowhere in the text shows which argument a hole is: one at top level, or the hole is none.
         if _PROBE in text or _ESCAPED_DIGIT.search(text, low, high):
             return None
