@@ -263,8 +263,11 @@ class MemoryWatch:
         self._thread.join()
 
     def _watch(self) -> None:
-        while not self._is_over.wait(0.02):
+        took = 0.0
+        while not self._is_over.wait(max(0.02, 20 * took)):  # looking takes a twentieth of a core at most
+            begin = time.perf_counter()
             self.peak_kb = max(self.peak_kb, sum(_memory_kb(p) for p in _family(self._pid)))
+            took = time.perf_counter() - begin
 
 
 def _family(pid: int) -> list[int]:
