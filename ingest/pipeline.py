@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Literal, Protocol
 
 import pyarrow as pa
 
-from ingest.collector import no_collector
+from ingest.cycle_search import without_cycle_search
 from ingest.errors import CaptureError, WarehouseError
 from ingest.hosts import clock_notes, open_hosts
 from ingest.lake import Lake, RunVersion, Settling
@@ -138,7 +138,7 @@ def ingest_capture(
                 hosts = open_hosts(traces, [f.path.name for f in files])
                 known_mesh = mesh or (manifest.mesh if manifest else None)
                 tables = RunTables(staging, hosts, known_mesh, manifest, processes, settling)
-                with no_collector(), tables:
+                with without_cycle_search(), tables:
                     tables.write()
                     flags = [*(Flag("duplicate_file", n) for n in notes), *quality_flags(hosts, tables, mesh, manifest)]
                     row = run_row(title, hosts, tables, mesh, manifest, capture, source_digest, flags)

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from ingest.collector import no_collector
+from ingest.cycle_search import without_cycle_search
 from ingest.processes import usable_cores
 from ingest.readers.files import CaptureFile
 from ingest.records import Trace
 
 
-@no_collector()
+@without_cycle_search()
 def open_trace(file: CaptureFile, jobs: int | None = None) -> Trace:
     """Open a capture by its content.
 

@@ -8,7 +8,7 @@ from contextlib import contextmanager
 
 
 @contextmanager
-def no_collector() -> Iterator[None]:
+def without_cycle_search() -> Iterator[None]:
     """Keep Python from looking for cycles of references.
 
     There are none, but so many small objects that looking through them takes a twentieth of the time of an ingest.
