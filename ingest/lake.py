@@ -214,21 +214,22 @@ class Lake:
         """
         root = self._lake / f".staging-{os.getpid()}-{uuid.uuid4().hex[:8]}"
         staging = root / f"run_id={_checked(run_id)}" / f"v={_checked(version)}"
-        try:
-            with self.exclusive():  # or a garbage collection could take the folder before it is held
-                staging.mkdir(parents=True)
-                held = (root / _LOCK).open("w")
-                fcntl.flock(held, fcntl.LOCK_EX)
-        except OSError as error:
-            shutil.rmtree(root, ignore_errors=True)
-            raise WarehouseError(
-                f"{self.warehouse}: cannot write to this warehouse: {error.strerror or error}"
-            ) from None
-        try:
+        held = None
+        try:  # from before the folder is made, as a signal may come any time
+            try:
+                with self.exclusive():  # or a garbage collection could take the folder before it is held
+                    staging.mkdir(parents=True)
+                    held = (root / _LOCK).open("w")
+                    fcntl.flock(held, fcntl.LOCK_EX)
+            except OSError as error:
+                raise WarehouseError(
+                    f"{self.warehouse}: cannot write to this warehouse: {error.strerror or error}"
+                ) from None
             yield staging
         finally:
             shutil.rmtree(root, ignore_errors=True)
-            held.close()
+            if held:
+                held.close()
 
     def publish(self, staging: Path, run: RunVersion, settling: Settling | None = None) -> RunVersion:
         """Move a staged version into place and make it what the run is.
