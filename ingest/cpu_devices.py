@@ -19,7 +19,7 @@ from dataclasses import dataclass, field
 import numpy as np
 import numpy.typing as npt
 
-from ingest.markers import StepMarker, innermost, phase_of
+from ingest.markers import MarkedTime, StepMarker, phase_of
 from ingest.records import EventBatch, Int32, Line, Plane, codes, integers
 
 EXECUTE = "PjRtCpuExecutable::Execute"
@@ -232,7 +232,7 @@ class _Steps:
 
     def __init__(self, walks: Sequence[_Walk], markers: Sequence[Sequence[StepMarker]]) -> None:
         self._walks = walks
-        self._markers = markers
+        self._steps = [MarkedTime(m) for m in markers]
         self._records = {context: place for w in walks for context, place in w.records.items()}
 
     def of(self, execute: _Execute) -> StepMarker | None:
@@ -241,7 +241,7 @@ class _Steps:
         seen = 0
         while place is not None and seen < 64:
             line, at, region = place
-            marker = innermost(self._markers[line], at)
+            marker = self._steps[line].innermost(at)
             if marker:
                 return marker
             if region is None:

@@ -12,7 +12,7 @@ import numpy as np
 import numpy.typing as npt
 
 from ingest.cpu_devices import CpuExecutions, CpuLine, Execution, is_op, name_modules
-from ingest.markers import StepMarker, innermost
+from ingest.markers import MarkedTime, StepMarker
 from ingest.records import EventBatch, Int64, Line, Plane, integers
 
 _RUNTIME = "ThunkExecutor::Execute"
@@ -25,22 +25,23 @@ def has_thunks(plane: Plane) -> bool:
     return any(m.name.startswith(_RUNTIME) for m in plane.event_metadata)
 
 
-def states_devices(lines: Sequence[tuple[Line, EventBatch]]) -> bool:
-    """Whether op events of a host's threads say which device and launch they are of."""
-    return any(is_stated.any() for is_stated, _, _ in (_ops(events) for _, events in lines))
-
-
-def attribute(lines: Sequence[tuple[Line, EventBatch]], markers: Sequence[Sequence[StepMarker]]) -> CpuExecutions:
+def attribute(
+    lines: Sequence[tuple[Line, EventBatch]], markers: Sequence[Sequence[StepMarker]]
+) -> CpuExecutions | None:
     """Take device and launch of each op from its stats; the devices are those that ran an op, in order of ordinals.
 
-    `markers` are the step markers of each line, in the order of `lines`. Launches with one `run_id` count as one.
+    `markers` are the step markers of each line, in the order of `lines`. Launches with one `run_id` count as one. None
+    where no op states them.
     """
     stated = [_ops(events) for _, events in lines]
+    if not any(is_stated.any() for is_stated, _, _ in stated):
+        return None
     ordinals = np.unique(np.concatenate([ordinal[is_stated] for is_stated, ordinal, _ in stated]))
     launches: dict[int, Execution] = {}
     for (_, events), of_line in zip(lines, markers, strict=True):
+        steps = MarkedTime(of_line)
         for launch, start in _launches(events):
-            _keep_first(launches, launch, Execution(start, innermost(of_line, start)))
+            _keep_first(launches, launch, Execution(start, steps.innermost(start)))
     seen = np.array(list(launches), np.int64)
     for (_, events), (is_stated, _, run_id) in zip(lines, stated, strict=True):
         at = np.flatnonzero(is_stated & ~np.isin(run_id, seen))  # launched before the capture

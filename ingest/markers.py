@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import re
+from bisect import bisect_right
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import accumulate
 
 import numpy as np
 
@@ -46,7 +48,19 @@ def step_markers(plane: Plane, events: EventBatch) -> list[StepMarker]:
     ]
 
 
-def innermost(markers: Sequence[StepMarker], at: int) -> StepMarker | None:
-    """The marker of a thread that begins last of those that last at a time."""
-    around = (m for m in markers if m.start_ps <= at <= m.end_ps)
-    return max(around, key=lambda m: m.start_ps, default=None)
+class MarkedTime:
+    """The step markers of a thread, to be asked which one lasts at a time."""
+
+    def __init__(self, markers: Sequence[StepMarker]) -> None:
+        self._markers = sorted(markers, key=lambda m: m.start_ps)
+        self._starts = [m.start_ps for m in self._markers]
+        self._latest_ends = list(accumulate((m.end_ps for m in self._markers), max))
+
+    def innermost(self, at: int) -> StepMarker | None:
+        """The marker that begins last of those that last at a time."""
+        for i in range(bisect_right(self._starts, at) - 1, -1, -1):
+            if self._latest_ends[i] < at:
+                break
+            if self._markers[i].end_ps >= at:
+                return self._markers[i]
+        return None

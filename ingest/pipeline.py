@@ -20,7 +20,7 @@ from ingest.parquet import TableWriter
 from ingest.parts import helpers
 from ingest.processes import usable_cores
 from ingest.quality import Flag
-from ingest.readers.files import CaptureFile
+from ingest.readers.files import CaptureFile, digest_of_file
 from ingest.run_facts import quality_flags, run_row
 from ingest.run_tables import RunTables
 from ingest.schema import SCHEMA_VERSION, TABLES
@@ -111,7 +111,7 @@ def ingest_capture(
     files = [CaptureFile(path, max_gzip_ratio=capture.max_gzip_ratio) for path in capture.files]
     most = usable_cores() if jobs is None else jobs
     with helpers(files, most) as processes:
-        digesting = processes.start(_digest_of_file, files)
+        digesting = processes.start(digest_of_file, files)
         # a helper reads all bytes meanwhile; without one, a capture that is known is not opened
         opened = {id(f): open_trace(f, most) for f in files} if processes.count else {}
         for f, digest in zip(files, digesting.results(), strict=True):
@@ -223,10 +223,6 @@ def _distinct(files: Sequence[CaptureFile]) -> tuple[list[CaptureFile], list[str
         if first is not f:
             notes.append(f"{f.path.name} holds the same bytes as {first.path.name} and was left out")
     return list(kept.values()), notes
-
-
-def _digest_of_file(_: None, file: CaptureFile) -> str:
-    return file.digest
 
 
 def _digest(path: Path | None) -> str | None:

@@ -115,10 +115,7 @@ def _survey_cpu(found: HostSurvey, plane: Plane, first_device_id: int) -> None:
         lines.append((line, shifted))
     markers = [step_markers(plane, events) for _, events in lines]
     found.markers = [m for of_line in markers for m in of_line]
-    if cpu_launches.states_devices(lines):
-        found.cpu = cpu_launches.attribute(lines, markers)
-    else:
-        found.cpu = cpu_devices.attribute(plane, lines, markers)
+    found.cpu = cpu_launches.attribute(lines, markers) or cpu_devices.attribute(plane, lines, markers)
     for k, ordinal in enumerate(found.cpu.ordinals):
         found.devices.append(
             Device(first_device_id + k, host.name, plane.name, ordinal, "cpu", kind="virtual CPU device")

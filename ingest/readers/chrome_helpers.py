@@ -7,7 +7,7 @@ from contextlib import suppress
 from typing import IO, Self
 
 from ingest.processes import Processes, Work
-from ingest.readers.files import CaptureFile
+from ingest.readers.files import CaptureFile, digest_of_file
 
 DIVIDED = 64 << 20
 """Bytes from which a trace is divided: below, another process costs more time than it saves."""
@@ -40,7 +40,7 @@ class Helpers:
             descriptors = [file.descriptor, *(f.fileno() for f in self.outputs)]
             self.processes = Processes(min(jobs, count) - 1, descriptors, ["ingest.readers.chrome_ranges"])
             if file.known_digest is None:
-                self.digest = self.processes.start(_digest, [file])
+                self.digest = self.processes.start(digest_of_file, [file])
 
     def dismiss(self) -> None:
         """Let the processes end, once they have the digest; nothing more is asked of them."""
@@ -56,10 +56,6 @@ class Helpers:
         if self.processes:
             self.processes.__exit__()
             self.processes = None
-
-
-def _digest(_: None, file: CaptureFile) -> str:
-    return file.digest
 
 
 __all__ = ["DIVIDED", "Helpers"]

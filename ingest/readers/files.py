@@ -197,6 +197,11 @@ class CaptureFile:
         return status.st_size, status.st_mtime_ns
 
 
+def digest_of_file(_: None, file: CaptureFile) -> str:
+    """The digest of a file, as a task for a helper process."""
+    return file.digest
+
+
 class FileBytes:
     """The bytes of a file, read as they are asked for; made for a walk from front to back."""
 
