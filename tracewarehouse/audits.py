@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import duckdb
 
 from ingest.errors import MetricError
-from tracewarehouse.definitions import Definitions, load_definitions
+from tracewarehouse.definitions import Definitions, View, load_definitions
 from tracewarehouse.result import QueryResult
 
 
@@ -53,15 +53,25 @@ def run_audits(
     Raises:
         MetricError: an audit fails.
     """
-    found = []
-    for view in (definitions or load_definitions()).audits:
-        where = "WHERE run_id = $run_id" if run_id is not None else ""
-        sql = f"SELECT * FROM ({view.sql}) {where} ORDER BY ALL LIMIT {int(limit)}"  # noqa: S608
-        try:
-            rows = connection.execute(sql, {"run_id": run_id} if run_id is not None else None).fetchall()
-        except duckdb.Error as error:
-            raise MetricError(f"{view.path}: {error}") from None
-        if rows:
-            description = " ".join(view.header.description.split())
-            found.append(Finding(view.name, description, tuple(view.header.columns), tuple(rows)))
-    return found
+    audits = (definitions or load_definitions()).audits
+    return [f for view in audits if (f := run_audit(connection, view, run_id, limit=limit))]
+
+
+def run_audit(
+    connection: duckdb.DuckDBPyConnection, audit: View, run_id: str | None = None, *, limit: int = 20
+) -> Finding | None:
+    """What one audit finds; None when all is well. See `run_audits`.
+
+    Raises:
+        MetricError: it fails.
+    """
+    where = "WHERE run_id = $run_id" if run_id is not None else ""
+    sql = f"SELECT * FROM ({audit.sql}) {where} ORDER BY ALL LIMIT {int(limit)}"  # noqa: S608
+    try:
+        rows = connection.execute(sql, {"run_id": run_id} if run_id is not None else None).fetchall()
+    except duckdb.Error as error:
+        raise MetricError(f"{audit.path}: {error}") from None
+    if not rows:
+        return None
+    description = " ".join(audit.header.description.split())
+    return Finding(audit.name, description, tuple(audit.header.columns), tuple(rows))

@@ -11,11 +11,12 @@ import pyarrow as pa
 from ingest.errors import MetricError, WarehouseError
 from ingest.lake import Lake, RunVersion
 from ingest.parquet import TableWriter
+from ingest.processes import usable_cores
 from ingest.schema import TABLES
-from tracewarehouse.audits import Finding, run_audits
+from tracewarehouse.audits import Finding
 from tracewarehouse.definitions import Definitions, load_definitions
-from tracewarehouse.lens import create_lens, parquet_source
-from tracewarehouse.metric_values import evaluate
+from tracewarehouse.metric_values import AT_ONCE, Evaluation, evaluate
+from tracewarehouse.query import literal
 from tracewarehouse.temporary import TemporaryFolder
 
 
@@ -31,7 +32,6 @@ class Evaluator:
 
     def __init__(self, definitions: Definitions | None = None) -> None:
         self.definitions = definitions or load_definitions()
-        self._audited = self.definitions.with_upstream(n for a in self.definitions.audits for n in a.depends_on)
         self.findings: list[Finding] = []
         self.beyond_range: dict[str, str] = {}
         self.fingerprint = self.definitions.all_fingerprint
@@ -42,18 +42,37 @@ class Evaluator:
         Raises:
             MetricError: a metric cannot be evaluated.
         """
-        with (
-            TemporaryFolder() as spill,
-            duckdb.connect(":memory:", config={"temp_directory": str(spill.path)}) as connection,
-        ):
-            try:
-                sources = {t: parquet_source(paths) for t, paths in files.items()}
-                create_lens(connection, sources, self.definitions, comments=False, views=self._audited)
-                self.findings = run_audits(connection, run_id, self.definitions, limit=1)
-                self.beyond_range = {}
-                return evaluate(connection, run_id, self.definitions, self.beyond_range)
-            except duckdb.Error as error:
-                raise MetricError(f"run {run_id}: the metrics cannot be evaluated: {error}") from None
+        with TemporaryFolder() as spill:
+            found = evaluate_files(files, run_id, self.definitions, spill.path)
+        self.findings, self.beyond_range = found.findings, found.beyond_range
+        return found.values()
+
+
+def evaluate_files(
+    files: Mapping[str, Sequence[Path]], run_id: str, definitions: Definitions, spill: Path
+) -> Evaluation:
+    """Evaluate the metrics and audits of a run over its files by table name.
+
+    Args:
+        files: the run's files by table name.
+        run_id: the run.
+        definitions: the models, metrics and audits.
+        spill: a folder for rows that memory does not hold.
+
+    Raises:
+        MetricError: a metric or an audit cannot be evaluated.
+    """
+    sources = {t: _source(paths) for t, paths in files.items() if paths}
+    threads = max(1, usable_cores() - AT_ONCE + 1)  # the thread that asks works on its statement too
+    try:
+        with duckdb.connect(":memory:", config={"temp_directory": str(spill), "threads": threads}) as connection:
+            return evaluate(connection, run_id, definitions, sources)
+    except duckdb.Error as error:
+        raise MetricError(f"run {run_id}: the metrics cannot be evaluated: {error}") from None
+
+
+def _source(files: Sequence[Path]) -> str:
+    return f"read_parquet([{', '.join(literal(str(f)) for f in files)}], hive_partitioning = false)"
 
 
 def refresh(lake: Lake, run: RunVersion, evaluator: Evaluator) -> RunVersion | None:

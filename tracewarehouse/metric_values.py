@@ -1,4 +1,4 @@
-"""Evaluates the metrics of one run into rows of main.metric_values.
+"""Evaluates the metrics of one run into rows of main.metric_values, and asks its audits beside them.
 
 Models that several definitions read are evaluated once, into tables of a scratch database whose tables are the run's
 rows; every metric then reads those under the names it knows. Models with a row per op stay views: to keep their rows
@@ -12,6 +12,7 @@ import uuid
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -19,6 +20,7 @@ import duckdb
 
 from ingest.errors import MetricError
 from ingest.schema import TABLES
+from tracewarehouse.audits import Finding, run_audit
 from tracewarehouse.cursors import Task, run_tasks
 from tracewarehouse.definitions import Definitions, Metric, ModelHeader, View, load_definitions
 from tracewarehouse.query import literal
@@ -30,105 +32,150 @@ if TYPE_CHECKING:
 _Row = tuple[str, float | None]
 """Dimensions as JSON, and the value."""
 
-_AT_ONCE = 2
+AT_ONCE = 2
 """Statements at once; each of them may hold rows of the whole run."""
+
+_ROW_PER_EVENT = frozenset(("ops", "host_events", "event_stats", "collectives", "counters"))
+"""Tables that are read where they are. The others are so small that it takes less time to copy them once than to open
+their files for every statement."""
 
 _BEYOND_RANGE = (duckdb.ConversionException, duckdb.OutOfRangeException)
 """What DuckDB raises where the numbers of a run, and not the SQL, are at fault: a sum beyond 64 bits."""
+
+
+@dataclass(frozen=True)
+class Evaluation:
+    """What the definitions find in one run.
+
+    Attributes:
+        columns: of main.metric_values without run_id, for every version of every metric that the run has, in order of
+            metric, version and dimensions. A metric whose numbers do not fit their type has one row, without
+            dimensions, whose value is None.
+        beyond_range: the views of metrics whose numbers do not fit, with what DuckDB says of them.
+        findings: the audits that something violates, with one row each.
+    """
+
+    columns: dict[str, list[Any]]
+    beyond_range: dict[str, str]
+    findings: list[Finding]
+
+    def values(self) -> pa.Table:
+        """The rows of main.metric_values, without run_id."""
+        import pyarrow as pa
+
+        return pa.table(self.columns, schema=TABLES["metric_values"].arrow)
 
 
 def evaluate(
     connection: duckdb.DuckDBPyConnection,
     run_id: str,
     definitions: Definitions | None = None,
-    beyond_range: dict[str, str] | None = None,
+    sources: Mapping[str, str] | None = None,
     *,
     deprecated: bool = False,
-) -> pa.Table:
-    """Rows of main.metric_values, without run_id, for every version of every metric that the run has.
+) -> Evaluation:
+    """Evaluate the metrics and audits of a run.
 
-    Metrics that compare runs have none: other runs would change them, so metrics.all_values evaluates them each time.
-    Nor have deprecated versions, whose views answer who still asks for them.
-    A metric whose numbers do not fit their type has one row, without dimensions, whose value is NULL; the others have
-    theirs. Rows are in order of metric, version and dimensions.
+    Metrics that compare runs have no rows: other runs would change them, so metrics.all_values evaluates them each
+    time. Nor have deprecated versions, whose views answer who still asks for them.
 
     Args:
-        connection: a database whose schema main holds the tables, such as a lens; it is left as it was.
+        connection: a database, which is left as it was.
         run_id: the run.
-        definitions: the models and metrics; by default those of the package.
-        beyond_range: takes in the views of metrics whose numbers do not fit, with what DuckDB says of them.
+        definitions: the models, metrics and audits; by default those of the package.
+        sources: per table of the schema the SQL of the run's rows, as it stands behind FROM; no entry for a table
+            without rows. By default what the database has in schema main, such as a lens.
         deprecated: evaluate deprecated versions as well.
 
     Raises:
-        MetricError: a metric fails, or its grain does not identify its rows.
+        MetricError: a metric or an audit fails, or the grain of a metric does not identify its rows.
     """
-    import pyarrow as pa
-
     found = definitions or load_definitions()
     metrics = [m for m in found.metrics if not m.view.compares_runs and (deprecated or m.header.status != "deprecated")]
-    rows, too_large = _evaluated(connection, run_id, found, metrics)
-    if beyond_range is not None:
-        beyond_range |= {
-            m.view.qualified: too_large[m.view.qualified] for m in metrics if m.view.qualified in too_large
-        }
-    schema = TABLES["metric_values"].arrow
-    columns: dict[str, list[Any]] = {name: [] for name in schema.names}
+    run = _Run(found, metrics, run_id, _of_database(connection, run_id) if sources is None else sources)
+    with _scratch(connection, run_id) as cursors:
+        run_tasks(run.tasks, run.needs, cursors)
+    columns: dict[str, list[Any]] = {c.name: [] for c in TABLES["metric_values"].columns if c.name != "run_id"}
     for metric in metrics:
         fingerprint = found.fingerprint(metric.view)
-        for dimensions, value in rows[metric.view.qualified]:
+        for dimensions, value in run.rows[metric.view.qualified]:
             columns["metric"].append(metric.name)
             columns["version"].append(metric.version)
             columns["dimensions"].append(dimensions)
             columns["value"].append(value)
             columns["unit"].append(metric.header.unit)
             columns["fingerprint"].append(fingerprint)
-    return pa.table(columns, schema=schema)
+    names = [m.view.qualified for m in metrics if m.view.qualified in run.too_large]
+    findings = [run.findings[a.name] for a in found.audits if a.name in run.findings]
+    return Evaluation(columns, {n: run.too_large[n] for n in names}, findings)
 
 
-def _evaluated(
-    connection: duckdb.DuckDBPyConnection,
-    run_id: str,
-    definitions: Definitions,
-    metrics: Sequence[Metric],
-) -> tuple[dict[str, list[_Row]], dict[str, str]]:
-    """The rows of each metric by its view's name, and what DuckDB says of those whose numbers do not fit."""
-    failed: dict[str, str] = {}
-    rows: dict[str, list[_Row]] = {}
-    too_large: dict[str, str] = {}
+class _Run:
+    """The tasks that evaluate a run, by name, what each needs, and what they find.
 
-    def make(view: View, kind: str, cursor: duckdb.DuckDBPyConnection) -> None:
-        if (reason := _reason(failed, view)) is not None:
-            failed[view.qualified] = reason
+    Args:
+        definitions: the models and audits.
+        metrics: which metrics to evaluate.
+        run_id: the run.
+        sources: the SQL of the run's rows by table.
+    """
+
+    def __init__(
+        self, definitions: Definitions, metrics: Sequence[Metric], run_id: str, sources: Mapping[str, str]
+    ) -> None:
+        self.rows: dict[str, list[_Row]] = {}
+        """Of each metric by its view's name."""
+        self.too_large: dict[str, str] = {}
+        """What DuckDB says of metrics whose numbers do not fit."""
+        self.findings: dict[str, Finding] = {}
+        self.tasks: dict[str, Task] = {}
+        self.needs: dict[str, frozenset[str]] = {}
+        self._failed: dict[str, str] = {}
+        for view, kind in _beneath(definitions, metrics):
+            self._add(view.qualified, partial(self._make, view, kind), view.depends_on)
+        for metric in metrics:
+            read = metric.view.depends_on | metric.view.probe_depends_on
+            self._add(f"value of {metric.view.qualified}", partial(self._value, metric), read)
+        for audit in definitions.audits:
+            self._add(f"audit {audit.name}", partial(self._audit, audit), audit.depends_on)
+        for name in sorted(frozenset[str]().union(*self.needs.values()) - self.tasks.keys()):
+            table = name.removeprefix("main.")
+            self._add(name, partial(_load, run_id, table, sources.get(table)), frozenset())
+
+    def _add(self, name: str, task: Task, needs: frozenset[str]) -> None:
+        self.tasks[name], self.needs[name] = task, needs
+
+    def _make(self, view: View, kind: str, cursor: duckdb.DuckDBPyConnection) -> None:
+        if (reason := self._reason(view)) is not None:
+            self._failed[view.qualified] = reason
             return
         try:
             cursor.execute(f"CREATE {kind} {view.qualified} AS {view.sql}")
         except _BEYOND_RANGE as error:
-            failed[view.qualified] = str(error)
+            self._failed[view.qualified] = str(error)
         except duckdb.Error as error:
             raise MetricError(f"{view.path}: {error}") from None
 
-    def value(metric: Metric, cursor: duckdb.DuckDBPyConnection) -> None:
-        reason = _reason(failed, metric.view)
+    def _value(self, metric: Metric, cursor: duckdb.DuckDBPyConnection) -> None:
+        name, reason = metric.view.qualified, self._reason(metric.view)
         try:
-            rows[metric.view.qualified] = sorted(_rows(cursor, metric)) if reason is None else []
+            self.rows[name] = sorted(_rows(cursor, metric)) if reason is None else []
         except _BEYOND_RANGE as error:
             reason = str(error)
         if reason is not None:
-            too_large[metric.view.qualified] = reason.partition("\n")[0]
-            rows[metric.view.qualified] = [("{}", None)]
+            self.too_large[name] = reason.partition("\n")[0]
+            self.rows[name] = [("{}", None)]
 
-    tasks: dict[str, Task] = {}
-    needs: dict[str, frozenset[str]] = {}
-    for view, kind in _beneath(definitions, metrics):
-        tasks[view.qualified] = partial(make, view, kind)
-        needs[view.qualified] = view.depends_on
-    for metric in metrics:
-        name = f"value of {metric.view.qualified}"
-        tasks[name] = partial(value, metric)
-        needs[name] = metric.view.depends_on | metric.view.probe_depends_on
-    with _scratch(connection, run_id) as cursors:
-        run_tasks(tasks, needs, cursors)
-    return rows, too_large
+    def _audit(self, audit: View, cursor: duckdb.DuckDBPyConnection) -> None:
+        if (reason := self._reason(audit)) is not None:
+            raise MetricError(f"{audit.path}: {reason}")
+        if finding := run_audit(cursor, audit, limit=1):
+            self.findings[audit.name] = finding
+
+    def _reason(self, view: View) -> str | None:
+        """Why a view that reads a failed model has no rows; None where it reads none."""
+        read = view.depends_on | view.probe_depends_on
+        return next((self._failed[n] for n in sorted(read) if n in self._failed), None)
 
 
 def _rows(connection: duckdb.DuckDBPyConnection, metric: Metric) -> Iterator[_Row]:
@@ -153,16 +200,13 @@ def _rows(connection: duckdb.DuckDBPyConnection, metric: Metric) -> Iterator[_Ro
         yield text, value
 
 
-def _reason(failed: Mapping[str, str], view: View) -> str | None:
-    """Why a view that reads a failed model has no rows; None where it reads none."""
-    return next((failed[n] for n in sorted(view.depends_on | view.probe_depends_on) if n in failed), None)
-
-
 def _beneath(definitions: Definitions, metrics: Sequence[Metric]) -> Iterator[tuple[View, str]]:
-    """What the metrics read, in order: a table where several read it, so that it is evaluated once, else a view."""
+    """What metrics and audits read, in order: a table where several read it, so that it is made once, else a view."""
     readers: Counter[str] = Counter()
     for metric in metrics:
         readers.update(metric.view.depends_on | metric.view.probe_depends_on)
+    for audit in definitions.audits:
+        readers.update(audit.depends_on)
     for view in reversed(definitions.ordered):
         if view.schema == "models" and readers[view.qualified]:
             readers.update(view.depends_on)
@@ -175,24 +219,36 @@ def _is_inline(view: View) -> bool:
     return isinstance(view.header, ModelHeader) and view.header.inline
 
 
+def _load(run_id: str, table: str, source: str | None, cursor: duckdb.DuckDBPyConnection) -> None:
+    """Make a table of the scratch database."""
+    columns = {c.name: f'"{c.name}"' if source else f"CAST(NULL AS {c.type})" for c in TABLES[table].columns}
+    # every window and join carries run_id: as the only value of an ENUM it is a byte and not a string
+    columns["run_id"] = f"CAST({literal(run_id)} AS main.run)"
+    selected = ", ".join(f'{sql} AS "{name}"' for name, sql in columns.items())
+    rows = f"FROM {source}" if source else "WHERE false"
+    kind = "VIEW" if source and table in _ROW_PER_EVENT else "TABLE"
+    cursor.execute(f"CREATE {kind} main.{table} AS SELECT {selected} {rows}")
+
+
+def _of_database(connection: duckdb.DuckDBPyConnection, run_id: str) -> dict[str, str]:
+    """The rows of a run in the tables of schema main, as `evaluate` takes them."""
+    [(name,)] = connection.execute("SELECT current_database()").fetchall()
+    where = f"WHERE run_id = {literal(run_id)}"
+    return {t: f'(SELECT * FROM "{name}".main.{t} {where})' for t in TABLES}  # noqa: S608
+
+
 @contextmanager
 def _scratch(connection: duckdb.DuckDBPyConnection, run_id: str) -> Iterator[list[duckdb.DuckDBPyConnection]]:
-    """Cursors of a database in memory whose views are the run's rows of the tables."""
-    [(source,)] = connection.execute("SELECT current_database()").fetchall()
+    """Cursors of an empty database in memory, in which main.run is the type of the run's id."""
     name = f"scratch_{uuid.uuid4().hex}"
-    cursors = [connection.cursor() for _ in range(_AT_ONCE)]
+    cursors = [connection.cursor() for _ in range(AT_ONCE)]
     connection.execute(f"ATTACH ':memory:' AS {name} (READ_WRITE)")
     try:
         for cursor in cursors:
             cursor.execute(f"USE {name}")
-        quoted = literal(run_id)
-        # every window and join carries run_id: as the only value of an ENUM it is a byte and not a string
-        statements = ["CREATE SCHEMA models", "CREATE SCHEMA metrics", f"CREATE TYPE main.run AS ENUM ({quoted})"]
-        for table in TABLES.values():
-            only = f"* REPLACE (CAST({quoted} AS main.run) AS run_id)"
-            rows = f'SELECT {only} FROM "{source}".main.{table.name} WHERE run_id = {quoted}'  # noqa: S608
-            statements.append(f"CREATE VIEW main.{table.name} AS {rows}")
-        cursors[0].execute(";\n".join(statements))
+        cursors[0].execute(
+            f"CREATE SCHEMA models; CREATE SCHEMA metrics; CREATE TYPE main.run AS ENUM ({literal(run_id)})"
+        )
         yield cursors
     finally:
         for cursor in cursors:

@@ -66,7 +66,7 @@ def test_the_rows_are_those_worked_out_by_hand(
 
 def _assert_evaluated(connection: Any, header: Any, view: str, run_id: str) -> None:
     """The stored values of a run alone are those of the view over all runs."""
-    values = evaluate(connection, run_id, DEFINITIONS, deprecated=True).to_pylist()
+    values = evaluate(connection, run_id, DEFINITIONS, deprecated=True).values().to_pylist()
     stored = {
         r["dimensions"]: r["value"] for r in values if (r["metric"], r["version"]) == (header.metric, header.version)
     }
@@ -80,7 +80,7 @@ def _assert_in_all_values(connection: Any, header: Any, view: str) -> None:
     for (run_id,) in connection.execute("SELECT run_id FROM main.runs").fetchall():
         assert not [
             r
-            for r in evaluate(connection, run_id, DEFINITIONS, deprecated=True).to_pylist()
+            for r in evaluate(connection, run_id, DEFINITIONS, deprecated=True).values().to_pylist()
             if r["metric"] == header.metric
         ]
     found = connection.execute(

@@ -217,12 +217,12 @@ def test_the_command_line_gives_the_same_numbers(warehouse: Path) -> None:
 
 def test_a_run_is_evaluated_in_a_database_that_is_open_for_reading_only(warehouse: Path) -> None:
     with duckdb.connect(str(warehouse / FILE_NAME), read_only=True) as connection:
-        values = evaluate(connection, "a", DEFINITIONS, deprecated=True)
+        values = evaluate(connection, "a", DEFINITIONS, deprecated=True).values()
         assert values.schema.equals(TABLES["metric_values"].arrow)
         with_data = {m.name for m in DEFINITIONS.metrics if m.view.qualified not in NEED_MORE}
         assert with_data == {*values.column("metric").to_pylist()}
         assert connection.execute("SELECT count(*) FROM duckdb_databases() WHERE NOT internal").fetchone() == (1,)
-        assert evaluate(connection, "no such run", DEFINITIONS).num_rows == 0
+        assert evaluate(connection, "no such run", DEFINITIONS).values().num_rows == 0
 
 
 def test_a_build_replaces_the_file_under_a_reader(tmp_path: Path) -> None:

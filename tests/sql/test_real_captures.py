@@ -70,7 +70,7 @@ def test_stored_values_are_those_of_the_views(
     run_id = runs[capture]
     stored = {
         (r["metric"], r["version"], r["dimensions"]): r["value"]
-        for r in evaluate(connection, run_id, deprecated=True).to_pylist()
+        for r in evaluate(connection, run_id, deprecated=True).values().to_pylist()
     }
     live = {}
     for metric in DEFINITIONS.metrics:
@@ -180,7 +180,7 @@ def _values_by_name(connection: duckdb.DuckDBPyConnection, run_id: str) -> dict[
     named = {i: f"{program} {name}" for i, program, name in instructions}
     assert len({*named.values()}) == len(named)
     found = {}
-    for r in evaluate(connection, run_id).to_pylist():
+    for r in evaluate(connection, run_id).values().to_pylist():
         dimensions = json.loads(r["dimensions"])
         if "instruction_id" in dimensions:
             dimensions["instruction_id"] = named[dimensions["instruction_id"]]
@@ -211,7 +211,7 @@ def test_nothing_is_invented_for_a_partial_collective(
 def test_a_gpu_capture_without_collectives_has_shares_and_idleness_only(
     connection: duckdb.DuckDBPyConnection, runs: dict[str, str]
 ) -> None:
-    metrics = {r["metric"] for r in evaluate(connection, runs[GPU]).to_pylist()}
+    metrics = {r["metric"] for r in evaluate(connection, runs[GPU]).values().to_pylist()}
     assert {"op_time_share", "device_idle"} <= metrics
     assert not metrics & {"ttft", "tpot", "step_time", "collective_count", "traffic_volume", "communication_time"}
 
