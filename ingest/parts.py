@@ -11,13 +11,13 @@ from dataclasses import dataclass, replace
 from itertools import accumulate, chain
 from pathlib import Path
 
-from ingest.cpu_devices import is_cpu_capture
-from ingest.devices import CPU_PLANE, device_plane
+from ingest.devices import device_plane
 from ingest.instructions import OpFacts
 from ingest.line_tables import LinesWritten, LineTables, PlaneLines
 from ingest.processes import Processes
 from ingest.readers.files import CaptureFile
 from ingest.records import DivisibleTrace, EventMetadata, Line, Plane, Trace
+from ingest.survey import has_cpu_ops
 
 DIVIDED = 32 << 20
 """Bytes of lines from which a run is written in parts: below, another process costs more time than it saves."""
@@ -89,7 +89,7 @@ def divided(traces: Sequence[Trace]) -> list[DivisibleTrace]:
 def _backends(trace: Trace) -> set[str]:
     """Backends of the devices of a trace."""
     found = {d.backend for p in trace.planes if p.lines and (d := device_plane(p.name))}
-    return found or {"cpu" for p in trace.planes if p.name == CPU_PLANE and is_cpu_capture(p)}
+    return found or {"cpu" for p in trace.planes if has_cpu_ops(p)}
 
 
 def divide(planes: Sequence[PlaneLines]) -> tuple[list[PlaneLines], list[Part]]:

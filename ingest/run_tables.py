@@ -253,7 +253,7 @@ class RunTables:
             if core and core.device.backend == "gpu":
                 device_id = core.device.device_id
                 first = named.write_gpu(found.host.trace, lines, device_id, found.modules, first)
-            elif found.cpu and lines.plane.name == found.devices[0].plane:
+            elif found.cpu and lines.position == found.cpu_position:
                 first, lost = named.write_cpu(lines, found.cpu, found.devices, found.modules, first)
                 if lost:
                     sentence = f"{lost} op events could not be given to a virtual device"

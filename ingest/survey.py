@@ -37,7 +37,8 @@ class HostSurvey:
         modules: the HLO modules that its capture embeds.
         devices: its devices, in order of their ordinals.
         planes: device planes by position in `host.trace.planes`.
-        cpu: op events of virtual devices; None on accelerators.
+        cpu: op events of virtual devices; None where there are none.
+        cpu_position: position in `host.trace.planes` of the plane that has them.
         timelines: of virtual CPU devices, in order of `devices`.
         markers: step markers, where they had to be read ahead of the events.
     """
@@ -47,6 +48,7 @@ class HostSurvey:
     devices: list[Device] = field(default_factory=list)
     planes: dict[int, DevicePlane] = field(default_factory=dict)
     cpu: cpu_devices.CpuExecutions | None = None
+    cpu_position: int | None = None
     timelines: list[Timeline] = field(default_factory=list)
     markers: list[StepMarker] = field(default_factory=list)
 
@@ -67,10 +69,15 @@ def survey(host: Host, first_device_id: int, notes: list[str]) -> HostSurvey:
             core = of_ordinal[other.ordinal]
             found.planes[position] = DevicePlane(core.device, core.timeline, True)
     if not found.devices:
-        for plane in planes:
-            if plane.name == CPU_PLANE and (cpu_devices.is_cpu_capture(plane) or cpu_launches.has_thunks(plane)):
-                _survey_cpu(found, plane, first_device_id)
+        with_ops = (position for position, plane in enumerate(planes) if has_cpu_ops(plane))
+        if (position := next(with_ops, None)) is not None:
+            _survey_cpu(found, position, first_device_id)
     return found
+
+
+def has_cpu_ops(plane: Plane) -> bool:
+    """Whether a plane is the one of host threads that execute the ops of virtual CPU devices."""
+    return plane.name == CPU_PLANE and (cpu_devices.is_cpu_capture(plane) or cpu_launches.has_thunks(plane))
 
 
 def _timeline(host: Host, plane: Plane) -> Timeline:
@@ -106,21 +113,25 @@ def _events(host: Host, plane: Plane, line_name: str) -> Iterator[tuple[list[str
             yield names, start, start + batch.duration_ps
 
 
-def _survey_cpu(found: HostSurvey, plane: Plane, first_device_id: int) -> None:
+def _survey_cpu(found: HostSurvey, position: int, first_device_id: int) -> None:
     host = found.host
+    plane = host.trace.planes[position]
     lines = []
     for line in plane.lines:
         batch = concatenate(list(host.trace.batches(plane, line)))
         shifted = EventBatch(batch.metadata, batch.start_ps + host.clock_offset_ps, batch.duration_ps, batch.stats)
         lines.append((line, shifted))
     markers = [step_markers(plane, events) for _, events in lines]
+    cpu = cpu_launches.attribute(lines, markers) or cpu_devices.attribute(plane, lines, markers)
+    if not cpu.ordinals:  # nothing was launched while it was recorded
+        return
+    found.cpu, found.cpu_position = cpu, position
     found.markers = [m for of_line in markers for m in of_line]
-    found.cpu = cpu_launches.attribute(lines, markers) or cpu_devices.attribute(plane, lines, markers)
-    for k, ordinal in enumerate(found.cpu.ordinals):
+    for k, ordinal in enumerate(cpu.ordinals):
         found.devices.append(
             Device(first_device_id + k, host.name, plane.name, ordinal, "cpu", kind="virtual CPU device")
         )
-    found.timelines = _cpu_timelines(found.cpu)
+    found.timelines = _cpu_timelines(cpu)
 
 
 def _cpu_timelines(cpu: cpu_devices.CpuExecutions) -> list[Timeline]:

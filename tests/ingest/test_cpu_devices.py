@@ -108,6 +108,35 @@ def test_records_of_a_launch_on_several_devices_are_one_each(ingest: Any) -> Non
     assert query(OPS) == [(0, 0, "dot.1", 20), (1, 0, "dot.1", 21)]
 
 
+class TestWithoutALaunch:
+    def test_the_launch_came_before_the_capture(self, ingest: Any) -> None:
+        """Metadata name the launch, no event is one: nothing tells the device of the ops, which stay host events."""
+        space = Space()
+        host = space.host()
+        host.metadata(LAUNCH)
+        op(host.line("tf_client/2"), "dot.1", 5)
+        result, query = ingest(space)
+        assert query("SELECT thread, name, start_ps FROM host_events") == [("tf_client/2", "dot.1", 5 * US)]
+        assert query("SELECT count(*) FROM ops") == [(0,)]
+        assert query("SELECT backend, device_count FROM runs") == [("unknown", 0)]
+        assert result.entry.flags == ["no_device_events"]
+
+    def test_of_two_planes_of_host_threads_the_first_has_the_devices(self, ingest: Any) -> None:
+        space = Space()
+        for at in (0, 100):
+            host = space.host()
+            python, launcher, pool = (host.line(n) for n in ("python", "tf_pytorchxla/1", "tf_client/2"))
+            record(python, at + 2, 100)
+            region(launcher, at + 5, at + 20, 100)
+            launcher.event(SINGLE, (at + 6) * US, 10 * US).event(HELPER, (at + 7) * US, 8 * US)
+            record(launcher, at + 8, 101)
+            region(pool, at + 25, at + 60, 101)
+            op(pool, "dot.1", at + 30)
+        _, query = ingest(space)
+        assert query(OPS) == [(0, 0, "dot.1", 30)]
+        assert query("SELECT start_ps // 1000000 FROM host_events WHERE name = 'dot.1'") == [(130,)]
+
+
 class TestOpsThatStateTheirDevice:
     """As JAX's client writes them: the ops' `run_id` is that of the launch, `device_ordinal` says where they ran."""
 

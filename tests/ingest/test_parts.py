@@ -103,6 +103,15 @@ class TestRun:
         assert (programs["ar-start.1"], programs["ar-done.1"], programs["dot.9"]) == (5, 5, 7)
         assert len(divided["collectives"]) == 2
 
+    def test_a_capture_of_virtual_cpu_devices_stays_whole(self, tmp_path: Path, small_parts: None) -> None:
+        """Their ops are found by what all threads say together, also where ops state their device, as JAX's do."""
+        [path] = (Path(__file__).parent / "captures").glob("jax-*.xplane.pb.gz")
+        result = ingested(path, tmp_path / "parts", 2)
+        with patch.object(parts, "DIVIDED", 1 << 60):
+            ingested(path, tmp_path / "whole", 1)
+        assert result.entry.rows["ops"] > 0
+        assert contents(tmp_path / "parts") == contents(tmp_path / "whole")
+
     def test_a_gzipped_capture_and_several_hosts(self, tmp_path: Path, small_parts: None) -> None:
         run = tmp_path / "plugins" / "profile" / "t"
         run.mkdir(parents=True)
