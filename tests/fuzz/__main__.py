@@ -24,9 +24,6 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 from fuzz.judging import Failure, Report, Target, make, run
 from fuzz.targets import SHARES, TARGETS
 
-ROOM = 2 << 30
-"""Address space that a process may take beyond what it has at its start: more is a MemoryError, and a failure."""
-
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
@@ -100,7 +97,7 @@ def _work(
     target: Target = TARGETS[name](traces)
     pages = int(Path("/proc/self/statm").read_text().split()[0]) if Path("/proc/self/statm").exists() else 0
     if pages:
-        resource.setrlimit(resource.RLIMIT_AS, (pages * resource.getpagesize() + ROOM,) * 2)
+        resource.setrlimit(resource.RLIMIT_AS, (pages * resource.getpagesize() + target.room,) * 2)
     results.put(run(target, seed, numbers, seconds=seconds, now_at=now_at))
 
 

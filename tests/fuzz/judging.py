@@ -27,6 +27,8 @@ SECONDS, SECONDS_PER_BYTE = 1.0, 5e-6
 """Most CPU time of one input: a constant, and more for each of its bytes."""
 MEMORY, MEMORY_PER_BYTE = 16 << 20, 200
 """Most memory that reading one input may allocate at its peak, in bytes, measured by tracemalloc."""
+ROOM = 2 << 30
+"""Most address space that a process may take beyond what it has at its start."""
 TRACED = 50
 """One input in so many is read a second time under tracemalloc, which slows it down."""
 HANG_SECONDS = 600
@@ -46,6 +48,12 @@ class Target(ABC):
 
     name: str
     suffix: str = ".bin"
+    seconds: float = SECONDS
+    """Most CPU time of one input, but for its bytes."""
+    memory: int = MEMORY
+    """Most traced memory of one input, but for its bytes."""
+    room: int = ROOM
+    """Address space that a process may take beyond what it has at its start: more is a MemoryError, and a failure."""
 
     @abstractmethod
     def make(self, r: random.Random) -> tuple[str, bytes]:
@@ -100,7 +108,7 @@ def judge(target: Target, data: bytes) -> Outcome:
     except Exception as error:
         return Outcome("exception", failure=f"{type(error).__name__}: {_short(str(error))}")
     seconds = time.thread_time() - begin
-    if seconds > SECONDS + SECONDS_PER_BYTE * len(data):
+    if seconds > target.seconds + SECONDS_PER_BYTE * len(data):
         return Outcome("slow", failure=f"{seconds:.1f} s of CPU for {len(data)} bytes", seconds=seconds)
     try:
         want = target.reference(data)
@@ -140,7 +148,7 @@ def judge_all(target: Target, data: bytes, *, is_traced: bool) -> tuple[Outcome,
     if not is_traced or outcome.failure:
         return outcome, 0
     peak = peak_memory(target, data)
-    if peak > MEMORY + MEMORY_PER_BYTE * len(data):
+    if peak > target.memory + MEMORY_PER_BYTE * len(data):
         return Outcome("memory", outcome.is_accepted, f"{peak >> 20} MB for {len(data)} bytes", outcome.seconds), peak
     return outcome, peak
 
