@@ -25,7 +25,15 @@ from ingest.errors import MalformedError
 
 ROOT = Path(__file__).resolve().parent.parent
 # Queries have a fixed part of their own, in tests/tracewarehouse/test_query_effects.py.
-INPUTS = {"xplane": 1500, "hlo-text": 3000, "hlo-proto": 3000, "chrome": 1000, "card": 100, "manifest": 1000, "ingest": 12}
+INPUTS = {
+    "xplane": 1500,
+    "hlo-text": 3000,
+    "hlo-proto": 3000,
+    "chrome": 1000,
+    "card": 100,
+    "manifest": 1000,
+    "ingest": 12,
+}
 
 # The random generator is hypothesis' own source of choices, so that a failure shrinks.
 PROPERTY = settings(max_examples=150, deadline=None, derandomize=True, suppress_health_check=[HealthCheck.too_slow])
