@@ -69,8 +69,7 @@ def survey(host: Host, first_device_id: int, notes: list[str]) -> HostSurvey:
             core = of_ordinal[other.ordinal]
             found.planes[position] = DevicePlane(core.device, core.timeline, True)
     if not found.devices:
-        with_ops = (position for position, plane in enumerate(planes) if has_cpu_ops(plane))
-        if (position := next(with_ops, None)) is not None:
+        for position in [i for i, plane in enumerate(planes) if has_cpu_ops(plane)][:1]:
             _survey_cpu(found, position, first_device_id)
     return found
 
