@@ -13,7 +13,7 @@ import json
 import math
 import re
 from array import array
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from itertools import pairwise
 from typing import Any
 
@@ -45,6 +45,7 @@ _INTEGER_STARTS = frozenset("-0123456789")
 Value = tuple[str, StatKind, int | float | bytes]
 Content = tuple[str, str, tuple[str, ...], bytes, tuple[int | float | bytes, ...]]
 """Event metadata before it becomes one: name, display name, and the names, kinds and values of its stats."""
+_UNTOLD: Content = "", "", (), b"", ()
 
 
 class Arguments:
@@ -60,11 +61,8 @@ class Arguments:
         self.forget()
 
     def __getstate__(self) -> dict[str, Any]:
-        return self.__dict__ | {"_row": None}  # which the contents tell, in less time than it takes to send it
-
-    def __setstate__(self, state: dict[str, Any]) -> None:
-        self.__dict__.update(state)
-        self._row = {content: i for i, content in enumerate(self.contents)}
+        # a copy elsewhere goes on from their number, and need not know what they are to be right
+        return self.__dict__ | {"contents": [_UNTOLD] * len(self.contents), "_row": {}}
 
     @property
     def is_full(self) -> bool:
@@ -116,13 +114,15 @@ class Arguments:
     def plan(self, event: Event, facts: Sequence[Value], size: int) -> int:
         """Make a plan of an event's facts, which take about `size` bytes; returns its number."""
         shared: list[Value] = []
-        own: list[Value] = [("cat", StatKind.STRING, event.cat.encode())] if event.cat else []
+        own: list[Value] = [("cat", _STRING, event.cat.encode())] if event.cat else []
         long_name = ""
+        is_counter = event.ph == "C"
         for fact in facts:
-            if fact[0] not in METADATA_KEYS or event.ph == "C":
+            name, _, value = fact
+            if name not in METADATA_KEYS or is_counter:
                 own.append(fact)
-            elif fact[0] == "long_name" and isinstance(fact[2], bytes):
-                long_name = fact[2].decode()
+            elif name == "long_name" and isinstance(value, bytes):
+                long_name = value.decode()
             else:
                 shared.append(fact)
         names, kinds, values = zip(*shared, strict=True) if shared else ((), (), ())
@@ -153,10 +153,27 @@ class Arguments:
         except RecursionError:
             raise MalformedError("not a profiler's trace: arguments nested too deeply") from None
 
+    def facts_without(self, text: bytes, numbers: Mapping[str, bytes]) -> list[Value] | None:
+        """The arguments but for those which must be these integers; None where they are not."""
+        try:
+            strings = _strings(text) if text else {}
+        except msgspec.ValidationError:
+            facts = self.facts(text)
+            for name, number in numbers.items():
+                try:
+                    facts.remove((name, _INT64, int(number)))
+                except ValueError:
+                    return None
+            return facts
+        for name, number in numbers.items():
+            if strings.pop(name, "") != number.decode():
+                return None
+        return [_from_string(name, value) for name, value in strings.items()]
+
     def integers(self, text: bytes) -> list[tuple[str, bytes]]:
         """Arguments of an event that seem to be integers of up to 16 digits, and not of its instruction."""
         try:
-            found = [(n, v.encode()) for n, v in _strings(text).items() if n not in METADATA_KEYS and len(v) <= 16]
+            found = [(n, v.encode()) for n, v in _strings(text).items() if v.isdigit() and n not in METADATA_KEYS]
         except msgspec.MsgspecError:
             try:
                 found = [(n, bytes(v).strip(b'"')) for n, v in _values(text).items() if n not in METADATA_KEYS]

@@ -23,8 +23,8 @@ _NAME_WORDS = 6
 _HIGH, _THREES = np.uint64(0xF0F0F0F0F0F0F0F0), np.uint64(0x3030303030303030)
 _TO_HIGH, _HIGH_BITS = np.uint64(0x7676767676767676), np.uint64(0x8080808080808080)
 _LOW, _ONE, _EIGHT = np.uint64(0x0F0F0F0F0F0F0F0F), np.uint64(1), np.uint64(8)
-_BLOCK, _SMALL = 128, 16
-"""Bytes that are compared together, of long texts and of short ones."""
+_BLOCK, _SMALLER = 128, (16, 32, 64)
+"""Bytes that are compared together, of long texts and of shorter ones."""
 
 _SCANNED, _COMPARED = 1 << 19, 1 << 18  # bytes searched and compared at a time: more would not stay near
 
@@ -154,11 +154,12 @@ class Look:
         found = at + lengths <= len(self._data)
         rows = (found & (lengths >= _BLOCK)).nonzero()[0]
         if len(rows):
-            found[rows] = self._equal_blocks(at[rows], texts, starts[rows], lengths[rows], _BLOCK)
-        rows = (found & (lengths >= _SMALL) & (lengths < _BLOCK)).nonzero()[0]
-        if len(rows):
-            found[rows] = self._equal_blocks(at[rows], texts, starts[rows], lengths[rows], _SMALL)
-        rows = (found & (lengths < _SMALL)).nonzero()[0]
+            found[rows] = self._equal_blocks(at[rows], texts, starts[rows], lengths[rows])
+        for size in _SMALLER:
+            rows = (found & (lengths >= size) & (lengths < 2 * size)).nonzero()[0]
+            if len(rows):
+                found[rows] = self._equal_ends(at[rows], texts, starts[rows], lengths[rows] - size, size)
+        rows = (found & (lengths < _SMALLER[0])).nonzero()[0]
         if len(rows):
             found[rows] = self._equal_words(self._inside(at[rows]), texts, starts[rows], lengths[rows])
         return found
@@ -172,8 +173,19 @@ class Look:
         found: Bools = is_other == 0
         return found
 
-    def _equal_blocks(self, at: Int64, texts: Texts, starts: Int64, lengths: Int64, size: int) -> Bools:
-        """The same for texts of at least `size` bytes; the last block of each overlaps the one before."""
+    def _equal_ends(self, at: Int64, texts: Texts, starts: Int64, rest: Int64, size: int) -> Bools:
+        """The same for texts of `size` bytes and at most as many more."""
+        found = np.ones(len(at), np.bool_)
+        here, there = _blocks(self._data, size), _blocks(texts.data, size)
+        for move in (0, rest):
+            is_other = here[at + move].view(np.uint64) != there[starts + move].view(np.uint64)
+            if is_other.any():
+                found[np.flatnonzero(is_other) // (size // 8)] = False
+        return found
+
+    def _equal_blocks(self, at: Int64, texts: Texts, starts: Int64, lengths: Int64) -> Bools:
+        """The same for texts of at least a block; the last block of each overlaps the one before."""
+        size = _BLOCK
         counts = (lengths + (size - 1)) // size
         ends = np.cumsum(counts)
         place = np.arange(int(ends[-1]))

@@ -12,7 +12,6 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable
 from dataclasses import dataclass
-from hashlib import blake2b
 from itertools import pairwise, repeat
 
 import msgspec
@@ -22,7 +21,7 @@ from ingest.readers.chrome_args import Arguments
 from ingest.readers.chrome_chunks import MARGIN
 from ingest.readers.chrome_events import Event, EventParser
 from ingest.readers.chrome_look import Bools, Heads, Look, Texts
-from ingest.records import Int64, StatKind
+from ingest.records import Int32, Int64
 
 _ROUNDS = 8  # templates that may share a key
 _PASSES = 2  # over a piece, each of which makes one template per key
@@ -40,7 +39,6 @@ _SHAPE = re.compile(
 _PROBE = b"90718"
 _PROBES = [b"%b%d" % (_PROBE, 100 + i) for i in range(4 + _MAX_HOLES)]
 _ESCAPED_DIGIT = re.compile(rb"\\u003[0-9]")
-_INT64 = StatKind.INT64
 _decode = msgspec.json.Decoder(Event).decode
 _decode_all = msgspec.json.Decoder(list[Event]).decode
 
@@ -125,12 +123,14 @@ class TemplateParser:
         """Forget all templates, to bound the memory that they take."""
         self.plans: Int64 = np.zeros(0, np.int64)
         self.names: dict[str, int] = {}
-        self.named: Int64 = np.zeros((0, _MAX_HOLES), np.int64)
+        self.named: Int32 = np.zeros((0, 0), np.int32)
         self._index: list[dict[int, int]] = [{} for _ in range(_ROUNDS)]
         self._texts = Texts()
-        self._numbers: dict[bytes, int] = {}
-        self._starts: Int64 = np.zeros((0, _MAX_HOLES + 1), np.int64)
-        self._lengths: Int64 = np.zeros((0, _MAX_HOLES + 1), np.int64)
+        self._numbers: dict[int, int] = {}
+        # of all texts of all templates, and per template where its own begin
+        self._starts: Int64 = np.zeros(0, np.int64)
+        self._lengths: Int64 = np.zeros(0, np.int64)
+        self._first: Int64 = np.zeros(0, np.int64)
         self._holes: Int64 = np.zeros(0, np.int64)
 
     def __call__(self, text: memoryview) -> Piece:
@@ -153,29 +153,38 @@ class TemplateParser:
         """
         new: list[_Template] = []
         for key, text in unknown:
-            free = next((d for d in self._index if key not in d), None)
-            if free is None or self._credit <= 0:
+            for free in self._index:
+                if key not in free:
+                    break
+            else:
                 continue
+            if self._credit <= 0:
+                break
             self._credit -= 1
             found = self._template(text)
             if found is None:
                 continue
             count = len(self._numbers)
-            # a digest, as the texts would be kept twice; were it that of others, they would not compare equal
-            digest = blake2b(b"\0".join(found.texts), digest_size=16).digest()
-            number = free[key] = self._numbers.setdefault(digest, count)
+            # a hash, as the texts would be kept twice; were it that of others, they would not compare equal
+            number = free[key] = self._numbers.setdefault(hash(found.texts), count)
             if number == count:
                 new.append(found)
         if new:
-            lengths = np.array([[*map(len, t.texts), *repeat(0, _MAX_HOLES - len(t.names))] for t in new], np.int64)
-            start = self._texts.add(b"".join(text for t in new for text in t.texts))
-            ends = start + np.cumsum(lengths).reshape(lengths.shape)
-            self._lengths = np.concatenate([self._lengths, lengths])
-            self._starts = np.concatenate([self._starts, ends - lengths])
-            coded = [[self.names.setdefault(n, len(self.names)) for n in t.names] for t in new]
-            named = [[*codes, *repeat(-1, _MAX_HOLES - len(codes))] for codes in coded]
-            self.named = np.concatenate([self.named, np.array(named, np.int64)])
-            self._holes = np.append(self._holes, [len(t.names) for t in new])
+            holes = np.array([len(t.names) for t in new], np.int64)
+            texts = [text for t in new for text in t.texts]
+            lengths = np.fromiter(map(len, texts), np.int64, len(texts))
+            ends = self._texts.add(b"".join(texts)) + np.cumsum(lengths)
+            self._first = np.append(self._first, len(self._lengths) + np.cumsum(holes + 1) - (holes + 1))
+            self._lengths = np.append(self._lengths, lengths)
+            self._starts = np.append(self._starts, ends - lengths)
+            count, width = self.named.shape
+            most = max(width, int(holes.max()))
+            named = np.full((count + len(new), most), -1, np.int32)
+            named[:count, :width] = self.named
+            codes = [self.names.setdefault(n, len(self.names)) for t in new for n in t.names]
+            named[count:][np.arange(most) < holes[:, None]] = codes
+            self.named = named
+            self._holes = np.append(self._holes, holes)
             self.plans = np.append(self.plans, [t.plan for t in new])
         return len(new)
 
@@ -185,26 +194,23 @@ class TemplateParser:
         It can if numbers in its holes are what it says of its process, thread, times and arguments.
         """
         shape = _SHAPE.fullmatch(text) if len(text) <= _MAX_EVENT and _is_utf8(text) else None
-        if shape is None:
+        # A number that is nowhere in the text shows which argument a hole is: one at top level, or the hole is none.
+        if shape is None or _PROBE in text:
             return None
         low, high = shape.span(5)
+        if low >= 0 and _ESCAPED_DIGIT.search(text, low, high):
+            return None
         holes = self._numbers_in(text, low, high) if low >= 0 else []
         if len(holes) > _MAX_HOLES:
             return None
-        spans = [*map(shape.span, range(1, 5)), *[(low, high) for low, high, _ in holes]]
-        borders = [0]
-        for span in spans:
-            borders += span
-        borders.append(len(text))
-        texts = tuple([text[low:high] for low, high in zip(borders[::2], borders[1::2], strict=True)])
-        names = tuple([name for _, _, name in holes])
-        # A number that is nowhere in the text shows which argument a hole is: one at top level, or the hole is none.
-        if _PROBE in text or _ESCAPED_DIGIT.search(text, low, high):
-            return None
-        numbers = _PROBES[: len(spans)]
-        parts = [b""] * (2 * len(spans) + 1)
-        parts[::2], parts[1::2] = texts, numbers
-        parts[-1] = texts[-1][: len(texts[-1]) - len(shape[6])]
+        texts, end = [], 0
+        for start, stop in (*shape.regs[1:5], *[(start, stop) for start, stop, _ in holes]):
+            texts.append(text[end:start])
+            end = stop
+        texts.append(text[end:])
+        numbers = _PROBES[: len(texts) - 1]
+        parts = [part for pair in zip(texts, numbers, strict=False) for part in pair]
+        parts.append(text[end : shape.start(6)])
         try:
             event = _decode(b"".join(parts))
         except (msgspec.MsgspecError, RecursionError):
@@ -212,15 +218,13 @@ class TemplateParser:
         head = [str(event.pid).encode(), str(event.tid).encode(), bytes(event.ts), bytes(event.dur)]
         if event.ph != "X" or head != numbers[:4]:
             return None
-        facts = self.arguments.facts(bytes(event.args))
-        for name, number in zip(names, numbers[4:], strict=True):
-            try:
-                facts.remove((name, _INT64, int(number)))
-            except ValueError:
-                return None
+        names = tuple([name for _, _, name in holes])
+        facts = self.arguments.facts_without(bytes(event.args), dict(zip(names, numbers[4:], strict=True)))
+        if facts is None:
+            return None
         # of a template and not of an event: what the holes held is no part of it
         plan = self.arguments.plan(event, facts, len(text))
-        return _Template(texts[4:], names, plan)
+        return _Template(tuple(texts[4:]), names, plan)
 
     def _numbers_in(self, text: bytes, low: int, high: int) -> list[tuple[int, int, str]]:
         """Where arguments that are plain integers seem to stand, and what they are called, in the order of the text."""
@@ -250,7 +254,8 @@ class TemplateParser:
             rest = np.flatnonzero(found.template[:-1] < 0)[::-1]  # the last has no comma behind it, as templates do
             examples = dict(zip(found.keys[rest].tolist(), rest.tolist(), strict=True))
             in_order = sorted((i, key) for key, i in examples.items())  # so that their texts are, as events mostly are
-            unknown = ((key, bytes(text[starts[i] : ends[i]])) for i, key in in_order)
+            froms, tos = starts.tolist(), ends.tolist()
+            unknown = ((key, bytes(text[froms[i] : tos[i]])) for i, key in in_order)
             learned = self._learn(unknown)
             if not learned:
                 break
@@ -305,9 +310,9 @@ class TemplateParser:
     def _compare(self, found: _Found, rows: Int64, guess: Int64) -> Bools:
         """Whether the events `rows` have the templates `guess`; what stands in the holes goes to `found.values`."""
         look, at = found.look, found.heads.dur.high[rows]
-        holes = self._holes[guess]
-        is_right = look.equal(at, self._texts, self._starts[guess, 0], self._lengths[guess, 0])
-        at = at + self._lengths[guess, 0]
+        holes, text = self._holes[guess], self._first[guess]
+        is_right = look.equal(at, self._texts, self._starts[text], self._lengths[text])
+        at = at + self._lengths[text]
         for h in range(int(holes.max(initial=0))):
             here = np.flatnonzero(is_right & (holes > h))
             if not len(here):
@@ -316,7 +321,8 @@ class TemplateParser:
                 found.values.append(np.zeros(len(found.keys), np.int64))
             number, high, is_number = look.naturals(at[here])
             found.values[h][rows[here]] = number
-            starts, lengths = self._starts[guess[here], 1 + h], self._lengths[guess[here], 1 + h]
+            behind = text[here] + 1 + h
+            starts, lengths = self._starts[behind], self._lengths[behind]
             is_right[here] = is_number & look.equal(high, self._texts, starts, lengths)
             at[here] = high + lengths
         is_right &= at == found.ends[rows]
