@@ -82,8 +82,8 @@ class _Fork:
             return self.returncode
 
 
-class _Helper:
-    """One helper process."""
+class Helper:
+    """One helper process. It does one task after the other, in the order in which it is told of them."""
 
     unsent = b""
     """What it is told before its next task."""
@@ -92,24 +92,39 @@ class _Helper:
         self._process = process
 
     def ask(self, function: Callable[[Any, _Task], _Result], task: _Task) -> _Result:
-        """The result of one task.
+        """The result of one task; see `send` and `answer`."""
+        self.send(function, task)
+        return cast(_Result, self.answer())
+
+    def send(self, function: Callable[[Any, _Task], object], task: _Task) -> None:
+        """Tell it to do function(state, task), whose result is the next `answer`.
 
         Raises:
             HelperError: the process ended.
-            Exception: what the function raised.
         """
-        to, back = cast(IO[bytes], self._process.stdin), cast(IO[bytes], self._process.stdout)
+        to = cast(IO[bytes], self._process.stdin)
         try:
             to.write(self.unsent)
             self.unsent = b""
             pickle.dump((function, task), to, pickle.HIGHEST_PROTOCOL)
             to.flush()
-            is_done, found = pickle.load(back)  # noqa: S301 - written by our own helper
+        except OSError:
+            raise HelperError(_how_it_ended(self._process.wait())) from None
+
+    def answer(self) -> Any:
+        """The result of the first task that it was told of and that has not been answered.
+
+        Raises:
+            HelperError: the process ended.
+            Exception: what the function raised.
+        """
+        try:
+            is_done, found = pickle.load(cast(IO[bytes], self._process.stdout))  # noqa: S301 - written by our own helper
         except (OSError, EOFError, pickle.UnpicklingError):
             raise HelperError(_how_it_ended(self._process.wait())) from None
         if not is_done:
             raise found
-        return cast(_Result, found)
+        return found
 
     def dismiss(self) -> None:
         """End the process without waiting for it."""
@@ -122,6 +137,19 @@ class _Helper:
         for pipe in (self._process.stdin, self._process.stdout):
             with suppress(OSError):  # of what it was not told any more
                 cast(IO[bytes], pipe).close()
+
+
+def forked() -> Helper | None:
+    """A helper that shares the memory of what is imported here.
+
+    None where there is no second core for it, beside other threads, or where the system allows none.
+    """
+    if usable_cores() == 1 or not _is_single_threaded():
+        return None
+    try:
+        return Helper(_Fork(()))
+    except OSError:
+        return None
 
 
 class Work(Generic[_Result]):
@@ -183,11 +211,11 @@ class Processes:
     _state: Any = None
 
     def __init__(self, helpers: int, descriptors: Sequence[int] = (), modules: Sequence[str] = ()) -> None:
-        self._helpers: list[_Helper] = []
+        self._helpers: list[Helper] = []
         with suppress(OSError):
             for _ in range(helpers):
                 start = partial(_interpreter, modules=modules) if not _is_single_threaded() else _Fork
-                self._helpers.append(_Helper(start(descriptors)))
+                self._helpers.append(Helper(start(descriptors)))
         self._threads = ThreadPoolExecutor(max(1, len(self._helpers)))
 
     def __enter__(self) -> Self:
@@ -237,7 +265,7 @@ class Processes:
 def _how_it_ended(code: int) -> str:
     how = f"by {signal.Signals(-code).name}" if code < 0 else f"with exit code {code}"
     hint = "; memory may have run out, so try again with fewer processes (--jobs 1)" if code == -signal.SIGKILL else ""
-    return f"a process that helped to read the capture was ended {how} before it was done{hint}"
+    return f"a process that helped to ingest the capture was ended {how} before it was done{hint}"
 
 
 def _is_single_threaded() -> bool:

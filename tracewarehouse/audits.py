@@ -2,37 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 import duckdb
 
 from ingest.errors import MetricError
 from tracewarehouse.definitions import Definitions, View, load_definitions
-from tracewarehouse.result import QueryResult
-
-
-@dataclass(frozen=True)
-class Finding:
-    """What one audit found.
-
-    Attributes:
-        audit: name of the audit.
-        description: what should not be.
-        columns: names of the columns.
-        rows: the rows that violate it, at most as many as were asked for.
-    """
-
-    audit: str
-    description: str
-    columns: tuple[str, ...]
-    rows: tuple[tuple[object, ...], ...]
-
-    def result(self) -> QueryResult:
-        """The rows as the result of a query."""
-        import pyarrow as pa
-
-        columns = zip(*self.rows, strict=True)
-        return QueryResult(pa.table(dict(zip(self.columns, map(list, columns), strict=True))))
+from tracewarehouse.findings import Finding
 
 
 def run_audits(

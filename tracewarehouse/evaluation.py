@@ -4,20 +4,23 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import duckdb
-import pyarrow as pa
 
 from ingest.errors import MetricError, WarehouseError
-from ingest.lake import Lake, RunVersion
-from ingest.parquet import TableWriter
 from ingest.processes import usable_cores
 from ingest.schema import TABLES
-from tracewarehouse.audits import Finding
 from tracewarehouse.definitions import Definitions, load_definitions
-from tracewarehouse.metric_values import AT_ONCE, Evaluation, evaluate
+from tracewarehouse.findings import Evaluation, Finding
+from tracewarehouse.metric_values import AT_ONCE, evaluate
 from tracewarehouse.query import literal
 from tracewarehouse.temporary import TemporaryFolder
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+    from ingest.lake import Lake, RunVersion
 
 
 class Evaluator:
@@ -85,6 +88,10 @@ def refresh(lake: Lake, run: RunVersion, evaluator: Evaluator) -> RunVersion | N
         MetricError: a metric cannot be evaluated.
         WarehouseError: the values cannot be written.
     """
+    import pyarrow as pa
+
+    from ingest.parquet import TableWriter
+
     files = {t: lake.paths(run, t) for t in run.files if t != "metric_values"}
     values = evaluator(files, run.run_id)
     fingerprint = evaluator.fingerprint
@@ -103,6 +110,7 @@ def refresh(lake: Lake, run: RunVersion, evaluator: Evaluator) -> RunVersion | N
 
 def _unknown_values(lake: Lake, run: RunVersion, definitions: Definitions) -> pa.Table:
     """The stored values of metrics that are not among the definitions."""
+    import pyarrow as pa
     import pyarrow.compute as pc
     import pyarrow.parquet as pq
 

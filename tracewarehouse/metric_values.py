@@ -12,22 +12,18 @@ import uuid
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import duckdb
 
 from ingest.errors import MetricError
 from ingest.schema import TABLES
-from tracewarehouse.audits import Finding, run_audit
+from tracewarehouse.audits import run_audit
 from tracewarehouse.cursors import Task, run_tasks
 from tracewarehouse.definitions import Definitions, Metric, ModelHeader, View, load_definitions
+from tracewarehouse.findings import Evaluation, Finding
 from tracewarehouse.query import literal
-
-if TYPE_CHECKING:
-    import pyarrow as pa
-
 
 _Row = tuple[str, float | None]
 """Dimensions as JSON, and the value."""
@@ -41,29 +37,6 @@ their files for every statement."""
 
 _BEYOND_RANGE = (duckdb.ConversionException, duckdb.OutOfRangeException)
 """What DuckDB raises where the numbers of a run, and not the SQL, are at fault: a sum beyond 64 bits."""
-
-
-@dataclass(frozen=True)
-class Evaluation:
-    """What the definitions find in one run.
-
-    Attributes:
-        columns: of main.metric_values without run_id, for every version of every metric that the run has, in order of
-            metric, version and dimensions. A metric whose numbers do not fit their type has one row, without
-            dimensions, whose value is None.
-        beyond_range: the views of metrics whose numbers do not fit, with what DuckDB says of them.
-        findings: the audits that something violates, with one row each.
-    """
-
-    columns: dict[str, list[Any]]
-    beyond_range: dict[str, str]
-    findings: list[Finding]
-
-    def values(self) -> pa.Table:
-        """The rows of main.metric_values, without run_id."""
-        import pyarrow as pa
-
-        return pa.table(self.columns, schema=TABLES["metric_values"].arrow)
 
 
 def evaluate(

@@ -53,12 +53,18 @@ class _Remembered:
             part = folder / f".{self._name}.{os.getpid()}"
             part.write_text(json.dumps(self._found))
             part.replace(folder / self._name)
+            self._known = len(self._found)
 
 
 @cache
 def _remembered() -> _Remembered:
     made_by = hashlib.sha256(Path(__file__).read_bytes() + version("sqlglot").encode()).hexdigest()
     return _Remembered(f"sql-{made_by[:16]}.json")
+
+
+def remember() -> None:
+    """Keep what has been found so far for other processes, as is done at the end of this one."""
+    _remembered().write()
 
 
 @cache

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Sequence
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import replace
 from difflib import get_close_matches
 from functools import cached_property
@@ -11,26 +12,25 @@ from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
-import duckdb
-
 from ingest.errors import CaptureError, MetricError, QueryError, WarehouseError, shown
 from ingest.lake import GRACE_SECONDS, Lake, Leftover, RunVersion, UnreadRun
 from ingest.remote import is_remote
-from tracewarehouse import consolidated
-from tracewarehouse.definitions import Definitions, Metric
-from tracewarehouse.lens import values_now
-from tracewarehouse.query import literal, run_query
 from tracewarehouse.remote_lake import RemoteLake
-from tracewarehouse.result import QueryResult
-from tracewarehouse.session import Session, state_of
 
 if TYPE_CHECKING:
+    import duckdb
+
     from ingest.against import Comparison
     from ingest.manifest import Mesh
     from ingest.pipeline import IngestResult
     from ingest.sources import Capture
     from ingest.verify import Problem
-    from tracewarehouse.audits import Finding
+    from tracewarehouse.definitions import Definitions, Metric
+    from tracewarehouse.evaluation import Evaluator
+    from tracewarehouse.findings import Finding
+    from tracewarehouse.forked_evaluation import ForkedEvaluator
+    from tracewarehouse.result import QueryResult
+    from tracewarehouse.session import Session
 
 
 def open_warehouse(
@@ -95,6 +95,7 @@ class Warehouse:
         self.sql = Path(sql) if sql is not None else None
         self._read_only: Session | None = None
         self._unrestricted: Session | None = None
+        self._has_evaluated = False
 
     def __enter__(self) -> Warehouse:
         return self
@@ -145,6 +146,8 @@ class Warehouse:
             QueryError: the query was refused or failed.
             WarehouseError: the runs cannot be listed or read.
         """
+        from tracewarehouse.query import run_query
+
         # who reads comments names their column
         session = self._session(with_comments="comment" in sql.lower()) if read_only else self._unrestricted_session()
         session.prepare(sql)
@@ -221,6 +224,8 @@ class Warehouse:
             MetricError: there is no such metric or version.
             WarehouseError: there is no such run.
         """
+        from tracewarehouse.query import literal
+
         view = find_metric(self.definitions, name, version).view.name
         references = [run] if isinstance(run, str) else run
         if references is None:
@@ -251,6 +256,9 @@ class Warehouse:
             MetricError: there is no such metric or version.
             WarehouseError: there is no such run.
         """
+        from tracewarehouse.lens import values_now
+        from tracewarehouse.query import literal
+
         conditions = ["true"]
         sources = ["SELECT * FROM metrics.all_values"]
         if run is not None:
@@ -325,16 +333,11 @@ class Warehouse:
             evaluate: store the metric values with the run.
             jobs: processes that may read a large capture at once; None for one per core.
         """
-        from ingest.pipeline import ingest_capture
+        folder, parsed = self._folder("ingest"), parse_mesh(mesh)
+        with self._evaluator(jobs) if evaluate else nullcontext() as evaluator:
+            from ingest.pipeline import ingest_capture  # behind the evaluator, which gets ready meanwhile
 
-        evaluator = None
-        if evaluate:
-            from tracewarehouse.evaluation import Evaluator
-
-            evaluator = Evaluator(self.definitions)
-        result = ingest_capture(
-            capture, self._folder("ingest"), mesh=parse_mesh(mesh), name=name, evaluate=evaluator, jobs=jobs
-        )
+            result = ingest_capture(capture, folder, mesh=parsed, name=name, evaluate=evaluator, jobs=jobs)
         findings = evaluator.findings if evaluator else []
         notes = [f"audit {f.audit} found something; see `tw audit {result.run_id}`" for f in findings]
         if evaluator and evaluator.beyond_range:
@@ -383,6 +386,8 @@ class Warehouse:
         Raises:
             WarehouseError: it cannot be written.
         """
+        import duckdb
+
         from tracewarehouse.lens import build
 
         folder = self._folder("build")
@@ -437,6 +442,8 @@ class Warehouse:
         Raises:
             WarehouseError: the warehouse cannot be listed, or its database not be read.
         """
+        from tracewarehouse import consolidated
+
         found = self.lake.leftovers(grace_seconds, self._named_by_database())
         return found + consolidated.leftovers(self.lake, grace_seconds)
 
@@ -448,6 +455,8 @@ class Warehouse:
         Raises:
             WarehouseError: the warehouse cannot be written, or its database not be read.
         """
+        from tracewarehouse import consolidated
+
         if not (self._folder("gc") / "manifests").is_dir():
             return []
         found = self.lake.collect_garbage(grace_seconds, self._named_by_database())
@@ -472,7 +481,22 @@ class Warehouse:
             return self.path
         raise WarehouseError(f"{self.path}: a remote warehouse is for reading; copy it to a folder to {verb} there")
 
+    def _evaluator(self, jobs: int | None) -> AbstractContextManager[Evaluator | ForkedEvaluator]:
+        """What evaluates a run that is ingested; for the first one a process, so that its imports take no time here."""
+        from ingest.processes import forked
+
+        if self._has_evaluated or jobs == 1 or (helper := forked()) is None:
+            from tracewarehouse.evaluation import Evaluator
+
+            return nullcontext(Evaluator(self.definitions))
+        from tracewarehouse.forked_evaluation import ForkedEvaluator
+
+        self._has_evaluated = True
+        return ForkedEvaluator(helper, self.sql)
+
     def _session(self, with_comments: bool) -> Session:
+        from tracewarehouse.session import Session, state_of
+
         now = self._read_only
         if now and (now.state != state_of(self.lake) or (with_comments and not now.has_comments)):
             now.close()
@@ -483,6 +507,8 @@ class Warehouse:
         return self._read_only
 
     def _unrestricted_session(self) -> Session:
+        from tracewarehouse.session import Session
+
         # kept as it is, with what its user created, until refresh()
         self._unrestricted = self._unrestricted or Session(self.lake, self.definitions, is_restricted=False)
         return self._unrestricted

@@ -1,0 +1,91 @@
+"""Evaluates the metrics of a run in a process of its own, which gets ready while the capture is decoded.
+
+To import DuckDB and to read the definitions takes as long as to decode a small capture, on a core that has nothing else
+to do.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from functools import cache
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Self
+
+from tracewarehouse.temporary import TemporaryFolder
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+    from ingest.processes import Helper
+    from tracewarehouse.definitions import Definitions
+    from tracewarehouse.findings import Evaluation, Finding
+
+_Task = tuple[Path | None, Mapping[str, Sequence[Path]], str, Path]
+"""The user's own definitions, the files, the run, and the folder for rows that memory does not hold."""
+
+
+class ForkedEvaluator:
+    """Evaluates one run as `Evaluator` does, in a helper process; a context manager that leaves none behind.
+
+    What `Evaluator` has as attributes is known once it has been called.
+
+    Args:
+        helper: the process; it begins to get ready.
+        sql: a folder of definitions beside those of the package, or None.
+    """
+
+    findings: list[Finding]
+    beyond_range: dict[str, str]
+    fingerprint: str
+
+    def __init__(self, helper: Helper, sql: Path | None) -> None:
+        self._helper = helper
+        self._sql = sql
+        helper.send(_get_ready, sql)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._helper.end()
+
+    def __call__(self, files: Mapping[str, Sequence[Path]], run_id: str) -> pa.Table:
+        """Rows of main.metric_values without run_id, from a run's files by table name; to be called once.
+
+        Raises:
+            MetricError: a definition is not valid, or a metric cannot be evaluated.
+            HelperError: the process was ended from outside.
+        """
+        with TemporaryFolder() as spill:
+            try:
+                self.fingerprint = self._helper.answer()
+                found = self._helper.ask(_evaluated, (self._sql, files, run_id, spill.path))
+            except BaseException:  # Ctrl-C too: it must not write to the folder any more
+                self._helper.end()
+                raise
+        self._helper.dismiss()
+        self.findings, self.beyond_range = found.findings, found.beyond_range
+        return found.values()
+
+
+def _get_ready(_: Any, sql: Path | None) -> str:
+    import tracewarehouse.evaluation  # noqa: F401
+
+    return _definitions(sql).all_fingerprint
+
+
+def _evaluated(_: Any, task: _Task) -> Evaluation:
+    from tracewarehouse.evaluation import evaluate_files
+    from tracewarehouse.sql_texts import remember
+
+    sql, files, run_id, spill = task
+    found = evaluate_files(files, run_id, _definitions(sql), spill)
+    remember()  # a helper has no end at which this would be done
+    return found
+
+
+@cache
+def _definitions(sql: Path | None) -> Definitions:
+    from tracewarehouse.user_definitions import load_with
+
+    return load_with(sql)
