@@ -245,7 +245,8 @@ class Warehouse:
         """The values of metrics, as they were evaluated at ingest or by `refresh_metrics`.
 
         Those of metrics that compare runs, such as scaling_efficiency, are evaluated now, and so are those of
-        deprecated versions, which are not stored and only given to who names the metric.
+        deprecated versions, which are not stored and only given to who names the metric; the column `status` says so,
+        and is NULL of a stored version that has no definition any more.
 
         Args:
             run: a run (see `run`), several, or None for all.
@@ -278,8 +279,9 @@ class Warehouse:
         if version is not None:
             conditions.append(f"v.version = {int(version)}")
         return self.query(
-            "SELECT v.run_id, r.name, v.metric, v.version, v.dimensions, v.value, v.unit "  # noqa: S608  only literals
+            "SELECT v.run_id, r.name, v.metric, v.version, v.dimensions, v.value, v.unit, c.status "  # noqa: S608  literals
             f"FROM ({' UNION ALL '.join(sources)}) AS v JOIN main.runs AS r ON r.run_id = v.run_id "
+            "LEFT JOIN metrics.catalog AS c ON c.metric = v.metric AND c.version = v.version "
             f"WHERE {' AND '.join(conditions)} ORDER BY r.name, v.run_id, v.metric, v.version, v.dimensions"
         )
 
