@@ -5,9 +5,10 @@ The numbers come from the macros compare_values and compare_steps of sql/macros;
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, field
+from math import inf
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, get_args
 
@@ -71,9 +72,7 @@ class Comparison:
         Raises:
             MetricError: there is no such metric, no run has a value of it, or none has that dimension.
         """
-        catalog = self._query("SELECT metric, grain, scope, status FROM metrics.catalog").dicts()
-        if unknown := sorted(set(metrics) - {r["metric"] for r in catalog}):
-            raise MetricError(f"no metric {', '.join(unknown)}; `tw metrics list` shows all")
+        catalog = self.require(metrics)
         if across := sorted(set(metrics) & {r["metric"] for r in catalog if r["scope"] == "warehouse"}):
             raise MetricError(
                 f"{', '.join(across)} compares runs itself, so that no run has a value of it to compare; "
@@ -100,6 +99,17 @@ class Comparison:
             f"SELECT * FROM macros.compare_values({sides}) AS c "  # noqa: S608  literals and checked names
             f"WHERE {' AND '.join(conditions)} ORDER BY {order}"
         )
+
+    def require(self, metrics: Iterable[str]) -> list[dict[str, Any]]:
+        """Rows of metrics.catalog, in which the metrics must be.
+
+        Raises:
+            MetricError: there is no such metric.
+        """
+        catalog = self._query("SELECT metric, grain, scope, status FROM metrics.catalog").dicts()
+        if unknown := sorted(set(metrics) - {r["metric"] for r in catalog}):
+            raise MetricError(f"no metric {', '.join(unknown)}; `tw metrics list` shows all")
+        return catalog
 
     def steps(self, split: Split | None = None) -> QueryResult:
         """Rows of macros.compare_steps, the largest difference of a phase and split first.
@@ -160,19 +170,34 @@ def run_ids_of(warehouse: Warehouse, references: str | Sequence[str]) -> tuple[s
 
 @dataclass(frozen=True)
 class Limits:
-    """How much worse than the baseline a value may be, as shares of it.
+    """How much worse than the baseline a value may be.
 
     Attributes:
-        median: of the median over steps and repeats.
-        tail: of the 90th percentile towards the worse side.
+        median: share of the baseline, of the median over steps and repeats.
+        tail: the same of the 90th percentile towards the worse side.
         is_noise_excused: a loss that is said to be noise is none.
         is_absence_excused: a value that one side does not have is no failure.
+        differences: by metric, in its unit, what either may be worse by whatever share that is; of a baseline of 0 it
+            is infinitely large.
     """
 
     median: float = 0.05
     tail: float = 0.1
     is_noise_excused: bool = False
     is_absence_excused: bool = False
+    differences: Mapping[str, float] = field(default_factory=dict)
+
+    def allow(self, row: Mapping[str, Any]) -> bool:
+        """Whether a row of macros.compare_values is within the limits; one with what is not a number is not."""
+        allowed = self.differences.get(row["metric"])
+        worse = 1 if row["polarity"] == "lower_is_better" else -1
+        return all(
+            row[loss] <= share or (allowed is not None and worse * (row[value] - row[baseline]) <= allowed)
+            for loss, share, value, baseline in (
+                ("loss", self.median, "value", "baseline"),
+                ("tail_loss", self.tail, "tail", "baseline_tail"),
+            )
+        )
 
 
 @dataclass(frozen=True)
@@ -191,7 +216,12 @@ class Check:
     worse: list[dict[str, Any]] = field(default_factory=list)
     absent: list[dict[str, Any]] = field(default_factory=list)
     excused: list[dict[str, Any]] = field(default_factory=list)
-    limits: Limits = Limits()
+    limits: Limits = field(default_factory=Limits)
+
+    @property
+    def from_zero(self) -> list[dict[str, Any]]:
+        """Those worse than a baseline of 0, of which there is no share."""
+        return [r for r in self.worse if inf in (r["loss"], r["tail_loss"])]
 
     @property
     def is_passed(self) -> bool:
@@ -212,7 +242,9 @@ def check(comparison: Comparison, metrics: Sequence[str] = (), limits: Limits | 
     """
     found = Check(limits=limits or Limits())
     rows = comparison.values(metrics).dicts()
-    if aimless := sorted({r["metric"] for r in rows if r["polarity"] == "none"} & set(metrics)):
+    comparison.require(found.limits.differences)
+    named = {*metrics, *found.limits.differences}
+    if aimless := sorted({r["metric"] for r in rows if r["polarity"] == "none"} & named):
         raise MetricError(f"{', '.join(aimless)} has no polarity: neither more nor less of it is worse; leave it out")
     for row in rows:
         if row["polarity"] == "none":
@@ -221,8 +253,7 @@ def check(comparison: Comparison, metrics: Sequence[str] = (), limits: Limits | 
             found.absent.append(row)
             continue
         found.checked.append(row)
-        # written so that what is not a number fails
-        if not (row["loss"] <= found.limits.median and row["tail_loss"] <= found.limits.tail):
+        if not found.limits.allow(row):
             is_excused = found.limits.is_noise_excused and row["verdict"] == "noise"
             (found.excused if is_excused else found.worse).append(row)
     missing = set(metrics) - {r["metric"] for r in rows}

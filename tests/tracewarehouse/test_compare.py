@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
+from math import inf, nan
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -130,7 +131,7 @@ def test_older_versions_in_a_baseline_file_are_named(
 
 def test_what_is_not_a_number_fails() -> None:
     row = {"metric": "m", "polarity": "lower_is_better", "loss": float("nan"), "tail_loss": 0.0, "verdict": "worse"}
-    comparison: Any = SimpleNamespace(values=lambda _: SimpleNamespace(dicts=lambda: [row]))
+    comparison: Any = SimpleNamespace(values=lambda _: SimpleNamespace(dicts=lambda: [row]), require=list)
     assert check(comparison).worse == [row]
 
 
@@ -193,6 +194,55 @@ def test_both_limits_count(warehouse: Warehouse, limit: float, tail: float, is_p
     assert len(result.checked) == 2
 
 
+@pytest.mark.parametrize(("allowed", "is_passed"), [(0.0199, False), (0.0201, True)])
+def test_a_difference_in_the_unit_is_allowed(warehouse: Warehouse, allowed: float, is_passed: bool) -> None:
+    """TPOT is longer by 0.06 / 3 ms, on either clock."""
+    with comparing(warehouse, "slow", "fast") as found:
+        assert check(found, ["tpot"], Limits(0, 0, differences={"tpot": allowed})).is_passed is is_passed
+        assert not check(found, ["tpot"], Limits(0, 0, differences={"ttft": 100})).is_passed
+
+
+@pytest.mark.parametrize(
+    ("tail", "allowed", "is_allowed"),
+    [(9.0, 2.0, False), (7.0, 2.0, True), (5.4, 2.0, True), (5.4, 1.9, False), (nan, 2.0, False)],
+)
+def test_a_difference_counts_for_median_and_tail(tail: float, allowed: float, is_allowed: bool) -> None:
+    """A median of 2 where 0 was, and a 90th percentile where 5 was, of which a tenth is 0.5."""
+    row = {"metric": "m", "polarity": "lower_is_better", "baseline": 0.0, "value": 2.0, "loss": inf}
+    row |= {"baseline_tail": 5.0, "tail": tail, "tail_loss": (tail - 5) / 5}
+    assert Limits(differences={"m": allowed}).allow(row) is is_allowed
+
+
+def test_a_loss_of_what_is_better_when_higher_is_counted_downwards(warehouse: Warehouse) -> None:
+    with comparing(warehouse, "slow", "fast") as found:
+        lost = max(-r["difference"] for r in found.values(["throughput"]).dicts())
+        assert lost > 0
+        assert check(found, ["throughput"], Limits(0, 0, differences={"throughput": lost})).is_passed
+        assert not check(found, ["throughput"], Limits(0, 0, differences={"throughput": 0.9 * lost})).is_passed
+
+
+def test_a_loss_from_zero_is_named_and_can_be_allowed(
+    folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = tmp_path / "baseline.ndjson"
+    assert run(["-w", str(folder), "baseline", "slow", "-o", str(path)]) == 0
+    lines = [json.loads(line) for line in path.read_text().splitlines()]
+    for line in lines:
+        if line.get("value", {}).get("metric") == "tpot":
+            line["value"]["value"] = 0
+    path.write_text("".join(json.dumps(line) + "\n" for line in lines))
+    start = ["-w", str(folder), "check", "slow", "--against", str(path)]
+    assert run([*start, "--max-regression", "1000%", "--max-tail-regression", "1000%"]) == 1
+    assert (
+        "2 of these had 0 in the baseline, of which no percentage allows a loss: tpot; --max-difference METRIC=NUMBER"
+        in capsys.readouterr().err
+    )
+    assert run([*start, "--max-difference", "ttft=10", "--max-difference", "tpot=0.1"]) == 1
+    capsys.readouterr()
+    assert run([*start, "--max-difference", "tpot=10"]) == 0
+    assert "had 0" not in capsys.readouterr().err
+
+
 def test_noise_excuses_only_when_told(warehouse: Warehouse) -> None:
     with comparing(warehouse, "r3", "r0") as found:
         assert not check(found, ["tpot"], Limits(0.01)).is_passed
@@ -240,6 +290,11 @@ def test_what_is_missing_never_passes_in_silence(folder: Path, capsys: pytest.Ca
         ["slow", "--against", "fast", "-m", "collective_count"],
         ["slow", "--against", __file__],
         ["slow", "--against", "fast", "--max-regression", "much"],
+        ["slow", "--against", "fast", "--max-difference", "tpot"],
+        ["slow", "--against", "fast", "--max-difference", "tpot=1e999"],
+        ["slow", "--against", "fast", "--max-difference", "tpot=-1"],
+        ["slow", "--against", "fast", "--max-difference", "tpott=1"],
+        ["slow", "--against", "fast", "--max-difference", "collective_count=1"],
         ["slow"],
     ],
 )

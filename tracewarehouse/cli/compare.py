@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+from math import isfinite
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -37,6 +38,14 @@ def _percent(text: str | float) -> float:
     if match is None:
         raise typer.BadParameter(f"expected a percentage such as 5%, found {text!r}")
     return float(match[1]) / 100
+
+
+def _difference(text: str) -> tuple[str, float]:
+    """A metric and a number in its unit from 'NAME=NUMBER'."""
+    match = re.fullmatch(r"\s*(\w+)\s*=\s*([0-9]+(?:\.[0-9]*)?(?:[eE][-+]?[0-9]+)?)\s*", text)
+    if match is None or not isfinite(float(match[2])):
+        raise typer.BadParameter(f"expected a metric and a number in its unit, such as host_gap=0.01, found {text!r}")
+    return match[1], float(match[2])
 
 
 def compare(
@@ -100,6 +109,13 @@ def check(
     max_tail_regression: Annotated[
         Any, typer.Option(parser=_percent, metavar="PERCENT", help="Allowed loss of the 90th percentile.")
     ] = "10%",
+    max_difference: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="METRIC=NUMBER",
+            help="Allowed loss of a metric in its unit, as from a baseline of 0; may be repeated.",
+        ),
+    ] = None,
     beyond_noise: Annotated[bool, typer.Option("--beyond-noise", help="A loss inside the noise is none.")] = False,
     allow_missing: Annotated[
         bool, typer.Option("--allow-missing", help="Pass although one side does not have a value.")
@@ -116,7 +132,9 @@ def check(
     from tracewarehouse.compare import Limits, comparing
     from tracewarehouse.compare import check as check_runs
 
-    limits = Limits(max_regression, max_tail_regression, beyond_noise, allow_missing)
+    limits = Limits(
+        max_regression, max_tail_regression, beyond_noise, allow_missing, dict(map(_difference, max_difference or ()))
+    )
     chosen = output_format or (format_of(output) if output else "table")
     try:
         with context.obj.open() as warehouse, comparing(warehouse, run, against, is_unlike_allowed=force) as found:
@@ -192,6 +210,13 @@ def _note_check(found: Check, limits: Limits) -> None:
         typer.echo("there is nothing to check: no value with a polarity on both sides", err=True)
     else:
         typer.echo(f"{len(found.worse)} of {len(found.checked)} values are worse by more than {allowed}", err=True)
+    if found.from_zero:
+        names = ", ".join(sorted({r["metric"] for r in found.from_zero}))
+        typer.echo(
+            f"{len(found.from_zero)} of these had 0 in the baseline, of which no percentage allows a loss: {names}; "
+            "--max-difference METRIC=NUMBER allows one in the metric's unit",
+            err=True,
+        )
     if found.excused:
         names = ", ".join(sorted({r["metric"] for r in found.excused}))
         typer.echo(f"{len(found.excused)} more are worse by that, but inside the noise: {names}", err=True)
