@@ -27,18 +27,17 @@ _Task = tuple[Path | None, Mapping[str, Sequence[Path]], str, Path]
 class ForkedEvaluator:
     """Evaluates one run as `Evaluator` does, in a helper process; a context manager that leaves none behind.
 
-    What `Evaluator` has as attributes is known once it has been called.
+    Its attributes are those of `Evaluator`, and known once it has been called.
 
     Args:
         helper: the process; it begins to get ready.
         sql: a folder of definitions beside those of the package, or None.
     """
 
-    findings: list[Finding]
-    beyond_range: dict[str, str]
-    fingerprint: str
-
     def __init__(self, helper: Helper, sql: Path | None) -> None:
+        self.findings: list[Finding] = []
+        self.beyond_range: dict[str, str] = {}
+        self.fingerprint = ""
         self._helper = helper
         self._sql = sql
         helper.send(_get_ready, sql)

@@ -104,6 +104,13 @@ def test_the_values_are_those_of_one_process(start: Start, tmp_path: Path) -> No
     assert values[0].equals(values[1])
 
 
+def test_a_capture_that_is_there_is_not_evaluated(start: Start, tmp_path: Path) -> None:
+    said = [start("warehouse").communicate() for _ in range(2)]
+    assert [out.split()[2] for out, _ in said] == ["ingested", "unchanged"]
+    assert [p.returncode for p in start.processes] == [0, 0]
+    assert list(start.temporary.iterdir()) == []
+
+
 def test_who_ingests_imports_no_duckdb(capture: Path, tmp_path: Path) -> None:
     code = """
 import sys
