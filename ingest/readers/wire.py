@@ -63,15 +63,21 @@ def fields(data: Buffer, position: int, end: int) -> Iterator[tuple[int, int, in
     """
     while position < end:
         start = position
-        tag = data[start]
-        if tag & 0x87 == 2 and tag > 7 and start + 1 < end and (length := data[start + 1]) < 0x80:  # as nearly all are
-            payload = start + 2
-            position = payload + length
-        else:
-            tag, payload, position = _field(data, start, end)
-        if position > end:
-            raise MalformedError(f"field at byte {start} runs past the end of its message")
+        tag, payload, position = one_field(data, start, end)
         yield tag, start, payload, position
+
+
+def one_field(data: Buffer, start: int, end: int) -> tuple[int, int, int]:
+    """Tag, payload and stop of the field at `start` of a message that ends at `end`; see `fields`."""
+    tag = data[start]
+    if tag & 0x87 == 2 and tag > 7 and start + 1 < end and (length := data[start + 1]) < 0x80:  # as nearly all are
+        payload = start + 2
+        stop = payload + length
+    else:
+        tag, payload, stop = _field(data, start, end)
+    if stop > end:
+        raise MalformedError(f"field at byte {start} runs past the end of its message")
+    return tag, payload, stop
 
 
 def _field(data: Buffer, start: int, end: int) -> tuple[int, int, int]:

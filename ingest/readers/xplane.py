@@ -62,7 +62,9 @@ _KIND_OF_TAG = {
     _REF: StatKind.REF,
 }
 _SHORT_STAT = 64
-_FEW_BYTES = 1 << 15
+_FEW_BYTES = 1 << 12
+_HEAD, _WORTH_KNOWING = 64, 1 << 10
+"""Bytes by which a piece of event metadata is looked up, and the size from which that is worth its memory."""
 
 
 @dataclass
@@ -79,6 +81,7 @@ class _RowOfId:
     """Row of `event_metadata` for metadata ids; -1 for an id that names none."""
 
     def __init__(self, ids: list[int]) -> None:
+        self.ids = ids
         by_id = {i: row for row, i in enumerate(ids)}  # a key given twice: the last one counts, as in protobuf
         self._ids = np.array(sorted(by_id), np.int64)
         self._rows = np.array([by_id[i] for i in self._ids.tolist()], np.int32)
@@ -321,11 +324,22 @@ def _resolved(source: wire.Words, plane: _XPlane, name: str, rows: Int64, kinds:
     return StatColumn(name, rows, kinds, values, list(texts))
 
 
+@dataclass
+class _Metadata:
+    """Event metadata that follow each other in the file; `found` by the number of the stat names they have."""
+
+    raw: bytes
+    entries: list[bytes]
+    found: dict[int, tuple[list[int], list[EventMetadata]]] = field(default_factory=dict)
+
+
 class _SharedMetadata:
     """Event metadata of one trace: what has the same bytes under the same stat names is one object."""
 
     def __init__(self) -> None:
         self._planes = self._lines = 0
+        self._rows = _RowOfId([])
+        self._metadata: dict[bytes, _Metadata] = {}
         self._namings: dict[tuple[tuple[int, str], ...], int] = {}
         self._entries: dict[int, dict[bytes, tuple[int, EventMetadata]]] = {}
         self._found: dict[tuple[int, bytes], EventMetadata] = {}
@@ -343,13 +357,46 @@ class _SharedMetadata:
         if self._lines > _MAX_LINES:
             raise MalformedError(f"over {_MAX_LINES} lines")
 
-    def naming(self, names: dict[int, str]) -> int:
-        """A number for a plane's stat names, the same for the same names."""
-        return self._namings.setdefault(tuple(sorted(names.items())), len(self._namings))
+    def take(self, data: bytes | FileBytes, position: int, end: int, pieces: list[_Metadata]) -> int:
+        """Take event metadata that follow each other from `position` on, of at most 16 kB each; where they stop.
 
-    def read(self, entries: list[bytes], names: dict[int, str]) -> Iterator[tuple[int, EventMetadata]]:
-        """Id and content of event metadata of a plane with these stat names."""
-        naming = self._namings.setdefault(tuple(sorted(names.items())), len(self._namings))
+        They are most of what is read here, so they are cut from larger and larger pieces and not asked for one by one.
+        Devices repeat those of each other, so that a piece which is known need not be cut again.
+        """
+        size = _FEW_BYTES
+        while position < end and data[position] == _EVENT_METADATA:
+            head = data[position : min(position + _HEAD, end)]
+            found = self._metadata.get(head)
+            if not found or data[position : min(position + len(found.raw), end)] != found.raw:
+                self._metadata.pop(head, None)  # or bytes that only begin as others do would all be compared with it
+                found = _cut_entries(data[position : min(position + size, end)])
+                if not found.raw:
+                    break
+                if len(found.raw) >= _WORTH_KNOWING:
+                    self._metadata[head] = found
+            position += len(found.raw)
+            if len(found.raw) >= _WORTH_KNOWING:
+                pieces.append(found)
+            else:
+                _append(pieces, found.entries)
+            size = min(2 * size, CHUNK)
+        return position
+
+    def read(self, pieces: Sequence[_Metadata], plane: _XPlane) -> None:
+        """Give a plane, whose stat names are known, its event metadata."""
+        naming = self._namings.setdefault(tuple(sorted(plane.stat_names.items())), len(self._namings))
+        for piece in pieces:
+            if naming not in piece.found:
+                pairs = list(self._read(piece.entries, naming, plane.stat_names))
+                piece.found[naming] = [key for key, _ in pairs], [metadata for _, metadata in pairs]
+            ids, metadata = piece.found[naming]
+            plane.metadata_ids += ids
+            plane.event_metadata += metadata
+        if plane.metadata_ids != self._rows.ids:
+            self._rows = _RowOfId(plane.metadata_ids)
+        plane.rows = self._rows
+
+    def _read(self, entries: list[bytes], naming: int, names: dict[int, str]) -> Iterator[tuple[int, EventMetadata]]:
         known = self._entries.setdefault(naming, {})
         stats = self._stats.setdefault(naming, {})
         for entry in entries:
@@ -370,11 +417,11 @@ def _read_plane(data: bytes | FileBytes, start: int, end: int, shared: _SharedMe
     shared.count_plane()
     plane = _XPlane("")
     stats: list[bytes] = []
-    entries: list[bytes] = []
+    pieces: list[_Metadata] = []
     described: list[tuple[int, bytes]] = []
     position = start
     while position < end:
-        position = _take_entries(data, position, end, entries)
+        position = shared.take(data, position, end, pieces)
         if position == end:
             break
         tag, _, payload, position = next(wire.fields(data, position, end))
@@ -382,7 +429,7 @@ def _read_plane(data: bytes | FileBytes, start: int, end: int, shared: _SharedMe
             plane.lines.append(_read_line(data, payload, position))
             shared.count_line()
         elif tag == _EVENT_METADATA:
-            entries.append(data[payload:position])
+            _append(pieces, [data[payload:position]])
         elif tag == _STAT_METADATA:
             key, raw = _entry(data[payload:position])
             name, description = _stat_metadata(raw)
@@ -398,39 +445,35 @@ def _read_plane(data: bytes | FileBytes, start: int, end: int, shared: _SharedMe
     names = plane.stat_names
     plane.stats = tuple(s for raw in stats if (s := _stat(raw, names)))
     plane.stat_descriptions = [(key, names[key], _text(description)) for key, description in described]
-    for key, metadata in shared.read(entries, names):
-        plane.metadata_ids.append(key)
-        plane.event_metadata.append(metadata)
-    plane.rows = _RowOfId(plane.metadata_ids)
+    shared.read(pieces, plane)
     return plane
 
 
-def _take_entries(data: bytes | FileBytes, position: int, end: int, entries: list[bytes]) -> int:
-    """Take event metadata that follow each other from `position` on, of at most 16 kB each; where they stop.
+def _append(pieces: list[_Metadata], entries: list[bytes]) -> None:
+    """Append entries that are not to be known again, together with those right before them."""
+    if pieces and not pieces[-1].raw:
+        pieces[-1].entries += entries
+    else:
+        pieces.append(_Metadata(b"", entries))
 
-    They are most of what is read here, so they are cut from larger and larger pieces and not asked for one by one.
-    """
-    size = _FEW_BYTES
-    while position < end and data[position] == _EVENT_METADATA:
-        piece = data[position : min(position + size, end)]
-        last = len(piece) - 3
-        at = 0
-        while at < last and piece[at] == _EVENT_METADATA:
-            length, payload = piece[at + 1], at + 2
-            if length > 0x7F:
-                length += (piece[at + 2] - 1) << 7
-                payload += 1
-                if piece[at + 2] > 0x7F:
-                    break
-            if payload + length > len(piece):
+
+def _cut_entries(piece: bytes) -> _Metadata:
+    """The event metadata at the front of some bytes of a plane, as far as they are whole and of at most 16 kB each."""
+    entries: list[bytes] = []
+    last = len(piece) - 3
+    at = 0
+    while at < last and piece[at] == _EVENT_METADATA:
+        length, payload = piece[at + 1], at + 2
+        if length > 0x7F:
+            length += (piece[at + 2] - 1) << 7
+            payload += 1
+            if piece[at + 2] > 0x7F:
                 break
-            entries.append(piece[payload : payload + length])
-            at = payload + length
-        if not at:
+        if payload + length > len(piece):
             break
-        position += at
-        size = min(2 * size, CHUNK)
-    return position
+        entries.append(piece[payload : payload + length])
+        at = payload + length
+    return _Metadata(piece[:at], entries)
 
 
 def _entry(entry: bytes) -> tuple[int, bytes]:
@@ -470,7 +513,9 @@ def _event_metadata(raw: bytes, names: dict[int, str], known: dict[bytes, Stat |
     name = display_name = metadata = b""
     stats: list[Stat] = []
     children: list[int] = []
-    for tag, _, payload, stop in wire.fields(raw, 0, len(raw)):
+    stop, end = 0, len(raw)
+    while stop < end:
+        tag, payload, stop = wire.one_field(raw, stop, end)
         if tag == _METADATA_STAT:
             own = raw[payload:stop]
             if own in known:
@@ -504,11 +549,15 @@ def _stat(raw: bytes, names: dict[int, str]) -> Stat | None:
     end = len(raw)
     if end > 3 and raw[0] == _STAT_ID and raw[1] < 0x80:  # as writers emit it: an id, then a value
         stat_id, tag = raw[1], raw[2]
-        if tag in _VARINT_TAGS:
+        if tag in _TEXT_TAGS:
+            if raw[3] < 0x80:
+                at = 4
+                stop = 4 + raw[3]
+            else:
+                length, at = wire.read_varint(raw, 3, end)
+                stop = at + length if at <= 3 + wire.MAX_LENGTH_BYTES else 0
+        elif tag in _VARINT_TAGS:
             at, stop = wire.read_varint(raw, 3, end)
-        elif tag in _TEXT_TAGS:
-            length, at = wire.read_varint(raw, 3, end)
-            stop = at + length if at <= 3 + wire.MAX_LENGTH_BYTES else 0
     if stop != end:
         stat_id = tag = 0
         for known, _, payload, after in wire.fields(raw, 0, end):
@@ -529,7 +578,8 @@ def _stat(raw: bytes, names: dict[int, str]) -> Stat | None:
         (value,) = struct.unpack_from("<d", raw, at)
     elif tag != _UINT64:
         return None
-    return Stat(names.get(stat_id, f"stat {stat_id}"), _KIND_OF_TAG[tag], value)
+    name = names.get(stat_id)
+    return Stat(f"stat {stat_id}" if name is None else name, _KIND_OF_TAG[tag], value)
 
 
 def _read_line(data: bytes | FileBytes, start: int, end: int) -> Line:

@@ -34,6 +34,8 @@ def random_space(r: random.Random, damage_inside: str = "none") -> bytes:
         plane = space.tpu(r.randrange(4)) if r.random() < 0.5 else space.plane(r.choice(NAMES), r.choice(EDGES))
         plane.metadata_first = r.random() < 0.3
         _fill(r, plane)
+        if plane is not space.planes[0] and r.random() < 0.2:
+            _repeat_metadata(r, plane, space.planes[0])
     if damage_inside != "none":
         _damage(r, r.choice(space.planes), damage_inside)
     if r.random() < 0.1:
@@ -54,6 +56,16 @@ def _fill(r: random.Random, plane: PlaneBuilder) -> None:
         for _ in range(r.choice((0, 1, 2, 5, 40, 300 if r.random() < 0.1 else 3))):
             _event(r, line, r.choice(ids), time_ps, shape if r.random() < 0.8 else r.random())
             time_ps += r.randrange(10**7)
+
+
+def _repeat_metadata(r: random.Random, plane: PlaneBuilder, first: PlaneBuilder) -> None:
+    """Give a plane the metadata of the first, but for a few, after adding some that are long enough to be known."""
+    for i in range(r.choice((1, 8, 40))):
+        first.metadata(f"%repeated.{i} = f32[{'1,' * r.randrange(200)}] add()", stats={"flops": i, "n": "x" * i})
+    plane.stat_names |= first.stat_names
+    plane.event_metadata = list(first.event_metadata)
+    for _ in range(r.randrange(3)):
+        plane.event_metadata.insert(r.randrange(9), plane.event_metadata.pop(r.randrange(len(plane.event_metadata))))
 
 
 def _damage(r: random.Random, plane: PlaneBuilder, mutation: str) -> None:

@@ -302,6 +302,33 @@ class TestPlanes:
         assert [s.name for s in second.stats] == ["stat -1"]
         assert third is first
 
+    def test_planes_that_repeat_metadata(self, tmp_path: Path) -> None:
+        """A plane's metadata are taken over where another begins the same, as far as that is so, and by its names."""
+        space = Space()
+        first = space.plane("first")
+        for i in range(200):
+            first.metadata(f"%op.{i} = f32[{i}] add(...)" + "x" * i, stats={"flops": i, "category": "c" * (i % 7)})
+        names, entries = dict(first.stat_names), list(first.event_metadata)
+        for changed in (None, 0, 1, 150, None, 199, "names", None, "shorter", "longer", "interrupted"):
+            plane = space.plane(f"changed: {changed}")
+            plane.stat_names, plane.event_metadata = dict(names), list(entries)
+            if isinstance(changed, int):
+                key = entries[changed][:2] if entries[changed][1] < 0x80 else entries[changed][:3]
+                plane.event_metadata[changed] = key + content(2, content(2, f"another {changed}"))
+            elif changed == "names":
+                plane.stat_names = {f"other {n}": i for n, i in names.items()}
+            elif changed == "shorter":
+                del plane.event_metadata[120:]
+            elif changed == "longer":
+                plane.metadata("one more", metadata_id=1 << 30)
+            elif changed == "interrupted":
+                plane.event_metadata[50] += content(15, b"long" * 5000)
+        check(space, tmp_path)
+        planes = {p.name: p.event_metadata for p in read_xplane(tmp_path / "x.xplane.pb").planes}
+        assert all(a is b for a, b in zip(planes["first"], planes["changed: None"], strict=True))
+        assert planes["changed: 150"][149] is planes["first"][149]
+        assert planes["changed: names"][0].stats[0].name == "other flops"
+
     def test_a_large_file_is_not_held_in_memory(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr("ingest.readers.files.IN_MEMORY", 1000)
         monkeypatch.setattr("ingest.readers.files.CHUNK", 777)
@@ -451,6 +478,20 @@ class TestMemory:
         finally:
             tracemalloc.stop()
         assert peak < 40 * size + (4 << 20)
+
+    def test_metadata_between_other_fields(self, tmp_path: Path) -> None:
+        import tracemalloc
+
+        space = Space()
+        space.plane("p").extra = (content(4, b"") + content(15, b"")) * 50_000
+        path = space.write(tmp_path / "x.pb")
+        tracemalloc.start()
+        try:
+            read_xplane(path)
+            peak = tracemalloc.get_traced_memory()[1]
+        finally:
+            tracemalloc.stop()
+        assert peak < 40 * path.stat().st_size
 
     def test_sparse_metadata_ids_need_no_table(self, tmp_path: Path) -> None:
         import tracemalloc
