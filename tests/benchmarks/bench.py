@@ -84,6 +84,7 @@ CONVERT = """
 import json, sys
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from ingest.cycle_search import without_cycle_search
 from ingest.devices import device_plane
 from ingest.instructions import HloModules, Instructions
 from ingest.line_tables import DeviceEvents, LineTables, PlaneLines
@@ -96,11 +97,16 @@ from ingest.traces import open_trace
 out = Path(sys.argv[2]) / "tables"
 out.mkdir()
 trace, instructions, rows = open_trace(CaptureFile(Path(sys.argv[1]))), Instructions(), 0
-with ThreadPoolExecutor(1) as encoder, LineTables(out, instructions.facts, encoder) as tables:
+with (
+    without_cycle_search(),
+    ThreadPoolExecutor(1) as encoder,
+    LineTables(out, instructions.facts, encoder) as tables,
+):
     for i, plane in enumerate(trace.planes):
         of_row = instructions.of_metadata(plane, HloModules([], [])) if device_plane(plane.name) else None
         device = DeviceEvents(None, Timeline(), of_row) if of_row is not None else None
         rows = tables.write(trace, PlaneLines(0, "host", 0, i, plane, plane.lines, device), rows)
+    tables.finish()  # in the background, while this thread goes on
     instructions.complete()
     with TableWriter(out, TABLES["instructions"], encoder) as writer:
         writer.write_rows(instructions.column_rows())
