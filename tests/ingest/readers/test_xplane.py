@@ -198,6 +198,11 @@ def space_with(events: list[bytes]) -> Space:
     return space
 
 
+@pytest.fixture(autouse=True, params=(1 << 8, wire.FEW_BYTES), ids=("by walkers", "one by one"))
+def _how_events_are_found(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(wire, "FEW_BYTES", request.param)
+
+
 def check(space: Space, folder: Path) -> None:
     path = space.write(folder / "x.xplane.pb")
     assert decoded(read_xplane(path)) == reference(path.read_bytes())
