@@ -6,20 +6,16 @@ is only the file itself, unpacked and digested.
 
 from __future__ import annotations
 
-import json
-import math
-import re
 import struct
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
-from decimal import ROUND_HALF_UP, Context, Decimal
 from typing import Any
 
 from google.protobuf.message import DecodeError
 
 from ingest.errors import CaptureError
+from ingest.plain_chrome import ChromeEvent, ChromeStat, chrome_planes
 from ingest.protobuf import Field, message_classes
-from ingest.readers.chrome_args import DOUBLES, METADATA_KEYS
 from ingest.readers.files import CaptureFile
 from ingest.records import StatKind
 
@@ -215,154 +211,20 @@ def _text(raw: bytes) -> str:
 
 # --- Chrome trace
 
-_COUNTERS = "_counters_"
-_HOST_PREFIX = re.compile(r"([A-Za-z0-9][-.\w]*) (/(?:host|device):.*)", re.DOTALL)
-_NUMBER = re.compile(r"-?\d{1,400}(\.\d{0,400})?([eE][-+]?\d{1,4})?", re.ASCII)
-
-
-class _Number(str):
-    """A JSON number as it is written."""
-
-
-class _ChromeTrace:
-    """Events by process and thread, from the whole file in memory."""
-
-    def __init__(self, events: list[Any]) -> None:
-        self.processes: dict[Any, str] = {}
-        self.threads: dict[Any, str] = {}
-        self.lines: dict[Any, list[tuple[int, int, Any]]] = {}
-        self._open: dict[Any, list[Any]] = {}
-        self.origin_ps: int | None = None
-        for e in events:
-            self._add(e)
-        for rest in self._open.values():
-            for e in rest:
-                self._put((e.get("pid"), e.get("tid")), e, 0)
-
-    def _add(self, e: Any) -> None:
-        phase, key = e.get("ph"), (e.get("pid"), e.get("tid"))
-        args = e.get("args")
-        if phase == "M" and isinstance(args, dict) and isinstance(args.get("name"), str):
-            if e.get("name") == "process_name":
-                self.processes[e.get("pid")] = args["name"]
-            elif e.get("name") == "thread_name":
-                self.threads[key] = args["name"]
-        elif phase == "X":
-            duration = _picoseconds(e.get("dur"))
-            self._put(key, e, duration if duration is not None and abs(duration) <= _INT64_MAX else 0)
-        elif phase == "C":
-            self._put((e.get("pid"), _COUNTERS), e, 0)
-        elif phase in ("i", "I"):
-            self._put(key, e, 0)
-        elif phase == "B":
-            self._open.setdefault(key, []).append(e)
-        elif phase == "E" and self._open.get(key):
-            begin = self._open[key].pop()
-            start, stop = _picoseconds(begin.get("ts")), _picoseconds(e.get("ts"))
-            if start is not None and stop is not None and abs(stop - start) <= _INT64_MAX:
-                args = _arguments(begin) | _arguments(e)
-                self._put(key, begin | {"args": args}, stop - start)
-
-    def _put(self, key: Any, e: Any, duration: int) -> None:
-        line = self.lines.setdefault(key, [])
-        start = _picoseconds(e.get("ts"))
-        if self.origin_ps is None:
-            self.origin_ps = (start or 0) // 1_000_000 * 1_000_000 if (start or 0) > _INT64_MAX else 0
-        if start is not None and abs(start - self.origin_ps) <= _INT64_MAX:
-            line.append((start - self.origin_ps, duration, e))
-
 
 def _chrome_planes(file: CaptureFile) -> Iterator[PlainPlane]:
-    text = file.read(0, file.size).decode("utf-8", "replace").removeprefix("\ufeff")
-    data = json.loads(text, parse_float=_Number, parse_int=_Number)
-    found = _ChromeTrace(data if isinstance(data, list) else data["traceEvents"])
-    matches = {pid: m for pid, name in found.processes.items() if (m := _HOST_PREFIX.fullmatch(name))}
-    if len({m[1] for m in matches.values()}) == 1:
-        found.processes |= {pid: m[2] for pid, m in matches.items()}
-    planes: dict[Any, PlainPlane] = {}
-    for pid in [*found.processes, *(pid for pid, _ in found.lines)]:
-        name = found.processes.get(pid, "unknown process" if pid is None else str(pid))
-        planes.setdefault(pid, PlainPlane(name))
-    for code, ((pid, tid), events) in enumerate(found.lines.items()):
-        if events:
-            planes[pid].lines.append(_chrome_line(found, pid, tid, code, events))
-    yield from planes.values()
+    for name, lines in chrome_planes(file.read(0, file.size)):
+        yield PlainPlane(name, lines=[_chrome_line(*line) for line in lines])
 
 
-def _chrome_line(found: _ChromeTrace, pid: Any, tid: Any, code: int, events: list[tuple[int, int, Any]]) -> PlainLine:
-    if tid == _COUNTERS:
-        name = _COUNTERS
-        named = (_whole(t) for (p, t), n in found.threads.items() if p == pid and n == _COUNTERS)
-        number = next((t for t in named if t is not None), None)
-    else:
-        name = found.threads.get((pid, tid), "unknown thread" if tid is None else str(tid))
-        number = _whole(tid)
-    rows = [(start, duration, _chrome_stats(e)) for start, duration, e in events]
-    return PlainLine(name, -1 - code if number is None else number, lambda: iter(rows))
+def _chrome_line(name: str, line_id: int, events: list[ChromeEvent]) -> PlainLine:
+    rows = [(start, duration, list(map(_chrome_stat, stats))) for _, _, _, start, duration, stats in events]
+    return PlainLine(name, line_id, lambda: iter(rows))
 
 
-def _arguments(e: Any) -> dict[str, Any]:
-    args = e.get("args", {})
-    return args if isinstance(args, dict) else {"args": args}
-
-
-def _chrome_stats(e: Any) -> list[PlainStat]:
-    typed = (_typed(k, v) for k, v in _arguments(e).items() if k not in METADATA_KEYS)
-    return [t for t in typed if t is not None]
-
-
-def _typed(name: str, value: Any) -> PlainStat | None:
-    if value is None:
-        return None
-    if not isinstance(value, str):
-        return name, StatKind.STRING, _utf8(_compact(value))
-    if re.fullmatch(r"0|-?[1-9]\d*", value, re.ASCII) and len(value) < 30:
-        number = int(value)
-        if -(1 << 63) <= number <= _INT64_MAX:
-            return name, StatKind.INT64, number
-        if 0 < number < 1 << 64:
-            return name, StatKind.UINT64, number
-    is_integer = re.fullmatch(r"-?\d+", value, re.ASCII) and value != "-0"
-    if isinstance(value, _Number) and not is_integer and math.isfinite(float(value)):
-        return name, StatKind.DOUBLE, float(value)
-    if name in DOUBLES and _NUMBER.fullmatch(value) and repr(float(value)) == value:
-        return name, StatKind.DOUBLE, float(value)
-    return name, StatKind.STRING, _utf8(value)
-
-
-def _compact(value: Any) -> str:
-    """JSON text that keeps numbers as they are written."""
-    if isinstance(value, _Number):
-        return str(value)
-    if isinstance(value, list):
-        return "[" + ",".join(map(_compact, value)) + "]"
-    if isinstance(value, dict):
-        return "{" + ",".join(json.dumps(k, ensure_ascii=False) + ":" + _compact(v) for k, v in value.items()) + "}"
-    return json.dumps(value, ensure_ascii=False)
-
-
-def _utf8(text: str) -> bytes:
-    """UTF-8, with a replacement character for half of a surrogate pair."""
-    return text.encode("utf-16-le", "surrogatepass").decode("utf-16-le", "replace").encode()
-
-
-def _picoseconds(text: Any) -> int | None:
-    """Microseconds as written, to the nearest picosecond."""
-    if not isinstance(text, str) or not _NUMBER.fullmatch(text.strip()):
-        return None
-    value = Decimal(text.strip())
-    if abs(value) > Decimal(10) ** 30:
-        return None
-    exact = Context(prec=900, rounding=ROUND_HALF_UP)
-    return int(exact.to_integral_value(value.scaleb(6, exact)))
-
-
-def _whole(value: Any) -> int | None:
-    """A pid or tid as an integer, if it is one."""
-    if not isinstance(value, _Number) or not math.isfinite(float(value)) or float(value) != int(float(value)):
-        return None
-    number = int(Decimal(value))
-    return number if abs(number) <= _INT64_MAX else None
+def _chrome_stat(stat: ChromeStat) -> PlainStat:
+    name, kind, value = stat
+    return name, kind, value.encode() if isinstance(value, str) else value
 
 
 def bits_of(value: float) -> int:

@@ -33,6 +33,7 @@ INPUTS = {
     "card": 100,
     "manifest": 1000,
     "ingest": 12,
+    "ingest-chrome": 20,
 }
 
 # The random generator is hypothesis' own source of choices, so that a failure shrinks.

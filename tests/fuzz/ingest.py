@@ -1,4 +1,4 @@
-"""A whole ingest, with metric values, against the capture's bytes and the warehouse's own checks."""
+"""Whole ingests, with metric values, against the capture's bytes and the warehouse's own checks."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.tpu_captures import write_capture
+from fuzz.chrome import ChromeTarget
 from fuzz.judging import Target, UnknownError, scratch_file
 from fuzz.seeds import capture_files
 from google.protobuf.message import DecodeError
@@ -17,6 +18,7 @@ from tiny_capture import tiny_capture
 from xplane_reference import MESSAGES
 
 import tracewarehouse as tw
+from ingest.plain_chrome import chrome_planes
 from ingest.sources import find_captures
 from tracewarehouse.fsck import Problem
 
@@ -38,19 +40,62 @@ LIMIT = 900_000
 """Bytes of the largest capture that is damaged: an ingest takes a hundred times as long as a reading."""
 
 
-class IngestTarget(Target):
-    """Captures of TPU, GPU and CPU devices whose times, names, references and structure were changed.
+class _IngestTarget(Target):
+    """An ingest that succeeds must have every event and stat of the bytes, as another parser reads them.
 
-    An ingest that succeeds must have every event and stat of the bytes, as protobuf's parser reads them, in a warehouse
-    in which its checks and audits find nothing but what the damage itself explains.
+    The checks of its warehouse must find nothing, and its audits nothing but what the damage explains.
     """
+
+    seconds, memory, room = 5.0, 64 << 20, 32 << 30  # of DuckDB's, which takes address space for what it may use
+
+    def __init__(self) -> None:
+        self._path = scratch_file(self, f"x{self.suffix}")
+
+    def read(self, data: bytes) -> list[str]:
+        self._path.write_bytes(data)
+        folder = self._path.parent / "warehouse"
+        try:
+            warehouse = tw.open(folder, create=True)
+            warehouse.ingest(self._path)
+            [capture] = find_captures(self._path)
+            lost = [f"lost: {d}" for d in warehouse.against(capture).differences]
+            return lost + [f"fsck: {p.sentence}" for p in warehouse.fsck() if not _is_of_the_bytes(p)]
+        finally:
+            shutil.rmtree(folder, ignore_errors=True)
+
+    def may_refuse(self, data: bytes, want: Any, refusal: str) -> str:
+        return refusal.partition(": ")[2] or refusal
+
+
+class ChromeIngestTarget(_IngestTarget):
+    """The traces that the Chrome reader is fuzzed with."""
+
+    name = "ingest-chrome"
+    suffix = ChromeTarget.suffix
+
+    def __init__(self, traces: Path | None = None) -> None:
+        super().__init__()
+        self._traces = ChromeTarget(traces)
+
+    def make(self, r: random.Random) -> tuple[str, bytes]:
+        return self._traces.make(r)
+
+    def reference(self, data: bytes) -> list[str]:
+        try:
+            chrome_planes(data)
+        except (ValueError, RecursionError) as error:
+            raise UnknownError(str(error)) from None
+        return []
+
+
+class IngestTarget(_IngestTarget):
+    """Captures of TPU, GPU and CPU devices whose times, names, references and structure were changed."""
 
     name = "ingest"
     suffix = ".xplane.pb"
-    seconds, memory, room = 5.0, 64 << 20, 32 << 30  # of DuckDB's, which takes address space for what it may use
 
     def __init__(self, traces: Path | None = None) -> None:
-        self._path = scratch_file(self, "x.xplane.pb")
+        super().__init__()
         made = self._path.with_name("made.xplane.pb")
         write_capture(made, 0.05, devices=2, ops=40)
         files = [made, *(f for f in capture_files(traces, ".xplane.pb") if f.stat().st_size < LIMIT)]
@@ -65,27 +110,12 @@ class IngestTarget(Target):
             DAMAGES[kind](r, space)
         return kind, space.SerializeToString()
 
-    def read(self, data: bytes) -> list[str]:
-        self._path.write_bytes(data)
-        folder = self._path.parent / "warehouse"
-        try:
-            warehouse = tw.open(folder, create=True)
-            warehouse.ingest(self._path)
-            [capture] = find_captures(self._path)
-            lost = [f"lost: {d}" for d in warehouse.against(capture).differences]
-            return lost + [f"fsck: {p.sentence}" for p in warehouse.fsck() if not _is_of_the_bytes(p)]
-        finally:
-            shutil.rmtree(folder, ignore_errors=True)
-
     def reference(self, data: bytes) -> list[str]:
         try:
             MESSAGES["XSpace"].FromString(data)
         except DecodeError as error:
             raise UnknownError(str(error)) from None
         return []
-
-    def may_refuse(self, data: bytes, want: Any, refusal: str) -> str:
-        return refusal.partition(": ")[2] or refusal
 
 
 def _is_of_the_bytes(problem: Problem) -> bool:

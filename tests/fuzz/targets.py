@@ -9,7 +9,7 @@ from fuzz.card import CardTarget
 from fuzz.chrome import ChromeTarget
 from fuzz.hlo_proto import HloProtoTarget
 from fuzz.hlo_text import HloTextTarget
-from fuzz.ingest import IngestTarget
+from fuzz.ingest import ChromeIngestTarget, IngestTarget
 from fuzz.judging import Target
 from fuzz.manifest import ManifestTarget
 from fuzz.query import QueryTarget
@@ -24,13 +24,14 @@ _ALL = (
     ManifestTarget,
     QueryTarget,
     IngestTarget,
+    ChromeIngestTarget,
 )
 
 TARGETS: dict[str, type[Target] | Callable[[Path | None], Target]] = {target.name: target for target in _ALL}
 """By name; each is made with a folder of captures to damage, or None."""
 
 SHARES = {
-    "xplane": 0.1495,
+    "xplane": 0.149,
     "hlo-text": 0.43,
     "hlo-proto": 0.2,
     "chrome": 0.09,
@@ -38,5 +39,6 @@ SHARES = {
     "manifest": 0.1,
     "query": 0.02,
     "ingest": 0.0005,
+    "ingest-chrome": 0.0005,
 }
 """How the inputs are shared out when all targets run: more where they cost less."""

@@ -223,6 +223,20 @@ class TestAgainst:
             assert found.events == {r.run_id: r.event_count for r in shared_runs.values()}[found.run_id]
         assert fsck(shared_warehouse) == []
 
+    def test_a_chrome_trace_of_any_program(self, tmp_path: Path) -> None:
+        """Categories, counters with arguments that are an instruction's elsewhere, ids that are no number, no end."""
+        path = tmp_path / "a.trace.json"
+        path.write_text(
+            '[{"ph":"X","pid":1,"tid":true,"ts":1,"dur":2,"cat":"gpu","name":"a","args":{"flops":"7","x":"1"}},'
+            '{"ph":"C","pid":1,"ts":2,"name":"c","args":{"flops":"7","\\ud800":"y"}},'
+            '{"ph":"B","pid":"p","tid":2,"ts":3,"cat":5,"name":"b"},{"ph":"E","pid":"p","tid":2,"ts":4,"args":[1]},'
+        )
+        [capture] = find_captures(path)
+        ingest_one(path, tmp_path / "w")
+        found = against(capture, tmp_path / "w")
+        assert found.differences == []
+        assert (found.events, found.stats) == (3, 6)
+
     def test_stats_that_are_odd_are_kept(self, tmp_path: Path) -> None:
         """Repeated, of mixed kinds, beyond int64, HLO names without an op, on accelerators and hosts."""
         space = Space()
