@@ -15,7 +15,6 @@ import os
 import pickle
 import queue
 import signal
-import subprocess
 import sys
 import threading
 import warnings
@@ -25,9 +24,12 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import suppress
 from functools import partial
 from pathlib import Path
-from typing import IO, Any, Generic, NoReturn, Self, TypeVar, cast
+from typing import IO, TYPE_CHECKING, Any, Generic, NoReturn, Self, TypeVar, cast
 
 from ingest.errors import TracewarehouseError
+
+if TYPE_CHECKING:
+    import subprocess
 
 _Task = TypeVar("_Task")
 _Result = TypeVar("_Result")
@@ -286,6 +288,8 @@ def _interpreter(descriptors: Sequence[int], modules: Sequence[str]) -> subproce
     Raises:
         OSError: it cannot be started.
     """
+    import subprocess
+
     if not sys.executable or getattr(sys, "frozen", False):
         raise FileNotFoundError("this program has no Python interpreter of its own")
     path = dict.fromkeys([str(Path(__file__).resolve().parents[1]), *(str(Path(p).resolve()) for p in sys.path)])

@@ -5,13 +5,10 @@ A mapped file that another process cuts short kills the reader with a bus error;
 
 from __future__ import annotations
 
-import gzip
 import hashlib
 import os
 import stat
-import tempfile
 import weakref
-import zlib
 from functools import cached_property
 from pathlib import Path
 from typing import overload
@@ -24,7 +21,6 @@ from ingest.records import UInt8
 CHUNK = 1 << 20
 MAX_GZIP_RATIO = 200
 """Highest ratio of uncompressed to compressed bytes that is taken for a capture; real ones stay far below."""
-_RATIO_FREE = 64 << 20  # below this size the ratio does not matter
 IN_MEMORY = 8 << 20
 """Files up to this size are read once and kept."""
 
@@ -161,29 +157,9 @@ class CaptureFile:
         """Descriptor of the uncompressed bytes; those of a gzip file are in a temporary file that has no name."""
         if not self.is_gzip:
             return self._opened
-        limit = max(os.fstat(self._opened).st_size * self._max_ratio, _RATIO_FREE)
-        size = 0
-        try:
-            os.lseek(self._opened, 0, os.SEEK_SET)
-            with (
-                tempfile.TemporaryFile() as plain,
-                open(self._opened, "rb", closefd=False) as raw,
-                gzip.GzipFile(fileobj=raw) as packed,
-            ):
-                while chunk := packed.read(CHUNK):
-                    size += len(chunk)
-                    if size > limit:
-                        raise CaptureError(
-                            f"{self.path}: uncompresses to over {self._max_ratio:g} times its size; not taken for a "
-                            "capture. If it is one, allow it with --max-gzip-ratio N (Python: max_gzip_ratio=N)"
-                        )
-                    plain.write(chunk)
-                plain.flush()
-                descriptor = os.dup(plain.fileno())
-        except (EOFError, zlib.error, gzip.BadGzipFile) as error:
-            raise CaptureError(f"{self.path}: damaged gzip file: {error}") from None
-        except OSError as error:
-            raise CaptureError(f"{self.path}: cannot be uncompressed: {error.strerror or error}") from None
+        from ingest.readers.gzipped import uncompressed
+
+        descriptor = uncompressed(self.path, self._opened, self._max_ratio)
         weakref.finalize(self, os.close, descriptor)
         return descriptor
 
