@@ -18,7 +18,9 @@ Task = Callable[[duckdb.DuckDBPyConnection], None]
 def run_tasks(
     tasks: Mapping[str, Task], needs: Mapping[str, Collection[str]], cursors: Sequence[duckdb.DuckDBPyConnection]
 ) -> None:
-    """Run every task once, after those it needs.
+    """Run every task once, after those it needs; of those that can be run the one that could be so last.
+
+    So what a task has made is read soon, and need not be kept for long.
 
     Args:
         tasks: what to run, by name.
@@ -37,7 +39,7 @@ def run_tasks(
         try:
             while ready or running:
                 while ready and idle:
-                    name, cursor = ready.pop(0), idle.pop()
+                    name, cursor = ready.pop(), idle.pop()
                     running[threads.submit(tasks[name], cursor)] = name, cursor
                 for future in wait(running, return_when=FIRST_COMPLETED).done:
                     name, cursor = running.pop(future)

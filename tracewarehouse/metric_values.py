@@ -1,8 +1,9 @@
 """Evaluates the metrics of one run into rows of main.metric_values, and asks its audits beside them.
 
 Models that several definitions read are evaluated once, into tables of a scratch database whose tables are the run's
-rows; every metric then reads those under the names it knows. Models with a row per op stay views: to keep their rows
-takes longer, and far more memory, than to compute them again. No metric is computed here: this only runs SQL of sql/.
+rows; every metric then reads those under the names it knows, and a table goes once its last reader is done. Models with
+a row per op stay views: to keep their rows takes longer, and far more memory, than to compute them again. No metric is
+computed here: this only runs SQL of sql/.
 """
 
 from __future__ import annotations
@@ -10,7 +11,7 @@ from __future__ import annotations
 import json
 import uuid
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import partial
 from typing import Any
@@ -104,7 +105,9 @@ class _Run:
         self.tasks: dict[str, Task] = {}
         self.needs: dict[str, frozenset[str]] = {}
         self._failed: dict[str, str] = {}
-        for view, kind in _beneath(definitions, metrics):
+        beneath = list(_beneath(definitions, metrics))
+        tables = {view.qualified for view, kind in beneath if kind == "TABLE"}
+        for view, kind in beneath:
             self._add(view.qualified, partial(self._make, view, kind), view.depends_on)
         for metric in metrics:
             read = metric.view.depends_on | metric.view.probe_depends_on
@@ -114,6 +117,9 @@ class _Run:
         for name in sorted(frozenset[str]().union(*self.needs.values()) - self.tasks.keys()):
             table = name.removeprefix("main.")
             self._add(name, partial(_load, run_id, table, sources.get(table)), frozenset())
+        ends = {name: self._readers(name, tables) for name in sorted(tables)}
+        for name, readers in ends.items():
+            self._add(f"end of {name}", partial(self._drop, name), readers)
 
     def _add(self, name: str, task: Task, needs: frozenset[str]) -> None:
         self.tasks[name], self.needs[name] = task, needs
@@ -128,6 +134,15 @@ class _Run:
             self._failed[view.qualified] = str(error)
         except duckdb.Error as error:
             raise MetricError(f"{view.path}: {error}") from None
+
+    def _drop(self, table: str, cursor: duckdb.DuckDBPyConnection) -> None:
+        if table not in self._failed:
+            cursor.execute(f"DROP TABLE {table}")
+
+    def _readers(self, name: str, tables: Collection[str]) -> frozenset[str]:
+        """The tasks that read a table or view, also through views."""
+        found = [n for n, read in self.needs.items() if name in read]
+        return frozenset(found).union(*(self._readers(n, tables) for n in found if n not in tables))
 
     def _value(self, metric: Metric, cursor: duckdb.DuckDBPyConnection) -> None:
         name, reason = metric.view.qualified, self._reason(metric.view)

@@ -15,6 +15,8 @@ from given_tables import warehouse_of
 
 from ingest.lake import RunVersion
 from ingest.schema import SCHEMA_VERSION, TABLES
+from tracewarehouse import metric_values
+from tracewarehouse.cursors import Task, run_tasks
 from tracewarehouse.definitions import load_definitions
 from tracewarehouse.lens import FILE_NAME, build, create_lens, run_sources
 from tracewarehouse.metric_values import evaluate
@@ -223,6 +225,25 @@ def test_a_run_is_evaluated_in_a_database_that_is_open_for_reading_only(warehous
         assert with_data == {*values.column("metric").to_pylist()}
         assert connection.execute("SELECT count(*) FROM duckdb_databases() WHERE NOT internal").fetchone() == (1,)
         assert evaluate(connection, "no such run", DEFINITIONS).values().num_rows == 0
+
+
+def test_no_model_is_kept_longer_than_it_is_read(warehouse: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    made: list[list[str]] = []
+
+    def run(tasks: dict[str, Task], needs: dict[str, frozenset[str]], cursors: list[duckdb.DuckDBPyConnection]) -> None:
+        ends = {n: t for n, t in tasks.items() if n.startswith("end of ")}
+        run_tasks({n: t for n, t in tasks.items() if n not in ends}, needs, cursors)
+        tables = "SELECT 'end of models.' || table_name FROM duckdb_tables() WHERE schema_name = 'models'"
+        made.append(sorted(n for (n,) in cursors[0].execute(tables).fetchall()))
+        run_tasks(ends, needs, cursors)
+        made.append(cursors[0].execute(tables).fetchall())
+        assert sorted(ends) == made[0]
+
+    monkeypatch.setattr(metric_values, "run_tasks", run)
+    with duckdb.connect(str(warehouse / FILE_NAME), read_only=True) as connection:
+        evaluate(connection, "a", DEFINITIONS)
+    assert len(made[0]) > 10
+    assert made[1] == []
 
 
 def test_a_build_replaces_the_file_under_a_reader(tmp_path: Path) -> None:

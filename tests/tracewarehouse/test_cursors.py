@@ -40,6 +40,13 @@ def test_every_task_runs_once_and_after_what_it_needs(data: st.DataObject) -> No
     assert all(needs[name] - {"elsewhere"} <= {*begun[name]} for name in needs)
 
 
+def test_what_has_been_made_is_read_before_more_is_made(cursors: list[duckdb.DuckDBPyConnection]) -> None:
+    needs: dict[str, set[str]] = {"a": set(), "b": set(), "reads a": {"a"}, "reads b": {"b"}}
+    done: list[str] = []
+    run_tasks({n: lambda _, n=n: done.append(n) for n in needs}, needs, cursors[:1])
+    assert done in (["a", "reads a", "b", "reads b"], ["b", "reads b", "a", "reads a"])
+
+
 def test_two_tasks_run_at_once(cursors: list[duckdb.DuckDBPyConnection]) -> None:
     both = threading.Barrier(2)
     taken = []
