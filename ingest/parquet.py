@@ -208,31 +208,52 @@ def _array(kind: pa.DataType, values: npt.NDArray[Any], is_known: npt.NDArray[np
     return pa.Array.from_buffers(kind, len(values), [validity, pa.py_buffer(bits)], missing)
 
 
+_Part = tuple[int, Any, npt.NDArray[np.bool_] | bool]
+"""Rows; their values, or the one of all; which are known, or whether all are."""
+_FEW_ROWS = 2048
+"""Parts of fewer rows, on average, are put together: to make an Arrow array takes as long as to copy so many."""
+
+
 class _Numbers:
     def __init__(self, kind: pa.DataType) -> None:
         self._kind = kind
         self._dtype = np.dtype(kind.to_pandas_dtype())
-        self._values: list[npt.NDArray[Any]] = []
-        self._is_known: list[npt.NDArray[np.bool_] | None] = []  # None where all are
+        self._parts: list[_Part] = []
 
     def add(self, value: Any, count: int) -> None:
-        is_known = None
+        is_known: npt.NDArray[np.bool_] | bool = True
         if isinstance(value, list | pa.Array):
             value = Nullable.of(value.to_pylist() if isinstance(value, pa.Array) else value, self._dtype)
         if isinstance(value, Nullable):
             value, is_known = value.values, value.is_known
         elif value is None:
-            value, is_known = np.zeros(count, self._dtype), np.zeros(count, bool)
-        elif not isinstance(value, np.ndarray):
-            value = np.full(count, value, self._dtype)
-        self._values.append(value)
-        self._is_known.append(is_known)
+            value, is_known = 0, False
+            if self._parts and self._parts[-1][2] is False:
+                count += self._parts.pop()[0]
+        self._parts.append((count, value, is_known))
 
     def take(self) -> pa.ChunkedArray:
-        parts = zip(self._values, self._is_known, strict=True)
-        chunks = [_array(self._kind, self._cast(v), k) for v, k in parts]
-        self._values, self._is_known = [], []
-        return pa.chunked_array(chunks, self._kind)
+        parts, self._parts = self._parts, []
+        if len(parts) * _FEW_ROWS > sum(count for count, _, _ in parts):
+            parts = [self._joined(parts)]
+        return pa.chunked_array([self._array(*p) for p in parts], self._kind)
+
+    def _joined(self, parts: list[_Part]) -> _Part:
+        """All parts as one."""
+        total = sum(count for count, _, _ in parts)
+        values, is_known = np.empty(total, self._dtype), np.empty(total, bool)
+        end = 0
+        for count, part, is_part_known in parts:
+            start, end = end, end + count
+            values[start:end] = self._cast(part) if isinstance(part, np.ndarray) else part
+            is_known[start:end] = is_part_known
+        return total, values, is_known
+
+    def _array(self, count: int, values: Any, is_known: npt.NDArray[np.bool_] | bool) -> pa.Array:
+        found = self._cast(values) if isinstance(values, np.ndarray) else np.full(count, values, self._dtype)
+        if isinstance(is_known, bool):
+            return _array(self._kind, found, None if is_known else np.zeros(count, bool))
+        return _array(self._kind, found, is_known)
 
     def _cast(self, values: npt.NDArray[Any]) -> npt.NDArray[Any]:
         if values.dtype == self._dtype:
@@ -247,28 +268,34 @@ class _Text:
     """Text as one dictionary per row group, so that each has the values that occur in it."""
 
     def __init__(self) -> None:
-        self._codes: list[npt.NDArray[np.int32]] = []
+        self._parts: list[tuple[int, npt.NDArray[np.int32] | int]] = []
+        """Rows and their codes, or the one of all."""
         self._code_of: dict[str, int] = {}
 
     def add(self, value: Any, count: int) -> None:
+        codes: npt.NDArray[np.int32] | int
         if isinstance(value, Coded):
             codes = np.array([*self._codes_of(value.values), -1], np.int32)[value.codes]
         elif isinstance(value, list | np.ndarray | pa.Array):
             texts = value.to_pylist() if isinstance(value, pa.Array) else value
             codes = np.array(self._codes_of(texts), np.int32)
         else:
-            codes = np.full(count, self._codes_of([value])[0], np.int32)
-        self._codes.append(codes)
+            codes = self._codes_of([value])[0]
+        self._parts.append((count, codes))
 
     def _codes_of(self, texts: Iterable[str | None]) -> list[int]:
         known = self._code_of
         return [-1 if t is None else known.setdefault(t, len(known)) for t in texts]
 
     def take(self) -> pa.Array:
-        codes = np.concatenate(self._codes)
+        codes = np.empty(sum(count for count, _ in self._parts), np.int32)
+        end = 0
+        for count, part in self._parts:
+            start, end = end, end + count
+            codes[start:end] = part
         indices = _array(pa.int32(), codes, codes >= 0)
         found = pa.DictionaryArray.from_arrays(indices, pa.array(list(self._code_of), pa.string()))
-        self._codes, self._code_of = [], {}
+        self._parts, self._code_of = [], {}
         return found
 
 
