@@ -59,12 +59,14 @@ class InstructionRow:
     """The text means to be an instruction and cannot be read as one."""
     lacks_groups: bool = False
     """Its replica groups are left out, as those of the run have too many members."""
-    is_outline: bool = False
-    """Of `hlo` only name, shape and opcode have been read yet; it is no collective."""
+    outline: text.Outline | None = None
+    """Of `hlo` only this has been read yet; it is no collective."""
 
     @cached_property
     def collective(self) -> Collective | None:
         """What kind of collective it is and what it moves; None where it is none."""
+        if self.outline:
+            return None
         return collective_of(self.hlo) if self.hlo else None
 
     @property
@@ -77,9 +79,11 @@ class InstructionRow:
     @property
     def absurd_shape(self) -> str | None:
         """The text of the first value of it that no memory holds; None where all could be."""
-        instructions = (self.hlo, *self.hlo.inner) if self.hlo else ()
-        shapes = (s for i in instructions for s in (i.shape, *i.operand_shapes) if s is not None)
-        return next((s.text for s in shapes if s.is_absurd), None)
+        for i in (self.hlo, *self.hlo.inner) if self.hlo else ():
+            for shape in (i.shape, *i.operand_shapes):
+                if shape is not None and shape.is_absurd:
+                    return shape.text
+        return None
 
     @property
     def is_container(self) -> bool:
@@ -163,7 +167,8 @@ class Instructions:
                 module, program = module_and_program(m.name)
                 if program is not None:
                     self._programs.setdefault(program, module)
-        ids = [self._of(m, modules) for m in plane.event_metadata]
+        seen = self._by_identity
+        ids = [found[1] if (found := seen.get(id(m))) else self._of(m, modules) for m in plane.event_metadata]
         return np.array([*ids, self._add(("unnamed",), InstructionRow("(unnamed)"))], np.int32)
 
     def of_op(self, modules: HloModules, op: str, module: str | None, program_id: int | None, event: str) -> int:
@@ -178,9 +183,6 @@ class Instructions:
         return self._add(("name", name), InstructionRow(name))
 
     def _of(self, metadata: EventMetadata, modules: HloModules) -> int:
-        seen = self._by_identity.get(id(metadata))
-        if seen is not None:
-            return seen[1]
         row = _row_of_metadata(metadata, has_groups=self._members_left > 0)
         if row.hlo and _may_carry_collective(row.hlo, row.category):
             module = modules.find(row.program_id, self._programs.get(row.program_id or 0))
@@ -204,7 +206,7 @@ class Instructions:
 
     def _limit_members(self, row: InstructionRow) -> None:
         """Take an instruction's groups from it, and from all that follow, where they would be too many."""
-        if not row.hlo or not row.collective:
+        if row.outline or not row.hlo or not row.collective:
             return
         count = sum(map(len, row.members or ()))
         if self._members_left and count <= self._members_left:
@@ -222,11 +224,11 @@ class Instructions:
     def complete(self) -> None:
         """Read what is left of texts whose instructions are no collectives, which no event needs."""
         for row in self.rows:
-            if row.is_outline and row.hlo:
-                row.hlo = text.parse_instruction(row.hlo.text or "", has_groups=False)
+            if row.outline and row.hlo:
+                row.hlo = text.parse_instruction(row.hlo.text or "", has_groups=False, outline=row.outline)
                 row.op_name = row.op_name or (row.hlo.op_name if row.hlo else None)
                 row.source = row.source or _source(row.hlo)
-                row.is_outline = False
+                row.outline = None
 
     def name_modules(self) -> None:
         """Fill module names from program ids, once all planes have been seen."""
@@ -256,15 +258,17 @@ def _may_carry_collective(hlo: Instruction, category: str | None) -> bool:
 def _row_of_metadata(metadata: EventMetadata, *, has_groups: bool) -> InstructionRow:
     """From a TPU plane's event metadata: the name is HLO text, the facts are stats."""
     stats = {s.name: s for s in metadata.stats}
-    hlo = text.parse_outline(metadata.name)
+    outline = text.parse_outline(metadata.name)
+    hlo = Instruction(outline.name, outline.opcode, outline.shape, text=metadata.name) if outline else None
     name = hlo.name if hlo else metadata.display_name or metadata.name
     row = InstructionRow(name, hlo=hlo, is_unread=hlo is None and text.is_meant_as_instruction(metadata.name))
     row.program_id = _integer(stats.get("program_id"), signed=False)
     row.category = _string(stats.get("hlo_category"))
     if hlo:
-        row.is_outline = base_opcode(hlo.opcode) not in KINDS and not _may_carry_collective(hlo, row.category)
-        if not row.is_outline:
-            row.hlo = hlo = text.parse_instruction(metadata.name, has_groups=has_groups)
+        if base_opcode(hlo.opcode) in KINDS or _may_carry_collective(hlo, row.category):
+            row.hlo = hlo = text.parse_instruction(metadata.name, has_groups=has_groups, outline=outline)
+        else:
+            row.outline = outline
     row.flops, row.model_flops, row.bytes_accessed = (
         _integer(stats.get(n)) for n in ("flops", "model_flops", "bytes_accessed")
     )
