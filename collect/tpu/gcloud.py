@@ -19,6 +19,7 @@ ANSWER_S = 600.0
 """Time after which a question to a slice that hangs, such as to a host that was preempted, counts as failed."""
 TIMED_OUT = 255
 """Exit code of such a question; that of ssh when it cannot connect."""
+_REFUSALS = ("PERMISSION_DENIED", "UNAUTHENTICATED", "gcloud auth login")
 
 
 class CapacityError(TpuError):
@@ -31,6 +32,10 @@ class TakenError(TpuError):
 
 class StateError(TpuError):
     """Google does not say what became of a slice; it will when it can be reached again."""
+
+
+class RefusedError(StateError):
+    """Google does not let this user ask, and will not before something is done about it."""
 
 
 class DeletionError(TpuError):
@@ -80,6 +85,7 @@ class Gcloud:
         Raises:
             TakenError: the slice of this name is not the one that was created here.
             StateError: it does not say.
+            RefusedError: nor will it, as this user may not ask.
         """
         done = self._run(self._command("describe", entry, f"--format=value(state,labels.{LABEL})"))
         if done.returncode == 0:
@@ -92,7 +98,9 @@ class Gcloud:
             return state.strip()
         if _is_gone(done.stderr):
             return GONE
-        raise StateError(f"the state of {entry.name} is not known: {_last_line(done.stderr)}")
+        is_refused = any(text in done.stderr for text in _REFUSALS)
+        error = RefusedError if is_refused else StateError
+        raise error(f"the state of {entry.name} is not known: {_last_line(done.stderr)}")
 
     def ssh(self, entry: Slice, command: str, worker: str = "all") -> subprocess.CompletedProcess[str]:
         """Run a shell command on one or all virtual machines of a slice."""

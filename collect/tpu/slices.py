@@ -7,12 +7,15 @@ import time
 from collections.abc import Callable
 
 from pydantic import ValidationError
-from tenacity import Retrying, retry_if_exception_type, stop_after_attempt, wait_exponential
+from tenacity import RetryCallState, Retrying, retry_if_exception_type, wait_exponential
 
 from collect.errors import TpuError
-from collect.tpu.gcloud import GONE, READY, CapacityError, DeletionError, Gcloud, StateError, TakenError
+from collect.tpu.gcloud import GONE, READY, CapacityError, DeletionError, Gcloud, RefusedError, StateError, TakenError
 from collect.tpu.quota import Quota
 from collect.tpu.state import Slice, State
+
+QUESTIONS = 3
+"""Attempts, at least, where only the question what became of a slice fails: nothing was done yet."""
 
 
 class InterruptionError(TpuError):
@@ -153,13 +156,19 @@ class Slices:
         return InterruptionError(f"{entry.name} ({self.found(entry) or 'state not known'}): {why}")
 
     def attempts(self, count: int) -> Retrying:
-        """Attempts with growing pauses, as long as what fails can pass."""
+        """Attempts with growing pauses, as long as what fails can pass; questions are asked `QUESTIONS` times."""
+
+        def most(call: RetryCallState) -> int:
+            error = call.outcome.exception() if call.outcome else None
+            can_pass = isinstance(error, StateError) and not isinstance(error, RefusedError)
+            return max(count, QUESTIONS) if can_pass else count
+
         return Retrying(
-            stop=stop_after_attempt(count),
+            stop=lambda call: call.attempt_number >= most(call),
             wait=wait_exponential(multiplier=self._backoff_s, max=20 * self._backoff_s),
             retry=retry_if_exception_type((CapacityError, InterruptionError, StateError, DeletionError)),
             before_sleep=lambda call: self.show(
-                f"# {call.outcome.exception() if call.outcome else ''}; attempt {call.attempt_number} of {count}, "
+                f"# {call.outcome.exception() if call.outcome else ''}; attempt {call.attempt_number} of {most(call)}, "
                 f"the next in {call.upcoming_sleep:g} s"
             ),
             sleep=time.sleep,

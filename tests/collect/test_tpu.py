@@ -384,6 +384,38 @@ def test_a_refused_slice_is_not_tried_again_and_not_kept(cloud: Cloud, said: str
     assert cloud.state.slices() == {}
 
 
+def test_a_first_question_that_fails_is_asked_again(cloud: Cloud) -> None:
+    cloud.fail("describe", "broken pipe", "UNAVAILABLE")
+
+    done = cloud.tw("create", "one", "--type", "v6e-4")
+
+    assert done.returncode == 0, done.stderr
+    assert "attempt 2 of 3" in done.stderr
+    assert len(cloud.calls("describe")) == 3
+    assert len(cloud.calls("create")) == 1
+
+
+def test_a_question_that_keeps_failing_ends_it(cloud: Cloud) -> None:
+    cloud.fail("describe", *["broken pipe"] * 9)
+
+    done = cloud.tw("create", "one", "--type", "v6e-4")
+
+    assert done.returncode == 1
+    assert done.stderr.splitlines()[-1].startswith("error: the state of one is not known: ERROR")
+    assert len(cloud.calls("describe")) == 3 + 1  # and once to see whether it has to be kept on record
+    assert cloud.calls("create") == []
+
+
+def test_who_may_not_ask_is_told_at_once(cloud: Cloud) -> None:
+    cloud.fail("describe", *["PERMISSION_DENIED: no access"] * 9)
+
+    done = cloud.tw("create", "one", "--type", "v6e-4")
+
+    assert "PERMISSION_DENIED" in done.stderr.splitlines()[-1]
+    assert len(cloud.calls("describe")) == 1 + 1
+    assert cloud.calls("create") == []
+
+
 def test_nothing_outside_of_the_quota_is_asked_for(cloud: Cloud) -> None:
     for number, arguments in enumerate(
         [("--type", "v6e-128"), ("--type", "v4-64", "--zone", "us-east1-d"), ("--type", "v5litepod-4", "--on-demand")]
