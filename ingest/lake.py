@@ -22,7 +22,7 @@ import shutil
 import time
 import uuid
 import warnings
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import asdict, dataclass, field, replace
@@ -136,10 +136,10 @@ class Lake:
         """
         found, unread = self.listing()
         if unread and not found:
-            raise WarehouseError(f"{self.root}: {_unread_sentence(unread)}")
+            raise WarehouseError(f"{self.root}: {unread_sentence(unread)}")
         if new := [r for r in unread if r not in self._warned]:
             self._warned.update(new)
-            warnings.warn(f"left out: {_unread_sentence(new)}", UnreadRunWarning, stacklevel=2)
+            warnings.warn(f"left out: {unread_sentence(new)}", UnreadRunWarning, stacklevel=2)
         return found
 
     def listing(self) -> tuple[list[RunVersion], list[UnreadRun]]:
@@ -161,6 +161,14 @@ class Lake:
             elif run is not None:
                 found.append(run)
         return found, unread
+
+    def lacking(self, runs: Iterable[RunVersion]) -> list[UnreadRun]:
+        """Those of the runs of which files are gone; asks the file system for all of them, unlike `listing`."""
+        return [
+            UnreadRun(run.run_id, run.name, f"{shown(run.name)} lacks {', '.join(gone)}", is_outdated=False)
+            for run in runs
+            if (gone := sorted(f.rpartition("/")[2] for f in run.paths if not (self.warehouse / f).exists()))
+        ]
 
     def run(self, run_id: str) -> RunVersion | None:
         """The run as it is now, or None.
@@ -548,8 +556,8 @@ def _outdated(run: RunVersion) -> str:
     return f"has table schema {run.schema_version}, this version of tracewarehouse reads {SCHEMA_VERSION}"
 
 
-def _unread_sentence(runs: Sequence[UnreadRun]) -> str:
-    """The runs by what is wrong with them, and what to do."""
+def unread_sentence(runs: Sequence[UnreadRun]) -> str:
+    """One or more runs by what is wrong with them, and what to do."""
     groups: dict[str, list[UnreadRun]] = {}
     for run in runs:
         groups.setdefault(run.why if run.is_outdated else "cannot be read", []).append(run)

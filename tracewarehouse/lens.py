@@ -78,7 +78,9 @@ def create_lens(
     found = definitions or load_definitions()
     views = None if views is None else list(views)
     begin_lens(connection)
-    statements = [*_tables(tables), _catalog(found)]
+    for statement in _tables(tables):  # by themselves, so that no view is blamed for a file
+        connection.execute(statement)
+    statements = [_catalog(found)]
     if views is None:
         statements += [*_views(found, found.ordered), _all_values(found), *_macros(found)]
         if comments:
@@ -122,9 +124,9 @@ def add_views(
         MetricError: DuckDB refuses a definition; the message names its file.
     """
     views = list(views)
-    statements = [f"CREATE VIEW main.{t} AS {_select(TABLES[t], s)}" for t, s in (tables or {}).items()]
-    if catalog:
-        statements.append(_catalog(definitions))
+    for table, source in (tables or {}).items():  # by themselves, so that no view is blamed for a file
+        connection.execute(f"CREATE OR REPLACE VIEW main.{table} AS {_select(TABLES[table], source)}")
+    statements = [_catalog(definitions)] if catalog else []
     statements += _views(definitions, views)
     if all_values:
         statements.append(_all_values(definitions))
@@ -188,6 +190,10 @@ def build(warehouse: Path, runs: Iterable[RunVersion], definitions: Definitions 
         warehouse: the warehouse's folder.
         runs: what the runs are now.
         definitions: the models and metrics; by default those of the package.
+
+    Raises:
+        MetricError: DuckDB refuses a definition.
+        duckdb.Error: a file of a run cannot be read.
     """
     target = warehouse / FILE_NAME
     with placed_whole(target) as part:

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
 
 import duckdb
 
 from ingest.errors import MetricError, WarehouseError
-from ingest.lake import Lake
+from ingest.lake import Lake, RunVersion, unread_sentence
 from ingest.schema import TABLES
 from tracewarehouse import consolidated
 from tracewarehouse.definitions import Definitions
@@ -67,7 +67,7 @@ class Session:
             raise
         except duckdb.Error as error:
             self.connection.close()
-            raise WarehouseError(f"{lake.root}: cannot be opened: {error}") from None
+            raise WarehouseError(files_error(lake, runs, error)) from None
 
     def prepare(self, sql: str) -> None:
         """Create the views and macros that a query names, and all of them for one that asks what there is.
@@ -103,15 +103,18 @@ class Session:
         views = [v for v in self._definitions.with_upstream(wanted) if v.qualified in self._missing]
         tables = (wanted | {n for v in views for n in v.depends_on}) & _TABLES & self._missing
         if views or tables or extras:
-            add_views(
-                self.connection,
-                self._definitions,
-                views,
-                tables={t: self._source(t) for t in sorted(n.removeprefix("main.") for n in tables)},
-                catalog="catalog" in extras,
-                all_values="all_values" in extras,
-                macros="macros" in extras,
-            )
+            try:
+                add_views(
+                    self.connection,
+                    self._definitions,
+                    views,
+                    tables={t: self._source(t) for t in sorted(n.removeprefix("main.") for n in tables)},
+                    catalog="catalog" in extras,
+                    all_values="all_values" in extras,
+                    macros="macros" in extras,
+                )
+            except duckdb.Error as error:
+                raise WarehouseError(files_error(self._lake, self.runs, error)) from None
             self._missing -= {v.qualified for v in views} | tables | extras
 
     def _source(self, table: str) -> str | None:
@@ -121,6 +124,14 @@ class Session:
         """Release the database and what it spilled."""
         self.connection.close()
         self._spill.close()
+
+
+def files_error(lake: Lake, runs: Sequence[RunVersion], error: Exception) -> str:
+    """What to say where DuckDB cannot read the files of runs: which run it is, and what helps."""
+    said = str(error).partition("\n")[0]
+    lost = lake.lacking(runs)
+    what = unread_sentence(lost) if lost else f"{said}; `tw fsck` says which run is damaged and what to do"
+    return f"{lake.root}: {what}"
 
 
 def state_of(lake: Lake) -> State:

@@ -147,6 +147,7 @@ class Warehouse:
             WarehouseError: the runs cannot be listed or read.
         """
         from tracewarehouse.query import run_query
+        from tracewarehouse.session import files_error
 
         # who reads comments names their column
         session = self._session(with_comments="comment" in sql.lower()) if read_only else self._unrestricted_session()
@@ -154,6 +155,8 @@ class Warehouse:
         try:
             return run_query(session.connection, sql, parameters, read_only=read_only, runs=session.runs)
         except QueryError as error:
+            if any(path in str(error) for run in session.runs for path in run.paths):
+                raise WarehouseError(files_error(self.lake, session.runs, error)) from None
             if not (str(error).startswith(("Catalog Error", "Binder Error")) and session.complete()):
                 raise
         return run_query(session.connection, sql, parameters, read_only=read_only, runs=session.runs)
@@ -391,12 +394,17 @@ class Warehouse:
         import duckdb
 
         from tracewarehouse.lens import build
+        from tracewarehouse.session import files_error
 
         folder = self._folder("build")
         try:
             with self.lake.exclusive():  # so that of two builds the later one has the newer runs
                 return build(folder, self.lake.runs(), self.definitions)
-        except (duckdb.Error, OSError) as error:
+        except duckdb.Error as error:
+            raise WarehouseError(
+                f"the database cannot be built: {files_error(self.lake, self.lake.runs(), error)}"
+            ) from None
+        except OSError as error:
             raise WarehouseError(f"{self.path}: the database cannot be built: {error}") from None
 
     def fsck(self) -> list[Problem]:

@@ -176,3 +176,63 @@ def test_a_remote_warehouse_answers_too(
             assert len(there.unread_runs()) == 1
     finally:
         store.rm("/unread", recursive=True)
+
+
+def file_of(warehouse: Path, name: str, table: str) -> Path:
+    [path] = [p for r in Lake(warehouse).runs() if r.name == name for p in Lake(warehouse).paths(r, table)]
+    return path
+
+
+def test_a_missing_file_is_told_by_its_run_and_what_to_do(folder: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    file_of(folder / "warehouse", "b", "ops").unlink()
+    start = ["-w", str(folder / "warehouse")]
+    run_id = manifest_of(folder / "warehouse", "b").stem
+    told = f"{run_id} (b lacks ops.parquet); run `tw ingest` on its capture again, or `tw remove` what is not needed"
+    for command in (
+        ["query", "SELECT count(*) FROM ops"],
+        ["query", "SELECT count(*) FROM metrics.exposed_communication"],
+        ["query", "SELECT count(*) FROM ops", "--unrestricted"],
+        ["audit"],
+        ["build"],
+    ):
+        assert cli([*start, *command]) == 1
+        out, err = capfd.readouterr()
+        assert (out, err.count("\n")) == ("", 1)
+        assert err.startswith("error: ")
+        assert told in err
+    assert cli([*start, "query", "SELECT count(*) FROM devices"]) == 0  # the other tables answer
+    capfd.readouterr()
+    assert cli([*start, "runs", "--format", "json"]) == 0
+    out, err = capfd.readouterr()
+    assert {r["name"]: r["quality"] for r in json.loads(out)} == {"a": "ok", "b": "incomplete", "c": "ok"}
+    assert err == f"warning: cannot be read: {told}\n"
+    assert cli([*start, "fsck"]) == 1
+    assert "there is no such file" in capfd.readouterr().out
+    assert cli([*start, "ingest", str(folder / "b")]) == 0
+    capfd.readouterr()
+    assert cli([*start, "query", "SELECT count(DISTINCT run_id) AS n FROM ops", "--format", "csv"]) == 0
+    assert capfd.readouterr().out == "n\n3\n"
+
+
+def test_one_session_goes_on_after_a_missing_file(folder: Path) -> None:
+    path = file_of(folder / "warehouse", "b", "ops")
+    content = path.read_bytes()
+    path.unlink()
+    with tw.open(folder / "warehouse") as warehouse:
+        for _ in range(2):
+            with pytest.raises(tw.WarehouseError, match=r"\(b lacks ops.parquet\)"):
+                warehouse.query("SELECT count(*) FROM devices, ops")
+        assert warehouse.query("SELECT count(*) > 0 FROM devices").scalar()
+        path.write_bytes(content)
+        assert warehouse.query("SELECT count(*) > 0 FROM devices, ops").scalar()
+
+
+@pytest.mark.parametrize("name", ["a", "b", "c"])
+def test_a_damaged_file_is_named_with_what_to_do(folder: Path, name: str) -> None:
+    path = file_of(folder / "warehouse", name, "ops")
+    path.write_bytes(path.read_bytes()[:100])
+    with (
+        tw.open(folder / "warehouse") as warehouse,
+        pytest.raises(tw.WarehouseError, match=f"{path.parent.parent.name}.*`tw fsck` says which run is damaged"),
+    ):
+        warehouse.query("SELECT sum(duration_ps) FROM ops")

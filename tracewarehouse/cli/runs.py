@@ -12,6 +12,8 @@ from tracewarehouse.output import Format, format_of, write
 from tracewarehouse.quality import CLOCKS
 
 if TYPE_CHECKING:
+    from collections.abc import Collection
+
     from ingest.lake import UnreadRun
     from tracewarehouse.result import QueryResult
 
@@ -53,13 +55,20 @@ def runs(
 ) -> None:
     """List the runs with their quality flags, and what was done to the clocks of their hosts.
 
-    Runs that no answer has come last, as outdated (ingest the capture again) or unreadable (`tw fsck` says more).
+    Runs of which files are gone are incomplete. Those that no answer has come last, as outdated (ingest the capture
+    again) or unreadable (`tw fsck` says more).
     `SELECT * FROM main.runs` has every fact, main.quality_flags every flag, main.hosts every clock.
     """
+    from ingest.lake import unread_sentence
+
     with context.obj.open() as warehouse:
         unread = warehouse.unread_runs()
+        lost: list[UnreadRun] = []
         try:
-            if not warehouse.lake.runs():
+            found = warehouse.lake.runs()
+            if lost := warehouse.lake.lacking(found):
+                typer.echo(f"warning: {printable(unread_sentence(lost))}", err=True)
+            if not found:
                 typer.echo(f"the warehouse {context.obj} is empty; add runs with `tw ingest CAPTURE`", err=True)
         except WarehouseError as error:  # none can be read
             if not unread:
@@ -67,11 +76,25 @@ def runs(
             typer.echo(f"warning: {printable(str(error))}", err=True)
             result, notes = _listed(unread), False
         else:
-            result = _listed(unread, warehouse.query(_SUMMARY))
+            result = _listed(unread, _marked(warehouse.query(_SUMMARY), {r.run_id for r in lost}))
         remarks = warehouse.query(_NOTES).rows() + warehouse.query(CLOCKS).rows() if notes else []
     write(result, output_format or (format_of(output) if output else "table"), output)
     for _, name, text in sorted(remarks, key=lambda r: (r[1], r[0])):
         typer.echo(printable(f"{name}: {' '.join(text.split())}"), err=True)
+
+
+def _marked(result: QueryResult, lost: Collection[str]) -> QueryResult:
+    """The runs, those of which files are gone as incomplete."""
+    if not lost:
+        return result
+    import pyarrow as pa
+
+    from tracewarehouse.result import QueryResult
+
+    rows = result.arrow()
+    ids, quality = (rows.column(name).to_pylist() for name in ("run_id", "quality"))
+    marked = ["incomplete" if run_id in lost else q for run_id, q in zip(ids, quality, strict=True)]
+    return QueryResult(rows.set_column(rows.column_names.index("quality"), "quality", pa.array(marked, pa.string())))
 
 
 def _listed(unread: list[UnreadRun], readable: QueryResult | None = None) -> QueryResult:
