@@ -9,6 +9,7 @@ computed here: this only runs SQL of sql/.
 from __future__ import annotations
 
 import json
+import re
 import uuid
 from collections import Counter
 from collections.abc import Collection, Iterator, Mapping, Sequence
@@ -22,7 +23,7 @@ from ingest.errors import MetricError
 from ingest.schema import TABLES
 from tracewarehouse.audits import run_audit
 from tracewarehouse.cursors import Task, run_tasks
-from tracewarehouse.definitions import Definitions, Metric, ModelHeader, View, load_definitions
+from tracewarehouse.definitions import Definitions, Metric, MetricHeader, ModelHeader, View, load_definitions
 from tracewarehouse.findings import Evaluation, Finding
 from tracewarehouse.query import literal
 
@@ -106,14 +107,18 @@ class _Run:
         self.needs: dict[str, frozenset[str]] = {}
         self._failed: dict[str, str] = {}
         beneath = list(_beneath(definitions, metrics))
+        all_readers = [*(v for v, _ in beneath), *(m.view for m in metrics), *definitions.audits]
         tables = {view.qualified for view, kind in beneath if kind == "TABLE"}
         for view, kind in beneath:
-            self._add(view.qualified, partial(self._make, view, kind), view.depends_on)
+            columns = _columns_read(view, [r for r in all_readers if view.qualified in _read(r)], definitions.added)
+            sql = f"SELECT {', '.join(columns)} FROM ({view.sql})" if kind == "TABLE" else view.sql  # noqa: S608
+            self._add(
+                view.qualified, partial(self._make, view, f"CREATE {kind} {view.qualified} AS {sql}"), _read(view)
+            )
         for metric in metrics:
-            read = metric.view.depends_on | metric.view.probe_depends_on
-            self._add(f"value of {metric.view.qualified}", partial(self._value, metric), read)
+            self._add(f"value of {metric.view.qualified}", partial(self._value, metric), _read(metric.view))
         for audit in definitions.audits:
-            self._add(f"audit {audit.name}", partial(self._audit, audit), audit.depends_on)
+            self._add(f"audit {audit.name}", partial(self._audit, audit), _read(audit))
         for name in sorted(frozenset[str]().union(*self.needs.values()) - self.tasks.keys()):
             table = name.removeprefix("main.")
             self._add(name, partial(_load, run_id, table, sources.get(table)), frozenset())
@@ -124,12 +129,12 @@ class _Run:
     def _add(self, name: str, task: Task, needs: frozenset[str]) -> None:
         self.tasks[name], self.needs[name] = task, needs
 
-    def _make(self, view: View, kind: str, cursor: duckdb.DuckDBPyConnection) -> None:
+    def _make(self, view: View, sql: str, cursor: duckdb.DuckDBPyConnection) -> None:
         if (reason := self._reason(view)) is not None:
             self._failed[view.qualified] = reason
             return
         try:
-            cursor.execute(f"CREATE {kind} {view.qualified} AS {view.sql}")
+            cursor.execute(sql)
         except _BEYOND_RANGE as error:
             self._failed[view.qualified] = str(error)
         except duckdb.Error as error:
@@ -162,8 +167,7 @@ class _Run:
 
     def _reason(self, view: View) -> str | None:
         """Why a view that reads a failed model has no rows; None where it reads none."""
-        read = view.depends_on | view.probe_depends_on
-        return next((self._failed[n] for n in sorted(read) if n in self._failed), None)
+        return next((self._failed[n] for n in sorted(_read(view)) if n in self._failed), None)
 
 
 def _rows(connection: duckdb.DuckDBPyConnection, metric: Metric) -> Iterator[_Row]:
@@ -191,16 +195,30 @@ def _rows(connection: duckdb.DuckDBPyConnection, metric: Metric) -> Iterator[_Ro
 def _beneath(definitions: Definitions, metrics: Sequence[Metric]) -> Iterator[tuple[View, str]]:
     """What metrics and audits read, in order: a table where several read it, so that it is made once, else a view."""
     readers: Counter[str] = Counter()
-    for metric in metrics:
-        readers.update(metric.view.depends_on | metric.view.probe_depends_on)
-    for audit in definitions.audits:
-        readers.update(audit.depends_on)
+    for view in (*(m.view for m in metrics), *definitions.audits):
+        readers.update(_read(view))
     for view in reversed(definitions.ordered):
         if view.schema == "models" and readers[view.qualified]:
             readers.update(view.depends_on)
     for view in definitions.ordered:
         if count := readers[view.qualified]:
             yield view, "TABLE" if count > 1 and not _is_inline(view) else "VIEW"
+
+
+def _read(view: View) -> frozenset[str]:
+    return view.depends_on | view.probe_depends_on
+
+
+def _columns_read(view: View, readers: Sequence[View], added: Collection[str]) -> list[str]:
+    """The columns of a model whose names occur in what reads it.
+
+    All of them where a reader is a user's own, which may select them without their names; the package's own may not.
+    """
+    if any(r.qualified in added for r in readers):
+        return list(view.header.columns)
+    texts = [r.sql + (r.header.requires if isinstance(r.header, MetricHeader) else "") for r in readers]
+    words = set(re.findall(r"\w+", " ".join(texts).lower()))
+    return [c for c in view.header.columns if c in words]
 
 
 def _is_inline(view: View) -> bool:

@@ -64,6 +64,17 @@ def _write(folder: Path, files: dict[str, str]) -> Path:
     return folder
 
 
+def test_a_metric_of_ones_own_may_read_columns_without_their_names(capture: Path, tmp_path: Path) -> None:
+    query = "SELECT w.run_id AS run_id, COUNT(*) AS n FROM (SELECT DISTINCT * FROM models.communication_windows) AS w"
+    text = METRIC.partition("---*/")[0] + f"---*/\n{query} GROUP BY w.run_id"
+    sql = _write(tmp_path / "mine", {"metrics/my_ops_per_step_v1": text})
+    with tw.open(tmp_path / "warehouse", create=True, sql=sql) as warehouse:
+        warehouse.ingest(capture)
+        windows = warehouse.query("SELECT COUNT(*) FROM main.collectives").scalar()
+        stored = "SELECT value FROM main.metric_values WHERE metric = 'my_ops_per_step'"
+        assert warehouse.query(stored).scalar() == windows > 10
+
+
 def test_a_metric_of_ones_own_is_evaluated_at_ingest(capture: Path, sql: Path, tmp_path: Path) -> None:
     with tw.open(tmp_path / "warehouse", create=True, sql=sql) as warehouse:
         warehouse.ingest(capture)
