@@ -3,8 +3,8 @@
     python tests/benchmarks/bench.py --megabytes 10 100 1000 [--rounds 5] [--peers PYTHON] [--write-table]
 
 Each round runs every way once, one after the other, in a process of its own; the figures are medians over the rounds.
-All run as an installed program does, with modules compiled beforehand, and without numpy's threads for linear algebra,
-which `tw` does not start either.
+All run as `tw` does: with modules compiled beforehand, without numpy's threads for linear algebra, and with few
+searches for cycles of references and none at the end (see ingest/cycle_search.py).
 Seconds are those of the whole process, from its start to its end, imports included; CPU seconds and memory count the
 processes that it starts as well. Memory is the largest sum of the processes' proportional set sizes that was seen.
 
@@ -50,6 +50,11 @@ HERE = Path(__file__).resolve().parent
 DOCS = HERE.parents[1] / "docs" / "performance.md"
 BEGIN, END = "<!-- tests/benchmarks/bench.py writes from here -->\n", "<!-- to here -->\n"
 
+AS_TW = """
+import atexit, gc, sys
+gc.set_threshold(200_000)
+atexit.register(lambda: None if "duckdb" in sys.modules else gc.freeze())
+"""
 DECODE = """
 import json, sys
 from pathlib import Path
@@ -294,7 +299,7 @@ def _memory_kb(pid: int) -> int:
 
 def measure(python: str, code: str, capture: Path, out: Path, warehouse: Path, into: Figures) -> None:
     """Run `code` in a new process; add its figures."""
-    arguments = [python, "-c", code, str(capture), str(out), str(warehouse), str(HERE.parent)]
+    arguments = [python, "-c", AS_TW + code, str(capture), str(out), str(warehouse), str(HERE.parent)]
     with tempfile.TemporaryFile() as errors:
         begin = time.perf_counter()
         process = subprocess.Popen(arguments, stdout=subprocess.PIPE, stderr=errors, env=_environment())

@@ -201,6 +201,17 @@ class TestQuery:
             process.stdout.close()
             assert process.stderr.read() == b""
 
+    def test_a_process_says_nothing_of_its_own_at_the_end(self, folder: Path, tmp_path: Path) -> None:
+        """As DuckDB does where its objects are left to the system, and as Python would of files not closed."""
+        capture = tiny_capture().write(tmp_path / "run.xplane.pb")
+        w = str(tmp_path / "other")
+        commands = (["-w", str(folder), "query", "FROM runs"], ["-w", w, "ingest", str(capture), "--mesh", "tp=2"])
+        for arguments in (*commands, ["-w", w, "runs"]):
+            command = [sys.executable, "-X", "dev", "-m", "tracewarehouse", *arguments]
+            done = subprocess.run(command, capture_output=True, text=True, check=True)
+            assert done.stdout
+            assert done.stderr == ""
+
     def test_ctrl_c_ends_a_query(self, folder: Path) -> None:
         endless = "SELECT count(*) FROM range(100000000) AS a, range(1000000) AS b WHERE hash(a.range, b.range) = 1"
         command = [sys.executable, "-m", "tracewarehouse", "-w", str(folder), "query", endless]

@@ -6,7 +6,6 @@ Results go to standard output, everything else to standard error. Exit codes: 0 
 
 from __future__ import annotations
 
-import gc
 import os
 import signal
 import sys
@@ -17,12 +16,10 @@ from typing import Annotated, Any
 
 import typer
 
+from ingest.cycle_search import search_seldom
 from ingest.errors import TracewarehouseError, UnreadRunWarning, printable
 from tracewarehouse.cli import collect, compare, ingest, maintenance, metrics, query, report, runs, tpu, watch
 from tracewarehouse.cli.place import Place
-
-_SEARCH_FOR_CYCLES_AFTER = 200_000
-"""Objects made between two of Python's searches for cycles of references, which else come at every 700."""
 
 app = typer.Typer(
     name="tracewarehouse",
@@ -89,7 +86,7 @@ def main() -> None:
     for number in (signal.SIGTERM, signal.SIGHUP):
         if signal.getsignal(number) == signal.SIG_DFL:  # not under nohup
             signal.signal(number, _end)
-    gc.set_threshold(_SEARCH_FOR_CYCLES_AFTER)
+    search_seldom()
     sys.exit(run(sys.argv[1:]))
 
 
