@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
-from typing import Literal
+from typing import Literal, NamedTuple
 
 from ingest.hlo.replica_groups import Groups, Pairs
 from ingest.hlo.shapes import Shape
@@ -12,9 +11,10 @@ AsyncRole = Literal["start", "update", "done"]
 OpNameSource = Literal["own", "fusion", "operand", "user"]
 
 
-@dataclass(frozen=True)
-class Instruction:
+class Instruction(NamedTuple):
     """One HLO instruction. None means that the source does not say.
+
+    A tuple, as a frozen dataclass of so many fields takes three times as long to make.
 
     Attributes:
         name: name without '%', unique in its module.
@@ -69,7 +69,7 @@ class Instruction:
 def without_groups(instruction: Instruction) -> Instruction:
     """The instruction with its replica groups and pairs, and those of its inner ones, unknown."""
     inner = tuple(without_groups(i) for i in instruction.inner)
-    return replace(instruction, replica_groups=None, source_target_pairs=None, inner=inner)
+    return instruction._replace(replica_groups=None, source_target_pairs=None, inner=inner)
 
 
 def merged(stated: Instruction, embedded: Instruction | None) -> Instruction:
@@ -84,4 +84,4 @@ def merged(stated: Instruction, embedded: Instruction | None) -> Instruction:
         stated.shape,
     ):
         return stated
-    return replace(embedded, text=stated.text)
+    return embedded._replace(text=stated.text)

@@ -47,7 +47,7 @@ def facts(instruction: Instruction) -> dict[str, object]:
     """What both text and proto state; profilers print no metadata into the text."""
     return {
         key: value
-        for key, value in vars(instruction).items()
+        for key, value in instruction._asdict().items()
         if key not in ("op_name", "op_name_source", "op_type", "source_file", "source_line", "text", "inner")
     }
 
