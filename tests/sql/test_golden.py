@@ -44,7 +44,7 @@ def _values(warehouse: Warehouse, capture: str) -> dict[str, float | None]:
     run_id = warehouse.run(capture).run_id
     of_one_run = sorted({m.name for m in warehouse.definitions.metrics if not m.view.compares_runs})
     rows = warehouse.values(run_id, metrics=of_one_run).rows()
-    return {f"{metric} {version} {dimensions}": value for _, _, metric, version, dimensions, value, _ in rows}
+    return {f"{metric} {version} {dimensions}": value for _, _, metric, version, dimensions, value, *_ in rows}
 
 
 @pytest.mark.parametrize("capture", CAPTURES)
