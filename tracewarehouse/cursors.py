@@ -18,9 +18,11 @@ Task = Callable[[duckdb.DuckDBPyConnection], None]
 def run_tasks(
     tasks: Mapping[str, Task], needs: Mapping[str, Collection[str]], cursors: Sequence[duckdb.DuckDBPyConnection]
 ) -> None:
-    """Run every task once, after those it needs; of those that can be run the one that could be so last.
+    """Run every task once, after those it needs.
 
-    So what a task has made is read soon, and need not be kept for long.
+    Of the tasks that can be run, one that could be so last comes first: what a task has made is read soon, and need not
+    be kept for long. Of those that can be run from the same moment on, the one with the longest chain of tasks behind
+    it comes first, so that less is left for one cursor alone at the end.
 
     Args:
         tasks: what to run, by name.
@@ -31,9 +33,11 @@ def run_tasks(
         graphlib.CycleError: tasks need each other.
         Exception: what a task raised. What still runs is interrupted, and what has not begun is left.
     """
-    order = TopologicalSorter({name: needs[name] & tasks.keys() for name in tasks})
+    before = {name: needs[name] & tasks.keys() for name in tasks}
+    chain = _chains(before)
+    order = TopologicalSorter(before)
     order.prepare()
-    idle, ready = list(cursors), list(order.get_ready())
+    idle, ready = list(cursors), sorted(order.get_ready(), key=chain.__getitem__)
     running: dict[Future[None], tuple[str, duckdb.DuckDBPyConnection]] = {}
     with ThreadPoolExecutor(len(cursors)) as threads:
         try:
@@ -46,8 +50,17 @@ def run_tasks(
                     idle.append(cursor)
                     future.result()
                     order.done(name)
-                ready += order.get_ready()
+                ready += sorted(order.get_ready(), key=chain.__getitem__)
         except BaseException:  # Ctrl-C too: the threads wait for their statements
             for cursor in cursors:
                 cursor.interrupt()
             raise
+
+
+def _chains(before: Mapping[str, Collection[str]]) -> dict[str, int]:
+    """For each task how many tasks must be run one after the other from it on, itself included."""
+    chain = dict.fromkeys(before, 1)
+    for name in reversed(list(TopologicalSorter(before).static_order())):
+        for needed in before[name]:
+            chain[needed] = max(chain[needed], chain[name] + 1)
+    return chain
