@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import signal
 from pathlib import Path
 
 import pytest
@@ -13,6 +14,13 @@ ROOT = Path(__file__).resolve().parent.parent
 def pytest_addoption(parser: pytest.Parser) -> None:
     """The option that writes golden values anew."""
     parser.addoption("--update-golden", action="store_true", help="write golden values anew; review the difference")
+
+
+def pytest_configure() -> None:
+    """Take interrupts again, which a script's background job or `nohup` ignores, as would what the tests interrupt."""
+    for number, action in ((signal.SIGINT, signal.default_int_handler), (signal.SIGHUP, signal.SIG_DFL)):
+        if signal.getsignal(number) == signal.SIG_IGN:
+            signal.signal(number, action)
 
 
 @pytest.fixture(scope="session")
