@@ -365,13 +365,15 @@ def table(name: str, size: int, events: int, found: dict[str, Figures]) -> str:
     if set(SMALL) <= set(found):
         both = [sum(walls) for walls in zip(*(found[w].wall for w in SMALL), strict=True)]
         limits = f"Both together take {statistics.median(both):.2f} s.\n"
-    if "metrics" in found and "write" in found:
+    if {"metrics", "ingest", "convert", "decode", "write"} <= set(found):
         for figure, says in (("wall", "time"), ("cpu", "CPU time")):
-            of = {w: statistics.median(getattr(found[w], figure)) for w in ("metrics", "ingest", "decode", "write")}
-            both = of["decode"] + of["write"]
+            of = {w: statistics.median(getattr(f, figure)) for w, f in found.items()}
+            whole, made, together = of["metrics"], of["ingest"], of["convert"]
+            alone = of["decode"] + of["write"]
             limits += (
-                f"By {says}, ingest with metric values is {of['metrics'] / both:.2f} times decode and write together, "
-                f"without them {of['ingest'] / both:.2f} times: {of['ingest'] / of['write']:.2f} times writing.\n"
+                f"By {says}, ingest with metric values is {whole / together:.2f} times decode and write in one process "
+                f"and {whole / alone:.2f} times our decode alone and writing alone added up; without metric values "
+                f"{made / together:.2f} and {made / alone:.2f} times, and {made / of['write']:.2f} times writing.\n"
             )
     return f"**{name}**, {size / 1e6:.1f} MB{f', {events:,} events' if events else ''}:\n\n{text}\n{limits}"
 
