@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+import tracemalloc
 from collections.abc import Callable
 from pathlib import Path
 
@@ -188,6 +189,16 @@ PLACEMENTS: dict[str, Callable[[Space], None]] = {
     "twice in a plane, planes twice": several_lines,
     "at the end of the file": line_at_the_end,
 }
+
+
+def peak_of(read: Callable[[], object]) -> int:
+    """Bytes that Python's allocators hold at the most while something is read."""
+    tracemalloc.start()
+    try:
+        read()
+        return tracemalloc.get_traced_memory()[1]
+    finally:
+        tracemalloc.stop()
 
 
 def space_with(events: list[bytes]) -> Space:
@@ -467,51 +478,30 @@ class TestMemory:
         ids=lambda e: e[0],
     )
     def test_peak_is_bounded(self, events: tuple[str, list[bytes]], tmp_path: Path) -> None:
-        import tracemalloc
-
         path = space_with(events[1]).write(tmp_path / "x.pb")
-        size = path.stat().st_size
         read_xplane(path)  # imports
-        tracemalloc.start()
-        try:
+
+        def read() -> None:
             trace = read_xplane(path)
             for plane in trace.planes:
                 for line in plane.lines:
                     for _ in trace.batches(plane, line):
                         pass
-            peak = tracemalloc.get_traced_memory()[1]
-        finally:
-            tracemalloc.stop()
-        assert peak < 40 * size + (4 << 20)
+
+        assert peak_of(read) < 40 * path.stat().st_size + (4 << 20)
 
     def test_metadata_between_other_fields(self, tmp_path: Path) -> None:
-        import tracemalloc
-
         space = Space()
         space.plane("p").extra = (content(4, b"") + content(15, b"")) * 50_000
         path = space.write(tmp_path / "x.pb")
-        tracemalloc.start()
-        try:
-            read_xplane(path)
-            peak = tracemalloc.get_traced_memory()[1]
-        finally:
-            tracemalloc.stop()
-        assert peak < 40 * path.stat().st_size
+        assert peak_of(lambda: read_xplane(path)) < 40 * path.stat().st_size
 
     def test_sparse_metadata_ids_need_no_table(self, tmp_path: Path) -> None:
-        import tracemalloc
-
         space = Space()
         for _ in range(300):
             space.plane("p").metadata("op", metadata_id=4_000_000)
         path = space.write(tmp_path / "x.pb")
-        tracemalloc.start()
-        try:
-            read_xplane(path)
-            peak = tracemalloc.get_traced_memory()[1]
-        finally:
-            tracemalloc.stop()
-        assert peak < 4 << 20
+        assert peak_of(lambda: read_xplane(path)) < 4 << 20
 
 
 class TestProfileWindow:
