@@ -28,53 +28,33 @@ changed: >
 ---*/
 WITH moved AS (
   SELECT
-    c.run_id AS run_id,
-    c.device_id AS device_id,
-    c.step_start_ps AS step_start_ps,
-    CAST(SUM(c.busy_ps) AS BIGINT) AS busy_ps,
-    CAST(SUM(CASE WHEN i.async_role = 'done' THEN 0 ELSE i.bytes_accessed END) AS BIGINT) AS bytes,
+    e.run_id AS run_id,
+    e.device_id AS device_id,
+    e.phase AS phase,
+    CAST(SUM(CASE WHEN i.async_role = 'done' THEN 0 ELSE i.bytes_accessed * e.ops END) AS BIGINT) AS bytes,
     CAST(
-      SUM(CASE WHEN COALESCE(i.async_role, 'start') = 'start' AND i.bytes_accessed IS NULL THEN 1 ELSE 0 END) AS BIGINT
+      SUM(CASE WHEN COALESCE(i.async_role, 'start') = 'start' AND i.bytes_accessed IS NULL THEN e.ops ELSE 0 END)
+      AS BIGINT
     ) AS unsized_ops
-  FROM models.covered_ops AS c
-  INNER JOIN main.instructions AS i ON c.run_id = i.run_id AND c.instruction_id = i.instruction_id
-  GROUP BY c.run_id, c.device_id, c.step_start_ps
-),
-
-stepping AS (
-  SELECT
-    p.run_id AS run_id,
-    p.device_id AS device_id
-  FROM models.phase_steps AS p
-  GROUP BY p.run_id, p.device_id
-),
-
-placed AS (
-  SELECT
-    m.run_id AS run_id,
-    m.device_id AS device_id,
-    s.phase AS phase,
-    CAST(SUM(m.busy_ps) AS BIGINT) AS busy_ps,
-    CAST(SUM(m.bytes) AS BIGINT) AS bytes,
-    CAST(SUM(m.unsized_ops) AS BIGINT) AS unsized_ops
-  FROM moved AS m
-  LEFT JOIN models.steps AS s
-    ON m.run_id = s.run_id AND m.device_id = s.device_id AND m.step_start_ps = s.start_ps AND s.clock = 'device'
-  LEFT JOIN stepping AS k ON m.run_id = k.run_id AND m.device_id = k.device_id
-  WHERE m.step_start_ps IS NOT NULL OR k.run_id IS NULL
-  GROUP BY m.run_id, m.device_id, s.phase
+  FROM models.phase_instructions AS e
+  INNER JOIN main.instructions AS i ON e.run_id = i.run_id AND e.instruction_id = i.instruction_id
+  GROUP BY e.run_id, e.device_id, e.phase
 )
 
 SELECT
   d.run_id AS run_id,
   d.phase AS phase,
   d.device_id AS device_id,
-  CAST(d.bytes * 1000 AS DOUBLE) / CAST(d.busy_ps AS DOUBLE) AS hbm_gbps,
-  CAST(CAST(d.bytes * 1000 AS DOUBLE) / CAST(d.busy_ps AS DOUBLE) AS DOUBLE)
+  CAST(m.bytes * 1000 AS DOUBLE) / CAST(d.busy_ps AS DOUBLE) AS hbm_gbps,
+  CAST(CAST(m.bytes * 1000 AS DOUBLE) / CAST(d.busy_ps AS DOUBLE) AS DOUBLE)
   / CAST(NULLIF(v.peak_hbm_gbps, 0) AS DOUBLE) AS utilization,
-  d.bytes AS bytes,
+  m.bytes AS bytes,
   CAST(d.busy_ps AS DOUBLE) / CAST(1000000000 AS DOUBLE) AS busy_ms,
-  d.unsized_ops AS unsized_ops
-FROM placed AS d
+  m.unsized_ops AS unsized_ops
+FROM models.device_phases AS d
+INNER JOIN moved AS m
+  ON
+    d.run_id = m.run_id AND d.device_id = m.device_id
+    AND COALESCE(d.phase, '') = COALESCE(m.phase, '')
 LEFT JOIN main.devices AS v ON d.run_id = v.run_id AND d.device_id = v.device_id
-WHERE d.bytes > 0 AND d.busy_ps > 0
+WHERE m.bytes > 0 AND d.busy_ps > 0

@@ -43,44 +43,12 @@ WITH peaks AS (
   GROUP BY d.run_id
 ),
 
-placed AS (
-  SELECT
-    b.run_id AS run_id,
-    t.phase AS phase,
-    b.instruction_id AS instruction_id,
-    COUNT(*) AS ops
-  FROM main.ops AS b
-  INNER JOIN models.steps AS t
-    ON
-      b.run_id = t.run_id AND b.device_id = t.device_id AND t.clock = 'device'
-      AND b.start_ps >= t.start_ps AND b.start_ps < t.until_ps
-  WHERE b.is_leaf AND b.step IS NULL
-  GROUP BY b.run_id, t.phase, b.instruction_id
-),
-
-executed AS (
-  SELECT
-    o.run_id AS run_id,
-    o.phase AS phase,
-    o.instruction_id AS instruction_id,
-    o.ops AS ops
-  FROM models.instruction_time AS o
-  WHERE o.is_in_step
-  UNION ALL
-  SELECT
-    l.run_id AS run_id,
-    l.phase AS phase,
-    l.instruction_id AS instruction_id,
-    l.ops AS ops
-  FROM placed AS l
-),
-
 worked AS (
   SELECT
     e.run_id AS run_id,
     e.phase AS phase,
     CAST(SUM(i.model_flops * e.ops) AS BIGINT) AS hlo_model_flops
-  FROM executed AS e
+  FROM models.phase_instructions AS e
   INNER JOIN main.instructions AS i ON e.run_id = i.run_id AND e.instruction_id = i.instruction_id
   INNER JOIN models.instruction_kinds AS q ON e.run_id = q.run_id AND e.instruction_id = q.instruction_id
   WHERE q.is_compute

@@ -33,16 +33,36 @@ WITH exchanges AS (
 
 experts AS (
   SELECT
+    t.run_id AS run_id,
+    t.device_id AS device_id,
+    t.phase AS phase,
+    t.is_communication AS is_communication,
+    t.self_ps AS self_ps
+  FROM models.instruction_time AS t
+  INNER JOIN main.instructions AS i ON t.run_id = i.run_id AND t.instruction_id = i.instruction_id
+  WHERE i.part = 'moe'
+  UNION ALL
+  SELECT
     o.run_id AS run_id,
     o.device_id AS device_id,
     o.phase AS phase,
-    CAST(SUM(o.self_ps) AS BIGINT) AS moe_ps,
-    CAST(SUM(CASE WHEN o.is_communication THEN o.self_ps ELSE 0 END) AS BIGINT) AS communication_ps
+    o.is_communication AS is_communication,
+    o.self_ps AS self_ps
   FROM models.leaf_ops AS o
-  INNER JOIN main.instructions AS i ON o.run_id = i.run_id AND o.instruction_id = i.instruction_id
-  LEFT JOIN exchanges AS e ON o.run_id = e.run_id AND o.event_id = e.event_id
-  WHERE i.part = 'moe' OR e.event_id IS NOT NULL
-  GROUP BY o.run_id, o.device_id, o.phase
+  INNER JOIN exchanges AS e ON o.run_id = e.run_id AND o.event_id = e.event_id
+  INNER JOIN main.instructions AS a ON o.run_id = a.run_id AND o.instruction_id = a.instruction_id
+  WHERE o.is_communication AND COALESCE(a.part, '') <> 'moe'
+),
+
+summed AS (
+  SELECT
+    s.run_id AS run_id,
+    s.device_id AS device_id,
+    s.phase AS phase,
+    CAST(SUM(s.self_ps) AS BIGINT) AS moe_ps,
+    CAST(SUM(CASE WHEN s.is_communication THEN s.self_ps ELSE 0 END) AS BIGINT) AS communication_ps
+  FROM experts AS s
+  GROUP BY s.run_id, s.device_id, s.phase
 ),
 
 known AS (
@@ -62,7 +82,7 @@ SELECT
   COUNT(*) AS devices
 FROM models.device_phases AS d
 INNER JOIN known AS n ON d.run_id = n.run_id
-LEFT JOIN experts AS x
+LEFT JOIN summed AS x
   ON
     d.run_id = x.run_id AND d.device_id = x.device_id
     AND COALESCE(d.phase, '') = COALESCE(x.phase, '')
