@@ -7,9 +7,11 @@ there are. Events are numbered over the run, so they are counted before they are
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from contextlib import closing
 from dataclasses import dataclass, replace
 from itertools import accumulate, chain
 from pathlib import Path
+from typing import Self
 
 from ingest.devices import device_plane
 from ingest.instructions import OpFacts
@@ -17,6 +19,7 @@ from ingest.line_tables import LinesWritten, LineTables, PlaneLines
 from ingest.processes import Processes
 from ingest.readers.files import CaptureFile
 from ingest.records import DivisibleTrace, EventMetadata, Line, Plane, Trace
+from ingest.spill import Spill
 from ingest.survey import has_cpu_ops
 
 DIVIDED = 32 << 20
@@ -54,16 +57,27 @@ def helpers(files: Sequence[CaptureFile], jobs: int) -> Processes:
 class Counting:
     """The events of the lines of a run that will be divided, which helpers begin to count at once.
 
+    Where the events are is kept until the end of a context, so that who decodes them need not look for them again.
+
     Args:
+        folder: where that is put aside.
         traces: all traces of the run.
         processes: what counts.
     """
 
-    def __init__(self, traces: Sequence[DivisibleTrace], processes: Processes) -> None:
+    def __init__(self, folder: Path, traces: Sequence[DivisibleTrace], processes: Processes) -> None:
         planes = [(i, plane) for i, t in enumerate(traces) for plane in t.planes]
-        self._tasks = [(i, Plane(p.name), lines) for i, p in planes for lines in _cut(p.lines, _SMALLEST)]
+        pieces = [(i, Plane(p.name), lines) for i, p in planes for lines in _cut(p.lines, _SMALLEST)]
+        self._tasks = [(*piece, folder / f".events-{n:04}") for n, piece in enumerate(pieces)]
         processes.share(traces)
         self._work = processes.start(count_events, self._tasks)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        for task in self._tasks:
+            task[-1].unlink(missing_ok=True)
 
     def of_planes(self, planes: Sequence[PlaneLines]) -> list[int]:
         """Events of each of these planes, to which this process counts its share.
@@ -71,10 +85,13 @@ class Counting:
         Raises:
             CaptureError: the bytes are not events, or the file changed.
             HelperError: a process was ended from outside.
+            OSError: the disk is full.
         """
-        counts = zip(self._tasks, self._work.results(), strict=True)
-        of_line = {id(line): n for (_, _, lines), found in counts for line, n in zip(lines, found, strict=True)}
-        return [sum(of_line[id(line)] for line in p.lines) for p in planes]
+        count_of: dict[int, int] = {}
+        for (_, _, lines, _), found in zip(self._tasks, self._work.results(), strict=True):
+            for line, (count, places) in zip(lines, found, strict=True):
+                count_of[id(line)], line.places = count, places
+        return [sum(count_of[id(line)] for line in p.lines) for p in planes]
 
 
 def divided(traces: Sequence[Trace]) -> list[DivisibleTrace]:
@@ -164,10 +181,13 @@ def start_parts(
     return written
 
 
-def count_events(traces: Sequence[DivisibleTrace], task: tuple[int, Plane, Sequence[Line]]) -> list[int]:
-    """Events of each of some lines of a plane."""
-    host_index, plane, lines = task
-    return [traces[host_index].count(plane, line) for line in lines]
+def count_events(
+    traces: Sequence[DivisibleTrace], task: tuple[int, Plane, Sequence[Line], Path]
+) -> list[tuple[int, object]]:
+    """Events of each of some lines of a plane, and where they are."""
+    host_index, plane, lines, path = task
+    with closing(Spill(path)) as aside:
+        return [traces[host_index].count(plane, line, aside) for line in lines]
 
 
 def write_part(shared: Shared, task: tuple[Part, tuple[int, ...]]) -> LinesWritten:

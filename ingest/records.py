@@ -15,6 +15,8 @@ from typing import NamedTuple, Protocol, runtime_checkable
 import numpy as np
 import numpy.typing as npt
 
+from ingest.spill import Spill
+
 Int64 = npt.NDArray[np.int64]
 UInt64 = npt.NDArray[np.uint64]
 UInt8 = npt.NDArray[np.uint8]
@@ -98,6 +100,7 @@ class Line:
     """One stream of events: a device's 'XLA Ops', or a host thread. `start`, `end` locate it for its reader.
 
     Attributes:
+        places: where its events are, once its reader has counted them.
         has_events: False where the reader knows that it has none.
         display_name, display_id, duration_ps: what writers put behind the events; known once those have been read.
     """
@@ -111,6 +114,7 @@ class Line:
     display_name: str = ""
     display_id: int = 0
     duration_ps: int = 0
+    places: object = None
 
 
 @dataclass
@@ -187,11 +191,12 @@ class DivisibleTrace(Trace, Protocol):
     Pickled, it has no planes: a process that has inherited the file reads lines of planes that it is given.
     """
 
-    def count(self, plane: Plane, line: Line) -> int:
-        """The number of events of a line.
+    def count(self, plane: Plane, line: Line, aside: Spill) -> tuple[int, object]:
+        """The number of events of a line, and where they are, for `Line.places`, most of that put aside.
 
         Raises:
             MalformedError: the bytes are not events.
+            OSError: the disk is full.
         """
         ...
 

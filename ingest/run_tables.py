@@ -86,7 +86,7 @@ class RunTables:
         self._processes = processes
         self._settling = settling
         self._divided = divided([h.trace for h in hosts])
-        self._counting = Counting(self._divided, processes) if self._divided else None
+        self._counting = Counting(folder, self._divided, processes) if self._divided else None
         self._encoder = ThreadPoolExecutor(2)
         self.writers = {
             n: TableWriter(folder, table, self._encoder) for n, table in TABLES.items() if n not in EVENT_TABLES
@@ -231,7 +231,7 @@ class RunTables:
     ) -> list[LinesWritten]:
         """Write all lines in parts; while the helpers begin, also what does not follow from events."""
         counts, facts = counting.of_planes(planes), self._instructions.facts
-        with self._processes:
+        with self._processes, counting:
             written = start_parts(
                 self._folder, self._divided, facts, planes, parts, counts, self._processes, self._settle
             )

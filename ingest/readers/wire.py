@@ -9,7 +9,7 @@ from __future__ import annotations
 from array import array
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -114,13 +114,22 @@ class Words:
         return cls(data, np.ndarray((data.size - 7,), "<u8", data, strides=(1,)))
 
 
+class EventWindow(NamedTuple):
+    """Bytes [low:high] of a file, and the positions in them of the whole events of a line, of which there are some."""
+
+    source: Words
+    starts: Int64
+    low: int
+    high: int
+
+
 Others = dict[int, int | bytes]
 """Fields of a line that are no events, by tag: a varint's value, or the content; the last one of a tag counts."""
 
 
 def event_windows(
     read: Callable[[int, int, int], UInt8], start: int, end: int, window: int, others: Others | None = None
-) -> Iterator[tuple[Words, Int64]]:
+) -> Iterator[EventWindow]:
     """The line's bytes [start:end] a window at a time, each with the positions of the whole events (field 4) in it.
 
     `read(low, high, padding)` gives bytes; a window is larger than `window` bytes only for a field that is. The
@@ -138,7 +147,7 @@ def event_windows(
         if needed and low + stop + needed > end:
             raise MalformedError(f"an event runs past the end of its line at byte {end}")
         if len(starts):
-            yield source, starts
+            yield EventWindow(source, starts, low, low + stop)
         low += stop
         size = window if stop else needed
 

@@ -19,6 +19,7 @@ import numpy as np
 
 from ingest.errors import CaptureError, MalformedError
 from ingest.readers import wire
+from ingest.readers.event_places import EventPlaces
 from ingest.readers.files import CHUNK, CaptureFile, FileBytes
 from ingest.records import (
     EventBatch,
@@ -33,6 +34,7 @@ from ingest.records import (
     UInt8,
     UInt64,
 )
+from ingest.spill import Spill
 
 _FIRST_TEXT = int(StatKind.STRING)
 BLOCK = 1 << 15
@@ -145,15 +147,18 @@ class XPlaneTrace:
         with self._named(plane, line):
             yield from self._batches(cast(_XPlane, plane), line)
 
-    def count(self, plane: Plane, line: Line) -> int:
-        """The number of events of a line, whose fields are not looked at.
+    def count(self, plane: Plane, line: Line, aside: Spill) -> tuple[int, EventPlaces]:
+        """The number of events of a line, whose fields are not looked at, and where they are, for `Line.places`.
 
         Raises:
             MalformedError: the bytes are not events.
             CaptureError: the file changed since it was opened.
+            OSError: the disk is full.
         """
+        found = EventPlaces(aside)
         with self._named(plane, line):
-            return sum(len(starts) for _, starts in self._windows(line))
+            found.put(self._windows(line, found.others))
+        return found.count, found
 
     @contextmanager
     def _named(self, plane: Plane, line: Line) -> Iterator[None]:
@@ -163,14 +168,17 @@ class XPlaneTrace:
         except (MalformedError, IndexError) as error:
             raise MalformedError(f"{self._path}: line {line.name!r} of plane {plane.name!r}: {error}") from None
 
-    def _windows(self, line: Line, others: wire.Others | None = None) -> Iterator[tuple[wire.Words, Int64]]:
+    def _windows(self, line: Line, others: wire.Others) -> Iterator[wire.EventWindow]:
+        if isinstance(line.places, EventPlaces):
+            others |= line.places.others
+            return line.places.read(self._file.array)
         return wire.event_windows(self._file.array, line.start, line.end, wire.WINDOW, others)
 
     def _batches(self, plane: _XPlane, line: Line) -> Iterator[EventBatch]:
         others: wire.Others = {}
         zero = self.origin_ns if self.origin_ns is not None and line.timestamp_ns > _LAST_RELATIVE_NS else 0
         line_ps = (line.timestamp_ns - zero) * 1000
-        for source, starts in self._windows(line, others):
+        for source, starts, _, _ in self._windows(line, others):
             for low in range(0, len(starts), BLOCK):
                 yield _batch(source, plane, line_ps, wire.decode_events(source, starts[low : low + BLOCK]))
         _describe(line, others)
