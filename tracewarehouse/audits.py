@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 import duckdb
 
 from ingest.errors import MetricError
@@ -27,22 +29,39 @@ def run_audits(
     Raises:
         MetricError: an audit fails.
     """
-    audits = (definitions or load_definitions()).audits
-    return [f for view in audits if (f := run_audit(connection, view, run_id, limit=limit))]
+    parameters = {"run_id": run_id} if run_id is not None else None
+    return [
+        finding
+        for audit in (definitions or load_definitions()).audits
+        if (finding := run_audit(connection, audit, audit_sql(audit, limit, of_run=run_id is not None), parameters))
+    ]
+
+
+def audit_sql(audit: View, limit: int, *, of_run: bool = False) -> str:
+    """SQL of the first rows that violate an audit; of those of the run that the parameter run_id names, or of all."""
+    where = "WHERE run_id = $run_id" if of_run else ""
+    return f"SELECT * FROM ({audit.sql}) {where} ORDER BY ALL LIMIT {int(limit)}"  # noqa: S608
 
 
 def run_audit(
-    connection: duckdb.DuckDBPyConnection, audit: View, run_id: str | None = None, *, limit: int = 20
+    connection: duckdb.DuckDBPyConnection,
+    audit: View,
+    sql: str | duckdb.Statement,
+    parameters: Mapping[str, str] | None = None,
 ) -> Finding | None:
-    """What one audit finds; None when all is well. See `run_audits`.
+    """What one audit finds; None when all is well.
+
+    Args:
+        connection: a database with what the audit reads.
+        audit: the audit.
+        sql: as `audit_sql` gives it, or that parsed.
+        parameters: those of the SQL.
 
     Raises:
         MetricError: it fails.
     """
-    where = "WHERE run_id = $run_id" if run_id is not None else ""
-    sql = f"SELECT * FROM ({audit.sql}) {where} ORDER BY ALL LIMIT {int(limit)}"  # noqa: S608
     try:
-        rows = connection.execute(sql, {"run_id": run_id} if run_id is not None else None).fetchall()
+        rows = connection.execute(sql, parameters).fetchall()
     except duckdb.Error as error:
         raise MetricError(f"{audit.path}: {error}") from None
     if not rows:

@@ -13,7 +13,7 @@ from ingest.processes import usable_cores
 from ingest.schema import TABLES
 from tracewarehouse.definitions import Definitions, load_definitions
 from tracewarehouse.findings import Evaluation, Finding
-from tracewarehouse.metric_values import AT_ONCE, evaluate
+from tracewarehouse.metric_values import AT_ONCE, PreparedMetrics
 from tracewarehouse.query import literal
 from tracewarehouse.temporary import TemporaryFolder
 
@@ -38,6 +38,7 @@ class Evaluator:
         self.findings: list[Finding] = []
         self.beyond_range: dict[str, str] = {}
         self.fingerprint = self.definitions.all_fingerprint
+        self._prepared: PreparedMetrics | None = None
 
     def __call__(self, files: Mapping[str, Sequence[Path]], run_id: str) -> pa.Table:
         """Rows of main.metric_values without run_id, from a run's files by table name.
@@ -45,31 +46,42 @@ class Evaluator:
         Raises:
             MetricError: a metric cannot be evaluated.
         """
-        with TemporaryFolder() as spill:
-            found = evaluate_files(files, run_id, self.definitions, spill.path)
+        with TemporaryFolder() as spill, database() as connection:
+            self._prepared = self._prepared or PreparedMetrics(connection, self.definitions)
+            found = evaluate_files(connection, self._prepared, files, run_id, spill.path)
         self.findings, self.beyond_range = found.findings, found.beyond_range
         return found.values()
 
 
+def database() -> duckdb.DuckDBPyConnection:
+    """An empty database in memory, for `evaluate_files`."""
+    threads = max(1, usable_cores() - AT_ONCE + 1)  # the thread that asks works on its statement too
+    return duckdb.connect(":memory:", config={"threads": threads})
+
+
 def evaluate_files(
-    files: Mapping[str, Sequence[Path]], run_id: str, definitions: Definitions, spill: Path
+    connection: duckdb.DuckDBPyConnection,
+    prepared: PreparedMetrics,
+    files: Mapping[str, Sequence[Path]],
+    run_id: str,
+    spill: Path,
 ) -> Evaluation:
     """Evaluate the metrics and audits of a run over its files by table name.
 
     Args:
+        connection: an empty database.
+        prepared: the metrics and audits.
         files: the run's files by table name.
         run_id: the run.
-        definitions: the models, metrics and audits.
         spill: a folder for rows that memory does not hold.
 
     Raises:
         MetricError: a metric or an audit cannot be evaluated.
     """
     sources = {t: _source(paths) for t, paths in files.items() if paths}
-    threads = max(1, usable_cores() - AT_ONCE + 1)  # the thread that asks works on its statement too
     try:
-        with duckdb.connect(":memory:", config={"temp_directory": str(spill), "threads": threads}) as connection:
-            return evaluate(connection, run_id, definitions, sources)
+        connection.execute(f"SET temp_directory = {literal(str(spill))}")
+        return prepared.evaluate(connection, run_id, sources)
     except duckdb.Error as error:
         raise MetricError(f"run {run_id}: the metrics cannot be evaluated: {error}") from None
 

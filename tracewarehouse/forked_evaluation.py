@@ -14,11 +14,12 @@ from typing import TYPE_CHECKING, Any, Self
 from tracewarehouse.temporary import TemporaryFolder
 
 if TYPE_CHECKING:
+    import duckdb
     import pyarrow as pa
 
     from ingest.processes import Helper
-    from tracewarehouse.definitions import Definitions
     from tracewarehouse.findings import Evaluation, Finding
+    from tracewarehouse.metric_values import PreparedMetrics
 
 _Task = tuple[Path | None, Mapping[str, Sequence[Path]], str, Path]
 """The user's own definitions, the files, the run, and the folder for rows that memory does not hold."""
@@ -68,9 +69,7 @@ class ForkedEvaluator:
 
 
 def _get_ready(_: Any, sql: Path | None) -> str:
-    import tracewarehouse.evaluation  # noqa: F401
-
-    return _definitions(sql).all_fingerprint
+    return _prepared(sql)[1].definitions.all_fingerprint
 
 
 def _evaluated(_: Any, task: _Task) -> Evaluation:
@@ -78,13 +77,18 @@ def _evaluated(_: Any, task: _Task) -> Evaluation:
     from tracewarehouse.sql_texts import remember
 
     sql, files, run_id, spill = task
-    found = evaluate_files(files, run_id, _definitions(sql), spill)
+    found = evaluate_files(*_prepared(sql), files, run_id, spill)
     remember()  # a helper has no end at which this would be done
     return found
 
 
 @cache
-def _definitions(sql: Path | None) -> Definitions:
+def _prepared(sql: Path | None) -> tuple[duckdb.DuckDBPyConnection, PreparedMetrics]:
+    """A database and what it is asked; never closed, as the process is ended once it has answered."""
+    from tracewarehouse.evaluation import database
+    from tracewarehouse.metric_values import PreparedMetrics
     from tracewarehouse.user_definitions import load_with
 
-    return load_with(sql)
+    definitions = load_with(sql)
+    connection = database()
+    return connection, PreparedMetrics(connection, definitions)

@@ -12,7 +12,7 @@ import json
 import re
 import uuid
 from collections import Counter
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import partial
 from typing import Any
@@ -21,8 +21,8 @@ import duckdb
 
 from ingest.errors import MetricError
 from ingest.schema import TABLES
-from tracewarehouse.audits import run_audit
-from tracewarehouse.cursors import Task, run_tasks
+from tracewarehouse.audits import audit_sql, run_audit
+from tracewarehouse.cursors import run_tasks
 from tracewarehouse.definitions import Definitions, Metric, MetricHeader, ModelHeader, View, load_definitions
 from tracewarehouse.findings import Evaluation, Finding
 from tracewarehouse.query import literal
@@ -45,148 +45,215 @@ def evaluate(
     connection: duckdb.DuckDBPyConnection,
     run_id: str,
     definitions: Definitions | None = None,
-    sources: Mapping[str, str] | None = None,
     *,
     deprecated: bool = False,
 ) -> Evaluation:
-    """Evaluate the metrics and audits of a run.
-
-    Metrics that compare runs have no rows: other runs would change them, so metrics.all_values evaluates them each
-    time. Nor have deprecated versions, whose views answer who still asks for them.
+    """Evaluate the metrics and audits of a run that a database has in schema main, such as a lens.
 
     Args:
-        connection: a database, which is left as it was.
+        connection: the database, which is left as it was.
         run_id: the run.
         definitions: the models, metrics and audits; by default those of the package.
-        sources: per table of the schema the SQL of the run's rows, as it stands behind FROM; no entry for a table
-            without rows. By default what the database has in schema main, such as a lens.
         deprecated: evaluate deprecated versions as well.
 
     Raises:
         MetricError: a metric or an audit fails, or the grain of a metric does not identify its rows.
     """
-    found = definitions or load_definitions()
-    metrics = [m for m in found.metrics if not m.view.compares_runs and (deprecated or m.header.status != "deprecated")]
-    run = _Run(found, metrics, run_id, _of_database(connection, run_id) if sources is None else sources)
-    with _scratch(connection, run_id) as cursors:
-        run_tasks(run.tasks, run.needs, cursors)
-    columns: dict[str, list[Any]] = {c.name: [] for c in TABLES["metric_values"].columns if c.name != "run_id"}
-    for metric in metrics:
-        fingerprint = found.fingerprint(metric.view)
-        for dimensions, value in run.rows[metric.view.qualified]:
-            columns["metric"].append(metric.name)
-            columns["version"].append(metric.version)
-            columns["dimensions"].append(dimensions)
-            columns["value"].append(value)
-            columns["unit"].append(metric.header.unit)
-            columns["fingerprint"].append(fingerprint)
-    names = [m.view.qualified for m in metrics if m.view.qualified in run.too_large]
-    findings = [run.findings[a.name] for a in found.audits if a.name in run.findings]
-    return Evaluation(columns, {n: run.too_large[n] for n in names}, findings)
+    prepared = PreparedMetrics(connection, definitions or load_definitions(), deprecated=deprecated)
+    return prepared.evaluate(connection, run_id, _of_database(connection, run_id))
+
+
+class PreparedMetrics:
+    """The evaluation of metrics and audits as far as it takes no run: which statements, parsed, and in which order.
+
+    Metrics that compare runs have no rows: other runs would change them, so metrics.all_values evaluates them each
+    time. Nor have deprecated versions, whose views answer who still asks for them.
+
+    Args:
+        connection: any database; it parses.
+        definitions: the models, metrics and audits.
+        deprecated: take deprecated versions as well.
+
+    Raises:
+        MetricError: a definition cannot be parsed.
+    """
+
+    def __init__(
+        self, connection: duckdb.DuckDBPyConnection, definitions: Definitions, *, deprecated: bool = False
+    ) -> None:
+        self.definitions = definitions
+        self._metrics = [
+            m
+            for m in definitions.metrics
+            if not m.view.compares_runs and (deprecated or m.header.status != "deprecated")
+        ]
+        self._steps: dict[str, Callable[[_Run, duckdb.DuckDBPyConnection], None]] = {}
+        self._needs: dict[str, frozenset[str]] = {}
+        parsed = partial(_parsed, connection)
+        beneath = list(_beneath(definitions, self._metrics))
+        all_readers = [*(v for v, _ in beneath), *(m.view for m in self._metrics), *definitions.audits]
+        tables = {view.qualified for view, kind in beneath if kind == "TABLE"}
+        for view, kind in beneath:
+            columns = _columns_read(view, [r for r in all_readers if view.qualified in _read(r)], definitions.added)
+            sql = f"SELECT {', '.join(columns)} FROM ({view.sql})" if kind == "TABLE" else view.sql  # noqa: S608
+            statement = parsed(view, f"CREATE {kind} {view.qualified} AS {sql}")
+            self._add(view.qualified, partial(_Run.make, view=view, statement=statement), _read(view))
+        for metric in self._metrics:
+            header, view = metric.header, metric.view
+            probe = parsed(view, f"SELECT 1 FROM ({header.requires}) LIMIT 1")  # noqa: S608
+            names = ", ".join((*header.grain[1:], f"CAST({header.value} AS DOUBLE)"))
+            statement = parsed(view, f"SELECT {names} FROM ({view.sql})")  # noqa: S608
+            step = partial(_Run.value, metric=metric, probe=probe, statement=statement)
+            self._add(f"value of {view.qualified}", step, _read(view))
+        for audit in definitions.audits:
+            statement = parsed(audit, audit_sql(audit, limit=1))
+            self._add(f"audit {audit.name}", partial(_Run.audit, audit=audit, statement=statement), _read(audit))
+        for name in sorted(frozenset[str]().union(*self._needs.values()) - self._steps.keys()):
+            self._add(name, partial(_Run.load, table=name.removeprefix("main.")), frozenset())
+        for name, readers in [(name, self._readers(name, tables)) for name in sorted(tables)]:
+            self._add(f"end of {name}", partial(_Run.drop, table=name), readers)
+
+    def _add(self, name: str, step: Callable[[_Run, duckdb.DuckDBPyConnection], None], needs: frozenset[str]) -> None:
+        self._steps[name], self._needs[name] = step, needs
+
+    def _readers(self, name: str, tables: Collection[str]) -> frozenset[str]:
+        """The steps that read a table or view, also through views."""
+        found = [n for n, read in self._needs.items() if name in read]
+        return frozenset(found).union(*(self._readers(n, tables) for n in found if n not in tables))
+
+    def evaluate(self, connection: duckdb.DuckDBPyConnection, run_id: str, sources: Mapping[str, str]) -> Evaluation:
+        """Evaluate a run.
+
+        Args:
+            connection: a database, which is left as it was.
+            run_id: the run.
+            sources: per table of the schema the SQL of the run's rows, as it stands behind FROM; no entry for a table
+                without rows.
+
+        Raises:
+            MetricError: a metric or an audit fails, or the grain of a metric does not identify its rows.
+        """
+        run = _Run(run_id, sources)
+        tasks = {name: partial(step, run) for name, step in self._steps.items()}
+        with _scratch(connection, run_id) as cursors:
+            run_tasks(tasks, self._needs, cursors)
+        columns: dict[str, list[Any]] = {c.name: [] for c in TABLES["metric_values"].columns if c.name != "run_id"}
+        for metric in self._metrics:
+            fingerprint = self.definitions.fingerprint(metric.view)
+            for dimensions, value in run.rows[metric.view.qualified]:
+                columns["metric"].append(metric.name)
+                columns["version"].append(metric.version)
+                columns["dimensions"].append(dimensions)
+                columns["value"].append(value)
+                columns["unit"].append(metric.header.unit)
+                columns["fingerprint"].append(fingerprint)
+        names = [m.view.qualified for m in self._metrics if m.view.qualified in run.too_large]
+        findings = [run.findings[a.name] for a in self.definitions.audits if a.name in run.findings]
+        return Evaluation(columns, {n: run.too_large[n] for n in names}, findings)
 
 
 class _Run:
-    """The tasks that evaluate a run, by name, what each needs, and what they find.
+    """What is found in a run, step by step.
 
     Args:
-        definitions: the models and audits.
-        metrics: which metrics to evaluate.
         run_id: the run.
         sources: the SQL of the run's rows by table.
     """
 
-    def __init__(
-        self, definitions: Definitions, metrics: Sequence[Metric], run_id: str, sources: Mapping[str, str]
-    ) -> None:
+    def __init__(self, run_id: str, sources: Mapping[str, str]) -> None:
         self.rows: dict[str, list[_Row]] = {}
         """Of each metric by its view's name."""
         self.too_large: dict[str, str] = {}
         """What DuckDB says of metrics whose numbers do not fit."""
         self.findings: dict[str, Finding] = {}
-        self.tasks: dict[str, Task] = {}
-        self.needs: dict[str, frozenset[str]] = {}
+        self._run_id = run_id
+        self._sources = sources
         self._failed: dict[str, str] = {}
-        beneath = list(_beneath(definitions, metrics))
-        all_readers = [*(v for v, _ in beneath), *(m.view for m in metrics), *definitions.audits]
-        tables = {view.qualified for view, kind in beneath if kind == "TABLE"}
-        for view, kind in beneath:
-            columns = _columns_read(view, [r for r in all_readers if view.qualified in _read(r)], definitions.added)
-            sql = f"SELECT {', '.join(columns)} FROM ({view.sql})" if kind == "TABLE" else view.sql  # noqa: S608
-            self._add(
-                view.qualified, partial(self._make, view, f"CREATE {kind} {view.qualified} AS {sql}"), _read(view)
-            )
-        for metric in metrics:
-            self._add(f"value of {metric.view.qualified}", partial(self._value, metric), _read(metric.view))
-        for audit in definitions.audits:
-            self._add(f"audit {audit.name}", partial(self._audit, audit), _read(audit))
-        for name in sorted(frozenset[str]().union(*self.needs.values()) - self.tasks.keys()):
-            table = name.removeprefix("main.")
-            self._add(name, partial(_load, run_id, table, sources.get(table)), frozenset())
-        ends = {name: self._readers(name, tables) for name in sorted(tables)}
-        for name, readers in ends.items():
-            self._add(f"end of {name}", partial(self._drop, name), readers)
+        self._has: dict[str, bool] = {}
 
-    def _add(self, name: str, task: Task, needs: frozenset[str]) -> None:
-        self.tasks[name], self.needs[name] = task, needs
+    def load(self, cursor: duckdb.DuckDBPyConnection, table: str) -> None:
+        """Make a table of the schema."""
+        source = self._sources.get(table)
+        columns = {c.name: f'"{c.name}"' if source else f"CAST(NULL AS {c.type})" for c in TABLES[table].columns}
+        # every window and join carries run_id: as the only value of an ENUM it is a byte and not a string
+        columns["run_id"] = f"CAST({literal(self._run_id)} AS main.run)"
+        selected = ", ".join(f'{sql} AS "{name}"' for name, sql in columns.items())
+        rows = f"FROM {source}" if source else "WHERE false"
+        kind = "VIEW" if source and table in _ROW_PER_EVENT else "TABLE"
+        cursor.execute(f"CREATE {kind} main.{table} AS SELECT {selected} {rows}")
 
-    def _make(self, view: View, sql: str, cursor: duckdb.DuckDBPyConnection) -> None:
+    def make(self, cursor: duckdb.DuckDBPyConnection, view: View, statement: duckdb.Statement) -> None:
+        """Make a model."""
         if (reason := self._reason(view)) is not None:
             self._failed[view.qualified] = reason
             return
         try:
-            cursor.execute(sql)
+            cursor.execute(statement)
         except _BEYOND_RANGE as error:
             self._failed[view.qualified] = str(error)
         except duckdb.Error as error:
             raise MetricError(f"{view.path}: {error}") from None
 
-    def _drop(self, table: str, cursor: duckdb.DuckDBPyConnection) -> None:
+    def drop(self, cursor: duckdb.DuckDBPyConnection, table: str) -> None:
+        """Drop the table of a model."""
         if table not in self._failed:
             cursor.execute(f"DROP TABLE {table}")
 
-    def _readers(self, name: str, tables: Collection[str]) -> frozenset[str]:
-        """The tasks that read a table or view, also through views."""
-        found = [n for n, read in self.needs.items() if name in read]
-        return frozenset(found).union(*(self._readers(n, tables) for n in found if n not in tables))
-
-    def _value(self, metric: Metric, cursor: duckdb.DuckDBPyConnection) -> None:
+    def value(
+        self,
+        cursor: duckdb.DuckDBPyConnection,
+        metric: Metric,
+        probe: duckdb.Statement,
+        statement: duckdb.Statement,
+    ) -> None:
+        """Find the rows of a metric."""
         name, reason = metric.view.qualified, self._reason(metric.view)
         try:
-            self.rows[name] = sorted(_rows(cursor, metric)) if reason is None else []
+            self.rows[name] = []
+            if reason is None and self._has_rows(cursor, metric.header.requires, probe):
+                self.rows[name] = sorted(_rows(metric, cursor.execute(statement).fetchall()))
         except _BEYOND_RANGE as error:
             reason = str(error)
+        except duckdb.Error as error:
+            raise MetricError(f"{metric.view.path}: {error}") from None
         if reason is not None:
             self.too_large[name] = reason.partition("\n")[0]
             self.rows[name] = [("{}", None)]
 
-    def _audit(self, audit: View, cursor: duckdb.DuckDBPyConnection) -> None:
+    def audit(self, cursor: duckdb.DuckDBPyConnection, audit: View, statement: duckdb.Statement) -> None:
+        """Ask an audit."""
         if (reason := self._reason(audit)) is not None:
             raise MetricError(f"{audit.path}: {reason}")
-        if finding := run_audit(cursor, audit, limit=1):
+        if finding := run_audit(cursor, audit, statement):
             self.findings[audit.name] = finding
+
+    def _has_rows(self, cursor: duckdb.DuckDBPyConnection, requires: str, probe: duckdb.Statement) -> bool:
+        if requires not in self._has:  # several metrics require the same
+            self._has[requires] = bool(cursor.execute(probe).fetchall())
+        return self._has[requires]
 
     def _reason(self, view: View) -> str | None:
         """Why a view that reads a failed model has no rows; None where it reads none."""
         return next((self._failed[n] for n in sorted(_read(view)) if n in self._failed), None)
 
 
-def _rows(connection: duckdb.DuckDBPyConnection, metric: Metric) -> Iterator[_Row]:
-    header, view = metric.header, metric.view
+def _parsed(connection: duckdb.DuckDBPyConnection, view: View, sql: str) -> duckdb.Statement:
     try:
-        if not connection.execute(f"SELECT 1 FROM ({header.requires}) LIMIT 1").fetchall():  # noqa: S608
-            return
-        names = ", ".join((*header.grain[1:], f"CAST({header.value} AS DOUBLE)"))
-        rows = connection.execute(f"SELECT {names} FROM ({view.sql})").fetchall()  # noqa: S608
-    except _BEYOND_RANGE:
-        raise
+        [statement] = connection.extract_statements(sql)
     except duckdb.Error as error:
         raise MetricError(f"{view.path}: {error}") from None
+    return statement
+
+
+def _rows(metric: Metric, rows: Sequence[Sequence[Any]]) -> Iterator[_Row]:
+    names = metric.header.grain[1:]
     seen = set()
     for *dimensions, value in rows:
-        text = json.dumps(dict(zip(header.grain[1:], dimensions, strict=True)), ensure_ascii=False)
+        text = json.dumps(dict(zip(names, dimensions, strict=True)), ensure_ascii=False)
         if text in seen:
             raise MetricError(
-                f"{view.path}: grain {', '.join(header.grain)} is not unique, there are two rows of {text}"
+                f"{metric.view.path}: grain {', '.join(metric.header.grain)} is not unique, "
+                f"there are two rows of {text}"
             )
         seen.add(text)
         yield text, value
@@ -223,17 +290,6 @@ def _columns_read(view: View, readers: Sequence[View], added: Collection[str]) -
 
 def _is_inline(view: View) -> bool:
     return isinstance(view.header, ModelHeader) and view.header.inline
-
-
-def _load(run_id: str, table: str, source: str | None, cursor: duckdb.DuckDBPyConnection) -> None:
-    """Make a table of the scratch database."""
-    columns = {c.name: f'"{c.name}"' if source else f"CAST(NULL AS {c.type})" for c in TABLES[table].columns}
-    # every window and join carries run_id: as the only value of an ENUM it is a byte and not a string
-    columns["run_id"] = f"CAST({literal(run_id)} AS main.run)"
-    selected = ", ".join(f'{sql} AS "{name}"' for name, sql in columns.items())
-    rows = f"FROM {source}" if source else "WHERE false"
-    kind = "VIEW" if source and table in _ROW_PER_EVENT else "TABLE"
-    cursor.execute(f"CREATE {kind} main.{table} AS SELECT {selected} {rows}")
 
 
 def _of_database(connection: duckdb.DuckDBPyConnection, run_id: str) -> dict[str, str]:
