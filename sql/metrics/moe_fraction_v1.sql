@@ -31,6 +31,19 @@ WITH exchanges AS (
   GROUP BY c.run_id, c.event_id
 ),
 
+exchanged AS (
+  SELECT
+    o.run_id AS run_id,
+    o.device_id AS device_id,
+    o.phase AS phase,
+    o.instruction_id AS instruction_id,
+    CAST(SUM(o.self_ps) AS BIGINT) AS self_ps
+  FROM main.ops AS o
+  INNER JOIN exchanges AS e ON o.run_id = e.run_id AND o.event_id = e.event_id
+  WHERE o.is_leaf AND o.device_id IS NOT NULL
+  GROUP BY o.run_id, o.device_id, o.phase, o.instruction_id
+),
+
 experts AS (
   SELECT
     t.run_id AS run_id,
@@ -43,15 +56,14 @@ experts AS (
   WHERE i.part = 'moe'
   UNION ALL
   SELECT
-    o.run_id AS run_id,
-    o.device_id AS device_id,
-    o.phase AS phase,
-    o.is_communication AS is_communication,
-    o.self_ps AS self_ps
-  FROM models.leaf_ops AS o
-  INNER JOIN exchanges AS e ON o.run_id = e.run_id AND o.event_id = e.event_id
-  INNER JOIN main.instructions AS a ON o.run_id = a.run_id AND o.instruction_id = a.instruction_id
-  WHERE o.is_communication AND COALESCE(a.part, '') <> 'moe'
+    x.run_id AS run_id,
+    x.device_id AS device_id,
+    x.phase AS phase,
+    a.collective IS NOT NULL AS is_communication,
+    x.self_ps AS self_ps
+  FROM exchanged AS x
+  INNER JOIN main.instructions AS a ON x.run_id = a.run_id AND x.instruction_id = a.instruction_id
+  WHERE COALESCE(a.part, '') <> 'moe'
 ),
 
 summed AS (
@@ -75,16 +87,16 @@ known AS (
 SELECT
   d.run_id AS run_id,
   d.phase AS phase,
-  CAST(SUM(COALESCE(x.moe_ps, 0)) AS DOUBLE) / CAST(SUM(d.busy_ps) AS DOUBLE) AS fraction,
-  CAST(SUM(COALESCE(x.moe_ps - x.communication_ps, 0)) AS DOUBLE) / CAST(SUM(d.busy_ps) AS DOUBLE) AS compute_fraction,
-  CAST(SUM(COALESCE(x.communication_ps, 0)) AS DOUBLE) / CAST(SUM(d.busy_ps) AS DOUBLE) AS communication_fraction,
-  CAST(SUM(COALESCE(x.moe_ps, 0)) AS DOUBLE) / CAST(1000000000 AS DOUBLE) AS moe_ms,
+  CAST(SUM(COALESCE(m.moe_ps, 0)) AS DOUBLE) / CAST(SUM(d.busy_ps) AS DOUBLE) AS fraction,
+  CAST(SUM(COALESCE(m.moe_ps - m.communication_ps, 0)) AS DOUBLE) / CAST(SUM(d.busy_ps) AS DOUBLE) AS compute_fraction,
+  CAST(SUM(COALESCE(m.communication_ps, 0)) AS DOUBLE) / CAST(SUM(d.busy_ps) AS DOUBLE) AS communication_fraction,
+  CAST(SUM(COALESCE(m.moe_ps, 0)) AS DOUBLE) / CAST(1000000000 AS DOUBLE) AS moe_ms,
   COUNT(*) AS devices
 FROM models.device_phases AS d
 INNER JOIN known AS n ON d.run_id = n.run_id
-LEFT JOIN summed AS x
+LEFT JOIN summed AS m
   ON
-    d.run_id = x.run_id AND d.device_id = x.device_id
-    AND COALESCE(d.phase, '') = COALESCE(x.phase, '')
+    d.run_id = m.run_id AND d.device_id = m.device_id
+    AND COALESCE(d.phase, '') = COALESCE(m.phase, '')
 GROUP BY d.run_id, d.phase
 HAVING SUM(d.busy_ps) > 0

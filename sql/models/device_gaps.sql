@@ -1,6 +1,8 @@
 /*---
 model: device_gaps
-description: Times inside a step, between its first op and its last, in which a device runs no op; one row per gap.
+description: >
+  Times of more than a microsecond inside a step, between its first op and its last, in which a device runs no op; one row
+  per gap.
 columns:
   run_id: The run.
   device_id: The device.
@@ -69,7 +71,7 @@ SELECT
     ELSE 'compute'
   END AS next
 FROM timed AS t
-WHERE t.start_ps > t.busy_until_ps
+WHERE t.start_ps - t.busy_until_ps > 1000000
 UNION ALL
 SELECT
   n.run_id AS run_id,
@@ -77,16 +79,16 @@ SELECT
   n.phase AS phase,
   n.step AS step,
   n.event_id AS event_id,
-  n.start_ps - n.idle_before_ps AS start_ps,
-  n.start_ps AS end_ps,
-  n.idle_before_ps AS gap_ps,
+  n.start_ps AS start_ps,
+  n.end_ps AS end_ps,
+  n.end_ps - n.start_ps AS gap_ps,
   CASE
-    WHEN n.start_ps = x.first_start_ps THEN 'launch'
+    WHEN n.end_ps = x.first_start_ps THEN 'launch'
     WHEN n.is_communication THEN 'collective'
     WHEN n.is_copy THEN 'copy'
     ELSE 'compute'
   END AS next
-FROM models.leaf_ops AS n
+FROM models.device_pauses AS n
 INNER JOIN devices AS e ON n.run_id = e.run_id AND n.device_id = e.device_id
 INNER JOIN models.step_ops AS f
   ON
@@ -94,4 +96,4 @@ INNER JOIN models.step_ops AS f
     AND COALESCE(n.phase, '') = COALESCE(f.phase, '')
 LEFT JOIN begun AS x
   ON n.run_id = x.run_id AND n.device_id = x.device_id AND n.execution = x.execution
-WHERE e.is_serial AND n.idle_before_ps > 0 AND n.start_ps > f.first_start_ps
+WHERE e.is_serial AND n.end_ps > f.first_start_ps

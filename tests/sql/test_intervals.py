@@ -188,7 +188,16 @@ def test_gaps_and_exposed_copies_are_what_other_intervals_leave(
     ops: list[tuple[str, int, int, int, int]],
     gaps: list[tuple[int, int]],
 ) -> None:
-    """A device's gaps in a step, the moments of a step without an op anywhere, and copies without compute."""
+    """A device's gaps in a step, the moments of a step without an op anywhere, and copies without compute.
+
+    In moments of a little more than a microsecond, so that no gap is too short to count.
+    """
+    moment = 1_000_001
+
+    def moments_of(ps: int) -> int:
+        assert ps % moment == 0
+        return ps // moment
+
     ops = _in_a_row(ops) if is_serial else ops
     steps: list[tuple[int, int]] = []
     for gap, length in gaps:
@@ -198,13 +207,15 @@ def test_gaps_and_exposed_copies_are_what_other_intervals_leave(
     inside = [next((i for i, (s, e) in enumerate(steps) if s <= start < e), None) for *_, start, _ in ops]
     tables = {
         "phases": [
-            {"run_id": r, "kind": "step", "name": "decode", "index": i, "device_id": d, "start_ps": s, "end_ps": e}
+            {"run_id": r, "kind": "step", "name": "decode", "index": i, "device_id": d}
+            | {"start_ps": s * moment, "end_ps": e * moment}
             for r, d in devices
             for i, (s, e) in enumerate(steps)
         ],
         "instructions": [i | {"run_id": r} for r in "abcd" for i in _COPIES],
         "ops": [
-            {"run_id": r, "event_id": n, "device_id": d, "instruction_id": i, "start_ps": s, "duration_ps": length}
+            {"run_id": r, "event_id": n, "device_id": d, "instruction_id": i}
+            | {"start_ps": s * moment, "duration_ps": length * moment}
             | {"step": step, "phase": None if step is None else "decode"}
             for n, ((r, d, i, s, length), step) in enumerate(zip(ops, inside, strict=True))
         ],
@@ -225,7 +236,7 @@ def test_gaps_and_exposed_copies_are_what_other_intervals_leave(
     found: dict[Any, list[int]] = defaultdict(list)
     rows = connection.execute("SELECT run_id, device_id, step, start_ps, end_ps FROM models.device_gaps").fetchall()
     for r, d, step, s, e in rows:
-        found[r, d, step] += range(s, e)
+        found[r, d, step] += range(moments_of(s), moments_of(e))
     assert {k: sorted(v) for k, v in found.items()} == {k: sorted(v) for k, v in idle.items()}
 
     # a step lasts until the next one starts, the last until its end, so together they have no holes
@@ -235,7 +246,7 @@ def test_gaps_and_exposed_copies_are_what_other_intervals_leave(
         for key in ((r,), (r, d, i)):
             covered_by[key] |= _moments(s, s + length)
     gap = {
-        r: round(ms * _PICO_PER_MS)
+        r: moments_of(round(ms * _PICO_PER_MS))
         for r, ms in connection.execute("SELECT run_id, gap_ms FROM metrics.host_gap_v1").fetchall()
     }
     assert gap == {r: len(stepped - covered_by[(r,)]) for r, _ in devices if steps}
@@ -246,7 +257,7 @@ def test_gaps_and_exposed_copies_are_what_other_intervals_leave(
             exposed = covered_by[r, d, 2] - covered_by[r, d, 0]
             copied[r] = copied.get(r, 0) + len(exposed & stepped if steps else exposed)
     rows = connection.execute("SELECT run_id, exposed_ms FROM metrics.copy_overhead_v1").fetchall()
-    assert {r: round(ms * _PICO_PER_MS) for r, ms in rows} == {
+    assert {r: moments_of(round(ms * _PICO_PER_MS)) for r, ms in rows} == {
         r: n for r, n in copied.items() if steps or _span(ops, r)
     }
 
@@ -259,7 +270,9 @@ def test_gaps_and_exposed_copies_are_what_other_intervals_leave(
             belongs = _step_at(steps, s) is not None or not steps
             counted[r] += len(moments - covered_by[r, d, 0]) if belongs else 0
     rows = connection.execute("SELECT run_id, exposed_ms FROM metrics.copy_overhead_v2").fetchall()
-    assert {r: round(ms * _PICO_PER_MS) for r, ms in rows} == {r: counted[r] for r in copied if steps or _span(ops, r)}
+    assert {r: moments_of(round(ms * _PICO_PER_MS)) for r, ms in rows} == {
+        r: counted[r] for r in copied if steps or _span(ops, r)
+    }
 
 
 @_SERIAL
