@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Iterator, Sequence
+from contextlib import contextmanager
 
 import duckdb
 
-from ingest.errors import MetricError, WarehouseError
+from ingest.errors import MetricError, QueryError, WarehouseError
 from ingest.lake import Lake, RunVersion, unread_sentence
 from ingest.schema import TABLES
 from tracewarehouse import consolidated
@@ -132,6 +133,21 @@ def files_error(lake: Lake, runs: Sequence[RunVersion], error: Exception) -> str
     lost = lake.lacking(runs)
     what = unread_sentence(lost) if lost else f"{said}; `tw fsck` says which run is damaged and what to do"
     return f"{lake.root}: {what}"
+
+
+@contextmanager
+def files_named(lake: Lake, runs: Sequence[RunVersion]) -> Iterator[None]:
+    """Where a statement fails that asks runs, tell a file of theirs that cannot be read from a fault of the statement.
+
+    Raises:
+        WarehouseError: the error within names a file of the runs.
+    """
+    try:
+        yield
+    except (QueryError, MetricError) as error:
+        if any(path in str(error) for run in runs for path in run.paths):
+            raise WarehouseError(files_error(lake, runs, error)) from None
+        raise
 
 
 def state_of(lake: Lake) -> State:

@@ -9,13 +9,14 @@ import fcntl
 import os
 import shutil
 import tempfile
+import time
 import weakref
 from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
 from typing import IO, Self
 
-from ingest.lake import Leftover, size_on_disk
+from ingest.lake import GRACE_SECONDS, Leftover, size_on_disk
 
 _PREFIX = "tracewarehouse-"
 _LOCK = ".lock"
@@ -42,6 +43,8 @@ class TemporaryFolder:
 def abandoned() -> Iterator[Leftover]:
     """The folders of killed processes; each may be removed until the next is asked for."""
     for folder in sorted(Path(tempfile.gettempdir()).glob(f"{_PREFIX}*")):
+        if _is_unlocked(folder):
+            yield Leftover(folder, "temporary folder of a process that was killed", 0)
         with suppress(OSError), (folder / _LOCK).open("r+") as lock:  # another user's, or no folder of ours
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
             yield Leftover(folder, "temporary folder of a process that was killed", size_on_disk(folder))
@@ -55,6 +58,14 @@ def remove_abandoned() -> list[Leftover]:
         if not leftover.path.exists():
             removed.append(leftover)
     return removed
+
+
+def _is_unlocked(folder: Path) -> bool:
+    """Whether it is empty and has been so for so long that nobody will put a lock there."""
+    try:
+        return not any(folder.iterdir()) and time.time() - folder.stat().st_mtime > GRACE_SECONDS
+    except OSError:  # another user's, or just removed
+        return False
 
 
 def _made() -> tuple[Path, IO[str]]:

@@ -147,16 +147,15 @@ class Warehouse:
             WarehouseError: the runs cannot be listed or read.
         """
         from tracewarehouse.query import run_query
-        from tracewarehouse.session import files_error
+        from tracewarehouse.session import files_named
 
         # who reads comments names their column
         session = self._session(with_comments="comment" in sql.lower()) if read_only else self._unrestricted_session()
         session.prepare(sql)
         try:
-            return run_query(session.connection, sql, parameters, read_only=read_only, runs=session.runs)
+            with files_named(self.lake, session.runs):
+                return run_query(session.connection, sql, parameters, read_only=read_only, runs=session.runs)
         except QueryError as error:
-            if any(path in str(error) for run in session.runs for path in run.paths):
-                raise WarehouseError(files_error(self.lake, session.runs, error)) from None
             if not (str(error).startswith(("Catalog Error", "Binder Error")) and session.complete()):
                 raise
         return run_query(session.connection, sql, parameters, read_only=read_only, runs=session.runs)
@@ -358,15 +357,17 @@ class Warehouse:
             limit: most rows of one audit and run.
 
         Raises:
-            WarehouseError: there is no such run.
+            WarehouseError: there is no such run, or its files cannot be read.
             MetricError: an audit fails.
         """
         from tracewarehouse.audits import run_audits
+        from tracewarehouse.session import files_named
 
         references = [run] if isinstance(run, str) else run
         runs = self.lake.runs() if references is None else [self.run(r) for r in references]
         connection = self.connection()
-        return [f for r in runs for f in run_audits(connection, r.run_id, self.definitions, limit=limit)]
+        with files_named(self.lake, runs):
+            return [f for r in runs for f in run_audits(connection, r.run_id, self.definitions, limit=limit)]
 
     def refresh_metrics(self) -> list[RunVersion]:
         """Evaluate the metrics of the runs whose stored values come from other definitions; returns those runs.

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
 import tempfile
@@ -72,6 +73,17 @@ def test_only_folders_of_killed_processes_are_garbage(
         assert said.out == f"{left}\n{left}\n"
         assert said.err == ("1 leftovers would be removed, 1,000 bytes\n1 leftovers removed, 1,000 bytes\n")
         assert {p.name for p in place.iterdir()} == {"tracewarehouse-notes", own.path.name}
+
+
+def test_a_process_killed_before_it_locked_its_folder_leaves_garbage(place: Path) -> None:
+    new, old, notes = (place / f"tracewarehouse-{name}" for name in ("new", "old", "notes"))
+    for folder in (new, old, notes):
+        folder.mkdir()
+    (notes / "mine").write_text("kept")
+    for folder in (old, notes):
+        os.utime(folder, (0, 0))
+    assert [leftover.path for leftover in remove_abandoned()] == [old]
+    assert {*place.iterdir()} == {new, notes}
 
 
 def test_a_folder_taken_before_it_is_locked_is_made_again(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -231,8 +231,9 @@ def test_one_session_goes_on_after_a_missing_file(folder: Path) -> None:
 def test_a_damaged_file_is_named_with_what_to_do(folder: Path, name: str) -> None:
     path = file_of(folder / "warehouse", name, "ops")
     path.write_bytes(path.read_bytes()[:100])
-    with (
-        tw.open(folder / "warehouse") as warehouse,
-        pytest.raises(tw.WarehouseError, match=f"{path.parent.parent.name}.*`tw fsck` says which run is damaged"),
-    ):
-        warehouse.query("SELECT sum(duration_ps) FROM ops")
+    told = f"{path.parent.parent.name}.*`tw fsck` says which run is damaged"
+    with tw.open(folder / "warehouse") as warehouse:
+        with pytest.raises(tw.WarehouseError, match=told):
+            warehouse.query("SELECT sum(duration_ps) FROM ops")
+        with pytest.raises(tw.WarehouseError, match=told):
+            warehouse.audit()
