@@ -25,7 +25,7 @@ WITH halves AS (
     c.kind AS kind,
     c.axis AS axis
   FROM main.collectives AS c
-  WHERE c.is_async OR c.window_source <> 'op'
+  WHERE c.is_async AND c.window_source <> 'start only'
   UNION ALL
   SELECT
     d.run_id AS run_id,
@@ -39,7 +39,7 @@ WITH halves AS (
   WHERE d.done_event_id IS NOT NULL
 ),
 
--- the window of a collective that is one op is the op's own time
+-- the window of a collective that is one op, or a start alone, is the time of that event
 ops AS (
   SELECT
     w.run_id AS run_id,
@@ -52,7 +52,7 @@ ops AS (
     w.start_ps AS start_ps,
     w.end_ps AS end_ps
   FROM main.collectives AS w
-  WHERE w.window_source = 'op' AND NOT w.is_async
+  WHERE NOT w.is_async OR w.window_source = 'start only'
   UNION ALL
   SELECT
     h.run_id AS run_id,
@@ -66,6 +66,8 @@ ops AS (
     o.start_ps + o.duration_ps AS end_ps
   FROM halves AS h
   INNER JOIN main.ops AS o ON h.run_id = o.run_id AND h.event_id = o.event_id
+  INNER JOIN models.instruction_kinds AS i ON o.run_id = i.run_id AND o.instruction_id = i.instruction_id
+  WHERE i.is_communication
 ),
 
 timed AS (
@@ -79,11 +81,28 @@ timed AS (
     p.axis AS axis,
     p.start_ps AS start_ps,
     p.end_ps AS end_ps,
-    MAX(p.end_ps) OVER (
-      PARTITION BY p.run_id, p.device_id ORDER BY p.start_ps, p.event_id
+    COALESCE(d.is_serial, FALSE) AS is_serial
+  FROM ops AS p
+  LEFT JOIN models.op_order AS d ON p.run_id = d.run_id AND p.device_id = d.device_id
+),
+
+swept AS (
+  SELECT
+    s.run_id AS run_id,
+    s.event_id AS event_id,
+    s.device_id AS device_id,
+    s.phase AS phase,
+    s.step AS step,
+    s.kind AS kind,
+    s.axis AS axis,
+    s.start_ps AS start_ps,
+    s.end_ps AS end_ps,
+    MAX(s.end_ps) OVER (
+      PARTITION BY s.run_id, s.device_id ORDER BY s.start_ps, s.event_id
       ROWS BETWEEN UNBOUNDED PRECEDING AND 1 PRECEDING
     ) AS covered_until_ps
-  FROM ops AS p
+  FROM timed AS s
+  WHERE NOT s.is_serial
 )
 
 SELECT
@@ -96,5 +115,19 @@ SELECT
   t.axis AS axis,
   t.start_ps AS start_ps,
   t.end_ps AS end_ps,
-  GREATEST(t.end_ps - GREATEST(t.start_ps, COALESCE(t.covered_until_ps, t.start_ps)), 0) AS exposed_ps
+  t.end_ps - t.start_ps AS exposed_ps
 FROM timed AS t
+WHERE t.is_serial
+UNION ALL
+SELECT
+  u.run_id AS run_id,
+  u.event_id AS event_id,
+  u.device_id AS device_id,
+  u.phase AS phase,
+  u.step AS step,
+  u.kind AS kind,
+  u.axis AS axis,
+  u.start_ps AS start_ps,
+  u.end_ps AS end_ps,
+  GREATEST(u.end_ps - GREATEST(u.start_ps, COALESCE(u.covered_until_ps, u.start_ps)), 0) AS exposed_ps
+FROM swept AS u

@@ -165,9 +165,10 @@ def test_exposed_time_of_a_device_is_the_length_of_the_union_of_its_communicatio
             union[r, d] |= _moments(start, start + duration)
         collectives.append(
             {"run_id": r, "event_id": 2 * n, "done_event_id": 2 * n + 1, "device_id": d, "step": step, "kind": k}
-            | {"is_async": True, "start_ps": s, "end_ps": s + length}
+            | {"is_async": True, "window_source": "start/done pair", "start_ps": s, "end_ps": s + length}
         )
-    fill(connection, {"ops": ops, "collectives": collectives})
+    instructions = [{"run_id": r, "instruction_id": 0, "collective": "all-gather"} for r in {r for r, *_ in windows}]
+    fill(connection, {"instructions": instructions, "ops": ops, "collectives": collectives})
     found: dict[Any, int] = defaultdict(int)
     rows = connection.execute("SELECT run_id, device_id, exposed_ps FROM models.communication_ops").fetchall()
     for r, d, exposed in rows:
