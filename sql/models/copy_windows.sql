@@ -18,24 +18,39 @@ columns:
   start_compute_ps: Time that the device's compute took before its start, where main.ops has it.
   end_compute_ps: The same before its end.
 ---*/
-WITH halves AS (
+-- a start and its dones have one pair, the lowest instruction_id among them
+WITH copies AS (
+  SELECT
+    i.run_id AS run_id,
+    i.instruction_id AS instruction_id,
+    i.async_role AS role,
+    CASE WHEN i.opcode IN ('copy', 'copy-start', 'copy-done') THEN 'copy' ELSE 'async' END AS kind,
+    i.bytes_accessed AS bytes,
+    MIN(i.instruction_id) OVER (
+      PARTITION BY i.run_id, i.program_id, CASE WHEN i.async_role = 'done' THEN i.async_start ELSE i.name END
+    ) AS pair
+  FROM main.instructions AS i
+  INNER JOIN models.instruction_kinds AS k ON i.run_id = k.run_id AND i.instruction_id = k.instruction_id
+  WHERE k.is_copy
+),
+
+-- of main.ops, since models.leaf_ops would look up every op
+ops AS (
   SELECT
     o.run_id AS run_id,
     o.event_id AS event_id,
     o.device_id AS device_id,
+    o.instruction_id AS instruction_id,
     o.phase AS phase,
     o.step AS step,
     o.start_ps AS start_ps,
-    o.end_ps AS end_ps,
-    i.program_id AS program_id,
-    CASE WHEN i.async_role = 'done' THEN i.async_start ELSE i.name END AS start_name,
-    i.async_role AS role,
-    CASE WHEN i.opcode IN ('copy', 'copy-start', 'copy-done') THEN 'copy' ELSE 'async' END AS kind,
-    i.bytes_accessed AS bytes,
-    o.compute_before_ps AS compute_before_ps
-  FROM models.leaf_ops AS o
-  INNER JOIN main.instructions AS i ON o.run_id = i.run_id AND o.instruction_id = i.instruction_id
-  WHERE o.is_copy
+    o.start_ps + o.duration_ps AS end_ps,
+    o.compute_before_ps AS compute_before_ps,
+    c.role AS role,
+    c.pair AS pair
+  FROM main.ops AS o
+  INNER JOIN copies AS c ON o.run_id = c.run_id AND o.instruction_id = c.instruction_id
+  WHERE o.is_leaf AND o.device_id IS NOT NULL
 ),
 
 followed AS (
@@ -43,54 +58,66 @@ followed AS (
     h.run_id AS run_id,
     h.event_id AS event_id,
     h.device_id AS device_id,
+    h.instruction_id AS instruction_id,
     h.phase AS phase,
     h.step AS step,
     h.start_ps AS start_ps,
-    h.kind AS kind,
-    h.role AS role,
-    h.bytes AS bytes,
     h.compute_before_ps AS compute_before_ps,
-    LEAD(h.role) OVER (
-      PARTITION BY h.run_id, h.device_id, h.program_id, h.start_name ORDER BY h.start_ps, h.event_id
-    ) AS next_role,
-    LEAD(h.end_ps) OVER (
-      PARTITION BY h.run_id, h.device_id, h.program_id, h.start_name ORDER BY h.start_ps, h.event_id
-    ) AS next_end_ps,
+    h.role AS role,
+    LEAD(CASE WHEN h.role = 'done' THEN h.end_ps ELSE NULL END) OVER (
+      PARTITION BY h.run_id, h.device_id, h.pair ORDER BY h.start_ps, h.event_id
+    ) AS done_end_ps,
     LEAD(h.compute_before_ps) OVER (
-      PARTITION BY h.run_id, h.device_id, h.program_id, h.start_name ORDER BY h.start_ps, h.event_id
-    ) AS next_compute_before_ps
-  FROM halves AS h
+      PARTITION BY h.run_id, h.device_id, h.pair ORDER BY h.start_ps, h.event_id
+    ) AS done_compute_before_ps
+  FROM ops AS h
   WHERE h.role IS NOT NULL
+),
+
+windows AS (
+  SELECT
+    s.run_id AS run_id,
+    s.event_id AS event_id,
+    s.device_id AS device_id,
+    s.instruction_id AS instruction_id,
+    s.phase AS phase,
+    s.step AS step,
+    s.start_ps AS start_ps,
+    s.end_ps AS end_ps,
+    FALSE AS is_async,
+    s.compute_before_ps AS start_compute_ps,
+    s.compute_before_ps AS end_compute_ps
+  FROM ops AS s
+  WHERE s.role IS NULL
+  UNION ALL
+  SELECT
+    f.run_id AS run_id,
+    f.event_id AS event_id,
+    f.device_id AS device_id,
+    f.instruction_id AS instruction_id,
+    f.phase AS phase,
+    f.step AS step,
+    f.start_ps AS start_ps,
+    f.done_end_ps AS end_ps,
+    TRUE AS is_async,
+    f.compute_before_ps AS start_compute_ps,
+    f.done_compute_before_ps AS end_compute_ps
+  FROM followed AS f
+  WHERE f.role = 'start' AND f.done_end_ps IS NOT NULL
 )
 
 SELECT
-  c.run_id AS run_id,
-  c.event_id AS event_id,
-  c.device_id AS device_id,
-  c.kind AS kind,
-  c.phase AS phase,
-  c.step AS step,
-  c.start_ps AS start_ps,
-  c.end_ps AS end_ps,
-  c.bytes AS bytes,
-  FALSE AS is_async,
-  c.compute_before_ps AS start_compute_ps,
-  c.compute_before_ps AS end_compute_ps
-FROM halves AS c
-WHERE c.role IS NULL
-UNION ALL
-SELECT
-  f.run_id AS run_id,
-  f.event_id AS event_id,
-  f.device_id AS device_id,
-  f.kind AS kind,
-  f.phase AS phase,
-  f.step AS step,
-  f.start_ps AS start_ps,
-  f.next_end_ps AS end_ps,
-  f.bytes AS bytes,
-  TRUE AS is_async,
-  f.compute_before_ps AS start_compute_ps,
-  f.next_compute_before_ps AS end_compute_ps
-FROM followed AS f
-WHERE f.role = 'start' AND f.next_role = 'done'
+  w.run_id AS run_id,
+  w.event_id AS event_id,
+  w.device_id AS device_id,
+  x.kind AS kind,
+  w.phase AS phase,
+  w.step AS step,
+  w.start_ps AS start_ps,
+  w.end_ps AS end_ps,
+  x.bytes AS bytes,
+  w.is_async AS is_async,
+  w.start_compute_ps AS start_compute_ps,
+  w.end_compute_ps AS end_compute_ps
+FROM windows AS w
+INNER JOIN copies AS x ON w.run_id = x.run_id AND w.instruction_id = x.instruction_id
