@@ -124,6 +124,7 @@ computed AS (
   WHERE u.event_id = -1
 ),
 
+-- the clock of time without compute never runs backwards: what a window adds to the windows before it is read on it
 windows AS (
   SELECT
     w.run_id AS run_id,
@@ -132,9 +133,8 @@ windows AS (
     w.phase AS phase,
     w.step AS step,
     w.start_ps AS start_ps,
-    w.end_ps AS end_ps,
-    COALESCE(cs.compute_ps, w.start_compute_ps) AS start_compute_ps,
-    COALESCE(ce.compute_ps, w.end_compute_ps) AS end_compute_ps
+    w.start_ps - COALESCE(cs.compute_ps, w.start_compute_ps, 0) AS start_other_ps,
+    w.end_ps - COALESCE(ce.compute_ps, w.end_compute_ps, 0) AS end_other_ps
   FROM copies AS w
   LEFT JOIN computed AS cs ON w.run_id = cs.run_id AND w.device_id = cs.device_id AND w.start_ps = cs.at_ps
   LEFT JOIN computed AS ce ON w.run_id = ce.run_id AND w.device_id = ce.device_id AND w.end_ps = ce.at_ps
@@ -148,17 +148,12 @@ followed AS (
     f.phase AS phase,
     f.step AS step,
     f.start_ps AS start_ps,
-    f.end_ps AS end_ps,
-    f.start_compute_ps AS start_compute_ps,
-    f.end_compute_ps AS end_compute_ps,
-    MAX(f.end_ps) OVER (
+    f.start_other_ps AS start_other_ps,
+    f.end_other_ps AS end_other_ps,
+    MAX(f.end_other_ps) OVER (
       PARTITION BY f.run_id, f.device_id ORDER BY f.start_ps, f.event_id
       ROWS BETWEEN UNBOUNDED PRECEDING AND 1 PRECEDING
-    ) AS copied_until_ps,
-    MAX(f.end_compute_ps) OVER (
-      PARTITION BY f.run_id, f.device_id ORDER BY f.start_ps, f.event_id
-      ROWS BETWEEN UNBOUNDED PRECEDING AND 1 PRECEDING
-    ) AS until_compute_ps
+    ) AS until_other_ps
   FROM windows AS f
 )
 
@@ -168,10 +163,7 @@ SELECT
   x.device_id AS device_id,
   x.phase AS phase,
   TRUE AS is_in_step,
-  GREATEST(x.end_ps - GREATEST(x.start_ps, COALESCE(x.copied_until_ps, x.start_ps)), 0)
-  - GREATEST(
-    x.end_compute_ps - GREATEST(x.start_compute_ps, COALESCE(x.until_compute_ps, x.start_compute_ps)), 0
-  ) AS exposed_ps
+  GREATEST(x.end_other_ps - GREATEST(x.start_other_ps, COALESCE(x.until_other_ps, x.start_other_ps)), 0) AS exposed_ps
 FROM followed AS x
 WHERE x.step IS NOT NULL
 UNION ALL
@@ -181,10 +173,7 @@ SELECT
   y.device_id AS device_id,
   t.phase AS phase,
   t.start_ps IS NOT NULL AS is_in_step,
-  GREATEST(y.end_ps - GREATEST(y.start_ps, COALESCE(y.copied_until_ps, y.start_ps)), 0)
-  - GREATEST(
-    y.end_compute_ps - GREATEST(y.start_compute_ps, COALESCE(y.until_compute_ps, y.start_compute_ps)), 0
-  ) AS exposed_ps
+  GREATEST(y.end_other_ps - GREATEST(y.start_other_ps, COALESCE(y.until_other_ps, y.start_other_ps)), 0) AS exposed_ps
 FROM followed AS y
 LEFT JOIN models.steps AS t
   ON
