@@ -12,6 +12,7 @@ from ingest.axis_inference import CollectiveSeen, InferredAxis, infer_axes
 from ingest.hlo import traffic
 from ingest.hlo.op_name import layer_and_part
 from ingest.instructions import InstructionRow
+from ingest.keys import distinct
 from ingest.mesh_axes import AXES
 from ingest.records import Int32
 
@@ -119,7 +120,7 @@ class CollectiveGroups:
 
     def components(self, instruction: Int32, device: int) -> Int32:
         """The component of each execution of an instruction on a device, -1 where it is not known."""
-        used, of_row = np.unique(instruction, return_inverse=True)
+        used, of_row = distinct(instruction)
         members = [self.of(i).members.get(device) for i in used.tolist()]
         return np.array([m.component if m else -1 for m in members], np.int32)[of_row]
 

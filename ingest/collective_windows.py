@@ -10,7 +10,7 @@ import numpy as np
 import numpy.typing as npt
 
 from ingest.instructions import OpFacts
-from ingest.keys import occurrence, packed
+from ingest.keys import distinct, occurrence, packed
 from ingest.nesting import Coverage
 from ingest.records import Int32, Int64
 
@@ -65,7 +65,7 @@ def windows(
         spans: its Async XLA Ops events, for starts whose done is not in the capture.
     """
     n = len(ops.event_id)
-    used, inverse = np.unique(ops.instruction_id, return_inverse=True)
+    used, inverse = distinct(ops.instruction_id)
     roles = np.array([_ROLES[facts[i].role] for i in used.tolist()], np.int8)[inverse]
     is_start, is_op = roles == _ROLES["start"], roles == _ROLES[None]
     end, source = ops.end_ps.copy(), np.where(is_start, START_ONLY, _OP).astype(np.int8)

@@ -13,7 +13,7 @@ from ingest.collective_groups import CollectiveGroups
 from ingest.collective_instances import Instances
 from ingest.collective_windows import WINDOW_SOURCES, AsyncSpans, CollectiveOps, windows
 from ingest.instructions import InstructionRow, OpFacts
-from ingest.keys import packed
+from ingest.keys import distinct, packed
 from ingest.parquet import Coded, Nullable, TableWriter
 from ingest.promises import CollectiveStep
 from ingest.records import Int32, Int64
@@ -114,7 +114,7 @@ class CollectiveWriter:
         done, source, phase, step = (
             spill.get(device, n, low, high) for n in ("done_event_id", "window_source", "phase", "step")
         )
-        used, of_row = np.unique(columns["instruction_id"], return_inverse=True)
+        used, of_row = distinct(columns["instruction_id"])
         facts = [self._instructions[i].collective for i in used.tolist()]
         participants = [groups.of(i) for i in used.tolist()]
         members = [p.members.get(device) for p in participants]
@@ -139,12 +139,14 @@ class CollectiveWriter:
         }
 
     def _count(
-        self, device: int, kinds: list[str], axes: list[str | None], of_row: Int64, phase: Int32, step: Int32
+        self, device: int, kinds: list[str], axes: list[str | None], of_row: Int32, phase: Int32, step: Int32
     ) -> None:
         pairs = list(zip(kinds, axes, strict=True))
-        distinct = list(dict.fromkeys(pairs))
-        pair = np.array([distinct.index(p) for p in pairs], np.int32)[of_row]  # far fewer than instructions
-        _, first, counts = np.unique(packed([pair, phase, step]), return_index=True, return_counts=True)
+        known = list(dict.fromkeys(pairs))
+        pair = np.array([known.index(p) for p in pairs], np.int32)[of_row]  # far fewer than instructions
+        key = packed([pair, phase, step])
+        key = key.astype(np.min_scalar_type(int(key.max())))  # 16 bits are sorted in a tenth of the time
+        _, first, counts = np.unique(key, return_index=True, return_counts=True)
         for i, n in zip(first.tolist(), counts.tolist(), strict=True):
             place = PHASES[phase[i]] if phase[i] >= 0 else None, int(step[i]) if step[i] >= 0 else None
-            self.counts[CollectiveStep(device, *place, *distinct[pair[i]])] += n
+            self.counts[CollectiveStep(device, *place, *known[pair[i]])] += n

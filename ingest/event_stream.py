@@ -9,6 +9,8 @@ import numpy as np
 from ingest.records import EventBatch, StatColumn, StatKind, concatenate
 
 CHUNK = 1 << 16
+_TAIL = 1 << 10
+"""Events at the end of a batch among which nearly all have their last break, so that it is looked for there first."""
 
 
 def chunks(batches: Iterable[EventBatch], *, is_nested: bool = True) -> Iterator[tuple[int, EventBatch]]:
@@ -63,7 +65,10 @@ def _without_spare_texts(column: StatColumn) -> StatColumn:
 def _last_break(batch: EventBatch, is_nested: bool) -> int:
     """The last position before which all has begun, and ended, when the rest starts; 0 for none."""
     over = batch.start_ps + (np.maximum(batch.duration_ps, 1) if is_nested else 1)
-    over = np.maximum.accumulate(over)
-    begins = np.minimum.accumulate(batch.start_ps[::-1])[::-1]
-    breaks = np.flatnonzero(over[:-1] <= begins[1:])
-    return int(breaks[-1]) + 1 if len(breaks) else 0
+    for low in (max(0, len(batch) - _TAIL), 0):
+        latest = np.maximum.accumulate(np.append(over[: low + 1].max(), over[low + 1 :]))
+        begins = np.minimum.accumulate(batch.start_ps[low:][::-1])[::-1]
+        breaks = np.flatnonzero(latest[:-1] <= begins[1:])
+        if len(breaks):
+            return low + int(breaks[-1]) + 1
+    return 0

@@ -37,10 +37,11 @@ def packed(columns: Sequence[Integers]) -> Int64:
 
 def distinct(codes: Int32) -> tuple[Integers, Int32]:
     """The values that small integers from -1 on take, ascending, and each row's index among them; without a sort."""
-    used = np.flatnonzero(np.bincount(codes + 1)) - 1
-    index = np.empty(int(used[-1]) + 2, np.int32)
-    index[used + 1] = np.arange(len(used))
-    return used, index[codes + 1]
+    counts = np.bincount(codes + 1)
+    used = np.flatnonzero(counts)
+    index = np.empty(len(counts), np.int32)
+    index[used] = np.arange(len(used))
+    return used - 1, index[codes + 1]
 
 
 def occurrence(key: Int64, start: Int64 | None = None) -> Int64:

@@ -25,20 +25,19 @@ class LeafOrder:
             is_leaf: which of the events are leaf ops, shape (n,).
             is_compute: which of them, if they are leaf ops, neither communicate nor copy, shape (n,).
         """
-        at = np.flatnonzero(is_leaf)
         idle, compute = np.zeros(len(start), np.int64), np.zeros(len(start), np.int64)
         is_known = is_leaf.copy()
-        if len(at):
-            until = np.maximum.accumulate(end[at])
+        if is_leaf.any():
+            leaf = slice(None) if is_leaf.all() else np.flatnonzero(is_leaf)
+            start, end = start[leaf], end[leaf]
             if self._busy_until is None:
-                is_known[at[0]] = False
-            else:
-                np.maximum(until, self._busy_until, out=until)
-                idle[at[0]] = start[at[0]] - self._busy_until
-            idle[at[1:]] = start[at[1:]] - until[:-1]
+                is_known[is_leaf.argmax()] = False
+            until = np.append(start[0] if self._busy_until is None else self._busy_until, end)
+            np.maximum.accumulate(until, out=until)
+            idle[leaf] = start - until[:-1]
             self._busy_until = int(until[-1])
-            own = np.where(is_compute[at], end[at] - start[at], 0)
-            total = self._compute_ps + np.cumsum(own)
-            compute[at] = total - own
+            total = np.append(self._compute_ps, (end - start) * is_compute[leaf])
+            np.cumsum(total, out=total)
+            compute[leaf] = total[:-1]
             self._compute_ps = int(total[-1])
         return Nullable(idle, is_known), Nullable(compute, is_leaf & ~is_compute)

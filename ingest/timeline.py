@@ -75,12 +75,12 @@ class Timeline:
 
     def executions_at(self, at: Int64) -> Int32:
         """Index into `runs` of the execution at each time, -1 for none."""
-        return _containing(self._run_edges, at)
+        return np.repeat(*_containing(self._run_edges, at))
 
     def steps_at(self, at: Int64) -> tuple[Int32, Int32]:
         """Step index and code into PHASES at each time; -1 for none."""
-        found = _containing(self._step_edges, at)
-        return self._step_index[found], self._step_phase[found]
+        found, count = _containing(self._step_edges, at)
+        return np.repeat(self._step_index[found], count), np.repeat(self._step_phase[found], count)
 
     def phase_rows(self, host: str, device_id: int) -> Iterator[dict[str, Any]]:
         """Rows of main.phases: each execution, each step, and the stretches of steps of one phase."""
@@ -102,19 +102,26 @@ def _edges(intervals: Sequence[Run] | Sequence[Step]) -> tuple[Int64, Int64]:
     )
 
 
-def _containing(edges: tuple[Int64, Int64], at: Int64) -> Int32:
-    """Index of the interval at each time, of several the one that starts last, if it has not ended; -1 for none."""
+def _containing(edges: tuple[Int64, Int64], at: Int64) -> tuple[Int32, Int64]:
+    """Index of the interval at each time, of several the one that starts last, if it has not ended; -1 for none.
+
+    Returns:
+        Indices, and for how many times in a row each stands.
+    """
     start, end = edges
     if not len(start) or not len(at):
-        return np.full(len(at), -1, np.int32)
+        return np.array([-1], np.int32), np.array([len(at)])
     if (at[1:] >= at[:-1]).all():  # as on nearly all lines: look for the few edges in the many times
         first, last = start.searchsorted(at[[0, -1]], side="right") - 1
-        size = np.diff(at.searchsorted(start[first + 1 : last + 1]), prepend=0, append=len(at))
-        i = np.repeat(np.arange(first, last + 1, dtype=np.int32), size)
-    else:
-        i = (start.searchsorted(at, side="right") - 1).astype(np.int32)
+        i = np.arange(first, last + 1, dtype=np.int32)
+        begin = np.append(0, at.searchsorted(start[first + 1 : last + 1]))
+        stop = np.append(begin[1:], len(at))
+        over = at.searchsorted(end[i]).clip(begin, stop)
+        count = np.column_stack([over - begin, stop - over])
+        return np.column_stack([i, np.full_like(i, -1)]).ravel(), count.ravel()
+    i = (start.searchsorted(at, side="right") - 1).astype(np.int32)
     i[at >= np.append(end, np.iinfo(np.int64).min)[i]] = -1
-    return i
+    return i, np.ones(len(i), np.int64)
 
 
 def step_rows(steps: Sequence[Step], base: dict[str, Any]) -> Iterator[dict[str, Any]]:
