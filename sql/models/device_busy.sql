@@ -24,9 +24,7 @@ WITH placed AS (
     COUNT(*) AS ops,
     CAST(SUM(c.busy_ps) AS BIGINT) AS busy_ps,
     CAST(SUM(c.compute_ps) AS BIGINT) AS compute_ps
-  FROM models.covered_ops AS c
-  INNER JOIN models.op_order AS d ON c.run_id = d.run_id AND c.device_id = d.device_id
-  WHERE NOT d.is_serial
+  FROM models.swept_ops AS c
   GROUP BY c.run_id, c.device_id, c.step_start_ps
 ),
 
