@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
+import json
 from functools import cache
 from importlib.resources import files
 from typing import Any
-
-import yaml
 
 from collect.errors import CollectError
 
@@ -14,8 +13,8 @@ from collect.errors import CollectError
 @cache
 def known_chips() -> dict[str, dict[str, Any]]:
     """Entries of the table by kind, such as `TPU v5e`."""
-    text = files("ingest").joinpath("hardware.yaml").read_text(encoding="utf-8")
-    return {entry["kind"]: entry for entry in yaml.safe_load(text)["devices"]}
+    text = files("ingest").joinpath("hardware.json").read_text(encoding="utf-8")
+    return {entry["kind"]: entry for entry in json.loads(text)["devices"]}
 
 
 def chip_memory(kind: str) -> int:

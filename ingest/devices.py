@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
@@ -136,9 +137,6 @@ def _hardware(kind: str | None) -> dict[str, Any] | None:
 
 @cache
 def _hardware_table() -> list[dict[str, Any]]:
-    import yaml
-
-    loader = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
-    content = yaml.load((Path(__file__).parent / "hardware.yaml").read_text(encoding="utf-8"), loader)  # noqa: S506
+    content = json.loads((Path(__file__).parent / "hardware.json").read_text(encoding="utf-8"))
     table: list[dict[str, Any]] = content["devices"]
     return table

@@ -46,7 +46,7 @@ def test_it_holds_definitions_data_and_types(wheel: Path) -> None:
     definitions = {str(p.relative_to(ROOT)) for p in (ROOT / "sql").rglob("*") if p.is_file()}
     assert any(n.endswith("tpot_v1.sql") for n in definitions)
     assert {f"tracewarehouse/{n}" for n in definitions} <= names
-    assert any(n.endswith("hardware.yaml") for n in names)
+    assert any(n.endswith("hardware.json") for n in names)
     assert [n for n in names if n.startswith("dashboards/templates/")]
     assert not [n for n in names if n.startswith(("tests/", "docs/"))]
     assert [n for n in names if n.endswith("licenses/LICENSE")]
