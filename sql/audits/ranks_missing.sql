@@ -11,16 +11,28 @@ columns:
   ranks: Ranks in the capture.
   devices: Distinct devices among them.
 ---*/
+WITH ranked AS (
+  SELECT
+    c.run_id AS run_id,
+    c.instance AS instance,
+    c.kind AS kind,
+    c.device_id AS device_id,
+    MAX(c.group_size) AS group_size,
+    COUNT(*) AS ranks
+  FROM main.collectives AS c
+  WHERE NOT c.is_partial
+  GROUP BY c.run_id, c.instance, c.kind, c.device_id
+)
+
 SELECT
-  c.run_id AS run_id,
-  c.instance AS instance,
-  c.kind AS kind,
-  MAX(c.group_size) AS group_size,
-  COUNT(*) AS ranks,
-  COUNT(DISTINCT c.device_id) AS devices
-FROM main.collectives AS c
-WHERE NOT c.is_partial
-GROUP BY c.run_id, c.instance, c.kind
+  r.run_id AS run_id,
+  r.instance AS instance,
+  r.kind AS kind,
+  MAX(r.group_size) AS group_size,
+  CAST(SUM(r.ranks) AS BIGINT) AS ranks,
+  COUNT(*) AS devices
+FROM ranked AS r
+GROUP BY r.run_id, r.instance, r.kind
 HAVING
-  COUNT(*) <> COUNT(DISTINCT c.device_id)
-  OR (c.kind NOT IN ('collective-permute', 'send', 'recv') AND COUNT(*) <> MAX(c.group_size))
+  SUM(r.ranks) <> COUNT(*)
+  OR (r.kind NOT IN ('collective-permute', 'send', 'recv') AND SUM(r.ranks) <> MAX(r.group_size))
