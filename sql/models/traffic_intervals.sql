@@ -13,7 +13,7 @@ columns:
   interval_ps: Time between them.
   is_overlapping: It starts while another is under way.
 ---*/
-WITH numbered AS (
+WITH followed AS (
   SELECT
     c.run_id AS run_id,
     c.device_id AS device_id,
@@ -21,8 +21,9 @@ WITH numbered AS (
     c.event_id AS event_id,
     c.axis AS axis,
     c.start_ps AS start_ps,
-    c.end_ps AS end_ps,
-    ROW_NUMBER() OVER (PARTITION BY c.run_id, c.device_id ORDER BY c.start_ps, c.event_id) AS place,
+    LAG(c.end_ps) OVER (PARTITION BY c.run_id, c.device_id ORDER BY c.start_ps, c.event_id) AS previous_end_ps,
+    LAG(c.axis) OVER (PARTITION BY c.run_id, c.device_id ORDER BY c.start_ps, c.event_id) AS previous_axis,
+    LAG(c.phase) OVER (PARTITION BY c.run_id, c.device_id ORDER BY c.start_ps, c.event_id) AS previous_phase,
     MAX(c.end_ps) OVER (
       PARTITION BY c.run_id, c.device_id ORDER BY c.start_ps, c.event_id
       ROWS BETWEEN UNBOUNDED PRECEDING AND 1 PRECEDING
@@ -30,32 +31,63 @@ WITH numbered AS (
   FROM main.collectives AS c
 ),
 
-followed AS (
+-- most follow the one that ends last; where an earlier one outlasts the one before, it is looked for by its end
+outlasted AS (
   SELECT
-    n.run_id AS run_id,
-    n.device_id AS device_id,
-    n.phase AS phase,
-    n.event_id AS event_id,
-    n.axis AS axis,
-    n.start_ps AS start_ps,
-    n.last_end_ps AS last_end_ps,
-    MAX(CASE WHEN n.last_end_ps IS NULL OR n.end_ps >= n.last_end_ps THEN n.place ELSE NULL END) OVER (
-      PARTITION BY n.run_id, n.device_id ORDER BY n.start_ps, n.event_id
-      ROWS BETWEEN UNBOUNDED PRECEDING AND 1 PRECEDING
-    ) AS last_place
-  FROM numbered AS n
+    o.run_id AS run_id,
+    o.device_id AS device_id,
+    o.phase AS phase,
+    o.event_id AS event_id,
+    o.axis AS axis,
+    o.start_ps AS start_ps,
+    o.last_end_ps AS last_end_ps,
+    l.axis AS last_axis,
+    l.phase AS last_phase,
+    ROW_NUMBER() OVER (PARTITION BY o.run_id, o.event_id ORDER BY l.start_ps DESC, l.event_id DESC) AS place
+  FROM followed AS o
+  INNER JOIN main.collectives AS l
+    ON
+      o.run_id = l.run_id AND o.device_id = l.device_id AND o.last_end_ps = l.end_ps
+      AND (o.start_ps > l.start_ps OR (o.start_ps = l.start_ps AND o.event_id > l.event_id))
+  WHERE o.previous_end_ps < o.last_end_ps
+),
+
+pairs AS (
+  SELECT
+    f.run_id AS run_id,
+    f.device_id AS device_id,
+    f.phase AS phase,
+    f.event_id AS event_id,
+    f.axis AS axis,
+    f.start_ps AS start_ps,
+    f.last_end_ps AS last_end_ps,
+    f.previous_axis AS last_axis,
+    f.previous_phase AS last_phase
+  FROM followed AS f
+  WHERE f.previous_end_ps = f.last_end_ps
+  UNION ALL
+  SELECT
+    e.run_id AS run_id,
+    e.device_id AS device_id,
+    e.phase AS phase,
+    e.event_id AS event_id,
+    e.axis AS axis,
+    e.start_ps AS start_ps,
+    e.last_end_ps AS last_end_ps,
+    e.last_axis AS last_axis,
+    e.last_phase AS last_phase
+  FROM outlasted AS e
+  WHERE e.place = 1
 )
 
 SELECT
-  f.run_id AS run_id,
-  f.device_id AS device_id,
-  f.phase AS phase,
-  f.event_id AS event_id,
-  p.axis AS axis_from,
-  f.axis AS axis_to,
-  GREATEST(f.start_ps - f.last_end_ps, 0) AS interval_ps,
-  f.start_ps < f.last_end_ps AS is_overlapping
-FROM followed AS f
-INNER JOIN numbered AS p
-  ON f.run_id = p.run_id AND f.device_id = p.device_id AND f.last_place = p.place
-WHERE COALESCE(f.phase, '') = COALESCE(p.phase, '')
+  p.run_id AS run_id,
+  p.device_id AS device_id,
+  p.phase AS phase,
+  p.event_id AS event_id,
+  p.last_axis AS axis_from,
+  p.axis AS axis_to,
+  GREATEST(p.start_ps - p.last_end_ps, 0) AS interval_ps,
+  p.start_ps < p.last_end_ps AS is_overlapping
+FROM pairs AS p
+WHERE COALESCE(p.phase, '') = COALESCE(p.last_phase, '')
