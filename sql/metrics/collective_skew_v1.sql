@@ -50,30 +50,30 @@ summed AS (
   GROUP BY r.run_id, r.phase, r.axis
 ),
 
-arrived AS (
+-- the rank that starts last; of several the lowest
+latest AS (
   SELECT
     j.run_id AS run_id,
     j.phase AS phase,
     j.axis AS axis,
-    c.device_id AS device_id,
-    ROW_NUMBER() OVER (
-      PARTITION BY c.run_id, c.instance ORDER BY c.start_ps DESC, c.device_id
-    ) AS place
-  FROM main.collectives AS c
-  INNER JOIN models.collective_instances AS j ON c.run_id = j.run_id AND c.instance = j.instance
+    j.instance AS instance,
+    MIN(c.device_id) AS device_id
+  FROM models.collective_instances AS j
+  INNER JOIN main.collectives AS c
+    ON j.run_id = c.run_id AND j.instance = c.instance AND j.last_start_ps = c.start_ps
   WHERE NOT j.is_partial AND j.ranks > 1
+  GROUP BY j.run_id, j.phase, j.axis, j.instance
 ),
 
 lasts AS (
   SELECT
-    a.run_id AS run_id,
-    a.phase AS phase,
-    a.axis AS axis,
-    a.device_id AS device_id,
+    t.run_id AS run_id,
+    t.phase AS phase,
+    t.axis AS axis,
+    t.device_id AS device_id,
     COUNT(*) AS times
-  FROM arrived AS a
-  WHERE a.place = 1
-  GROUP BY a.run_id, a.phase, a.axis, a.device_id
+  FROM latest AS t
+  GROUP BY t.run_id, t.phase, t.axis, t.device_id
 ),
 
 slowest AS (
