@@ -18,12 +18,12 @@ columns:
   start_compute_ps: Time that the device's compute took before its start, where main.ops has it.
   end_compute_ps: The same before its end.
 ---*/
--- a start and its dones have one pair, the lowest instruction_id among them
+-- a start and its dones have one pair, the lowest instruction_id of them; is_start is NULL for a copy that is one op
 WITH copies AS (
   SELECT
     i.run_id AS run_id,
     i.instruction_id AS instruction_id,
-    i.async_role AS role,
+    i.async_role = 'start' AS is_start,
     CASE WHEN i.opcode IN ('copy', 'copy-start', 'copy-done') THEN 'copy' ELSE 'async' END AS kind,
     i.bytes_accessed AS bytes,
     MIN(i.instruction_id) OVER (
@@ -31,7 +31,7 @@ WITH copies AS (
     ) AS pair
   FROM main.instructions AS i
   INNER JOIN models.instruction_kinds AS k ON i.run_id = k.run_id AND i.instruction_id = k.instruction_id
-  WHERE k.is_copy
+  WHERE k.is_copy AND COALESCE(i.async_role, '') <> 'update'
 ),
 
 -- of main.ops, since models.leaf_ops would look up every op
@@ -46,7 +46,7 @@ ops AS (
     o.start_ps AS start_ps,
     o.start_ps + o.duration_ps AS end_ps,
     o.compute_before_ps AS compute_before_ps,
-    c.role AS role,
+    c.is_start AS is_start,
     c.pair AS pair
   FROM main.ops AS o
   INNER JOIN copies AS c ON o.run_id = c.run_id AND o.instruction_id = c.instruction_id
@@ -63,15 +63,15 @@ followed AS (
     h.step AS step,
     h.start_ps AS start_ps,
     h.compute_before_ps AS compute_before_ps,
-    h.role AS role,
-    LEAD(CASE WHEN h.role = 'done' THEN h.end_ps ELSE NULL END) OVER (
+    h.is_start AS is_start,
+    LEAD(CASE WHEN h.is_start THEN NULL ELSE h.end_ps END) OVER (
       PARTITION BY h.run_id, h.device_id, h.pair ORDER BY h.start_ps, h.event_id
     ) AS done_end_ps,
     LEAD(h.compute_before_ps) OVER (
       PARTITION BY h.run_id, h.device_id, h.pair ORDER BY h.start_ps, h.event_id
     ) AS done_compute_before_ps
   FROM ops AS h
-  WHERE h.role IS NOT NULL
+  WHERE h.is_start IS NOT NULL
 ),
 
 windows AS (
@@ -88,7 +88,7 @@ windows AS (
     s.compute_before_ps AS start_compute_ps,
     s.compute_before_ps AS end_compute_ps
   FROM ops AS s
-  WHERE s.role IS NULL
+  WHERE s.is_start IS NULL
   UNION ALL
   SELECT
     f.run_id AS run_id,
@@ -103,7 +103,7 @@ windows AS (
     f.compute_before_ps AS start_compute_ps,
     f.done_compute_before_ps AS end_compute_ps
   FROM followed AS f
-  WHERE f.role = 'start' AND f.done_end_ps IS NOT NULL
+  WHERE f.is_start AND f.done_end_ps IS NOT NULL
 )
 
 SELECT
