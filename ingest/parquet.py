@@ -179,6 +179,7 @@ def parquet_writer(path: Path, schema: pa.Schema) -> pq.ParquetWriter:
         compression_level={f.name: -1 if f.name in integers else 1 for f in schema},
         use_dictionary=[f.name for f in schema if f.name not in integers],
         column_encoding=dict.fromkeys(integers, "DELTA_BINARY_PACKED"),
+        max_rows_per_page=2 * ROW_GROUP,  # a page for each column of a row group, where 20,000 rows are usual
         write_page_checksum=True,
         write_statistics=[f.name for f in schema if f.name in _STATISTICS],
     )
