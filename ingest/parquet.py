@@ -294,7 +294,7 @@ class _Text:
         for count, part in self._parts:
             start, end = end, end + count
             codes[start:end] = part
-        indices = _array(pa.int32(), codes, codes >= 0)
+        indices = _array(pa.int32(), codes, codes >= 0 if codes.min(initial=0) < 0 else None)
         found = pa.DictionaryArray.from_arrays(indices, pa.array(list(self._code_of), pa.string()))
         self._parts, self._code_of = [], {}
         return found
@@ -303,12 +303,16 @@ class _Text:
 class _Bytes:
     def __init__(self, kind: pa.DataType) -> None:
         self._kind = kind
-        self._parts: list[pa.Array] = []
+        self._parts: list[pa.Array | int] = []
+        """Arrays, and numbers of rows that are NULL."""
 
     def add(self, value: Any, count: int) -> None:
-        self._parts.append(pa.nulls(count, self._kind) if value is None else pa.array(value, self._kind))
+        if value is None and self._parts and isinstance(self._parts[-1], int):
+            self._parts[-1] += count
+        else:
+            self._parts.append(count if value is None else pa.array(value, self._kind))
 
     def take(self) -> pa.Array:
-        found = pa.concat_arrays(self._parts)
+        found = pa.concat_arrays([pa.nulls(p, self._kind) if isinstance(p, int) else p for p in self._parts])
         self._parts = []
         return found

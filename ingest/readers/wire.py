@@ -272,8 +272,8 @@ def _walk(source: Words, start: int, size: int) -> tuple[Int64, int]:
     looks_right = heads[:, :_GUESS] == EVENT_TAG
     looks_right &= heads[:, 1 : _GUESS + 1] < 0x80
     looks_right &= heads[:, 2 : _GUESS + 2] == 0x08
-    walker, offset = np.nonzero(looks_right)
-    guess = start + walker * stride + offset
+    at = np.flatnonzero(looks_right)  # of a flat view: of two dimensions it takes ten times as long
+    guess = start + at + at // _GUESS * (stride - _GUESS)
     guess = guess[_has_offset_after_id(source.data, guess)]
     begin = np.append(start, guess[guess >= start + stride])
     begin = begin[np.append(True, np.diff((begin - start) // stride) > 0)]
@@ -491,13 +491,14 @@ def _event_field(
         return after
     if tag in _COLUMN_OF_TAG:
         values, after = varints(source, at)
-        _set_column(block, columns, tag, rows, values)
+        are_all = len(rows) == columns.shape[1]
+        _set_column(block, columns, tag, slice(None) if are_all else rows, values)
         return after
     data = source.data.data
     return np.array([next(fields(data, a - 1, e))[3] for a, e in zip(at.tolist(), end.tolist(), strict=True)], np.int64)
 
 
-def _set_column(block: EventBlock, columns: UInt64, tag: int, rows: Int64 | int, values: UInt64 | int) -> None:
+def _set_column(block: EventBlock, columns: UInt64, tag: int, rows: Int64 | slice | int, values: UInt64 | int) -> None:
     columns[_COLUMN_OF_TAG[tag], rows] = values
     if tag == 0x28:  # offset_ps and num_occurrences exclude each other; the later one counts
         block.has_occurrences = True
