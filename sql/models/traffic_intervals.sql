@@ -21,6 +21,8 @@ WITH followed AS (
     c.event_id AS event_id,
     c.axis AS axis,
     c.start_ps AS start_ps,
+    c.end_ps AS end_ps,
+    ROW_NUMBER() OVER (PARTITION BY c.run_id, c.device_id ORDER BY c.start_ps, c.event_id) AS place,
     LAG(c.end_ps) OVER (PARTITION BY c.run_id, c.device_id ORDER BY c.start_ps, c.event_id) AS previous_end_ps,
     LAG(c.axis) OVER (PARTITION BY c.run_id, c.device_id ORDER BY c.start_ps, c.event_id) AS previous_axis,
     LAG(c.phase) OVER (PARTITION BY c.run_id, c.device_id ORDER BY c.start_ps, c.event_id) AS previous_phase,
@@ -31,7 +33,7 @@ WITH followed AS (
   FROM main.collectives AS c
 ),
 
--- most follow the one that ends last; where an earlier one outlasts the one before, it is looked for by its end
+-- where one outlasts several behind it, the first of these has it right before it, and the others look it up there
 outlasted AS (
   SELECT
     o.run_id AS run_id,
@@ -40,16 +42,14 @@ outlasted AS (
     o.event_id AS event_id,
     o.axis AS axis,
     o.start_ps AS start_ps,
+    o.previous_end_ps AS previous_end_ps,
     o.last_end_ps AS last_end_ps,
-    l.axis AS last_axis,
-    l.phase AS last_phase,
-    ROW_NUMBER() OVER (PARTITION BY o.run_id, o.event_id ORDER BY l.start_ps DESC, l.event_id DESC) AS place
+    MAX(CASE WHEN o.previous_end_ps = o.last_end_ps THEN o.place ELSE NULL END) OVER (
+      PARTITION BY o.run_id, o.device_id ORDER BY o.place
+      ROWS BETWEEN UNBOUNDED PRECEDING AND 1 PRECEDING
+    ) AS first_place
   FROM followed AS o
-  INNER JOIN main.collectives AS l
-    ON
-      o.run_id = l.run_id AND o.device_id = l.device_id AND o.last_end_ps = l.end_ps
-      AND (o.start_ps > l.start_ps OR (o.start_ps = l.start_ps AND o.event_id > l.event_id))
-  WHERE o.previous_end_ps < o.last_end_ps
+  WHERE o.end_ps < o.last_end_ps OR o.previous_end_ps < o.last_end_ps
 ),
 
 pairs AS (
@@ -74,10 +74,11 @@ pairs AS (
     e.axis AS axis,
     e.start_ps AS start_ps,
     e.last_end_ps AS last_end_ps,
-    e.last_axis AS last_axis,
-    e.last_phase AS last_phase
+    n.previous_axis AS last_axis,
+    n.previous_phase AS last_phase
   FROM outlasted AS e
-  WHERE e.place = 1
+  INNER JOIN followed AS n ON e.run_id = n.run_id AND e.device_id = n.device_id AND e.first_place = n.place
+  WHERE e.previous_end_ps < e.last_end_ps
 )
 
 SELECT
