@@ -70,7 +70,7 @@ GIVEN = {
             "phase": "decode" if s else "prefill",
             "step": s,
             "execution": s,
-            "start_us": 10 * s + 4 * i,
+            "start_us": 10 * s + 5 * i,
             "duration_us": 3,
         }
         for s in range(3)
@@ -89,8 +89,8 @@ GIVEN = {
             "wire_bytes": 5000,
             "phase": "decode" if s else "prefill",
             "step": s,
-            "start_us": 10 * s + 4,
-            "end_us": 10 * s + 7,
+            "start_us": 10 * s + 5,
+            "end_us": 10 * s + 8,
             "exposed_us": 3,
         }
         for s in range(3)
