@@ -134,7 +134,8 @@ def ingest_capture(
         title = name or (manifest.name if manifest else capture.name)
         try:
             traces = [opened.get(id(f)) or open_trace(f, most) for f in files]
-            with lake.stage(run_id, run_version) as staging, Settling() as settling:
+            # helpers end before the folder that they write to is removed
+            with lake.stage(run_id, run_version) as staging, processes, Settling() as settling:
                 hosts = open_hosts(traces, [f.path.name for f in files])
                 known_mesh = mesh or (manifest.mesh if manifest else None)
                 tables = RunTables(staging, hosts, known_mesh, manifest, processes, settling)

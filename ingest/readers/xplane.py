@@ -65,6 +65,8 @@ _KIND_OF_TAG = {
 }
 _SHORT_STAT = 64
 _FEW_BYTES = 1 << 12
+KEPT = 1 << 12
+"""Bytes of a line from which the places of its events are kept: of fewer they take more memory than they save time."""
 _HEAD, _WORTH_KNOWING = 64, 1 << 10
 """Bytes by which a piece of event metadata is looked up, and the size from which that is worth its memory."""
 
@@ -147,8 +149,10 @@ class XPlaneTrace:
         with self._named(plane, line):
             yield from self._batches(cast(_XPlane, plane), line)
 
-    def count(self, plane: Plane, line: Line, aside: Spill) -> tuple[int, EventPlaces]:
+    def count(self, plane: Plane, line: Line, aside: Spill) -> tuple[int, EventPlaces | None]:
         """The number of events of a line, whose fields are not looked at, and where they are, for `Line.places`.
+
+        That is None for a short line, which is looked through again.
 
         Raises:
             MalformedError: the bytes are not events.
@@ -157,7 +161,10 @@ class XPlaneTrace:
         """
         found = EventPlaces(aside)
         with self._named(plane, line):
-            found.put(self._windows(line, found.others))
+            windows = self._windows(line, found.others)
+            if line.end - line.start < KEPT:
+                return sum(len(w.starts) for w in windows), None
+            found.put(windows)
         return found.count, found
 
     @contextmanager

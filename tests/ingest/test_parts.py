@@ -11,6 +11,7 @@ import sys
 import threading
 import time
 from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 from unittest.mock import patch
@@ -21,7 +22,7 @@ import pytest
 from benchmarks.tpu_captures import write_capture
 from xplane_builder import Space
 
-from ingest import parts, processes
+from ingest import parts, processes, run_tables
 from ingest.errors import CaptureError, WarehouseError
 from ingest.lake import Lake
 from ingest.line_tables import DeviceEvents, PlaneLines
@@ -147,6 +148,26 @@ class TestRun:
             ingested(path, tmp_path / "w", 2)
         assert list((tmp_path / "w" / "lake").iterdir()) == []
 
+    @pytest.mark.parametrize("error", [KeyboardInterrupt, CaptureError])
+    def test_an_error_while_helpers_still_write_leaves_nothing(
+        self, tmp_path: Path, small_parts: None, error: type[BaseException]
+    ) -> None:
+        path = tmp_path / "tpu.xplane.pb"
+        write_capture(path, 0.2, devices=2, ops=40)
+
+        def survey(*_: Any) -> None:
+            while len(list(tmp_path.glob("w/lake/.staging-*/**/.events-*"))) < 300:  # which are not removed in no time
+                time.sleep(0.001)
+            raise error
+
+        with (
+            patch.object(parts, "count_events", _write_without_end),
+            patch.object(run_tables, "survey", survey),
+            pytest.raises(error),
+        ):
+            ingested(path, tmp_path / "w", 2)
+        assert list((tmp_path / "w" / "lake").iterdir()) == []
+
     @pytest.mark.parametrize("sent", [signal.SIGKILL, signal.SIGTERM])
     def test_a_helper_that_is_killed_publishes_nothing(
         self, tmp_path: Path, small_parts: None, monkeypatch: pytest.MonkeyPatch, sent: signal.Signals
@@ -164,6 +185,15 @@ class TestRun:
 
 def _full_disk(shared: parts.Shared, task: Any) -> None:
     raise OSError(28, "No space left on device")
+
+
+def _write_without_end(traces: Any, task: Any) -> None:
+    path: Path = task[-1]
+    number = 0
+    while True:
+        number += 1
+        with suppress(FileNotFoundError):
+            path.with_name(f"{path.name}-{number}").touch()
 
 
 def _end_by_kill(shared: parts.Shared, task: Any) -> None:
