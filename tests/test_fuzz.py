@@ -27,12 +27,14 @@ ROOT = Path(__file__).resolve().parent.parent
 # Queries have a fixed part of their own, in tests/tracewarehouse/test_query_effects.py.
 INPUTS = {
     "xplane": 1500,
+    "xplane-places": 700,
     "hlo-text": 3000,
     "hlo-proto": 3000,
     "chrome": 1000,
     "card": 100,
     "manifest": 1000,
     "ingest": 12,
+    "ingest-divided": 8,
     "ingest-chrome": 20,
 }
 

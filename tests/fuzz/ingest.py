@@ -8,7 +8,9 @@ import shutil
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
+from unittest.mock import patch
 
+import pyarrow.parquet as pq
 from benchmarks.tpu_captures import write_capture
 from fuzz.chrome import ChromeTarget
 from fuzz.judging import Target, UnknownError, scratch_file
@@ -18,7 +20,11 @@ from tiny_capture import tiny_capture
 from xplane_reference import MESSAGES
 
 import tracewarehouse as tw
+from ingest import parts
+from ingest.errors import CaptureError, TracewarehouseError
 from ingest.plain_chrome import chrome_planes
+from ingest.readers import xplane
+from ingest.schema import TABLES
 from ingest.sources import find_captures
 from tracewarehouse.fsck import Problem
 
@@ -52,14 +58,22 @@ class _IngestTarget(Target):
         self._path = scratch_file(self, f"x{self.suffix}")
 
     def read(self, data: bytes) -> list[str]:
+        return self.ingested(data)[0]
+
+    def ingested(self, data: bytes, jobs: int | None = None) -> tuple[list[str], dict[str, list[str]]]:
+        """What must not be in a warehouse of these bytes, and the rows of its tables."""
         self._path.write_bytes(data)
         folder = self._path.parent / "warehouse"
         try:
             warehouse = tw.open(folder, create=True)
-            warehouse.ingest(self._path)
+            [result] = warehouse.ingest(self._path, jobs=jobs)
             [capture] = find_captures(self._path)
             lost = [f"lost: {d}" for d in warehouse.against(capture).differences]
-            return lost + [f"fsck: {p.sentence}" for p in warehouse.fsck() if not _is_of_the_bytes(p)]
+            lost += [f"fsck: {p.sentence}" for p in warehouse.fsck() if not _is_of_the_bytes(p)]
+            paths = {t: warehouse.lake.paths(result.entry, t) for t in TABLES}
+            return lost, {
+                t: [str(r) for p in found for r in pq.read_table(p).to_pylist()] for t, found in paths.items()
+            }
         finally:
             shutil.rmtree(folder, ignore_errors=True)
 
@@ -116,6 +130,33 @@ class IngestTarget(_IngestTarget):
         except DecodeError as error:
             raise UnknownError(str(error)) from None
         return []
+
+
+class DividedIngestTarget(IngestTarget):
+    """The same captures in parts, as large ones are written, by one process or two.
+
+    Parts must be taken where the whole is, and hold its rows.
+    """
+
+    name = "ingest-divided"
+
+    def read(self, data: bytes) -> list[str]:
+        with patch.object(parts, "DIVIDED", 0), patch.object(parts, "_SMALLEST", 200), patch.object(xplane, "KEPT", 0):
+            found = self._outcome(data, 1 + len(data) % 2)
+        whole = self._outcome(data, 1)
+        if isinstance(found, str) and isinstance(whole, str):
+            raise CaptureError(found)
+        if isinstance(found, str):
+            return [f"refused only in parts: {found}"]
+        if isinstance(whole, str):
+            return [f"refused only as a whole: {whole}"]
+        return found[0] + whole[0] + [f"rows of {t} differ" for t in TABLES if found[1][t] != whole[1][t]]
+
+    def _outcome(self, data: bytes, jobs: int) -> tuple[list[str], dict[str, list[str]]] | str:
+        try:
+            return self.ingested(data, jobs)
+        except TracewarehouseError as error:
+            return str(error)
 
 
 def _is_of_the_bytes(problem: Problem) -> bool:

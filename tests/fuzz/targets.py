@@ -9,14 +9,15 @@ from fuzz.card import CardTarget
 from fuzz.chrome import ChromeTarget
 from fuzz.hlo_proto import HloProtoTarget
 from fuzz.hlo_text import HloTextTarget
-from fuzz.ingest import ChromeIngestTarget, IngestTarget
+from fuzz.ingest import ChromeIngestTarget, DividedIngestTarget, IngestTarget
 from fuzz.judging import Target
 from fuzz.manifest import ManifestTarget
 from fuzz.query import QueryTarget
-from fuzz.xplane import XPlaneTarget
+from fuzz.xplane import PlacesTarget, XPlaneTarget
 
 _ALL = (
     XPlaneTarget,
+    PlacesTarget,
     HloTextTarget,
     HloProtoTarget,
     ChromeTarget,
@@ -24,6 +25,7 @@ _ALL = (
     ManifestTarget,
     QueryTarget,
     IngestTarget,
+    DividedIngestTarget,
     ChromeIngestTarget,
 )
 
@@ -31,7 +33,8 @@ TARGETS: dict[str, type[Target] | Callable[[Path | None], Target]] = {target.nam
 """By name; each is made with a folder of captures to damage, or None."""
 
 SHARES = {
-    "xplane": 0.149,
+    "xplane": 0.1,
+    "xplane-places": 0.0485,
     "hlo-text": 0.43,
     "hlo-proto": 0.2,
     "chrome": 0.09,
@@ -39,6 +42,7 @@ SHARES = {
     "manifest": 0.1,
     "query": 0.02,
     "ingest": 0.0005,
+    "ingest-divided": 0.0005,
     "ingest-chrome": 0.0005,
 }
 """How the inputs are shared out when all targets run: more where they cost less."""

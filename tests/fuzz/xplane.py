@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pickle
 import random
 from pathlib import Path
 from unittest.mock import patch
@@ -12,8 +13,9 @@ from fuzz.xplane_mutations import MUTATIONS, mutated, random_space
 from google.protobuf.message import DecodeError
 from xplane_reference import Contents, decoded, fits_int64, reference
 
-from ingest.readers import wire
+from ingest.readers import wire, xplane
 from ingest.readers.xplane import read_xplane
+from ingest.spill import Spill
 
 _LEGAL_BUT_REFUSED = {
     "field tag": "a group, or a tag in more bytes than it needs",
@@ -63,3 +65,30 @@ class XPlaneTarget(Target):
         if not fits_int64(want):
             return "times beyond int64"
         return next((reason for part, reason in _LEGAL_BUT_REFUSED.items() if part in refusal), "")
+
+
+class PlacesTarget(XPlaneTarget):
+    """The same, as a large capture is read: events are counted first, and decoded where they were found then.
+
+    Places go through a pickle as they do between processes. Windows are small, so that lines have many.
+    """
+
+    name = "xplane-places"
+
+    def read(self, data: bytes) -> Contents:
+        self._path.write_bytes(data)
+        with (
+            patch.object(wire, "FEW_BYTES", 1 << 8 if len(data) % 2 else wire.FEW_BYTES),
+            patch.object(wire, "WINDOW", (64, 300, 1 << 12)[len(data) % 3] + len(data) // 1000),
+            patch.object(xplane, "KEPT", 0),
+            Spill(self._path.with_name("places")) as aside,
+        ):
+            trace = read_xplane(self._path)
+            pairs = [(plane, line) for plane in trace.planes for line in plane.lines]
+            counted = [trace.count(plane, line, aside) for plane, line in pairs]
+            aside.close()
+            for (_, line), (_, places) in zip(pairs, pickle.loads(pickle.dumps(counted)), strict=True):
+                line.places = places
+            found = decoded(trace)
+            assert [count for count, _ in counted] == [len(events) for plane in found.events for events in plane]
+            return found
