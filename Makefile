@@ -7,14 +7,16 @@ INSTALLED := $(VENV)/.installed
 COLLECTOR := $(VENV)/.installed-collector
 DEMO := demo
 PEERS := $(VENV)/peers
+LOWEST := $(VENV)/lowest
 TW := $(BIN)/tw -w $(DEMO)/warehouse
 
-.PHONY: help venv demo test lint format types pytest bench docs clean
+.PHONY: help venv demo test lint format types pytest lowest bench docs clean
 
 help:
 	@echo "make demo            record a tiny Llama on 4 virtual devices, ingest it, print its metrics, draw the page"
 	@echo "make demo OFFLINE=1  the same from the captures in data/, without torch"
 	@echo "make test            lint, types, layers and all tests"
+	@echo "make lowest          all tests but the collector's, with the lowest versions that pyproject.toml allows"
 	@echo "make lint | types | format | docs | clean"
 	@echo "make bench           ingest beside its peers; more with BENCH='--megabytes 10 100 1000 --rounds 5 --write-table'"
 
@@ -61,6 +63,13 @@ types: $(INSTALLED)
 
 pytest: $(INSTALLED) $(COLLECTOR)
 	$(BIN)/pytest -n 2
+
+# Everything else runs with the versions of constraints.txt, which say nothing about the bounds.
+lowest:
+	$(PYTHON) -m venv $(LOWEST)
+	$(LOWEST)/bin/python -m pip install --quiet uv
+	$(LOWEST)/bin/uv pip install --quiet --python $(LOWEST)/bin/python --resolution lowest-direct -e '.[polars]' --group dev
+	$(LOWEST)/bin/pytest -n 2 --ignore tests/collect
 
 format: $(INSTALLED)
 	$(BIN)/ruff format .

@@ -209,6 +209,14 @@ def _array(kind: pa.DataType, values: npt.NDArray[Any], is_known: npt.NDArray[np
     return pa.Array.from_buffers(kind, len(values), [validity, pa.py_buffer(bits)], missing)
 
 
+_DTYPE_OF = {
+    pa.bool_(): np.bool_,
+    pa.int32(): np.int32,
+    pa.int64(): np.int64,
+    pa.uint64(): np.uint64,
+    pa.float64(): np.float64,
+}
+"""Of numbers; `to_pandas_dtype` would say so too, but wants pandas before pyarrow 26."""
 _Part = tuple[int, Any, npt.NDArray[np.bool_] | bool]
 """Rows; their values, or the one of all; which are known, or whether all are."""
 _FEW_ROWS = 2048
@@ -218,7 +226,7 @@ _FEW_ROWS = 2048
 class _Numbers:
     def __init__(self, kind: pa.DataType) -> None:
         self._kind = kind
-        self._dtype = np.dtype(kind.to_pandas_dtype())
+        self._dtype = np.dtype(_DTYPE_OF[kind])
         self._parts: list[_Part] = []
 
     def add(self, value: Any, count: int) -> None:

@@ -45,7 +45,7 @@ def file_of(warehouse: Path, run: IngestResult, table: str) -> Path:
 
 def rewrite(path: Path, change: Change) -> None:
     """Change a table as a faulty writer would have written it: with the right digest in the manifest."""
-    table = pq.read_table(path)
+    table = pq.ParquetFile(path).read()
     changed = change(table)
     with parquet_writer(path, changed.schema) as writer:
         writer.write_table(changed)
