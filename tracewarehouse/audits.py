@@ -10,6 +10,9 @@ from ingest.errors import MetricError
 from tracewarehouse.definitions import Definitions, View, load_definitions
 from tracewarehouse.findings import Finding
 
+BEYOND_RANGE = (duckdb.ConversionException, duckdb.OutOfRangeException)
+"""What DuckDB raises where the numbers of a run, and not the SQL, are at fault: a sum beyond 64 bits."""
+
 
 def run_audits(
     connection: duckdb.DuckDBPyConnection,
@@ -49,7 +52,7 @@ def run_audit(
     sql: str | duckdb.Statement,
     parameters: Mapping[str, str] | None = None,
 ) -> Finding | None:
-    """What one audit finds; None when all is well.
+    """What one audit finds; None when all is well. Numbers that do not fit 64 bits are found too.
 
     Args:
         connection: a database with what the audit reads.
@@ -62,9 +65,17 @@ def run_audit(
     """
     try:
         rows = connection.execute(sql, parameters).fetchall()
+    except BEYOND_RANGE as error:
+        return beyond_range(audit, str(error))
     except duckdb.Error as error:
         raise MetricError(f"{audit.path}: {error}") from None
     if not rows:
         return None
     description = " ".join(audit.header.description.split())
     return Finding(audit.name, description, tuple(audit.header.columns), tuple(rows))
+
+
+def beyond_range(audit: View, error: str) -> Finding:
+    """The finding that the numbers of a run are too large for an audit, with what DuckDB says of them."""
+    description = "Numbers do not fit 64 bits, so that this audit cannot be asked."
+    return Finding(audit.name, description, ("error",), ((error.partition("\n")[0],),))

@@ -21,7 +21,7 @@ import duckdb
 
 from ingest.errors import MetricError
 from ingest.schema import TABLES
-from tracewarehouse.audits import audit_sql, run_audit
+from tracewarehouse.audits import BEYOND_RANGE, audit_sql, beyond_range, run_audit
 from tracewarehouse.cursors import run_tasks
 from tracewarehouse.definitions import Definitions, Metric, MetricHeader, ModelHeader, View, load_definitions
 from tracewarehouse.findings import Evaluation, Finding
@@ -36,9 +36,6 @@ AT_ONCE = 2
 _ROW_PER_EVENT = frozenset(("ops", "host_events", "event_stats", "collectives", "counters"))
 """Tables that are read where they are. The others are so small that it takes less time to copy them once than to open
 their files for every statement."""
-
-_BEYOND_RANGE = (duckdb.ConversionException, duckdb.OutOfRangeException)
-"""What DuckDB raises where the numbers of a run, and not the SQL, are at fault: a sum beyond 64 bits."""
 
 
 def evaluate(
@@ -189,7 +186,7 @@ class _Run:
             return
         try:
             cursor.execute(statement)
-        except _BEYOND_RANGE as error:
+        except BEYOND_RANGE as error:
             self._failed[view.qualified] = str(error)
         except duckdb.Error as error:
             raise MetricError(f"{view.path}: {error}") from None
@@ -212,7 +209,7 @@ class _Run:
             self.rows[name] = []
             if reason is None and self._has_rows(cursor, metric.header.requires, probe):
                 self.rows[name] = sorted(_rows(metric, cursor.execute(statement).fetchall()))
-        except _BEYOND_RANGE as error:
+        except BEYOND_RANGE as error:
             reason = str(error)
         except duckdb.Error as error:
             raise MetricError(f"{metric.view.path}: {error}") from None
@@ -223,8 +220,8 @@ class _Run:
     def audit(self, cursor: duckdb.DuckDBPyConnection, audit: View, statement: duckdb.Statement) -> None:
         """Ask an audit."""
         if (reason := self._reason(audit)) is not None:
-            raise MetricError(f"{audit.path}: {reason}")
-        if finding := run_audit(cursor, audit, statement):
+            self.findings[audit.name] = beyond_range(audit, reason)
+        elif finding := run_audit(cursor, audit, statement):
             self.findings[audit.name] = finding
 
     def _has_rows(self, cursor: duckdb.DuckDBPyConnection, requires: str, probe: duckdb.Statement) -> bool:

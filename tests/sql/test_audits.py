@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from typing import Any
 
+import duckdb
 import pytest
 from given_tables import warehouse_of
 
-from tracewarehouse.audits import run_audits
+from tracewarehouse.audits import run_audit, run_audits
 from tracewarehouse.definitions import load_definitions
 
 DEFINITIONS = load_definitions()
@@ -125,3 +126,13 @@ def test_an_audit_finds_what_it_is_for(audit: str) -> None:
 
 _WITH_OTHERS = {"negative_durations", "collective_ends_before_start", "step_numbered_twice"}
 """What they find is wrong in other ways too."""
+
+
+def test_numbers_that_do_not_fit_64_bits_are_a_finding() -> None:
+    audit = DEFINITIONS.audits[0]
+    found = run_audit(duckdb.connect(), audit, "SELECT 9223372036854775807 + i FROM range(1, 2) AS t(i)")
+    assert found is not None
+    assert found.audit == audit.name
+    assert "do not fit 64 bits" in found.description
+    [(error,)] = found.rows
+    assert str(error).startswith("Out of Range Error: Overflow in addition of INT64")
