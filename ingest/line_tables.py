@@ -12,14 +12,13 @@ from typing import Any, Self
 
 import numpy as np
 
-from ingest.collectives import CollectiveExecutions
+from ingest.collective_executions import CollectiveExecutions
 from ingest.instructions import OpFacts
 from ingest.keys import distinct
 from ingest.line_extent import LineExtent
-from ingest.markers import StepMarker, step_markers
+from ingest.markers import StepMarker, is_compilation, step_markers
 from ingest.ops import DeviceLine, OpWriter
 from ingest.parquet import Coded, TableWriter
-from ingest.quality import is_compilation
 from ingest.records import EventBatch, Int32, Line, Plane, Trace
 from ingest.schema import TABLES
 from ingest.stat_rows import write_event_stats

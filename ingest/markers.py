@@ -1,4 +1,4 @@
-"""Step markers: host events that say which step of which phase the host was launching."""
+"""What names of host events say: which step of which phase the host was launching, or that it compiled."""
 
 from __future__ import annotations
 
@@ -6,12 +6,15 @@ import re
 from bisect import bisect_right
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cache
 from itertools import accumulate
 
 import numpy as np
 
 from ingest.records import EventBatch, Plane, integers
 
+_COMPILES = re.compile(r"(?:\A|::|XLA|Xla|[_ ])[Cc]ompile(?:AndLoad|CpuExecutable|AheadOfTime\w*)?(?!\w)")
+_NO_COMPILES = re.compile(r"\A\$|before_compile")
 _PHASE = re.compile(r"(?<![a-z])(prefill|decode)(?![a-z])", re.IGNORECASE)
 
 
@@ -64,3 +67,13 @@ class MarkedTime:
             if self._markers[i].end_ps >= at:
                 return self._markers[i]
         return None
+
+
+@cache
+def is_compilation(event_name: str) -> bool:
+    """Whether a host event of that name is the compilation of a program.
+
+    Such as TfrtTpuCompiler::Compile, backend_compile or PjRtComputationClient::Compile. Frames of the Python tracer,
+    `$file.py:line function`, are not counted: importing `re` compiles too.
+    """
+    return bool(_COMPILES.search(event_name)) and not _NO_COMPILES.search(event_name)

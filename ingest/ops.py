@@ -8,8 +8,8 @@ from typing import Any
 
 import numpy as np
 
+from ingest.collective_executions import CollectiveExecutions
 from ingest.collective_windows import AsyncSpans, CollectiveOps
-from ingest.collectives import CollectiveExecutions
 from ingest.event_stream import chunks
 from ingest.instructions import OpFacts
 from ingest.leaf_order import LeafOrder

@@ -6,7 +6,6 @@ import re
 from collections import Counter
 from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
-from functools import cache
 from typing import Any
 
 from ingest.devices import device_plane
@@ -45,8 +44,6 @@ EVENT_CAPS = frozenset({1_000_000, 5_000_000, 1 << 21, (1 << 21) + 1})
 """Events at which a profiler stops: the JSON exporter of XLA (a million, since 2026 five), CUPTI's buffers (2^21)."""
 _DROP_WORDS = re.compile(r"drop|truncat|exceed|too many events|buffer is full|reaches max", re.IGNORECASE)
 _DROP_STATS = frozenset({"dropped_traces", "dropped_events"})
-_COMPILES = re.compile(r"(?:\A|::|XLA|Xla|[_ ])[Cc]ompile(?:AndLoad|CpuExecutable|AheadOfTime\w*)?(?!\w)")
-_NO_COMPILES = re.compile(r"\A\$|before_compile")
 _SLACK_PS = 1_000_000_000_000
 """How far outside the window events may lie before a clock is suspected: one second, or a tenth of the window."""
 _LONGEST_PS = 3_600 * 1_000_000_000_000
@@ -74,16 +71,6 @@ class Flag:
     def row(self) -> dict[str, Any]:
         """The row as a mapping of column to value, without its number."""
         return {"flag": self.name, "host": self.host, "detail": self.detail}
-
-
-@cache
-def is_compilation(event_name: str) -> bool:
-    """Whether a host event of that name is the compilation of a program.
-
-    Such as TfrtTpuCompiler::Compile, backend_compile or PjRtComputationClient::Compile. Frames of the Python tracer,
-    `$file.py:line function`, are not counted: importing `re` compiles too.
-    """
-    return bool(_COMPILES.search(event_name)) and not _NO_COMPILES.search(event_name)
 
 
 def summarised(flags: Sequence[Flag], most: int = 5) -> list[Flag]:

@@ -9,7 +9,8 @@ import pytest
 from tiny_capture import run_step, tiny_capture
 from xplane_builder import Space, TpuPlane, Unsigned
 
-from ingest.quality import FLAGS, Flag, is_compilation
+from ingest.markers import is_compilation
+from ingest.quality import FLAGS, Flag
 from tracewarehouse.warehouse import Warehouse
 
 
