@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Self
 
 from ingest.devices import device_plane
-from ingest.freed_memory import keep_freed_memory
+from ingest.freed_memory import ROW_GROUP_OF_OPS, keep_freed_memory
 from ingest.instructions import OpFacts
 from ingest.line_tables import LinesWritten, LineTables, PlaneLines
 from ingest.processes import Processes
@@ -193,7 +193,7 @@ def count_events(
 
 def write_part(shared: Shared, task: tuple[Part, tuple[int, ...]]) -> LinesWritten:
     """Write a part, given the id of the first event of each of its planes."""
-    keep_freed_memory()
+    keep_freed_memory(ROW_GROUP_OF_OPS)
     part, first_event_ids = task
     with LineTables(shared.folder, shared.facts, part=part.number) as tables:
         for i, first in zip(part.planes, first_event_ids, strict=True):

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import numpy as np
-
 from ingest.cycle_search import without_cycle_search
+from ingest.freed_memory import MOST, keep_freed_memory
 from ingest.processes import usable_cores
 from ingest.readers.files import CaptureFile
 from ingest.records import Trace
@@ -22,7 +21,7 @@ def open_trace(file: CaptureFile, jobs: int | None = None) -> Trace:
         CaptureError: neither an xplane nor a Chrome trace, or damaged.
         HelperError: one of several processes was ended from outside.
     """
-    _reuse_freed_memory()
+    keep_freed_memory(MOST)
     if file.is_json:
         from ingest.readers.chrome import read_chrome
 
@@ -30,12 +29,3 @@ def open_trace(file: CaptureFile, jobs: int | None = None) -> Trace:
     from ingest.readers.xplane import read_xplane
 
     return read_xplane(file)
-
-
-def _reuse_freed_memory() -> None:
-    """Keep glibc from giving freed memory back to the system, to get it again, page by page, with the next events.
-
-    It keeps up to twice the size of the largest block freed so far, of those below 32 MB; one that is never touched
-    costs nothing.
-    """
-    np.empty((32 << 20) - (1 << 16), np.uint8)
