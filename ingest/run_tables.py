@@ -10,8 +10,6 @@ from itertools import accumulate, islice
 from pathlib import Path, PurePath
 from typing import TYPE_CHECKING, Any, Self
 
-import numpy as np
-
 from ingest.axis_inference import InferredAxis
 from ingest.clocks import align
 from ingest.collective_groups import CollectiveGroups
@@ -35,7 +33,7 @@ from ingest.quality import EVENT_CAPS, Flag, clock_jump, silent_devices, uneven_
 from ingest.records import Line, Plane
 from ingest.schema import TABLES
 from ingest.sources import stem
-from ingest.stat_rows import stat_columns
+from ingest.stat_rows import write_instruction_stats
 from ingest.survey import DevicePlane, HostSurvey, number_steps, survey
 from ingest.timeline import Step, Timeline, host_steps, step_rows
 
@@ -310,10 +308,7 @@ class RunTables:
             for position, plane in enumerate(found.host.trace.planes):
                 self._write_plane(found, position, plane)
         self.writers["devices"].write_rows(d.row() for d in self.devices)
-        stats = [s for row in self._instructions.rows for s in row.stats]
-        counts = [len(row.stats) for row in self._instructions.rows]
-        of_stat = np.repeat(np.arange(len(counts), dtype=np.int32), counts)
-        self.writers["instruction_stats"].write(len(stats), {"instruction_id": of_stat, **stat_columns(stats)})
+        write_instruction_stats(self.writers["instruction_stats"], [row.stats for row in self._instructions.rows])
         self._instruction_flags = list(self._flags_of_instructions())
         self._finish("planes", "plane_stats", "stat_metadata", "metadata_stats", "devices", "instruction_stats")
 

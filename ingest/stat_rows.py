@@ -26,6 +26,14 @@ def write_event_stats(writer: TableWriter, event_ids: Int64, columns: Iterable[S
             writer.write(len(ids), base | _values(kind, column.bits[at], column))
 
 
+def write_instruction_stats(writer: TableWriter, stats_of: Sequence[Sequence[Stat]]) -> None:
+    """Append the stats of instructions, given those of each in the order of their numbers."""
+    stats = [stat for one in stats_of for stat in one]
+    counts = [len(one) for one in stats_of]
+    instruction_id = np.repeat(np.arange(len(counts), dtype=np.int32), counts)
+    writer.write(len(stats), {"instruction_id": instruction_id, **_columns(stats)})
+
+
 def unheld(column: StatColumn, is_held: npt.NDArray[np.bool_]) -> StatColumn:
     """The values that need rows: those that nothing else holds, and of a name given twice to an event the first."""
     is_last = np.append(column.rows[1:] != column.rows[:-1], True)
@@ -55,7 +63,7 @@ def _values(kind: int, bits: np.ndarray[Any, np.dtype[np.uint64]], column: StatC
     return {"string_value": Coded(place[codes], [column.texts[i].decode("utf-8", "replace") for i in used.tolist()])}
 
 
-def stat_columns(stats: Sequence[Stat]) -> dict[str, list[Any]]:
+def _columns(stats: Sequence[Stat]) -> dict[str, list[Any]]:
     """Many stats of metadata as name, kind and value columns, of those only the ones that hold any."""
     columns: dict[str, list[Any]] = {"name": [s.name for s in stats], "kind": [_KIND_NAME[s.kind] for s in stats]}
     for i, stat in enumerate(stats):

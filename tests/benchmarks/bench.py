@@ -89,7 +89,6 @@ CONVERT = """
 import json, sys
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-import numpy as np
 from ingest.cycle_search import without_cycle_search
 from ingest.devices import device_plane
 from ingest.instructions import HloModules, Instructions
@@ -97,7 +96,7 @@ from ingest.line_tables import DeviceEvents, LineTables, PlaneLines
 from ingest.parquet import TableWriter
 from ingest.readers.files import CaptureFile
 from ingest.schema import TABLES
-from ingest.stat_rows import stat_columns
+from ingest.stat_rows import write_instruction_stats
 from ingest.timeline import Timeline
 from ingest.traces import open_trace
 out = Path(sys.argv[2]) / "tables"
@@ -117,10 +116,7 @@ with (
     with TableWriter(out, TABLES["instructions"], encoder) as writer:
         writer.write_rows(instructions.column_rows())
     with TableWriter(out, TABLES["instruction_stats"], encoder) as writer:
-        stats = [s for row in instructions.rows for s in row.stats]
-        counts = [len(row.stats) for row in instructions.rows]
-        of_stat = np.repeat(np.arange(len(counts), dtype=np.int32), counts)
-        writer.write(len(stats), {"instruction_id": of_stat, **stat_columns(stats)})
+        write_instruction_stats(writer, [row.stats for row in instructions.rows])
 print(json.dumps({"rows": rows, "bytes": sum(f.stat().st_size for f in out.iterdir())}))
 """
 INGEST = """
