@@ -12,10 +12,10 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
-from collect.capture import staged_capture, write_manifest
-from collect.errors import CollectError, MissingDependencyError
-from collect.provenance import versions
-from ingest.manifest import Manifest, Mesh, ModelFacts
+from tracewarehouse.collect.capture import staged_capture, write_manifest
+from tracewarehouse.collect.errors import CollectError, MissingDependencyError
+from tracewarehouse.collect.provenance import versions
+from tracewarehouse.ingest.capture.manifest import Manifest, Mesh, ModelFacts
 
 CONNECT_S = 10.0
 START = "start one in the process that runs the model: jax.profiler.start_server(PORT), or xp.start_server of torch_xla"
@@ -112,7 +112,7 @@ def _record(address: str, profiles: Path, session: str, host: str, duration_ms: 
     """Ask one server, and put its profile into the session's folder."""
     import grpc
 
-    from collect.profiler_service import PROFILE, ProfileOptions, ProfileRequest, ProfileResponse
+    from tracewarehouse.collect.profiler_service import PROFILE, ProfileOptions, ProfileRequest, ProfileResponse
 
     # Servers that do not send the profile back write it into the folder themselves, if they see it.
     request = ProfileRequest(

@@ -1,7 +1,7 @@
 """The seam to the machine learning stack: what runs a model and records it.
 
-torch_xla is one such stack (collect.harness). Another, such as torch_tpu or JAX, is one more class of the shape of
-`Backend`, in a module of its own, here or in any package: a run names it as `module:Class`.
+torch_xla is one such stack (tracewarehouse.collect.harness). Another, such as torch_tpu or JAX, is one more class of
+the shape of `Backend`, in a module of its own, here or in any package: a run names it as `module:Class`.
 """
 
 from __future__ import annotations
@@ -12,13 +12,13 @@ from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol, cast
 
-from collect.errors import CollectError
-from ingest.manifest import ModelFacts, PhaseMark, PromisedCollective
+from tracewarehouse.collect.errors import CollectError
+from tracewarehouse.ingest.capture.manifest import ModelFacts, PhaseMark, PromisedCollective
 
 if TYPE_CHECKING:
-    from collect.run_spec import RunSpec
+    from tracewarehouse.collect.run_spec import RunSpec
 
-BACKENDS = {"torch_xla": "collect.harness:TorchXlaBackend"}
+BACKENDS = {"torch_xla": "tracewarehouse.collect.harness:TorchXlaBackend"}
 """Name to class of the backends that come with the package."""
 
 

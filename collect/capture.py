@@ -11,13 +11,13 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from collect.errors import CollectError
-from ingest.card import WorkloadCard, dump_card
-from ingest.errors import CaptureError
-from ingest.manifest import Manifest, load_manifest
+from tracewarehouse.collect.errors import CollectError
+from tracewarehouse.ingest.capture.card import WorkloadCard, dump_card
+from tracewarehouse.ingest.capture.manifest import Manifest, load_manifest
+from tracewarehouse.ingest.errors import CaptureError
 
 if TYPE_CHECKING:
-    from collect.run_spec import RunSpec
+    from tracewarehouse.collect.run_spec import RunSpec
 
 CARD = "card.yaml"
 MANIFEST = "manifest.json"

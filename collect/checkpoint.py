@@ -9,7 +9,7 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
-from collect.errors import CollectError
+from tracewarehouse.collect.errors import CollectError
 
 INDEX = "model.safetensors.index.json"
 SINGLE = "model.safetensors"

@@ -7,7 +7,7 @@ from functools import cache
 from importlib.resources import files
 from typing import Any
 
-from collect.errors import CollectError
+from tracewarehouse.collect.errors import CollectError
 
 
 @cache

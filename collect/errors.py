@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from ingest.errors import TracewarehouseError
+from tracewarehouse.ingest.errors import TracewarehouseError
 
 
 class CollectError(TracewarehouseError):

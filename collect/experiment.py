@@ -10,8 +10,8 @@ from typing import Any
 import yaml
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
-from collect.errors import ExperimentError
-from collect.run_spec import RunSpec, faults, parsed_run
+from tracewarehouse.collect.errors import ExperimentError
+from tracewarehouse.collect.run_spec import RunSpec, faults, parsed_run
 
 READY_MADE = Path(__file__).parent / "experiments"
 

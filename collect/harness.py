@@ -1,4 +1,4 @@
-"""The torch_xla backend, and the process of one run: `python -m collect.harness SPEC OUTPUT`, the run as JSON."""
+"""The torch_xla backend, and the process of one run: `python -m tracewarehouse.collect.harness SPEC OUTPUT`."""
 
 from __future__ import annotations
 
@@ -9,20 +9,20 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from collect.backend import Recording, find_backend
-from collect.errors import CheckError, CollectError, require_torch_xla
-from collect.processes import end_with_parent
-from collect.promises import promised_collectives
-from collect.recording import record
-from collect.reference import compare, require_finite
-from collect.run_spec import RunSpec
-from collect.subject import Reference, Subject, first_layers_subject, published_subject, tiny_subject
-from collect.timing import generate_timed, timing_checks, warm_up
-from collect.tpu.host import host_chip
+from tracewarehouse.collect.backend import Recording, find_backend
+from tracewarehouse.collect.errors import CheckError, CollectError, require_torch_xla
+from tracewarehouse.collect.processes import end_with_parent
+from tracewarehouse.collect.promises import promised_collectives
+from tracewarehouse.collect.recording import record
+from tracewarehouse.collect.reference import compare, require_finite
+from tracewarehouse.collect.run_spec import RunSpec
+from tracewarehouse.collect.subject import Reference, Subject, first_layers_subject, published_subject, tiny_subject
+from tracewarehouse.collect.timing import generate_timed, timing_checks, warm_up
+from tracewarehouse.collect.tpu.host import host_chip
 
 if TYPE_CHECKING:
-    from collect.parallel.device_mesh import DeviceMesh
-    from collect.parallel.generation import DeviceModel, Generation
+    from tracewarehouse.collect.parallel.device_mesh import DeviceMesh
+    from tracewarehouse.collect.parallel.generation import DeviceModel, Generation
 
 
 def environment(spec: RunSpec) -> dict[str, str]:
@@ -48,7 +48,7 @@ def generate_and_record(spec: RunSpec, capture: Path) -> Recording:
         CheckError: the devices are not those of the mesh, the model computes something else than in plain torch, or a
             program was compiled inside the capture.
     """
-    from collect.parallel.generation import logits_on_host
+    from tracewarehouse.collect.parallel.generation import logits_on_host
 
     subject = published_subject(spec) if spec.is_published else tiny_subject(spec)
     mesh = _mesh(spec)
@@ -72,7 +72,7 @@ def record_stage(spec: RunSpec, stage: int, shared: Path, staging: Path | None) 
     Raises:
         CheckError: as of `generate_and_record`.
     """
-    from collect import stage_hosts
+    from tracewarehouse.collect import stage_hosts
 
     subject = tiny_subject(spec)
     stage_hosts.join(shared, stage, spec.hosts)
@@ -98,7 +98,7 @@ def record_stage(spec: RunSpec, stage: int, shared: Path, staging: Path | None) 
 def _mesh(spec: RunSpec) -> DeviceMesh:
     import torch_xla.runtime as xr
 
-    from collect.parallel.device_mesh import DeviceMesh
+    from tracewarehouse.collect.parallel.device_mesh import DeviceMesh
 
     xr.use_spmd()
     count = xr.global_runtime_device_count()
@@ -110,10 +110,10 @@ def _mesh(spec: RunSpec) -> DeviceMesh:
 def _on_devices(subject: Subject, mesh: DeviceMesh) -> DeviceModel:
     spec, model = subject.spec, subject.on_devices(mesh)
     if spec.axis("pp") > 1:
-        from collect.parallel.pipelined_model import PipelinedModel
+        from tracewarehouse.collect.parallel.pipelined_model import PipelinedModel
 
         return PipelinedModel(spec, model, mesh, subject.weights)
-    from collect.parallel.sharded_model import ShardedModel
+    from tracewarehouse.collect.parallel.sharded_model import ShardedModel
 
     return ShardedModel(spec, model, mesh)
 
@@ -122,7 +122,7 @@ def _generations(
     spec: RunSpec, model: DeviceModel, mesh: DeviceMesh, prompt_tokens: Any
 ) -> Callable[[], Callable[[], Generation]]:
     """What prepares a generation, and gives what runs it."""
-    from collect.parallel.generation import generate, prepare
+    from tracewarehouse.collect.parallel.generation import generate, prepare
 
     def prepared() -> Callable[[], Generation]:
         return partial(generate, model, prepare(model, mesh, prompt_tokens), spec.output_length)
@@ -142,7 +142,7 @@ def _agreement(reference: Reference, logits: Any, dtype: str) -> dict[str, Any]:
 
 def _first_layers_checks(subject: Subject, mesh: DeviceMesh) -> dict[str, Any]:
     """Compare the first layers of a model, on the devices, with plain torch; they are gone from there afterwards."""
-    from collect.parallel.generation import logits_on_host
+    from tracewarehouse.collect.parallel.generation import logits_on_host
 
     part = first_layers_subject(subject)
     generation = _generations(part.spec, _on_devices(part, mesh), mesh, part.prompt.tokens)()()
@@ -186,7 +186,7 @@ class TorchXlaBackend:
         """Run one configuration; the stages of a pipeline over hosts have a process each."""
         if spec.hosts == 1:
             return generate_and_record(spec, capture)
-        from collect.stage_hosts import other_stages
+        from tracewarehouse.collect.stage_hosts import other_stages
 
         with other_stages(spec, capture) as shared_folder:
             recording = record_stage(spec, 0, shared_folder, capture)

@@ -1,7 +1,7 @@
 """What a run of a published model needs of the memory of its chips, or of the host for virtual devices.
 
-Nothing here allocates anything or imports torch. Weights follow the partition rules of `collect.parallel.partition`,
-which are those that the run uses.
+Nothing here allocates anything or imports torch. Weights follow the partition rules of
+`tracewarehouse.collect.parallel.partition`, which are those that the run uses.
 """
 
 from __future__ import annotations
@@ -10,15 +10,15 @@ import math
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from collect.chips import chip_memory
-from collect.errors import ExperimentError
-from collect.host_memory import available_memory
-from collect.parallel.partition import Partition, weight_partition
-from collect.pretrained import PretrainedModel, pretrained_model
-from ingest.manifest import Mesh
+from tracewarehouse.collect.chips import chip_memory
+from tracewarehouse.collect.errors import ExperimentError
+from tracewarehouse.collect.host_memory import available_memory
+from tracewarehouse.collect.parallel.partition import Partition, weight_partition
+from tracewarehouse.collect.pretrained import PretrainedModel, pretrained_model
+from tracewarehouse.ingest.capture.manifest import Mesh
 
 if TYPE_CHECKING:
-    from collect.run_spec import RunSpec
+    from tracewarehouse.collect.run_spec import RunSpec
 
 BYTES = {"float32": 4, "bfloat16": 2}
 USABLE = 0.95

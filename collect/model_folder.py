@@ -5,8 +5,8 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
-from collect.checkpoint import CheckpointError
-from collect.pretrained import CONFIG, PretrainedModel, known_models
+from tracewarehouse.collect.checkpoint import CheckpointError
+from tracewarehouse.collect.pretrained import CONFIG, PretrainedModel, known_models
 
 HUB_CACHES = (("HF_HUB_CACHE", ""), ("HF_HOME", "hub"), ("XDG_CACHE_HOME", "huggingface/hub"))
 """Environment variables that move the hub's cache, and where it is below them; the first that is set counts."""

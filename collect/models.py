@@ -1,6 +1,6 @@
 """The models that can be recorded: `tiny` configurations of real architectures, with random weights from a seed.
 
-Published models, with their published weights, are those of collect.pretrained.
+Published models, with their published weights, are those of tracewarehouse.collect.pretrained.
 """
 
 from __future__ import annotations
@@ -8,7 +8,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from collect.pretrained import pretrained_model
+from tracewarehouse.collect.pretrained import pretrained_model
 
 VOCAB_SIZE = 512
 

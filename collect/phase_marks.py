@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
-from ingest.manifest import PhaseMark
+from tracewarehouse.ingest.capture.manifest import PhaseMark
 
 
 class Step:

@@ -15,7 +15,7 @@ from typing import Any
 import yaml
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
-from collect.errors import CollectError, ExperimentError
+from tracewarehouse.collect.errors import CollectError, ExperimentError
 
 TABLE = Path(__file__).parent / "models.yaml"
 CONFIG = "config.json"

@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from pathlib import Path
 
-from collect.errors import CheckError
+from tracewarehouse.collect.errors import CheckError
 
 
 def start(logdir: Path) -> None:

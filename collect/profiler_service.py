@@ -6,7 +6,7 @@ is declared as bytes, which is the same on the wire: it goes to a file as it cam
 
 from __future__ import annotations
 
-from ingest.protobuf import Field, message_classes
+from tracewarehouse.ingest.protobuf import Field, message_classes
 
 PROFILE = "/tensorflow.ProfilerService/Profile"
 

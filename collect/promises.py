@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
-from collect.models import architecture_of
-from collect.parallel.context_parallelism import MODES
-from ingest.manifest import PromisedCollective
+from tracewarehouse.collect.models import architecture_of
+from tracewarehouse.collect.parallel.context_parallelism import MODES
+from tracewarehouse.ingest.capture.manifest import PromisedCollective
 
 if TYPE_CHECKING:
-    from collect.run_spec import RunSpec
+    from tracewarehouse.collect.run_spec import RunSpec
 
 
 def promised_collectives(spec: RunSpec) -> list[PromisedCollective]:

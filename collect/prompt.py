@@ -6,10 +6,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from collect.errors import CollectError
+from tracewarehouse.collect.errors import CollectError
 
 if TYPE_CHECKING:
-    from collect.run_spec import RunSpec
+    from tracewarehouse.collect.run_spec import RunSpec
 
 TOKENIZER = "tokenizer.json"
 TEXT = (

@@ -5,15 +5,15 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from collect.capture import staged_capture, write_facts
-from collect.errors import CheckError
-from collect.provenance import git_commit, versions
-from collect.workload_card import workload_card
-from ingest.manifest import Manifest, Mesh
+from tracewarehouse.collect.capture import staged_capture, write_facts
+from tracewarehouse.collect.errors import CheckError
+from tracewarehouse.collect.provenance import git_commit, versions
+from tracewarehouse.collect.workload_card import workload_card
+from tracewarehouse.ingest.capture.manifest import Manifest, Mesh
 
 if TYPE_CHECKING:
-    from collect.backend import Backend, Recording
-    from collect.run_spec import RunSpec
+    from tracewarehouse.collect.backend import Backend, Recording
+    from tracewarehouse.collect.run_spec import RunSpec
 
 
 def record(spec: RunSpec, output: Path, backend: Backend) -> Path:

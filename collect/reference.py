@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-from collect.errors import CheckError
+from tracewarehouse.collect.errors import CheckError
 
 TOLERANCE = {"float32": 1e-4, "bfloat16": 0.1}
 """Largest difference of a logit that rounding explains where no logit is above 2, as in the tiny models."""

@@ -10,10 +10,10 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError, model_validator
 
-from collect.errors import ExperimentError
-from collect.models import ARCHITECTURES, architecture_of
-from collect.stage_layout import StageLayout, stage_layout
-from ingest.manifest import Mesh
+from tracewarehouse.collect.errors import ExperimentError
+from tracewarehouse.collect.models import ARCHITECTURES, architecture_of
+from tracewarehouse.collect.stage_layout import StageLayout, stage_layout
+from tracewarehouse.ingest.capture.manifest import Mesh
 
 MESH_AXES = ("pp", "dp", "ep", "tp")
 """Axes of the device mesh, outermost first. Sequence parallelism is a mode over tp, not an axis."""

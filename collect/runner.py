@@ -14,18 +14,18 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
-from collect.backend import find_backend
-from collect.capture import is_recorded, remove_leftovers
-from collect.errors import CollectError
-from collect.experiment import Experiment, plan
-from collect.memory import MemoryNeed, memory_need, require_host_memory, require_memory
-from collect.model_folder import model_folder
-from collect.pretrained import pretrained_model
-from collect.processes import start_process
-from collect.run_spec import RunSpec
-from collect.tpu.host import host_chip
+from tracewarehouse.collect.backend import find_backend
+from tracewarehouse.collect.capture import is_recorded, remove_leftovers
+from tracewarehouse.collect.errors import CollectError
+from tracewarehouse.collect.experiment import Experiment, plan
+from tracewarehouse.collect.memory import MemoryNeed, memory_need, require_host_memory, require_memory
+from tracewarehouse.collect.model_folder import model_folder
+from tracewarehouse.collect.pretrained import pretrained_model
+from tracewarehouse.collect.processes import start_process
+from tracewarehouse.collect.run_spec import RunSpec
+from tracewarehouse.collect.tpu.host import host_chip
 
-HARNESS = (sys.executable, "-m", "collect.harness")
+HARNESS = (sys.executable, "-m", "tracewarehouse.collect.harness")
 """What records one run; it is given the specification as JSON and the output directory."""
 
 Status = Literal["recorded", "skipped", "failed"]

@@ -14,13 +14,13 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from collect.parallel.sharded_model import ShardedModel
-from collect.processes import start_process
-from ingest.manifest import Mesh
+from tracewarehouse.collect.parallel.sharded_model import ShardedModel
+from tracewarehouse.collect.processes import start_process
+from tracewarehouse.ingest.capture.manifest import Mesh
 
 if TYPE_CHECKING:
-    from collect.parallel.device_mesh import DeviceMesh
-    from collect.run_spec import RunSpec
+    from tracewarehouse.collect.parallel.device_mesh import DeviceMesh
+    from tracewarehouse.collect.run_spec import RunSpec
 
 
 def stage_spec(spec: RunSpec, stage: int) -> RunSpec:
@@ -38,10 +38,10 @@ def other_stages(spec: RunSpec, staging: Path) -> Iterator[Path]:
     Raises:
         CheckError: a process failed; its output is in the log.
     """
-    from collect.errors import CheckError
+    from tracewarehouse.collect.errors import CheckError
 
     with tempfile.TemporaryDirectory(prefix="stages-", dir=staging) as folder:
-        command = [sys.executable, "-m", "collect.harness", spec.model_dump_json(), str(staging)]
+        command = [sys.executable, "-m", "tracewarehouse.collect.harness", spec.model_dump_json(), str(staging)]
         processes = [start_process([*command, str(stage), folder]) for stage in range(1, spec.hosts)]
         try:
             yield Path(folder)
@@ -123,7 +123,7 @@ class StageModel(ShardedModel):
         import torch.distributed as dist
         import torch_xla
 
-        from collect.phase_marks import scope
+        from tracewarehouse.collect.phase_marks import scope
 
         trace_me = torch_xla._XLAC.profiler.TraceMe
         batch, count = tokens.shape

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from ingest.manifest import PipelineStage
+from tracewarehouse.ingest.capture.manifest import PipelineStage
 
 
 @dataclass(frozen=True)

@@ -5,21 +5,21 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal
 
-from collect.host_memory import available_memory, installed_memory
-from collect.memory import USABLE, reference_bytes
-from collect.model_folder import model_folder
-from collect.models import architecture_of
-from collect.parallel.published import PublishedWeights, skeleton
-from collect.pretrained import pretrained_model
-from collect.prompt import Prompt, run_prompt
-from collect.reference import reference_logits
-from collect.tiny_model import build_model
-from collect.workload_card import model_facts
+from tracewarehouse.collect.host_memory import available_memory, installed_memory
+from tracewarehouse.collect.memory import USABLE, reference_bytes
+from tracewarehouse.collect.model_folder import model_folder
+from tracewarehouse.collect.models import architecture_of
+from tracewarehouse.collect.parallel.published import PublishedWeights, skeleton
+from tracewarehouse.collect.pretrained import pretrained_model
+from tracewarehouse.collect.prompt import Prompt, run_prompt
+from tracewarehouse.collect.reference import reference_logits
+from tracewarehouse.collect.tiny_model import build_model
+from tracewarehouse.collect.workload_card import model_facts
 
 if TYPE_CHECKING:
-    from collect.parallel.device_mesh import DeviceMesh
-    from collect.run_spec import RunSpec
-    from ingest.manifest import ModelFacts
+    from tracewarehouse.collect.parallel.device_mesh import DeviceMesh
+    from tracewarehouse.collect.run_spec import RunSpec
+    from tracewarehouse.ingest.capture.manifest import ModelFacts
 
 FIRST_LAYERS_STEPS = 4
 """Steps that a part of a model generates to be compared."""

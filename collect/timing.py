@@ -9,11 +9,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from collect import profiler
-from collect.errors import CheckError
+from tracewarehouse.collect import profiler
+from tracewarehouse.collect.errors import CheckError
 
 if TYPE_CHECKING:
-    from collect.parallel.generation import Generation, HostTimes
+    from tracewarehouse.collect.parallel.generation import Generation, HostTimes
 
 MAX_WARMUPS = 4
 PROFILED_PAIRS = 5

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from collect.models import ARCHITECTURES
+from tracewarehouse.collect.models import ARCHITECTURES
 
 if TYPE_CHECKING:
-    from collect.run_spec import RunSpec
+    from tracewarehouse.collect.run_spec import RunSpec
 
 
 def config_values(spec: RunSpec) -> dict[str, Any]:

@@ -5,16 +5,16 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from collect.chips import known_chips
-from collect.models import architecture_of
-from collect.parallel.context_parallelism import MODES
-from collect.pretrained import known_models
-from ingest.card import WorkloadCard
-from ingest.manifest import ModelFacts
+from tracewarehouse.collect.chips import known_chips
+from tracewarehouse.collect.models import architecture_of
+from tracewarehouse.collect.parallel.context_parallelism import MODES
+from tracewarehouse.collect.pretrained import known_models
+from tracewarehouse.ingest.capture.card import WorkloadCard
+from tracewarehouse.ingest.capture.manifest import ModelFacts
 
 if TYPE_CHECKING:
-    from collect.backend import Recording
-    from collect.run_spec import RunSpec
+    from tracewarehouse.collect.backend import Recording
+    from tracewarehouse.collect.run_spec import RunSpec
 
 PRECISION = {"float32": "fp32", "bfloat16": "bf16"}
 

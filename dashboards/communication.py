@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import altair as alt
 
-from dashboards.theme import WIDTH, class_color, styled
+from tracewarehouse.dashboards.theme import WIDTH, class_color, styled
 
 if TYPE_CHECKING:
     import pyarrow as pa

@@ -10,13 +10,13 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from dashboards.communication import exposed_communication, traffic_matrix, traffic_volume
-from dashboards.ops import op_time_share
-from dashboards.steps import step_parts
-from dashboards.summary import Fact, Tile, facts_of, tiles_of
-from dashboards.timeline import device_timeline
-from ingest.errors import WarehouseError
-from ingest.quality import FLAGS
+from tracewarehouse.dashboards.communication import exposed_communication, traffic_matrix, traffic_volume
+from tracewarehouse.dashboards.ops import op_time_share
+from tracewarehouse.dashboards.steps import step_parts
+from tracewarehouse.dashboards.summary import Fact, Tile, facts_of, tiles_of
+from tracewarehouse.dashboards.timeline import device_timeline
+from tracewarehouse.ingest.devices.quality import FLAGS
+from tracewarehouse.ingest.errors import WarehouseError
 from tracewarehouse.quality import CLOCKS
 
 if TYPE_CHECKING:

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import altair as alt
 
-from dashboards.theme import WIDTH, styled
+from tracewarehouse.dashboards.theme import WIDTH, styled
 
 if TYPE_CHECKING:
     from tracewarehouse.warehouse import Warehouse

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import altair as alt
 
-from dashboards.theme import KIND_COLORS, WIDTH, class_color, styled
+from tracewarehouse.dashboards.theme import KIND_COLORS, WIDTH, class_color, styled
 
 if TYPE_CHECKING:
     from tracewarehouse.warehouse import Warehouse

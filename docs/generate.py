@@ -11,11 +11,11 @@ import sys
 import tempfile
 from pathlib import Path
 
-from dashboards.report import CHARTS, save_chart
-from ingest.quality import FLAGS
-from ingest.schema import SCHEMA_VERSION, TABLES
-from tracewarehouse.markdown_table import table
-from tracewarehouse.metric_pages import index_page, metric_pages
+from tracewarehouse.dashboards.report import CHARTS, save_chart
+from tracewarehouse.definitions.markdown_table import table
+from tracewarehouse.definitions.pages import index_page, metric_pages
+from tracewarehouse.ingest.devices.quality import FLAGS
+from tracewarehouse.ingest.lake.schema import SCHEMA_VERSION, TABLES
 from tracewarehouse.warehouse import Warehouse, open_warehouse
 
 DOCS = Path(__file__).resolve().parent
@@ -30,7 +30,7 @@ _HEAD = "<!-- Written by docs/generate.py; edit {source} instead. -->\n\n"
 def tables_page() -> str:
     """Every table with its columns, from the schema."""
     parts = [
-        _HEAD.format(source="ingest/schema.py"),
+        _HEAD.format(source="ingest/lake/schema.py"),
         "# Tables\n\n",
         f"Schema version {SCHEMA_VERSION}. Times are integer picoseconds since the run's profile start, intervals are ",
         "half open, sizes decimal. **Bold** columns together identify a row. Unknown is NULL.\n",
@@ -47,7 +47,7 @@ def texts(warehouse: Warehouse) -> dict[Path, str]:
     """The text of every generated page, by file."""
     definitions = warehouse.definitions
     pages = {DOCS / "tables.md": tables_page(), DOCS / "metrics.md": index_page(definitions, WRITTEN_BY)}
-    for name, text in metric_pages(definitions, warehouse, WRITTEN_BY).items():
+    for name, text in metric_pages(definitions, warehouse.query, WRITTEN_BY).items():
         pages[DOCS / "metrics" / f"{name}.md"] = text
     return pages
 

@@ -11,11 +11,11 @@ from collections import defaultdict
 from pathlib import Path
 
 import tracewarehouse as tw
-from ingest.manifest import Manifest, load_manifest
-from ingest.pipeline import ingest_capture
-from ingest.promises import NOTE
-from ingest.sources import find_captures
-from tracewarehouse.markdown_table import table
+from tracewarehouse.definitions.markdown_table import table
+from tracewarehouse.ingest.capture.manifest import Manifest, load_manifest
+from tracewarehouse.ingest.capture.promises import NOTE
+from tracewarehouse.ingest.capture.sources import find_captures
+from tracewarehouse.ingest.pipeline import ingest_capture
 
 COLLECTIVES = """
 SELECT name, stage, phase, kind, axis, max(n) AS most

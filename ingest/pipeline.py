@@ -5,31 +5,32 @@ from __future__ import annotations
 import hashlib
 import json
 import os
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal, Protocol
 
 import pyarrow as pa
 
-from ingest.cycle_search import without_cycle_search
-from ingest.errors import CaptureError, WarehouseError
-from ingest.hosts import clock_notes, open_hosts
-from ingest.lake import Lake, RunVersion, Settling
-from ingest.parquet import TableWriter
-from ingest.parts import helpers
-from ingest.processes import usable_cores
-from ingest.quality import Flag
-from ingest.readers.files import CaptureFile, digest_of_file
-from ingest.run_facts import quality_flags, run_row
-from ingest.run_tables import RunTables
-from ingest.schema import SCHEMA_VERSION, TABLES
-from ingest.sources import Capture, find_captures
-from ingest.traces import open_trace
-from ingest.version import VERSION
+from tracewarehouse.ingest.capture.sources import Capture, find_captures
+from tracewarehouse.ingest.devices.hosts import clock_notes, open_hosts
+from tracewarehouse.ingest.devices.quality import Flag
+from tracewarehouse.ingest.errors import CaptureError, WarehouseError
+from tracewarehouse.ingest.lake.lake import Lake, RunVersion, Settling
+from tracewarehouse.ingest.lake.parquet import TableWriter
+from tracewarehouse.ingest.lake.run_id import digest_of, run_id_of
+from tracewarehouse.ingest.lake.schema import SCHEMA_VERSION, TABLES
+from tracewarehouse.ingest.processes.cycle_search import without_cycle_search
+from tracewarehouse.ingest.processes.pool import usable_cores
+from tracewarehouse.ingest.readers.files import CaptureFile, digest_of_file, distinct
+from tracewarehouse.ingest.readers.formats import open_trace
+from tracewarehouse.ingest.tables.parts import helpers
+from tracewarehouse.ingest.tables.run import quality_flags, run_row
+from tracewarehouse.ingest.tables.run_tables import RunTables
+from tracewarehouse.ingest.version import VERSION
 
 if TYPE_CHECKING:
-    from ingest.manifest import Manifest, Mesh
+    from tracewarehouse.ingest.capture.manifest import Manifest, Mesh
 
 
 class MetricEvaluator(Protocol):
@@ -69,7 +70,7 @@ def ingest_one(
     Raises:
         CaptureError: there is no capture, or more than one.
     """
-    from ingest.remote import local_copy
+    from tracewarehouse.ingest.capture.remote import local_copy
 
     captures = find_captures(local_copy(path))
     if len(captures) > 1:
@@ -116,7 +117,7 @@ def ingest_capture(
         opened = {id(f): open_trace(f, most) for f in files} if processes.count else {}
         for f, digest in zip(files, digesting.results(), strict=True):
             f.digest = digest
-        files, notes = _distinct(files)
+        files, notes = distinct(files)
         source_digest = digest_of(f.digest for f in files)
         run_id = run_id_of(source_digest)
         said = {
@@ -181,7 +182,7 @@ def ingest_capture(
 def _manifest(capture: Capture) -> Manifest | None:
     if capture.manifest is None:
         return None
-    from ingest.manifest import load_manifest
+    from tracewarehouse.ingest.capture.manifest import load_manifest
 
     return load_manifest(capture.manifest)
 
@@ -193,37 +194,6 @@ def _known(lake: Lake, run_id: str) -> RunVersion | None:
     except WarehouseError:
         return None
     return known if known and lake.is_whole(known) else None
-
-
-def digest_of(digests: Iterable[str]) -> str:
-    """The digest of a capture, from those of its files in any order."""
-    return hashlib.sha256("".join(sorted(digests)).encode()).hexdigest()
-
-
-def run_id_of(source_digest: str) -> str:
-    """The run that a capture is, by its digest."""
-    return f"r{source_digest[:12]}"
-
-
-def distinct_files(capture: Capture) -> tuple[list[CaptureFile], list[str]]:
-    """The files without those that hold the same bytes as another, as a gzipped copy beside the original does.
-
-    Also a sentence for each that is left out.
-
-    Raises:
-        CaptureError: a file is missing, empty or cannot be read.
-    """
-    return _distinct([CaptureFile(path, max_gzip_ratio=capture.max_gzip_ratio) for path in capture.files])
-
-
-def _distinct(files: Sequence[CaptureFile]) -> tuple[list[CaptureFile], list[str]]:
-    kept: dict[str, CaptureFile] = {}
-    notes = []
-    for f in files:
-        first = kept.setdefault(f.digest, f)
-        if first is not f:
-            notes.append(f"{f.path.name} holds the same bytes as {first.path.name} and was left out")
-    return list(kept.values()), notes
 
 
 def _digest(path: Path | None) -> str | None:

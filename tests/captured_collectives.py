@@ -8,8 +8,8 @@ from typing import Any
 
 import pyarrow.parquet as pq
 
-from ingest.manifest import load_manifest
-from ingest.pipeline import ingest_one
+from tracewarehouse.ingest.capture.manifest import load_manifest
+from tracewarehouse.ingest.pipeline import ingest_one
 
 
 def collectives(capture: Path, warehouse: Path) -> list[dict[str, Any]]:

@@ -1,11 +1,11 @@
-"""What a Chrome trace holds according to `ingest.plain_chrome`, and according to our reader, in one form."""
+"""What a Chrome trace holds according to `ingest.readers.chrome.plain`, and according to our reader, in one form."""
 
 from __future__ import annotations
 
 from typing import Any
 
-from ingest.plain_chrome import chrome_planes as reference
-from ingest.records import Line, Plane, StatKind, Trace
+from tracewarehouse.ingest.columns.records import Line, Plane, StatKind, Trace
+from tracewarehouse.ingest.readers.chrome.plain import chrome_planes as reference
 
 __all__ = ["everything", "reference", "rows"]
 

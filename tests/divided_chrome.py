@@ -12,11 +12,12 @@ from unittest.mock import patch
 
 from chrome_reference import everything
 
-from ingest.errors import CaptureError
-from ingest.readers import chrome_helpers, chrome_ranges
-from ingest.readers.chrome import ChromeTrace
-from ingest.readers.chrome_helpers import Helpers
-from ingest.readers.files import CaptureFile
+from tracewarehouse.ingest.errors import CaptureError
+from tracewarehouse.ingest.readers.chrome import helpers as chrome_helpers
+from tracewarehouse.ingest.readers.chrome import ranges as chrome_ranges
+from tracewarehouse.ingest.readers.chrome.helpers import Helpers
+from tracewarehouse.ingest.readers.chrome.reader import ChromeTrace
+from tracewarehouse.ingest.readers.files import CaptureFile
 
 Columns = list[tuple[Any, ...]]
 

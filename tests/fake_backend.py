@@ -7,10 +7,10 @@ from pathlib import Path
 
 from tiny_capture import tiny_capture
 
-from collect.backend import Recording
-from collect.errors import MissingDependencyError
-from collect.run_spec import RunSpec
-from ingest.manifest import ModelFacts, PhaseMark
+from tracewarehouse.collect.backend import Recording
+from tracewarehouse.collect.errors import MissingDependencyError
+from tracewarehouse.collect.run_spec import RunSpec
+from tracewarehouse.ingest.capture.manifest import ModelFacts, PhaseMark
 
 
 class FakeBackend:

@@ -13,8 +13,8 @@ from typing import Any
 import duckdb
 import pyarrow as pa
 
-from ingest.schema import TABLES, Column
-from tracewarehouse.definitions import Definitions
+from tracewarehouse.definitions.reading import Definitions
+from tracewarehouse.ingest.lake.schema import TABLES, Column
 from tracewarehouse.lens import create_lens
 
 _PICOSECONDS = {"_us": 1_000_000, "_ms": 1_000_000_000}

@@ -6,7 +6,7 @@ import json
 from pathlib import Path
 from typing import Any
 
-from ingest.lake import RunVersion, manifest_text
+from tracewarehouse.ingest.lake.lake import RunVersion, manifest_text
 
 
 def read_manifest(warehouse: Path) -> RunVersion:

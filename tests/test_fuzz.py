@@ -21,7 +21,7 @@ from hypothesis import strategies as st
 from xplane_builder import Space, content, integer
 from xplane_reference import Contents, reference
 
-from ingest.errors import MalformedError
+from tracewarehouse.ingest.errors import MalformedError
 
 ROOT = Path(__file__).resolve().parent.parent
 # Queries have a fixed part of their own, in tests/tracewarehouse/test_query_effects.py.

@@ -8,8 +8,8 @@ from typing import Any
 
 import numpy as np
 
-from ingest.protobuf import Field, message_classes
-from ingest.records import EventBatch, Plane, Stat, StatKind, Trace
+from tracewarehouse.ingest.columns.records import EventBatch, Plane, Stat, StatKind, Trace
+from tracewarehouse.ingest.protobuf import Field, message_classes
 
 # Text is read as bytes, so that invalid UTF-8 is not an error: captures do hold such text.
 MESSAGES = message_classes(

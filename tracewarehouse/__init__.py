@@ -14,7 +14,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from ingest.errors import (
+    from tracewarehouse.ingest.errors import (
         CaptureError,
         MetricError,
         QueryError,
@@ -39,21 +39,21 @@ __all__ = [
 ]
 
 _HOMES = {
-    "CaptureError": ("ingest.errors", "CaptureError"),
-    "MetricError": ("ingest.errors", "MetricError"),
-    "QueryError": ("ingest.errors", "QueryError"),
+    "CaptureError": ("tracewarehouse.ingest.errors", "CaptureError"),
+    "MetricError": ("tracewarehouse.ingest.errors", "MetricError"),
+    "QueryError": ("tracewarehouse.ingest.errors", "QueryError"),
     "QueryResult": ("tracewarehouse.result", "QueryResult"),
-    "TracewarehouseError": ("ingest.errors", "TracewarehouseError"),
-    "UnreadRunWarning": ("ingest.errors", "UnreadRunWarning"),
+    "TracewarehouseError": ("tracewarehouse.ingest.errors", "TracewarehouseError"),
+    "UnreadRunWarning": ("tracewarehouse.ingest.errors", "UnreadRunWarning"),
     "Warehouse": ("tracewarehouse.warehouse", "Warehouse"),
-    "WarehouseError": ("ingest.errors", "WarehouseError"),
+    "WarehouseError": ("tracewarehouse.ingest.errors", "WarehouseError"),
     "open": ("tracewarehouse.warehouse", "open_warehouse"),
 }
 
 
 def __getattr__(name: str) -> Any:
     if name == "__version__":
-        from ingest.version import VERSION
+        from tracewarehouse.ingest.version import VERSION
 
         return VERSION
     if name not in _HOMES:

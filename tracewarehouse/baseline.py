@@ -14,8 +14,8 @@ from typing import TYPE_CHECKING, Any
 
 import duckdb
 
-from ingest.errors import WarehouseError
-from ingest.schema import TABLES
+from tracewarehouse.ingest.errors import WarehouseError
+from tracewarehouse.ingest.lake.schema import TABLES
 from tracewarehouse.lens import create_lens, run_sources
 from tracewarehouse.query import literal, run_query
 from tracewarehouse.result import QueryResult

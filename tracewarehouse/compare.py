@@ -12,7 +12,7 @@ from math import inf
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, get_args
 
-from ingest.errors import MetricError, WarehouseError
+from tracewarehouse.ingest.errors import MetricError, WarehouseError
 from tracewarehouse.query import literal
 from tracewarehouse.result import QueryResult
 

@@ -19,9 +19,9 @@ from pathlib import Path
 
 import duckdb
 
-from ingest.errors import WarehouseError
-from ingest.lake import Lake, Leftover, RunVersion, file_digest
-from ingest.schema import SCHEMA_VERSION, TABLES
+from tracewarehouse.ingest.errors import WarehouseError
+from tracewarehouse.ingest.lake.lake import Lake, Leftover, RunVersion, file_digest
+from tracewarehouse.ingest.lake.schema import SCHEMA_VERSION, TABLES
 from tracewarehouse.lens import table_source
 from tracewarehouse.query import literal
 

@@ -6,12 +6,12 @@ from collections.abc import Callable, Iterator
 
 import duckdb
 
-from ingest.errors import MetricError, WarehouseError
-from ingest.lake import Lake, Leftover, RunVersion
-from ingest.verify import Problem
-from ingest.verify import fsck as fsck_of_lake
-from tracewarehouse.audits import run_audits
-from tracewarehouse.definitions import Definitions
+from tracewarehouse.definitions.reading import Definitions
+from tracewarehouse.evaluation.audits import run_audits
+from tracewarehouse.ingest.errors import MetricError, WarehouseError
+from tracewarehouse.ingest.lake.lake import Lake, Leftover, RunVersion
+from tracewarehouse.ingest.verify.fsck import Problem
+from tracewarehouse.ingest.verify.fsck import fsck as fsck_of_lake
 from tracewarehouse.lens import FILE_NAME, create_lens, is_current, run_sources
 
 

@@ -14,10 +14,10 @@ from pathlib import Path
 
 import duckdb
 
-from ingest.errors import MetricError, WarehouseError
-from ingest.lake import RunVersion, placed_whole
-from ingest.schema import TABLES, Table
-from tracewarehouse.definitions import Definitions, MacroHeader, Metric, View, load_definitions
+from tracewarehouse.definitions.reading import Definitions, MacroHeader, Metric, View, load_definitions
+from tracewarehouse.ingest.errors import MetricError, WarehouseError
+from tracewarehouse.ingest.lake.lake import RunVersion, placed_whole
+from tracewarehouse.ingest.lake.schema import TABLES, Table
 from tracewarehouse.temporary import TemporaryFolder
 
 STORAGE_VERSION = "v1.5.0"

@@ -15,7 +15,7 @@ from decimal import Decimal
 from pathlib import Path
 from typing import IO, Any, Literal, get_args
 
-from ingest.errors import TracewarehouseError, printable
+from tracewarehouse.ingest.errors import TracewarehouseError, printable
 from tracewarehouse.result import QueryResult
 
 Format = Literal["table", "csv", "json", "ndjson", "parquet"]

@@ -6,12 +6,12 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from ingest.schema import TABLES
+from tracewarehouse.ingest.lake.schema import TABLES
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
-    from ingest.lake import RunVersion
+    from tracewarehouse.ingest.lake.lake import RunVersion
 
 CLOCKS = """
 SELECT r.run_id, r.name, concat(

@@ -20,14 +20,14 @@ from weakref import WeakKeyDictionary
 
 import duckdb
 
-from ingest.errors import QueryError
+from tracewarehouse.ingest.errors import QueryError
 from tracewarehouse.quality import in_scope
 from tracewarehouse.result import QueryResult
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
-    from ingest.lake import RunVersion
+    from tracewarehouse.ingest.lake.lake import RunVersion
 
 _SELECT_NODES = frozenset({"SELECT_NODE", "SET_OPERATION_NODE", "RECURSIVE_CTE_NODE", "CTE_NODE"})
 

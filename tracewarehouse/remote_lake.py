@@ -8,9 +8,9 @@ from datetime import UTC, datetime
 from functools import cached_property
 from typing import Any
 
-from ingest.errors import CaptureError, WarehouseError
-from ingest.lake import Lake, RunVersion, UnreadRun
-from ingest.remote import cache_folder, mirror, open_store
+from tracewarehouse.ingest.capture.remote import cache_folder, mirror, open_store
+from tracewarehouse.ingest.errors import CaptureError, WarehouseError
+from tracewarehouse.ingest.lake.lake import Lake, RunVersion, UnreadRun
 
 
 class RemoteLake(Lake):

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from decimal import Decimal
 from typing import TYPE_CHECKING, Any
 
-from ingest.errors import QueryError, TracewarehouseError
+from tracewarehouse.ingest.errors import QueryError, TracewarehouseError
 
 if TYPE_CHECKING:
     import polars

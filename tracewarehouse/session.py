@@ -9,11 +9,11 @@ from contextlib import contextmanager
 
 import duckdb
 
-from ingest.errors import MetricError, QueryError, WarehouseError
-from ingest.lake import Lake, RunVersion, unread_sentence
-from ingest.schema import TABLES
 from tracewarehouse import consolidated
-from tracewarehouse.definitions import Definitions
+from tracewarehouse.definitions.reading import Definitions
+from tracewarehouse.ingest.errors import MetricError, QueryError, WarehouseError
+from tracewarehouse.ingest.lake.lake import Lake, RunVersion, unread_sentence
+from tracewarehouse.ingest.lake.schema import TABLES
 from tracewarehouse.lens import add_views, begin_lens, create_lens, run_sources, table_source
 from tracewarehouse.query import literal, restrict
 from tracewarehouse.temporary import TemporaryFolder

@@ -16,7 +16,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import IO, Self
 
-from ingest.lake import GRACE_SECONDS, Leftover, size_on_disk
+from tracewarehouse.ingest.lake.lake import GRACE_SECONDS, Leftover, size_on_disk
 
 _PREFIX = "tracewarehouse-"
 _LOCK = ".lock"

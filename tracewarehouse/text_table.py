@@ -13,7 +13,7 @@ from decimal import Decimal
 from typing import Any
 from unicodedata import east_asian_width
 
-from ingest.errors import printable
+from tracewarehouse.ingest.errors import printable
 
 _GAP = "  "
 _FOLD_TO = 12  # a column of text is not folded to less than this

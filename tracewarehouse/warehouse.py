@@ -12,23 +12,23 @@ from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
-from ingest.errors import CaptureError, MetricError, QueryError, WarehouseError, shown
-from ingest.lake import GRACE_SECONDS, Lake, Leftover, RunVersion, UnreadRun
-from ingest.remote import is_remote
+from tracewarehouse.ingest.capture.remote import is_remote
+from tracewarehouse.ingest.errors import CaptureError, MetricError, QueryError, WarehouseError, shown
+from tracewarehouse.ingest.lake.lake import GRACE_SECONDS, Lake, Leftover, RunVersion, UnreadRun
 from tracewarehouse.remote_lake import RemoteLake
 
 if TYPE_CHECKING:
     import duckdb
 
-    from ingest.against import Comparison
-    from ingest.manifest import Mesh
-    from ingest.pipeline import IngestResult
-    from ingest.sources import Capture
-    from ingest.verify import Problem
-    from tracewarehouse.definitions import Definitions, Metric
-    from tracewarehouse.evaluation import Evaluator
-    from tracewarehouse.findings import Finding
-    from tracewarehouse.forked_evaluation import ForkedEvaluator
+    from tracewarehouse.definitions.reading import Definitions, Metric
+    from tracewarehouse.evaluation.evaluator import Evaluator
+    from tracewarehouse.evaluation.findings import Finding
+    from tracewarehouse.evaluation.forked import ForkedEvaluator
+    from tracewarehouse.ingest.capture.manifest import Mesh
+    from tracewarehouse.ingest.capture.sources import Capture
+    from tracewarehouse.ingest.pipeline import IngestResult
+    from tracewarehouse.ingest.verify.against import Comparison
+    from tracewarehouse.ingest.verify.fsck import Problem
     from tracewarehouse.result import QueryResult
     from tracewarehouse.session import Session
 
@@ -130,7 +130,7 @@ class Warehouse:
         Raises:
             MetricError: a definition is not valid.
         """
-        from tracewarehouse.user_definitions import load_with
+        from tracewarehouse.definitions.user import load_with
 
         return load_with(self.sql)
 
@@ -300,7 +300,7 @@ class Warehouse:
 
         Args:
             path: a capture file, a capture directory, or a folder of them; a URI (`gs://`, `s3://`, `https://`) of one
-                is copied to a cache first, see `ingest.remote.local_copy`.
+                is copied to a cache first, see `tracewarehouse.ingest.capture.remote.local_copy`.
             mesh: the device mesh, such as 'dp=2,tp=4', where no manifest tells it.
             name: name of the run, for a path that holds one capture.
             jobs: processes that may read a large capture at once; None for one per core.
@@ -311,8 +311,8 @@ class Warehouse:
             CaptureError: a capture cannot be read; those before it are in the warehouse.
             WarehouseError: the warehouse cannot be written.
         """
-        from ingest.remote import local_copy
-        from ingest.sources import find_captures
+        from tracewarehouse.ingest.capture.remote import local_copy
+        from tracewarehouse.ingest.capture.sources import find_captures
 
         captures = find_captures(local_copy(path), max_gzip_ratio=max_gzip_ratio)
         if name is not None and len(captures) > 1:
@@ -331,7 +331,7 @@ class Warehouse:
         """Ingest one capture; see `ingest`.
 
         Args:
-            capture: the files of one run, as `ingest.sources.find_captures` gives them.
+            capture: the files of one run, as `tracewarehouse.ingest.capture.sources.find_captures` gives them.
             mesh: the device mesh.
             name: name of the run.
             evaluate: store the metric values with the run.
@@ -339,7 +339,9 @@ class Warehouse:
         """
         folder, parsed = self._folder("ingest"), parse_mesh(mesh)
         with self._evaluator(jobs) if evaluate else nullcontext() as evaluator:
-            from ingest.pipeline import ingest_capture  # behind the evaluator, which gets ready meanwhile
+            from tracewarehouse.ingest.pipeline import (
+                ingest_capture,  # behind the evaluator, which gets ready meanwhile
+            )
 
             result = ingest_capture(capture, folder, mesh=parsed, name=name, evaluate=evaluator, jobs=jobs)
         findings = evaluator.findings if evaluator else []
@@ -360,7 +362,7 @@ class Warehouse:
             WarehouseError: there is no such run, or its files cannot be read.
             MetricError: an audit fails.
         """
-        from tracewarehouse.audits import run_audits
+        from tracewarehouse.evaluation.audits import run_audits
         from tracewarehouse.session import files_named
 
         references = [run] if isinstance(run, str) else run
@@ -376,7 +378,7 @@ class Warehouse:
             WarehouseError: the warehouse cannot be written.
             MetricError: a definition is not valid.
         """
-        from tracewarehouse.evaluation import Evaluator, refresh
+        from tracewarehouse.evaluation.evaluator import Evaluator, refresh
 
         self._folder("refresh")
         evaluator = Evaluator(self.definitions)
@@ -423,13 +425,13 @@ class Warehouse:
         """Prove from a capture's bytes, decoded by another parser, that its run here has all of its events and stats.
 
         Args:
-            capture: the files of one run, as `ingest.sources.find_captures` gives them.
+            capture: the files of one run, as `tracewarehouse.ingest.capture.sources.find_captures` gives them.
 
         Raises:
             CaptureError: the capture cannot be read.
             WarehouseError: its run is not here, or its tables cannot be read.
         """
-        from ingest.against import against
+        from tracewarehouse.ingest.verify.against import against
 
         return against(capture, self._folder("verify"))
 
@@ -494,13 +496,13 @@ class Warehouse:
 
     def _evaluator(self, jobs: int | None) -> AbstractContextManager[Evaluator | ForkedEvaluator]:
         """What evaluates a run that is ingested; for the first one a process, so that its imports take no time here."""
-        from ingest.processes import forked
+        from tracewarehouse.ingest.processes.pool import forked
 
         if self._has_evaluated or jobs == 1 or (helper := forked()) is None:
-            from tracewarehouse.evaluation import Evaluator
+            from tracewarehouse.evaluation.evaluator import Evaluator
 
             return nullcontext(Evaluator(self.definitions))
-        from tracewarehouse.forked_evaluation import ForkedEvaluator
+        from tracewarehouse.evaluation.forked import ForkedEvaluator
 
         self._has_evaluated = True
         return ForkedEvaluator(helper, self.sql)
@@ -548,7 +550,7 @@ def parse_mesh(mesh: Mesh | str | None) -> Mesh | None:
     """
     if not isinstance(mesh, str):
         return mesh
-    from ingest.manifest import Mesh as Parser
+    from tracewarehouse.ingest.capture.manifest import Mesh as Parser
 
     try:
         return Parser.parse(mesh)

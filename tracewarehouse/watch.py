@@ -8,14 +8,14 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from ingest.errors import CaptureError, NoCaptureError, TracewarehouseError
-from ingest.manifest import load_manifest
-from ingest.remote import local_copy
-from ingest.sources import Capture, find_captures
+from tracewarehouse.ingest.capture.manifest import load_manifest
+from tracewarehouse.ingest.capture.remote import local_copy
+from tracewarehouse.ingest.capture.sources import Capture, find_captures
+from tracewarehouse.ingest.errors import CaptureError, NoCaptureError, TracewarehouseError
 
 if TYPE_CHECKING:
-    from ingest.manifest import Mesh
-    from ingest.pipeline import IngestResult
+    from tracewarehouse.ingest.capture.manifest import Mesh
+    from tracewarehouse.ingest.pipeline import IngestResult
     from tracewarehouse.warehouse import Warehouse
 
 Stamp = tuple[tuple[str, int, int], ...]

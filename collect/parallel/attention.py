@@ -38,7 +38,7 @@ def sharded_attention(
     """
     import torch
 
-    from collect.parallel.stage_operations import einsum
+    from tracewarehouse.collect.parallel.stage_operations import einsum
 
     batch, heads, tokens, width = query.shape
     kv_heads = key.shape[1]

@@ -10,9 +10,9 @@ from __future__ import annotations
 import functools
 from typing import Any
 
-from collect.parallel.attention import sharded_attention
-from collect.parallel.device_mesh import DeviceMesh
-from collect.parallel.partition import BATCH, Partition
+from tracewarehouse.collect.parallel.attention import sharded_attention
+from tracewarehouse.collect.parallel.device_mesh import DeviceMesh
+from tracewarehouse.collect.parallel.partition import BATCH, Partition
 
 MODES = ("ulysses", "ring")
 
@@ -101,7 +101,7 @@ def _ring_attention(mesh: DeviceMesh, _: Any, query: Any, key: Any, value: Any, 
     """
     import torch
 
-    from collect.parallel.stage_operations import einsum
+    from tracewarehouse.collect.parallel.stage_operations import einsum
 
     pieces = mesh.sizes["tp"]
     batch, heads, tokens, _width = query.shape
@@ -154,7 +154,7 @@ def _linear(linear: Any, hidden: Any) -> Any:
 
     torch merges them into one dimension; split over several axes, its pieces would be gathered first.
     """
-    from collect.parallel.stage_operations import einsum
+    from tracewarehouse.collect.parallel.stage_operations import einsum
 
     out = einsum("bsf,of->bso", hidden, linear.weight)
     return out if linear.bias is None else out + linear.bias

@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
-from collect.parallel.partition import Axes, Partition, device_slices
-from collect.parallel.stage_operations import constrain
-from collect.run_spec import MESH_AXES
+from tracewarehouse.collect.parallel.partition import Axes, Partition, device_slices
+from tracewarehouse.collect.parallel.stage_operations import constrain
+from tracewarehouse.collect.run_spec import MESH_AXES
 
 if TYPE_CHECKING:
-    from collect.run_spec import RunSpec
+    from tracewarehouse.collect.run_spec import RunSpec
 
 
 class DeviceMesh:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from collect.parallel.device_mesh import DeviceMesh
+    from tracewarehouse.collect.parallel.device_mesh import DeviceMesh
 
 NAME = "gshard_dispatch"
 
@@ -52,8 +52,8 @@ def dispatch_experts(mesh: DeviceMesh, module: Any, tokens: Any, chosen: Any, we
     """
     import torch
 
-    from collect.parallel.partition import BATCH
-    from collect.parallel.stage_operations import einsum
+    from tracewarehouse.collect.parallel.partition import BATCH
+    from tracewarehouse.collect.parallel.stage_operations import einsum
 
     count, hidden = tokens.shape
     experts = module.gate_proj.shape[0]

@@ -6,10 +6,10 @@ import time
 from dataclasses import dataclass
 from typing import Any, Protocol
 
-from collect.parallel.device_mesh import DeviceMesh
-from collect.parallel.partition import BATCH
-from collect.phase_marks import phase
-from ingest.manifest import PhaseMark
+from tracewarehouse.collect.parallel.device_mesh import DeviceMesh
+from tracewarehouse.collect.parallel.partition import BATCH
+from tracewarehouse.collect.phase_marks import phase
+from tracewarehouse.ingest.capture.manifest import PhaseMark
 
 
 class DeviceModel(Protocol):

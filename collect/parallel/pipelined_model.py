@@ -5,15 +5,15 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from collect.parallel.device_mesh import DeviceMesh
-from collect.parallel.partition import BATCH, weight_partition
-from collect.parallel.sequence_parallelism import last_position, split_sequence
-from collect.parallel.sharded_model import cache_shape, use_sharded_operations
-from collect.phase_marks import scope, scope_module, scope_parts
+from tracewarehouse.collect.parallel.device_mesh import DeviceMesh
+from tracewarehouse.collect.parallel.partition import BATCH, weight_partition
+from tracewarehouse.collect.parallel.sequence_parallelism import last_position, split_sequence
+from tracewarehouse.collect.parallel.sharded_model import cache_shape, use_sharded_operations
+from tracewarehouse.collect.phase_marks import scope, scope_module, scope_parts
 
 if TYPE_CHECKING:
-    from collect.parallel.published import PublishedWeights
-    from collect.run_spec import RunSpec
+    from tracewarehouse.collect.parallel.published import PublishedWeights
+    from tracewarehouse.collect.run_spec import RunSpec
 
 
 class StageCache:
@@ -95,7 +95,7 @@ class PipelinedModel:
         """Logits of the last position [batch, vocabulary] and the next tokens [batch, 1]."""
         import torch
 
-        from collect.parallel.stage_operations import einsum
+        from tracewarehouse.collect.parallel.stage_operations import einsum
 
         batch, length = tokens.shape
         hidden = self._model.model.embed_tokens(tokens)

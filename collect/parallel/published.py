@@ -6,13 +6,13 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from collect.checkpoint import Checkpoint, CheckpointError, Shape, in_file_order
-from collect.models import architecture_of
-from collect.parallel.partition import weight_partition
+from tracewarehouse.collect.checkpoint import Checkpoint, CheckpointError, Shape, in_file_order
+from tracewarehouse.collect.models import architecture_of
+from tracewarehouse.collect.parallel.partition import weight_partition
 
 if TYPE_CHECKING:
-    from collect.parallel.device_mesh import DeviceMesh
-    from collect.run_spec import RunSpec
+    from tracewarehouse.collect.parallel.device_mesh import DeviceMesh
+    from tracewarehouse.collect.run_spec import RunSpec
 
 
 class PublishedWeights:
@@ -104,7 +104,7 @@ def skeleton(spec: RunSpec, folder: Path, *, is_split: bool = True) -> Any:
     import torch
     import transformers
 
-    from collect.parallel.experts import split_gate_and_up
+    from tracewarehouse.collect.parallel.experts import split_gate_and_up
 
     architecture = architecture_of(spec.model)
     config = getattr(transformers, architecture.config_class).from_pretrained(folder)

@@ -6,10 +6,10 @@ import functools
 from collections.abc import Iterable
 from typing import Any
 
-from collect.parallel.device_mesh import DeviceMesh
-from collect.parallel.partition import BATCH, Partition
-from collect.parallel.stage_operations import einsum, single_linear
-from collect.phase_marks import scope
+from tracewarehouse.collect.parallel.device_mesh import DeviceMesh
+from tracewarehouse.collect.parallel.partition import BATCH, Partition
+from tracewarehouse.collect.parallel.stage_operations import einsum, single_linear
+from tracewarehouse.collect.phase_marks import scope
 
 
 def split_sequence(layers: Iterable[Any], mesh: DeviceMesh) -> None:

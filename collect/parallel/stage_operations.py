@@ -11,7 +11,7 @@ import string
 from collections.abc import Callable
 from typing import Any
 
-from collect.parallel.partition import Partition
+from tracewarehouse.collect.parallel.partition import Partition
 
 Split = Callable[[Any, Partition], Any]
 """Says how a value is split."""

@@ -7,12 +7,12 @@ import shutil
 from collections.abc import Callable
 from pathlib import Path
 
-from collect.capture import MANIFEST, is_recorded, partial_directory, remove_leftovers, staged_capture
-from collect.errors import CollectError
-from collect.run_spec import RunSpec
-from collect.tpu.gcloud import Gcloud
-from collect.tpu.slices import InterruptionError
-from collect.tpu.state import Slice
+from tracewarehouse.collect.capture import MANIFEST, is_recorded, partial_directory, remove_leftovers, staged_capture
+from tracewarehouse.collect.errors import CollectError
+from tracewarehouse.collect.run_spec import RunSpec
+from tracewarehouse.collect.tpu.gcloud import Gcloud
+from tracewarehouse.collect.tpu.slices import InterruptionError
+from tracewarehouse.collect.tpu.state import Slice
 
 REMOTE_FOLDER = "tracewarehouse-captures"
 """Where a collector on a host writes to."""

@@ -9,8 +9,8 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import IO
 
-from collect.errors import QuotaError, TpuError
-from collect.tpu.state import Slice
+from tracewarehouse.collect.errors import QuotaError, TpuError
+from tracewarehouse.collect.tpu.state import Slice
 
 GONE = "NOT_FOUND"
 READY = "READY"

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import urllib.request
 
-from collect.tpu.quota import load_quota
+from tracewarehouse.collect.tpu.quota import load_quota
 
 METADATA = "http://metadata.google.internal/computeMetadata/v1/instance/attributes/accelerator-type"
 """What a virtual machine of Google Cloud is told about itself."""

@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 
-from collect.errors import TpuError
-from collect.experiment import Experiment, plan
-from collect.memory import MemoryNeed, require_memory
-from collect.run_spec import RunSpec
-from collect.tpu.quota import Pool, Quota
-from collect.tpu.state import Slice
+from tracewarehouse.collect.errors import TpuError
+from tracewarehouse.collect.experiment import Experiment, plan
+from tracewarehouse.collect.memory import MemoryNeed, require_memory
+from tracewarehouse.collect.run_spec import RunSpec
+from tracewarehouse.collect.tpu.quota import Pool, Quota
+from tracewarehouse.collect.tpu.state import Slice
 
 
 @dataclass(frozen=True)

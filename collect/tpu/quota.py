@@ -9,10 +9,10 @@ from typing import TYPE_CHECKING
 import yaml
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
-from collect.errors import QuotaError, TpuError
+from tracewarehouse.collect.errors import QuotaError, TpuError
 
 if TYPE_CHECKING:
-    from collect.tpu.state import Slice
+    from tracewarehouse.collect.tpu.state import Slice
 
 TABLE = Path(__file__).parent / "quota.yaml"
 

@@ -9,10 +9,19 @@ from collections.abc import Callable
 from pydantic import ValidationError
 from tenacity import RetryCallState, Retrying, retry_if_exception_type, wait_exponential
 
-from collect.errors import TpuError
-from collect.tpu.gcloud import GONE, READY, CapacityError, DeletionError, Gcloud, RefusedError, StateError, TakenError
-from collect.tpu.quota import Quota
-from collect.tpu.state import Slice, State
+from tracewarehouse.collect.errors import TpuError
+from tracewarehouse.collect.tpu.gcloud import (
+    GONE,
+    READY,
+    CapacityError,
+    DeletionError,
+    Gcloud,
+    RefusedError,
+    StateError,
+    TakenError,
+)
+from tracewarehouse.collect.tpu.quota import Quota
+from tracewarehouse.collect.tpu.state import Slice, State
 
 QUESTIONS = 3
 """Attempts, at least, where only the question what became of a slice fails: nothing was done yet."""

@@ -11,7 +11,7 @@ from typing import Literal
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
-from collect.errors import TpuError
+from tracewarehouse.collect.errors import TpuError
 
 
 class Slice(BaseModel):

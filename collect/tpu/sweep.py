@@ -10,14 +10,14 @@ from pathlib import Path
 
 import yaml
 
-from collect.errors import TpuError
-from collect.experiment import Experiment
-from collect.run_spec import RunSpec
-from collect.tpu.captures import REMOTE_FOLDER, fetch, pending
-from collect.tpu.gcloud import READY
-from collect.tpu.plan import runs_of_slice, tpu_runs
-from collect.tpu.slices import InterruptionError, Slices
-from collect.tpu.state import Slice
+from tracewarehouse.collect.errors import TpuError
+from tracewarehouse.collect.experiment import Experiment
+from tracewarehouse.collect.run_spec import RunSpec
+from tracewarehouse.collect.tpu.captures import REMOTE_FOLDER, fetch, pending
+from tracewarehouse.collect.tpu.gcloud import READY
+from tracewarehouse.collect.tpu.plan import runs_of_slice, tpu_runs
+from tracewarehouse.collect.tpu.slices import InterruptionError, Slices
+from tracewarehouse.collect.tpu.state import Slice
 
 REMOTE_EXPERIMENT = "tracewarehouse-experiment.yaml"
 ENDED = "tracewarehouse-ended"

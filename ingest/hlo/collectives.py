@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from ingest.hlo.instruction import AsyncRole, Instruction
-from ingest.hlo.opcodes import async_role, async_start_name, base_opcode
-from ingest.hlo.replica_groups import Groups, Pairs
-from ingest.hlo.shapes import MAX_BYTES, Shape
+from tracewarehouse.ingest.hlo.instruction import AsyncRole, Instruction
+from tracewarehouse.ingest.hlo.opcodes import async_role, async_start_name, base_opcode
+from tracewarehouse.ingest.hlo.replica_groups import Groups, Pairs
+from tracewarehouse.ingest.hlo.shapes import MAX_BYTES, Shape
 
 KINDS = frozenset(
     {

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Literal, NamedTuple
 
-from ingest.hlo.replica_groups import Groups, Pairs
-from ingest.hlo.shapes import Shape
+from tracewarehouse.ingest.hlo.replica_groups import Groups, Pairs
+from tracewarehouse.ingest.hlo.shapes import Shape
 
 AsyncRole = Literal["start", "update", "done"]
 OpNameSource = Literal["own", "fusion", "operand", "user"]

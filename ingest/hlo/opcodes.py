@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 
-from ingest.hlo.instruction import AsyncRole, Instruction
+from tracewarehouse.ingest.hlo.instruction import AsyncRole, Instruction
 
 _SUFFIX = re.compile(r"-(start|update|done)$")
 _ROLES: dict[str, AsyncRole] = {"start": "start", "update": "update", "done": "done"}

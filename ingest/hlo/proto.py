@@ -13,10 +13,10 @@ from typing import Any, NamedTuple
 
 from google.protobuf import message
 
-from ingest.errors import MalformedError
-from ingest.hlo.instruction import Instruction, OpNameSource
-from ingest.hlo.op_name import layer_and_part
-from ingest.hlo.replica_groups import (
+from tracewarehouse.ingest.errors import MalformedError
+from tracewarehouse.ingest.hlo.instruction import Instruction, OpNameSource
+from tracewarehouse.ingest.hlo.op_name import layer_and_part
+from tracewarehouse.ingest.hlo.replica_groups import (
     Groups,
     Pairs,
     explicit_groups,
@@ -25,7 +25,7 @@ from ingest.hlo.replica_groups import (
     mesh_groups,
     parse_pairs,
 )
-from ingest.hlo.shapes import (
+from tracewarehouse.ingest.hlo.shapes import (
     BUFFER_TYPE,
     MAX_DEPTH,
     PRIMITIVE_TYPES,
@@ -33,7 +33,7 @@ from ingest.hlo.shapes import (
     Shape,
     array_shape,
 )
-from ingest.protobuf import Field, message_classes
+from tracewarehouse.ingest.protobuf import Field, message_classes
 
 _MESSAGES: dict[str, tuple[Field, ...]] = {
     "HloProto": (Field(1, "hlo_module", "HloModule"),),

@@ -17,7 +17,7 @@ from math import prod
 import numpy as np
 import numpy.typing as npt
 
-from ingest.errors import MalformedError
+from tracewarehouse.ingest.errors import MalformedError
 
 Groups = tuple[tuple[int, ...], ...]
 Pairs = tuple[tuple[int, int], ...]

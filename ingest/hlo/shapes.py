@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from functools import cached_property, lru_cache
 from math import prod
 
-from ingest.errors import MalformedError
+from tracewarehouse.ingest.errors import MalformedError
 
 ELEMENT_BITS: dict[str, int] = {
     "pred": 8,

@@ -9,11 +9,11 @@ import re
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
-from ingest.errors import MalformedError
-from ingest.hlo.instruction import Instruction
-from ingest.hlo.opcodes import async_opcode_by_name
-from ingest.hlo.replica_groups import parse_groups, parse_pairs
-from ingest.hlo.shapes import LONGEST_KEPT, Shape, array_of_text, scan_shape, skip
+from tracewarehouse.ingest.errors import MalformedError
+from tracewarehouse.ingest.hlo.instruction import Instruction
+from tracewarehouse.ingest.hlo.opcodes import async_opcode_by_name
+from tracewarehouse.ingest.hlo.replica_groups import parse_groups, parse_pairs
+from tracewarehouse.ingest.hlo.shapes import LONGEST_KEPT, Shape, array_of_text, scan_shape, skip
 
 MAX_NESTING = 256
 """Deepest nesting of brackets that is followed; deeper text is treated as truncated."""

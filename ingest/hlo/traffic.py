@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Sequence
 
-from ingest.errors import MalformedError
+from tracewarehouse.ingest.errors import MalformedError
 
 MAX_EDGES = 1 << 24
 """Most edges that are listed: an all-to-all of n devices has n (n-1)."""

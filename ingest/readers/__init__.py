@@ -1,1 +1,1 @@
-"""Readers: the bytes of a capture become the columnar records of `ingest.records`."""
+"""Readers: the bytes of a capture become the columnar records of `ingest.columns.records`."""

@@ -9,14 +9,15 @@ import hashlib
 import os
 import stat
 import weakref
+from collections.abc import Iterable
 from functools import cached_property
 from pathlib import Path
 from typing import overload
 
 import numpy as np
 
-from ingest.errors import CaptureError
-from ingest.records import UInt8
+from tracewarehouse.ingest.columns.records import UInt8
+from tracewarehouse.ingest.errors import CaptureError
 
 CHUNK = 1 << 20
 MAX_GZIP_RATIO = 200
@@ -157,7 +158,7 @@ class CaptureFile:
         """Descriptor of the uncompressed bytes; those of a gzip file are in a temporary file that has no name."""
         if not self.is_gzip:
             return self._opened
-        from ingest.readers.gzipped import uncompressed
+        from tracewarehouse.ingest.readers.gzipped import uncompressed
 
         descriptor = uncompressed(self.path, self._opened, self._max_ratio)
         weakref.finalize(self, os.close, descriptor)
@@ -210,3 +211,20 @@ class FileBytes:
     def _fill(self, low: int) -> None:
         self._low, self._high = low, min(low + CHUNK, self._size)
         self._piece = self._file.read(low, self._high)
+
+
+def distinct(files: Iterable[CaptureFile]) -> tuple[list[CaptureFile], list[str]]:
+    """The files without those that hold the same bytes as another, as a gzipped copy beside the original does.
+
+    Also a sentence for each that is left out.
+
+    Raises:
+        CaptureError: a file is missing, empty or cannot be read.
+    """
+    kept: dict[str, CaptureFile] = {}
+    notes = []
+    for f in files:
+        first = kept.setdefault(f.digest, f)
+        if first is not f:
+            notes.append(f"{f.path.name} holds the same bytes as {first.path.name} and was left out")
+    return list(kept.values()), notes

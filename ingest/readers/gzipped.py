@@ -8,7 +8,7 @@ import tempfile
 import zlib
 from pathlib import Path
 
-from ingest.errors import CaptureError
+from tracewarehouse.ingest.errors import CaptureError
 
 _CHUNK = 1 << 20
 _RATIO_FREE = 64 << 20  # below this size the ratio does not matter

@@ -4,7 +4,7 @@
 
 Each round runs every way once, one after the other, in a process of its own; the figures are medians over the rounds.
 All run as `tw` does: with modules compiled beforehand, without numpy's threads for linear algebra, and with few
-searches for cycles of references and none at the end (see ingest/cycle_search.py).
+searches for cycles of references and none at the end (see ingest/processes/cycle_search.py).
 Seconds are those of the whole process, from its start to its end, imports included; CPU seconds and memory count the
 processes that it starts as well. Memory is the largest sum of the processes' proportional set sizes that was seen.
 
@@ -43,8 +43,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from ingest.processes import ONE_THREAD
-from ingest.readers.chrome_args import METADATA_KEYS
+from tracewarehouse.ingest.processes.pool import ONE_THREAD
+from tracewarehouse.ingest.readers.chrome.args import METADATA_KEYS
 
 HERE = Path(__file__).resolve().parent
 DOCS = HERE.parents[1] / "docs" / "performance.md"
@@ -58,8 +58,8 @@ atexit.register(lambda: None if "duckdb" in sys.modules else gc.freeze())
 DECODE = """
 import json, sys
 from pathlib import Path
-from ingest.traces import open_trace
-from ingest.readers.files import CaptureFile
+from tracewarehouse.ingest.readers.formats import open_trace
+from tracewarehouse.ingest.readers.files import CaptureFile
 trace = open_trace(CaptureFile(Path(sys.argv[1])))
 print(json.dumps({"rows": sum(len(b) for p in trace.planes for n in p.lines for b in trace.batches(p, n))}))
 """
@@ -67,7 +67,7 @@ WRITE = """
 import json, sys, time
 from pathlib import Path
 import pyarrow.parquet as pq
-from ingest.parquet import parquet_writer
+from tracewarehouse.ingest.lake.parquet import parquet_writer
 rows = size = 0
 seconds = cpu = 0.0
 for path in sorted(Path(sys.argv[3]).glob("lake/run_id=*/v=*/*.parquet")):
@@ -89,16 +89,16 @@ CONVERT = """
 import json, sys
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from ingest.cycle_search import without_cycle_search
-from ingest.devices import device_plane
-from ingest.instructions import HloModules, Instructions
-from ingest.line_tables import DeviceEvents, LineTables, PlaneLines
-from ingest.parquet import TableWriter
-from ingest.readers.files import CaptureFile
-from ingest.schema import TABLES
-from ingest.stat_rows import write_instruction_stats
-from ingest.timeline import Timeline
-from ingest.traces import open_trace
+from tracewarehouse.ingest.processes.cycle_search import without_cycle_search
+from tracewarehouse.ingest.devices.device import device_plane
+from tracewarehouse.ingest.hlo.instructions import HloModules, Instructions
+from tracewarehouse.ingest.tables.lines import DeviceEvents, LineTables, PlaneLines
+from tracewarehouse.ingest.lake.parquet import TableWriter
+from tracewarehouse.ingest.readers.files import CaptureFile
+from tracewarehouse.ingest.lake.schema import TABLES
+from tracewarehouse.ingest.tables.stats import write_instruction_stats
+from tracewarehouse.ingest.devices.timeline import Timeline
+from tracewarehouse.ingest.readers.formats import open_trace
 out = Path(sys.argv[2]) / "tables"
 out.mkdir()
 trace, instructions, rows = open_trace(CaptureFile(Path(sys.argv[1]))), Instructions(), 0
@@ -122,8 +122,8 @@ print(json.dumps({"rows": rows, "bytes": sum(f.stat().st_size for f in out.iterd
 INGEST = """
 import json, sys
 from pathlib import Path
-from ingest.pipeline import ingest_capture
-from ingest.sources import find_captures
+from tracewarehouse.ingest.pipeline import ingest_capture
+from tracewarehouse.ingest.capture.sources import find_captures
 run = ingest_capture(find_captures(Path(sys.argv[1]))[0], Path(sys.argv[3]))
 files = [Path(sys.argv[3]) / f for files in run.entry.files.values() for f in files]
 rows = sum(n for table, n in run.entry.rows.items() if table != "events")
@@ -406,8 +406,7 @@ def main() -> None:
     parser.add_argument("--write-table", action="store_true", help=f"put the tables into {DOCS.name}")
     options = parser.parse_args()
     options.folder.mkdir(parents=True, exist_ok=True)
-    for package in ("ingest", "tracewarehouse"):
-        compileall.compile_dir(HERE.parents[1] / package, quiet=1)
+    compileall.compile_dir(HERE.parents[1] / "tracewarehouse", quiet=1)
 
     skipped = [SAYS[w] for w, (module, _) in PEERS.items() if not _has(options.peers, module)]
     tables = []

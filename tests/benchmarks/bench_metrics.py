@@ -27,16 +27,16 @@ import time
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from ingest.lake import Lake
-from tracewarehouse.definitions import load_definitions
+from tracewarehouse.definitions.reading import load_definitions
+from tracewarehouse.ingest.lake.lake import Lake
 
 HERE = Path(__file__).resolve().parent
 SMALL = HERE.parents[1] / "data" / "captures" / "llama-tp4-b4-i16-o17"
 EVALUATE = """
 import sys
-from ingest.lake import Lake
+from tracewarehouse.ingest.lake.lake import Lake
 from pathlib import Path
-from tracewarehouse.evaluation import Evaluator
+from tracewarehouse.evaluation.evaluator import Evaluator
 lake = Lake(Path(sys.argv[1]))
 [run] = lake.runs()
 values = Evaluator()({t: lake.paths(run, t) for t in run.files if t != "metric_values"}, run.run_id)

@@ -19,13 +19,13 @@ import pytest
 from tiny_capture import tiny_capture
 from typer.testing import CliRunner
 
-from collect import attach as attaching
-from collect.attach import AttachError, attach
-from collect.errors import MissingDependencyError
-from collect.profiler_service import ProfileRequest, ProfileResponse
-from ingest.manifest import Mesh, load_manifest
-from ingest.pipeline import ingest_one
 from tracewarehouse.cli import app
+from tracewarehouse.collect import attach as attaching
+from tracewarehouse.collect.attach import AttachError, attach
+from tracewarehouse.collect.errors import MissingDependencyError
+from tracewarehouse.collect.profiler_service import ProfileRequest, ProfileResponse
+from tracewarehouse.ingest.capture.manifest import Mesh, load_manifest
+from tracewarehouse.ingest.pipeline import ingest_one
 
 grpc = pytest.importorskip("grpc")
 

@@ -10,10 +10,10 @@ from pathlib import Path
 
 import pytest
 
-from collect.backend import find_backend
-from collect.errors import CollectError, ExperimentError
-from collect.run_spec import run_spec
-from ingest.manifest import load_manifest
+from tracewarehouse.collect.backend import find_backend
+from tracewarehouse.collect.errors import CollectError, ExperimentError
+from tracewarehouse.collect.run_spec import run_spec
+from tracewarehouse.ingest.capture.manifest import load_manifest
 
 TESTS = Path(__file__).parents[1]
 FAKE = "fake_backend:FakeBackend"

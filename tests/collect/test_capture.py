@@ -6,11 +6,11 @@ from pathlib import Path
 
 import pytest
 
-from collect.capture import is_recorded, remove_leftovers, staged_capture, write_facts
-from collect.errors import CollectError
-from collect.run_spec import RunSpec, run_spec
-from ingest.card import WorkloadCard
-from ingest.manifest import Manifest, ModelFacts
+from tracewarehouse.collect.capture import is_recorded, remove_leftovers, staged_capture, write_facts
+from tracewarehouse.collect.errors import CollectError
+from tracewarehouse.collect.run_spec import RunSpec, run_spec
+from tracewarehouse.ingest.capture.card import WorkloadCard
+from tracewarehouse.ingest.capture.manifest import Manifest, ModelFacts
 
 
 def finish(staging: Path, spec: RunSpec) -> None:
@@ -79,7 +79,7 @@ def test_a_folder_without_manifest_is_in_the_way(tmp_path: Path) -> None:
 def test_leftovers_of_ended_processes_go(tmp_path: Path) -> None:
     """Also those of a killed process that nobody has waited for, which has its number still."""
     code = (
-        "import sys, time; from pathlib import Path; from collect.capture import partial_directory\n"
+        "import sys, time; from pathlib import Path; from tracewarehouse.collect.capture import partial_directory\n"
         "with partial_directory(Path(sys.argv[1]), 'run') as staging:\n"
         "    (staging / 'half').touch(); print(flush=True); time.sleep(60)"
     )

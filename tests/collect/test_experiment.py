@@ -10,11 +10,11 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from collect.errors import ExperimentError
-from collect.experiment import READY_MADE, Experiment, load_experiment, plan, ready_made
-from collect.models import ARCHITECTURES
-from collect.promises import promised_collectives
-from collect.run_spec import RunSpec, run_spec
+from tracewarehouse.collect.errors import ExperimentError
+from tracewarehouse.collect.experiment import READY_MADE, Experiment, load_experiment, plan, ready_made
+from tracewarehouse.collect.models import ARCHITECTURES
+from tracewarehouse.collect.promises import promised_collectives
+from tracewarehouse.collect.run_spec import RunSpec, run_spec
 
 
 def test_the_default_run_is_the_demo() -> None:
@@ -166,9 +166,8 @@ def test_ready_made_experiments_are_valid(name: str) -> None:
 
 
 def test_planning_needs_no_torch() -> None:
-    code = (
-        "import sys, collect.runner, collect.harness, collect.experiment as e; e.plan(e.Experiment.of(e.RunSpec())); "
-    )
+    code = "import sys, tracewarehouse.collect.runner, tracewarehouse.collect.harness\n"
+    code += "from tracewarehouse.collect import experiment as e\ne.plan(e.Experiment.of(e.RunSpec()))\n"
     code += "sys.exit(any(m.split('.')[0] in ('torch', 'torch_xla', 'transformers') for m in sys.modules))"
 
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 import tracewarehouse as tw
-from ingest.manifest import load_manifest
+from tracewarehouse.ingest.capture.manifest import load_manifest
 from tracewarehouse.warehouse import Warehouse
 
 CAPTURES = Path(__file__).parents[2] / "data" / "captures"

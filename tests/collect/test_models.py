@@ -2,11 +2,11 @@ from __future__ import annotations
 
 import pytest
 
-from collect.errors import ExperimentError
-from collect.models import ARCHITECTURES, architecture_of
-from collect.pretrained import known_models, pretrained_model
-from collect.run_spec import run_spec
-from collect.tiny_model import config_values
+from tracewarehouse.collect.errors import ExperimentError
+from tracewarehouse.collect.models import ARCHITECTURES, architecture_of
+from tracewarehouse.collect.pretrained import known_models, pretrained_model
+from tracewarehouse.collect.run_spec import run_spec
+from tracewarehouse.collect.tiny_model import config_values
 
 
 @pytest.mark.parametrize("name", known_models())

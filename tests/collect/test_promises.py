@@ -6,10 +6,10 @@ from pathlib import Path
 import pyarrow.parquet as pq
 import pytest
 
-from collect.promises import promised_collectives
-from collect.run_spec import RunSpec, run_spec
-from ingest.manifest import PromisedCollective, load_manifest
-from ingest.pipeline import ingest_one
+from tracewarehouse.collect.promises import promised_collectives
+from tracewarehouse.collect.run_spec import RunSpec, run_spec
+from tracewarehouse.ingest.capture.manifest import PromisedCollective, load_manifest
+from tracewarehouse.ingest.pipeline import ingest_one
 
 CAPTURES = Path(__file__).parents[2] / "data" / "captures"
 

@@ -12,13 +12,13 @@ from typing import Any
 
 import pytest
 
-from collect.memory import loading_bytes
-from collect.pretrained import pretrained_model
-from collect.run_spec import RunSpec, run_spec
-from ingest.card import load_card
-from ingest.manifest import load_manifest
-from ingest.pipeline import ingest_one
 from tests.captured_collectives import assert_as_promised, collectives
+from tracewarehouse.collect.memory import loading_bytes
+from tracewarehouse.collect.pretrained import pretrained_model
+from tracewarehouse.collect.run_spec import RunSpec, run_spec
+from tracewarehouse.ingest.capture.card import load_card
+from tracewarehouse.ingest.capture.manifest import load_manifest
+from tracewarehouse.ingest.pipeline import ingest_one
 
 if importlib.util.find_spec("torch_xla") is None:
     pytest.skip("torch_xla is not installed: pip install 'tracewarehouse[collect]'", allow_module_level=True)
@@ -75,10 +75,10 @@ from pathlib import Path
 import torch
 import torch_xla.runtime as xr
 from safetensors.torch import load_file
-from collect.run_spec import run_spec
-from collect.parallel.published import PublishedWeights
-from collect.parallel.device_mesh import DeviceMesh
-from collect.parallel.partition import weight_partition
+from tracewarehouse.collect.run_spec import run_spec
+from tracewarehouse.collect.parallel.published import PublishedWeights
+from tracewarehouse.collect.parallel.device_mesh import DeviceMesh
+from tracewarehouse.collect.parallel.partition import weight_partition
 import torch_xla
 
 def published(folder):
@@ -168,9 +168,9 @@ import json, sys
 from pathlib import Path
 import torch
 import torch_xla, torch_xla.runtime as xr
-from collect.run_spec import run_spec
-from collect.parallel.published import PublishedWeights
-from collect.parallel.device_mesh import DeviceMesh
+from tracewarehouse.collect.run_spec import run_spec
+from tracewarehouse.collect.parallel.published import PublishedWeights
+from tracewarehouse.collect.parallel.device_mesh import DeviceMesh
 
 xr.use_spmd()
 found = {}
@@ -213,9 +213,9 @@ import gc, json, os, sys
 from pathlib import Path
 import torch
 import torch_xla, torch_xla.runtime as xr, torch_xla.core.xla_model as xm
-from collect.run_spec import run_spec
-from collect.parallel.published import PublishedWeights
-from collect.parallel.device_mesh import DeviceMesh
+from tracewarehouse.collect.run_spec import run_spec
+from tracewarehouse.collect.parallel.published import PublishedWeights
+from tracewarehouse.collect.parallel.device_mesh import DeviceMesh
 
 def status(field):
     lines = Path("/proc/self/status").read_text().splitlines()

@@ -11,13 +11,13 @@ from pathlib import Path
 import pytest
 
 import tracewarehouse as tw
-from collect.experiment import Experiment
-from collect.run_spec import RunSpec, run_spec
-from collect.runner import collect
-from ingest.card import load_card
-from ingest.manifest import load_manifest
 from tests.captured_collectives import assert_as_promised, collectives
 from tests.running_processes import running, wait_until
+from tracewarehouse.collect.experiment import Experiment
+from tracewarehouse.collect.run_spec import RunSpec, run_spec
+from tracewarehouse.collect.runner import collect
+from tracewarehouse.ingest.capture.card import load_card
+from tracewarehouse.ingest.capture.manifest import load_manifest
 
 if importlib.util.find_spec("torch_xla") is None:
     pytest.skip("torch_xla is not installed: pip install 'tracewarehouse[collect]'", allow_module_level=True)
@@ -128,11 +128,11 @@ def test_two_hosts_after_the_collector_was_killed(tmp_path: Path) -> None:
     options = ["--mesh", "pp=2,tp=2", "--hosts", "2", "--batch", "2", "--input-length", "8", "--output-length", "4"]
     command = [sys.executable, "-m", "tracewarehouse", "collect", *options, "-o", str(tmp_path)]
     collector = subprocess.Popen(command)
-    wait_until(lambda: len(running("collect.harness", str(tmp_path))) == 2)
+    wait_until(lambda: len(running("tracewarehouse.collect.harness", str(tmp_path))) == 2)
     collector.send_signal(signal.SIGKILL)
     collector.wait()
     # The kernel ends the process of the first stage with the collector, and that of the second with the first.
-    wait_until(lambda: not running("collect.harness", str(tmp_path)))
+    wait_until(lambda: not running("tracewarehouse.collect.harness", str(tmp_path)))
     assert [p.name for p in tmp_path.iterdir() if not p.name.startswith(".") and p.is_dir()] == []
 
     capture = record(tmp_path, run_spec(mesh="pp=2,tp=2", hosts=2, **SMALL))

@@ -15,8 +15,8 @@ if importlib.util.find_spec("torch") is None:
 PROGRAM = """
 import json
 import torch
-from collect.errors import CheckError
-from collect.reference import compare
+from tracewarehouse.collect.errors import CheckError
+from tracewarehouse.collect.reference import compare
 
 # One sequence, three steps, three tokens: token 2, then a near tie of 0 and 1, then token 1.
 expected = torch.tensor([[[0.0, 0.1, 0.9], [0.50001, 0.5, 0.1], [0.2, 0.8, 0.1]]])

@@ -10,13 +10,13 @@ from pathlib import Path
 
 import pytest
 
-from collect import errors, harness, runner
-from collect.capture import is_recorded
-from collect.errors import CollectError, MissingDependencyError
-from collect.experiment import Experiment
-from collect.run_spec import RunSpec, run_spec
-from collect.runner import Progress, collect, dry_run
 from tests.running_processes import running, wait_until
+from tracewarehouse.collect import errors, harness, runner
+from tracewarehouse.collect.capture import is_recorded
+from tracewarehouse.collect.errors import CollectError, MissingDependencyError
+from tracewarehouse.collect.experiment import Experiment
+from tracewarehouse.collect.run_spec import RunSpec, run_spec
+from tracewarehouse.collect.runner import Progress, collect, dry_run
 
 ONE = RunSpec()
 TWO = run_spec(mesh="tp=2")
@@ -25,11 +25,11 @@ TWO = run_spec(mesh="tp=2")
 STAND_IN = """
 import os, sys, time
 from pathlib import Path
-from collect.capture import staged_capture, write_facts
-from collect.run_spec import RunSpec
-from collect.processes import end_with_parent
-from ingest.card import WorkloadCard
-from ingest.manifest import Manifest, ModelFacts
+from tracewarehouse.collect.capture import staged_capture, write_facts
+from tracewarehouse.collect.run_spec import RunSpec
+from tracewarehouse.collect.processes import end_with_parent
+from tracewarehouse.ingest.capture.card import WorkloadCard
+from tracewarehouse.ingest.capture.manifest import Manifest, ModelFacts
 
 end_with_parent()
 spec = RunSpec.model_validate_json(sys.argv[1])
@@ -157,11 +157,11 @@ def collector(output: Path, *meshes: str) -> subprocess.Popen[bytes]:
     """Another process that records into `output`, as `tw collect` does."""
     program = textwrap.dedent(f"""
         from pathlib import Path
-        from collect import runner
-        from collect.experiment import Experiment
-        from collect.run_spec import run_spec
+        from tracewarehouse.collect import runner
+        from tracewarehouse.collect.experiment import Experiment
+        from tracewarehouse.collect.run_spec import run_spec
         runner.HARNESS = {runner.HARNESS!r}
-        from collect import harness
+        from tracewarehouse.collect import harness
         harness.require_torch_xla = lambda: None
         runner.collect(Experiment.of(*(run_spec(mesh=m) for m in {meshes!r})), Path({str(output)!r}))
     """)
@@ -210,11 +210,12 @@ def test_killed_at_any_moment_and_started_again_it_ends_with_the_same_captures(o
 def test_a_process_whose_collector_is_gone_before_it_begins_leaves(output: Path) -> None:
     # The parent ends while the child still starts, so the kernel has nobody left to tell.
     child = (
-        "import sys, time; from pathlib import Path; time.sleep(1); from collect.processes import end_with_parent; "
+        "import sys, time; from pathlib import Path; time.sleep(1); "
+        "from tracewarehouse.collect.processes import end_with_parent; "
         "end_with_parent(); Path(sys.argv[1]).touch()"
     )
     parent = (
-        "import sys; from collect.processes import start_process; "
+        "import sys; from tracewarehouse.collect.processes import start_process; "
         f"start_process([sys.executable, '-c', {child!r}, sys.argv[1]])"
     )
     mark = output / "mark"

@@ -2,8 +2,8 @@ from __future__ import annotations
 
 import pytest
 
-from collect.parallel.partition import weight_partition
-from collect.parallel.stage_operations import with_stage_index
+from tracewarehouse.collect.parallel.partition import weight_partition
+from tracewarehouse.collect.parallel.stage_operations import with_stage_index
 
 
 @pytest.mark.parametrize(

@@ -7,11 +7,11 @@ from pathlib import Path
 
 import pytest
 
-from collect import profiler
-from collect.errors import CheckError
-from collect.parallel.generation import Generation
-from collect.timing import Timed, generate_timed, timing_checks, warm_up
-from ingest.manifest import PhaseMark
+from tracewarehouse.collect import profiler
+from tracewarehouse.collect.errors import CheckError
+from tracewarehouse.collect.parallel.generation import Generation
+from tracewarehouse.collect.timing import Timed, generate_timed, timing_checks, warm_up
+from tracewarehouse.ingest.capture.manifest import PhaseMark
 
 
 def made(compiles: int = 0, prefill: int = 100, decode: int = 10, cpu: int = 50) -> Generation:

@@ -11,17 +11,17 @@ from pathlib import Path
 
 import pytest
 
-from collect.capture import is_recorded
-from collect.errors import CollectError, ExperimentError, QuotaError, TpuError
-from collect.experiment import Experiment, load_experiment, plan, ready_made
-from collect.run_spec import run_spec
-from collect.tpu.captures import merge_hosts
-from collect.tpu.gcloud import Gcloud
-from collect.tpu.plan import plan_slices
-from collect.tpu.quota import load_quota
-from collect.tpu.state import Slice, State
-from collect.tpu.sweep import collect_command
-from ingest.manifest import load_manifest
+from tracewarehouse.collect.capture import is_recorded
+from tracewarehouse.collect.errors import CollectError, ExperimentError, QuotaError, TpuError
+from tracewarehouse.collect.experiment import Experiment, load_experiment, plan, ready_made
+from tracewarehouse.collect.run_spec import run_spec
+from tracewarehouse.collect.tpu.captures import merge_hosts
+from tracewarehouse.collect.tpu.gcloud import Gcloud
+from tracewarehouse.collect.tpu.plan import plan_slices
+from tracewarehouse.collect.tpu.quota import load_quota
+from tracewarehouse.collect.tpu.state import Slice, State
+from tracewarehouse.collect.tpu.sweep import collect_command
+from tracewarehouse.ingest.capture.manifest import load_manifest
 
 REPO = Path(__file__).parents[2]
 
@@ -100,8 +100,8 @@ else:
 
 TW = """
 import json, os, pathlib, signal, sys, time
-from collect.capture import is_recorded, staged_capture
-from collect.experiment import load_experiment, plan
+from tracewarehouse.collect.capture import is_recorded, staged_capture
+from tracewarehouse.collect.experiment import load_experiment, plan
 cloud, machine = (pathlib.Path(os.environ[k]) for k in ("FAKE_CLOUD", "FAKE_MACHINE"))
 host, output = os.environ["FAKE_HOST"], pathlib.Path(sys.argv[4])
 assert sys.argv[1] == "collect" and os.environ["PJRT_DEVICE"] == "TPU"
@@ -549,7 +549,7 @@ def test_a_host_that_hangs_is_not_waited_for(monkeypatch: pytest.MonkeyPatch, tm
     gcloud.write_text("#!/bin/sh\nexec sleep 60\n")
     gcloud.chmod(0o755)
     monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
-    monkeypatch.setattr("collect.tpu.gcloud.ANSWER_S", 0.2)
+    monkeypatch.setattr("tracewarehouse.collect.tpu.gcloud.ANSWER_S", 0.2)
 
     done = Gcloud(lambda line: None).ssh(entry("a", 4, "z", True), "ls", "0")
 

@@ -4,10 +4,10 @@ from typing import Any
 
 import pytest
 
-from collect.backend import Recording
-from collect.run_spec import run_spec
-from collect.workload_card import workload_card
-from ingest.manifest import ModelFacts
+from tracewarehouse.collect.backend import Recording
+from tracewarehouse.collect.run_spec import run_spec
+from tracewarehouse.collect.workload_card import workload_card
+from tracewarehouse.ingest.capture.manifest import ModelFacts
 
 FACTS = ModelFacts(name="llama-tiny", family="llama", num_layers=2, num_heads=8, num_params=10)
 

@@ -12,9 +12,9 @@ import pytest
 from tiny_capture import write_capture_directory
 from xplane_builder import Space
 
-from dashboards.report import CHARTS, save_chart, write_report
-from dashboards.timeline import device_timeline
-from ingest.errors import WarehouseError
+from tracewarehouse.dashboards.report import CHARTS, save_chart, write_report
+from tracewarehouse.dashboards.timeline import device_timeline
+from tracewarehouse.ingest.errors import WarehouseError
 from tracewarehouse.warehouse import Warehouse, open_warehouse
 
 

@@ -27,10 +27,10 @@ import duckdb
 from faults.warehouse_state import ended, half_visible, ingest_all, outcome, spawn, state
 from tiny_capture import write_capture_directory
 
-import tracewarehouse.evaluation  # noqa: F401  imported before the forks
-from ingest.lake import Lake
-from ingest.schema import TABLES
-from ingest.sources import find_captures
+import tracewarehouse.evaluation.evaluator  # noqa: F401  imported before the forks
+from tracewarehouse.ingest.capture.sources import find_captures
+from tracewarehouse.ingest.lake.lake import Lake
+from tracewarehouse.ingest.lake.schema import TABLES
 from tracewarehouse.warehouse import Warehouse, open_warehouse
 
 Counts = dict[str, dict[str, int]]

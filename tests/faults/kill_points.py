@@ -49,8 +49,8 @@ from faults.warehouse_state import (
     survivors,
 )
 
-import tracewarehouse.evaluation
-import tracewarehouse.metric_values  # noqa: F401  imported before the forks
+import tracewarehouse.evaluation.evaluator
+import tracewarehouse.evaluation.values  # noqa: F401  imported before the forks
 from tracewarehouse.warehouse import Warehouse
 
 ROOT = Path(__file__).resolve().parents[2]

@@ -12,12 +12,13 @@ import pytest
 from divided_chrome import Here, always_divided
 from xplane_builder import Space
 
-from ingest import parts
-from ingest.errors import CaptureError
-from ingest.lake import Lake
-from ingest.pipeline import ingest_one
-from ingest.readers import chrome_helpers, files
-from ingest.readers.files import CaptureFile
+from tracewarehouse.ingest.errors import CaptureError
+from tracewarehouse.ingest.lake.lake import Lake
+from tracewarehouse.ingest.pipeline import ingest_one
+from tracewarehouse.ingest.readers import files
+from tracewarehouse.ingest.readers.chrome import helpers as chrome_helpers
+from tracewarehouse.ingest.readers.files import CaptureFile
+from tracewarehouse.ingest.tables import parts
 
 
 def xplane(detail: int = 0) -> bytes:
@@ -134,7 +135,7 @@ def test_a_file_that_goes_or_is_replaced_is_read_to_its_end(
 
 
 def ingest_one_digest(digest: str) -> str:
-    from ingest.pipeline import digest_of
+    from tracewarehouse.ingest.lake.run_id import digest_of
 
     return digest_of([digest])
 

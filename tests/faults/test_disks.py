@@ -17,11 +17,11 @@ from sealed_manifest import change_manifest
 from tiny_capture import write_capture_directory
 from xplane_builder import Space
 
-from ingest.errors import WarehouseError
-from ingest.lake import Lake
-from ingest.pipeline import ingest_one
-from ingest.verify import fsck
 from tracewarehouse.cli import run
+from tracewarehouse.ingest.errors import WarehouseError
+from tracewarehouse.ingest.lake.lake import Lake
+from tracewarehouse.ingest.pipeline import ingest_one
+from tracewarehouse.ingest.verify.fsck import fsck
 from tracewarehouse.warehouse import open_warehouse
 
 Tw = Callable[..., tuple[int, str, str]]

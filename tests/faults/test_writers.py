@@ -13,12 +13,12 @@ import pytest
 from benchmarks.tpu_captures import write_capture
 from tiny_capture import write_capture_directory
 
-from ingest import parts
-from ingest.against import against
-from ingest.lake import Lake
-from ingest.pipeline import ingest_one
-from ingest.sources import find_captures
-from ingest.verify import fsck
+from tracewarehouse.ingest.capture.sources import find_captures
+from tracewarehouse.ingest.lake.lake import Lake
+from tracewarehouse.ingest.pipeline import ingest_one
+from tracewarehouse.ingest.tables import parts
+from tracewarehouse.ingest.verify.against import against
+from tracewarehouse.ingest.verify.fsck import fsck
 
 HERE = Path(__file__).resolve().parent
 

@@ -15,9 +15,9 @@ from typing import Any
 
 import duckdb
 
-from ingest.lake import Lake
-from ingest.schema import TABLES
-from ingest.sources import find_captures
+from tracewarehouse.ingest.capture.sources import find_captures
+from tracewarehouse.ingest.lake.lake import Lake
+from tracewarehouse.ingest.lake.schema import TABLES
 from tracewarehouse.lens import FILE_NAME
 from tracewarehouse.warehouse import Warehouse, open_warehouse
 

@@ -12,8 +12,8 @@ import yaml
 from fuzz.judging import Target, UnknownError, scratch_file
 from fuzz.seeds import capture_files
 
-from ingest.card import WorkloadCard, dump_card, load_card
-from ingest.run_facts import card_facts
+from tracewarehouse.ingest.capture.card import WorkloadCard, dump_card, load_card
+from tracewarehouse.ingest.tables.run import card_facts
 
 KINDS = ("none", "none", "value", "value", "key", "truncate", "flip", "insert", "delete", "splice", "token", "bomb")
 VALUES: tuple[Any, ...] = (

@@ -13,7 +13,7 @@ from divided_chrome import read_all_ways
 from fuzz.judging import RefusedError, Target, UnknownError, scratch_file
 from fuzz.seeds import capture_files
 
-from ingest.readers.chrome_args import METADATA_KEYS
+from tracewarehouse.ingest.readers.chrome.args import METADATA_KEYS
 
 KINDS = ("none", "none", "truncate", "flip", "insert", "delete", "token", "splice", "swap", "number", "deep")
 TEXTS = (

@@ -14,10 +14,10 @@ from fuzz.xplane_mutations import MUTATIONS, mutated
 from google.protobuf.message import DecodeError
 from xplane_builder import content, integer
 
-from ingest.errors import MalformedError
-from ingest.hlo.collectives import collective_of
-from ingest.hlo.proto import CLASSES, read_module
-from ingest.hlo.shapes import PRIMITIVE_TYPES
+from tracewarehouse.ingest.errors import MalformedError
+from tracewarehouse.ingest.hlo.collectives import collective_of
+from tracewarehouse.ingest.hlo.proto import CLASSES, read_module
+from tracewarehouse.ingest.hlo.shapes import PRIMITIVE_TYPES
 
 COLLECTIVES = (
     "all-gather", "all-gather-start", "all-reduce", "all-reduce-start", "all-to-all", "collective-broadcast",

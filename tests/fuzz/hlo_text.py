@@ -11,9 +11,9 @@ from fuzz.judging import Target
 from fuzz.seeds import hlo_texts
 from hlo_reference import facts
 
-from ingest.hlo.collectives import collective_of
-from ingest.hlo.instruction import Instruction
-from ingest.hlo.text import parse_instruction
+from tracewarehouse.ingest.hlo.collectives import collective_of
+from tracewarehouse.ingest.hlo.instruction import Instruction
+from tracewarehouse.ingest.hlo.text import parse_instruction
 
 KINDS = ("none", "truncate", "token", "delete", "insert", "swap", "repeat", "flip", "splice", "soup")
 OPCODES = (

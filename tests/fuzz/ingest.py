@@ -20,13 +20,13 @@ from tiny_capture import tiny_capture
 from xplane_reference import MESSAGES
 
 import tracewarehouse as tw
-from ingest import parts
-from ingest.errors import CaptureError, MetricError, TracewarehouseError
-from ingest.plain_chrome import chrome_planes
-from ingest.readers import xplane
-from ingest.schema import TABLES
-from ingest.sources import find_captures
 from tracewarehouse.fsck import Problem
+from tracewarehouse.ingest.capture.sources import find_captures
+from tracewarehouse.ingest.errors import CaptureError, MetricError, TracewarehouseError
+from tracewarehouse.ingest.lake.schema import TABLES
+from tracewarehouse.ingest.readers.chrome.plain import chrome_planes
+from tracewarehouse.ingest.readers.xplane import reader as xplane
+from tracewarehouse.ingest.tables import parts
 
 NUMBERS = (0, 1, 2, 3, -1, -7, 10**6, 10**9, 10**12, 1 << 31, 1 << 40, 1 << 62, (1 << 63) - 1, -(1 << 63))
 TEXTS = (

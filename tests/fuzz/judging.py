@@ -21,7 +21,7 @@ from multiprocessing.sharedctypes import Synchronized
 from pathlib import Path
 from typing import Any
 
-from ingest.errors import TracewarehouseError
+from tracewarehouse.ingest.errors import TracewarehouseError
 
 SECONDS, SECONDS_PER_BYTE = 1.0, 5e-6
 """Most CPU time of one input: a constant, and more for each of its bytes."""

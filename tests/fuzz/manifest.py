@@ -13,9 +13,9 @@ from fuzz.chrome import damaged
 from fuzz.judging import Target, UnknownError, scratch_file
 from fuzz.seeds import capture_files
 
-from ingest.manifest import Manifest, load_manifest
-from ingest.mesh_axes import AXES
-from ingest.run_facts import manifest_facts
+from tracewarehouse.ingest.capture.manifest import Manifest, load_manifest
+from tracewarehouse.ingest.capture.mesh_axes import AXES
+from tracewarehouse.ingest.tables.run import manifest_facts
 
 KINDS = (
     "none", "value", "value", "value", "mesh", "mesh", "missing", "truncate", "flip", "insert", "delete", "token",

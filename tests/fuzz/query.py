@@ -22,7 +22,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from fuzz.judging import Target, scratch_file
 
-from ingest.errors import QueryError, shown
+from tracewarehouse.ingest.errors import QueryError, shown
 from tracewarehouse.query import restrict, run_query
 
 SECRET = "hidden7f3a"

@@ -13,9 +13,10 @@ from fuzz.xplane_mutations import MUTATIONS, mutated, random_space
 from google.protobuf.message import DecodeError
 from xplane_reference import Contents, decoded, fits_int64, reference
 
-from ingest.readers import wire, xplane
-from ingest.readers.xplane import read_xplane
-from ingest.spill import Spill
+from tracewarehouse.ingest.columns.spill import Spill
+from tracewarehouse.ingest.readers.xplane import reader as xplane
+from tracewarehouse.ingest.readers.xplane import wire
+from tracewarehouse.ingest.readers.xplane.reader import read_xplane
 
 _LEGAL_BUT_REFUSED = {
     "field tag": "a group, or a tag in more bytes than it needs",

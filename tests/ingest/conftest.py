@@ -10,11 +10,11 @@ import duckdb
 import pytest
 from xplane_builder import Space
 
-from ingest.lake import Lake
-from ingest.manifest import Mesh
-from ingest.pipeline import IngestResult, ingest_capture, ingest_one
-from ingest.schema import TABLES
-from ingest.sources import find_captures
+from tracewarehouse.ingest.capture.manifest import Mesh
+from tracewarehouse.ingest.capture.sources import find_captures
+from tracewarehouse.ingest.lake.lake import Lake
+from tracewarehouse.ingest.lake.schema import TABLES
+from tracewarehouse.ingest.pipeline import IngestResult, ingest_capture, ingest_one
 
 MESHES = {
     "cpu_deepseekv2_ep4": "ep=4",

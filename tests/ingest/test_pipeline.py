@@ -19,12 +19,12 @@ import pyarrow.parquet as pq
 import pytest
 from xplane_builder import Space, Unsigned
 
-from ingest.errors import CaptureError, TracewarehouseError, WarehouseError
-from ingest.lake import Lake
-from ingest.manifest import Mesh
-from ingest.pipeline import ingest_capture, ingest_one
-from ingest.schema import TABLES
-from ingest.sources import find_captures
+from tracewarehouse.ingest.capture.manifest import Mesh
+from tracewarehouse.ingest.capture.sources import find_captures
+from tracewarehouse.ingest.errors import CaptureError, TracewarehouseError, WarehouseError
+from tracewarehouse.ingest.lake.lake import Lake
+from tracewarehouse.ingest.lake.schema import TABLES
+from tracewarehouse.ingest.pipeline import ingest_capture, ingest_one
 
 Query = Callable[..., list[tuple[Any, ...]]]
 
@@ -218,8 +218,10 @@ class TestTables:
         assert not list(tmp_path.glob("w/**/*.parquet"))
 
 
-INGEST = "import sys; from pathlib import Path; from ingest.pipeline import ingest_one; print('go', flush=True); \
-ingest_one(Path(sys.argv[1]), Path(sys.argv[2]))"
+INGEST = (
+    "import sys; from pathlib import Path; from tracewarehouse.ingest.pipeline import ingest_one; "
+    "print('go', flush=True); ingest_one(Path(sys.argv[1]), Path(sys.argv[2]))"
+)
 
 
 def test_a_kill_at_any_moment_leaves_the_old_state_or_the_new_one(

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from ingest.pipeline import IngestResult
+from tracewarehouse.ingest.pipeline import IngestResult
 
 Query = Callable[..., list[tuple[Any, ...]]]
 Runs = dict[str, IngestResult]

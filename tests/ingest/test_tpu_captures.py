@@ -10,10 +10,10 @@ from typing import Any
 import pytest
 from xplane_builder import Space, TpuPlane, Unsigned
 
-from ingest.against import against
-from ingest.errors import CaptureError
-from ingest.pipeline import ingest_one
-from ingest.sources import find_captures
+from tracewarehouse.ingest.capture.sources import find_captures
+from tracewarehouse.ingest.errors import CaptureError
+from tracewarehouse.ingest.pipeline import ingest_one
+from tracewarehouse.ingest.verify.against import against
 
 Query = Callable[..., list[tuple[Any, ...]]]
 PROGRAM = 42

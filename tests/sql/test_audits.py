@@ -8,8 +8,8 @@ import duckdb
 import pytest
 from given_tables import warehouse_of
 
-from tracewarehouse.audits import run_audit, run_audits
-from tracewarehouse.definitions import load_definitions
+from tracewarehouse.definitions.reading import load_definitions
+from tracewarehouse.evaluation.audits import run_audit, run_audits
 
 DEFINITIONS = load_definitions()
 _TPU = [{"device_id": 0, "backend": "tpu"}]

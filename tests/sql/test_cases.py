@@ -12,8 +12,8 @@ import pytest
 import yaml
 from given_tables import fill, order_ops, warehouse_of
 
-from tracewarehouse.definitions import load_definitions
-from tracewarehouse.metric_values import evaluate
+from tracewarehouse.definitions.reading import load_definitions
+from tracewarehouse.evaluation.values import evaluate
 
 CASES = Path(__file__).parent / "cases"
 DEFINITIONS = load_definitions()

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from tracewarehouse.definitions import load_definitions
+from tracewarehouse.definitions.reading import load_definitions
 
 DEFINITIONS = load_definitions()
 COMPATIBLE = [m for m in DEFINITIONS.metrics if m.name.startswith("ccl_")]

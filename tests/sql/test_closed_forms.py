@@ -20,10 +20,10 @@ from typing import Any
 import duckdb
 import pytest
 
-from ingest.lake import Lake
-from ingest.manifest import Mesh
-from ingest.pipeline import ingest_one
-from tracewarehouse.definitions import load_definitions
+from tracewarehouse.definitions.reading import load_definitions
+from tracewarehouse.ingest.capture.manifest import Mesh
+from tracewarehouse.ingest.lake.lake import Lake
+from tracewarehouse.ingest.pipeline import ingest_one
 from tracewarehouse.lens import create_lens, run_sources
 
 DATA = Path(__file__).parents[2] / "data" / "captures"

@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 from plain_metrics import METRICS, ROUNDED, Run
 
-from ingest.schema import TABLES
+from tracewarehouse.ingest.lake.schema import TABLES
 from tracewarehouse.warehouse import Warehouse, open_warehouse
 
 DATA = Path(__file__).parents[2] / "data" / "captures"

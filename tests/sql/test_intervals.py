@@ -12,7 +12,7 @@ from given_tables import fill, order_ops, warehouse_of
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from tracewarehouse.definitions import load_definitions
+from tracewarehouse.definitions.reading import load_definitions
 
 DEFINITIONS = load_definitions()
 _SETTINGS = settings(

@@ -13,13 +13,13 @@ import duckdb
 import pytest
 from given_tables import warehouse_of
 
-from ingest.lake import RunVersion
-from ingest.schema import SCHEMA_VERSION, TABLES
-from tracewarehouse import metric_values
-from tracewarehouse.cursors import Task, run_tasks
-from tracewarehouse.definitions import load_definitions
+from tracewarehouse.definitions.reading import load_definitions
+from tracewarehouse.evaluation.cursors import Task, run_tasks
+from tracewarehouse.evaluation.evaluator import values as metric_values
+from tracewarehouse.evaluation.values import evaluate
+from tracewarehouse.ingest.lake.lake import RunVersion
+from tracewarehouse.ingest.lake.schema import SCHEMA_VERSION, TABLES
 from tracewarehouse.lens import FILE_NAME, build, create_lens, run_sources
-from tracewarehouse.metric_values import evaluate
 
 DEFINITIONS = load_definitions()
 VIEWS = [v.qualified for v in DEFINITIONS.ordered]

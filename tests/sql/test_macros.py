@@ -12,7 +12,7 @@ import duckdb
 import pytest
 from given_tables import fill, warehouse_of
 
-from ingest.sources import find_captures
+from tracewarehouse.ingest.capture.sources import find_captures
 from tracewarehouse.warehouse import Warehouse, open_warehouse
 
 CAPTURES = Path(__file__).parents[2] / "data" / "captures"

@@ -14,7 +14,7 @@ from given_tables import order_ops, warehouse_of
 from plain_metrics import COLUMNS, METRICS, ROUNDED, Run
 from random_runs import RandomRun
 
-from tracewarehouse.definitions import load_definitions
+from tracewarehouse.definitions.reading import load_definitions
 
 DEFINITIONS = load_definitions()
 RUNS = 60

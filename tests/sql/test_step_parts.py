@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from given_tables import warehouse_of
 
-from tracewarehouse.definitions import load_definitions
+from tracewarehouse.definitions.reading import load_definitions
 
 
 def test_compute_exposed_and_idle_add_up_to_the_step() -> None:

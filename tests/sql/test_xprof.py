@@ -18,9 +18,9 @@ from typing import Any
 import duckdb
 import pytest
 
-from ingest.lake import Lake
-from ingest.pipeline import ingest_one
-from tracewarehouse.definitions import load_definitions
+from tracewarehouse.definitions.reading import load_definitions
+from tracewarehouse.ingest.lake.lake import Lake
+from tracewarehouse.ingest.pipeline import ingest_one
 from tracewarehouse.lens import create_lens, run_sources
 
 V6E = "tpu-v6e-4chip-host-offload.xplane.pb"

@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner
 
-from collect import harness
 from tracewarehouse.cli import app
+from tracewarehouse.collect import harness
 
 CAPTURES = Path(__file__).parents[2] / "data" / "captures"
 NAME = "llama-tp4-b4-i16-o17"
@@ -20,7 +20,7 @@ RUN = ["collect", "--mesh", "tp=4", "--batch", "4", "--input-length", "16", "--o
 @pytest.fixture
 def recorded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A folder in which the run is recorded already."""
-    from collect.run_spec import RunSpec
+    from tracewarehouse.collect.run_spec import RunSpec
 
     monkeypatch.setattr(harness, "require_torch_xla", lambda: None)
     shutil.copytree(CAPTURES / NAME, tmp_path / NAME)
@@ -53,7 +53,7 @@ def test_a_capture_without_the_promised_collectives_fails(recorded: Path) -> Non
 
 
 def test_a_capture_whose_ops_have_no_layer_fails(recorded: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    from ingest.hlo import op_name
+    from tracewarehouse.ingest.hlo import op_name
 
     monkeypatch.setattr(op_name, "layer_and_part", lambda name: (None, None))
     result = CliRunner().invoke(app, [*RUN, "-o", str(recorded)])
@@ -62,7 +62,7 @@ def test_a_capture_whose_ops_have_no_layer_fails(recorded: Path, monkeypatch: py
 
 
 def test_a_capture_whose_ops_have_no_step_fails(recorded: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    from ingest import cpu_devices
+    from tracewarehouse.ingest.devices import cpu_devices
 
     monkeypatch.setattr(cpu_devices, "phase_of", lambda name: None)
     result = CliRunner().invoke(app, [*RUN, "-o", str(recorded)])

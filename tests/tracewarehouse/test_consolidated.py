@@ -13,8 +13,8 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from ingest.lake import Lake, RunVersion
 from tracewarehouse import consolidated
+from tracewarehouse.ingest.lake.lake import Lake, RunVersion
 from tracewarehouse.session import Session
 from tracewarehouse.warehouse import Warehouse, open_warehouse
 

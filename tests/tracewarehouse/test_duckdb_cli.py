@@ -12,8 +12,8 @@ from pathlib import Path
 import pytest
 from tiny_capture import write_capture_directory
 
-from ingest.schema import TABLES
 from tracewarehouse.cli import run
+from tracewarehouse.ingest.lake.schema import TABLES
 from tracewarehouse.warehouse import Warehouse, open_warehouse
 
 ROOT = Path(__file__).resolve().parents[2]

@@ -144,8 +144,8 @@ def test_a_gzip_bomb_is_refused_and_allowed_by_a_flag(tmp_path: Path, capsys: py
 
 
 def test_links_are_not_followed_out_of_a_folder(tmp_path: Path) -> None:
-    from ingest.errors import NoCaptureError
-    from ingest.sources import find_captures
+    from tracewarehouse.ingest.capture.sources import find_captures
+    from tracewarehouse.ingest.errors import NoCaptureError
 
     outside = write_capture_directory(tmp_path / "outside") / "plugins/profile/2026_01_01_00_00_00/vm.xplane.pb"
     (tmp_path / "outside" / "card.yaml").write_text("description: x")

@@ -11,12 +11,13 @@ EVERY_MODULE = """
 import importlib, pkgutil, sys
 extras = sys.argv[1].split(",")
 sys.modules |= dict.fromkeys(extras)  # an import of one of these fails, as if it were not installed
-for package in ("ingest", "tracewarehouse", "dashboards", "collect"):
-    found = [m.name for m in pkgutil.walk_packages(importlib.import_module(package).__path__, package + ".")]
-    assert len(found) > 2, package
-    for name in found:
-        if not name.endswith("__main__"):
-            importlib.import_module(name)
+import tracewarehouse
+names = [m.name for m in pkgutil.walk_packages(tracewarehouse.__path__, "tracewarehouse.")]
+for package in ("ingest", "dashboards", "collect"):
+    assert sum(name.startswith(f"tracewarehouse.{package}.") for name in names) > 2, package
+for name in names:
+    if not name.endswith("__main__"):
+        importlib.import_module(name)
 assert not any(sys.modules.get(name) for name in extras)
 from tracewarehouse.cli import main
 sys.argv[:] = ["tw", *sys.argv[2:]]

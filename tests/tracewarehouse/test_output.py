@@ -14,7 +14,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from ingest.errors import TracewarehouseError
+from tracewarehouse.ingest.errors import TracewarehouseError
 from tracewarehouse.output import format_of, text, write
 from tracewarehouse.result import QueryResult
 

@@ -10,7 +10,7 @@ import pytest
 from fuzz.judging import run
 from fuzz.query import SECRET, QueryTarget, Sandbox, every_function
 
-from ingest.errors import QueryError
+from tracewarehouse.ingest.errors import QueryError
 from tracewarehouse.query import run_query
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="files are observed by inotify")

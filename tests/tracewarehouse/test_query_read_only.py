@@ -13,7 +13,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from ingest.errors import QueryError
+from tracewarehouse.ingest.errors import QueryError
 from tracewarehouse.query import restrict, run_query
 
 

@@ -11,9 +11,9 @@ from tiny_capture import write_capture_directory
 from web_server import web_server
 
 import tracewarehouse as tw
-from ingest.errors import QueryError, WarehouseError
-from ingest.remote import CACHE_VARIABLE
 from tracewarehouse.cli import run
+from tracewarehouse.ingest.capture.remote import CACHE_VARIABLE
+from tracewarehouse.ingest.errors import QueryError, WarehouseError
 from tracewarehouse.warehouse import Warehouse
 
 

@@ -13,10 +13,10 @@ import pytest
 from tiny_capture import write_capture_directory
 
 import tracewarehouse as tw
-from ingest.lake import Lake, manifest_text
-from ingest.remote import CACHE_VARIABLE
-from ingest.schema import SCHEMA_VERSION
 from tracewarehouse.cli import run as cli
+from tracewarehouse.ingest.capture.remote import CACHE_VARIABLE
+from tracewarehouse.ingest.lake.lake import Lake, manifest_text
+from tracewarehouse.ingest.lake.schema import SCHEMA_VERSION
 
 
 @pytest.fixture(scope="module")

@@ -15,7 +15,7 @@ from tiny_capture import write_capture_directory
 from xplane_builder import Space
 
 import tracewarehouse as tw
-from ingest.lake import Lake
+from tracewarehouse.ingest.lake.lake import Lake
 from tracewarehouse.result import QueryResult
 
 

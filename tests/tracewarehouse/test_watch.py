@@ -17,7 +17,7 @@ import pytest
 from tiny_capture import tiny_capture, write_capture_directory
 
 import tracewarehouse as tw
-from ingest.errors import CaptureError, WarehouseError
+from tracewarehouse.ingest.errors import CaptureError, WarehouseError
 from tracewarehouse.warehouse import Warehouse
 from tracewarehouse.watch import Failed, Ingested, Waiting, Watcher
 

@@ -16,10 +16,10 @@ from typing import Annotated, Any
 
 import typer
 
-from ingest.cycle_search import search_seldom
-from ingest.errors import TracewarehouseError, UnreadRunWarning, printable
 from tracewarehouse.cli import collect, compare, ingest, maintenance, metrics, query, report, runs, tpu, watch
 from tracewarehouse.cli.place import Place
+from tracewarehouse.ingest.errors import TracewarehouseError, UnreadRunWarning, printable
+from tracewarehouse.ingest.processes.cycle_search import search_seldom
 
 app = typer.Typer(
     name="tracewarehouse",
@@ -50,7 +50,7 @@ app.command()(maintenance.gc)
 
 def _show_version(is_wanted: bool) -> None:
     if is_wanted:
-        from ingest.version import VERSION
+        from tracewarehouse.ingest.version import VERSION
 
         typer.echo(f"tracewarehouse {VERSION}")
         raise typer.Exit
@@ -74,7 +74,7 @@ def _options(
     ] = False,
 ) -> None:
     if context.invoked_subcommand != "collect":  # which runs models
-        from ingest.processes import ONE_THREAD
+        from tracewarehouse.ingest.processes.pool import ONE_THREAD
 
         for name, value in ONE_THREAD.items():
             os.environ.setdefault(name, value)

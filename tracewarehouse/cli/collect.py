@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 if TYPE_CHECKING:
-    from collect.runner import CaptureResult, PlannedRun, Progress
+    from tracewarehouse.collect.runner import CaptureResult, PlannedRun, Progress
 
 
 def collect(
@@ -62,9 +62,9 @@ def collect(
     mesh promises, counts as failed; it is kept, and checked again when the experiment is resumed. Needs the extra
     `collect` (torch and torch_xla).
     """
-    from collect import experiment as experiments
-    from collect import runner
-    from collect.run_spec import run_spec
+    from tracewarehouse.collect import experiment as experiments
+    from tracewarehouse.collect import runner
+    from tracewarehouse.collect.run_spec import run_spec
 
     fields = {
         "model": model,
@@ -124,8 +124,8 @@ ATTACH_FACTS = {"model": "model", "mesh": "mesh", "batch": "batch_size", "dtype"
 
 
 def _attach(addresses: str, output: Path, duration_ms: int, fields: dict[str, Any]) -> None:
-    from collect.attach import attach
-    from ingest.manifest import Mesh
+    from tracewarehouse.collect.attach import attach
+    from tracewarehouse.ingest.capture.manifest import Mesh
 
     given = {name: value for name, value in fields.items() if value is not None}
     if others := [f"--{name.replace('_', '-')}" for name in given if name not in ATTACH_FACTS]:
@@ -187,10 +187,10 @@ def capture_faults(capture: Path) -> list[str]:
     Of virtual devices also where the marks of steps, layers and parts are missing; those of a TPU program are not the
     collector's alone.
     """
-    from ingest.errors import TracewarehouseError
-    from ingest.manifest import load_manifest
-    from ingest.pipeline import ingest_one
-    from ingest.promises import NOTE
+    from tracewarehouse.ingest.capture.manifest import load_manifest
+    from tracewarehouse.ingest.capture.promises import NOTE
+    from tracewarehouse.ingest.errors import TracewarehouseError
+    from tracewarehouse.ingest.pipeline import ingest_one
     from tracewarehouse.temporary import TemporaryFolder
 
     with TemporaryFolder() as folder:

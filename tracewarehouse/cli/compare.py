@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from ingest.errors import TracewarehouseError
 from tracewarehouse.cli.flags import say_flags
+from tracewarehouse.ingest.errors import TracewarehouseError
 from tracewarehouse.output import Format, format_of, write
 from tracewarehouse.quality import flagged
 

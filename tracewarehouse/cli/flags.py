@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 import typer
 
-from ingest.errors import printable
+from tracewarehouse.ingest.errors import printable
 from tracewarehouse.quality import FlaggedRun, note
 
 

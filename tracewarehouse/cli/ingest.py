@@ -6,12 +6,12 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from ingest.errors import TracewarehouseError, printable
 from tracewarehouse.cli.progress import copying, status
+from tracewarehouse.ingest.errors import TracewarehouseError, printable
 
 if TYPE_CHECKING:
-    from ingest.pipeline import IngestResult
-    from ingest.sources import Capture
+    from tracewarehouse.ingest.capture.sources import Capture
+    from tracewarehouse.ingest.pipeline import IngestResult
 
 
 def _checked_mesh(mesh: str | None) -> str | None:
@@ -81,8 +81,8 @@ def ingest(
 
 def _found(paths: list[str], max_gzip_ratio: float | None) -> tuple[list[Capture], int]:
     """The captures under all paths, and how many paths have none."""
-    from ingest.remote import local_copy
-    from ingest.sources import find_captures
+    from tracewarehouse.ingest.capture.remote import local_copy
+    from tracewarehouse.ingest.capture.sources import find_captures
 
     captures: list[Capture] = []
     failures = 0

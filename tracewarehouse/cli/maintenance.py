@@ -94,7 +94,7 @@ def _verified(warehouse: Warehouse) -> tuple[QueryResult, list[str], bool]:
 def _compared(warehouse: Warehouse, paths: list[Path]) -> tuple[QueryResult, list[str], bool]:
     import pyarrow as pa
 
-    from ingest.sources import find_captures
+    from tracewarehouse.ingest.capture.sources import find_captures
     from tracewarehouse.result import QueryResult
 
     found = [warehouse.against(c) for path in paths for c in find_captures(path)]

@@ -7,12 +7,12 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from ingest.errors import WarehouseError
 from tracewarehouse.cli.flags import say_flags
+from tracewarehouse.ingest.errors import WarehouseError
 from tracewarehouse.output import Format, format_of, write
 
 if TYPE_CHECKING:
-    from tracewarehouse.definitions import Definitions
+    from tracewarehouse.definitions.reading import Definitions
 
 app = typer.Typer(help="The metrics: what they mean and what they are.", no_args_is_help=True, rich_markup_mode=None)
 
@@ -123,7 +123,7 @@ def docs(
 
     Without -o they are printed: the index, or the page of one metric. Examples come from the warehouse's runs.
     """
-    from tracewarehouse.metric_pages import index_page, metric_page, metric_pages
+    from tracewarehouse.definitions.pages import index_page, metric_page, metric_pages
     from tracewarehouse.warehouse import Warehouse, find_metric
 
     if check and output is None:
@@ -134,13 +134,13 @@ def docs(
         if name is not None:
             find_metric(definitions, name)
         if output is None:
-            page = metric_page(definitions, warehouse, name, by) if name else index_page(definitions, by)
+            page = metric_page(definitions, warehouse.query, name, by) if name else index_page(definitions, by)
             typer.echo(page, nl=False)
             return
         if name is not None:
-            texts = {output / "metrics" / f"{name}.md": metric_page(definitions, warehouse, name, by)}
+            texts = {output / "metrics" / f"{name}.md": metric_page(definitions, warehouse.query, name, by)}
         else:
-            pages = metric_pages(definitions, warehouse, by)
+            pages = metric_pages(definitions, warehouse.query, by)
             texts = {output / "metrics.md": index_page(definitions, by)}
             texts |= {output / "metrics" / f"{metric}.md": text for metric, text in pages.items()}
     stale = [p for p, text in texts.items() if not p.is_file() or p.read_text(encoding="utf-8") != text]
@@ -180,8 +180,8 @@ def lock(
 
     A version is released once its status is stable. Locks the package's metrics, or with --sql those of your folder.
     """
-    from tracewarehouse.metric_lock import LOCK, changes, read_lock, write_lock
-    from tracewarehouse.metric_versions import definitions_folder
+    from tracewarehouse.definitions.lock import LOCK, changes, read_lock, write_lock
+    from tracewarehouse.definitions.versions import definitions_folder
 
     definitions = context.obj.definitions()
     folder = definitions_folder(context.obj.sql)
@@ -203,7 +203,7 @@ def start_version(
     name: Annotated[str, typer.Argument(help="The metric.", show_default=False)],
 ) -> None:
     """Copy the newest version of a metric to the next one, to be changed there; prints the file."""
-    from tracewarehouse.metric_versions import definitions_folder, new_version
+    from tracewarehouse.definitions.versions import definitions_folder, new_version
     from tracewarehouse.warehouse import find_metric
 
     definitions = context.obj.definitions()
@@ -215,7 +215,7 @@ def start_version(
 
 
 def _note_portability(definitions: Definitions) -> None:
-    from tracewarehouse.user_definitions import portability_notes
+    from tracewarehouse.definitions.user import portability_notes
 
     for note in portability_notes(definitions):
         typer.echo(f"note: {note}", err=True)

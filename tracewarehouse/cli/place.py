@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from tracewarehouse.definitions import Definitions
+    from tracewarehouse.definitions.reading import Definitions
     from tracewarehouse.warehouse import Warehouse
 
 
@@ -33,6 +33,6 @@ class Place:
         Raises:
             MetricError: a definition is not valid.
         """
-        from tracewarehouse.user_definitions import load_with
+        from tracewarehouse.definitions.user import load_with
 
         return load_with(self.sql)

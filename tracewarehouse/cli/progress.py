@@ -7,10 +7,10 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
-from ingest.errors import printable
+from tracewarehouse.ingest.errors import printable
 
 if TYPE_CHECKING:
-    from ingest.remote import Advance
+    from tracewarehouse.ingest.capture.remote import Advance
 
 
 @contextmanager

@@ -9,10 +9,10 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from ingest.errors import QueryError
 from tracewarehouse.cli.flags import say_flags
 from tracewarehouse.cli.ingest import RatioOption
 from tracewarehouse.cli.progress import copying
+from tracewarehouse.ingest.errors import QueryError
 from tracewarehouse.output import Format, format_of, write
 
 if TYPE_CHECKING:
@@ -73,8 +73,8 @@ def query(
 
 def _ingest(warehouse: Warehouse, capture: str, max_gzip_ratio: float | None, *, with_values: bool) -> None:
     """Ingest every capture under a path or URI into a temporary warehouse."""
-    from ingest.remote import local_copy
-    from ingest.sources import find_captures
+    from tracewarehouse.ingest.capture.remote import local_copy
+    from tracewarehouse.ingest.capture.sources import find_captures
 
     with copying() as advance:
         path = local_copy(capture, advance)

@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from ingest.errors import WarehouseError
+from tracewarehouse.ingest.errors import WarehouseError
 
 
 def report(
@@ -22,7 +22,7 @@ def report(
         runs = [warehouse.run(r) for r in run] if run else warehouse.lake.runs()
         if not runs:
             raise WarehouseError(f"the warehouse {context.obj} is empty; add runs with `tw ingest CAPTURE`")
-        from dashboards.report import write_report
+        from tracewarehouse.dashboards.report import write_report
 
         write_report(warehouse, list(dict.fromkeys(r.run_id for r in runs)), output)
     typer.echo(output)

@@ -7,14 +7,14 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from ingest.errors import WarehouseError, printable
+from tracewarehouse.ingest.errors import WarehouseError, printable
 from tracewarehouse.output import Format, format_of, write
 from tracewarehouse.quality import CLOCKS
 
 if TYPE_CHECKING:
     from collections.abc import Collection
 
-    from ingest.lake import UnreadRun
+    from tracewarehouse.ingest.lake.lake import UnreadRun
     from tracewarehouse.result import QueryResult
 
 _SUMMARY = """
@@ -59,7 +59,7 @@ def runs(
     again) or unreadable (`tw fsck` says more).
     `SELECT * FROM main.runs` has every fact, main.quality_flags every flag, main.hosts every clock.
     """
-    from ingest.lake import unread_sentence
+    from tracewarehouse.ingest.lake.lake import unread_sentence
 
     with context.obj.open() as warehouse:
         unread = warehouse.unread_runs()

@@ -11,7 +11,7 @@ import typer
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from collect.tpu.slices import Slices
+    from tracewarehouse.collect.tpu.slices import Slices
 
 app = typer.Typer(no_args_is_help=True, help="Record on TPU slices of Google Cloud, through gcloud.")
 
@@ -42,10 +42,10 @@ def plan(
 
     The chips of slices that were created already are taken from the quota.
     """
-    from collect.experiment import load_experiment
-    from collect.tpu.plan import plan_slices
-    from collect.tpu.quota import load_quota, provisioning
-    from collect.tpu.state import State
+    from tracewarehouse.collect.experiment import load_experiment
+    from tracewarehouse.collect.tpu.plan import plan_slices
+    from tracewarehouse.collect.tpu.quota import load_quota, provisioning
+    from tracewarehouse.collect.tpu.state import State
 
     table = load_quota(quota) if quota else load_quota()
     used = State(state).slices().values()
@@ -100,8 +100,8 @@ def run(
 
     Runs whose mesh has another size than the slice are left out. A second call goes on with what is missing.
     """
-    from collect.experiment import load_experiment
-    from collect.tpu.sweep import Installation, run_sweep
+    from tracewarehouse.collect.experiment import load_experiment
+    from tracewarehouse.collect.tpu.sweep import Installation, run_sweep
 
     slices = _slices(state, quota, backoff)
     with _deleted_at_the_end(slices, name, delete):
@@ -126,8 +126,8 @@ def run(
 @app.command()
 def fetch(name: Name, experiment: ExperimentFile, output: Output = Path("captures"), state: StateFile = STATE) -> None:
     """Copy finished captures of an experiment back from a slice; print their directories."""
-    from collect import experiment as experiments
-    from collect.tpu import captures
+    from tracewarehouse.collect import experiment as experiments
+    from tracewarehouse.collect.tpu import captures
 
     slices = _slices(state, None, 0)
     specs = experiments.plan(experiments.load_experiment(experiment))
@@ -143,10 +143,10 @@ def delete(name: Name, state: StateFile = STATE) -> None:
 
 
 def _slices(state: Path, quota: Path | None, backoff: float) -> Slices:
-    from collect.tpu.gcloud import Gcloud
-    from collect.tpu.quota import load_quota
-    from collect.tpu.slices import Slices
-    from collect.tpu.state import State
+    from tracewarehouse.collect.tpu.gcloud import Gcloud
+    from tracewarehouse.collect.tpu.quota import load_quota
+    from tracewarehouse.collect.tpu.slices import Slices
+    from tracewarehouse.collect.tpu.state import State
 
     def show(line: str) -> None:
         typer.echo(line, err=True)

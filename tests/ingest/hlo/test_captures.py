@@ -7,13 +7,13 @@ from pathlib import Path
 
 import pytest
 
-from ingest.hlo.collectives import Collective, collective_of
-from ingest.hlo.instruction import Instruction
-from ingest.hlo.op_name import layer_and_part
-from ingest.hlo.proto import Module, read_module
-from ingest.hlo.text import parse_instruction
-from ingest.hlo.traffic import edges, wire_bytes
-from ingest.readers.xplane import XPlaneTrace, read_xplane
+from tracewarehouse.ingest.hlo.collectives import Collective, collective_of
+from tracewarehouse.ingest.hlo.instruction import Instruction
+from tracewarehouse.ingest.hlo.op_name import layer_and_part
+from tracewarehouse.ingest.hlo.proto import Module, read_module
+from tracewarehouse.ingest.hlo.text import parse_instruction
+from tracewarehouse.ingest.hlo.traffic import edges, wire_bytes
+from tracewarehouse.ingest.readers.xplane.reader import XPlaneTrace, read_xplane
 
 V6E = "tpu-v6e-4chip-host-offload.xplane.pb"
 VLLM = "tpu-2chip-vllm-tp2-prefill.xplane.pb"

@@ -2,10 +2,10 @@ from __future__ import annotations
 
 import pytest
 
-from ingest.hlo.collectives import Collective, collective_of
-from ingest.hlo.instruction import Instruction
-from ingest.hlo.shapes import parse_shape
-from ingest.hlo.text import parse_instruction
+from tracewarehouse.ingest.hlo.collectives import Collective, collective_of
+from tracewarehouse.ingest.hlo.instruction import Instruction
+from tracewarehouse.ingest.hlo.shapes import parse_shape
+from tracewarehouse.ingest.hlo.text import parse_instruction
 
 GROUPS = "replica_groups={{0,1,2,3}}"
 

@@ -2,10 +2,10 @@ from __future__ import annotations
 
 import pytest
 
-from ingest.hlo.instruction import Instruction, merged
-from ingest.hlo.opcodes import async_role, async_start_name, is_container
-from ingest.hlo.shapes import parse_shape
-from ingest.hlo.text import parse_instruction
+from tracewarehouse.ingest.hlo.instruction import Instruction, merged
+from tracewarehouse.ingest.hlo.opcodes import async_role, async_start_name, is_container
+from tracewarehouse.ingest.hlo.shapes import parse_shape
+from tracewarehouse.ingest.hlo.text import parse_instruction
 
 
 @pytest.mark.parametrize(

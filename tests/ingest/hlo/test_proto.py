@@ -6,12 +6,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ingest.errors import MalformedError
-from ingest.hlo.collectives import collective_of
-from ingest.hlo.instruction import Instruction
-from ingest.hlo.proto import CLASSES, read_module
-from ingest.hlo.shapes import PRIMITIVE_TYPES, Shape, parse_shape
-from ingest.hlo.text import parse_instruction
+from tracewarehouse.ingest.errors import MalformedError
+from tracewarehouse.ingest.hlo.collectives import collective_of
+from tracewarehouse.ingest.hlo.instruction import Instruction
+from tracewarehouse.ingest.hlo.proto import CLASSES, read_module
+from tracewarehouse.ingest.hlo.shapes import PRIMITIVE_TYPES, Shape, parse_shape
+from tracewarehouse.ingest.hlo.text import parse_instruction
 
 NUMBERS = {name: number for number, name in PRIMITIVE_TYPES.items()}
 

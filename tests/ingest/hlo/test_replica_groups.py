@@ -7,8 +7,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ingest.errors import MalformedError
-from ingest.hlo.replica_groups import (
+from tracewarehouse.ingest.errors import MalformedError
+from tracewarehouse.ingest.hlo.replica_groups import (
     MAX_MEMBERS,
     explicit_groups,
     explicit_pairs,

@@ -6,8 +6,16 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ingest.errors import MalformedError
-from ingest.hlo.shapes import ELEMENT_BITS, MAX_BYTES, MAX_DEPTH, PRIMITIVE_TYPES, Shape, array_shape, parse_shape
+from tracewarehouse.ingest.errors import MalformedError
+from tracewarehouse.ingest.hlo.shapes import (
+    ELEMENT_BITS,
+    MAX_BYTES,
+    MAX_DEPTH,
+    PRIMITIVE_TYPES,
+    Shape,
+    array_shape,
+    parse_shape,
+)
 
 
 @pytest.mark.parametrize(

@@ -4,8 +4,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ingest.hlo.instruction import Instruction
-from ingest.hlo.text import parse_instruction
+from tracewarehouse.ingest.hlo.instruction import Instruction
+from tracewarehouse.ingest.hlo.text import parse_instruction
 
 ALL_REDUCE = (
     "%psum.3 = bf16[1024,5120]{1,0:T(8,128)(2,1)S(1)} all-reduce(bf16[1024,5120]{1,0:T(8,128)(2,1)S(1)} %fusion.7), "

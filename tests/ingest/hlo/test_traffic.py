@@ -8,10 +8,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ingest.errors import MalformedError
-from ingest.hlo import traffic
-from ingest.hlo.collectives import KINDS
-from ingest.hlo.traffic import algorithm, edges, wire_bytes
+from tracewarehouse.ingest.errors import MalformedError
+from tracewarehouse.ingest.hlo import traffic
+from tracewarehouse.ingest.hlo.collectives import KINDS
+from tracewarehouse.ingest.hlo.traffic import algorithm, edges, wire_bytes
 
 GROUPED = ("all-reduce", "all-gather", "reduce-scatter", "all-to-all")
 

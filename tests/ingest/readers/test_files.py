@@ -9,9 +9,9 @@ from pathlib import Path
 
 import pytest
 
-from ingest.errors import CaptureError
-from ingest.readers import files, gzipped
-from ingest.readers.files import CaptureFile, FileBytes
+from tracewarehouse.ingest.errors import CaptureError
+from tracewarehouse.ingest.readers import files, gzipped
+from tracewarehouse.ingest.readers.files import CaptureFile, FileBytes
 
 CONTENT = bytes(range(256)) * 40
 

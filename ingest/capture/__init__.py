@@ -1,0 +1,1 @@
+"""What a capture consists of: its files, its manifest and its workload card."""

@@ -1,0 +1,253 @@
+"""card.yaml of a capture directory: the workload card in the form of CCL-Bench (https://github.com/cornell-sysphotonics/ccl-bench)."""
+
+from __future__ import annotations
+
+import math
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+import yaml
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
+
+from tracewarehouse.ingest.capture.manifest import Int32, Int64
+from tracewarehouse.ingest.errors import CaptureError, shown
+
+MAX_BYTES = 128 << 10
+"""Largest card that is read; real ones have some 2 kB."""
+MAX_DEPTH = 32
+
+Blank = Literal[""]
+"""What the card writes where a value is not known."""
+
+Text = Annotated[str, Field(coerce_numbers_to_str=True)]
+Count = Int32 | Blank
+Number = Int64 | Annotated[float, Field(ge=-(2.0**62), le=2.0**62)] | Blank
+Flag = bool | Blank
+
+
+class _Section(BaseModel):
+    """A part of the card: what is missing or null becomes blank, what is not known here is kept."""
+
+    model_config = ConfigDict(extra="allow", populate_by_name=True, protected_namespaces=())
+
+    @model_validator(mode="before")
+    @classmethod
+    def _null_is_blank(cls, data: Any) -> Any:
+        return {k: v for k, v in data.items() if v is not None} if isinstance(data, dict) else data
+
+
+class ModelArch(_Section):
+    """Numbers of the model's configuration."""
+
+    num_params: Number = ""
+    num_params_active: Number = ""
+    num_params_embedding: Number = ""
+    num_layers: Count = ""
+    num_heads: Count = ""
+    head_dim: Count = ""
+
+
+class CardModel(_Section):
+    """What ran, and how often."""
+
+    phase: Text = Field(default="", description="training or inference")
+    moe: Flag = ""
+    granularity: Text = ""
+    model_family: Text = ""
+    precision: Text = ""
+    epochs: Count = ""
+    iteration: Count = Field(default="", description="steps in the trace")
+    model_arch: ModelArch = Field(default_factory=ModelArch)
+
+
+class CardData(_Section):
+    """Shape of the input and output."""
+
+    batch_size: Count = ""
+    seq_len: Count = ""
+    input_len: Count = ""
+    output_len: Count = ""
+    dataset: Text = ""
+
+
+class NetworkTopology(_Section):
+    """Links between the chips."""
+
+    topology: Text = ""
+    bandwidth_gbps: list[Number] | Blank = Field(default="", description="Gbit/s per chip: [scale-out, scale-up]")
+
+
+class XpuSpec(_Section):
+    """The accelerator."""
+
+    type: Text = ""
+    model: Text = ""
+    total_count: Count = ""
+    count_per_node: Count = ""
+
+
+class CardHardware(_Section):
+    """What it ran on."""
+
+    network_topo: NetworkTopology = Field(default_factory=NetworkTopology)
+    xpu_spec: XpuSpec = Field(default_factory=XpuSpec)
+    driver_version: Text = ""
+
+
+class Workload(_Section):
+    """Model, data and hardware."""
+
+    model: CardModel = Field(default_factory=CardModel)
+    data: CardData = Field(default_factory=CardData)
+    hardware: CardHardware = Field(default_factory=CardHardware)
+
+
+class Framework(_Section):
+    """Software that executes the model."""
+
+    name: Text = ""
+    compiler_tool_selection: Text = ""
+
+
+class ParallelizationPlan(_Section):
+    """Degree of each kind of parallelism."""
+
+    dp_replicate: Count = ""
+    dp_shard: Count = ""
+    tp: Count = ""
+    pp: Count = ""
+    cp: Count = ""
+    ep: Count = ""
+    pp_mb: Count = Field(default="", description="microbatches of the pipeline")
+
+
+class CommunicationLibrary(_Section):
+    """Library that moves the bytes."""
+
+    name: Text = ""
+    version: Text = ""
+    env: dict[str, Any] | Text = ""
+
+
+class ModelExecutor(_Section):
+    """How the model was executed."""
+
+    framework: Framework = Field(default_factory=Framework)
+    model_plan_parallelization: ParallelizationPlan = Field(default_factory=ParallelizationPlan)
+    communication_library: CommunicationLibrary = Field(default_factory=CommunicationLibrary)
+    protocol_selection: list[str] | Blank = Field(default_factory=list)
+
+
+class MetricSource(_Section):
+    """Which kinds of trace lie beside the card."""
+
+    traces: list[str] | Blank = Field(default_factory=list)
+    metrics_specific_trace: list[str] | Blank = Field(default_factory=list)
+
+
+class WorkloadCard(_Section):
+    """A workload card. A value that is not known is the empty string; fields that this model does not name are kept."""
+
+    version: Number | Text = 1
+    description: Text = ""
+    hf_url: Text = ""
+    trace_url: Text = ""
+    contributor: Text = ""
+    contact: Text = ""
+    workload: Workload = Field(default_factory=Workload)
+    model_executor: ModelExecutor = Field(default_factory=ModelExecutor, alias="Model-executor")
+    metric_source: MetricSource = Field(default_factory=MetricSource)
+
+
+class _Loader(yaml.SafeLoader):
+    """YAML's types that JSON has too: dates stay text, and there are no aliases, with which a small text is huge."""
+
+    def compose_node(self, parent: yaml.Node | None, index: int) -> yaml.Node | None:
+        if self.check_event(yaml.AliasEvent):
+            raise yaml.composer.ComposerError(
+                None, None, "an alias (*name) is not read in a card; write the value out", None
+            )
+        return super().compose_node(parent, index)
+
+
+_TYPES = ("null", "bool", "int", "float", "str", "seq", "map")
+_TAGS = {f"tag:yaml.org,2002:{name}" for name in _TYPES}
+_Loader.yaml_constructors = {t: c for t, c in yaml.SafeLoader.yaml_constructors.items() if t in _TAGS or t is None}
+_Loader.yaml_implicit_resolvers = {
+    first: [(tag, pattern) for tag, pattern in resolvers if tag in _TAGS]
+    for first, resolvers in yaml.SafeLoader.yaml_implicit_resolvers.items()
+}
+
+
+def load_card(path: Path) -> WorkloadCard:
+    """Read and validate a workload card.
+
+    Raises:
+        CaptureError: the file cannot be read, is not YAML, or a field has a wrong value; the message names the field.
+    """
+    try:
+        with path.open("rb") as file:
+            raw = file.read(MAX_BYTES + 1)
+        if len(raw) > MAX_BYTES:
+            raise CaptureError(f"{path}: cannot be read as a workload card: larger than {MAX_BYTES >> 10} kB")
+        data = yaml.load(raw.decode("utf-8"), _Loader)  # noqa: S506  a SafeLoader
+        _check_values(data)
+    except RecursionError:
+        raise CaptureError(f"{path}: cannot be read as a workload card: nested too deeply") from None
+    except (IndexError, KeyError):  # PyYAML's, for a tag such as !!int before another text
+        raise CaptureError(
+            f"{path}: cannot be read as a workload card: a value is not of the type of its tag"
+        ) from None
+    except (OSError, ValueError, yaml.YAMLError) as error:
+        raise CaptureError(f"{path}: cannot be read as a workload card: {shown(str(error))}") from None
+    if not isinstance(data, dict):
+        raise CaptureError(f"{path}: a workload card is a mapping of fields, found {type(data).__name__}")
+    try:
+        return WorkloadCard.model_validate(data)
+    except ValidationError as error:
+        wrong = {_field_of(e["loc"]): e["msg"] for e in error.errors()}
+        where = "; ".join(f"{field}: {message}" for field, message in wrong.items())
+        raise CaptureError(f"{path}: not a valid workload card: {shown(where)}") from None
+
+
+def _check_values(tree: Any) -> None:
+    """Refuse what a table or JSON cannot hold.
+
+    Raises:
+        ValueError: deep nesting, a number of over 64 bits or not finite, or half a surrogate pair.
+    """
+    level = [tree]
+    for _ in range(MAX_DEPTH):
+        inner: list[Any] = []
+        for value in level:
+            if isinstance(value, dict):
+                inner += [*value, *value.values()]
+            elif isinstance(value, list):
+                inner += value
+            elif isinstance(value, int) and not -(1 << 63) <= value < 1 << 64:
+                raise ValueError("a number of over 64 bits")
+            elif isinstance(value, float) and not math.isfinite(value):
+                raise ValueError("a number that is not finite")
+            elif isinstance(value, str):
+                value.encode()
+        level = inner
+        if not level:
+            return
+    raise ValueError("nested too deeply")
+
+
+def dump_card(card: WorkloadCard, path: Path) -> None:
+    """Write a card as YAML, fields in the order of CCL-Bench's template."""
+    text = yaml.safe_dump(card.model_dump(mode="json", by_alias=True), sort_keys=False, allow_unicode=True, width=120)
+    path.write_text(text, encoding="utf-8")
+
+
+def _field_of(location: tuple[int | str, ...]) -> str:
+    """Dotted path of a field; pydantic appends the tried member of a union, which is no field."""
+    parts = [str(p) for p in location]
+    while (len(parts) > 1 and parts[-1] in _UNION_MEMBERS) or parts[-1].startswith(("literal[", "function-", "list[")):
+        parts.pop()
+    return ".".join(parts)
+
+
+_UNION_MEMBERS = frozenset({"int", "float", "str", "bool", "constrained-str", "dict[str,any]"})

@@ -1,0 +1,202 @@
+"""manifest.json of a capture directory: what the collector ran."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Annotated, Any
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
+
+from tracewarehouse.ingest.capture.mesh_axes import AXES
+from tracewarehouse.ingest.errors import CaptureError, shown
+
+MAX_DEVICES = 1 << 17
+"""Most devices of a mesh: more is a mistake, and must not cost memory."""
+MAX_BYTES = 64 << 20
+
+Int32 = Annotated[int, Field(ge=-(1 << 31), lt=1 << 31)]
+Int64 = Annotated[int, Field(ge=-(1 << 63), lt=1 << 63)]
+"""Integers that fit into the columns they go to."""
+Layer = Annotated[int, Field(ge=0, lt=1 << 20)]
+
+
+class Mesh(BaseModel):
+    """Logical device mesh: named axes and the devices laid out over them, row-major."""
+
+    model_config = ConfigDict(extra="forbid")
+
+    axes: dict[str, int] = Field(description="axis name to size, outermost first")
+    device_ids: list[int] | None = Field(default=None, description="row-major device ids; 0, 1, 2, ... when absent")
+
+    @model_validator(mode="after")
+    def _check(self) -> Mesh:
+        unknown = [a for a in self.axes if a not in AXES]
+        if unknown:
+            raise ValueError(f"unknown mesh axis {', '.join(unknown)}; known are {', '.join(AXES)}")
+        if any(n < 1 for n in self.axes.values()):
+            raise ValueError("a mesh axis has a size below 1")
+        if any(n > MAX_DEVICES for n in self.axes.values()) or self.size > MAX_DEVICES:
+            raise ValueError(f"a mesh has at most {MAX_DEVICES} devices")
+        if self.device_ids is not None and sorted(self.device_ids) != list(range(self.size)):
+            raise ValueError(f"device_ids must be a permutation of 0..{self.size - 1}")
+        return self
+
+    @property
+    def size(self) -> int:
+        """Number of devices."""
+        n = 1
+        for s in self.axes.values():
+            n *= s
+        return n
+
+    def coordinates(self) -> dict[int, dict[str, int]]:
+        """Device id to its coordinate on every axis."""
+        out = {}
+        for position, device in enumerate(self.device_ids or range(self.size)):
+            rest, coordinate = position, {}
+            for axis in reversed(self.axes):
+                rest, coordinate[axis] = divmod(rest, self.axes[axis])
+            out[device] = {axis: coordinate[axis] for axis in self.axes}
+        return out
+
+    def strides(self) -> dict[str, int]:
+        """Axis to the distance in position between neighbours on it."""
+        out, stride = {}, 1
+        for axis in reversed(self.axes):
+            out[axis] = stride
+            stride *= self.axes[axis]
+        return out
+
+    def __str__(self) -> str:
+        return ",".join(f"{a}={n}" for a, n in self.axes.items() if n > 1) or "single"
+
+    @classmethod
+    def parse(cls, text: str) -> Mesh:
+        """Read the form 'dp=2,tp=4', outermost axis first.
+
+        Raises:
+            ValueError: not of that form, or an unknown axis.
+        """
+        axes: dict[str, int] = {}
+        for item in text.split(","):
+            name, _, size = item.strip().partition("=")
+            if not size.strip().isdigit():
+                raise ValueError(f"mesh {text!r}: expected axis=size pairs such as dp=2,tp=4, found {item.strip()!r}")
+            if name.strip() in axes:
+                raise ValueError(f"mesh {text!r}: axis {name.strip()} is given twice")
+            axes[name.strip()] = int(size)
+        return cls(axes=axes)
+
+
+class PhaseMark(BaseModel):
+    """One step as the host's clock saw it, measured by the collector."""
+
+    model_config = ConfigDict(extra="forbid")
+
+    name: str = Field(description="prefill or decode")
+    step: Int32 = Field(description="0 for prefill, decode steps from 1")
+    start_ns: Int64 = Field(description="Unix time")
+    end_ns: Int64 = Field(description="Unix time; the step's token is on the host")
+
+
+class PromisedCollective(BaseModel):
+    """Collectives that the parallelism must cause: at least `count` in every step of the phase on every device."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    phase: str = Field(description="prefill or decode")
+    kind: str = Field(description="all-reduce, all-gather, reduce-scatter, all-to-all or collective-permute")
+    axis: str = Field(description="mesh axis that its replica groups run along")
+    stage: Annotated[int, Field(ge=0)] | None = Field(
+        default=None, description="only on the devices of this stage of pp; on all devices when absent"
+    )
+    count: Int64 = Field(ge=1, description="per step and device; the compiler may add more")
+
+
+class PipelineStage(BaseModel):
+    """A stage of a pipeline: the layers that it holds, and where they are in the program that all stages share."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    first_layer: Layer = Field(description="of the whole model, from 0")
+    last_layer: Layer
+    first_slot: Layer = Field(
+        description="number that the program gives to the first layer: its N in the scope local_layerN"
+    )
+
+
+class ModelFacts(BaseModel):
+    """The model that ran, with the numbers of its configuration."""
+
+    model_config = ConfigDict(extra="allow", protected_namespaces=())
+
+    name: str
+    family: str | None = None
+    hf_url: str | None = None
+    num_layers: Int32 | None = None
+    hidden_size: Int32 | None = None
+    num_heads: Int32 | None = None
+    num_kv_heads: Int32 | None = None
+    head_dim: Int32 | None = None
+    vocab_size: Int32 | None = None
+    num_experts: Int32 | None = None
+    num_params: Int64 | None = None
+    num_params_active: Int64 | None = None
+    num_params_embedding: Int64 | None = None
+
+
+class Manifest(BaseModel):
+    """manifest.json: everything of a run that the profiler does not know.
+
+    Ingest needs none of it; each field only adds facts. Fields that this version does not know are kept.
+    """
+
+    model_config = ConfigDict(extra="allow")
+
+    manifest_version: Int32 = 1
+    name: str = Field(description="short name of the run, for people")
+    model: ModelFacts | None = None
+    backend: str | None = Field(default="torch_xla", description="who ran the model: torch_xla, jax, vllm, ...")
+    dtype: str | None = None
+    batch_size: Int32 | None = None
+    input_length: Int32 | None = None
+    output_length: Int32 | None = Field(
+        default=None, description="generated tokens per sequence, the one from prefill included"
+    )
+    mesh: Mesh | None = None
+    sequence_parallelism: str | None = None
+    microbatches: Int32 | None = None
+    stages: list[PipelineStage] | None = Field(
+        default=None, max_length=1 << 16, description="of the pipeline, by their place on pp"
+    )
+    hosts: list[str] = Field(default_factory=list, description="stems of the capture files, one per host, in order")
+    phases: list[PhaseMark] = Field(default_factory=list, max_length=1 << 16)
+    promised_collectives: list[PromisedCollective] | None = Field(
+        default=None, max_length=256, description="what the parallelism must show in the capture; checked at ingest"
+    )
+    versions: dict[str, str] = Field(default_factory=dict)
+    seed: Int64 | None = None
+    checks: dict[str, Any] = Field(default_factory=dict)
+    git_commit: str | None = None
+
+
+def load_manifest(path: Path) -> Manifest:
+    """Read and validate a manifest.
+
+    Raises:
+        CaptureError: not JSON, or a field is missing or wrong; the message names the field.
+    """
+    try:
+        if path.stat().st_size > MAX_BYTES:
+            raise CaptureError(f"{path}: cannot be read as a manifest: larger than {MAX_BYTES >> 20} MB")
+        tree = json.loads(path.read_text(encoding="utf-8"))
+        json.dumps(tree, ensure_ascii=False).encode()  # half a surrogate pair has no UTF-8
+        return Manifest.model_validate(tree)
+    except ValidationError as error:
+        where = "; ".join(f"{'.'.join(str(p) for p in e['loc']) or 'manifest'}: {e['msg']}" for e in error.errors())
+        raise CaptureError(f"{path}: not a valid manifest: {shown(where)}") from None
+    except RecursionError:
+        raise CaptureError(f"{path}: cannot be read as a manifest: nested too deeply") from None
+    except (OSError, ValueError) as error:
+        raise CaptureError(f"{path}: cannot be read as a manifest: {shown(str(error))}") from None

@@ -1,0 +1,355 @@
+"""Captures that lie elsewhere: copied once per version into a local cache, and read from there.
+
+A location is a URI of any file system that fsspec knows: `gs://`, `s3://`, `https://`, `memory://`.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import glob
+import hashlib
+import os
+import re
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path, PurePosixPath
+from typing import Any, BinaryIO
+from urllib.parse import urlsplit
+
+from tracewarehouse.ingest.capture.sources import CHROME_SUFFIXES, XPLANE_SUFFIXES
+from tracewarehouse.ingest.errors import CaptureError, NoCaptureError
+
+Advance = Callable[[str, int, int | None], None]
+"""Called while a file is copied, with its name, the bytes copied so far, and its size where that is known."""
+
+CACHE_VARIABLE = "TRACEWAREHOUSE_CACHE"
+_SCHEME = re.compile(r"([A-Za-z][A-Za-z0-9+.-]+)://")
+_EXTRAS = {"gs": "gs", "gcs": "gs", "s3": "s3", "s3a": "s3", "http": "https", "https": "https"}
+_DESCRIPTIONS = ("manifest.json", "card.yaml")
+_PIECE = 8 << 20
+_TRIES = 6
+_FIRST_WAIT_SECONDS = 0.5
+_LONGEST_WAIT_SECONDS = 20.0
+
+
+def is_remote(location: str | os.PathLike[str]) -> bool:
+    """Whether a location is a URI rather than a path."""
+    return _SCHEME.match(os.fspath(location)) is not None
+
+
+def cache_folder() -> Path:
+    """Where copies are kept: `$TRACEWAREHOUSE_CACHE`, or `tracewarehouse` in the user's cache folder."""
+    if chosen := os.environ.get(CACHE_VARIABLE):
+        return Path(chosen)
+    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "tracewarehouse"
+
+
+def local_copy(location: str | os.PathLike[str], advance: Advance | None = None) -> Path:
+    """The path under which a location's captures can be read: a path is itself, a URI is copied to the cache.
+
+    Of a folder the captures, manifests and cards are copied, in its layout. A file is copied again only when its
+    version (etag, or else size and time) has changed. An interrupted copy goes on where it stopped; a request that
+    fails for a passing reason is tried again with growing pauses.
+
+    Args:
+        location: a path, or a URI of a file or folder.
+        advance: told how far each file is.
+
+    Raises:
+        NoCaptureError: nothing there, or no capture.
+        CaptureError: unknown protocol or missing driver, no access, a transfer that kept failing, or a cache that
+            cannot be written.
+    """
+    if not is_remote(location):
+        return Path(location)
+    uri = os.fspath(location)
+    store = open_store(uri)
+    found = store.captures()
+    if found is None:
+        raise NoCaptureError(f"{uri}: no such file or folder")
+    is_file = len(found) == 1 and found[0].path == store.path
+    if not is_file and not any(f.is_capture for f in found):
+        wanted = ", ".join(f"*{s}" for s in (XPLANE_SUFFIXES[0], CHROME_SUFFIXES[0]))
+        raise NoCaptureError(f"{uri}: no capture there; looked for {wanted}, also gzipped, in all folders below it")
+    home = cache_folder() / "captures" / hashlib.sha256(store.uri.encode()).hexdigest()[:16] / store.name
+    mirror(store, found, home, advance)
+    return home / found[0].place if is_file else home
+
+
+@dataclass(frozen=True)
+class RemoteFile:
+    """A file of a store."""
+
+    path: str
+    """As the store names it."""
+    place: PurePosixPath
+    """Below the location; never leads out of it."""
+    size: int | None
+    version: str | None
+    """Differs when the content does; None where the store tells nothing of it."""
+
+    @property
+    def is_capture(self) -> bool:
+        """Whether it is named as a capture."""
+        return self.path.endswith((*XPLANE_SUFFIXES, *CHROME_SUFFIXES))
+
+
+@dataclass(frozen=True)
+class Store:
+    """A location in a file system of fsspec, whose every request is retried."""
+
+    filesystem: Any
+    path: str
+    uri: str
+
+    @property
+    def name(self) -> str:
+        """Last part of the location, without what a URL has after its path."""
+        path = urlsplit(self.path).path if self._is_web else self.path
+        return _placed(PurePosixPath(path).name or "capture", self.uri).name
+
+    @property
+    def _is_web(self) -> bool:
+        return self.path.startswith(("http://", "https://"))
+
+    def captures(self) -> list[RemoteFile] | None:
+        """The location's file, or the captures, manifests and cards below its folder; None if nothing is there."""
+        info = self._info(self.path)
+        if info is None or info["type"] == "file":
+            return None if info is None else [self._file(PurePosixPath(self.name), info)]
+        return [
+            f
+            for f in self.files()
+            if (f.is_capture or f.place.name in _DESCRIPTIONS) and not any(p[0] == "." for p in f.place.parts)
+        ]
+
+    def files(self, below: str = "") -> list[RemoteFile]:
+        """All files below the location, or below a folder of it, in order of name."""
+        root = f"{self.path}/{below}".rstrip("/")
+        with _explained(root):
+            self.filesystem.invalidate_cache()
+            found = _retrying(lambda: self.filesystem.find(root, detail=True))
+        files = []
+        for path, entry in sorted(found.items()):
+            place = _placed(path[len(root) :].lstrip("/"), self.uri)
+            is_complete = entry.get("size") is not None and _version(entry) is not None
+            info = entry if is_complete else self._info(path)  # a web server's listing has names only
+            if info and info["type"] == "file":
+                files.append(self._file(place, info))
+        return files
+
+    def _info(self, path: str) -> dict[str, Any] | None:
+        try:
+            with _explained(path):
+                self.filesystem.invalidate_cache()
+                info: dict[str, Any] = _retrying(lambda: self.filesystem.info(path))
+        except NoCaptureError:
+            return None
+        is_listing = self._is_web and str(info.get("mimetype")).startswith("text/html")
+        return {**info, "name": path, "type": "directory"} if is_listing else {**info, "name": path}
+
+    def _file(self, place: PurePosixPath, info: dict[str, Any]) -> RemoteFile:
+        return RemoteFile(info["name"], place, info.get("size"), _version(info))
+
+    def now(self, file: RemoteFile) -> RemoteFile | None:
+        """The file as it is at this moment."""
+        info = self._info(file.path)
+        return self._file(file.place, info) if info else None
+
+
+def open_store(uri: str) -> Store:
+    """The store behind a URI.
+
+    Raises:
+        CaptureError: fsspec does not know the protocol, or its driver is not installed.
+    """
+    import fsspec
+
+    protocol = uri.partition("://")[0].lower()
+    try:
+        filesystem, path = fsspec.core.url_to_fs(uri)
+    except ImportError as error:
+        extra = _EXTRAS.get(protocol)
+        remedy = f"pip install 'tracewarehouse[{extra}]'" if extra else str(error)
+        raise CaptureError(f"{uri}: reading {protocol}:// needs a driver that is not installed; {remedy}") from None
+    except ValueError as error:
+        raise CaptureError(f"{uri}: cannot be opened: {error}; known are gs://, s3://, https://, memory://") from None
+    return Store(filesystem, path.rstrip("/"), uri.rstrip("/"))
+
+
+def mirror(store: Store, files: list[RemoteFile], home: Path, advance: Advance | None = None) -> None:
+    """Make a folder hold these files as they are now, and no others.
+
+    Raises:
+        CaptureError: a file cannot be copied, or the folder not be written.
+    """
+    try:
+        home.mkdir(parents=True, exist_ok=True)
+        with (home / ".lock").open("w") as lock:
+            fcntl.flock(lock, fcntl.LOCK_EX)  # what another process is copying is used, not copied beside it
+            for file in files:
+                if not _is_current(home / file.place, file):
+                    _copy(store, file, home / file.place, advance)
+            kept = {home / f.place for f in files}
+            for path in [p for p in home.rglob("*") if p.is_file() and not p.name.startswith(".")]:
+                if path not in kept:
+                    path.unlink()
+                    _note(path).unlink(missing_ok=True)
+    except OSError as error:
+        raise _cannot_write(error) from None
+
+
+def _copy(store: Store, file: RemoteFile, target: Path, advance: Advance | None) -> None:
+    target.parent.mkdir(parents=True, exist_ok=True)
+    version = hashlib.sha256(repr((file.version, file.size)).encode()).hexdigest()[:16]
+    part = target.with_name(f".{target.name}.{version}.part")
+    for left in set(target.parent.glob(f".{glob.escape(target.name)}.*.part")) - {part}:
+        left.unlink()
+    before = store.now(file)  # a listing may say it in other words
+    with part.open("a+b") as sink:
+        if file.version is None:
+            sink.truncate(0)
+        with _explained(file.path):
+            _retrying(lambda: _transfer(store, file, sink, advance))
+    if store.now(file) != before:
+        part.unlink()
+        raise CaptureError(f"{file.path}: changed while it was copied; try again once it has been written")
+    _note(target).unlink(missing_ok=True)
+    part.replace(target)
+    if file.version is not None:
+        _note(target).write_text(file.version)
+
+
+def _transfer(store: Store, file: RemoteFile, sink: BinaryIO, advance: Advance | None) -> None:
+    """Append to the sink what it lacks of the file."""
+    try:
+        _append(store, file, sink, advance, _PIECE)
+    except ValueError:  # the server sends whole files only
+        sink.truncate(0)
+        _append(store, file, sink, advance, 0)
+
+
+def _append(store: Store, file: RemoteFile, sink: BinaryIO, advance: Advance | None, block_size: int) -> None:
+    done = sink.seek(0, os.SEEK_END)
+    with store.filesystem.open(file.path, "rb", block_size=block_size) as source:
+        if done:
+            source.seek(done)
+        while piece := source.read(_PIECE):
+            done += _write(sink, piece)
+            if advance:
+                advance(str(file.place), done, file.size)
+    if file.size is not None and done != file.size:
+        if done > file.size:
+            sink.truncate(0)
+        raise ConnectionError(f"{done} of {file.size} bytes came")
+
+
+def _write(sink: BinaryIO, piece: bytes) -> int:
+    try:
+        sink.write(piece)
+        sink.flush()
+    except OSError as error:
+        raise _cannot_write(error) from None
+    return len(piece)
+
+
+def _cannot_write(error: OSError) -> CaptureError:
+    return CaptureError(
+        f"{cache_folder()}: remote files cannot be copied there: {error.strerror or error}; set {CACHE_VARIABLE} to a "
+        "folder with room"
+    )
+
+
+def _is_current(target: Path, file: RemoteFile) -> bool:
+    try:
+        return file.version is not None and target.is_file() and _note(target).read_text() == file.version
+    except OSError:
+        return False
+
+
+def _note(target: Path) -> Path:
+    """File beside a copy that names the version it is of."""
+    return target.with_name(f".{target.name}.version")
+
+
+def _placed(place: str, uri: str) -> PurePosixPath:
+    """A name in a store as a relative path.
+
+    Raises:
+        CaptureError: it would lead out of the folder, or no file can have it.
+    """
+    parts = place.split("/")
+    if any(p in ("", ".", "..") or "\0" in p or len(p.encode(errors="surrogateescape")) > 200 for p in parts):
+        raise CaptureError(f"{uri}: holds a file that no folder here can hold: {place!r}; copy it by hand")
+    return PurePosixPath(*parts)
+
+
+def _version(info: dict[str, Any]) -> str | None:
+    for name in ("ETag", "etag", "generation", "md5Hash", "content_hash"):
+        if info.get(name):
+            return f"{name} {info[name]}"
+    for name in ("mtime", "LastModified", "Last-Modified", "last_modified", "updated", "created"):
+        if info.get(name) and info.get("size") is not None:
+            return f"{name} {info[name]} size {info['size']}"
+    return None
+
+
+def _retrying(request: Callable[[], Any]) -> Any:
+    import tenacity
+
+    return tenacity.Retrying(
+        retry=tenacity.retry_if_exception(_is_passing),
+        stop=tenacity.stop_after_attempt(_TRIES),
+        wait=tenacity.wait_random_exponential(multiplier=_FIRST_WAIT_SECONDS, max=_LONGEST_WAIT_SECONDS),
+        reraise=True,
+    )(_unmasked, request)
+
+
+def _unmasked(request: Callable[[], Any]) -> Any:
+    try:
+        return request()
+    except FileNotFoundError as error:
+        # fsspec's web file system says so of every answer that is not the file
+        cause = error.__cause__
+        if cause is not None and _status(cause) not in (None, 404, 410):
+            raise cause from None
+        raise
+
+
+def _status(error: BaseException) -> int | None:
+    """The HTTP status that an error of a driver carries."""
+    found = getattr(error, "status", None) or getattr(error, "code", None)
+    return int(found) if isinstance(found, int | str) and str(found).isdigit() else None
+
+
+def _is_passing(error: BaseException) -> bool:
+    """Whether the same request may succeed later."""
+    if status := _status(error):
+        return status >= 500 or status in (408, 429)
+    if isinstance(error, FileNotFoundError | PermissionError | IsADirectoryError | NotADirectoryError):
+        return False
+    return isinstance(error, OSError) or type(error).__module__.partition(".")[0] in ("aiohttp", "aiobotocore")
+
+
+@contextmanager
+def _explained(what: str) -> Iterator[None]:
+    """Turn what fsspec and its drivers raise into an error of ours."""
+    try:
+        yield
+    except CaptureError:
+        raise
+    except FileNotFoundError:
+        raise NoCaptureError(f"{what}: no such file or folder") from None
+    except Exception as error:  # every driver raises classes of its own
+        if isinstance(error, PermissionError) or _status(error) in (401, 403):
+            remedy = "check that this machine has credentials for it"
+        elif _is_passing(error):
+            remedy = f"gave up after {_TRIES} tries; what was copied is kept, the next run goes on from there"
+        else:
+            remedy = "check the location"
+        raise CaptureError(f"{what}: cannot be read: {_said(error)}; {remedy}") from None
+
+
+def _said(error: Exception) -> str:
+    return " ".join(str(error).split()) or type(error).__name__

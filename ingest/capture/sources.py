@@ -1,0 +1,218 @@
+"""Finds captures: which files under a path belong together as the hosts of one run."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, replace
+from pathlib import Path, PurePath
+
+from tracewarehouse.ingest.errors import CaptureError, NoCaptureError, shown
+from tracewarehouse.ingest.readers.files import MAX_GZIP_RATIO
+
+XPLANE_SUFFIXES = (".xplane.pb", ".xplane.pb.gz")
+CHROME_SUFFIXES = (".trace.json", ".trace.json.gz")
+_MIN_OVERLAP = 0.5  # of the shorter profile window, for two files of a folder to be hosts of one run
+
+
+@dataclass(frozen=True)
+class Capture:
+    """The files of one run, and what stands beside them."""
+
+    name: str
+    files: tuple[Path, ...]
+    manifest: Path | None = None
+    card: Path | None = None
+    max_gzip_ratio: float = MAX_GZIP_RATIO
+    """How many times its own size a gzipped file may hold."""
+
+
+def stem(path: PurePath) -> str:
+    """File name without the suffixes of a capture."""
+    for suffix in (*XPLANE_SUFFIXES, *CHROME_SUFFIXES, ".pb.gz", ".json.gz", ".pb", ".json", ".gz"):
+        if path.name.endswith(suffix) and path.name != suffix:
+            return path.name.removesuffix(suffix)
+    return path.name
+
+
+def find_captures(path: Path, *, max_gzip_ratio: float | None = None) -> list[Capture]:
+    """The captures that a path stands for, in order of name.
+
+    A file is one capture. In a folder, every `plugins/profile/<time>` is one capture with a host per file; several
+    of one `plugins/profile` are one capture where their profile windows overlap, or where the manifest names the hosts
+    of both: hosts that start a second apart make a folder each. Files that lie loose in one folder are hosts of one run
+    where their profile windows overlap, and runs of their own otherwise. A `.trace.json` beside the `.xplane.pb` of the
+    same host is the profiler's lossy export of it, and is left out. Links that lead out of the folder are not followed.
+
+    Raises:
+        NoCaptureError: there is no such path, or no capture under it.
+    """
+    ratio = MAX_GZIP_RATIO if max_gzip_ratio is None else max_gzip_ratio
+    return [replace(c, max_gzip_ratio=ratio) for c in _find(path)]
+
+
+def _find(path: Path) -> list[Capture]:
+    try:
+        path.stat()
+    except (OSError, ValueError) as error:  # ValueError: a NUL in the path
+        reason = getattr(error, "strerror", None) or str(error)
+        is_missing = isinstance(error, FileNotFoundError | NotADirectoryError)
+        why = "no such file or folder" if is_missing else f"cannot be read: {reason}"
+        raise NoCaptureError(f"{shown(str(path))}: {why}") from None
+    if path.is_file():
+        return [_single(path)]
+    if not path.is_dir():
+        raise NoCaptureError(f"{path}: no such file or folder")
+    folders: dict[Path, list[Path]] = {}
+    for file in _capture_files(path, path.resolve()):
+        folders.setdefault(file.parent, []).append(file)
+    if not folders:
+        wanted = ", ".join(f"*{s}" for s in (XPLANE_SUFFIXES[0], CHROME_SUFFIXES[0]))
+        raise NoCaptureError(
+            f"{path}: no capture in this folder; looked for {wanted}, also gzipped, in all its folders"
+        )
+    captures = []
+    for of_run in _joined(sorted(folders.items())):
+        captures += _in_folder(of_run[0][0], [f for _, files in of_run for f in _without_exports(files)])
+    return captures
+
+
+_Folder = tuple[Path, list[Path]]
+
+
+def _joined(folders: list[_Folder]) -> list[list[_Folder]]:
+    """The folders, those together that hold the hosts of one run."""
+    beside: dict[Path, list[_Folder]] = {}
+    for folder, files in folders:
+        beside.setdefault(folder.parent if _in_run_folder(folder) else folder, []).append((folder, files))
+    found = []
+    for same in beside.values():
+        found += [same] if len(same) == 1 else _joined_sessions(same)
+    return found
+
+
+def _joined_sessions(folders: list[_Folder]) -> list[list[_Folder]]:
+    from tracewarehouse.ingest.readers.xplane.reader import profile_window
+
+    hosts = _hosts_of_manifest(folders[0][0])
+    groups: list[tuple[list[_Folder], tuple[int, int] | None]] = []
+    for folder, files in folders:
+        windows = (profile_window(f) for f in _without_exports(files) if f.name.endswith(XPLANE_SUFFIXES))
+        window = next((w for w in windows if w), None)
+        names = {stem(f) for f in files}
+        for group, other in groups:
+            before = {stem(f) for _, of_folder in group for f in of_folder}
+            is_same = window and other and _overlap(window, other) >= _MIN_OVERLAP
+            if is_same or (not names & before and names | before <= hosts):
+                group.append((folder, files))
+                break
+        else:
+            groups.append(([(folder, files)], window))
+    return [g for g, _ in groups]
+
+
+def _hosts_of_manifest(folder: Path) -> set[str]:
+    from tracewarehouse.ingest.capture.manifest import load_manifest
+
+    manifest, _ = _beside(folder)
+    try:
+        return set(load_manifest(manifest).hosts) if manifest else set()
+    except CaptureError:  # said when the capture is ingested
+        return set()
+
+
+def _leads_out(entry: Path, root: Path) -> bool:
+    """Whether an entry is a link to nothing, or to what lies outside of a folder."""
+    return entry.is_symlink() and (not entry.exists() or not entry.resolve().is_relative_to(root))
+
+
+def _capture_files(folder: Path, root: Path) -> Iterator[Path]:
+    for entry in sorted(folder.iterdir()):
+        if entry.name.startswith(".") or _leads_out(entry, root):
+            continue
+        if entry.is_dir() and not entry.is_symlink():
+            yield from _capture_files(entry, root)
+        elif entry.name.endswith((*XPLANE_SUFFIXES, *CHROME_SUFFIXES)) and entry.is_file():
+            yield entry
+
+
+def _single(path: Path) -> Capture:
+    manifest, card = _beside(path.parent)
+    if _without_exports([path, *_siblings(path)]) not in ([path], []):
+        manifest = card = None  # they speak of all the captures there, not of this file alone
+    return Capture(stem(path), (path,), manifest, card)
+
+
+def _siblings(path: Path) -> list[Path]:
+    return [p for p in path.parent.iterdir() if p != path and p.name.endswith((*XPLANE_SUFFIXES, *CHROME_SUFFIXES))]
+
+
+def _in_run_folder(folder: Path) -> bool:
+    return folder.parent.name == "profile" and folder.parent.parent.name == "plugins"
+
+
+def _beside(folder: Path) -> tuple[Path | None, Path | None]:
+    """manifest.json and card.yaml of the capture directory whose run folder this is."""
+    home = folder.parent.parent.parent if _in_run_folder(folder) else folder
+    root = home.resolve()
+    manifest, card = (
+        p if p.is_file() and not _leads_out(p, root) else None for p in (home / "manifest.json", home / "card.yaml")
+    )
+    return manifest, card
+
+
+def _without_exports(files: Iterable[Path]) -> list[Path]:
+    """The files without JSON exports of an xplane that is there too."""
+    found = list(files)
+    complete = {stem(f) for f in found if f.name.endswith(XPLANE_SUFFIXES)}
+    return [f for f in found if f.name.endswith(XPLANE_SUFFIXES) or stem(f) not in complete]
+
+
+def _in_folder(folder: Path, files: list[Path]) -> list[Capture]:
+    kept = sorted(_without_exports(files), key=_natural)
+    manifest, card = _beside(folder)
+    if _in_run_folder(folder):
+        home = folder.parent.parent.parent
+        name = home.name if manifest else f"{home.name}/{folder.name}" if home.name else folder.name
+        return [Capture(name, tuple(kept), manifest, card)]
+    groups = _overlapping(kept)
+    if len(groups) == 1:
+        return [Capture(_group_name(kept), tuple(kept), manifest, card)]
+    return [Capture(_group_name(g), tuple(g)) for g in groups]
+
+
+def _group_name(files: list[Path]) -> str:
+    if len(files) == 1:
+        return stem(files[0])
+    stems = [stem(f) for f in files]
+    shared = 0
+    while shared < min(map(len, stems)) and len({s[shared] for s in stems}) == 1:
+        shared += 1
+    name = re.sub(r"[-_.]?(host|worker|w|process|p)?[-_.]?$", "", stems[0][:shared])
+    return name or stems[0]
+
+
+def _overlapping(files: list[Path]) -> list[list[Path]]:
+    """Groups of files whose profile windows overlap; a file without a window stands alone."""
+    from tracewarehouse.ingest.readers.xplane.reader import profile_window
+
+    groups: list[tuple[list[Path], tuple[int, int] | None]] = []
+    for file in files:
+        window = profile_window(file) if file.name.endswith(XPLANE_SUFFIXES) else None
+        for group, other in groups:
+            if window and other and _overlap(window, other) >= _MIN_OVERLAP:
+                group.append(file)
+                break
+        else:
+            groups.append(([file], window))
+    return [g for g, _ in groups]
+
+
+def _overlap(a: tuple[int, int], b: tuple[int, int]) -> float:
+    shorter = min(a[1] - a[0], b[1] - b[0])
+    return (min(a[1], b[1]) - max(a[0], b[0])) / shorter if shorter > 0 else 0.0
+
+
+def _natural(path: Path) -> list[tuple[int, int, str]]:
+    """Sort key that puts host2 before host10."""
+    return [(1, int(p), "") if p.isdigit() else (0, 0, p) for p in re.split(r"(\d+)", path.name) if p]

@@ -1,0 +1,54 @@
+"""The executions of collectives, gathered while a run's events are read."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any, Self
+
+from tracewarehouse.ingest.collectives.windows import AsyncSpans, CollectiveOps, windows
+from tracewarehouse.ingest.columns.spill import Spill
+from tracewarehouse.ingest.hlo.instructions import OpFacts
+
+
+class CollectiveExecutions:
+    """The executions of collectives on some devices, put aside on disk; a context manager, at whose end they go.
+
+    What an execution lacks until all planes have been read (its groups, its instance) follows from a few integers.
+
+    Attributes:
+        hosts: host by device, of the devices that have any.
+        rows: the rows of `collective_windows.windows` by device, once it is finished.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self.hosts: dict[int, str] = {}
+        self.rows = Spill(path)
+        self._ops: dict[int, list[CollectiveOps]] = {}
+        self._spans: dict[int, list[AsyncSpans]] = {}
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *error: Any) -> None:
+        self.rows.__exit__(*error)
+
+    def add_ops(self, device_id: int, host: str, ops: CollectiveOps) -> None:
+        """Add events of a device's op line; they may come in several chunks, or from several threads."""
+        self.hosts[device_id] = host
+        self._ops.setdefault(device_id, []).append(ops)
+
+    def add_spans(self, device_id: int, spans: AsyncSpans) -> None:
+        """Add events of a device's Async XLA Ops line."""
+        self._spans.setdefault(device_id, []).append(spans)
+
+    def finish_device(self, device_id: int, facts: Sequence[OpFacts], programs: Mapping[int, int | None]) -> None:
+        """Pair starts and dones of a device whose events have all been added.
+
+        Raises:
+            OSError: the disk is full.
+        """
+        spans = self._spans.pop(device_id, None)
+        if device_id in self._ops:
+            ops = CollectiveOps.joined(self._ops.pop(device_id))
+            self.rows.put(device_id, windows(facts, programs, ops, AsyncSpans.joined(spans) if spans else None))

@@ -1,0 +1,273 @@
+"""Which devices of the run take part in a collective: its groups, mesh axis, and bytes from device to device."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from tracewarehouse.ingest.capture.mesh_axes import AXES
+from tracewarehouse.ingest.collectives.axis_inference import CollectiveSeen, InferredAxis, infer_axes
+from tracewarehouse.ingest.columns.keys import distinct
+from tracewarehouse.ingest.columns.records import Int32
+from tracewarehouse.ingest.hlo import traffic
+from tracewarehouse.ingest.hlo.instructions import InstructionRow
+from tracewarehouse.ingest.hlo.op_name import layer_and_part
+
+if TYPE_CHECKING:
+    from tracewarehouse.ingest.capture.manifest import Mesh
+
+UNKNOWN_AXIS = "unknown"
+PERMUTE = "collective-permute"
+
+
+@dataclass(frozen=True)
+class Membership:
+    """One device's place in a collective.
+
+    Attributes:
+        group_index: the group or pair it is in; of a permute's pairs the one in which it sends, if any.
+        rank: its position in that group.
+        component: the devices that wait for each other: a group, or the pairs that are linked by shared devices.
+        wire_bytes: what it sends in one execution; None where there is no algorithm model.
+    """
+
+    group_index: int
+    rank: int
+    component: int
+    wire_bytes: int | None
+
+
+@dataclass
+class Participants:
+    """The groups of one collective instruction over the run's devices.
+
+    Attributes:
+        kind: kind of collective.
+        logical: groups or pairs as HLO counts devices.
+        group_size: devices in a group; None where groups differ or are not known.
+        axis: mesh axes that members of a group differ on, joined by '+'; 'none' for groups of one.
+        axis_source: 'mesh' where the axes were told, 'inferred' where they were guessed, None where unknown.
+        groups: the same groups as device ids, None for a member outside the capture. Twice as many and more where
+            each host counts its own devices from 0. None where HLO's numbers could not be matched with devices.
+        members: every device's place.
+        component_size: devices per component; None where some are outside the capture.
+        bytes_of_others: what a device in no group sends: nothing, in a permute whose pairs are known; else None.
+    """
+
+    kind: str
+    logical: Sequence[tuple[int, ...]] = ()
+    group_size: int | None = None
+    axis: str = UNKNOWN_AXIS
+    axis_source: str | None = None
+    groups: list[tuple[int | None, ...]] | None = None
+    members: dict[int, Membership] = field(default_factory=dict)
+    component_size: list[int | None] = field(default_factory=list)
+    bytes_of_others: int | None = None
+
+    def wire_bytes(self, device: int) -> int | None:
+        """What a device sends in one execution; None where it is not known."""
+        place = self.members.get(device)
+        return place.wire_bytes if place else self.bytes_of_others
+
+
+class CollectiveGroups:
+    """Matches the groups of a run's collective instructions with its devices.
+
+    Args:
+        instructions: all instructions of the run.
+        devices_of_host: device ids of each host, in order of their ordinals.
+        coordinates: device id to its coordinate on every mesh axis; None without a mesh, and then axes are inferred.
+        mesh: the mesh.
+        numbers: device id by its number in the mesh, where only some of the mesh's devices are here.
+
+    Attributes:
+        inferred: the inferred axes, outermost first; empty with a mesh, or where the groups fit none.
+        missing_devices: devices that programs count beyond those that are here.
+    """
+
+    def __init__(
+        self,
+        instructions: Sequence[InstructionRow],
+        devices_of_host: Sequence[Sequence[int]],
+        coordinates: Mapping[int, Mapping[str, int]] | None,
+        mesh: Mesh | None = None,
+        numbers: Mapping[int, int] | None = None,
+    ) -> None:
+        self._instructions = instructions
+        self._hosts = devices_of_host
+        self._coordinates = coordinates
+        self._mesh, self._numbers = mesh, numbers or {}
+        self._found: dict[int, Participants] = {}
+        self.missing_devices = 0
+        self._device_count = sum(map(len, devices_of_host))
+        self._world: dict[int | None, int] = {}  # program -> devices that it counts, from all its collectives
+        for row in instructions:
+            if row.members:
+                size = max(max(g, default=-1) for g in row.members) + 1
+                self._world[row.program_id] = max(self._world.get(row.program_id, 0), size)
+        self._inferred_world = max(self._world.values(), default=self._device_count)
+        self.inferred = self._infer() if coordinates is None else []
+
+    def of(self, instruction_id: int) -> Participants:
+        """The participants of an instruction, found once."""
+        found = self._found.get(instruction_id)
+        if found is None:
+            found = self._found[instruction_id] = self._match(self._instructions[instruction_id])
+        return found
+
+    def components(self, instruction: Int32, device: int) -> Int32:
+        """The component of each execution of an instruction on a device, -1 where it is not known."""
+        used, of_row = distinct(instruction)
+        members = [self.of(i).members.get(device) for i in used.tolist()]
+        return np.array([m.component if m else -1 for m in members], np.int32)[of_row]
+
+    def group_rows(self) -> Iterator[dict[str, Any]]:
+        """Rows of main.collective_groups for the instructions asked for."""
+        for instruction_id, found in sorted(self._found.items()):
+            unknown = [(None,) * len(g) for g in found.logical]
+            for index, members in enumerate(found.groups if found.groups is not None else unknown):
+                logical = found.logical[index % len(found.logical)]
+                for rank, (number, device) in enumerate(zip(logical, members, strict=True)):
+                    yield {
+                        "instruction_id": instruction_id,
+                        "group_index": index,
+                        "rank": rank,
+                        "logical_id": number,
+                        "device_id": device,
+                    }
+
+    def traffic_rows(self) -> Iterator[dict[str, Any]]:
+        """Rows of main.traffic for the instructions asked for whose devices are all known."""
+        for instruction_id, found in sorted(self._found.items()):
+            collective = self._instructions[instruction_id].collective
+            algorithm = traffic.algorithm(found.kind)
+            if collective is None or collective.message_bytes is None or algorithm is None or found.groups is None:
+                continue
+            complete = [tuple(d for d in g if d is not None) for g in found.groups if None not in g]
+            for source, target, size in traffic.edges(found.kind, complete, collective.message_bytes):
+                yield {
+                    "instruction_id": instruction_id,
+                    "source_device_id": source,
+                    "target_device_id": target,
+                    "algorithm": algorithm,
+                    "bytes": size,
+                }
+
+    def _match(self, row: InstructionRow) -> Participants:
+        kind = row.collective.kind if row.collective else ""
+        if row.members is None:
+            return Participants(kind)
+        world = self._world.get(row.program_id, self._device_count)
+        logical = row.members or (tuple(range(world)),)  # HLO's {} is one group of all devices
+        sizes = {len(g) for g in logical}
+        found = Participants(kind, logical, sizes.pop() if len(sizes) == 1 else None)
+        numberings = self._numberings(world)
+        if numberings is None:
+            self.missing_devices = max(self.missing_devices, world - self._device_count)
+            return found
+        found.groups = [tuple(n[i] if i < len(n) else None for i in g) for n in numberings for g in logical]
+        if self._coordinates is not None:
+            in_mesh = self._mesh is not None and numberings == [self._in_mesh()]
+            coordinates = self._mesh.coordinates() if self._mesh and in_mesh else self._coordinates
+            found.axis = _axis_of(logical if in_mesh else found.groups, coordinates)
+        elif world == self._inferred_world:
+            found.axis = self._inferred_axis(logical)
+        if found.axis != UNKNOWN_AXIS:
+            found.axis_source = "inferred" if self._coordinates is None else "mesh"
+        self._place(found, row.collective.message_bytes if row.collective else None)
+        return found
+
+    def _in_mesh(self) -> list[int | None]:
+        return [self._numbers.get(i) for i in range(self._mesh.size)] if self._mesh and self._numbers else []
+
+    def _numberings(self, world: int) -> list[list[int | None]] | None:
+        """Device ids by logical number: one list for all hosts, or one each where every host is its own world."""
+        if self._mesh and self._numbers and world == self._mesh.size:
+            return [self._in_mesh()]
+        widest = max(map(len, self._hosts), default=0)
+        if world <= self._device_count and (len(self._hosts) == 1 or world > widest):
+            return [[d for devices in self._hosts for d in devices]]
+        if len(self._hosts) > 1 and all(len(h) == world for h in self._hosts):
+            return [list(h) for h in self._hosts]
+        return None
+
+    def _infer(self) -> list[InferredAxis]:
+        world = self._inferred_world
+        seen = [
+            CollectiveSeen(
+                row.collective.kind,
+                tuple(row.members) or (tuple(range(world)),),
+                layer_and_part(row.op_name)[1],
+            )
+            for row in self._instructions
+            if row.collective and row.members is not None and self._world.get(row.program_id, world) == world
+        ]
+        axes = infer_axes(seen, world) if seen else []
+        numberings = self._numberings(world) or []
+        if axes and len(numberings) > 1:
+            # no collective tells whether the hosts are stages of a pipeline or replicas
+            axes.insert(0, InferredAxis(None, len(numberings), world, 0.0, "hosts that run programs of their own"))
+        return axes
+
+    def _inferred_axis(self, logical: Sequence[tuple[int, ...]]) -> str:
+        differing = [a.axis for a in self.inferred if any(len({a.place(d) for d in g}) > 1 for g in logical)]
+        is_known = self.inferred and None not in differing
+        return _joined({a for a in differing if a}) if is_known else UNKNOWN_AXIS
+
+    def _place(self, found: Participants, message_bytes: int | None) -> None:
+        groups = found.groups or []
+        component = _linked(groups) if found.kind == PERMUTE else list(range(len(groups)))
+        devices: list[set[int | None]] = [set() for _ in range(max(component, default=-1) + 1)]
+        for index, members in enumerate(groups):
+            devices[component[index]].update(members)
+            for rank, device in enumerate(members):
+                if device is None or (found.kind == PERMUTE and rank == 1 and device in found.members):
+                    continue
+                sent = None
+                if message_bytes is not None:
+                    is_target = found.kind == PERMUTE and (rank == 1 or members[0] == members[1])
+                    sent = 0 if is_target else traffic.wire_bytes(found.kind, len(members), message_bytes)
+                found.members[device] = Membership(index, rank, component[index], sent)
+        if found.kind == PERMUTE and groups and message_bytes is not None:
+            found.bytes_of_others = 0
+        found.component_size = [None if None in d else len(d) for d in devices]
+
+
+def _joined(axes: Collection[str]) -> str:
+    return "+".join(a for a in AXES if a in axes) or "none"
+
+
+def _axis_of(groups: Sequence[tuple[int | None, ...]], coordinates: Mapping[int, Mapping[str, int]]) -> str:
+    """The mesh axes that members of a group differ on."""
+    differing: set[str] = set()
+    for members in groups:
+        places = [coordinates[m] for m in members if m is not None and m in coordinates]
+        if len(places) < len(members):
+            return UNKNOWN_AXIS
+        differing |= {a for a in AXES if len({p.get(a) for p in places}) > 1}
+    return _joined(differing)
+
+
+def _linked(pairs: Sequence[tuple[int | None, ...]]) -> list[int]:
+    """Number of the connected component of each pair: pairs that share a device wait for each other."""
+    root: dict[int, int] = {}
+
+    def find(x: int) -> int:
+        while root.setdefault(x, x) != x:
+            root[x] = root[root[x]]
+            x = root[x]
+        return x
+
+    for pair in pairs:
+        known = [d for d in pair if d is not None]
+        for device in known[1:]:
+            root[find(device)] = find(known[0])
+    numbers: dict[int, int] = {}
+    found = []
+    for i, pair in enumerate(pairs):
+        first = next((d for d in pair if d is not None), None)
+        found.append(numbers.setdefault(find(first) if first is not None else -1 - i, len(numbers)))
+    return found

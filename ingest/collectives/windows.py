@@ -1,0 +1,145 @@
+"""Executions of collectives on one device: windows of asynchronous ones, and the part of each that is exposed."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, fields
+from typing import Any, Self
+
+import numpy as np
+import numpy.typing as npt
+
+from tracewarehouse.ingest.columns.keys import distinct, occurrence, packed
+from tracewarehouse.ingest.columns.nesting import Coverage
+from tracewarehouse.ingest.columns.records import Int32, Int64
+from tracewarehouse.ingest.hlo.instructions import OpFacts
+
+WINDOW_SOURCES = ("op", "start/done pair", "async line", "start only")
+_OP, _PAIR, _SPAN, START_ONLY = range(4)
+_ROLES: dict[str | None, int] = {None: 0, "start": 1, "update": 2, "done": 3}
+
+
+class _Columns:
+    """Columns of one length."""
+
+    @classmethod
+    def joined(cls, parts: Sequence[Self]) -> Self:
+        """All parts as one."""
+        return cls(*(np.concatenate([getattr(p, f.name) for p in parts]) for f in fields(cls)))  # type: ignore[arg-type]
+
+
+@dataclass
+class CollectiveOps(_Columns):
+    """Op-line events of one device that are collectives or halves of them; columns of shape (n,).
+
+    `phase` is a code into columns.phases.PHASES; phase, step and execution are -1 where unknown.
+    """
+
+    event_id: Int64
+    instruction_id: Int32
+    start_ps: Int64
+    end_ps: Int64
+    execution: Int32
+    phase: Int32
+    step: Int32
+
+
+@dataclass
+class AsyncSpans(_Columns):
+    """Events of a device's Async XLA Ops line, each the whole span of an asynchronous op; columns of shape (n,)."""
+
+    instruction_id: Int32
+    start_ps: Int64
+    end_ps: Int64
+
+
+def windows(
+    facts: Sequence[OpFacts], programs: Mapping[int, int | None], ops: CollectiveOps, spans: AsyncSpans | None
+) -> dict[str, npt.NDArray[Any]]:
+    """One row per execution on a device: a synchronous op, or a start joined with its done; by start.
+
+    Args:
+        facts: of all instructions so far.
+        programs: of instructions that name none: the one they were seen in.
+        ops: the device's op events.
+        spans: its Async XLA Ops events, for starts whose done is not in the capture.
+    """
+    n = len(ops.event_id)
+    used, inverse = distinct(ops.instruction_id)
+    roles = np.array([_ROLES[facts[i].role] for i in used.tolist()], np.int8)[inverse]
+    is_start, is_op = roles == _ROLES["start"], roles == _ROLES[None]
+    end, source = ops.end_ps.copy(), np.where(is_start, START_ONLY, _OP).astype(np.int8)
+    done_event_id = np.full(n, -1, np.int64)
+    if is_start.any():
+        pair = np.array(_pair_numbers(facts, programs, used.tolist()), np.int64)[inverse]
+        starts, dones = _partners(pair, ops, np.flatnonzero(is_start), np.flatnonzero(roles == _ROLES["done"]))
+        end[starts], source[starts], done_event_id[starts] = ops.end_ps[dones], _PAIR, ops.event_id[dones]
+    if spans is not None:
+        _take_spans(np.flatnonzero(source == START_ONLY), ops, spans, end, source)
+    kept = np.flatnonzero(is_op | is_start)
+    order = kept[np.argsort(ops.start_ps[kept], kind="stable")]
+    start, end = ops.start_ps[order], end[order]
+    return {
+        "event_id": ops.event_id[order],
+        "done_event_id": done_event_id[order],
+        "instruction_id": ops.instruction_id[order],
+        "is_async": is_start[order],
+        "start_ps": start,
+        "end_ps": end,
+        "exposed_ps": Coverage(ops.start_ps, ops.end_ps).within(start, end),
+        "window_source": source[order],
+        "execution": ops.execution[order],
+        "phase": ops.phase[order].astype(np.int8),
+        "step": ops.step[order],
+    }
+
+
+def _pair_numbers(facts: Sequence[OpFacts], programs: Mapping[int, int | None], used: Sequence[int]) -> list[int]:
+    """A number per instruction that a start shares with the done that ends it, also through updates between."""
+    program = {i: programs.get(i, facts[i].program_id) for i in used}
+    by_name = {(program[i], facts[i].name): i for i in used}
+    numbers = []
+    for i in used:
+        seen = 0
+        number = i
+        while seen < 16:
+            before = by_name.get((program[number], facts[number].start_name or ""))
+            if before is None or before == number:
+                break
+            number = before
+            seen += 1
+        numbers.append(number)
+    return numbers
+
+
+def _partners(pair: Int64, ops: CollectiveOps, starts: Int64, dones: Int64) -> tuple[Int64, Int64]:
+    """The starts that a done ends, and those dones.
+
+    In one execution of a program the k-th done of a pair ends the k-th start.
+    """
+    both = np.concatenate([starts, dones])
+    key = packed([pair[both], ops.execution[both]])
+    count = [occurrence(k, ops.start_ps[at]) for k, at in ((key[: len(starts)], starts), (key[len(starts) :], dones))]
+    key = packed([key, np.concatenate(count)])
+    _, of_start, of_done = np.intersect1d(key[: len(starts)], key[len(starts) :], True, return_indices=True)
+    starts, dones = starts[of_start], dones[of_done]
+    is_after = ops.start_ps[dones] >= ops.start_ps[starts]
+    return starts[is_after], dones[is_after]
+
+
+def _take_spans(at: Int64, ops: CollectiveOps, spans: AsyncSpans, end: Int64, source: npt.NDArray[np.int8]) -> None:
+    """Take the window of a start without a done from the async line's event of that instruction and time."""
+    if not len(at):
+        return
+    order = np.lexsort((spans.start_ps, spans.instruction_id))
+    start_of, end_of = spans.start_ps[order], spans.end_ps[order]
+    at = at[np.argsort(ops.instruction_id[at], kind="stable")]
+    used, first = np.unique(ops.instruction_id[at], return_index=True)
+    low, high = (spans.instruction_id[order].searchsorted(used, side) for side in ("left", "right"))
+    for starts, a, z in zip(np.split(at, first[1:]), low.tolist(), high.tolist(), strict=True):
+        if a == z:
+            continue
+        last = a + start_of[a:z].searchsorted(ops.end_ps[starts], side="right") - 1
+        is_inside = (last >= a) & (ops.end_ps[starts] <= end_of[last])
+        end[starts[is_inside]] = end_of[last[is_inside]]
+        source[starts[is_inside]] = _SPAN

@@ -1,0 +1,101 @@
+"""Nesting and coverage of intervals, in numpy: which event holds which, and how much of a window is covered."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+from tracewarehouse.ingest.columns.records import Int32, Int64
+
+Flags = npt.NDArray[np.bool_]
+
+
+@dataclass(frozen=True)
+class Nesting:
+    """How the events of one line nest; arrays of shape (n,) in the order given to `nest`.
+
+    Attributes:
+        depth: 0 for an event that no other holds.
+        parent: index of the event that directly holds this one, -1 for none.
+        self_ps: duration minus the durations of the events directly held, never below 0.
+        is_overlapping: it begins before an earlier event of its depth has ended.
+    """
+
+    depth: Int32
+    parent: Int64
+    self_ps: Int64
+    is_overlapping: Flags
+
+
+def nest(start: Int64, end: Int64) -> Nesting:
+    """Nesting of intervals ordered by start, longer ones first.
+
+    An interval is held by another when it lies inside it; intervals that overlap in part are siblings. Each
+    round settles one depth: of the intervals left, those that reach beyond all before them are held by none.
+    """
+    n = len(start)
+    depth = np.zeros(n, np.int32)
+    parent = np.full(n, -1, np.int64)
+    is_overlapping = np.zeros(n, bool)
+    if (start[1:] >= end[:-1]).all():  # one after the other, as on most lines
+        return Nesting(depth, parent, end - start, is_overlapping)
+    left = np.arange(n)
+    level = 0
+    while len(left):
+        starts, ends = start[left], end[left]
+        reach = np.empty_like(ends)
+        reach[:1] = np.iinfo(np.int64).min
+        np.maximum.accumulate(ends[:-1], out=reach[1:])
+        is_top = (starts >= reach) | (ends > reach)
+        last_top = np.maximum.accumulate(np.where(is_top, np.arange(len(left)), 0))
+        is_top |= parent[left] != parent[left[last_top]]
+        depth[left] = level
+        is_overlapping[left[is_top]] = (starts < reach)[is_top]
+        if is_top.all():
+            break
+        held = np.flatnonzero(~is_top)
+        last_top = np.maximum.accumulate(np.where(is_top, np.arange(len(left)), 0))
+        parent[left[held]] = left[last_top[held]]
+        left = left[held]
+        level += 1
+    self_ps = end - start
+    child = np.flatnonzero(parent >= 0)
+    if len(child):
+        np.subtract.at(self_ps, parent[child], (end - start)[child])
+        np.maximum(self_ps, 0, out=self_ps)
+    return Nesting(depth, parent, self_ps, is_overlapping)
+
+
+class Coverage:
+    """The union of intervals, ready to say how much of any window it covers."""
+
+    def __init__(self, start: Int64, end: Int64) -> None:
+        order = np.argsort(start, kind="stable")
+        start, end = start[order], end[order]
+        reach = np.maximum.accumulate(end) if len(end) else end
+        is_first = np.ones(len(start), bool)
+        is_first[1:] = start[1:] > reach[:-1]
+        first = np.flatnonzero(is_first)
+        self.start = start[first]
+        self.end = reach[np.append(first[1:] - 1, len(start) - 1)] if len(first) else end
+        self._before = np.concatenate([np.zeros(1, np.int64), np.cumsum(self.end - self.start)])
+
+    @property
+    def total(self) -> int:
+        """Length of the union."""
+        return int(self._before[-1])
+
+    def up_to(self, at: Int64) -> Int64:
+        """Length of the union left of each point, shape (k,)."""
+        i = self.start.searchsorted(at, side="right") - 1
+        known = np.maximum(i, 0)
+        if not len(self.start):
+            return np.zeros(len(at), np.int64)
+        inside = np.minimum(at, self.end[known]) - self.start[known]
+        return np.where(i < 0, 0, self._before[known] + inside)
+
+    def within(self, start: Int64, end: Int64) -> Int64:
+        """Length of the union inside each window [start, end), shape (k,)."""
+        return self.up_to(end) - self.up_to(start)

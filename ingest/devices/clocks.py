@@ -1,0 +1,267 @@
+"""The hosts' clocks, corrected by what their devices did together: no rank leaves a collective before all have come.
+
+Hosts start from their wall clocks, which differ by as much as their time service leaves. All ranks of one execution of
+a collective end together, up to a spread that is small beside that: the median difference of the ends over many
+executions is how far two clocks are apart. Executions are matched by counting, never by time.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+from tracewarehouse.ingest.collectives.groups import CollectiveGroups
+from tracewarehouse.ingest.collectives.instances import Instances
+from tracewarehouse.ingest.collectives.windows import START_ONLY, CollectiveOps, windows
+from tracewarehouse.ingest.columns.keys import packed
+from tracewarehouse.ingest.columns.records import Int32, Int64, Line, Plane
+from tracewarehouse.ingest.devices.hosts import Host
+from tracewarehouse.ingest.devices.quality import Flag, uneven_programs
+from tracewarehouse.ingest.devices.survey import HostSurvey
+from tracewarehouse.ingest.devices.timeline import Timeline
+from tracewarehouse.ingest.hlo.instructions import InstructionRow, Instructions
+
+SYNCHRONISING = frozenset({"all-reduce", "all-gather", "reduce-scatter", "all-to-all", "ragged-all-to-all"})
+"""Kinds in which every rank needs something of every other; a permute's source may end long before its target."""
+FEWEST = 3
+"""Executions that two hosts must share for their clocks to be compared."""
+_UNLIKE = 4
+"""How many times the spread of another pairing must exceed that of the one by counting to rule it out."""
+
+
+@dataclass
+class SharedEnds:
+    """Executions of collectives of several hosts, on the run's clock as it is; arrays of shape (executions, hosts).
+
+    Attributes:
+        last_start: when the last rank on the host came; meaningless where the host has none.
+        end: when the last rank on the host left.
+        first_end: when its first rank left.
+        is_here: whether the host has a rank.
+        repeats: shape (executions,); equal for executions of one instruction by the same devices, which are in order.
+    """
+
+    last_start: Int64
+    end: Int64
+    first_end: Int64
+    is_here: npt.NDArray[np.bool_]
+    repeats: Int64
+
+    def moved(self, host: int, by: int) -> None:
+        """Move a host's clock."""
+        for times in (self.last_start, self.end, self.first_end):
+            times[:, host] += by
+
+
+_FIRST_EVENTS = 1 << 17
+"""Op events of each device, from the first on, whose collectives are compared."""
+
+
+def align(
+    surveys: Sequence[HostSurvey], instructions: Instructions, groups: Callable[[], CollectiveGroups]
+) -> list[Flag]:
+    """Correct the clocks of hosts of TPUs, with all that has been read of them; gives what remains unsure.
+
+    Args:
+        surveys: all hosts of the run.
+        instructions: where their instructions are numbered.
+        groups: makes the groups of the instructions so far.
+    """
+    found: list[Flag] = []
+    if sum(bool(s.planes) for s in surveys) > 1:
+        devices = list(_first_collectives(surveys, instructions))
+        timelines = [
+            (p.device.device_id, p.timeline) for s in surveys for p in s.planes.values() if not p.is_sparse_core
+        ]
+        uneven = uneven_programs(timelines)
+        ends = shared_ends(devices, instructions, groups(), lambda r: r.program_id not in uneven, len(surveys))
+        if ends is not None:
+            before = [s.host.clock_offset_ps for s in surveys]
+            found += correct([s.host for s in surveys], ends)
+            for survey, offset in zip(surveys, before, strict=True):
+                for timeline in {id(p.timeline): p.timeline for p in survey.planes.values()}.values():
+                    timeline.move(survey.host.clock_offset_ps - offset)
+    if len(surveys) > 1:
+        sentence = "the capture has neither the start of this host's profile nor enough collectives shared with others"
+        found += [Flag("clock_unaligned", sentence, s.host.name) for s in surveys if s.host.clock_source == "none"]
+    return found
+
+
+def _first_collectives(
+    surveys: Sequence[HostSurvey], instructions: Instructions
+) -> Iterator[tuple[int, int, CollectiveOps]]:
+    """Host, device and collectives among the first op events of each TPU."""
+    for number, survey in enumerate(surveys):
+        for position, core in survey.planes.items():
+            plane = survey.host.trace.planes[position]
+            if core.is_sparse_core or core.device.backend == "gpu":
+                continue
+            of_row = instructions.of_metadata(plane, survey.modules)
+            is_collective = np.array([f.is_collective for f in instructions.facts], bool)
+            for line in plane.lines:
+                if line.name == "XLA Ops":
+                    parts = list(_collectives(survey.host, plane, line, core.timeline, of_row, is_collective))
+                    if parts:
+                        yield number, core.device.device_id, CollectiveOps.joined(parts)
+
+
+def _collectives(
+    host: Host, plane: Plane, line: Line, timeline: Timeline, of_row: Int32, is_collective: npt.NDArray[np.bool_]
+) -> Iterator[CollectiveOps]:
+    count = 0
+    for batch in host.trace.batches(plane, line):
+        instruction = of_row[batch.metadata]
+        at = np.flatnonzero(is_collective[instruction])
+        start = batch.start_ps[at] + host.clock_offset_ps
+        none = np.full(len(at), -1, np.int32)
+        yield CollectiveOps(
+            count + at, instruction[at], start, start + batch.duration_ps[at], timeline.executions_at(start), none, none
+        )
+        count += len(batch)
+        if count >= _FIRST_EVENTS:
+            return
+
+
+def shared_ends(
+    devices: Sequence[tuple[int, int, CollectiveOps]],
+    instructions: Instructions,
+    groups: CollectiveGroups,
+    is_comparable: Callable[[InstructionRow], bool],
+    hosts: int,
+) -> SharedEnds | None:
+    """Match the executions of collectives over all devices; None where no two hosts share one.
+
+    Args:
+        devices: host, device id and op events of each device.
+        instructions: all instructions of the run.
+        groups: whose instructions they are.
+        is_comparable: whether executions of an instruction can be matched by counting.
+        hosts: number of hosts.
+    """
+    instances = Instances(instructions.rows)
+    chosen = np.array([_synchronises(r) and is_comparable(r) for r in instructions.rows], bool)
+    parts: list[tuple[int, Int32, Int32, Int64, Int64]] = []
+    for host, device, ops in devices:
+        found = windows(instructions.facts, {}, ops, None)
+        at = np.flatnonzero(chosen[found["instruction_id"]] & (found["window_source"] != START_ONLY))
+        if not len(at):
+            continue
+        instruction = found["instruction_id"][at]
+        component = groups.components(instruction, device)
+        instances.add(device, instruction, component, found["execution"][at])
+        parts.append((host, instruction, component, found["start_ps"][at], found["end_ps"][at]))
+    if len({p[0] for p in parts}) < 2:
+        return None
+    start, end = (np.concatenate([p[i] for p in parts]) for i in (3, 4))
+    of_host = np.concatenate([np.full(len(p[1]), p[0], np.int32) for p in parts])
+    instruction, component = (np.concatenate([p[i] for p in parts]) for i in (1, 2))
+    number, _ = instances.joined(lambda: start, lambda _i, _c: None)
+    shape = int(number.max()) + 1, hosts
+    low, high = np.iinfo(np.int64).min, np.iinfo(np.int64).max
+    found_ends = SharedEnds(
+        np.full(shape, low),
+        np.full(shape, low),
+        np.full(shape, high),
+        np.zeros(shape, bool),
+        np.zeros(shape[0], np.int64),
+    )
+    np.maximum.at(found_ends.last_start, (number, of_host), start)
+    np.maximum.at(found_ends.end, (number, of_host), end)
+    np.minimum.at(found_ends.first_end, (number, of_host), end)
+    found_ends.is_here[number, of_host] = True
+    found_ends.repeats[number] = packed([instruction, component])
+    kept = np.flatnonzero(found_ends.is_here.sum(axis=1) > 1)
+    if not len(kept):
+        return None
+    return SharedEnds(*(getattr(found_ends, name)[kept] for name in found_ends.__dataclass_fields__))
+
+
+def _synchronises(row: InstructionRow) -> bool:
+    return row.collective is not None and row.collective.kind in SYNCHRONISING and row.collective.role != "done"
+
+
+def correct(hosts: Sequence[Host], ends: SharedEnds) -> Iterator[Flag]:
+    """Correct the clocks of hosts that share collectives, beginning at the first host; gives what remains unsure.
+
+    Each host is compared with the one before it that it shares most executions with. Its clock is moved only where
+    that brings the ends closer together, by more than they scatter, and contradicts cause and effect no more often.
+    """
+    shared = ends.is_here.astype(np.int64).T @ ends.is_here.astype(np.int64)
+    first = min(range(len(hosts)), key=lambda h: (hosts[h].clock_source == "none", hosts[h].clock_offset_ps, h))
+    placed = [first]
+    left = [h for h in range(len(hosts)) if h != first]
+    while left:
+        count, _, _, a, b = max((int(shared[a, b]), -a, -b, a, b) for a in placed for b in left)
+        if count < FEWEST:
+            break
+        left.remove(b)
+        placed.append(b)
+        yield from _compare(hosts, ends, a, b)
+    if hosts[first].clock_source == "none" and any(h.clock_source == "collective_ends" for h in hosts):
+        hosts[first].clock_source = "first_host"
+
+
+def _compare(hosts: Sequence[Host], ends: SharedEnds, a: int, b: int) -> Iterator[Flag]:
+    host = hosts[b]
+    at = np.flatnonzero(ends.is_here[:, a] & ends.is_here[:, b])
+    apart = ends.end[at, a] - ends.end[at, b]
+    by = _median(apart)
+    before, after = _median(np.abs(apart)), _median(np.abs(apart - by))
+    host.clock_instances, host.clock_residual_ps = len(at), before
+    is_known = host.clock_source != "none"
+    against, against_moved = _contradictions(ends, at, a, b, 0), _contradictions(ends, at, a, b, by)
+    is_better = after < before and abs(by) > after and against_moved <= against
+    if is_better and not _is_ambiguous(ends, at, a, b, by, after):
+        ends.moved(b, by)
+        host.clock_offset_ps += by
+        host.clock_correction_ps = by
+        host.clock_residual_ps = after
+        host.clock_source = "collective_ends"
+    elif not is_known or 2 * against > len(at) or (is_better and against):
+        yield Flag(
+            "clock_uncertain",
+            f"the ends of {len(at)} collectives shared with {hosts[a].name} lie {by / 1e6:+.3f} us apart, "
+            f"{against} of them against cause and effect, but do not tell the clocks' difference safely",
+            host.name,
+        )
+
+
+def _contradictions(ends: SharedEnds, at: Int64, a: int, b: int, by: int) -> int:
+    """Executions in which some rank leaves before another has come, with host b's clock moved."""
+    early = ends.first_end[at, a] < ends.last_start[at, b] + by
+    return int((early | (ends.first_end[at, b] + by < ends.last_start[at, a])).sum())
+
+
+def _is_ambiguous(ends: SharedEnds, at: Int64, a: int, b: int, by: int, spread: int) -> bool:
+    """Whether the profiles may have begun at different executions, so that counting pairs the wrong ones.
+
+    Then the clocks seem apart by the time between executions. Pairing each with the one nearest in time shows it: were
+    the clocks right, that would fit at least about as well.
+    """
+    order = at[np.lexsort((ends.end[at, a], ends.repeats[at]))]
+    is_same = np.diff(ends.repeats[order]) == 0
+    steps = np.diff(ends.end[order, a])[is_same]
+    if not len(steps):
+        return False
+    step = _median(steps)
+    by_count = round(by / step) if step > 0 else 0
+    if not by_count:
+        return False
+    edges = np.flatnonzero(~is_same) + 1
+    nearest = []
+    for same in np.split(order, edges):
+        one, other = ends.end[same, a], ends.end[same, b]
+        k = abs(by_count)
+        if k < len(same):
+            nearest.append(one[:-k] - other[k:] if by_count > 0 else one[k:] - other[:-k])
+    if not nearest or sum(map(len, nearest)) < FEWEST:
+        return False
+    apart = np.concatenate(nearest)
+    return _median(np.abs(apart - _median(apart))) < _UNLIKE * max(spread, 1)
+
+
+def _median(values: Int64) -> int:
+    return int(np.sort(values)[(len(values) - 1) // 2])

@@ -1,0 +1,251 @@
+"""Virtual CPU devices: which device, execution and step an op event of a thread pool belongs to.
+
+XLA's CPU client runs N virtual devices on a pool of threads, so a line is not a device. The profiler's
+ThreadpoolListener records who scheduled what: inside one `PjRtCpuExecutable::Execute`, the k-th `Record` starts
+device k; every region (`StartRegion` to `StopRegion`) belongs to the device whose record it consumes, and so do
+the records made in it.
+
+A launch on one device alone is told by its `ExecuteHelper` on the launching thread: a process of one device, or a
+program without SPMD, which is a `PjRtCpuExecutable::ExecuteSharded`. All records inside belong to that device then; a
+cheap program has none and runs its ops right there. Which device it is, of several without SPMD, no event says: it
+is counted as the first.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+import numpy.typing as npt
+
+from tracewarehouse.ingest.columns.records import EventBatch, Int32, Line, Plane, codes, integers
+from tracewarehouse.ingest.devices.markers import MarkedTime, StepMarker, phase_of
+
+EXECUTE = "PjRtCpuExecutable::Execute"
+EXECUTE_SHARDED = "PjRtCpuExecutable::ExecuteSharded"
+EXECUTE_HELPER = "PjRtCpuExecutable::ExecuteHelper"
+RECORD = "ThreadpoolListener::Record"
+START_REGION = "ThreadpoolListener::StartRegion"
+STOP_REGION = "ThreadpoolListener::StopRegion"
+
+
+@dataclass
+class CpuLine:
+    """One thread's events, and what was found about each; arrays of shape (n,) in file order.
+
+    Attributes:
+        is_op: the event is the execution of an HLO instruction.
+        ordinal: index of the virtual device among the host's, -1 where the event is no op or its device is unknown.
+        execution: index into `CpuExecutions.executions`, -1 where unknown.
+    """
+
+    line: Line
+    events: EventBatch
+    is_op: npt.NDArray[np.bool_]
+    ordinal: Int32
+    execution: Int32
+
+
+@dataclass
+class Execution:
+    """One launch of a program on all virtual devices of the host."""
+
+    start_ps: int
+    step: StepMarker | None
+    module: str = ""
+
+    @property
+    def phase(self) -> str | None:
+        """Phase of its step marker, else of its module's name."""
+        return (phase_of(self.step.name) if self.step else None) or phase_of(self.module)
+
+
+@dataclass
+class CpuExecutions:
+    """The op events of a host's virtual devices.
+
+    Attributes:
+        device_count: devices that were found.
+        lines: the threads.
+        executions: the launches, in order of their starts.
+        ordinals: what the client numbers each device with.
+    """
+
+    device_count: int
+    lines: list[CpuLine] = field(default_factory=list)
+    executions: list[Execution] = field(default_factory=list)
+    ordinals: list[int] = field(default_factory=list)
+
+
+@dataclass
+class _Region:
+    start_ps: int
+    context: int
+    line: int
+    records: list[int] = field(default_factory=list)
+    owner: tuple[int, int] | None = None
+
+
+@dataclass
+class _Execute:
+    start_ps: int
+    end_ps: int
+    line: int
+    region: int | None
+    records: list[int] = field(default_factory=list)
+    is_single: bool = False
+
+
+def is_cpu_capture(plane: Plane) -> bool:
+    """Whether the plane holds op events of virtual CPU devices."""
+    return any(m.name in (EXECUTE, EXECUTE_SHARDED) for m in plane.event_metadata)
+
+
+def attribute(
+    plane: Plane, lines: Sequence[tuple[Line, EventBatch]], markers: Sequence[Sequence[StepMarker]]
+) -> CpuExecutions:
+    """Follow the contexts through all threads of a host.
+
+    `markers` are the step markers of each line, in the order of `lines`.
+    """
+    walks = [_Walk(plane, number, events) for number, (_, events) in enumerate(lines)]
+    regions = [r for w in walks for r in w.regions]
+    executes = sorted((e for w in walks for e in w.executes), key=lambda e: e.start_ps)
+    owner = {c: (i, 0 if e.is_single else k) for i, e in enumerate(executes) for k, c in enumerate(e.records)}
+    for region in sorted(regions, key=lambda r: r.start_ps):  # a record is older than the region that consumes it
+        region.owner = owner.get(region.context)
+        if region.owner:
+            for context in region.records:
+                owner.setdefault(context, region.owner)
+    steps = _Steps(walks, markers)
+    executions = [Execution(e.start_ps, steps.of(e)) for e in executes]
+    counts = (1 if e.is_single else len(e.records) for e in executes)
+    device_count = max(counts, default=0)
+    found = CpuExecutions(device_count, executions=executions, ordinals=list(range(device_count)))
+    number_of = {(e.line, e.start_ps): i for i, e in enumerate(executes)}
+    for walk, (line, events) in zip(walks, lines, strict=True):
+        owners = np.array([r.owner or (-1, -1) for r in walk.regions] + [(-1, -1)], np.int32)
+        of_event = owners[walk.region_of_event]
+        single = np.array([[number_of[e.line, e.start_ps], e.start_ps, e.end_ps] for e in walk.executes if e.is_single])
+        if len(single):  # launches on one device, in order of time, which may run ops in place
+            last = np.searchsorted(single[:, 1], events.start_ps, side="right") - 1
+            is_inside = (last >= 0) & (events.start_ps < single[last, 2])
+            of_event[is_inside] = np.stack([single[last[is_inside], 0], np.zeros(is_inside.sum(), np.int64)], axis=1)
+        is_op = walk.is_op
+        execution = np.where(is_op, of_event[:, 0], np.int32(-1))
+        found.lines.append(CpuLine(line, events, is_op, np.where(is_op, of_event[:, 1], np.int32(-1)), execution))
+    name_modules(found)
+    return found
+
+
+def is_op(events: EventBatch) -> npt.NDArray[np.bool_]:
+    """Which events are executions of HLO instructions, shape (n,)."""
+    found = np.zeros(len(events), bool)
+    for s in events.stats:
+        if s.name == "hlo_op":
+            found[s.rows] = True
+    return found
+
+
+def name_modules(found: CpuExecutions) -> None:
+    """Give each execution the module that its ops name."""
+    for line in found.lines:
+        column = next((s for s in line.events.stats if s.name == "hlo_module"), None)
+        code, names = codes(column, len(line.events))
+        for execution, c in {*zip(line.execution[line.is_op].tolist(), code[line.is_op].tolist(), strict=True)}:
+            if execution >= 0 and c >= 0:
+                found.executions[execution].module = names[c]
+
+
+class _Walk:
+    """One thread in time order: its regions, records and executes."""
+
+    def __init__(self, plane: Plane, number: int, events: EventBatch) -> None:
+        self.number = number
+        self.regions: list[_Region] = []
+        self.executes: list[_Execute] = []
+        self.records: dict[int, tuple[int, int, int | None]] = {}  # context -> line, time, region
+        stats = {s.name: s for s in events.stats}
+        n = len(events)
+        self.is_op = is_op(events)
+        produced, _ = integers(stats.get("_p"), n)
+        consumed, _ = integers(stats.get("_c"), n)
+        kind_of_row = np.array([_MARKS.get(m.name, 0) for m in plane.event_metadata] + [0], np.int8)
+        kind = kind_of_row[events.metadata]
+        order = np.lexsort((-events.duration_ps, events.start_ps))
+        last_region = np.full(n, -1, np.int64)  # per event in time order: the region in force, from its start on
+        for at in np.flatnonzero(kind[order]).tolist():
+            self._mark(int(kind[order[at]]), at, int(order[at]), events, produced, consumed, last_region)
+        filled = np.maximum.accumulate(np.where(last_region >= 0, np.arange(n), -1))
+        in_force = np.where(filled >= 0, last_region[filled], 0) - 1  # regions are stored from 1; 0 means stopped
+        self.region_of_event = np.empty(n, np.int64)
+        self.region_of_event[order] = np.where(in_force < 0, len(self.regions), in_force)
+
+    def _mark(
+        self,
+        kind: int,
+        at: int,
+        row: int,
+        events: EventBatch,
+        produced: npt.NDArray[np.int64],
+        consumed: npt.NDArray[np.int64],
+        last_region: npt.NDArray[np.int64],
+    ) -> None:
+        start = int(events.start_ps[row])
+        current = len(self.regions) - 1 if self.regions and not self._stopped else None
+        if kind == _MARKS[EXECUTE]:
+            self.executes.append(_Execute(start, start + int(events.duration_ps[row]), self.number, current))
+        elif kind == _MARKS[EXECUTE_HELPER]:
+            launch = self._launch_at(start)
+            if launch:
+                launch.is_single = True
+        elif kind == _MARKS[START_REGION]:
+            self.regions.append(_Region(start, int(consumed[row]), self.number))
+            self._stopped = False
+            last_region[at] = len(self.regions)
+        elif kind == _MARKS[STOP_REGION]:
+            self._stopped = True
+            last_region[at] = 0
+        else:
+            context = int(produced[row])
+            self.records[context] = (self.number, start, current)
+            launch = self._launch_at(start)
+            if launch:
+                launch.records.append(context)
+            elif current is not None:
+                self.regions[current].records.append(context)
+
+    def _launch_at(self, at: int) -> _Execute | None:
+        """The latest launch on this thread, if it lasts until then."""
+        launch = self.executes[-1] if self.executes else None
+        return launch if launch and launch.start_ps <= at <= launch.end_ps else None
+
+    _stopped = True
+
+
+_MARKS = {EXECUTE: 1, EXECUTE_SHARDED: 1, RECORD: 2, START_REGION: 3, STOP_REGION: 4, EXECUTE_HELPER: 5}
+
+
+class _Steps:
+    """Leads from an execution back to the step marker in whose time it was launched."""
+
+    def __init__(self, walks: Sequence[_Walk], markers: Sequence[Sequence[StepMarker]]) -> None:
+        self._walks = walks
+        self._steps = [MarkedTime(m) for m in markers]
+        self._records = {context: place for w in walks for context, place in w.records.items()}
+
+    def of(self, execute: _Execute) -> StepMarker | None:
+        """The marker on the launching thread, or on the thread that scheduled that one, and so on."""
+        place: tuple[int, int, int | None] | None = (execute.line, execute.start_ps, execute.region)
+        seen = 0
+        while place is not None and seen < 64:
+            line, at, region = place
+            marker = self._steps[line].innermost(at)
+            if marker:
+                return marker
+            if region is None:
+                return None
+            place = self._records.get(self._walks[line].regions[region].context)
+            seen += 1
+        return None

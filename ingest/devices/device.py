@@ -1,0 +1,142 @@
+"""The devices of a run: numbered over all hosts, with their peaks and mesh coordinates."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from functools import cache
+from importlib.resources import files
+from typing import TYPE_CHECKING, Any
+
+from tracewarehouse.ingest.capture.mesh_axes import AXES
+from tracewarehouse.ingest.columns.records import Plane, StatKind
+from tracewarehouse.ingest.readers.xplane import wire
+
+if TYPE_CHECKING:
+    from tracewarehouse.ingest.capture.manifest import Mesh, PipelineStage
+
+_DEVICE_PLANE = re.compile(r"/device:(TPU|GPU):(\d+)( SparseCore \d+)?")
+CPU_PLANE = "/host:CPU"
+
+
+@dataclass
+class Device:
+    """One row of main.devices."""
+
+    device_id: int
+    host: str
+    plane: str
+    local_ordinal: int
+    backend: str
+    global_id: int | None = None
+    kind: str | None = None
+    chip_id: int | None = None
+    core_id: int | None = None
+    pp_index: int | None = None
+    dp_index: int | None = None
+    ep_index: int | None = None
+    tp_index: int | None = None
+    sp_index: int | None = None
+    first_layer: int | None = None
+    last_layer: int | None = None
+    first_slot: int | None = None
+    peak_flops_per_s: float | None = None
+    peak_hbm_gbps: float | None = None
+    peak_ici_gbps: float | None = None
+    peak_source: str | None = None
+
+    def row(self) -> dict[str, Any]:
+        """The row as a mapping of column to value."""
+        return asdict(self)
+
+
+@dataclass(frozen=True, order=True)
+class PlaneName:
+    """What a device plane's name says."""
+
+    backend: str
+    ordinal: int
+    is_sparse_core: bool
+
+
+def device_plane(name: str) -> PlaneName | None:
+    """Backend, ordinal on the host, and whether it is the device's SparseCore; None for other planes."""
+    found = _DEVICE_PLANE.fullmatch(name)
+    if not found or len(found.group(2)) > 6:
+        return None
+    return PlaneName(found.group(1).lower(), int(found.group(2)), found.group(3) is not None)
+
+
+def accelerator(device_id: int, host: str, plane: Plane, backend: str, ordinal: int) -> Device:
+    """A TPU or GPU from its plane's stats; what the capture does not tell comes from the hardware table."""
+    stats = {s.name: s for s in plane.stats}
+    device = Device(device_id, host, plane.name, ordinal, backend)
+
+    def number(name: str) -> float | None:
+        value = stats[name].value if name in stats else None
+        return float(value) if isinstance(value, int | float) and value > 0 else None
+
+    kind = stats.get("device_type_string") or stats.get("device_vendor")
+    device.kind = str(kind.value) if kind else None
+    tera, hbm, memory = (
+        number(n) for n in ("peak_teraflops_per_second", "peak_hbm_bw_gigabytes_per_second", "memory_bandwidth")
+    )
+    device.peak_flops_per_s = tera * 1e12 if tera else None
+    device.peak_hbm_gbps = hbm or (memory / 1e9 if memory else None)
+    from_capture = device.peak_flops_per_s is not None or device.peak_hbm_gbps is not None
+    details = stats.get("core_details")
+    if details and details.kind == StatKind.BYTES and isinstance(details.value, bytes):
+        core = {tag >> 3: value for tag, _, value, _ in wire.fields(details.value, 0, len(details.value))}
+        # CoreDetails: 2 device_ordinal, 3 core_num, 4 local_chip_id, 5 global_chip_id, 6 global_core_id
+        device.core_id, device.chip_id, device.global_id = core.get(3, 0), core.get(5, 0), core.get(6, 0)
+    known = _hardware(device.kind)
+    if known:
+        device.peak_flops_per_s = device.peak_flops_per_s or known["peak_flops_per_s"]["bf16"]
+        device.peak_hbm_gbps = device.peak_hbm_gbps or known["hbm_gbps"]
+        device.peak_ici_gbps = known["ici_gbps"]
+    if from_capture or known:
+        device.peak_source = "both" if from_capture and known else "capture" if from_capture else "hardware table"
+    return device
+
+
+def place_on_mesh(devices: list[Device], mesh: Mesh) -> str | None:
+    """Give the devices their mesh coordinates; a sentence for the quality notes where they do not fit."""
+    ids: dict[int, int | None]
+    if mesh.size == len(devices):
+        ids = {d.device_id: d.device_id for d in devices}
+    elif all(d.global_id is not None and d.global_id < mesh.size for d in devices):
+        ids = {d.device_id: d.global_id for d in devices}
+    else:
+        return f"the mesh {mesh} has {mesh.size} devices and the capture {len(devices)}: axes are unknown"
+    coordinates = mesh.coordinates()
+    for d in devices:
+        place = coordinates[ids[d.device_id] or 0]
+        for axis in AXES:
+            setattr(d, f"{axis}_index", place.get(axis))
+    return None
+
+
+def place_on_stages(devices: list[Device], stages: Sequence[PipelineStage]) -> None:
+    """Give the devices, which have their mesh coordinates, the layers of their pipeline stages."""
+    for d in devices:
+        if d.pp_index is not None:
+            stage = stages[d.pp_index]
+            d.first_layer, d.last_layer, d.first_slot = stage.first_layer, stage.last_layer, stage.first_slot
+
+
+def _hardware(kind: str | None) -> dict[str, Any] | None:
+    if kind is None:
+        return None
+    for entry in _hardware_table():
+        if any(kind.lower() == m.lower() for m in entry["match"]):
+            return entry
+    return None
+
+
+@cache
+def _hardware_table() -> list[dict[str, Any]]:
+    content = json.loads((files("tracewarehouse") / "hardware.json").read_text(encoding="utf-8"))
+    table: list[dict[str, Any]] = content["devices"]
+    return table

@@ -1,0 +1,173 @@
+"""Quality flags: what a reader of a run's numbers must know about its capture, in one closed vocabulary."""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from collections.abc import Collection, Iterable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from tracewarehouse.ingest.columns.line_extent import LineExtent
+from tracewarehouse.ingest.columns.records import Plane
+from tracewarehouse.ingest.devices.device import device_plane
+from tracewarehouse.ingest.devices.hosts import Host
+from tracewarehouse.ingest.devices.timeline import Timeline
+
+FLAGS = {
+    "events_dropped": "The profiler says that it dropped events: counts and sums are lower bounds.",
+    "event_cap": "A line or an exported file holds exactly as many events as a profiler stops at: later ones are lost.",
+    "no_device_events": "Only the host was profiled: no plane of a device has events.",
+    "silent_device": "A device has a plane but no event, beside devices that have some.",
+    "missing_hosts": "Hosts that the manifest names are not in the capture.",
+    "missing_devices": "Devices that the mesh, replica groups or device numbers name are not in the capture.",
+    "partial_collectives": "Some ranks of some collectives are not in the capture, though their devices are.",
+    "uneven_launches": "Devices ran a program different numbers of times: its collectives are joined by count.",
+    "clock_jump": "Times that cannot be: a negative duration, or events far outside the profile's window.",
+    "clock_unaligned": "Nothing brings the hosts' clocks together: times of different hosts do not compare.",
+    "clock_uncertain": "Shared collectives contradict the hosts' clocks, yet too unevenly to correct them.",
+    "compiled_in_capture": "Programs were compiled while the profiler ran: steps may hold that time.",
+    "mesh_mismatch": "The mesh has another number of devices than the capture: axes are unknown.",
+    "inferred_axes": "No mesh was told: axes are guesses from the groups of collectives, see main.mesh_axes.",
+    "promise_broken": "Collectives that the manifest promises for the parallelism are missing.",
+    "unattributed_ops": "Some op events could not be given to a virtual device.",
+    "hlo_unreadable": "An HLO module or text in the capture is damaged: its instructions lack their facts.",
+    "absurd_sizes": "Instructions name values that no memory holds: their sizes are unknown, and NULL.",
+    "groups_left_out": "Replica groups have more members than a capture of that size may: later ones are unknown.",
+    "duplicate_file": "A file with the same bytes as another of the capture was left out.",
+    "profiler_error": "The profiler recorded an error.",
+    "profiler_warning": "The profiler, or the reader of its export, recorded a warning.",
+}
+"""Every flag, and what it means."""
+
+EVENT_CAPS = frozenset({1_000_000, 5_000_000, 1 << 21, (1 << 21) + 1})
+"""Events at which a profiler stops: the JSON exporter of XLA (a million, since 2026 five), CUPTI's buffers (2^21)."""
+_DROP_WORDS = re.compile(r"drop|truncat|exceed|too many events|buffer is full|reaches max", re.IGNORECASE)
+_DROP_STATS = frozenset({"dropped_traces", "dropped_events"})
+_SLACK_PS = 1_000_000_000_000
+"""How far outside the window events may lie before a clock is suspected: one second, or a tenth of the window."""
+_LONGEST_PS = 3_600 * 1_000_000_000_000
+"""No profile lasts an hour: where the window is not known, a line that spans more has a clock that jumped."""
+
+
+@dataclass(frozen=True)
+class Flag:
+    """One row of main.quality_flags.
+
+    Attributes:
+        name: one of FLAGS.
+        detail: a sentence with the names and numbers.
+        host: the host that it is about; None for the whole run.
+    """
+
+    name: str
+    detail: str
+    host: str | None = None
+
+    def __post_init__(self) -> None:
+        if self.name not in FLAGS:
+            raise ValueError(f"{self.name} is not a quality flag; known are {', '.join(FLAGS)}")
+
+    def row(self) -> dict[str, Any]:
+        """The row as a mapping of column to value, without its number."""
+        return {"flag": self.name, "host": self.host, "detail": self.detail}
+
+
+def summarised(flags: Sequence[Flag], most: int = 5) -> list[Flag]:
+    """The flags without repeats, and of one kind and host only so many, with the number of those left out."""
+    groups: dict[tuple[str, str | None], list[Flag]] = {}
+    for flag in dict.fromkeys(flags):
+        groups.setdefault((flag.name, flag.host), []).append(flag)
+    found = []
+    for (name, host), same in groups.items():
+        found += same[:most]
+        if len(same) > most:
+            found.append(Flag(name, f"and {len(same) - most} more like these", host))
+    return found
+
+
+def messages(errors: Iterable[str], warnings: Iterable[str], host: str) -> list[Flag]:
+    """What the profiler itself said, and whether that tells of dropped events."""
+    found = []
+    for name, texts in (("profiler_error", errors), ("profiler_warning", warnings)):
+        for text in texts:
+            found.append(Flag(name, text, host))
+            if _DROP_WORDS.search(text):
+                found.append(Flag("events_dropped", text, host))
+    return found
+
+
+def dropped(planes: Sequence[Plane], host: str) -> list[Flag]:
+    """Planes whose own stats count dropped traces."""
+    return [
+        Flag("events_dropped", f"{p.name}: {s.name} is {s.value!r}", host)
+        for p in planes
+        for s in p.stats
+        if s.name in _DROP_STATS and s.value not in (0, 0.0, "", "0", b"")
+    ]
+
+
+def clock_jump(where: str, extent: LineExtent, window: tuple[int, int] | None, host: str) -> list[Flag]:
+    """Whether a line's times can be: `window` is the host's profile on the run's clock, None where not known."""
+    found = []
+    if extent.negative:
+        found.append(Flag("clock_jump", f"{where}: {extent.negative} events have a negative duration", host))
+    if extent.first_ps is None or extent.last_ps is None:
+        return found
+    if window is None:
+        if extent.last_ps - extent.first_ps > _LONGEST_PS:
+            seconds = (extent.last_ps - extent.first_ps) / 1e12
+            found.append(Flag("clock_jump", f"{where}: its events span {seconds:.0f} s, which no profile lasts", host))
+        return found
+    slack = max(_SLACK_PS, (window[1] - window[0]) // 10)
+    early, late = window[0] - extent.first_ps, extent.last_ps - window[1]
+    if early > slack:
+        found.append(Flag("clock_jump", f"{where}: begins {early / 1e12:.1f} s before the profile", host))
+    if late > slack:
+        found.append(Flag("clock_jump", f"{where}: ends {late / 1e12:.1f} s after the profile", host))
+    return found
+
+
+def uneven_launches(timelines: Sequence[tuple[int, Timeline]], programs: Collection[str | int | None]) -> list[Flag]:
+    """Programs with collectives that devices ran different numbers of times.
+
+    Args:
+        timelines: of each device, by its id.
+        programs: ids and module names of the programs that have collectives.
+    """
+    found = []
+    for (module, program_id), of_device in _launches(timelines).items():
+        if module in programs or program_id in programs:
+            ranked = of_device.most_common()
+            (most, high), (least, low) = ranked[0], ranked[-1]
+            if high != low:
+                sentence = f"{module} ran {high} times on device {most} and {low} times on device {least}"
+                found.append(Flag("uneven_launches", sentence))
+    return found
+
+
+def uneven_programs(timelines: Sequence[tuple[int, Timeline]]) -> set[int | None]:
+    """Ids of the programs that devices ran different numbers of times: counting does not match their executions."""
+    return {p for (_, p), of_device in _launches(timelines).items() if len(set(of_device.values())) > 1}
+
+
+def _launches(timelines: Sequence[tuple[int, Timeline]]) -> dict[tuple[str, int | None], Counter[int]]:
+    """How often each device ran each program that it ran at all."""
+    counts: dict[tuple[str, int | None], Counter[int]] = {}
+    for device, timeline in timelines:
+        for run in timeline.runs:
+            counts.setdefault((run.module, run.program_id), Counter())[device] += 1
+    return counts
+
+
+def silent_devices(hosts: Iterable[Host]) -> list[Flag]:
+    """Devices whose plane has no event, on hosts where other devices of that backend have some."""
+    found = []
+    for host in hosts:
+        cores = [(p, n) for p in host.trace.planes if (n := device_plane(p.name)) and not n.is_sparse_core]
+        active = {n.backend for p, n in cores if any(line.has_events for line in p.lines)}
+        for p, n in cores:
+            is_profiled = n.backend == "tpu" or p.lines  # on GPUs, one that no process uses has a plane too
+            if n.backend in active and is_profiled and not any(line.has_events for line in p.lines):
+                found.append(Flag("silent_device", f"{p.name} has no event", host.name))
+    return found

@@ -1,0 +1,179 @@
+"""What is known of a host before its events are written: its devices, their timelines, the embedded HLO."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from tracewarehouse.ingest.columns.records import EventBatch, Int64, Plane, concatenate
+from tracewarehouse.ingest.devices import cpu_devices, cpu_launches
+from tracewarehouse.ingest.devices.device import CPU_PLANE, Device, accelerator, device_plane
+from tracewarehouse.ingest.devices.hosts import Host
+from tracewarehouse.ingest.devices.markers import StepMarker, step_markers
+from tracewarehouse.ingest.devices.timeline import Run, Step, Timeline, steps_of_line, steps_of_runs
+from tracewarehouse.ingest.hlo.instructions import HloModules
+from tracewarehouse.ingest.hlo.module_name import module_and_program
+
+MODULE_LINE = "XLA Modules"
+STEP_LINE = "Steps"
+
+
+@dataclass(frozen=True)
+class DevicePlane:
+    """A plane whose events belong to a device."""
+
+    device: Device
+    timeline: Timeline
+    is_sparse_core: bool
+
+
+@dataclass
+class HostSurvey:
+    """One host: planes of its devices by position in the trace, or the executions of its virtual CPU devices.
+
+    Attributes:
+        host: the host.
+        modules: the HLO modules that its capture embeds.
+        devices: its devices, in order of their ordinals.
+        planes: device planes by position in `host.trace.planes`.
+        cpu: op events of virtual devices; None where there are none.
+        cpu_position: position in `host.trace.planes` of the plane that has them.
+        timelines: of virtual CPU devices, in order of `devices`.
+        markers: step markers, where they had to be read ahead of the events.
+    """
+
+    host: Host
+    modules: HloModules
+    devices: list[Device] = field(default_factory=list)
+    planes: dict[int, DevicePlane] = field(default_factory=dict)
+    cpu: cpu_devices.CpuExecutions | None = None
+    cpu_position: int | None = None
+    timelines: list[Timeline] = field(default_factory=list)
+    markers: list[StepMarker] = field(default_factory=list)
+
+
+def survey(host: Host, first_device_id: int, notes: list[str]) -> HostSurvey:
+    """Find the devices of a host and number them from `first_device_id`."""
+    planes = host.trace.planes
+    found = HostSurvey(host, HloModules([p for p in planes if not p.lines], notes))
+    named = [(position, device_plane(p.name)) for position, p in enumerate(planes) if p.lines]
+    cores = sorted((d.ordinal, position, d) for position, d in named if d and not d.is_sparse_core)
+    of_ordinal: dict[int, DevicePlane] = {}
+    for ordinal, position, d in cores:
+        device = accelerator(first_device_id + len(found.devices), host.name, planes[position], d.backend, ordinal)
+        found.devices.append(device)
+        of_ordinal[ordinal] = found.planes[position] = DevicePlane(device, _timeline(host, planes[position]), False)
+    for position, other in named:
+        if other and other.is_sparse_core and other.ordinal in of_ordinal:
+            core = of_ordinal[other.ordinal]
+            found.planes[position] = DevicePlane(core.device, core.timeline, True)
+    if not found.devices:
+        for position in [i for i, plane in enumerate(planes) if has_cpu_ops(plane)][:1]:
+            _survey_cpu(found, position, first_device_id)
+    return found
+
+
+def has_cpu_ops(plane: Plane) -> bool:
+    """Whether a plane is the one of host threads that execute the ops of virtual CPU devices."""
+    return plane.name == CPU_PLANE and (cpu_devices.is_cpu_capture(plane) or cpu_launches.has_thunks(plane))
+
+
+def _timeline(host: Host, plane: Plane) -> Timeline:
+    runs: list[Run] = []
+    for names, start, end in _events(host, plane, MODULE_LINE):
+        programs = [module_and_program(n) for n in names]
+        runs += [Run(*p, s, e) for p, s, e in zip(programs, start.tolist(), end.tolist(), strict=True)]
+    steps: list[Step] = []
+    for names, start, end in _events(host, plane, STEP_LINE):
+        steps += steps_of_line(names, start, end, runs)
+    return Timeline(runs, steps)
+
+
+def number_steps(surveys: Sequence[HostSurvey]) -> None:
+    """Give the accelerators of all hosts their steps where no device has a step line."""
+    timelines = [p.timeline for s in surveys for p in s.planes.values() if not p.is_sparse_core]
+    if any(t.steps for t in timelines):
+        return
+    for timeline, steps in zip(timelines, steps_of_runs([t.runs for t in timelines]), strict=True):
+        timeline.set_steps(steps)
+
+
+def _events(host: Host, plane: Plane, line_name: str) -> Iterator[tuple[list[str], Int64, Int64]]:
+    """Names, starts and ends of all events of the plane's lines of that name."""
+    for line in plane.lines:
+        if line.name != line_name:
+            continue
+        batches = host.trace.batches(plane, line)
+        batch = concatenate([EventBatch(b.metadata, b.start_ps, b.duration_ps) for b in batches])
+        if len(batch):
+            names = [plane.event_metadata[i].name if i >= 0 else "" for i in batch.metadata.tolist()]
+            start = batch.start_ps + host.clock_offset_ps
+            yield names, start, start + batch.duration_ps
+
+
+def _survey_cpu(found: HostSurvey, position: int, first_device_id: int) -> None:
+    host = found.host
+    plane = host.trace.planes[position]
+    lines = []
+    for line in plane.lines:
+        batch = concatenate(list(host.trace.batches(plane, line)))
+        shifted = EventBatch(batch.metadata, batch.start_ps + host.clock_offset_ps, batch.duration_ps, batch.stats)
+        lines.append((line, shifted))
+    markers = [step_markers(plane, events) for _, events in lines]
+    cpu = cpu_launches.attribute(lines, markers) or cpu_devices.attribute(plane, lines, markers)
+    if not cpu.ordinals:  # nothing was launched while it was recorded
+        return
+    found.cpu, found.cpu_position = cpu, position
+    found.markers = [m for of_line in markers for m in of_line]
+    for k, ordinal in enumerate(cpu.ordinals):
+        found.devices.append(
+            Device(first_device_id + k, host.name, plane.name, ordinal, "cpu", kind="virtual CPU device")
+        )
+    found.timelines = _cpu_timelines(cpu)
+
+
+def _cpu_timelines(cpu: cpu_devices.CpuExecutions) -> list[Timeline]:
+    """Executions and steps of each virtual device, from the first to the last op of each execution."""
+    ops = [(line, np.flatnonzero(line.ordinal >= 0)) for line in cpu.lines]
+    ordinal, execution, start, end = (
+        np.concatenate([np.empty(0, np.int64), *columns])
+        for columns in (
+            [line.ordinal[at].astype(np.int64) for line, at in ops],
+            [line.execution[at].astype(np.int64) for line, at in ops],
+            [line.events.start_ps[at] for line, at in ops],
+            [(line.events.start_ps + line.events.duration_ps)[at] for line, at in ops],
+        )
+    )
+    order = np.lexsort((execution, ordinal))
+    ordinal, execution, start, end = ordinal[order], execution[order], start[order], end[order]
+    first = np.flatnonzero(np.diff(ordinal, prepend=-1) | np.diff(execution, prepend=-1))
+    timelines: list[list[tuple[cpu_devices.Execution, int, int]]] = [[] for _ in range(cpu.device_count)]
+    if len(first):
+        low, high = np.minimum.reduceat(start, first), np.maximum.reduceat(end, first)
+        columns = (ordinal[first].tolist(), execution[first].tolist(), low.tolist(), high.tolist())
+        for device, number, earliest, latest in zip(*columns, strict=True):
+            timelines[device].append((cpu.executions[number], earliest, latest))
+    return [_cpu_timeline(t) for t in timelines]
+
+
+def _cpu_timeline(executions: Sequence[tuple[cpu_devices.Execution, int, int]]) -> Timeline:
+    runs: list[Run] = []
+    steps: dict[int, Step] = {}
+    for execution, low, high in executions:
+        runs.append(Run(execution.module, None, low, high))
+        marker = execution.step
+        if marker is None:
+            continue
+        phase = execution.phase
+        known = steps.get(marker.step)  # a step may launch several programs
+        steps[marker.step] = Step(
+            marker.step,
+            phase,
+            phase or marker.name,
+            min(low, known.start_ps) if known else low,
+            max(high, known.end_ps) if known else high,
+            "marker",
+        )
+    return Timeline(runs, list(steps.values()))

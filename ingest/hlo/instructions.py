@@ -1,0 +1,378 @@
+"""The instructions of a run: each distinct HLO instruction once, with the facts of its text or Hlo Proto."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import re
+from collections.abc import Hashable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from tracewarehouse.ingest.columns.records import EventMetadata, Int32, Plane, Stat, StatKind
+from tracewarehouse.ingest.errors import MalformedError
+from tracewarehouse.ingest.hlo import op_name, text
+from tracewarehouse.ingest.hlo.collectives import KINDS, Collective, collective_of
+from tracewarehouse.ingest.hlo.instruction import AsyncRole, Instruction, merged, without_groups
+from tracewarehouse.ingest.hlo.module_name import module_and_program
+from tracewarehouse.ingest.hlo.opcodes import async_role, async_start_name, base_opcode, is_container, is_copy
+from tracewarehouse.ingest.hlo.replica_groups import Groups
+
+MOST_MEMBERS = 1 << 20
+"""Members that replica groups of a run may have, or one per 4 bytes of a larger capture; see `Instructions`."""
+_INT64_MAX = (1 << 63) - 1
+_OWN_COLUMN = {"hlo_category", "program_id", "flops", "model_flops", "bytes_accessed", "tf_op", "source"}
+
+
+class OpFacts(NamedTuple):
+    """What the rows of an instruction's events follow from."""
+
+    name: str
+    program_id: int | None
+    is_hlo: bool
+    is_container: bool
+    is_collective: bool
+    is_compute: bool
+    role: AsyncRole | None
+    start_name: str | None
+
+
+@dataclass
+class InstructionRow:
+    """One row of main.instructions, the collective it is, and the stats that have no column."""
+
+    name: str
+    program_id: int | None = None
+    module: str | None = None
+    category: str | None = None
+    hlo: Instruction | None = None
+    flops: int | None = None
+    model_flops: int | None = None
+    bytes_accessed: int | None = None
+    op_name: str | None = None
+    source: str | None = None
+    stats: list[Stat] = field(default_factory=list)
+    is_unread: bool = False
+    """The text means to be an instruction and cannot be read as one."""
+    lacks_groups: bool = False
+    """Its replica groups are left out, as those of the run have too many members."""
+    outline: text.Outline | None = None
+    """Of `hlo` only this has been read yet; it is no collective."""
+
+    @cached_property
+    def collective(self) -> Collective | None:
+        """What kind of collective it is and what it moves; None where it is none."""
+        if self.outline:
+            return None
+        return collective_of(self.hlo) if self.hlo else None
+
+    @property
+    def members(self) -> Groups | None:
+        """Replica groups, or source-target pairs, of a collective; () means all devices, None is unknown."""
+        if self.collective is None:
+            return None
+        return self.collective.pairs if self.collective.pairs is not None else self.collective.groups
+
+    @property
+    def absurd_shape(self) -> str | None:
+        """The text of the first value of it that no memory holds; None where all could be."""
+        for i in (self.hlo, *self.hlo.inner) if self.hlo else ():
+            for shape in (i.shape, *i.operand_shapes):
+                if shape is not None and shape.is_absurd:
+                    return shape.text
+        return None
+
+    @property
+    def is_container(self) -> bool:
+        """Whether its time holds that of other ops."""
+        return bool(self.hlo and is_container(self.hlo.opcode))
+
+    @property
+    def facts(self) -> OpFacts:
+        """What its events need to know of it."""
+        found = self.collective
+        return OpFacts(
+            self.name,
+            self.program_id,
+            self.hlo is not None,
+            self.is_container,
+            found is not None,
+            found is None and not (self.hlo and is_copy(self.hlo)),
+            found.role if found else None,
+            found.start_name if found else None,
+        )
+
+    def row(self) -> dict[str, Any]:
+        """The row as a mapping of column to value, without instruction_id."""
+        hlo, found, members = self.hlo, self.collective, self.members
+        layer, part = op_name.layer_and_part(self.op_name) if self.op_name else (None, None)
+        stage_layer, tick = op_name.stage_layer_and_tick(self.op_name)
+        return {
+            "program_id": self.program_id,
+            "module": self.module,
+            "name": self.name,
+            "opcode": hlo.opcode if hlo else None,
+            "category": self.category,
+            "hlo_text": hlo.text if hlo else None,
+            "shape": hlo.shape.text if hlo else None,
+            "dtype": hlo.shape.dtype if hlo else None,
+            "flops": self.flops,
+            "model_flops": self.model_flops,
+            "bytes_accessed": self.bytes_accessed,
+            "op_name": self.op_name,
+            "layer": layer,
+            "stage_layer": stage_layer,
+            "tick": tick,
+            "part": part,
+            "source": self.source,
+            "is_container": self.is_container,
+            "collective": found.kind if found else None,
+            "async_role": async_role(hlo) if hlo else None,
+            "async_start": async_start_name(hlo) if hlo else None,
+            "channel_id": found.channel_id if found else None,
+            "message_bytes": found.message_bytes if found else None,
+            "group_count": len(members) if members else None,
+            "group_size": found.group_size if found else None,
+            "replica_groups": json.dumps(members, separators=(",", ":")) if members is not None else None,
+        }
+
+
+class Instructions:
+    """Collects the instructions of all hosts of a run and numbers them from 0.
+
+    Args:
+        most_members: most members that the replica groups of all instructions may have together. Twenty bytes of text
+            can name 131,072; what comes behind that limit has unknown groups.
+
+    Attributes:
+        rows: by instruction id.
+        facts: by instruction id, as when the instruction was added.
+    """
+
+    def __init__(self, most_members: int = MOST_MEMBERS) -> None:
+        self._members_left = most_members
+        self.rows: list[InstructionRow] = []
+        self.facts: list[OpFacts] = []
+        self._by_key: dict[Hashable, int] = {}
+        self._by_identity: dict[int, tuple[EventMetadata, int]] = {}
+        self._programs: dict[int, str] = {}
+
+    def of_metadata(self, plane: Plane, modules: HloModules) -> Int32:
+        """Instruction id per row of a device plane's event metadata; one more, last, for events without any."""
+        for m in plane.event_metadata:
+            if not m.stats:
+                module, program = module_and_program(m.name)
+                if program is not None:
+                    self._programs.setdefault(program, module)
+        seen = self._by_identity
+        ids = [found[1] if (found := seen.get(id(m))) else self._of(m, modules) for m in plane.event_metadata]
+        return np.array([*ids, self._add(("unnamed",), InstructionRow("(unnamed)"))], np.int32)
+
+    def of_op(self, modules: HloModules, op: str, module: str | None, program_id: int | None, event: str) -> int:
+        """Instruction of an event that names its HLO instruction in stats, as on CPU and GPU."""
+        found = modules.find(program_id, module)
+        key = (found.digest if found else None, program_id, module, op, event)
+        known = self._by_key.get(key)
+        return known if known is not None else self._add(key, _row_of_op(found, op, module, program_id, event))
+
+    def of_name(self, name: str) -> int:
+        """Instruction row of a device event that is none."""
+        return self._add(("name", name), InstructionRow(name))
+
+    def _of(self, metadata: EventMetadata, modules: HloModules) -> int:
+        row = _row_of_metadata(metadata, has_groups=self._members_left > 0)
+        if row.hlo and _may_carry_collective(row.hlo, row.category):
+            module = modules.find(row.program_id, self._programs.get(row.program_id or 0))
+            row.hlo = merged(row.hlo, module.instruction(row.name) if module else None)
+        key: Hashable
+        if row.hlo:
+            key = (row.program_id, row.name, row.hlo.text)
+        else:
+            key = (metadata.name, metadata.display_name, metadata.stats)
+        number = self._add(key, row)
+        self._by_identity[id(metadata)] = metadata, number  # the object is kept, so its identity stays its own
+        return number
+
+    def _add(self, key: Hashable, row: InstructionRow) -> int:
+        number = self._by_key.setdefault(key, len(self.rows))
+        if number == len(self.rows):
+            self._limit_members(row)
+            self.rows.append(row)
+            self.facts.append(row.facts)
+        return number
+
+    def _limit_members(self, row: InstructionRow) -> None:
+        """Take an instruction's groups from it, and from all that follow, where they would be too many."""
+        if row.outline or not row.hlo or not row.collective:
+            return
+        count = sum(map(len, row.members or ()))
+        if self._members_left and count <= self._members_left:
+            self._members_left -= count
+        else:
+            self._members_left = 0
+            row.hlo, row.lacks_groups = without_groups(row.hlo), True
+            del row.collective  # which was made with the groups
+
+    @property
+    def have_programs(self) -> bool:
+        """Whether every HLO instruction tells its program, so that none needs to be assigned one."""
+        return all(row.program_id is not None or row.hlo is None for row in self.rows)
+
+    def complete(self) -> None:
+        """Read what is left of texts whose instructions are no collectives, which no event needs."""
+        for row in self.rows:
+            if row.outline and row.hlo:
+                row.hlo = text.parse_instruction(row.hlo.text or "", has_groups=False, outline=row.outline)
+                row.op_name = row.op_name or (row.hlo.op_name if row.hlo else None)
+                row.source = row.source or _source(row.hlo)
+                row.outline = None
+
+    def name_modules(self) -> None:
+        """Fill module names from program ids, once all planes have been seen."""
+        for row in self.rows:
+            if row.module is None and row.program_id is not None:
+                row.module = self._programs.get(row.program_id)
+
+    def assign_program(self, number: int, module: str, program_id: int | None) -> None:
+        """Say which program an instruction ran in, where its metadata does not."""
+        row = self.rows[number]
+        if row.program_id is None and row.hlo is not None:
+            row.program_id, row.module = program_id, module
+
+    def column_rows(self) -> Iterator[dict[str, Any]]:
+        """The rows of main.instructions."""
+        for number, row in enumerate(self.rows):
+            yield {"instruction_id": number} | row.row()
+
+
+def _may_carry_collective(hlo: Instruction, category: str | None) -> bool:
+    """Whether only the proto can tell what the instruction moves: an async op, or a fusion of a collective."""
+    if hlo.opcode.startswith("async-"):
+        return True
+    return hlo.opcode in ("fusion", "custom-call") and any(kind in (category or "") for kind in KINDS)
+
+
+def _row_of_metadata(metadata: EventMetadata, *, has_groups: bool) -> InstructionRow:
+    """From a TPU plane's event metadata: the name is HLO text, the facts are stats."""
+    stats = {s.name: s for s in metadata.stats}
+    outline = text.parse_outline(metadata.name)
+    hlo = Instruction(outline.name, outline.opcode, outline.shape, text=metadata.name) if outline else None
+    name = hlo.name if hlo else metadata.display_name or metadata.name
+    row = InstructionRow(name, hlo=hlo, is_unread=hlo is None and text.is_meant_as_instruction(metadata.name))
+    row.program_id = _integer(stats.get("program_id"), signed=False)
+    row.category = _string(stats.get("hlo_category"))
+    if hlo:
+        if base_opcode(hlo.opcode) in KINDS or _may_carry_collective(hlo, row.category):
+            row.hlo = hlo = text.parse_instruction(metadata.name, has_groups=has_groups, outline=outline)
+        else:
+            row.outline = outline
+    row.flops, row.model_flops, row.bytes_accessed = (
+        _integer(stats.get(n)) for n in ("flops", "model_flops", "bytes_accessed")
+    )
+    row.op_name = _string(stats.get("tf_op")) or (hlo.op_name if hlo else None)
+    row.source = _string(stats.get("source")) or _source(hlo)
+    row.stats = [s for s in metadata.stats if s.name not in _OWN_COLUMN]
+    if hlo is None and metadata.display_name and metadata.display_name != metadata.name:
+        row.stats.append(Stat("name", StatKind.STRING, metadata.name))
+    elif hlo and metadata.display_name not in ("", hlo.name):
+        row.stats.append(Stat("display_name", StatKind.STRING, metadata.display_name))
+    return row
+
+
+def _row_of_op(
+    module: HloModule | None, op: str, module_name: str | None, program_id: int | None, event: str
+) -> InstructionRow:
+    hlo = module.instruction(op) if module else None
+    row = InstructionRow(op, program_id, module_name, hlo=hlo)
+    if hlo:
+        row.op_name, row.source = hlo.op_name, _source(hlo)
+        kind = (hlo.fusion_kind or "").removeprefix("k").lower()
+        row.category = f"{kind} fusion".strip() if hlo.opcode == "fusion" else hlo.opcode
+    if event != op:
+        row.stats.append(Stat("event_name", StatKind.STRING, event))
+    return row
+
+
+def _source(hlo: Instruction | None) -> str | None:
+    if hlo is None or not hlo.source_file:
+        return None
+    return f"{hlo.source_file}:{hlo.source_line}" if hlo.source_line else hlo.source_file
+
+
+def _string(stat: Stat | None) -> str | None:
+    return stat.value if stat and isinstance(stat.value, str) and stat.value else None
+
+
+def _integer(stat: Stat | None, *, signed: bool = True) -> int | None:
+    value = stat.value if stat else None
+    if isinstance(value, str) and re.fullmatch(r"-?\d{1,20}", value):
+        value = int(value)
+    if not isinstance(value, int):
+        return None
+    low, high = (-_INT64_MAX - 1, _INT64_MAX) if signed else (0, (1 << 64) - 1)
+    if not signed and value < 0:
+        value += 1 << 64
+    return value if low <= value <= high else None
+
+
+@dataclass
+class HloModule:
+    """One embedded Hlo Proto, parsed when first asked for."""
+
+    name: str
+    raw: bytes
+    notes: list[str]
+
+    @cached_property
+    def digest(self) -> str:
+        """Digest of the proto: the same program on two hosts is the same module."""
+        return hashlib.sha256(self.raw).hexdigest()
+
+    def instruction(self, name: str) -> Instruction | None:
+        """The instruction of that name in any computation; None where there is none or the proto is damaged."""
+        try:
+            return self._instructions.get(name)
+        except MalformedError as error:
+            self.notes.append(f"Hlo Proto of {self.name}: {error}")
+            return None
+
+    @cached_property
+    def _instructions(self) -> Mapping[str, Instruction]:
+        from tracewarehouse.ingest.hlo import proto
+
+        try:
+            return proto.read_module(self.raw).instructions
+        except MalformedError as error:
+            self.notes.append(f"Hlo Proto of {self.name}: {error}")
+            return {}
+
+
+class HloModules:
+    """The Hlo Protos that a capture embeds in its metadata plane, by program id and module name."""
+
+    def __init__(self, planes: Sequence[Plane], notes: list[str]) -> None:
+        self._by_id: dict[int, list[HloModule]] = {}
+        self._found: dict[tuple[int | None, str | None], HloModule | None] = {}
+        for plane in planes:
+            for metadata_id, m in zip(plane.metadata_ids, plane.event_metadata, strict=False):
+                for s in m.stats:
+                    if s.name.lower().replace("_", " ") == "hlo proto" and isinstance(s.value, bytes):
+                        name, program_id = module_and_program(m.name)
+                        module = HloModule(name, s.value, notes)
+                        # torch_xla keeps the program id as metadata id, JAX in the name's suffix
+                        for i in {metadata_id % (1 << 64), program_id}:
+                            if i is not None:
+                                self._by_id.setdefault(i, []).append(module)
+
+    def find(self, program_id: int | None, module: str | None) -> HloModule | None:
+        """The module of a program; of several with that id, the one of that name."""
+        key = program_id, module
+        if key not in self._found:
+            candidates = self._by_id.get(program_id, []) if program_id is not None else []
+            named = [c for c in candidates if c.name == module]
+            only = candidates[0] if len(candidates) == 1 else None
+            self._found[key] = named[0] if named else only
+        return self._found[key]

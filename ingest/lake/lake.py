@@ -1,0 +1,620 @@
+"""The lake: immutable Parquet files per run version, and one manifest per run that says what the run is now.
+
+    <warehouse>/lake/run_id=<id>/v=<version>/<table>.parquet
+                manifests/<id>.json
+
+A version is written in a staging folder, moved into place as a whole, and becomes the run when its
+manifest is replaced. Readers list files from the manifests alone, so they see a run whole or not at all,
+and nothing ever blocks them.
+
+Files and folders are on disk before the manifest that names them is: after a loss of power a run is what it was, or
+what it became.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import hashlib
+import json
+import os
+import re
+import shutil
+import time
+import uuid
+import warnings
+from collections.abc import Collection, Iterable, Iterator, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import ExitStack, contextmanager, suppress
+from dataclasses import asdict, dataclass, field, replace
+from pathlib import Path
+from typing import Any, Self
+
+from tracewarehouse.ingest.errors import UnreadRunWarning, WarehouseError, shown
+from tracewarehouse.ingest.lake.schema import SCHEMA_VERSION
+
+RUN_ID = re.compile(r"[0-9a-z][0-9a-z_-]{0,63}")
+GRACE_SECONDS = 24 * 3600.0
+"""How long files that no manifest names are kept, for readers that still hold an older list."""
+_STAGING, _PART = re.compile(r"\.staging-\d+-[0-9a-f]{8}"), re.compile(r"\.part-[0-9a-f]{8}(\.wal)?")
+_RUN_FOLDER, _VERSION_FOLDER = re.compile(rf"run_id={RUN_ID.pattern}"), re.compile(rf"v={RUN_ID.pattern}")
+_ANY = re.compile(r"(?s).*")
+_LOCK = ".lock"
+_TABLE_FILE = re.compile(r"[a-z_]+(-\d{4,}|-[0-9a-f]{16}-[0-9a-f]{8})?\.parquet")
+_FILE_IN_LAKE = re.compile(rf"lake/{_RUN_FOLDER.pattern}/{_VERSION_FOLDER.pattern}/{_TABLE_FILE.pattern}")
+
+
+@dataclass(frozen=True)
+class RunVersion:
+    """What a run is now: the version, and the files of its tables (paths relative to the warehouse)."""
+
+    run_id: str
+    version: str
+    name: str
+    schema_version: int
+    ingest_version: str
+    source_digest: str
+    files: dict[str, list[str]] = field(default_factory=dict)
+    rows: dict[str, int] = field(default_factory=dict)
+    metrics_fingerprint: str | None = None
+    """Fingerprint of all metric definitions that `metric_values` was evaluated with."""
+    flags: list[str] = field(default_factory=list)
+    """Names of the run's quality flags, so that every answer can say them without a file read."""
+    digests: dict[str, str] = field(default_factory=dict)
+    """SHA-256 of each file, in hex, by its path."""
+
+    @property
+    def paths(self) -> set[str]:
+        """All files, relative to the warehouse."""
+        return {f for files in self.files.values() for f in files}
+
+
+@dataclass(frozen=True)
+class UnreadRun:
+    """A run that has a manifest and cannot be read.
+
+    Attributes:
+        run_id: the run, as its manifest's file is named.
+        name: its name for people; the run id where that cannot be read.
+        why: what is wrong.
+        is_outdated: only its table schema is of another version.
+    """
+
+    run_id: str
+    name: str
+    why: str
+    is_outdated: bool
+
+    def __str__(self) -> str:
+        return (
+            f"{self.run_id} ({self.name}) {self.why}"
+            if self.is_outdated
+            else f"{self.run_id} cannot be read: {self.why}"
+        )
+
+
+@dataclass(frozen=True)
+class Leftover:
+    """Files that nothing uses any more.
+
+    Attributes:
+        path: the file or folder.
+        what: how it came to be there.
+        bytes: what it takes on disk.
+    """
+
+    path: Path
+    what: str
+    bytes: int
+
+
+class Lake:
+    """The Parquet tables of a warehouse folder."""
+
+    filesystem: Any = None
+    """The fsspec file system that reads `root`, where DuckDB alone does not."""
+
+    def __init__(self, warehouse: Path) -> None:
+        self.warehouse = warehouse
+        self._lake = warehouse / "lake"
+        self.root = str(warehouse.resolve())
+        """What the runs' file names are relative to: a path, or a URI."""
+        self.folder = str(self._lake.resolve())
+        """Where all of them lie, without links; the same as `lake` below `root` unless that is a link."""
+        self._manifests = warehouse / "manifests"
+        self._warned: set[UnreadRun] = set()
+
+    def sync(self) -> None:
+        """Take note of what other writers did; a folder needs no such thing."""
+
+    def runs(self) -> list[RunVersion]:
+        """All runs as they are now, by run id.
+
+        Runs that cannot be read are left out, and named once in an `UnreadRunWarning`.
+
+        Raises:
+            WarehouseError: there are runs, and none can be read; or they cannot be listed.
+        """
+        found, unread = self.listing()
+        if unread and not found:
+            raise WarehouseError(f"{self.root}: {unread_sentence(unread)}")
+        if new := [r for r in unread if r not in self._warned]:
+            self._warned.update(new)
+            warnings.warn(f"left out: {unread_sentence(new)}", UnreadRunWarning, stacklevel=2)
+        return found
+
+    def listing(self) -> tuple[list[RunVersion], list[UnreadRun]]:
+        """All runs as they are now, and those that cannot be read, each by run id.
+
+        Raises:
+            WarehouseError: they cannot be listed.
+        """
+        found, unread = [], []
+        for path in self.manifests():
+            try:
+                run = _parsed(path)
+            except WarehouseError as error:
+                why = str(error).partition("; ")[0]
+                unread.append(UnreadRun(path.stem, path.stem, why, is_outdated=False))
+                continue
+            if run is not None and run.schema_version != SCHEMA_VERSION:
+                unread.append(UnreadRun(run.run_id, run.name, _outdated(run), is_outdated=True))
+            elif run is not None:
+                found.append(run)
+        return found, unread
+
+    def lacking(self, runs: Iterable[RunVersion]) -> list[UnreadRun]:
+        """Those of the runs of which files are gone; asks the file system for all of them, unlike `listing`."""
+        return [
+            UnreadRun(run.run_id, run.name, f"{shown(run.name)} lacks {', '.join(gone)}", is_outdated=False)
+            for run in runs
+            if (gone := sorted(f.rpartition("/")[2] for f in run.paths if not (self.warehouse / f).exists()))
+        ]
+
+    def run(self, run_id: str) -> RunVersion | None:
+        """The run as it is now, or None.
+
+        Raises:
+            WarehouseError: its manifest cannot be read, or is of another schema version.
+        """
+        return self._read(self._manifests / f"{_checked(run_id)}.json")
+
+    def manifests(self) -> list[Path]:
+        """The manifests of all runs, readable or not, by run id.
+
+        Raises:
+            WarehouseError: their folder cannot be listed.
+        """
+        try:
+            return sorted(p for p in self._manifests.iterdir() if p.suffix == ".json" and p.name[0] != ".")
+        except FileNotFoundError:
+            return []
+        except OSError as error:
+            raise WarehouseError(f"{self._manifests}: cannot list the runs: {error.strerror or error}") from None
+
+    def _read(self, path: Path) -> RunVersion | None:
+        version = _parsed(path)
+        if version is not None and version.schema_version != SCHEMA_VERSION:
+            raise WarehouseError(f"run {version.run_id} ({version.name}) {_outdated(version)}; {_INGEST_AGAIN}")
+        return version
+
+    def paths(self, run: RunVersion, table: str) -> list[Path]:
+        """Absolute paths of a run's files of one table."""
+        return [(self.warehouse / f).resolve() for f in run.files.get(table, [])]
+
+    def is_whole(self, run: RunVersion) -> bool:
+        """Whether every file of a run is there, byte for byte as it was written; reads all of them."""
+        paths = sorted(run.paths)
+        try:
+            with ThreadPoolExecutor(2) as pool:
+                found = list(pool.map(lambda f: file_digest(self.warehouse / f), paths))
+        except OSError:
+            return False
+        return dict(zip(paths, found, strict=True)) == run.digests
+
+    @contextmanager
+    def stage(self, run_id: str, version: str) -> Iterator[Path]:
+        """A folder to write a version's files in; it is removed unless `publish` has moved it.
+
+        Its path has the run's partition in it already, so that the files can be queried before they are published.
+
+        Raises:
+            WarehouseError: the warehouse cannot be written.
+        """
+        root = self._lake / f".staging-{os.getpid()}-{uuid.uuid4().hex[:8]}"
+        staging = root / f"run_id={_checked(run_id)}" / f"v={_checked(version)}"
+        held = None
+        try:  # from before the folder is made, as a signal may come any time
+            try:
+                with self.exclusive():  # or a garbage collection could take the folder before it is held
+                    staging.mkdir(parents=True)
+                    held = (root / _LOCK).open("w")
+                    fcntl.flock(held, fcntl.LOCK_EX)
+            except OSError as error:
+                raise WarehouseError(
+                    f"{self.warehouse}: cannot write to this warehouse: {error.strerror or error}"
+                ) from None
+            yield staging
+        finally:
+            shutil.rmtree(root, ignore_errors=True)
+            if held:
+                held.close()
+
+    def publish(self, staging: Path, run: RunVersion, settling: Settling | None = None) -> RunVersion:
+        """Move a staged version into place and make it what the run is.
+
+        When another writer has published the same version meanwhile, theirs is kept: the same bytes give the same
+        version.
+
+        Args:
+            staging: the folder of the version.
+            run: the version; `files` names the staged files by table, relative to `staging`.
+            settling: what brings files of it to disk already.
+
+        Raises:
+            WarehouseError: the files cannot be moved or the manifest not be written.
+        """
+        of_run = self._lake / f"run_id={_checked(run.run_id)}"
+        try:
+            names = sorted(run.paths)
+            with settling or Settling() as settled:
+                digests = settled.digests([staging / n for n in names])
+            _sync(staging)
+            with self.exclusive():
+                before = self._before(run.run_id)
+                if before and before.version == run.version and self.is_whole(before):
+                    return before
+                of_run.mkdir(exist_ok=True)
+                target = of_run / f"v={_checked(run.version)}"
+                if target.exists():  # damaged, or of a writer that died before its manifest: some reader may use it
+                    target = of_run / f"v={run.version}-{uuid.uuid4().hex[:8]}"
+                staging.rename(target)
+                with self._taken_back(run.run_id, target):
+                    _sync(of_run)
+                    _sync(self._lake)
+                    folder = target.relative_to(self.warehouse)
+                    placed = replace(
+                        run,
+                        files={t: [str(folder / n) for n in files] for t, files in run.files.items()},
+                        digests={str(folder / n): d for n, d in zip(names, digests, strict=True)},
+                    )
+                    self._replace(before, placed)
+        except OSError as error:
+            raise WarehouseError(
+                f"run {run.run_id}: cannot be published in {self.warehouse}: {error.strerror or error}"
+            ) from None
+        return placed
+
+    def replace_metric_values(self, run: RunVersion, staged: Path, rows: int, fingerprint: str) -> RunVersion | None:
+        """Put newly evaluated metric values in place of a run's; None when the run has changed meanwhile.
+
+        Raises:
+            WarehouseError: they cannot be written.
+        """
+        name = f"metric_values-{fingerprint[:16]}-{uuid.uuid4().hex[:8]}.parquet"
+        try:
+            digest = _settled(staged) if rows else ""
+            with self.exclusive():
+                now = self.run(run.run_id)
+                if now is None or now.version != run.version:
+                    return None
+                files = {t: f for t, f in now.files.items() if t != "metric_values"}
+                kept = {f for named in files.values() for f in named}
+                digests = {f: d for f, d in now.digests.items() if f in kept}
+                file = self.warehouse / Path(min(kept)).with_name(name)
+                if rows:
+                    staged.replace(file)
+                    files["metric_values"] = [str(file.relative_to(self.warehouse))]
+                    digests[files["metric_values"][0]] = digest
+                with self._taken_back(run.run_id, file):
+                    _sync(file.parent)
+                    placed = replace(
+                        now,
+                        files=files,
+                        rows=now.rows | {"metric_values": rows},
+                        metrics_fingerprint=fingerprint,
+                        digests=digests,
+                    )
+                    self._replace(now, placed)
+        except OSError as error:
+            raise WarehouseError(
+                f"run {run.run_id}: metric values cannot be written: {error.strerror or error}"
+            ) from None
+        return placed
+
+    def remove(self, run_id: str) -> bool:
+        """Forget a run; its files go with a later `collect_garbage`. False when there is no such run.
+
+        Raises:
+            WarehouseError: the warehouse cannot be written.
+        """
+        manifest = self._manifests / f"{_checked(run_id)}.json"
+        try:
+            with self.exclusive():
+                self._start_grace(self._before(run_id), frozenset())
+                manifest.unlink()
+                _sync(self._manifests)
+        except FileNotFoundError:
+            return False
+        except OSError as error:
+            raise WarehouseError(f"run {run_id}: cannot be removed: {error.strerror or error}") from None
+        return True
+
+    def leftovers(self, grace_seconds: float = GRACE_SECONDS, in_use: Collection[str] = ()) -> list[Leftover]:
+        """Files that nothing uses: of dead writers, and of replaced versions after the grace time.
+
+        Files that are not of our making are left out, and so is all of a run whose manifest cannot be read.
+
+        Args:
+            grace_seconds: how long a replaced version is kept from then on, for readers that hold an older list.
+            in_use: files, relative to the warehouse, that something else than a manifest names.
+
+        Raises:
+            WarehouseError: the warehouse cannot be listed.
+        """
+        try:
+            with ExitStack() as stack:
+                with suppress(OSError):  # nobody writes to a read-only warehouse
+                    stack.enter_context(self.exclusive())
+                return list(self._leftovers(grace_seconds, set(in_use)))
+        except OSError as error:
+            raise WarehouseError(f"{self.warehouse}: cannot be listed: {error.strerror or error}") from None
+
+    def collect_garbage(self, grace_seconds: float = GRACE_SECONDS, in_use: Collection[str] = ()) -> list[Leftover]:
+        """Remove what `leftovers` gives; returns what went.
+
+        Raises:
+            WarehouseError: the warehouse cannot be written.
+        """
+        try:
+            with self.exclusive():
+                found = list(self._leftovers(grace_seconds, set(in_use)))
+                for leftover in found:
+                    if leftover.path.is_dir():
+                        shutil.rmtree(leftover.path, ignore_errors=True)
+                    else:
+                        leftover.path.unlink(missing_ok=True)
+                for run in self._lake.glob("run_id=*"):
+                    with suppress(OSError):  # not empty, or not ours
+                        run.rmdir()
+        except OSError as error:
+            raise WarehouseError(f"{self.warehouse}: cannot be cleaned: {error.strerror or error}") from None
+        return [x for x in found if not x.path.exists()]
+
+    @contextmanager
+    def exclusive(self) -> Iterator[None]:
+        """Writers publish one after the other; the lock goes with its process, so a killed writer leaves none.
+
+        Raises:
+            OSError: the warehouse cannot be written.
+        """
+        if not self._manifests.is_dir() or not self._lake.is_dir():
+            self._manifests.mkdir(parents=True, exist_ok=True)
+            self._lake.mkdir(exist_ok=True)
+            _sync(self.warehouse)
+        with (self._manifests / _LOCK).open("w") as lock:
+            fcntl.flock(lock, fcntl.LOCK_EX)
+            yield
+
+    def _before(self, run_id: str) -> RunVersion | None:
+        """The run as it is now; None also when its manifest is damaged."""
+        try:
+            return self.run(run_id)
+        except WarehouseError:
+            return None
+
+    def _replace(self, before: RunVersion | None, now: RunVersion) -> None:
+        self._start_grace(before, now.paths)
+        with placed_whole(self._manifests / f"{now.run_id}.json") as part:
+            part.write_text(manifest_text(now))
+
+    @contextmanager
+    def _taken_back(self, run_id: str, path: Path) -> Iterator[None]:
+        """Remove a file or folder again when what follows fails before the run's manifest names it."""
+        try:
+            yield
+        except BaseException:
+            with suppress(WarehouseError):  # a manifest that cannot be read may name it
+                now = _parsed(self._manifests / f"{run_id}.json")
+                name = str(path.relative_to(self.warehouse))
+                if now is None or not any(f == name or f.startswith(f"{name}/") for f in now.paths):
+                    shutil.rmtree(path, ignore_errors=True) if path.is_dir() else path.unlink(missing_ok=True)
+            raise
+
+    def _start_grace(self, before: RunVersion | None, kept: Collection[str]) -> None:
+        """Let the grace time of files that are about to be replaced begin now, however old they are."""
+        for path in before.paths.difference(kept) if before else ():
+            with suppress(FileNotFoundError):
+                os.utime(self.warehouse / path)
+
+    def _leftovers(self, grace_seconds: float, used: set[str]) -> Iterator[Leftover]:
+        limit = time.time() - grace_seconds
+        for folder in (self.warehouse, self._manifests):
+            for path in _listed(folder, _PART):
+                yield Leftover(path, "a file that a dead process began", size_on_disk(path))
+        for path in _listed(self._lake, _STAGING):
+            if not _is_held(path):
+                yield Leftover(path, "an interrupted ingest", size_on_disk(path))
+        unreadable = set()
+        for manifest in self.manifests():
+            try:
+                run = _parsed(manifest)
+            except WarehouseError:
+                unreadable.add(f"run_id={manifest.stem}")
+            else:
+                used |= run.paths if run else set()
+        for folder in _listed(self._lake, _RUN_FOLDER):
+            if folder.name not in unreadable and not folder.is_symlink():
+                for version in _listed(folder, _VERSION_FOLDER):
+                    yield from self._leftovers_of_version(version, used, limit)
+
+    def _leftovers_of_version(self, version: Path, used: set[str], limit: float) -> Iterator[Leftover]:
+        if version.is_symlink():
+            return
+        files = _listed(version, _ANY)
+        ours = [f for f in files if _TABLE_FILE.fullmatch(f.name) and f.is_file() and not f.is_symlink()]
+        unused = [f for f in ours if str(f.relative_to(self.warehouse)) not in used]
+        is_over = {f: f.lstat().st_mtime <= limit for f in unused}
+        if len(unused) == len(files) and all(is_over.values()) and version.stat().st_mtime <= limit:
+            yield Leftover(version, "a replaced or unpublished version", size_on_disk(version))
+        else:
+            yield from (Leftover(f, "a replaced file", size_on_disk(f)) for f in unused if is_over[f])
+
+
+class Settling:
+    """Brings complete files to disk and digests them, while others are still written; a context manager."""
+
+    def __init__(self) -> None:
+        self._threads = ThreadPoolExecutor(2)
+        self._digests: dict[Path, Future[str]] = {}
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._threads.shutdown(cancel_futures=True)
+
+    def add(self, file: Path) -> None:
+        """Begin with a file."""
+        self._digests[file] = self._threads.submit(_settled, file)
+
+    def digests(self, files: Sequence[Path]) -> list[str]:
+        """SHA-256 of each file, in hex, once all of them are on disk.
+
+        Raises:
+            OSError: one cannot be read, or not be brought to disk.
+        """
+        for file in files:
+            if file not in self._digests:
+                self.add(file)
+        return [self._digests[f].result() for f in files]
+
+
+@contextmanager
+def placed_whole(target: Path) -> Iterator[Path]:
+    """A path to write a file at, which then takes the place of `target`, on disk and whole, or goes.
+
+    Raises:
+        OSError: the file cannot be moved into place.
+    """
+    part = target.with_name(f".part-{uuid.uuid4().hex[:8]}")
+    try:
+        yield part
+        _sync(part)
+        part.replace(target)
+        _sync(target.parent)
+    finally:
+        part.unlink(missing_ok=True)
+
+
+def manifest_text(run: RunVersion) -> str:
+    """What a run's manifest holds."""
+    content = asdict(run)
+    return json.dumps(content | {"checksum": _checksum(content)}, indent=1, sort_keys=True)
+
+
+def file_digest(path: Path) -> str:
+    """SHA-256 of a file, in hex.
+
+    Raises:
+        OSError: it cannot be read.
+    """
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
+
+
+def _parsed(path: Path) -> RunVersion | None:
+    """A manifest, of whatever schema version; None when there is none."""
+    try:
+        content = json.loads(path.read_bytes())
+        is_sealed = content.pop("checksum", None) == _checksum(content)
+        run = RunVersion(**content)
+        is_typed = isinstance(content["name"], str) and isinstance(content["schema_version"], int)
+        outside = [f for f in run.paths if not _FILE_IN_LAKE.fullmatch(f)]
+    except FileNotFoundError:
+        return None
+    except (OSError, ValueError, TypeError, AttributeError, RecursionError) as error:
+        why = str(error)
+    else:
+        if not is_sealed and run.schema_version == SCHEMA_VERSION:  # schema 1 knew no checksum
+            why = "its checksum is not that of its content"
+        elif f"{run.run_id}.json" != path.name:
+            why = f"it is of run {shown(str(run.run_id))}"
+        elif not is_typed:
+            why = "its name is no text, or its schema version no number"
+        elif outside:
+            why = f"it names {shown(outside[0])!r}, outside the lake"
+        else:
+            return run
+    raise WarehouseError(f"{path}: not a run manifest ({why}); ingest the capture again, or remove the file")
+
+
+_INGEST_AGAIN = "run `tw ingest` on its capture again"
+_MOST_NAMED = 10
+
+
+def _outdated(run: RunVersion) -> str:
+    return f"has table schema {run.schema_version}, this version of tracewarehouse reads {SCHEMA_VERSION}"
+
+
+def unread_sentence(runs: Sequence[UnreadRun]) -> str:
+    """One or more runs by what is wrong with them, and what to do."""
+    groups: dict[str, list[UnreadRun]] = {}
+    for run in runs:
+        groups.setdefault(run.why if run.is_outdated else "cannot be read", []).append(run)
+    parts = []
+    for why, same in groups.items():
+        named = [f"{r.run_id} ({shown(r.name) if r.is_outdated else r.why})" for r in same[:_MOST_NAMED]]
+        more = f" and {len(same) - _MOST_NAMED} more" if len(same) > _MOST_NAMED else ""
+        parts.append(f"{why}: {', '.join(named)}{more}")
+    which = "its capture" if len(runs) == 1 else "their captures"
+    return f"{'; '.join(parts)}; run `tw ingest` on {which} again, or `tw remove` what is not needed"
+
+
+def _checksum(content: dict[str, Any]) -> str:
+    return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()
+
+
+def _checked(name: str) -> str:
+    if not RUN_ID.fullmatch(name):
+        raise WarehouseError(f"{name!r} is not a run id or version: expected lower-case letters, digits, '-' and '_'")
+    return name
+
+
+def _is_held(folder: Path) -> bool:
+    """Whether the process that made a staging folder lives; its lock goes with it."""
+    try:
+        with (folder / _LOCK).open() as lock:
+            fcntl.flock(lock, fcntl.LOCK_SH | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return True
+    except FileNotFoundError:
+        pass
+    return False
+
+
+def _listed(folder: Path, names: re.Pattern[str]) -> list[Path]:
+    try:
+        return sorted(p for p in folder.iterdir() if names.fullmatch(p.name))
+    except FileNotFoundError:
+        return []
+
+
+def size_on_disk(path: Path) -> int:
+    """Bytes of a file, or of all files in a folder."""
+    files = path.rglob("*") if path.is_dir() else [path]
+    return sum(f.lstat().st_size for f in files)
+
+
+def _settled(file: Path) -> str:
+    """Bring a file to disk and return its digest."""
+    digest = file_digest(file)
+    _sync(file)
+    return digest
+
+
+def _sync(path: Path) -> None:
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)

@@ -1,0 +1,326 @@
+"""Writes one table of a run as zstd Parquet, in row groups, with the types and comments of the schema."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from concurrent.futures import Executor, Future
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Protocol, Self, cast
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+# Registers Arrow's functions, which later would race with a thread that looks one up. The public module does so too,
+# but takes five times as long, for wrappers that nothing here calls.
+import pyarrow._compute
+import pyarrow.parquet as pq
+
+from tracewarehouse.ingest.lake.schema import Table
+
+ROW_GROUP = 1 << 17
+"""Rows after which a row group is written; one holds up to what a call has added beyond that."""
+_STATISTICS = {"device_id", "start_ps", "event_id", "instruction_id", "step", "phase", "line"}
+
+
+class Coded:
+    """Text as codes into values; a negative code is NULL."""
+
+    def __init__(self, codes: Any, values: Iterable[str | None]) -> None:
+        self.codes = np.asarray(codes, np.int32)
+        self.values = list(values)
+
+
+@dataclass(frozen=True)
+class Nullable:
+    """Numbers, and whether each is known; shape (n,) both."""
+
+    values: npt.NDArray[Any]
+    is_known: npt.NDArray[np.bool_]
+
+    @classmethod
+    def from_zero(cls, values: npt.NDArray[Any]) -> Nullable:
+        """Numbers of which the negative ones are NULL."""
+        return cls(values, values >= 0)
+
+    @classmethod
+    def of(cls, values: Iterable[float | None], dtype: npt.DTypeLike = np.int64) -> Nullable:
+        """Numbers of which None is NULL."""
+        found = list(values)
+        known = np.array([v is not None for v in found], bool)
+        return cls(np.array([v or 0 for v in found], dtype), known)
+
+    def __getitem__(self, at: Any) -> Nullable:
+        return Nullable(self.values[at], self.is_known[at])
+
+
+class TableWriter:
+    """Appends columns to a table's file; the file is made with the first row group and complete after `close`.
+
+    Args:
+        folder: where the file is made.
+        table: the table.
+        background: encodes and writes row groups in the order they are submitted while the caller goes on, one at a
+            time; None for no other thread.
+        part: number of the file among those of its table, each made by a writer of its own; None for the only one.
+    """
+
+    def __init__(self, folder: Path, table: Table, background: Executor | None = None, part: int | None = None) -> None:
+        self.path = folder / (f"{table.name}.parquet" if part is None else f"{table.name}-{part:04}.parquet")
+        self.table = table
+        self.rows = 0
+        self._schema = pa.schema(
+            [f.with_type(pa.dictionary(pa.int32(), f.type)) if f.type == pa.string() else f for f in table.arrow],
+            metadata=table.arrow.metadata,
+        )
+        self._columns = {f.name: _column(f.type) for f in self._schema}
+        self._pending_rows = 0
+        self._writer: pq.ParquetWriter | None = None
+        self._background = background
+        self._in_flight: Future[None] | None = None
+        self._is_finished = False
+
+    def write(self, count: int, columns: Mapping[str, Any]) -> None:
+        """Append `count` rows.
+
+        A column is a numpy array, `Nullable` numbers, `Coded` text, an Arrow array, a list, or one value for all
+        rows; a column that is not given is NULL. Arrays are kept, not copied: they must not change afterwards.
+
+        Raises:
+            KeyError: the table has no such column.
+            OSError: the file cannot be written.
+        """
+        if not count:
+            return
+        unknown = columns.keys() - self._columns.keys()
+        if unknown:
+            raise KeyError(f"table {self.table.name} has no column {', '.join(sorted(unknown))}")
+        for name, column in self._columns.items():
+            column.add(columns.get(name), count)
+        self._pending_rows += count
+        self.rows += count
+        if self._pending_rows >= ROW_GROUP:
+            self._flush()
+
+    def write_rows(self, rows: Iterable[Mapping[str, Any]]) -> None:
+        """Append rows given as mappings; for the small tables."""
+        found = list(rows)
+        names = set[str]().union(*found)
+        self.write(len(found), {n: [r.get(n) for r in found] for n in names})
+
+    def flush(self) -> None:
+        """Write what is pending; in the background, where there is one."""
+        if self._pending_rows:
+            self._flush()
+
+    def finish(self, then: Callable[[Path], object] = lambda _: None) -> None:
+        """Write what is left and complete the file, in the background where there is one; `then` is told its path.
+
+        Nothing can be appended afterwards. A table without rows has no file.
+        """
+        self.flush()
+        if self._writer and not self._is_finished:
+            self._is_finished = True
+            self._do(self._complete, self._in_flight, then)
+
+    def close(self) -> None:
+        """Finish, and wait for it."""
+        self.finish()
+        self._wait()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, kind: object, *_: object) -> None:
+        if kind is None:
+            self.close()
+        elif self._writer:
+            if self._in_flight:
+                self._in_flight.exception()  # the first error is the one to tell
+            self._writer.close()
+
+    def _flush(self) -> None:
+        group = pa.Table.from_arrays([self._columns[f.name].take() for f in self._schema], schema=self._schema)
+        self._pending_rows = 0
+        self._wait()
+        self._writer = self._writer or parquet_writer(self.path, self._schema)
+        self._do(self._writer.write_table, group, len(group))
+
+    def _do(self, function: Callable[..., None], *arguments: Any) -> None:
+        if self._background:
+            self._in_flight = self._background.submit(function, *arguments)
+        else:
+            function(*arguments)
+
+    def _complete(self, before: Future[None] | None, then: Callable[[Path], object]) -> None:
+        if before:
+            before.result()
+        cast(pq.ParquetWriter, self._writer).close()
+        then(self.path)
+
+    def _wait(self) -> None:
+        if self._in_flight:
+            self._in_flight.result()
+            self._in_flight = None
+
+
+def parquet_writer(path: Path, schema: pa.Schema) -> pq.ParquetWriter:
+    """A writer of zstd Parquet with the encodings that are fast and that DuckDB, Spark and polars all read.
+
+    Byte-stream-split would be a little faster for times, but DuckDB 1.5 reads it for floating point only, and
+    Spark 4.0 not at all. What delta encoding leaves of times hardly shrinks any more: -1 finds that out sooner than 1.
+    """
+    integers = [f.name for f in schema if pa.types.is_integer(f.type)]
+    return pq.ParquetWriter(
+        path,
+        schema,
+        compression="zstd",
+        compression_level={f.name: -1 if f.name in integers else 1 for f in schema},
+        use_dictionary=[f.name for f in schema if f.name not in integers],
+        column_encoding=dict.fromkeys(integers, "DELTA_BINARY_PACKED"),
+        max_rows_per_page=2 * ROW_GROUP,  # a page for each column of a row group, where 20,000 rows are usual
+        write_page_checksum=True,
+        write_statistics=[f.name for f in schema if f.name in _STATISTICS],
+    )
+
+
+class _Column(Protocol):
+    """One column of the row group that is being filled."""
+
+    def add(self, value: Any, count: int) -> None:
+        """Append `count` rows."""
+
+    def take(self) -> pa.Array | pa.ChunkedArray:
+        """All rows so far; the column is empty afterwards."""
+
+
+def _column(kind: pa.DataType) -> _Column:
+    if pa.types.is_dictionary(kind):
+        return _Text()
+    return _Bytes(kind) if pa.types.is_binary(kind) else _Numbers(kind)
+
+
+def _array(kind: pa.DataType, values: npt.NDArray[Any], is_known: npt.NDArray[np.bool_] | None) -> pa.Array:
+    """Numbers as an Arrow array over their own memory; `pa.array` would import numpy.ma to look at them."""
+    missing = 0 if is_known is None else len(is_known) - np.count_nonzero(is_known)
+    validity = pa.py_buffer(np.packbits(is_known, bitorder="little")) if missing and is_known is not None else None
+    bits = np.packbits(values, bitorder="little") if pa.types.is_boolean(kind) else np.ascontiguousarray(values)
+    return pa.Array.from_buffers(kind, len(values), [validity, pa.py_buffer(bits)], missing)
+
+
+_DTYPE_OF = {
+    pa.bool_(): np.bool_,
+    pa.int32(): np.int32,
+    pa.int64(): np.int64,
+    pa.uint64(): np.uint64,
+    pa.float64(): np.float64,
+}
+"""Of numbers; `to_pandas_dtype` would say so too, but wants pandas before pyarrow 26."""
+_Part = tuple[int, Any, npt.NDArray[np.bool_] | bool]
+"""Rows; their values, or the one of all; which are known, or whether all are."""
+_FEW_ROWS = 2048
+"""Parts of fewer rows, on average, are put together: to make an Arrow array takes as long as to copy so many."""
+
+
+class _Numbers:
+    def __init__(self, kind: pa.DataType) -> None:
+        self._kind = kind
+        self._dtype = np.dtype(_DTYPE_OF[kind])
+        self._parts: list[_Part] = []
+
+    def add(self, value: Any, count: int) -> None:
+        is_known: npt.NDArray[np.bool_] | bool = True
+        if isinstance(value, list | pa.Array):
+            value = Nullable.of(value.to_pylist() if isinstance(value, pa.Array) else value, self._dtype)
+        if isinstance(value, Nullable):
+            value, is_known = value.values, value.is_known
+        elif value is None:
+            value, is_known = 0, False
+            if self._parts and self._parts[-1][2] is False:
+                count += self._parts.pop()[0]
+        self._parts.append((count, value, is_known))
+
+    def take(self) -> pa.ChunkedArray:
+        parts, self._parts = self._parts, []
+        if len(parts) * _FEW_ROWS > sum(count for count, _, _ in parts):
+            parts = [self._joined(parts)]
+        return pa.chunked_array([self._array(*p) for p in parts], self._kind)
+
+    def _joined(self, parts: list[_Part]) -> _Part:
+        """All parts as one."""
+        total = sum(count for count, _, _ in parts)
+        values, is_known = np.empty(total, self._dtype), np.empty(total, bool)
+        end = 0
+        for count, part, is_part_known in parts:
+            start, end = end, end + count
+            values[start:end] = self._cast(part) if isinstance(part, np.ndarray) else part
+            is_known[start:end] = is_part_known
+        return total, values, is_known
+
+    def _array(self, count: int, values: Any, is_known: npt.NDArray[np.bool_] | bool) -> pa.Array:
+        found = self._cast(values) if isinstance(values, np.ndarray) else np.full(count, values, self._dtype)
+        if isinstance(is_known, bool):
+            return _array(self._kind, found, None if is_known else np.zeros(count, bool))
+        return _array(self._kind, found, is_known)
+
+    def _cast(self, values: npt.NDArray[Any]) -> npt.NDArray[Any]:
+        if values.dtype == self._dtype:
+            return values
+        found = values.astype(self._dtype)
+        if found.dtype.kind in "iu" and (found != values).any():
+            raise pa.ArrowInvalid(f"a number does not fit {self._kind}")
+        return found
+
+
+class _Text:
+    """Text as one dictionary per row group, so that each has the values that occur in it."""
+
+    def __init__(self) -> None:
+        self._parts: list[tuple[int, npt.NDArray[np.int32] | int]] = []
+        """Rows and their codes, or the one of all."""
+        self._code_of: dict[str, int] = {}
+
+    def add(self, value: Any, count: int) -> None:
+        codes: npt.NDArray[np.int32] | int
+        if isinstance(value, Coded):
+            codes = np.array([*self._codes_of(value.values), -1], np.int32)[value.codes]
+        elif isinstance(value, list | np.ndarray | pa.Array):
+            texts = value.to_pylist() if isinstance(value, pa.Array) else value
+            codes = np.array(self._codes_of(texts), np.int32)
+        else:
+            codes = self._codes_of([value])[0]
+        self._parts.append((count, codes))
+
+    def _codes_of(self, texts: Iterable[str | None]) -> list[int]:
+        known = self._code_of
+        return [-1 if t is None else known.setdefault(t, len(known)) for t in texts]
+
+    def take(self) -> pa.Array:
+        codes = np.empty(sum(count for count, _ in self._parts), np.int32)
+        end = 0
+        for count, part in self._parts:
+            start, end = end, end + count
+            codes[start:end] = part
+        indices = _array(pa.int32(), codes, codes >= 0 if codes.min(initial=0) < 0 else None)
+        found = pa.DictionaryArray.from_arrays(indices, pa.array(list(self._code_of), pa.string()))
+        self._parts, self._code_of = [], {}
+        return found
+
+
+class _Bytes:
+    def __init__(self, kind: pa.DataType) -> None:
+        self._kind = kind
+        self._parts: list[pa.Array | int] = []
+        """Arrays, and numbers of rows that are NULL."""
+
+    def add(self, value: Any, count: int) -> None:
+        if value is None and self._parts and isinstance(self._parts[-1], int):
+            self._parts[-1] += count
+        else:
+            self._parts.append(count if value is None else pa.array(value, self._kind))
+
+    def take(self) -> pa.Array:
+        found = pa.concat_arrays([pa.nulls(p, self._kind) if isinstance(p, int) else p for p in self._parts])
+        self._parts = []
+        return found

@@ -1,0 +1,16 @@
+"""The id of a run, which follows from the bytes of its capture."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterable
+
+
+def digest_of(digests: Iterable[str]) -> str:
+    """The digest of a capture, from those of its files in any order."""
+    return hashlib.sha256("".join(sorted(digests)).encode()).hexdigest()
+
+
+def run_id_of(source_digest: str) -> str:
+    """The run that a capture is, by its digest."""
+    return f"r{source_digest[:12]}"

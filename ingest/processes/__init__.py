@@ -1,0 +1,1 @@
+"""Work shared among processes, and what they do about memory."""

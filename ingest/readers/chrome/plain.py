@@ -1,0 +1,253 @@
+"""A Chrome trace read the plain way: by Python's json as a whole, and a loop over its events.
+
+It shares nothing with `ingest.readers`, whose mistakes it is there to find; both follow one set of rules for what
+becomes of fields that are missing, or of another type than they should be.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import re
+from decimal import ROUND_HALF_UP, Context, Decimal
+from typing import Any
+
+from tracewarehouse.ingest.columns.records import StatKind
+from tracewarehouse.ingest.readers.chrome.args import DOUBLES, METADATA_KEYS
+
+ChromeStat = tuple[str, StatKind, Any]
+"""Name, kind and value; text as str."""
+ChromeEvent = tuple[str, str, tuple[ChromeStat, ...], int, int, list[ChromeStat]]
+"""Name, display name, stats that are the instruction's, start and duration in ps, and the event's own stats by name."""
+ChromeLine = tuple[str, int, list[ChromeEvent]]
+"""Name, id and events of a line."""
+
+_INT64_MAX = (1 << 63) - 1
+_COUNTERS = "_counters_"
+_COUNTER_LINE = object()
+_HOST_PREFIX = re.compile(r"([A-Za-z0-9][-.\w]*) (/(?:host|device):.*)", re.DOTALL)
+_NUMBER = re.compile(r"-?\d{1,400}(\.\d{0,400})?([eE][-+]?\d{1,4})?", re.ASCII)
+
+
+class Number(str):
+    """A JSON number as it is written."""
+
+
+def chrome_planes(content: bytes) -> list[tuple[str, list[ChromeLine]]]:
+    """Name and lines of each plane: a process, and at the end the environment where the trace tells its start.
+
+    Raises:
+        ValueError: it is no trace.
+    """
+    data = _loaded(content)
+    events = data if isinstance(data, list) else data.get("traceEvents") if isinstance(data, dict) else None
+    if not isinstance(events, list):
+        raise ValueError("no traceEvents")  # noqa: TRY004  a file is no argument
+    found = _Events(events)
+    hosts = {pid: m for pid, name in found.processes.items() if (m := _HOST_PREFIX.fullmatch(name))}
+    if len({m[1] for m in hosts.values()}) == 1:
+        found.processes.update((pid, m[2]) for pid, m in hosts.items())
+    lines: dict[Any, list[ChromeLine]] = {pid: [] for pid in found.processes}
+    for code, ((pid, tid), of_line) in enumerate(found.lines.items()):
+        lines.setdefault(pid, [])
+        if not of_line:
+            continue
+        if tid is _COUNTER_LINE:
+            named = [_whole(t) for (p, t), name in found.threads.items() if p == pid and name == _COUNTERS]
+            name, line_id = _COUNTERS, next((n for n in named if n is not None), None)
+        else:
+            name = found.threads.get((pid, tid), "unknown thread" if tid is None else str(tid))
+            line_id = _whole(tid)
+        lines[pid].append((name, -1 - code if line_id is None else line_id, of_line))
+    planes = [
+        (found.processes.get(pid, "unknown process" if pid is None else str(pid)), kept) for pid, kept in lines.items()
+    ]
+    if not planes:
+        raise ValueError("no events")
+    base = data.get("baseTimeNanoseconds") if isinstance(data, dict) else None
+    if not (isinstance(base, Number) and base.isascii() and base.isdigit() and len(base) < 20):
+        base = "0"
+    if 0 < int(base) + (found.origin_us or 0) * 1000 < 1 << 63:
+        planes.append(("Task Environment", []))
+    return planes
+
+
+class _Events:
+    """Events by process and thread."""
+
+    def __init__(self, events: list[Any]) -> None:
+        self.processes: dict[Any, str] = {}
+        self.threads: dict[Any, str] = {}
+        self.lines: dict[Any, list[ChromeEvent]] = {}
+        self.origin_us: int | None = None
+        self._open: dict[Any, list[dict[str, Any]]] = {}
+        for e in events:
+            if not isinstance(e, dict):
+                raise ValueError("an element that is no event")  # noqa: TRY004
+            self._take(e)
+        for key, stack in self._open.items():
+            for e in stack:
+                self._add(key, e, 0, e.get("args", {}))
+
+    def _take(self, e: dict[str, Any]) -> None:
+        phase, key = _field(e.get("ph")), (_id(e.get("pid")), _id(e.get("tid")))
+        if phase == "M":
+            args = e.get("args")
+            name = args.get("name") if isinstance(args, dict) else None
+            if isinstance(name, str) and not isinstance(name, Number):
+                if _field(e.get("name")) == "process_name":
+                    self.processes[key[0]] = name
+                elif _field(e.get("name")) == "thread_name":
+                    self.threads[key] = name
+        elif phase == "X":
+            self._add(key, e, _duration(e), e.get("args", {}))
+        elif phase in ("i", "I"):
+            self._add(key, e, 0, e.get("args", {}))
+        elif phase == "C":
+            self._add((key[0], _COUNTER_LINE), e, 0, e.get("args", {}))
+        elif phase == "B":
+            self._open.setdefault(key, []).append(e)
+        elif phase == "E" and self._open.get(key):
+            begin = self._open[key].pop()
+            start, stop = _picoseconds(begin.get("ts")), _picoseconds(e.get("ts"))
+            if start is None or stop is None or abs(stop - start) > _INT64_MAX:
+                return
+            args = begin.get("args", {})
+            if "args" in e:
+                more = e["args"]
+                args = args | more if isinstance(args, dict) and isinstance(more, dict) else more
+            self._add(key, begin, stop - start, args)
+
+    def _add(self, key: Any, e: dict[str, Any], duration: int, args: Any) -> None:
+        line = self.lines.setdefault(key, [])
+        start = _picoseconds(e.get("ts"))
+        if self.origin_us is None:
+            microseconds = (start or 0) // 1_000_000
+            self.origin_us = microseconds if start and start > _INT64_MAX and microseconds < 1 << 62 else 0
+        if start is None or abs(start - self.origin_us * 1_000_000) > _INT64_MAX:
+            return
+        is_counter = key[1] is _COUNTER_LINE
+        facts = [t for k, v in (args if isinstance(args, dict) else {"args": args}).items() if (t := _typed(k, v))]
+        shared = [f for f in facts if f[0] in METADATA_KEYS and not is_counter]
+        own = [f for f in facts if f[0] not in METADATA_KEYS or is_counter]
+        if cat := _field(e.get("cat")):
+            own.append(("cat", StatKind.STRING, cat))
+        long_name = next((f[2] for f in shared if f[0] == "long_name" and f[1] == StatKind.STRING), "")
+        shared = [f for f in shared if f[0] != "long_name" or f[1] != StatKind.STRING]
+        name = _field(e.get("name"))
+        start -= self.origin_us * 1_000_000
+        display = name if long_name else ""
+        line.append((long_name or name, display, tuple(shared), start, duration, sorted(own, key=repr)))
+
+
+def _loaded(content: bytes) -> Any:
+    """The JSON value, numbers as they are written; tolerant of what the reader tolerates.
+
+    Raises:
+        ValueError: it is not JSON, however tolerant one is.
+    """
+    text = content.removeprefix(b"\xef\xbb\xbf").decode("utf-8", "replace")
+    try:
+        return _json(text)
+    except ValueError:
+        # a program that was stopped leaves the array open
+        rest = text.strip(" \t\r\n")
+        if not rest.startswith("[") or not rest[1:].strip(" \t\r\n,"):
+            raise
+        return _json(rest.removesuffix(",") + "]")
+
+
+def _json(text: str) -> Any:
+    value = json.loads(
+        text, strict=False, parse_float=Number, parse_int=Number, parse_constant=lambda constant: constant
+    )
+    return _whole_characters(value) if re.search(r"\\u[dD]", text) else value
+
+
+def _whole_characters(value: Any) -> Any:
+    """The value without halves of surrogate pairs."""
+    if isinstance(value, Number):
+        return value
+    if isinstance(value, str):
+        return value.encode("utf-16-le", "surrogatepass").decode("utf-16-le", "replace")
+    if isinstance(value, list):
+        return [_whole_characters(v) for v in value]
+    if isinstance(value, dict):
+        return {_whole_characters(k): _whole_characters(v) for k, v in value.items()}
+    return value
+
+
+def _picoseconds(text: Any) -> int | None:
+    """Microseconds as written, to the nearest picosecond, where the text is a sane number."""
+    if not isinstance(text, str) or not _NUMBER.fullmatch(text.strip()):
+        return None
+    value = Decimal(text.strip())
+    if abs(value) > Decimal(10) ** 30:
+        return None
+    return int(Context(prec=900, rounding=ROUND_HALF_UP).to_integral_value(value.scaleb(6, Context(prec=900))))
+
+
+def _duration(e: dict[str, Any]) -> int:
+    duration = _picoseconds(e.get("dur"))
+    return 0 if duration is None or abs(duration) > _INT64_MAX else duration
+
+
+def _typed(name: str, value: Any) -> ChromeStat | None:
+    """An argument as a stat."""
+    if value is None:
+        return None
+    if isinstance(value, str):
+        if re.fullmatch(r"0|-?[1-9]\d*", value, re.ASCII) and len(value) < 30:
+            if -(1 << 63) <= int(value) < 1 << 63:
+                return name, StatKind.INT64, int(value)
+            if 0 < int(value) < 1 << 64:
+                return name, StatKind.UINT64, int(value)
+        if name in DOUBLES and len(value) < 40 and _prints_as_is(value):
+            return name, StatKind.DOUBLE, float(value)
+        is_integer = re.fullmatch(r"-?\d+", value, re.ASCII) and value != "-0"
+        if isinstance(value, Number) and not is_integer and math.isfinite(float(value)):
+            return name, StatKind.DOUBLE, float(value)
+        return name, StatKind.STRING, str(value)
+    return name, StatKind.STRING, _compact(value)
+
+
+def _prints_as_is(text: str) -> bool:
+    try:
+        return math.isfinite(float(text)) and repr(float(text)) == text
+    except ValueError:
+        return False
+
+
+def _compact(value: Any) -> str:
+    """JSON text that keeps numbers as they are written."""
+    if isinstance(value, Number):
+        return str(value)
+    if isinstance(value, list):
+        return "[" + ",".join(map(_compact, value)) + "]"
+    if isinstance(value, dict):
+        return "{" + ",".join(json.dumps(k, ensure_ascii=False) + ":" + _compact(v) for k, v in value.items()) + "}"
+    return json.dumps(value, ensure_ascii=False)
+
+
+def _id(value: Any) -> Any:
+    """A pid or tid: a number, a text or None; anything else is its JSON text."""
+    if isinstance(value, Number):
+        if re.fullmatch(r"-?\d+", value):
+            return int(value)
+        number = float(value)
+        return number if math.isfinite(number) else str(value)
+    return value if value is None or isinstance(value, str) else _compact(value)
+
+
+def _field(value: Any) -> str:
+    """A field that is a text; another value as its JSON."""
+    if value is None:
+        return ""
+    return str(value) if isinstance(value, str) and not isinstance(value, Number) else _compact(value)
+
+
+def _whole(value: Any) -> int | None:
+    """A pid or tid as a line's id, if it is one."""
+    if isinstance(value, int) or (isinstance(value, float) and value.is_integer()):
+        return int(value) if abs(value) <= _INT64_MAX else None
+    return None

@@ -1,0 +1,232 @@
+"""Captures read the plain way, an event at a time: by protobuf's own parser and by Python's json.
+
+Slow, and apart from the readers: what proves a run from the bytes of its capture must not share their mistakes. Common
+is only the file itself, unpacked and digested.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from typing import Any
+
+from google.protobuf.message import DecodeError
+
+from tracewarehouse.ingest.columns.records import StatKind
+from tracewarehouse.ingest.errors import CaptureError
+from tracewarehouse.ingest.protobuf import Field, message_classes
+from tracewarehouse.ingest.readers.chrome.plain import ChromeEvent, ChromeStat, chrome_planes
+from tracewarehouse.ingest.readers.files import CaptureFile
+
+PlainStat = tuple[str, StatKind, int | float | bytes]
+"""Name, kind and value; text as bytes, references resolved."""
+PlainEvent = tuple[int, int, list[PlainStat]]
+"""Start and duration in ps on the file's clock, and the event's own stats."""
+
+
+@dataclass(frozen=True)
+class PlainLine:
+    """A line of a plane; `events` reads its events, in file order.
+
+    `says` has display name, display id, timestamp and duration, where the format has them.
+    """
+
+    name: str
+    line_id: int
+    events: Callable[[], Iterator[PlainEvent]]
+    says: tuple[str, int, int, int] | None = None
+
+
+@dataclass(frozen=True)
+class PlainMetadata:
+    """Event metadata: its id, what it says, and the ids of its children."""
+
+    metadata_id: int
+    stats: list[PlainStat]
+    children: list[int]
+
+
+@dataclass
+class PlainPlane:
+    """A plane: its stats and its lines; id, event metadata and described stats where the format has them."""
+
+    name: str
+    stats: list[PlainStat] = field(default_factory=list)
+    lines: list[PlainLine] = field(default_factory=list)
+    plane_id: int | None = None
+    metadata: list[PlainMetadata] = field(default_factory=list)
+    descriptions: list[tuple[int, str, str]] = field(default_factory=list)
+
+
+def plain_planes(file: CaptureFile) -> Iterator[PlainPlane]:
+    """The planes of a capture of any format, in file order.
+
+    Raises:
+        CaptureError: the file cannot be read, or is not a capture.
+    """
+    try:
+        yield from _chrome_planes(file) if file.is_json else _xplane_planes(file)
+    except (DecodeError, ValueError, KeyError, TypeError, RecursionError) as error:
+        raise CaptureError(f"{file.path}: cannot be read by another parser to compare: {error}") from None
+
+
+_INT64_MAX = (1 << 63) - 1
+
+# --- xplane.pb
+
+# Planes, lines and events are bytes here, so that only one event at a time becomes an object.
+_MESSAGES = message_classes(
+    "tracewarehouse.plain",
+    {
+        "XSpace": (Field(1, "planes", "bytes", is_repeated=True),),
+        "XPlane": (
+            Field(1, "id", "int64"),
+            Field(2, "name", "bytes"),
+            Field(3, "lines", "bytes", is_repeated=True),
+            Field(4, "event_metadata", "EventMetadataEntry", is_repeated=True),
+            Field(5, "stat_metadata", "StatMetadataEntry", is_repeated=True),
+            Field(6, "stats", "XStat", is_repeated=True),
+        ),
+        "StatMetadataEntry": (Field(1, "key", "int64"), Field(2, "value", "XStatMetadata")),
+        "XStatMetadata": (Field(1, "id", "int64"), Field(2, "name", "bytes"), Field(3, "description", "bytes")),
+        "EventMetadataEntry": (Field(1, "key", "int64"), Field(2, "value", "XEventMetadata")),
+        "XEventMetadata": (
+            Field(2, "name", "bytes"),
+            Field(4, "display_name", "bytes"),
+            Field(3, "metadata", "bytes"),
+            Field(5, "stats", "XStat", is_repeated=True),
+            Field(6, "child_id", "int64", is_repeated=True),
+        ),
+        "XLine": (
+            Field(1, "id", "int64"),
+            Field(2, "name", "bytes"),
+            Field(3, "timestamp_ns", "int64"),
+            Field(4, "events", "bytes", is_repeated=True),
+            Field(9, "duration_ps", "int64"),
+            Field(10, "display_id", "int64"),
+            Field(11, "display_name", "bytes"),
+        ),
+        "XEvent": (
+            Field(1, "metadata_id", "int64"),
+            Field(2, "offset_ps", "int64", oneof="data"),
+            Field(5, "num_occurrences", "int64", oneof="data"),
+            Field(3, "duration_ps", "int64"),
+            Field(4, "stats", "XStat", is_repeated=True),
+        ),
+        "XStat": (
+            Field(1, "metadata_id", "int64"),
+            Field(2, "double_value", "double", oneof="value"),
+            Field(3, "uint64_value", "uint64", oneof="value"),
+            Field(4, "int64_value", "int64", oneof="value"),
+            Field(5, "str_value", "bytes", oneof="value"),
+            Field(6, "bytes_value", "bytes", oneof="value"),
+            Field(7, "ref_value", "uint64", oneof="value"),
+        ),
+    },
+)
+_KIND = {
+    "double_value": StatKind.DOUBLE,
+    "uint64_value": StatKind.UINT64,
+    "int64_value": StatKind.INT64,
+    "str_value": StatKind.STRING,
+    "bytes_value": StatKind.BYTES,
+    "ref_value": StatKind.REF,
+}
+
+
+def _xplane_planes(file: CaptureFile) -> Iterator[PlainPlane]:
+    planes = [
+        _MESSAGES["XPlane"].FromString(raw) for raw in _MESSAGES["XSpace"].FromString(file.read(0, file.size)).planes
+    ]
+    lines = [[_MESSAGES["XLine"].FromString(raw) for raw in p.lines] for p in planes]
+    zero_ns = _zero(planes, [n for of_plane in lines for n in of_plane])
+    for message, of_plane in zip(planes, lines, strict=True):
+        names = {e.key: _text(e.value.name) for e in message.stat_metadata}
+        known = {e.key for e in message.event_metadata}
+        plane = PlainPlane(_text(message.name), _xplane_stats(message.stats, names), plane_id=message.id)
+        plane.lines = [_xplane_line(line, names, known, zero_ns) for line in of_plane]
+        plane.metadata = [_xplane_metadata(e, names) for e in message.event_metadata]
+        plane.descriptions = [
+            (e.key, names[e.key], _text(e.value.description)) for e in message.stat_metadata if e.value.description
+        ]
+        yield plane
+
+
+def _zero(planes: list[Any], lines: list[Any]) -> int:
+    """What timestamps that are Unix times count from: the profile's start, else the first where all are so."""
+    for plane in planes:
+        if _text(plane.name) == "Task Environment":
+            names = {e.key: _text(e.value.name) for e in plane.stat_metadata}
+            found = {n: v for n, _, v in _xplane_stats(plane.stats, names) if isinstance(v, int)}
+            if "profile_start_time" in found:
+                return found["profile_start_time"]
+            break
+    unix = [n.timestamp_ns for n in lines if n.timestamp_ns * 1000 > _INT64_MAX]
+    return min(unix) if unix and all(n.timestamp_ns * 1000 > _INT64_MAX for n in lines if n.events) else 0
+
+
+def _xplane_metadata(entry: Any, names: dict[int, str]) -> PlainMetadata:
+    stats = _xplane_stats(entry.value.stats, names)
+    if entry.value.metadata:
+        stats.append(("metadata", StatKind.BYTES, entry.value.metadata))
+    if entry.value.display_name:
+        stats.append(("display_name", StatKind.STRING, entry.value.display_name))
+    return PlainMetadata(entry.key, stats, list(entry.value.child_id))
+
+
+def _xplane_line(line: Any, names: dict[int, str], known: set[int], zero_ns: int) -> PlainLine:
+    line_ps = (line.timestamp_ns - (zero_ns if line.timestamp_ns * 1000 > _INT64_MAX else 0)) * 1000
+
+    def events() -> Iterator[PlainEvent]:
+        event = _MESSAGES["XEvent"]()
+        for data in line.events:
+            event.ParseFromString(data)
+            stats = _xplane_stats(event.stats, names)
+            if event.num_occurrences:
+                stats.append(("num_occurrences", StatKind.INT64, event.num_occurrences))
+            if event.metadata_id not in known:
+                stats.append(("metadata_id", StatKind.INT64, event.metadata_id))
+            yield line_ps + event.offset_ps, event.duration_ps, stats
+
+    says = _text(line.display_name), line.display_id, line.timestamp_ns, line.duration_ps
+    return PlainLine(_text(line.name), line.id, events, says)
+
+
+def _xplane_stats(messages: Any, names: dict[int, str]) -> list[PlainStat]:
+    found: list[PlainStat] = []
+    for m in messages:
+        which = m.WhichOneof("value")
+        if which is not None:
+            value = getattr(m, which)
+            if which == "ref_value":
+                value = names.get(value, f"ref {value}").encode()
+            found.append((names.get(m.metadata_id, f"stat {m.metadata_id}"), _KIND[which], value))
+    return found
+
+
+def _text(raw: bytes) -> str:
+    return raw.decode("utf-8", "replace")
+
+
+# --- Chrome trace
+
+
+def _chrome_planes(file: CaptureFile) -> Iterator[PlainPlane]:
+    for name, lines in chrome_planes(file.read(0, file.size)):
+        yield PlainPlane(name, lines=[_chrome_line(*line) for line in lines])
+
+
+def _chrome_line(name: str, line_id: int, events: list[ChromeEvent]) -> PlainLine:
+    rows = [(start, duration, list(map(_chrome_stat, stats))) for _, _, _, start, duration, stats in events]
+    return PlainLine(name, line_id, lambda: iter(rows))
+
+
+def _chrome_stat(stat: ChromeStat) -> PlainStat:
+    name, kind, value = stat
+    return name, kind, value.encode() if isinstance(value, str) else value
+
+
+def bits_of(value: float) -> int:
+    """The 64 bits of a double."""
+    return int(struct.unpack("<Q", struct.pack("<d", value))[0])

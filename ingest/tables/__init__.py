@@ -1,0 +1,1 @@
+"""Writes the tables of one run."""

@@ -1,0 +1,185 @@
+"""Writes the events of lines: the tables that are large, as one part of a run or as all of it."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Iterable, Sequence
+from concurrent.futures import Executor
+from contextlib import ExitStack
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Self
+
+import numpy as np
+
+from tracewarehouse.ingest.collectives.executions import CollectiveExecutions
+from tracewarehouse.ingest.columns.keys import distinct
+from tracewarehouse.ingest.columns.line_extent import LineExtent
+from tracewarehouse.ingest.columns.records import EventBatch, Int32, Line, Plane, Trace
+from tracewarehouse.ingest.devices.markers import StepMarker, is_compilation, step_markers
+from tracewarehouse.ingest.devices.timeline import Timeline
+from tracewarehouse.ingest.hlo.instructions import OpFacts
+from tracewarehouse.ingest.lake.parquet import Coded, TableWriter
+from tracewarehouse.ingest.lake.schema import TABLES
+from tracewarehouse.ingest.tables.ops import DeviceLine, OpWriter
+from tracewarehouse.ingest.tables.stats import write_event_stats
+
+EVENT_TABLES = ("ops", "host_events", "counters", "event_stats")
+
+
+@dataclass(frozen=True)
+class DeviceEvents:
+    """What the events of a device plane's lines follow from.
+
+    Attributes:
+        device_id: the device; None on a plane that belongs to no single one.
+        timeline: the device's executions and steps.
+        of_row: instruction id by row of the plane's event metadata; the last one for events without any.
+        op_lines: names of the lines on which the device executes ops.
+    """
+
+    device_id: int | None
+    timeline: Timeline
+    of_row: Int32
+    op_lines: frozenset[str] = frozenset()
+
+
+@dataclass(frozen=True)
+class PlaneLines:
+    """Lines of a plane of one host; those of a device, or of host threads. `position` is the plane's in its trace."""
+
+    host_index: int
+    host: str
+    clock_offset_ps: int
+    position: int
+    plane: Plane
+    lines: Sequence[Line]
+    device: DeviceEvents | None = None
+
+    @property
+    def size(self) -> int:
+        """Bytes of the lines, where they lie in the file one after the other."""
+        return sum(line.end - line.start for line in self.lines)
+
+
+@dataclass
+class LinesWritten:
+    """What became of some lines.
+
+    Attributes:
+        files: path and rows of the files of each table.
+        extents: what is known of each line, in the order they were written.
+        compilations: events that are compilations, by host index and name.
+        markers: step markers by host index.
+        programs: see `OpWriter`.
+        executions: the collectives of the devices.
+    """
+
+    executions: CollectiveExecutions
+    files: dict[str, tuple[Path, int]] = field(default_factory=dict)
+    extents: list[LineExtent] = field(default_factory=list)
+    compilations: Counter[tuple[int, str]] = field(default_factory=Counter)
+    markers: dict[int, list[StepMarker]] = field(default_factory=dict)
+    programs: dict[int, tuple[str, int | None]] = field(default_factory=dict)
+
+
+class LineTables:
+    """Writes the events of lines; a context manager that leaves complete files.
+
+    Args:
+        folder: where the files are made.
+        facts: of all instructions; it may grow.
+        background: see `TableWriter`.
+        part: see `TableWriter`.
+    """
+
+    def __init__(
+        self, folder: Path, facts: Sequence[OpFacts], background: Executor | None = None, part: int | None = None
+    ) -> None:
+        self.writers = {n: TableWriter(folder, TABLES[n], background, part) for n in EVENT_TABLES}
+        self.written = LinesWritten(CollectiveExecutions(folder / f".collectives-{part or 0:04}"))
+        self.ops = OpWriter(self.writers, facts, self.written.executions)
+        self._stack = ExitStack()
+
+    def __enter__(self) -> Self:
+        self._stack.callback(self.written.executions.rows.close)
+        for writer in self.writers.values():
+            self._stack.enter_context(writer)
+        return self
+
+    def __exit__(self, *error: Any) -> None:
+        if error[0] is None:
+            with self._stack:
+                self.finish()
+        else:
+            self._stack.__exit__(*error)
+
+    def finish(self, then: Callable[[Path], object] = lambda _: None) -> LinesWritten:
+        """What was written, to which nothing more is added; `then` is told of files when they are complete."""
+        for writer in self.writers.values():  # none waits for the one before
+            writer.finish(then)
+        self.written.files = {n: (w.path, w.rows) for n, w in self.writers.items() if w.rows}
+        self.written.programs = self.ops.programs
+        return self.written
+
+    def write(self, trace: Trace, of: PlaneLines, first_event_id: int) -> int:
+        """Write lines whose first event has this id and whose others follow; returns the id after them."""
+        for line in of.lines:
+            extent = LineExtent()
+            batches = extent.watch(trace, of.plane, line, of.clock_offset_ps)
+            if of.device:
+                self._write_device_line(batches, of, of.device, line, first_event_id)
+            else:
+                self._write_host_line(batches, of, line, first_event_id)
+            self.written.extents.append(extent)
+            first_event_id += extent.count
+        return first_event_id
+
+    def _write_device_line(
+        self, batches: Iterable[EventBatch], of: PlaneLines, device: DeviceEvents, line: Line, first_event_id: int
+    ) -> None:
+        is_op_line = line.name in device.op_lines
+        is_only_op_line = is_op_line and sum(other.name in device.op_lines for other in of.lines) == 1
+        place = DeviceLine(
+            of.host,
+            of.plane.name,
+            line.name,
+            device.device_id,
+            first_event_id,
+            is_op_line,
+            is_only_op_line,
+            of.clock_offset_ps,
+        )
+        self.ops.write_line(place, batches, device.of_row, device.timeline)
+
+    def _write_host_line(self, batches: Iterable[EventBatch], of: PlaneLines, line: Line, first_event_id: int) -> None:
+        count = 0
+        for batch in batches:
+            events = EventBatch(batch.metadata, batch.start_ps + of.clock_offset_ps, batch.duration_ps, batch.stats)
+            self.write_host_events(of, line, events, first_event_id + count + np.arange(len(batch)))
+            self.written.markers.setdefault(of.host_index, []).extend(step_markers(of.plane, events))
+            count += len(batch)
+
+    def write_host_events(self, of: PlaneLines, line: Line, events: EventBatch, event_id: Any) -> None:
+        """Write events of a host thread, on the run's clock."""
+        if not len(events):
+            return
+        used, code = distinct(events.metadata)
+        names = [of.plane.event_metadata[i].name if i >= 0 else "(unnamed)" for i in used.tolist()]
+        for i, name in enumerate(names):
+            if is_compilation(name):
+                self.written.compilations[of.host_index, name] += int(np.count_nonzero(code == i))
+        self.writers["host_events"].write(
+            len(events),
+            {
+                "event_id": event_id,
+                "host": of.host,
+                "plane": of.plane.name,
+                "thread": line.name,
+                "thread_id": line.line_id,
+                "name": Coded(code, names),
+                "start_ps": events.start_ps,
+                "duration_ps": events.duration_ps,
+            },
+        )
+        write_event_stats(self.writers["event_stats"], event_id, events.stats)

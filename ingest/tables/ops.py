@@ -1,0 +1,245 @@
+"""Writes the events of device lines as main.ops: nested, attributed to execution, step and phase."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+
+from tracewarehouse.ingest.collectives.executions import CollectiveExecutions
+from tracewarehouse.ingest.collectives.windows import AsyncSpans, CollectiveOps
+from tracewarehouse.ingest.columns.event_stream import chunks
+from tracewarehouse.ingest.columns.line_kinds import line_kind
+from tracewarehouse.ingest.columns.nesting import Flags, nest
+from tracewarehouse.ingest.columns.phases import PHASES
+from tracewarehouse.ingest.columns.records import EventBatch, Int32, Int64, StatColumn, StatKind, integers
+from tracewarehouse.ingest.devices.timeline import Timeline
+from tracewarehouse.ingest.hlo.instructions import OpFacts
+from tracewarehouse.ingest.lake.parquet import Coded, Nullable, TableWriter
+from tracewarehouse.ingest.tables.leaf_order import LeafOrder
+from tracewarehouse.ingest.tables.stats import unheld, write_event_stats
+
+ASYNC_LINE = "Async XLA Ops"
+_OWN_COLUMN = frozenset({"device_offset_ps", "device_duration_ps"})
+
+
+@dataclass(frozen=True)
+class DeviceLine:
+    """Where a device line's events belong."""
+
+    host: str
+    plane: str
+    line: str
+    device_id: int | None
+    first_event_id: int
+    is_op_line: bool
+    is_only_op_line: bool = False
+    clock_offset_ps: int = 0
+
+
+@dataclass
+class OpColumns:
+    """Events of one device line; arrays of shape (n,)."""
+
+    row: Int64
+    """Position on the line, in file order."""
+    instruction_id: Int32
+    start_ps: Int64
+    duration_ps: Int64
+    execution: Int32
+    step: Int32
+    phase: Int32
+    stats: list[StatColumn] = field(default_factory=list)
+
+
+class OpWriter:
+    """Writes device lines one after the other and hands on what the collectives are built from.
+
+    Attributes:
+        programs: module and program of instructions that name none, from the first execution in which they run.
+    """
+
+    def __init__(
+        self, writers: Mapping[str, TableWriter], facts: Sequence[OpFacts], executions: CollectiveExecutions
+    ) -> None:
+        self._ops, self._stats, self._counters = writers["ops"], writers["event_stats"], writers["counters"]
+        self._facts = facts
+        self._flags: tuple[Flags, Flags, Flags] = np.zeros(0, bool), np.zeros(0, bool), np.zeros(0, bool)
+        self._lacks_program: Flags = np.zeros(0, bool)
+        self._executions = executions
+        self.programs: dict[int, tuple[str, int | None]] = {}
+        self._order = LeafOrder()
+
+    def write_line(self, line: DeviceLine, batches: Iterable[EventBatch], of_row: Int32, timeline: Timeline) -> int:
+        """Write a whole line whose instructions follow from event metadata; returns its number of events."""
+        count = 0
+        self._order = LeafOrder()
+        is_counters = line_kind(line.plane, line.line) == "counters"
+        homeless = self._homeless(of_row) if line.is_op_line else []
+        for first, batch in chunks(batches, is_nested=line.line != ASYNC_LINE):
+            n = len(batch)
+            start = batch.start_ps + line.clock_offset_ps
+            execution = timeline.executions_at(start)
+            step, phase = timeline.steps_at(start)
+            instruction = of_row[batch.metadata]
+            if homeless:
+                self._assign_programs(homeless, instruction, execution, timeline)
+            if is_counters:
+                self._write_counters(line, first, batch, instruction)
+            at = np.arange(first, first + n)
+            self.write(
+                line, OpColumns(at, instruction, start, batch.duration_ps, execution, step, phase, list(batch.stats))
+            )
+            count = first + n
+        return count
+
+    def write(self, line: DeviceLine, events: OpColumns) -> None:
+        """Write events of a line that nest among themselves."""
+        n = len(events.row)
+        if not n:
+            return
+        end = events.start_ps + events.duration_ps
+        order = _order(events.start_ps, events.duration_ps)
+        event_id = line.first_event_id + events.row
+        start, duration, instruction = events.start_ps[order], events.duration_ps[order], events.instruction_id[order]
+        depth: Any = 0
+        parent, self_ps, is_overlapping = None, duration, None
+        if line.line != ASYNC_LINE:  # its events overlap by nature and hold nothing
+            found = nest(start, end[order])
+            depth, self_ps, is_overlapping = found.depth, found.self_ps, found.is_overlapping
+            if depth.any():
+                parent = Nullable(event_id[order][found.parent], found.parent >= 0)
+        is_container, is_collective, is_compute = self._instruction_flags()
+        is_leaf = ~is_container[instruction] if line.is_op_line else None
+        idle_before = compute_before = None
+        if is_leaf is not None and line.is_only_op_line:
+            idle_before, compute_before = self._order.follow(start, end[order], is_leaf, is_compute[instruction])
+        stats = {s.name: s for s in events.stats}
+        self._ops.write(
+            n,
+            {
+                "event_id": event_id[order],
+                "host": line.host,
+                "device_id": line.device_id,
+                "plane": line.plane,
+                "line": line.line,
+                "instruction_id": instruction,
+                "start_ps": start,
+                "duration_ps": duration,
+                "self_ps": self_ps,
+                "depth": depth,
+                "parent_event_id": parent,
+                "is_overlapping": is_overlapping,
+                "is_leaf": False if is_leaf is None else is_leaf,
+                "idle_before_ps": idle_before,
+                "compute_before_ps": compute_before,
+                "execution": Nullable.from_zero(events.execution[order]),
+                "phase": Coded(events.phase[order], PHASES),
+                "step": Nullable.from_zero(events.step[order]),
+                **{name: _stat(stats.get(name), n, order) for name in _OWN_COLUMN},
+            },
+        )
+        write_event_stats(self._stats, event_id, (_leftover(s) for s in events.stats))
+        self._keep_collectives(line, events, event_id, end, np.flatnonzero(is_collective[events.instruction_id]))
+
+    def _keep_collectives(self, line: DeviceLine, events: OpColumns, event_id: Int64, end: Int64, at: Int64) -> None:
+        if line.device_id is None or not len(at):
+            return
+        if line.is_op_line:
+            self._executions.add_ops(
+                line.device_id,
+                line.host,
+                CollectiveOps(
+                    event_id[at],
+                    events.instruction_id[at],
+                    events.start_ps[at],
+                    end[at],
+                    events.execution[at],
+                    events.phase[at],
+                    events.step[at],
+                ),
+            )
+        elif line.line == ASYNC_LINE:
+            spans = AsyncSpans(events.instruction_id[at], events.start_ps[at], end[at])
+            self._executions.add_spans(line.device_id, spans)
+
+    def finish_device(self, device_id: int) -> None:
+        """Take the device as complete; see `CollectiveExecutions.finish_device`."""
+        self._executions.finish_device(device_id, self._facts, {i: p for i, (_, p) in self.programs.items()})
+
+    def _instruction_flags(self) -> tuple[Flags, Flags, Flags]:
+        """By instruction id: whether it is a container, a collective or half of one, neither that nor a copy."""
+        if len(self._flags[0]) != len(self._facts):
+            self._flags = (
+                np.array([f.is_container for f in self._facts], bool),
+                np.array([f.is_collective for f in self._facts], bool),
+                np.array([f.is_compute for f in self._facts], bool),
+            )
+            self._lacks_program = np.array([f.is_hlo and f.program_id is None for f in self._facts], bool)
+        return self._flags
+
+    def _homeless(self, of_row: Int32) -> list[int]:
+        """Those of the instructions whose program is not known yet."""
+        self._instruction_flags()
+        found = np.flatnonzero(np.bincount(of_row[self._lacks_program[of_row]])).tolist()
+        return [i for i in found if self.programs.get(i, ("", None))[1] is None]
+
+    def _assign_programs(self, homeless: list[int], instruction: Int32, execution: Int32, timeline: Timeline) -> None:
+        is_homeless = np.zeros(len(self._facts), bool)
+        is_homeless[homeless] = True
+        at = np.flatnonzero(is_homeless[instruction] & (execution >= 0))
+        used, first = np.unique(instruction[at], return_index=True)
+        for number, i in zip(used.tolist(), at[first].tolist(), strict=True):
+            run = timeline.runs[execution[i]]
+            self.programs[number] = run.module, run.program_id
+            if run.program_id is not None:
+                homeless.remove(number)
+
+    def _write_counters(self, line: DeviceLine, first: int, batch: EventBatch, instruction: Int32) -> None:
+        base = {"host": line.host, "plane": line.plane, "device_id": line.device_id}
+        for s in batch.stats:
+            names = [self._facts[i].name for i in instruction[s.rows].tolist()]
+            columns = {
+                "event_id": line.first_event_id + first + s.rows,
+                "name": [n if n == s.name else f"{n}: {s.name}" for n in names],
+                "start_ps": batch.start_ps[s.rows] + line.clock_offset_ps,
+                "value": [_number(s, i) for i in range(len(s.rows))],
+            }
+            self._counters.write(len(s.rows), base | columns)
+
+
+def _order(start: Int64, duration: Int64) -> Int64 | slice:
+    """Brings events in order of start, longer ones first; most lines are in that order."""
+    is_later, is_tie = start[1:] > start[:-1], start[1:] == start[:-1]
+    if (is_later | (is_tie & (duration[1:] <= duration[:-1]))).all():
+        return slice(None)
+    return np.lexsort((-duration, start))
+
+
+def _number(column: StatColumn, i: int) -> float | None:
+    kind, bits = int(column.kinds[i]), column.bits[i : i + 1]
+    if kind == 2:
+        return float(bits.view(np.float64)[0])
+    if kind in (3, 4):
+        return float(bits[0]) if kind == 3 else float(bits.view(np.int64)[0])
+    try:
+        return float(column.texts[int(bits[0])])
+    except ValueError:
+        return None
+
+
+def _stat(column: StatColumn | None, count: int, order: Int64 | slice) -> Nullable | None:
+    """An integer stat as a nullable column in the given order."""
+    if column is None:
+        return None
+    values, is_known = integers(column, count)
+    return Nullable(values[order], is_known[order])
+
+
+def _leftover(column: StatColumn) -> StatColumn:
+    """What of a stat has no column: all of it, or of one with a column the values that are not integers."""
+    if column.name not in _OWN_COLUMN:
+        return column
+    return unheld(column, (column.kinds == StatKind.UINT64) | (column.kinds == StatKind.INT64))

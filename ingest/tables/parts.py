@@ -1,0 +1,210 @@
+"""Divides the lines of a large run into parts that processes write at the same time, each into files of its own.
+
+The division, and with it every byte that is written, follows from the capture alone, not from how many processes
+there are. Events are numbered over the run, so they are counted before they are written.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from contextlib import closing
+from dataclasses import dataclass, replace
+from itertools import accumulate, chain
+from pathlib import Path
+from typing import Self
+
+from tracewarehouse.ingest.columns.records import DivisibleTrace, EventMetadata, Line, Plane, Trace
+from tracewarehouse.ingest.columns.spill import Spill
+from tracewarehouse.ingest.devices.device import device_plane
+from tracewarehouse.ingest.devices.survey import has_cpu_ops
+from tracewarehouse.ingest.hlo.instructions import OpFacts
+from tracewarehouse.ingest.processes.freed_memory import ROW_GROUP_OF_OPS, keep_freed_memory
+from tracewarehouse.ingest.processes.pool import Processes
+from tracewarehouse.ingest.readers.files import CaptureFile
+from tracewarehouse.ingest.tables.lines import LinesWritten, LineTables, PlaneLines
+
+DIVIDED = 32 << 20
+"""Bytes of lines from which a run is written in parts: below, another process costs more time than it saves."""
+_SMALLEST, _PARTS = 8 << 20, 16
+
+
+@dataclass(frozen=True)
+class Part:
+    """Lines that are written together; `planes` are indices into the planes of the whole run."""
+
+    number: int
+    planes: tuple[int, ...]
+    size: int
+
+
+@dataclass(frozen=True)
+class Shared:
+    """What all processes read when they write parts."""
+
+    folder: Path
+    traces: Sequence[DivisibleTrace]
+    facts: Sequence[OpFacts]
+    planes: Sequence[PlaneLines]
+
+
+def helpers(files: Sequence[CaptureFile], jobs: int) -> Processes:
+    """At most `jobs` processes, this one included, for captures that may be divided."""
+    size = sum(f.size for f in files)
+    is_large = size >= DIVIDED and not any(f.is_json for f in files)
+    count = min(jobs, size // _SMALLEST) - 1 if is_large else 0
+    return Processes(count, [f.descriptor for f in files], [__name__, "tracewarehouse.ingest.readers.xplane.reader"])
+
+
+class Counting:
+    """The events of the lines of a run that will be divided, which helpers begin to count at once.
+
+    Where the events are is kept until the end of a context, so that who decodes them need not look for them again.
+
+    Args:
+        folder: where that is put aside.
+        traces: all traces of the run.
+        processes: what counts.
+    """
+
+    def __init__(self, folder: Path, traces: Sequence[DivisibleTrace], processes: Processes) -> None:
+        planes = [(i, plane) for i, t in enumerate(traces) for plane in t.planes]
+        pieces = [(i, Plane(p.name), lines) for i, p in planes for lines in _cut(p.lines, _SMALLEST)]
+        self._tasks = [(*piece, folder / f".events-{n:04}") for n, piece in enumerate(pieces)]
+        processes.share(traces)
+        self._work = processes.start(count_events, self._tasks)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        for task in self._tasks:
+            task[-1].unlink(missing_ok=True)
+
+    def of_planes(self, planes: Sequence[PlaneLines]) -> list[int]:
+        """Events of each of these planes, to which this process counts its share.
+
+        Raises:
+            CaptureError: the bytes are not events, or the file changed.
+            HelperError: a process was ended from outside.
+            OSError: the disk is full.
+        """
+        count_of: dict[int, int] = {}
+        for (_, _, lines, _), found in zip(self._tasks, self._work.results(), strict=True):
+            for line, (count, places) in zip(lines, found, strict=True):
+                count_of[id(line)], line.places = count, places
+        return [sum(count_of[id(line)] for line in p.lines) for p in planes]
+
+
+def divided(traces: Sequence[Trace]) -> list[DivisibleTrace]:
+    """The traces, if a run of them is written in parts; none otherwise."""
+    found = [t for t in traces if isinstance(t, DivisibleTrace)]
+    size = sum(line.end - line.start for t in found for p in t.planes for line in p.lines)
+    if len(found) < len(traces) or size < DIVIDED or not {"gpu", "cpu"}.isdisjoint(chain(*map(_backends, found))):
+        return []
+    return found
+
+
+def _backends(trace: Trace) -> set[str]:
+    """Backends of the devices of a trace."""
+    found = {d.backend for p in trace.planes if p.lines and (d := device_plane(p.name))}
+    return found or {"cpu" for p in trace.planes if has_cpu_ops(p)}
+
+
+def divide(planes: Sequence[PlaneLines]) -> tuple[list[PlaneLines], list[Part]]:
+    """The planes, those of many host threads in several pieces, and the parts they make up.
+
+    All planes of a device are in one part, since its collectives are paired over them. Parts are in the order of their
+    first line in the run.
+    """
+    target = max(_SMALLEST, sum(p.size for p in planes) // _PARTS)
+    pieces = [piece for p in planes for piece in ([p] if p.device else _pieces(p, target))]
+    groups: list[list[int]] = []
+    sizes: list[int] = []
+    group_of_device: dict[int, int] = {}
+    for i, piece in enumerate(pieces):
+        device = piece.device.device_id if piece.device else None
+        at = group_of_device.get(device) if device is not None else None
+        if at is None and groups and sizes[-1] + piece.size <= target:
+            at = len(groups) - 1
+        if at is None:
+            at = len(groups)
+            groups.append([])
+            sizes.append(0)
+        groups[at].append(i)
+        sizes[at] += piece.size
+        if device is not None:
+            group_of_device[device] = at
+    return pieces, [Part(n, tuple(g), s) for n, (g, s) in enumerate(zip(groups, sizes, strict=True))]
+
+
+def _pieces(plane: PlaneLines, target: int) -> list[PlaneLines]:
+    """A plane of threads, cut where a piece would get larger than the target."""
+    return [replace(plane, lines=lines) for lines in _cut(plane.lines, target)]
+
+
+def _cut(lines: Sequence[Line], target: int) -> list[Sequence[Line]]:
+    """Lines, cut where a piece would get larger than the target."""
+    cuts, size = [0], 0
+    for i, line in enumerate(lines):
+        size += line.end - line.start
+        if size > target and i > cuts[-1]:
+            cuts.append(i)
+            size = line.end - line.start
+    return [lines[a:z] for a, z in zip(cuts, [*cuts[1:], len(lines)], strict=True)]
+
+
+def start_parts(
+    folder: Path,
+    traces: Sequence[DivisibleTrace],
+    facts: Sequence[OpFacts],
+    planes: Sequence[PlaneLines],
+    parts: Sequence[Part],
+    counts: Sequence[int],
+    processes: Processes,
+    then: Callable[[LinesWritten], object],
+) -> Callable[[], list[LinesWritten]]:
+    """Let the helpers begin to write parts of planes that have so many events each; `then` is told of each part.
+
+    Returns:
+        Takes part in it; gives what was written in the order of the parts, once all is. It raises CaptureError where
+        the bytes are not events, HelperError where a process was ended from outside, OSError where the files cannot be
+        written.
+    """
+    processes.share(Shared(folder, traces, facts, [replace(p, plane=_slim(p)) for p in planes]))
+    first = [0, *accumulate(counts)]
+    largest_first = sorted(parts, key=lambda p: (-p.size, p.number))
+    work = processes.start(write_part, [(p, tuple(first[i] for i in p.planes)) for p in largest_first], then)
+
+    def written() -> list[LinesWritten]:
+        by_number = {p.number: w for p, w in zip(largest_first, work.results(), strict=True)}
+        return [by_number[p.number] for p in parts]
+
+    return written
+
+
+def count_events(
+    traces: Sequence[DivisibleTrace], task: tuple[int, Plane, Sequence[Line], Path]
+) -> list[tuple[int, object]]:
+    """Events of each of some lines of a plane, and where they are."""
+    host_index, plane, lines, path = task
+    with closing(Spill(path)) as aside:
+        return [traces[host_index].count(plane, line, aside) for line in lines]
+
+
+def write_part(shared: Shared, task: tuple[Part, tuple[int, ...]]) -> LinesWritten:
+    """Write a part, given the id of the first event of each of its planes."""
+    keep_freed_memory(ROW_GROUP_OF_OPS)
+    part, first_event_ids = task
+    with LineTables(shared.folder, shared.facts, part=part.number) as tables:
+        for i, first in zip(part.planes, first_event_ids, strict=True):
+            tables.write(shared.traces[shared.planes[i].host_index], shared.planes[i], first)
+        devices = {d.device_id for i in part.planes if (d := shared.planes[i].device)}
+        for device_id in sorted(d for d in devices if d is not None):
+            tables.ops.finish_device(device_id)
+    return tables.written
+
+
+def _slim(of: PlaneLines) -> Plane:
+    """The plane without metadata that its events do not need."""
+    names = [] if of.device else [EventMetadata(m.name) for m in of.plane.event_metadata]
+    return replace(of.plane, event_metadata=names, metadata_ids=[], lines=[], stats=())

@@ -1,0 +1,70 @@
+"""Instances of collectives against the definition, one row at a time."""
+
+from __future__ import annotations
+
+import pickle
+from pathlib import Path
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tracewarehouse.ingest.collectives.instances import Instances
+from tracewarehouse.ingest.columns.spill import Spill
+from tracewarehouse.ingest.hlo.instructions import InstructionRow
+
+PROGRAMS = (7, 7, 9)  # of instructions 0, 1 and 2
+row = st.tuples(st.integers(0, 2), st.integers(-1, 1), st.integers(-1, 3), st.integers(0, 50))
+Row = tuple[int, int, int, int]  # instruction, component, execution, start
+
+
+@given(st.lists(st.lists(row, max_size=12), min_size=1, max_size=4))
+def test_ranks_share_what_the_definition_says(devices: list[list[Row]]) -> None:
+    """The k-th execution of an instruction in the n-th launch of its program, on every device of a component."""
+    devices = [sorted(rows, key=lambda r: r[3]) for rows in devices]
+    instances = Instances([InstructionRow(f"i{k}", p) for k, p in enumerate(PROGRAMS)])
+    for device, rows in enumerate(devices):
+        columns = np.array(rows, np.int32).reshape(-1, 4).T
+        instances.add(device, *columns[:3])
+    starts = np.array([r[3] for rows in devices for r in rows], np.int64)
+    numbers, is_partial = instances.joined(lambda: starts, lambda instruction, component: 2 if component else None)
+
+    members: dict[tuple[int, ...], list[int]] = {}
+    position = 0
+    for device, rows in enumerate(devices):
+        launches = {p: sorted({e for i, _, e, _ in rows if PROGRAMS[i] == p}) for p in PROGRAMS}
+        seen: dict[tuple[int, int], int] = {}
+        for instruction, component, execution, _ in rows:
+            launch = launches[PROGRAMS[instruction]].index(execution)
+            count = seen[instruction, launch] = seen.get((instruction, launch), -1) + 1
+            alone = device if component < 0 else -1
+            members.setdefault((instruction, component, alone, launch, count), []).append(position)
+            position += 1
+    in_order = sorted(members, key=lambda k: (min(starts[p] for p in members[k]), k))
+    expected = {p: (n, key) for n, key in enumerate(in_order) for p in members[key]}
+    assert numbers.tolist() == [expected[p][0] for p in range(position)]
+    whole = [expected[p][1][1] == 1 and len(members[expected[p][1]]) == 2 for p in range(position)]
+    assert (~is_partial).tolist() == whole
+
+
+def test_no_rows() -> None:
+    numbers, is_partial = Instances([]).joined(lambda: np.zeros(0, np.int64), lambda *_: None)
+    assert len(numbers) == len(is_partial) == 0
+
+
+def test_spill_gives_back_what_was_put_aside(tmp_path: Path) -> None:
+    with Spill(tmp_path / "spill") as spill:
+        for key in (5, 2):
+            spill.put(key, {"a": np.arange(10) * key, "b": np.arange(10, dtype=np.int8)[::-1], "c": np.ones(10, bool)})
+        assert list(spill) == [2, 5]
+        assert spill.rows(5) == 10
+        assert spill.get(5, "a").tolist() == [k * 5 for k in range(10)]
+        assert spill.get(2, "b", 3, 6).tolist() == [6, 5, 4]
+        assert spill.get(2, "c", 9).tolist() == [True]
+        with pytest.raises(KeyError):
+            spill.get(3, "a")
+        elsewhere = pickle.loads(pickle.dumps(spill))
+        assert elsewhere.get(5, "a", 8).tolist() == [40, 45]
+        elsewhere.close()
+    assert list(tmp_path.iterdir()) == []

@@ -1,0 +1,34 @@
+"""What a timeline says of times, against a look at each of its intervals."""
+
+from __future__ import annotations
+
+import numpy as np
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tracewarehouse.ingest.columns.phases import PHASES
+from tracewarehouse.ingest.devices.timeline import Run, Step, Timeline
+
+_TIMES = st.lists(st.integers(-5, 40), max_size=30)
+
+
+@given(
+    intervals=st.lists(st.tuples(st.integers(0, 30), st.integers(0, 12)), max_size=8, unique_by=lambda i: i[0]),
+    times=st.one_of(_TIMES, _TIMES.map(sorted)),
+)
+def test_the_interval_that_starts_last_holds_a_time_until_it_ends(
+    intervals: list[tuple[int, int]], times: list[int]
+) -> None:
+    intervals.sort()
+    placed = [(i, start, start + size) for i, (start, size) in enumerate(intervals)]
+    runs = [Run("m", None, start, end) for _, start, end in placed]
+    steps = [Step(10 + i, (*PHASES, None)[i % 3], "s", start, end, "") for i, start, end in placed]
+    timeline = Timeline(runs, steps)
+    at = np.array(times, np.int64)
+    step, phase = timeline.steps_at(at)
+    for found, number, code, time in zip(timeline.executions_at(at), step, phase, times, strict=True):
+        begun = [i for i, (start, _) in enumerate(intervals) if start <= time]
+        last = begun[-1] if begun and time < sum(intervals[begun[-1]]) else None
+        assert found == (-1 if last is None else last)
+        assert number == (-1 if last is None else 10 + last)
+        assert code == (-1 if last is None or last % 3 == 2 else last % 3)

@@ -1,0 +1,543 @@
+"""The Chrome reader on hand-made traces, on a real capture, and against a plain json.loads reader."""
+
+from __future__ import annotations
+
+import gzip
+import hashlib
+import json
+import re
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from chrome_reference import everything, reference, rows
+from divided_chrome import opened
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from tracewarehouse.ingest.columns.records import EventBatch, StatColumn, StatKind, concatenate
+from tracewarehouse.ingest.errors import CaptureError
+from tracewarehouse.ingest.readers.chrome.args import METADATA_KEYS, Arguments
+from tracewarehouse.ingest.readers.chrome.reader import read_chrome
+from tracewarehouse.ingest.readers.chrome.spill import Spill
+from tracewarehouse.ingest.readers.xplane.reader import read_xplane
+
+VLLM = "tpu-2chip-vllm-tp2-prefill"
+
+
+def write(folder: Path, content: Any, name: str = "x.trace.json") -> Path:
+    path = folder / name
+    path.write_bytes(content if isinstance(content, bytes) else json.dumps(content).encode())
+    return path
+
+
+def one_line(folder: Path, events: list[Any]) -> list[tuple[Any, ...]]:
+    trace = read_chrome(write(folder, {"traceEvents": events}))
+    (plane,) = trace.planes
+    (line,) = plane.lines
+    return rows(trace, plane, line)
+
+
+def test_planes_lines_and_names(tmp_path: Path) -> None:
+    trace = read_chrome(
+        write(
+            tmp_path,
+            {
+                "traceEvents": [
+                    {"ph": "X", "pid": 7, "tid": 2, "ts": 1.5, "dur": 2, "name": "a"},
+                    {"ph": "X", "pid": 7, "tid": 1, "ts": 0, "dur": 0.000001, "name": "b"},
+                    {"ph": "M", "pid": 7, "name": "process_name", "args": {"name": "host-1 /device:TPU:0"}},
+                    {"ph": "M", "pid": 7, "tid": 2, "name": "thread_name", "args": {"name": "XLA Ops"}},
+                    {"ph": "M", "pid": 7, "tid": 5, "name": "thread_name", "args": {"name": "never used"}},
+                    {},
+                ]
+            },
+        )
+    )
+    assert trace.format == "chrome"
+    assert trace.hostnames == ["host-1"]
+    assert not trace.warnings
+    (plane,) = trace.planes
+    assert (plane.name, plane.plane_id) == ("/device:TPU:0", 7)
+    assert [(line.name, line.line_id) for line in plane.lines] == [("XLA Ops", 2), ("1", 1)]
+    assert rows(trace, plane, plane.lines[0]) == [("a", "", (), 1_500_000, 2_000_000, [])]
+    assert rows(trace, plane, plane.lines[1]) == [("b", "", (), 0, 1, [])]
+
+
+def test_facts_of_an_instruction_are_metadata_and_the_rest_stays_with_the_event(tmp_path: Path) -> None:
+    def op(name: str, ts: int, **args: str) -> dict[str, Any]:
+        return {"ph": "X", "pid": 3, "tid": 3, "ts": ts, "dur": 1, "name": name, "args": args}
+
+    facts = {"long_name": "%add.1 = f32[2]{0} add(f32[2]{0} %a, f32[2]{0} %b)", "bytes_accessed": "24"}
+    trace = read_chrome(
+        write(
+            tmp_path,
+            [
+                op("add.1", 0, device_duration_ps="7", device_offset_ps="900", **facts),
+                op("add.1", 1, device_duration_ps="8", device_offset_ps="1000", run_id="18446744073709551615", **facts),
+                op("add.1", 2, **{**facts, "bytes_accessed": "25"}),
+            ],
+        )
+    )
+    (plane,) = trace.planes
+    assert [(m.name, m.display_name) for m in plane.event_metadata] == [(facts["long_name"], "add.1")] * 2
+    got = rows(trace, plane, plane.lines[0])
+    assert [r[2] for r in got] == [(("bytes_accessed", StatKind.INT64, b),) for b in (24, 24, 25)]
+    assert [r[5] for r in got] == [
+        [("device_duration_ps", StatKind.INT64, 7), ("device_offset_ps", StatKind.INT64, 900)],
+        [
+            ("device_duration_ps", StatKind.INT64, 8),
+            ("device_offset_ps", StatKind.INT64, 1000),
+            ("run_id", StatKind.UINT64, 18446744073709551615),
+        ],
+        [],
+    ]
+
+
+@pytest.mark.parametrize(
+    ("value", "kind", "expected"),
+    [
+        ("12", StatKind.INT64, 12),
+        ("-12", StatKind.INT64, -12),
+        ("0", StatKind.INT64, 0),
+        ("-9223372036854775808", StatKind.INT64, -(1 << 63)),
+        ("9223372036854775808", StatKind.UINT64, 1 << 63),
+        ("18446744073709551616", StatKind.STRING, "18446744073709551616"),
+        ("-9223372036854775809", StatKind.STRING, "-9223372036854775809"),
+        ("012", StatKind.STRING, "012"),
+        ("+12", StatKind.STRING, "+12"),
+        ("-0", StatKind.STRING, "-0"),
+        ("١٢", StatKind.STRING, "١٢"),
+        ("1.5", StatKind.STRING, "1.5"),
+        ("", StatKind.STRING, ""),
+        (12, StatKind.INT64, 12),
+        (1 << 64, StatKind.STRING, "18446744073709551616"),
+        (1.5, StatKind.DOUBLE, 1.5),
+        (True, StatKind.STRING, "true"),
+        ([1, {"a": None}], StatKind.STRING, '[1,{"a":null}]'),
+    ],
+)
+def test_types_of_stats_are_lossless(tmp_path: Path, value: Any, kind: StatKind, expected: Any) -> None:
+    ((*_, stats),) = one_line(tmp_path, [{"ph": "X", "ts": 1, "dur": 1, "name": "e", "args": {"key": value}}])
+    assert stats == [("key", kind, expected)]
+
+
+def test_begin_and_end_instants_and_counters(tmp_path: Path) -> None:
+    events = [
+        {"ph": "B", "pid": 1, "tid": 1, "ts": 10, "name": "outer", "args": {"a": "1", "b": "1"}},
+        {"ph": "B", "pid": 1, "tid": 1, "ts": 11, "name": "inner"},
+        {"ph": "E", "pid": 1, "tid": 1, "ts": 12.25},
+        {"ph": "i", "pid": 1, "tid": 1, "ts": 13, "name": "mark", "s": "t"},
+        {"ph": "E", "pid": 1, "tid": 1, "ts": 20, "args": {"b": "2"}},
+        {"ph": "E", "pid": 1, "tid": 1, "ts": 21},
+        {"ph": "C", "pid": 1, "ts": 5, "name": "memory", "args": {"free": 3, "used": "4.5", "flops": 9}},
+        {"ph": "B", "pid": 1, "tid": 1, "ts": 30, "name": "open"},
+        {"ph": "s", "pid": 1, "tid": 1, "ts": 30, "name": "flow", "id": 1},
+        {"ph": "f", "pid": 1, "tid": 1, "ts": 31, "name": "flow", "id": 1},
+        {"ph": "M", "pid": 1, "tid": 0, "name": "thread_name", "args": {"name": "_counters_"}},
+    ]
+    trace = read_chrome(write(tmp_path, {"traceEvents": events}))
+    (plane,) = trace.planes
+    thread, counters = plane.lines
+    int64 = StatKind.INT64
+    assert rows(trace, plane, thread) == [
+        ("inner", "", (), 11_000_000, 1_250_000, []),
+        ("mark", "", (), 13_000_000, 0, []),
+        ("outer", "", (), 10_000_000, 10_000_000, [("a", int64, 1), ("b", int64, 2)]),
+        ("open", "", (), 30_000_000, 0, []),
+    ]
+    assert (counters.name, counters.line_id) == ("_counters_", 0)
+    series = [("flops", int64, 9), ("free", int64, 3), ("used", StatKind.STRING, "4.5")]
+    assert rows(trace, plane, counters) == [("memory", "", (), 5_000_000, 0, series)]
+    text = "; ".join(trace.warnings)
+    assert "1 begin event(s) without an end" in text
+    assert "1 end event(s) without a begin" in text
+    assert "2 events that are not spans or counters were left out: 1 of phase 'f', 1 of phase 's'" in text
+
+
+def test_times_are_read_from_the_digits(tmp_path: Path) -> None:
+    texts = [
+        "1144986.718988",
+        "4.3961589999999999",
+        "0.0000005",
+        "-0.0000005",
+        "1e-3",
+        "2E3",
+        '"7.5"',
+        "123456789012.1",
+    ]
+    events = ",".join(f'{{"ph":"X","ts":{t},"dur":{t},"name":"e"}}' for t in texts)
+    path = write(tmp_path, f"[{events}]".encode())
+    expected = [1144986718988, 4396159, 1, -1, 1000, 2 * 10**9, 7500000, 123456789012100000]
+    trace = read_chrome(path)
+    got = rows(trace, trace.planes[0], trace.planes[0].lines[0])
+    assert [(r[3], r[4]) for r in got] == [(e, e) for e in expected]
+
+
+def test_times_since_1970_count_from_the_first_event(tmp_path: Path) -> None:
+    texts = ["1736630486123456.789012", "1736630486123450", "1736630486123457.0000005"]
+    events = ",".join(f'{{"ph":"X","ts":{t},"dur":1,"name":"e"}}' for t in texts)
+    trace = read_chrome(write(tmp_path, f"[{events}]".encode()))
+    plane, environment = trace.planes
+    assert [r[3] for r in rows(trace, plane, plane.lines[0])] == [789012, -6_000_000, 1_000_001]
+    assert environment.name == "Task Environment"
+    assert [(s.name, s.value) for s in environment.stats] == [("profile_start_time", 1736630486123456000)]
+
+
+def test_times_that_64_bits_cannot_hold_are_no_times(tmp_path: Path) -> None:
+    events = b'[{"ph":"X","ts":18446744073709551616,"dur":1},{"ph":"X","ts":3,"dur":1,"name":"a"}]'
+    trace = read_chrome(write(tmp_path, events))
+    assert rows(trace, trace.planes[0], trace.planes[0].lines[0]) == [("a", "", (), 3_000_000, 1_000_000, [])]
+    assert "1 event(s) without a readable time" in trace.warnings[0]
+
+
+@pytest.mark.parametrize("digits", [400, 401])
+def test_times_of_over_400_decimals_are_no_times(tmp_path: Path, digits: int) -> None:
+    events = b'[{"ph":"X","ts":1.%b,"dur":1},{"ph":"X","ts":3e0,"dur":1}]' % (b"9" * digits)
+    trace = read_chrome(write(tmp_path, events))
+    assert [r[3] for r in rows(trace, trace.planes[0], trace.planes[0].lines[0])] == [2_000_000] * (digits == 400) + [
+        3_000_000
+    ]
+
+
+def test_odd_events_are_kept_or_named(tmp_path: Path) -> None:
+    content = b"""[{"ph":"X","ts":1,"name":"no dur"}, {"ph":"X","ts":NaN,"dur":1,"name":"nan"},
+        {"ph":"X","dur":1,"name":"no ts"}, {"ph":"X","ts":1e300,"dur":1}, {"ph":"X","ts":-5,"dur":-1,"name":"back"},
+        {"ph":"X","ts":1,"dur":2,"name":"a\\u0000<b>\\n\\ud800","pid":"Spark","tid":[1],"args":"text"},
+        {"ph":"X","ts":1,"ts":2,"dur":2,"name":"bad \xff","args":{"x":"1","x":"2","tab":"\t"}}, {}]"""
+    trace = read_chrome(write(tmp_path, content))
+    unknown, spark = trace.planes
+    assert [r[:5] for r in rows(trace, unknown, unknown.lines[0])] == [
+        ("no dur", "", (), 1_000_000, 0),
+        ("back", "", (), -5_000_000, -1_000_000),
+        ("bad \ufffd", "", (), 2_000_000, 2_000_000),
+    ]
+    assert spark.name == "Spark"
+    assert rows(trace, spark, spark.lines[0]) == [
+        ("a\0<b>\n\ufffd", "", (), 1_000_000, 2_000_000, [("args", StatKind.STRING, "text")])
+    ]
+    text = "; ".join(trace.warnings)
+    assert "3 event(s) without a readable time" in text
+    assert "1 event(s) without a readable dur" in text
+    assert "not UTF-8" in text
+
+
+def test_device_times_are_taken_only_where_they_are_the_arguments(tmp_path: Path) -> None:
+    """Texts that look like the hot path: twice the same key, nested, escaped, behind an escaped quote."""
+    pair = b'"device_duration_ps":"%d","device_offset_ps":"%d"'
+    shapes = [
+        b"{" + pair + b"}",
+        b"{" + pair + b',"device_duration_ps":"5"}',
+        b"{" + pair + b',"\\u0064evice_offset_ps":"6"}',
+        b'{"in":{' + pair + b"}}",
+        b'{"x\\' + pair + b"}",
+        b'[{"a":1},{' + pair + b"}]",
+    ]
+    values = [(5, 6), (7, 8), (0, 123456789012345678), (12345678901234567, 1)]
+    args = [shape % value for value in values for shape in shapes]
+    args += [b'{"device_duration_ps":"01","device_offset_ps":"2"}', b'{"device_duration_ps":"","device_offset_ps":"2"}']
+    events = b",".join(b'{"ph":"X","ts":1,"dur":1,"name":"e","args":%b}' % a for a in args)
+    path = write(tmp_path, b"[" + events + b"]")
+    assert everything(read_chrome(path)) == reference(path.read_bytes())
+
+
+def test_repeated_events_are_what_json_says_of_them(tmp_path: Path) -> None:
+    """Texts that repeat an earlier event but for its numbers, and texts that only look as if they did."""
+    head = b'{"ph":"X","pid":%d,"tid":%d,"ts":%d.000001,"dur":0.0025509999999999999,'
+    plain = head + b'"name":"a","args":{"run_id":"%d","n":%d,"hlo_category":"x"}}'
+    shapes = [
+        plain,
+        plain.replace(b"}}", b'},"ts":9}'),
+        plain.replace(b"}}", b'},"ph":"s"}'),
+        plain.replace(b'"n":', b'"run_id":'),
+        plain.replace(b'"n"', b'"\\u006e"'),
+        head + b'"name":"a\\\\","args":{"run_id":"%d","n":%d}}',
+        head + b'"name":"a","args":{"in":[{"ph":"X","pid":1,"tid":1,"ts":%d,"dur":1,"name":"b"},%d]}}',
+        b'{"ph":"i","pid":1,"tid":1,"ts":1,"args":{"in":[0,' + plain + b"," + plain + b",1]}}",
+    ]
+    numbers = [0, 7, 10**15, 10**16, 10**17, 1 << 63]
+    events = []
+    for i, number in enumerate(numbers * 3):
+        for shape in shapes:
+            each = (i % 3, 5 + i % 2, i, number, i)
+            events.append(shape % (each * (shape.count(b"%d") // 5)))
+    for text in (b",".join(events), b" ,\n".join(events), b",".join(sorted(events))):
+        path = write(tmp_path, b"[" + text + b"]")
+        for chunk in (1, 900, 4000, 1 << 20):
+            assert everything(opened(path, chunk)) == reference(path.read_bytes())
+
+
+def test_metadata_that_is_not_read_is_counted(tmp_path: Path) -> None:
+    told = [
+        {"ph": "M", "pid": 1, "name": name, "args": args}
+        for name, args in (
+            ("process_name", {"name": "p"}),
+            ("process_sort_index", {"sort_index": 3}),
+            ("thread_sort_index", {"sort_index": 3}),
+            ("process_labels", {"labels": "idle"}),
+        )
+    ]
+    trace = read_chrome(write(tmp_path, [*told, {"ph": "X", "pid": 1, "tid": 1, "ts": 1, "dur": 1, "name": "a"}]))
+    assert trace.warnings == ["1 metadata event(s) that name no process or thread, left out"]
+
+
+def test_a_repeat_ends_where_the_next_event_begins(tmp_path: Path) -> None:
+    """Behind the text of a template stand events of other kinds and order, other spaces, or more of the same event."""
+    event = b'{"ph":"X","pid":1,"tid":2,"ts":%d,"dur":1,"name":"a","args":{"run_id":"%d"}}'
+    other = b'{"ph":"i","pid":1,"tid":2,"ts":%d,"name":"b","args":{"run_id":"%d"}}'
+    turned = b'{"pid":1,"ph":"X","tid":2,"ts":%d,"dur":1,"name":"c","args":{"run_id":"%d"}}'
+    longer = event[:-1] + b',"cat":"x"}'
+    inside = (
+        b'{"ph":"X","pid":1,"tid":2,"ts":%d,"dur":1,"name":"d","args":{"in":[' + event.replace(b"%d", b"7") + b",%d]}}"
+    )
+    forms = [b"%b", b" %b", b"\n%b ", b"\t\r\n%b"]
+    events = []
+    for i in range(400):
+        shape = (event, event, event, other, event, turned, event, longer, inside, event)[i * 7 % 10]
+        events.append(forms[i % 4 * (i > 200)] % (shape % (i, i)))
+    path = write(tmp_path, b"[" + b",".join(events) + b"]")
+    expected = reference(path.read_bytes())
+    for chunk in (1, 50, 300, 1500, 4000, 1 << 20):
+        assert everything(opened(path, chunk)) == expected
+
+
+def test_a_template_of_numbers_that_are_written_otherwise_is_none(tmp_path: Path) -> None:
+    """Names and digits as escapes, and the digits that the reader itself puts into holes to try them."""
+    head = b'{"ph":"X","pid":1,"tid":2,"ts":%d,"dur":1,"name":"a","args":'
+    shapes = [
+        b'{"\\u006e":"\\u0039\\u0030718100","in":{"n":%d}}}',
+        b'{"\\u006e":"90718104","in":{"n":%d}}}',
+        b'{"\\u006e":90718104,"in":{"n":%d}}}',
+        b'{"n":%d,"in":{"n":90718105}}}',
+    ]
+    events = [(head + shapes[i % 4]) % (i, i) for i in range(200)]
+    path = write(tmp_path, b"[" + b",".join(events) + b"]")
+    for chunk in (300, 1500, 4000):
+        assert everything(opened(path, chunk)) == reference(path.read_bytes())
+
+
+@pytest.mark.parametrize(
+    ("behind", "message"),
+    [(b"}", "looked for"), (b",", "not complete JSON"), (b"]", "not complete JSON"), (b"x", "not complete JSON")],
+)
+def test_damage_between_repeated_events_is_found(tmp_path: Path, behind: bytes, message: str) -> None:
+    event = b'{"ph":"X","pid":1,"tid":2,"ts":%d,"dur":1,"name":"a","args":{"run_id":"%d"}}'
+    events = [event % (i, i) for i in range(40)]
+    events[30] += behind
+    with pytest.raises(CaptureError, match=re.escape(message)):
+        opened(write(tmp_path, b'{"traceEvents":[%b]}' % b",".join(events)), 400)
+
+
+def test_repeated_events_are_not_parsed_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    parsed: list[int] = []
+    plans = Arguments.plans
+    monkeypatch.setattr(Arguments, "plans", lambda self, events: parsed.append(len(events)) or plans(self, events))
+    event = b'{"ph":"X","pid":%d,"tid":2,"ts":%d,"dur":1,"name":"a%d","args":{"run_id":"%d","n":"s"}}'
+    events = [event % (i % 3, i, i % 5, i) for i in range(2000)]
+    trace = opened(write(tmp_path, b"[" + b",".join(events) + b"]"), 20_000)
+    assert sum(len(b) for p in trace.planes for line in p.lines for b in trace.batches(p, line)) == 2000
+    assert 0 < sum(parsed) < 500
+
+
+def test_events_wait_in_a_file_once_they_are_many(tmp_path: Path) -> None:
+    column = StatColumn("s", np.arange(3), np.full(3, 5, np.uint8), np.array([0, 1, 0], np.uint64), (b"x", b"y"))
+    spill = Spill(in_memory=10)
+    for i in range(20):
+        batch = EventBatch(np.arange(3, dtype=np.int32), np.arange(3) + i, np.arange(3), [column])
+        spill.add(i % 2, batch)
+    assert spill.lines == {0, 1}
+    for line in (0, 1, 0):
+        whole = concatenate([b for _, b in spill.read(line)])
+        assert whole.start_ps.tolist() == [j + i for i in range(line, 20, 2) for j in range(3)]
+        assert [whole.stats[0].texts[b] for b in whole.stats[0].bits] == [b"x", b"y", b"x"] * 10
+    assert not list(spill.read(2))
+
+
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="needs a device that is always full")
+def test_no_room_for_the_events_is_an_error_of_ours(monkeypatch: pytest.MonkeyPatch) -> None:
+    full = Path("/dev/full").open("wb", buffering=0)  # noqa: SIM115  the spill closes it
+    monkeypatch.setattr("tempfile.SpooledTemporaryFile", lambda size: full)
+    with pytest.raises(CaptureError, match="No space left on device; make room there"):
+        Spill().add(0, EventBatch(np.zeros(1, np.int32), np.zeros(1, np.int64), np.zeros(1, np.int64)))
+
+
+@pytest.mark.parametrize("name", [f"{VLLM}.trace.json.gz"])
+def test_the_real_capture_has_every_event(shared_traces: Path, name: str) -> None:
+    trace = read_chrome(shared_traces / name)
+    counts = {(p.name, line.name if p.name.startswith("/device") else "*"): 0 for p in trace.planes for line in p.lines}
+    for p in trace.planes:
+        for line in p.lines:
+            key = (p.name, line.name if p.name.startswith("/device") else "*")
+            counts[key] += sum(len(b) for b in trace.batches(p, line))
+    device = {"_counters_": 1, "XLA Modules": 4, "XLA Ops": 3454, "XLA TraceMe": 4}
+    expected = {(f"/device:TPU:{d}", line): n for d in (0, 1) for line, n in device.items()}
+    assert counts == {**expected, ("/host:CPU", "*"): 3386}
+    assert {p.name: p.plane_id for p in trace.planes} == {"/device:TPU:0": 3, "/device:TPU:1": 4, "/host:CPU": 701}
+    assert not trace.warnings
+
+
+def test_the_real_capture_equals_the_reference_in_pieces_of_any_size(shared_traces: Path) -> None:
+    content = gzip.decompress((shared_traces / f"{VLLM}.trace.json.gz").read_bytes())
+    expected = reference(content)
+    for chunk in (1 << 23, 1 << 16):
+        trace = opened(shared_traces / f"{VLLM}.trace.json.gz", chunk)
+        assert trace.digest == hashlib.sha256(content).hexdigest()
+        assert everything(trace) == expected
+
+
+def test_the_real_capture_equals_the_xplane_of_the_same_events(shared_traces: Path) -> None:
+    """Equal ops with equal times, as the JSON holds whole picoseconds; stats equal by value."""
+    chrome = read_chrome(shared_traces / f"{VLLM}.trace.json.gz")
+    xplane = read_xplane(shared_traces / f"{VLLM}.xplane.pb")
+    planes = {p.name: p for p in xplane.planes}
+    for plane in chrome.planes:
+        other = planes[plane.name]
+        others = {line.line_id: line for line in other.lines}
+        assert {line.line_id for line in plane.lines} == set(others)
+        for line in plane.lines:
+            ours, theirs = rows(chrome, plane, line), rows(xplane, other, others[line.line_id])
+            assert len(ours) == len(theirs)
+            for a, b in zip(sorted(ours, key=by_time), sorted(theirs, key=by_time), strict=True):
+                assert a[:2] == b[:2]
+                assert a[3:5] == b[3:5]
+                assert untyped(b[2]) <= untyped(a[2])
+                assert untyped(b[5]) <= untyped(a[5])
+
+
+def by_time(row: tuple[Any, ...]) -> tuple[Any, ...]:
+    return row[3], row[4], row[0], row[1], sorted(untyped(row[2]))
+
+
+def untyped(stats: Any) -> set[tuple[str, str]]:
+    return {(name, str(value)) for name, _, value in stats}
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        (b"", "empty"),
+        (b" ", "found the end of the file"),
+        (b"\x00\x01garbage", "looked for JSON"),
+        (b'"text"', "looked for JSON"),
+        (b"{}", "traceEvents"),
+        (b'{"a":1,"b":[{}]}', "only 'a', 'b'"),
+        (b'{"traceEvents":3}', "looked for an array"),
+        (b'{"traceEvents":[]}', "without events"),
+        (b"[]", "without events"),
+        (b"[", "lone"),
+        (b'{"traceEvents":[{"ph":"X","ts":1,"dur":1}', "end of traceEvents"),
+        (b'{"traceEvents":[{"ph":"X","ts":1,"dur":1}]', "looked for ',' or '}'"),
+        (b'{"traceEvents":[{"ph":"X","ts":1,"dur":1},]}', "not complete JSON"),
+        (b'{"traceEvents":[,{"ph":"X","ts":1,"dur":1}]}', "not complete JSON"),
+        (b'{"traceEvents":[{"ph":"X","ts":1}],"traceEvents":[]}', "two members"),
+        (b'{"traceEvents":[{"ph":"X","ts":1}]} x', "end of the file"),
+        (b'{"traceEvents":[{"ph":"X","ts":1}],"a":{"b"}}', "not JSON"),
+        (b'{"traceEvents":[{"ph":"X","ts":1}],"a":{"b":', "end of the value"),
+        (b'[{"ph":"X","ts":1', "not complete JSON"),
+        (b'[{"ph":"X","ts":1}}]', "not complete JSON"),
+        (b'[{"ph":"X","ts":1}}{"ph":"X","ts":2}]', "looked for ',' or ']' behind an event"),
+        (b"[1,2]", "not an event"),
+        (b'[{"ph":"X","ts":1,"args":' + b"[" * 100_000 + b"]" * 100_000 + b"}]", "nested too deeply"),
+    ],
+)
+def test_what_is_no_trace_gives_one_clear_sentence(tmp_path: Path, content: bytes, message: str) -> None:
+    with pytest.raises(CaptureError, match=re.escape(message)) as caught:
+        read_chrome(write(tmp_path, content))
+    assert "x.trace.json" in str(caught.value)
+    assert "\n" not in str(caught.value)
+
+
+def test_an_array_without_end_is_read_with_a_warning(tmp_path: Path) -> None:
+    for tail in (b"", b",", b" ,\n"):
+        trace = read_chrome(write(tmp_path, b'[{"ph":"X","ts":1,"dur":1,"name":"a"},{"ph":"X","ts":2,"dur":1}' + tail))
+        assert len(rows(trace, trace.planes[0], trace.planes[0].lines[0])) == 2
+        assert "may be truncated" in trace.warnings[0]
+
+
+def test_gzip(tmp_path: Path) -> None:
+    content = b'[{"ph":"X","ts":1,"dur":1,"name":"a"}]'
+    plain = read_chrome(write(tmp_path, content))
+    packed = write(tmp_path, gzip.compress(content), "y.trace.json.gz")
+    assert read_chrome(packed).digest == plain.digest == hashlib.sha256(content).hexdigest()
+    assert read_chrome(packed).size == len(content)
+    with pytest.raises(CaptureError, match="gzip"):
+        read_chrome(write(tmp_path, packed.read_bytes()[:-9], "z.trace.json.gz"))
+
+
+def test_a_gzip_bomb_is_refused(tmp_path: Path) -> None:
+    content = b'[{"ph":"X","ts":1,"dur":1,"name":"a"}]' + b" " * (80 << 20)
+    bomb = write(tmp_path, gzip.compress(content, 1), "bomb.trace.json.gz")
+    with pytest.raises(CaptureError, match="times its size"):
+        read_chrome(bomb)
+    assert read_chrome(bomb, max_gzip_ratio=5000).size == len(content)
+
+
+def test_every_truncation_of_a_trace_is_refused(tmp_path: Path) -> None:
+    content = json.dumps({"a": [1], "traceEvents": [{"ph": "X", "ts": 1, "args": {"x": '},{"'}}] * 3, "b": 1}).encode()
+    assert read_chrome(write(tmp_path, content)).size == len(content)
+    for stop in range(len(content)):
+        with pytest.raises(CaptureError):
+            read_chrome(write(tmp_path, content[:stop]))
+
+
+TEXT = st.text(st.characters(exclude_categories=["Cs"]), max_size=8) | st.sampled_from(
+    ["},{", '},{"ph":"X"', "]", "[", '"', "\\", '\\"', "\n", "\0", "<b>", "12", "-3", "007", "1.5", "é", "x" * 90]
+)
+NUMBER = (
+    st.integers(-(10**6), 10**6)
+    | st.integers(-(1 << 70), 1 << 70)
+    | st.floats(allow_nan=False, allow_infinity=False)
+    | st.integers(0, 10**12).map(lambda n: n / 10**6)
+)
+VALUE = st.recursive(
+    TEXT | NUMBER | st.booleans() | st.none(),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(TEXT, inner, max_size=3),
+    max_leaves=6,
+)
+KEY = st.sampled_from(sorted(METADATA_KEYS)) | TEXT
+DEVICE = st.fixed_dictionaries(
+    {"device_duration_ps": st.integers(0, 1 << 64).map(str), "device_offset_ps": st.integers(0, 10**9).map(str)}
+)
+ARGS = st.dictionaries(KEY, VALUE, max_size=5) | st.builds(
+    lambda a, b, c: {**a, **b, **c},
+    st.dictionaries(KEY, TEXT, max_size=2),
+    DEVICE,
+    st.dictionaries(KEY, TEXT, max_size=2),
+)
+EVENT = st.fixed_dictionaries(
+    {
+        "ph": st.just("X"),
+        "pid": st.integers(0, 2),
+        "tid": st.integers(0, 2),
+        "ts": st.floats(-1e6, 1e6) | st.integers(0, 9),
+    },
+    optional={"dur": NUMBER, "name": TEXT, "args": ARGS | VALUE, "unknown": VALUE},
+)
+
+
+@settings(
+    max_examples=150, deadline=None, suppress_health_check=[HealthCheck.too_slow, HealthCheck.function_scoped_fixture]
+)
+@given(
+    st.lists(EVENT | st.just({}), min_size=1, max_size=12),
+    st.integers(1, 600),
+    st.sampled_from([None, 1]),
+    st.booleans(),
+    st.booleans(),
+)
+def test_equals_the_reference(
+    tmp_path: Path, events: list[Any], chunk: int, indent: int | None, ascii_only: bool, is_list: bool
+) -> None:
+    events.append({"ph": "X", "pid": 0, "tid": 0, "ts": 1, "dur": 1, "name": "last"})
+    whole: Any = events if is_list else {"meta": {"traceEvents": ["},{"]}, "traceEvents": events, "end": [{}, {"a": 1}]}
+    separators = None if indent else (",", ":")
+    text = json.dumps(whole, indent=indent, ensure_ascii=ascii_only, separators=separators)
+    path = write(tmp_path, text.encode())
+    trace = opened(path, chunk)
+    got = everything(trace)
+    expected = reference(path.read_bytes())
+    big = Counter(e.get("pid") for e in events)
+    assert len(got) <= len(big)
+    assert got == expected

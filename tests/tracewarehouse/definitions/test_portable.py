@@ -1,0 +1,78 @@
+"""The SQL of every definition is in the portable subset, and the lint sees what is not."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from tracewarehouse.definitions.portable import complaints, to_spark
+from tracewarehouse.definitions.reading import load_definitions
+
+DEFINITIONS = load_definitions()
+
+
+@pytest.mark.parametrize("view", [*DEFINITIONS.ordered, *DEFINITIONS.audits], ids=lambda v: v.qualified)
+def test_every_definition_is_portable(view: Any) -> None:
+    assert complaints(view.sql, across_runs=view.compares_runs) == []
+    assert to_spark(view.sql)
+
+
+_ROWS = "FROM main.ops AS o"
+_SUMMED = "GROUP BY o.run_id"
+
+
+@pytest.mark.parametrize(
+    ("sql", "sentence"),
+    [
+        (f"SELECT AVG(o.self_ps) AS a {_ROWS} {_SUMMED}", "Avg is not in the portable subset"),
+        (f"SELECT MEDIAN(o.self_ps) AS a {_ROWS} {_SUMMED}", "Median is not in the portable subset"),
+        (
+            f"SELECT PERCENTILE_DISC(0.5) WITHIN GROUP (ORDER BY o.self_ps) AS a {_ROWS} {_SUMMED}",
+            "PercentileDisc is not in the portable subset",
+        ),
+        (f"SELECT ROUND(o.self_ps) AS a {_ROWS}", "Round is not in the portable subset"),
+        (f"SELECT o.name LIKE o.line AS a {_ROWS}", "LIKE needs a literal pattern"),
+        (f"SELECT o.name LIKE 'a\\_%' AS a {_ROWS}", "without a backslash"),
+        (f"SELECT o.name ILIKE 'a%' AS a {_ROWS}", "ILike is not in the portable subset"),
+        (f"SELECT [o.step][1] AS a {_ROWS}", "Bracket is not in the portable subset"),
+        (f"SELECT o.self_ps / 2 AS a {_ROWS}", "a division must be"),
+        (f"SELECT SUM(CAST(o.self_ps AS DOUBLE)) AS a {_ROWS} {_SUMMED}", "sums of doubles"),
+        (f"SELECT o.self_ps * 1.5 AS a {_ROWS}", "DECIMAL"),
+        (f"SELECT CAST(o.self_ps AS HUGEINT) AS a {_ROWS}", "no cast to"),
+        (f"SELECT CASE WHEN o.is_leaf THEN 1 END AS a {_ROWS}", "CASE needs an ELSE"),
+        (f"SELECT CASE o.step WHEN 1 THEN 2 ELSE 3 END AS a {_ROWS}", "searched form"),
+        (f"SELECT * {_ROWS}", "columns must be named"),
+        (f"SELECT o.run_id {_ROWS}", "needs an alias"),
+        (f"SELECT COUNT(*) AS n {_ROWS} GROUP BY o.device_id", "GROUP BY must contain run_id"),
+        (f"SELECT COUNT(*) AS n {_ROWS}", "an aggregate needs GROUP BY"),
+        (f"SELECT DISTINCT o.run_id AS run_id {_ROWS}", "no DISTINCT"),
+        (f"SELECT o.run_id AS run_id {_ROWS} ORDER BY o.run_id", "no ORDER"),
+        (f"SELECT o.run_id AS run_id {_ROWS} LIMIT 1", "no LIMIT"),
+        (f"SELECT a.run_id AS run_id FROM (SELECT o.run_id AS run_id {_ROWS}) AS a", "not in the portable subset"),
+        (f"SELECT o.run_id AS run_id {_ROWS} WHERE o.step IN (SELECT p.step AS step FROM main.ops AS p)", "join"),
+        (f"SELECT o.run_id AS r {_ROWS} UNION SELECT o.run_id AS r {_ROWS}", "only UNION ALL"),
+        (f"SELECT o.run_id AS r {_ROWS} JOIN main.runs AS s ON o.run_id = s.run_id", "only INNER JOIN"),
+        (f"SELECT o.run_id AS r {_ROWS} FULL JOIN main.runs AS s ON o.run_id = s.run_id", "only INNER JOIN"),
+        (f"SELECT o.run_id AS r {_ROWS} ASOF JOIN main.runs AS s ON o.run_id = s.run_id", "only INNER JOIN"),
+        (f"SELECT o.run_id AS r {_ROWS} INNER JOIN main.ops AS p ON o.step = p.step", "must compare run_id"),
+        (f"SELECT MAX(o.step) OVER (PARTITION BY o.device_id) AS a {_ROWS}", "PARTITION BY must begin with run_id"),
+        (f"SELECT MAX(o.step) OVER (PARTITION BY o.run_id ORDER BY o.step) AS a {_ROWS}", "needs a ROWS frame"),
+        (
+            f"SELECT MAX(o.step) OVER (PARTITION BY o.run_id ORDER BY o.step RANGE BETWEEN 1 PRECEDING AND CURRENT ROW)"
+            f" AS a {_ROWS}",
+            "needs a ROWS frame",
+        ),
+        (f"SELECT ROW_NUMBER() OVER (PARTITION BY o.run_id) AS a {_ROWS}", "needs ORDER BY"),
+    ],
+)
+def test_the_lint_names_what_is_not_portable(sql: str, sentence: str) -> None:
+    assert any(sentence in c for c in complaints(sql)), complaints(sql)
+
+
+def test_only_a_comparison_of_runs_need_not_keep_them_apart() -> None:
+    sql = f"""SELECT o.run_id AS run_id, MAX(o.step) OVER (PARTITION BY o.device_id) AS a {_ROWS}
+              INNER JOIN main.ops AS p ON o.step = p.step"""
+    assert len(complaints(sql)) == 2
+    assert complaints(sql, across_runs=True) == []
+    assert complaints(sql.replace("MAX", "AVG"), across_runs=True)

@@ -1,0 +1,153 @@
+"""A definition that is not valid is refused with the file and the field."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+from counting_definitions import METRIC, MODEL
+
+from tracewarehouse.definitions.reading import Definitions, fingerprint, load_definitions, normalised
+from tracewarehouse.ingest.errors import MetricError
+
+
+def _load(folder: Path, **files: str) -> Definitions:
+    for name, text in files.items():
+        schema, _, stem = name.partition("__")
+        (folder / schema).mkdir(exist_ok=True)
+        (folder / schema / f"{stem}.sql").write_text(text)
+    return load_definitions(folder)
+
+
+def test_definitions_come_in_order_of_dependency(tmp_path: Path) -> None:
+    found = _load(tmp_path, metrics__m_v1=METRIC, models__base=MODEL)
+    assert [v.qualified for v in found.ordered] == ["models.base", "metrics.m_v1"]
+    [metric] = found.metrics
+    assert (metric.name, metric.version, metric.header.grain) == ("m", 1, ["run_id"])
+    assert metric.view.depends_on == {"models.base"}
+    assert metric.view.probe_depends_on == {"main.runs"}
+    assert found.metric("m").version == found.metric("m", 1).version == 1
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "said"),
+    [
+        ("/*---", "/*", "must begin with a front matter"),
+        ("---*/", "*/", "is not closed"),
+        ("unit: count", "unit: [", "is not YAML"),
+        ("unit: count\n", "", "unit: Field required"),
+        ("polarity: none", "polarity: up", "polarity: Input should be"),
+        ("status: stable", "status: done", "status: Input should be"),
+        ("status: stable", "status: deprecated", "says in `deprecated` why"),
+        ("status: stable", "status: stable\ndeprecated: Wrong.", "only a deprecated one"),
+        ("version: 1", "version: 0", "version: Input should be greater"),
+        ("grain: [run_id]", "grain: [n]", "grain must begin with run_id"),
+        ("grain: [run_id]", "grain: [run_id, phase]", "columns says nothing about phase"),
+        ("grain: [run_id]", "grain: [run_id, n]", "both value and grain"),
+        ("value: n", "value: x", "columns says nothing about x"),
+        ("n: How many.", "n: How many", "columns.n: String should match"),
+        ("changed: First version.", "changes: First version.", "changes: Extra inputs"),
+        ("version: 1", "version: 2", "so it must be called m_v2.sql"),
+        ("COUNT(*) AS n", "COUNT(* AS n", "the query cannot be parsed"),
+        ("SELECT b.run_id", "DELETE FROM main.runs; SELECT b.run_id", "must be one SELECT"),
+        ("FROM models.base AS b", "FROM base AS b", "write it with its schema"),
+        ("FROM models.base AS b", "FROM models.bass AS b", "reads models.bass, which is no table, model or metric"),
+        ("FROM main.runs AS r\n", "FROM runs AS r\n", "requires names the table runs"),
+        ("requires: SELECT", "requires: SELEC", "requires"),
+    ],
+)
+def test_an_invalid_file_is_named_with_its_field(tmp_path: Path, old: str, new: str, said: str) -> None:
+    assert old in METRIC
+    with pytest.raises(MetricError) as error:
+        _load(tmp_path, metrics__m_v1=METRIC.replace(old, new, 1), models__base=MODEL)
+    assert "m_v1.sql" in str(error.value)
+    assert said in str(error.value)
+
+
+def test_a_value_of_one_run_may_not_come_from_others(tmp_path: Path) -> None:
+    """What other runs change is never stored with a run, so nothing that is stored may read it."""
+    across = METRIC.replace("metric: m", "metric: across").replace("grain:", "scope: warehouse\ngrain:")
+    across = across.replace("models.base AS b", "main.metric_values AS b")
+    found = _load(tmp_path, models__base=MODEL, metrics__across_v1=across)
+    assert found["metrics.across_v1"].compares_runs
+    reader = METRIC.replace("models.base", "metrics.across_v1")
+    with pytest.raises(MetricError, match=r"m_v1\.sql: reads metrics\.across_v1, which compares runs"):
+        _load(tmp_path, metrics__m_v1=reader)
+    with pytest.raises(MetricError, match=r"m_v1\.sql: reads main\.metric_values, which only"):
+        _load(tmp_path, metrics__m_v1=METRIC.replace("models.base", "main.metric_values"))
+
+
+def test_a_circle_is_refused(tmp_path: Path) -> None:
+    a = MODEL.replace("model: base", "model: a").replace("main.runs", "models.b")
+    b = MODEL.replace("model: base", "model: b").replace("main.runs", "models.a")
+    with pytest.raises(MetricError, match=r"in a circle: models\.\w -> models\.\w -> models\.\w"):
+        _load(tmp_path, models__a=a, models__b=b)
+
+
+def test_a_name_is_defined_once(tmp_path: Path) -> None:
+    for folder in ("one", "two"):
+        (tmp_path / folder).mkdir()
+        _load(tmp_path / folder, models__base=MODEL)
+    with pytest.raises(MetricError, match=r"models\.base is already defined by"):
+        load_definitions(tmp_path / "one", tmp_path / "two")
+
+
+def test_the_name_stands_for_the_newest_stable_version(tmp_path: Path) -> None:
+    second = METRIC.replace("version: 1", "version: 2")
+    third = METRIC.replace("version: 1", "version: 3").replace("status: stable", "status: experimental")
+    found = _load(tmp_path, models__base=MODEL, metrics__m_v1=METRIC, metrics__m_v2=second, metrics__m_v3=third)
+    assert found.aliases()["m"].version == 2
+    with pytest.raises(MetricError, match="no version 4; it has 1, 2, 3"):
+        found.metric("m", 4)
+    with pytest.raises(MetricError, match="there is no metric 'n'; there are m"):
+        found.metric("n")
+
+
+@pytest.mark.parametrize(
+    ("one", "other"),
+    [
+        ("SELECT a.b AS c FROM x AS a", "select  a.b as c -- why\nfrom /* what */ x as a"),
+        ("SELECT 'A' AS c", "SELECT 'A'  AS c"),
+    ],
+)
+def test_spacing_comments_and_case_are_not_the_meaning(one: str, other: str) -> None:
+    assert normalised(one) == normalised(other)
+
+
+@pytest.mark.parametrize(
+    ("one", "other"), [("SELECT 'A' AS c", "SELECT 'a' AS c"), ("SELECT 1 AS c", "SELECT 2 AS c"), ("a = b", "a <> b")]
+)
+def test_text_and_numbers_are_the_meaning(one: str, other: str) -> None:
+    assert normalised(one) != normalised(other)
+
+
+def test_the_fingerprint_of_a_metric_covers_its_models(tmp_path: Path) -> None:
+    def found() -> str:
+        definitions: Any = load_definitions(tmp_path)
+        return str(definitions.fingerprint(definitions["metrics.m_v1"]))
+
+    _load(tmp_path, metrics__m_v1=METRIC, models__base=MODEL)
+    before = found()
+    _load(tmp_path, models__base=MODEL.replace("main.runs AS r", "main.runs AS r WHERE true"))
+    assert found() != before
+    assert len(fingerprint()) == 64
+
+
+def test_fingerprints_do_not_follow_the_hash_seed_of_the_process() -> None:
+    code = "from tracewarehouse.definitions.reading import fingerprint; print(fingerprint())"
+    found = {
+        subprocess.check_output([sys.executable, "-c", code], env=os.environ | {"PYTHONHASHSEED": seed})
+        for seed in ("1", "2", "3")
+    }
+    assert len(found) == 1
+
+
+def test_an_installation_without_sql_is_an_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("tracewarehouse.definitions.reading.SQL", tmp_path / "sql")
+
+    with pytest.raises(MetricError, match="sql: no metric, model or audit is there; the installation is incomplete"):
+        load_definitions()

@@ -1,0 +1,277 @@
+"""Metrics of a user's own folder: checked, evaluated, locked and versioned as those of the package."""
+
+from __future__ import annotations
+
+import json
+import re
+from pathlib import Path
+
+import pytest
+
+import tracewarehouse as tw
+from tracewarehouse.cli import run
+from tracewarehouse.definitions.user import load_with, portability_notes
+from tracewarehouse.ingest.errors import MetricError
+
+MODEL = """/*---
+model: my_ops
+description: Ops by run.
+columns:
+  run_id: The run.
+  n: Ops.
+---*/
+SELECT
+  o.run_id AS run_id,
+  COUNT(*) AS n
+FROM main.ops AS o
+GROUP BY o.run_id
+"""
+METRIC = """/*---
+metric: my_ops_per_step
+version: 1
+status: stable
+unit: count
+polarity: none
+grain: [run_id]
+value: n
+requires: SELECT o.run_id FROM main.ops AS o
+description: Ops of the run per step.
+columns:
+  run_id: The run.
+  n: Ops per step.
+changed: First version.
+---*/
+SELECT
+  m.run_id AS run_id,
+  CAST(m.n AS DOUBLE) / CAST(COUNT(*) AS DOUBLE) AS n
+FROM models.my_ops AS m
+INNER JOIN metrics.step_time_v2 AS s ON m.run_id = s.run_id
+GROUP BY m.run_id, m.n
+"""
+
+
+@pytest.fixture
+def sql(tmp_path: Path) -> Path:
+    """A folder with one metric over one model."""
+    return _write(tmp_path / "mine", {"models/my_ops": MODEL, "metrics/my_ops_per_step_v1": METRIC})
+
+
+def _write(folder: Path, files: dict[str, str]) -> Path:
+    for name, text in files.items():
+        path = folder / f"{name}.sql"
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(text)
+    return folder
+
+
+def test_a_metric_of_ones_own_may_read_columns_without_their_names(capture: Path, tmp_path: Path) -> None:
+    query = "SELECT w.run_id AS run_id, COUNT(*) AS n FROM (SELECT DISTINCT * FROM models.communication_windows) AS w"
+    text = METRIC.partition("---*/")[0] + f"---*/\n{query} GROUP BY w.run_id"
+    sql = _write(tmp_path / "mine", {"metrics/my_ops_per_step_v1": text})
+    with tw.open(tmp_path / "warehouse", create=True, sql=sql) as warehouse:
+        warehouse.ingest(capture)
+        windows = warehouse.query("SELECT COUNT(*) FROM main.collectives").scalar()
+        stored = "SELECT value FROM main.metric_values WHERE metric = 'my_ops_per_step'"
+        assert warehouse.query(stored).scalar() == windows > 10
+
+
+def test_a_metric_of_ones_own_is_evaluated_at_ingest(capture: Path, sql: Path, tmp_path: Path) -> None:
+    with tw.open(tmp_path / "warehouse", create=True, sql=sql) as warehouse:
+        warehouse.ingest(capture)
+        [(now,)] = warehouse.query("SELECT n FROM metrics.my_ops_per_step").rows()
+        [stored] = warehouse.values(metrics=["my_ops_per_step"]).dicts()
+        assert stored["value"] == now > 0
+        [(fingerprint,)] = warehouse.query(
+            "SELECT fingerprint FROM main.metric_values WHERE metric = 'my_ops_per_step'"
+        ).rows()
+        definitions = load_with(sql)
+        assert fingerprint == definitions.fingerprint(definitions["metrics.my_ops_per_step_v1"])
+        assert [m for m in warehouse.metrics().dicts() if m["metric"] == "my_ops_per_step"]
+        assert warehouse.metric("my_ops_per_step").rows() == warehouse.metric("my_ops_per_step", version=1).rows()
+        assert warehouse.stale_runs() == []
+
+
+def test_refresh_adds_it_to_the_runs_that_lack_it_and_follows_a_change(folder: Path, sql: Path) -> None:
+    with tw.open(folder, sql=sql) as warehouse:
+        [before] = warehouse.stale_runs()
+        assert [r.run_id for r in warehouse.refresh_metrics()] == [before.run_id]
+        [(first,)] = warehouse.query("SELECT value FROM main.metric_values WHERE metric = 'my_ops_per_step'").rows()
+        model = sql / "models/my_ops.sql"
+        model.write_text(model.read_text().replace("COUNT(*) AS n", "2 * COUNT(*) AS n"))
+        warehouse.refresh()
+        assert len(warehouse.refresh_metrics()) == 1
+        [(second,)] = warehouse.query("SELECT value FROM main.metric_values WHERE metric = 'my_ops_per_step'").rows()
+        assert second == 2 * first
+
+
+def test_who_has_not_the_folder_leaves_its_values_alone(folder: Path, sql: Path) -> None:
+    with tw.open(folder, sql=sql) as warehouse:
+        warehouse.refresh_metrics()
+    with tw.open(folder) as warehouse:
+        assert warehouse.stale_runs() == []
+        [stored] = warehouse.values().pl().filter(metric="my_ops_per_step").rows()
+        assert stored
+
+
+def test_a_refresh_without_the_folder_keeps_its_values(folder: Path, sql: Path) -> None:
+    """The package has changed and the folder is not here: its values stay, with their fingerprint."""
+    stored = "SELECT value, fingerprint FROM main.metric_values WHERE metric = 'my_ops_per_step'"
+    with tw.open(folder, sql=sql) as warehouse:
+        own = warehouse.definitions.all_fingerprint.partition("+")[2]
+        warehouse.definitions.__dict__["all_fingerprint"] = f"{'0' * 64}+{own}"
+        warehouse.refresh_metrics()
+        before = warehouse.query(stored).rows()
+        all_of_package = warehouse.query("SELECT count(*) FROM main.metric_values").rows()
+    assert len(before) == 1
+    with tw.open(folder) as warehouse:
+        assert len(warehouse.refresh_metrics()) == 1
+        assert warehouse.query(stored).rows() == before
+        assert warehouse.query("SELECT count(*) FROM main.metric_values").rows() == all_of_package
+        assert warehouse.stale_runs() == []
+        assert warehouse.refresh_metrics() == []
+    with tw.open(folder, sql=sql) as warehouse:
+        assert warehouse.stale_runs() == []
+
+
+def _package_metric(name: str, version: int = 1) -> str:
+    return METRIC.replace("my_ops_per_step", name).replace("version: 1", f"version: {version}")
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "said"),
+    [
+        ("metrics/ttft_v1", _package_metric("ttft"), "metrics.ttft_v1 is a name of the package"),
+        ("metrics/ttft_v9", _package_metric("ttft", 9), "metrics.ttft is a name of the package"),
+        ("metrics/catalog_v1", _package_metric("catalog"), "metrics.catalog is a name of the package"),
+        ("metrics/ttft_v1_v1", _package_metric("ttft_v1"), "metrics.ttft_v1 is a name of the package"),
+        (
+            "metrics/my_ops_per_step_v1_v1",
+            _package_metric("my_ops_per_step_v1"),
+            "also the name of a version of another metric",
+        ),
+        ("models/steps", MODEL.replace("my_ops", "steps"), "models.steps is a name of the package"),
+        ("models/other", MODEL, "so it must be called my_ops.sql"),
+        ("models/other", MODEL.replace("my_ops", "other").replace("main.ops", "main.opps"), "reads main.opps"),
+        (
+            "models/other",
+            MODEL.replace("my_ops", "other").replace("main.ops", "read_csv('/etc/passwd')"),
+            "write it with its schema",
+        ),
+        ("stray", MODEL, "must be in its folder"),
+    ],
+)
+def test_a_mistake_is_one_clear_sentence(sql: Path, folder: Path, name: str, text: str, said: str) -> None:
+    _write(sql, {name: text})
+    with pytest.raises(MetricError) as error:
+        tw.open(folder, sql=sql)
+    assert said in str(error.value)
+    assert str(sql) in str(error.value)
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "said"), [("o.run_id AS run_id", "o.nosuch AS run_id", "nosuch"), ("AS n", "AS m", '"n"')]
+)
+def test_sql_that_duckdb_refuses_is_named_by_its_file(sql: Path, folder: Path, old: str, new: str, said: str) -> None:
+    _write(sql, {"models/my_ops": MODEL.replace(old, new)})
+    with tw.open(folder, sql=sql) as warehouse, pytest.raises(MetricError) as error:
+        warehouse.query("SELECT * FROM metrics.my_ops_per_step")
+    assert str(error.value).startswith(str(sql / "models/my_ops.sql"))
+    assert said in str(error.value)
+
+
+def test_a_grain_that_is_not_unique_is_refused_when_it_is_evaluated(sql: Path, folder: Path) -> None:
+    _write(
+        sql,
+        {
+            "metrics/my_ops_per_step_v1": METRIC[: METRIC.index("SELECT\n")]
+            + "SELECT o.run_id, 1 AS n FROM main.ops AS o"
+        },
+    )
+    with tw.open(folder, sql=sql) as warehouse, pytest.raises(MetricError, match="grain run_id is not unique"):
+        warehouse.refresh_metrics()
+
+
+def test_a_folder_must_hold_definitions(tmp_path: Path, folder: Path) -> None:
+    with pytest.raises(MetricError, match="no folder"):
+        tw.open(folder, sql=tmp_path / "nowhere")
+    (tmp_path / "empty").mkdir()
+    with pytest.raises(MetricError, match="holds no metrics"):
+        tw.open(folder, sql=tmp_path / "empty")
+
+
+def test_what_is_not_portable_is_a_note_and_no_error(sql: Path) -> None:
+    assert portability_notes(load_with(sql)) == []
+    _write(sql, {"models/my_ops": MODEL.replace("COUNT(*)", "median(o.self_ps)")})
+    [note] = portability_notes(load_with(sql))
+    assert "Median is not in the portable subset" in note
+
+
+class TestCommandLine:
+    def test_the_environment_names_the_folder(
+        self, sql: Path, folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    ) -> None:
+        query = ["-w", str(folder), "query", "SELECT run_id FROM metrics.my_ops_per_step", "--format", "json"]
+        assert run(query) == 1
+        monkeypatch.setenv("TRACEWAREHOUSE_SQL", str(sql))
+        capsys.readouterr()
+        assert run(query) == 0
+        assert len(json.loads(capsys.readouterr().out)) == 1
+        assert run(["metrics", "show", "my_ops_per_step"]) == 0
+        assert "Ops of the run per step." in capsys.readouterr().out
+
+    def test_pages_of_ones_own_metrics(
+        self, sql: Path, folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    ) -> None:
+        command = ["-w", str(folder), "--sql", str(sql), "metrics", "docs"]
+        assert run([*command, "my_ops_per_step"]) == 0
+        page = capsys.readouterr().out
+        assert "Ops of the run per step." in page
+        assert "models_my_ops" in page
+        assert "Of run `tiny-tp2`:" in page  # an example from the run that is there, and of no other
+        assert re.search(r"FROM metrics.my_ops_per_step\nWHERE run_id = 'r\w+'\n", page)
+        pages = tmp_path / "pages"
+        assert run([*command, "-o", str(pages), "--check"]) == 1
+        capsys.readouterr()
+        assert run([*command, "-o", str(pages)]) == 0
+        assert (pages / "metrics/my_ops_per_step.md").read_text() == page
+        assert "[my_ops_per_step](metrics/my_ops_per_step.md)" in (pages / "metrics.md").read_text()
+        assert run([*command, "-o", str(pages), "--check"]) == 0
+        (pages / "metrics/ttft.md").write_text("old")
+        capsys.readouterr()
+        assert run([*command, "-o", str(pages), "--check"]) == 1
+        assert "ttft.md is not current" in capsys.readouterr().err
+        assert run([*command, "--check"]) == 2
+        assert run([*command, "ttfft"]) == 1
+        assert "did you mean ttft?" in capsys.readouterr().err
+
+    def test_versions_of_ones_own_are_locked_and_go_on(self, sql: Path, capsys: pytest.CaptureFixture[str]) -> None:
+        command = ["--sql", str(sql), "metrics"]
+        assert run([*command, "lock"]) == 0
+        assert run([*command, "lock", "--check"]) == 0
+        first = sql / "metrics/my_ops_per_step_v1.sql"
+        released = first.read_text()
+        first.write_text(released.replace("COUNT(*)", "MAX(s.step)"))
+        capsys.readouterr()
+        assert run([*command, "lock", "--check"]) == 1
+        assert f"restore it and put the change into {sql}/metrics/my_ops_per_step_v2.sql" in capsys.readouterr().err
+        assert run([*command, "lock"]) == 1
+        first.write_text(released.replace("status: stable", "status: deprecated\ndeprecated: >\n  Wrong, use\n  none."))
+
+        capsys.readouterr()
+        assert run([*command, "new-version", "my_ops_per_step"]) == 0
+        second = sql / "metrics/my_ops_per_step_v2.sql"
+        assert capsys.readouterr().out.strip() == str(second)
+        header = load_with(sql).metric("my_ops_per_step", 2).header
+        assert (header.status, header.deprecated) == ("experimental", None)
+        assert second.read_text().partition("---*/")[2] == released.partition("---*/")[2]
+        assert run([*command, "new-version", "my_ops_per_step"]) == 1
+        assert "still experimental; change it there" in capsys.readouterr().err
+        second.write_text(second.read_text().replace("experimental", "stable"))
+        assert run([*command, "lock"]) == 1
+        assert "changed must say what is new" in capsys.readouterr().err
+
+    def test_a_metric_of_the_package_gets_no_version_in_a_folder(
+        self, sql: Path, capsys: pytest.CaptureFixture[str]
+    ) -> None:
+        assert run(["--sql", str(sql), "metrics", "new-version", "ttft"]) == 1
+        assert "ttft is a metric of the package" in capsys.readouterr().err

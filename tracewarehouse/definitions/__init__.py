@@ -1,0 +1,1 @@
+"""Reads sql/: metrics, models, audits and macros, their versions, and their pages."""

@@ -1,0 +1,145 @@
+"""sql/metrics.lock: the fingerprint of every released metric version, so that none changes its meaning unnoticed.
+
+A version is released when its status is stable, and stays so when it is deprecated. The models that released versions
+read are locked too, since a change there changes the metrics above.
+
+    tw metrics lock                    add newly released versions
+    tw metrics lock --accept-models    also accept changed models, after the cases have passed
+    tw metrics lock --check            write nothing, say what has changed
+
+A user's folder of metrics has a lock of its own, which `tw --sql DIR metrics lock` writes.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import yaml
+
+from tracewarehouse.definitions.reading import SQL, Definitions, Metric
+from tracewarehouse.ingest.errors import MetricError
+
+LOCK = SQL / "metrics.lock"
+_COMMAND = "tw metrics lock"
+_HEAD = f"""\
+# Fingerprints of the released metric versions and of the models beneath them, blind to comments and spacing.
+# Written by `{_COMMAND}`. A released version never changes its meaning: a change is a new file.
+"""
+
+
+@dataclass(frozen=True)
+class Lock:
+    """Fingerprint by name: of metric versions such as ttft_v1, and of models."""
+
+    metrics: dict[str, str] = field(default_factory=dict)
+    models: dict[str, str] = field(default_factory=dict)
+
+
+def read_lock(path: Path = LOCK) -> Lock:
+    """The lock file; empty where there is none.
+
+    Raises:
+        MetricError: it is damaged.
+    """
+    try:
+        content = yaml.safe_load(path.read_text(encoding="utf-8"))
+        return Lock(dict(content["metrics"]), dict(content["models"]))
+    except FileNotFoundError:
+        return Lock()
+    except (OSError, yaml.YAMLError, TypeError, KeyError, ValueError) as error:
+        raise MetricError(f"{path}: not a metric lock ({error}); restore it from version control") from None
+
+
+def current_lock(definitions: Definitions) -> Lock:
+    """The lock that the definitions would have now; where a user's own are among them, the lock of those."""
+    metrics: dict[str, str] = {}
+    models: dict[str, str] = {}
+    for metric in definitions.metrics:
+        if _is_released(metric) and (not definitions.added or metric.view.qualified in definitions.added):
+            metrics[metric.view.name] = metric.view.fingerprint
+            models |= {v.name: v.fingerprint for v in definitions.upstream(metric.view) if v.schema == "models"}
+    return Lock(metrics, dict(sorted(models.items())))
+
+
+def changes(definitions: Definitions, lock: Lock, folder: str = "sql") -> list[str]:
+    """What has changed in released definitions, each with what to do; empty when all is as it was released.
+
+    Args:
+        definitions: all definitions.
+        lock: what was released.
+        folder: how the sentences call the folder of the locked definitions.
+    """
+    now = current_lock(definitions)
+    changed = _changed_models(definitions, lock, now, folder)
+    return [*_broken(definitions, lock, now, folder), *changed, *_unlocked(lock, now)]
+
+
+def write_lock(
+    definitions: Definitions, path: Path = LOCK, *, accept_models: bool = False, folder: str = "sql"
+) -> Lock:
+    """Add newly released versions to the lock file.
+
+    Args:
+        definitions: all definitions.
+        path: the lock file.
+        accept_models: take changed models as they are now; right only when every case still gives the same rows.
+        folder: how the error calls the folder of the locked definitions.
+
+    Raises:
+        MetricError: a released version or a model beneath one has changed.
+    """
+    now, lock = current_lock(definitions), read_lock(path)
+    refused = _broken(definitions, lock, now, folder)
+    if not accept_models:
+        refused += _changed_models(definitions, lock, now, folder)
+    if refused:
+        raise MetricError("\n".join(refused))
+    content = yaml.safe_dump({"metrics": now.metrics, "models": now.models}, sort_keys=True)
+    path.write_text(_HEAD + content, encoding="utf-8")
+    return now
+
+
+def _broken(definitions: Definitions, lock: Lock, now: Lock, folder: str) -> list[str]:
+    found = []
+    for name, fingerprint in lock.metrics.items():
+        base, _, version = name.rpartition("_v")
+        if name not in now.metrics:
+            found.append(
+                f"{name} was released and is gone or no longer stable; restore {folder}/metrics/{name}.sql, and set "
+                "its status to deprecated where it shall not be used"
+            )
+        elif now.metrics[name] != fingerprint:
+            latest = max(m.version for m in definitions.metrics if m.name == base)
+            found.append(
+                f"{folder}/metrics/{name}.sql was released and has changed; restore it and put the change into "
+                f"{folder}/metrics/{base}_v{max(latest, int(version)) + 1}.sql"
+            )
+    return found
+
+
+def _changed_models(definitions: Definitions, lock: Lock, now: Lock, folder: str) -> list[str]:
+    found = []
+    for name, fingerprint in lock.models.items():
+        if name in now.models and now.models[name] != fingerprint:
+            above = [
+                m.view.name
+                for m in definitions.metrics
+                if _is_released(m) and f"models.{name}" in {v.qualified for v in definitions.upstream(m.view)}
+            ]
+            is_package = bool(definitions.added) and f"models.{name}" not in definitions.added
+            file = f"{'sql' if is_package else folder}/models/{name}.sql"
+            found.append(
+                f"{file} has changed beneath {', '.join(above)}; if every case still gives the same rows, run "
+                f"`{_COMMAND} --accept-models`, else restore it and give the changed model a new name"
+            )
+    return found
+
+
+def _unlocked(lock: Lock, now: Lock) -> list[str]:
+    new = [n for n in now.metrics if n not in lock.metrics] + [f"models.{n}" for n in now.models.keys() ^ lock.models]
+    return [f"the lock does not agree on {', '.join(new)}; run `{_COMMAND}`"] if new else []
+
+
+def _is_released(metric: Metric) -> bool:
+    return metric.header.status != "experimental"

@@ -1,0 +1,164 @@
+"""The pages about metrics: an index, and one page per metric with its SQL, lineage and an example."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+
+from tracewarehouse.definitions.markdown_table import table
+from tracewarehouse.definitions.reading import Definitions, Metric
+from tracewarehouse.result import QueryResult
+
+Query = Callable[..., QueryResult]
+"""Asks SQL of a warehouse, with its parameters as keywords."""
+
+_EXAMPLE_ROWS = 5
+_INDEX = ("metric", "meaning", "unit", "better", "versions")
+_PREFERRED = "llama-tp4-b4"
+"""Beginning of the name of the run that examples are taken from, where it has the metric."""
+
+
+def index_page(definitions: Definitions, written_by: str) -> str:
+    """Every metric with its sentence and a link to its page, and what the audits look for.
+
+    Args:
+        definitions: the metrics.
+        written_by: what writes the page, for its first line.
+    """
+    living: list[tuple[str, ...]] = []
+    deprecated: list[tuple[str, ...]] = []
+    for name, metric in definitions.aliases().items():
+        versions = [f"{m.version}{_remark(m)}" for m in definitions.metrics if m.name == name]
+        about = metric.header
+        first = _line(about.description).partition(". ")[0].partition("; ")[0].rstrip(".")
+        rows = deprecated if about.status == "deprecated" else living
+        rows.append((f"[{name}](metrics/{name}.md)", first, about.unit, _polarity(metric), ", ".join(versions)))
+    return "".join(
+        [
+            _head(written_by),
+            "# Metrics\n\n",
+            "Each metric is a view: `metrics.<name>_v<n>`, and `metrics.<name>` for its newest stable version. ",
+            "A released version never changes its meaning. A metric without its data has no row.\n\n",
+            table(_INDEX, living),
+            "\n## Deprecated\n\nThey answer, but are stored with no run, and neither compared nor checked.\n\n"
+            if deprecated
+            else "",
+            table(_INDEX, deprecated) if deprecated else "",
+            "\n## Audits\n\nWhat must never be so. `tw ingest` ends with them, and `tw audit RUN` lists the rows.\n\n",
+            table(("audit", "finds"), [(a.name, _line(a.header.description)) for a in definitions.audits]),
+        ]
+    )
+
+
+def metric_pages(definitions: Definitions, query: Query, written_by: str) -> dict[str, str]:
+    """Page text by metric; see `metric_page`."""
+    return {name: metric_page(definitions, query, name, written_by) for name in definitions.aliases()}
+
+
+def metric_page(definitions: Definitions, query: Query, name: str, written_by: str) -> str:
+    """The page of one metric.
+
+    Args:
+        definitions: the metrics.
+        query: asks a warehouse, whose runs give the examples.
+        name: the metric.
+        written_by: what writes the page, for its first line.
+    """
+    return _head(written_by) + "".join(_page(definitions, query, name))
+
+
+def _head(written_by: str) -> str:
+    return f"<!-- Written by {written_by}; edit sql/metrics/ instead. -->\n\n"
+
+
+def _page(definitions: Definitions, query: Query, name: str) -> Iterator[str]:
+    current = definitions.metric(name)
+    about = current.header
+    yield f"# {name}\n\n{_line(about.description)}\n\n"
+    facts = [
+        ("view", f"`metrics.{name}`, which stands for `metrics.{current.view.name}`"),
+        ("unit", about.unit),
+        ("better", _polarity(current)),
+        ("a row is one of", ", ".join(f"`{g}`" for g in about.grain)),
+        ("value", f"`{about.value}`"),
+    ]
+    if about.status != "stable":
+        facts.insert(1, ("status", f"{about.status}{': ' if about.deprecated else ''}{_line(about.deprecated)}"))
+    if current.view.compares_runs:
+        facts.append(("scope", "compares runs: evaluated when it is asked for, stored with none"))
+    if about.ccl_bench:
+        facts.append(("name in CCL-Bench", f"`{about.ccl_bench}`"))
+    yield table(("", ""), facts)
+    yield "\n## Columns\n\n" + table(("column", "meaning"), [(c, _line(s)) for c, s in about.columns.items()])
+    yield f"\n## Example\n\n{_example(query, current)}"
+    yield f"\nOnly a run that this query names can have rows:\n\n```sql\n{_line(about.requires)}\n```\n"
+    yield f"\n## Formula\n\n```sql\n{current.view.sql}\n```\n"
+    yield f"\n## Lineage\n\n```mermaid\n{_lineage(definitions, current)}\n```\n"
+    yield "\n## Versions\n\n"
+    versions = [m for m in definitions.metrics if m.name == name]
+    rows = [(m.version, m.header.status, _line(m.header.changed), _line(m.header.deprecated)) for m in versions]
+    yield table(("version", "status", "what it changed", "why not to use it"), rows)
+    for m in versions:
+        if m is not current and m.version != current.version:
+            yield f"\n### Version {m.version}\n\n{_line(m.header.description)}\n\n```sql\n{m.view.sql}\n```\n"
+
+
+_ABSENT = "None of the runs that this page was made from has the metric.\n"
+
+
+def _example(query: Query, metric: Metric) -> str:
+    """Rows of one run, the only one whose events are read, or of all that a metric compares."""
+    view = f"metrics.{metric.name}"
+    names = [c for c in metric.header.columns if c != "run_id"]
+    if metric.view.compares_runs:
+        whose, where = "", ""
+    else:
+        # a run with stored values has rows; of those that nothing is stored of, one is tried
+        found = query(
+            "SELECT r.run_id, r.name FROM main.runs AS r LEFT JOIN main.metric_values AS v "
+            "ON v.run_id = r.run_id AND v.metric = $metric AND v.version = $version "
+            "GROUP BY r.run_id, r.name "
+            "ORDER BY count(v.run_id) = 0, NOT starts_with(r.name, $preferred), r.name, r.run_id LIMIT 1",
+            metric=metric.name,
+            version=metric.version,
+            preferred=_PREFERRED,
+        ).rows()
+        if not found:
+            return _ABSENT
+        [(run_id, name)] = found
+        whose, where = f"Of run `{name}`:\n\n", f"WHERE run_id = '{run_id}'\n"
+    sql = f"SELECT {', '.join(names)}\nFROM {view}\n{where}ORDER BY ALL LIMIT {_EXAMPLE_ROWS}"
+    rows = [[_shown(v) for v in row] for row in query(sql).rows()]
+    if not rows:
+        return _ABSENT
+    return f"{whose}```sql\n{sql}\n```\n\n{table(names, rows)}"
+
+
+def _lineage(definitions: Definitions, metric: Metric) -> str:
+    """Mermaid's flow chart of what the metric reads, down to the tables."""
+    lines = []
+    for view in (*definitions.upstream(metric.view), metric.view):
+        for read in sorted(view.depends_on | view.probe_depends_on):
+            source, target = (n.replace(".", "_") for n in (read, view.qualified))
+            shape = f'{source}[("{read}")]' if read.startswith("main.") else f'{source}["{read}"]'
+            lines.append(f'  {shape} --> {target}["{view.qualified}"]')
+    # sorted, so that another metric does not change the order
+    return "\n".join(["flowchart LR", *sorted(lines)])
+
+
+def _shown(value: object) -> str:
+    if value is None:
+        return "NULL"
+    return f"{value:.6g}" if isinstance(value, float) else str(value)
+
+
+def _line(text: str | None) -> str:
+    return " ".join((text or "").split())
+
+
+def _polarity(metric: Metric) -> str:
+    polarity = metric.header.polarity
+    return "neither" if polarity == "none" else polarity.partition("_")[0]
+
+
+def _remark(metric: Metric) -> str:
+    return "" if metric.header.status == "stable" else f" ({metric.header.status})"

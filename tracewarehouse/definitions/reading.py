@@ -1,0 +1,450 @@
+"""Reads sql/: metric and model files, each a YAML front matter and one SELECT, checked and in order of dependency."""
+
+from __future__ import annotations
+
+import hashlib
+import re
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from functools import cached_property
+from graphlib import CycleError, TopologicalSorter
+from pathlib import Path
+from typing import Annotated, Literal
+
+import yaml
+from pydantic import BaseModel, ConfigDict, Field, StringConstraints, ValidationError, model_validator
+
+from tracewarehouse.definitions.texts import normalised, tables_of
+from tracewarehouse.ingest.errors import MetricError
+from tracewarehouse.ingest.lake.schema import TABLES
+
+SQL = Path(__file__).resolve().parents[1] / "sql"
+"""The definitions that come with the package."""
+
+_OPENING, _CLOSING = "/*---", "---*/"
+_METRIC_FILE = re.compile(r"([a-z][a-z0-9_]*)_v([1-9][0-9]*)")
+
+UNFILLED = "TODO"
+"""How `changed` begins in a new version until its author has said what is new."""
+
+Name = Annotated[str, StringConstraints(pattern=r"^[a-z][a-z0-9_]*$")]
+Sentence = Annotated[str, StringConstraints(strip_whitespace=True, min_length=3, pattern=r"\.$")]
+
+
+class ModelHeader(BaseModel):
+    """Front matter of a file in sql/models."""
+
+    model_config = ConfigDict(extra="forbid")
+
+    model: Name
+    description: Sentence
+    inline: bool = Field(default=False, description="it has a row per op, and its readers compute it, each for itself")
+    columns: dict[Name, Sentence] = Field(min_length=1)
+
+
+class AuditHeader(BaseModel):
+    """Front matter of a file in sql/audits: a query that returns no row where all is well."""
+
+    model_config = ConfigDict(extra="forbid")
+
+    audit: Name
+    description: Sentence
+    columns: dict[Name, Sentence] = Field(min_length=1)
+
+
+class MacroHeader(BaseModel):
+    """Front matter of a file in sql/macros: a query over runs that its caller names, as a DuckDB table macro."""
+
+    model_config = ConfigDict(extra="forbid")
+
+    macro: Name
+    parameters: dict[Name, Sentence]
+    optional: list[Name] = Field(default=[], description="parameters that are NULL where the caller names none")
+    description: Sentence
+    columns: dict[Name, Sentence] = Field(min_length=1)
+
+    @model_validator(mode="after")
+    def _check(self) -> MacroHeader:
+        if unknown := [n for n in self.optional if n not in self.parameters]:
+            raise ValueError(f"optional names {', '.join(unknown)}, which is no parameter")
+        return self
+
+    @property
+    def signature(self) -> list[str]:
+        """The parameters as CREATE MACRO writes them."""
+        return [f"{n} := NULL" if n in self.optional else n for n in self.parameters]
+
+
+class MetricHeader(BaseModel):
+    """Front matter of a file in sql/metrics."""
+
+    model_config = ConfigDict(extra="forbid")
+
+    metric: Name
+    version: int = Field(ge=1)
+    status: Literal["experimental", "stable", "deprecated"]
+    deprecated: Sentence | None = Field(default=None, description="why, and what to use instead")
+    unit: str = Field(min_length=1)
+    polarity: Literal["higher_is_better", "lower_is_better", "none"]
+    scope: Literal["run", "warehouse"] = Field(
+        default="run", description="whether rows come from one run alone, or from the comparison of several"
+    )
+    grain: list[Name] = Field(min_length=1, description="columns that identify a row; run_id comes first")
+    value: Name
+    requires: str = Field(description="a SELECT of run_id; a run without a row there does not have the metric")
+    description: Sentence
+    columns: dict[Name, Sentence] = Field(min_length=2)
+    changed: Sentence
+    ccl_bench: str | None = None
+
+    @model_validator(mode="after")
+    def _check(self) -> MetricHeader:
+        if self.grain[0] != "run_id":
+            raise ValueError("grain must begin with run_id")
+        if (self.status == "deprecated") != (self.deprecated is not None):
+            raise ValueError(
+                "a deprecated version says in `deprecated` why and what to use instead, and only a deprecated one"
+            )
+        if self.status != "experimental" and self.changed.startswith(UNFILLED):
+            raise ValueError(f"changed must say what is new before the version is {self.status}")
+        for name in (*self.grain, self.value):
+            if name not in self.columns:
+                raise ValueError(f"columns says nothing about {name}")
+        if self.value in self.grain:
+            raise ValueError(f"{self.value} is both value and grain")
+        return self
+
+
+Header = ModelHeader | AuditHeader | MacroHeader | MetricHeader
+
+
+@dataclass(frozen=True)
+class View:
+    """One definition: a view of schema models or metrics, an audit, or a macro.
+
+    Attributes:
+        path: the file.
+        schema: models, metrics, audits or macros.
+        name: name in the schema, such as leaf_ops or ttft_v1.
+        header: the front matter.
+        sql: the SELECT without front matter.
+    """
+
+    path: Path
+    schema: str
+    name: str
+    header: Header
+    sql: str
+
+    @property
+    def qualified(self) -> str:
+        """Schema and name, such as models.leaf_ops."""
+        return f"{self.schema}.{self.name}"
+
+    @property
+    def compares_runs(self) -> bool:
+        """Whether its rows come from several runs together: a metric with scope: warehouse."""
+        return isinstance(self.header, MetricHeader) and self.header.scope == "warehouse"
+
+    @cached_property
+    def depends_on(self) -> frozenset[str]:
+        """Tables and views it reads, by qualified name.
+
+        Raises:
+            MetricError: the SQL cannot be parsed, is not one SELECT, or names a table without its schema.
+        """
+        return _tables(self.path, "the query", self.sql)
+
+    @cached_property
+    def probe_depends_on(self) -> frozenset[str]:
+        """Tables and views that `requires` reads; empty for a model.
+
+        Raises:
+            MetricError: as for `depends_on`.
+        """
+        if not isinstance(self.header, MetricHeader):
+            return frozenset()
+        return _tables(self.path, "requires", self.header.requires)
+
+    @cached_property
+    def fingerprint(self) -> str:
+        """SHA-256 over the tokens of the SQL, blind to comments, spacing and letter case.
+
+        For a metric also over what gives its value a meaning: unit, polarity, grain, value column and probe.
+        """
+        return _fingerprint(self.sql, _meaning(self.header))
+
+
+@dataclass(frozen=True)
+class Metric:
+    """One version of a metric."""
+
+    view: View
+    header: MetricHeader
+
+    @property
+    def name(self) -> str:
+        """Name of the metric, without version."""
+        return self.header.metric
+
+    @property
+    def version(self) -> int:
+        """Version of the definition."""
+        return self.header.version
+
+
+class Definitions:
+    """All definitions of one or more folders.
+
+    Attributes:
+        ordered: models and metrics, each behind what it reads.
+        metrics: every version of every metric, by name.
+        audits: the audits by name; what they read is checked when they run.
+        macros: the macros by name; what they read is checked when they are created.
+        added: qualified names of a user's own definitions.
+
+    Args:
+        views: models, metrics, audits and macros.
+        added: which of them are a user's own.
+
+    Raises:
+        MetricError: two files define the same name, one reads what does not exist, or they read each other in a circle.
+    """
+
+    def __init__(self, views: Iterable[View], added: Iterable[str] = ()) -> None:
+        self.added = frozenset(added)
+        self._views: dict[str, View] = {}
+        for v in views:
+            first = self._views.setdefault(v.qualified, v)
+            if first is not v:
+                raise MetricError(f"{v.path}: {v.qualified} is already defined by {first.path}")
+        self.ordered: list[View] = [self._views[n] for n in self._order()]
+        for view in self.ordered:
+            self._check_scope(view)
+        self.audits = sorted((v for v in self._views.values() if v.schema == "audits"), key=lambda v: v.name)
+        self.macros = sorted((v for v in self._views.values() if v.schema == "macros"), key=lambda v: v.name)
+        self.metrics: list[Metric] = sorted(
+            (Metric(v, v.header) for v in self._views.values() if isinstance(v.header, MetricHeader)),
+            key=lambda m: (m.name, m.version),
+        )
+
+    def __getitem__(self, qualified: str) -> View:
+        return self._views[qualified]
+
+    def metric(self, name: str, version: int | None = None) -> Metric:
+        """A version of a metric, by default the one that its unversioned name stands for.
+
+        Raises:
+            MetricError: there is no such metric or version.
+        """
+        versions = [m for m in self.metrics if m.name == name]
+        if not versions:
+            known = ", ".join(dict.fromkeys(m.name for m in self.metrics))
+            raise MetricError(f"there is no metric {name!r}; there are {known}")
+        if version is None:
+            return _newest(versions)
+        for m in versions:
+            if m.version == version:
+                return m
+        raise MetricError(
+            f"metric {name} has no version {version}; it has {', '.join(str(m.version) for m in versions)}"
+        )
+
+    def aliases(self) -> dict[str, Metric]:
+        """Metric name to the version it stands for: the newest stable one; without one the newest, deprecated last."""
+        return {m.name: self.metric(m.name) for m in self.metrics}
+
+    def upstream(self, view: View) -> list[View]:
+        """The models (and metrics) that a definition reads, directly or not, in order."""
+        seen: set[str] = set()
+        todo = [view.qualified]
+        while todo:
+            v = self._views[todo.pop()]
+            for name in v.depends_on | v.probe_depends_on:
+                if name in self._views and name not in seen:
+                    seen.add(name)
+                    todo.append(name)
+        return [v for v in self.ordered if v.qualified in seen]
+
+    def with_upstream(self, names: Iterable[str]) -> list[View]:
+        """The models and metrics of these qualified names and all that they read, in order."""
+        wanted = {n for n in names if n in self._views}
+        wanted |= {v.qualified for n in wanted for v in self.upstream(self._views[n])}
+        return [v for v in self.ordered if v.qualified in wanted]
+
+    def fingerprint(self, view: View) -> str:
+        """Fingerprint of a definition and of all it reads."""
+        parts = [f"{v.qualified} {v.fingerprint}" for v in (*self.upstream(view), view)]
+        return hashlib.sha256("\n".join(parts).encode()).hexdigest()
+
+    @property
+    def names(self) -> frozenset[str]:
+        """Qualified names of all definitions."""
+        return frozenset(self._views)
+
+    @cached_property
+    def all_fingerprint(self) -> str:
+        """Fingerprint of all metrics together; a user's own are a second part, behind a +."""
+        package = self._together(m for m in self.metrics if m.view.qualified not in self.added)
+        own = [m for m in self.metrics if m.view.qualified in self.added]
+        return f"{package}+{self._together(own)}" if own else package
+
+    def is_current(self, fingerprint: str | None) -> bool:
+        """Whether values stored with a fingerprint of all metrics are those of these definitions.
+
+        Who opens a warehouse without the metrics of another user leaves that user's values as they are.
+        """
+        if fingerprint is None:
+            return False
+        return self.all_fingerprint in (fingerprint, fingerprint.partition("+")[0])
+
+    def _together(self, metrics: Iterable[Metric]) -> str:
+        parts = [f"{m.view.qualified} {self.fingerprint(m.view)}" for m in metrics]
+        return hashlib.sha256("\n".join(parts).encode()).hexdigest()
+
+    def _check_scope(self, view: View) -> None:
+        """Refuse what would store, as a value of one run, a number that other runs change."""
+        read = view.depends_on | view.probe_depends_on
+        if view.compares_runs:
+            return
+        if "main.metric_values" in read:
+            raise MetricError(f"{view.path}: reads main.metric_values, which only a metric with scope: warehouse may")
+        for name in sorted(read):
+            if name in self._views and self._views[name].compares_runs:
+                raise MetricError(f"{view.path}: reads {name}, which compares runs, so its own scope must be warehouse")
+
+    def _order(self) -> Iterator[str]:
+        known = {f"main.{t}" for t in TABLES} | self._views.keys()
+        graph: dict[str, list[str]] = {}  # sorted: the order is part of fingerprints, so it must not follow hashes
+        for v in self._views.values():
+            if v.schema not in ("models", "metrics"):
+                continue
+            read = v.depends_on | v.probe_depends_on
+            for name in sorted(read - known):
+                raise MetricError(f"{v.path}: reads {name}, which is no table, model or metric")
+            graph[v.qualified] = sorted(n for n in read if n in self._views)
+        try:
+            yield from TopologicalSorter({n: graph[n] for n in sorted(graph)}).static_order()
+        except CycleError as error:
+            circle = " -> ".join(error.args[1])
+            raise MetricError(f"definitions read each other in a circle: {circle}") from None
+
+
+def load_definitions(*folders: Path) -> Definitions:
+    """Read models/, metrics/, audits/ and macros/ of each folder; by default of the package's own.
+
+    Raises:
+        MetricError: a file is not valid; the message names the file and the field. Or the package came without its SQL.
+    """
+    views = [v for folder in folders or (SQL,) for v in read_folder(folder)]
+    if not folders and not views:
+        raise MetricError(f"{SQL}: no metric, model or audit is there; the installation is incomplete, repeat it")
+    return Definitions(views)
+
+
+def read_folder(folder: Path) -> list[View]:
+    """The definitions in models/, metrics/, audits/ and macros/ of a folder.
+
+    Raises:
+        MetricError: a file is not valid; the message names the file and the field.
+    """
+    schemas = ("models", "metrics", "audits", "macros")
+    return [read_view(p, schema) for schema in schemas for p in sorted((folder / schema).glob("*.sql"))]
+
+
+def fingerprint() -> str:
+    """Fingerprint of all metrics of the package together.
+
+    Raises:
+        MetricError: a definition is not valid.
+    """
+    return load_definitions().all_fingerprint
+
+
+def read_view(path: Path, schema: str) -> View:
+    """Read and validate one definition file.
+
+    Args:
+        path: the file.
+        schema: models, metrics, audits or macros.
+
+    Raises:
+        MetricError: the front matter or the file's name is not valid.
+    """
+    try:
+        text = path.read_text(encoding="utf-8")
+    except (OSError, UnicodeError) as error:
+        raise MetricError(f"{path}: cannot be read: {error}") from None
+    if not text.startswith(_OPENING):
+        raise MetricError(f"{path}: must begin with a front matter {_OPENING} ... {_CLOSING}")
+    front, closing, sql = text[len(_OPENING) :].partition(_CLOSING)
+    if not closing:
+        raise MetricError(f"{path}: the front matter is not closed with {_CLOSING}")
+    try:
+        header = _header(schema, yaml.load(front, _LOADER))  # noqa: S506, a safe loader
+    except yaml.YAMLError as error:
+        raise MetricError(f"{path}: the front matter is not YAML: {' '.join(str(error).split())}") from None
+    except ValidationError as error:
+        where = "; ".join(f"{'.'.join(map(str, e['loc'])) or 'front matter'}: {e['msg']}" for e in error.errors())
+        raise MetricError(f"{path}: {where}") from None
+    name = _name(header)
+    if path.stem != name:
+        raise MetricError(f"{path}: defines {name}, so it must be called {name}.sql")
+    return View(path, schema, name, header, sql.strip())
+
+
+_LOADER = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
+
+
+def _header(schema: str, front: object) -> Header:
+    match schema:
+        case "models":
+            return ModelHeader.model_validate(front)
+        case "audits":
+            return AuditHeader.model_validate(front)
+        case "macros":
+            return MacroHeader.model_validate(front)
+        case _:
+            return MetricHeader.model_validate(front)
+
+
+def _name(header: Header) -> str:
+    match header:
+        case ModelHeader():
+            return header.model
+        case AuditHeader():
+            return header.audit
+        case MacroHeader():
+            return header.macro
+        case MetricHeader():
+            return f"{header.metric}_v{header.version}"
+
+
+def _newest(versions: list[Metric]) -> Metric:
+    stable = [m for m in versions if m.header.status == "stable"]
+    return max(stable or versions, key=lambda m: (m.header.status != "deprecated", m.version))
+
+
+def _tables(path: Path, what: str, sql: str) -> frozenset[str]:
+    try:
+        return tables_of(sql)
+    except ValueError as error:
+        raise MetricError(f"{path}: {what} {error}") from None
+
+
+def _meaning(header: Header) -> Mapping[str, str]:
+    if not isinstance(header, MetricHeader):
+        return {}
+    meaning = {
+        "unit": header.unit,
+        "polarity": header.polarity,
+        "grain": ", ".join(header.grain),
+        "value": header.value,
+        "requires": normalised(header.requires),
+    }
+    return meaning if header.scope == "run" else meaning | {"scope": header.scope}
+
+
+def _fingerprint(sql: str, meaning: Mapping[str, str]) -> str:
+    text = "\n".join([normalised(sql), *(f"{k}: {v}" for k, v in meaning.items())])
+    return hashlib.sha256(text.encode()).hexdigest()

@@ -1,0 +1,71 @@
+"""Metrics, models and audits of a folder outside the package, beside those of the package.
+
+The folder is laid out as the package's own: metrics/<name>_v<n>.sql, models/<name>.sql, audits/<name>.sql. Its files
+pass the same checks and may read the package's models and metrics, but take no name of the package.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from tracewarehouse.definitions.reading import SQL, Definitions, MetricHeader, View, load_definitions, read_folder
+from tracewarehouse.ingest.errors import MetricError
+
+_RESERVED = {"metrics.catalog", "metrics.all_values"}
+
+
+def load_with(folder: Path | None) -> Definitions:
+    """The package's definitions, and those of a user's folder where one is given.
+
+    Raises:
+        MetricError: the folder holds no definitions, one of them is not valid, or takes a name of the package.
+    """
+    if folder is None:
+        return load_definitions()
+    views = _read(folder)
+    package = load_definitions()
+    taken = _RESERVED | package.names | {f"metrics.{name}" for name in package.aliases()}
+    for view in views:
+        _refuse_taken(view, taken)
+    names = {v.qualified for v in views}
+    for view in views:
+        if isinstance(view.header, MetricHeader) and f"metrics.{view.header.metric}" in names:
+            raise MetricError(f"{view.path}: {view.header.metric} is also the name of a version of another metric")
+    return Definitions([*read_folder(SQL), *views], added=names)
+
+
+def portability_notes(definitions: Definitions) -> list[str]:
+    """What in a user's definitions DuckDB answers but other engines may not, a sentence each.
+
+    The package's own SQL must stay in the portable subset; a user's SQL may leave it, so these are no errors.
+    """
+    from tracewarehouse.definitions.portable import complaints
+
+    views = [v for v in (*definitions.ordered, *definitions.audits) if v.qualified in definitions.added]
+    return [
+        f"{v.path}: not portable to other engines: {c}"
+        for v in views
+        for c in complaints(v.sql, across_runs=v.compares_runs)
+    ]
+
+
+def _read(folder: Path) -> list[View]:
+    if not folder.is_dir():
+        raise MetricError(f"no folder {folder} to read metrics from; it is named by --sql or TRACEWAREHOUSE_SQL")
+    if stray := sorted(p.name for p in folder.glob("*.sql")):
+        raise MetricError(f"{folder}: {', '.join(stray)} must be in its folder models, metrics or audits")
+    if not (views := read_folder(folder)):
+        raise MetricError(f"{folder}: holds no metrics/<name>_v<n>.sql, no models/<name>.sql and no audits/<name>.sql")
+    return views
+
+
+def _refuse_taken(view: View, taken: set[str]) -> None:
+    names = {view.qualified: view.name}
+    if isinstance(view.header, MetricHeader):
+        names[f"metrics.{view.header.metric}"] = view.header.metric
+    for qualified, name in names.items():
+        if qualified in taken:
+            raise MetricError(
+                f"{view.path}: {qualified} is a name of the package and cannot be defined anew; call yours otherwise, "
+                f"such as my_{name}"
+            )

@@ -1,0 +1,1 @@
+"""Evaluates metrics and audits of runs."""

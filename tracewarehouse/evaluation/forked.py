@@ -1,0 +1,94 @@
+"""Evaluates the metrics of a run in a process of its own, which gets ready while the capture is decoded.
+
+To import DuckDB and to read the definitions takes as long as to decode a small capture, on a core that has nothing else
+to do.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from functools import cache
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Self
+
+from tracewarehouse.temporary import TemporaryFolder
+
+if TYPE_CHECKING:
+    import duckdb
+    import pyarrow as pa
+
+    from tracewarehouse.evaluation.findings import Evaluation, Finding
+    from tracewarehouse.evaluation.values import PreparedMetrics
+    from tracewarehouse.ingest.processes.pool import Helper
+
+_Task = tuple[Path | None, Mapping[str, Sequence[Path]], str, Path]
+"""The user's own definitions, the files, the run, and the folder for rows that memory does not hold."""
+
+
+class ForkedEvaluator:
+    """Evaluates one run as `Evaluator` does, in a helper process; a context manager that leaves none behind.
+
+    Its attributes are those of `Evaluator`, and known once it has been called.
+
+    Args:
+        helper: the process; it begins to get ready.
+        sql: a folder of definitions beside those of the package, or None.
+    """
+
+    def __init__(self, helper: Helper, sql: Path | None) -> None:
+        self.findings: list[Finding] = []
+        self.beyond_range: dict[str, str] = {}
+        self.fingerprint = ""
+        self._helper = helper
+        self._sql = sql
+        helper.send(_get_ready, sql)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._helper.end()
+
+    def __call__(self, files: Mapping[str, Sequence[Path]], run_id: str) -> pa.Table:
+        """Rows of main.metric_values without run_id, from a run's files by table name; to be called once.
+
+        Raises:
+            MetricError: a definition is not valid, or a metric cannot be evaluated.
+            HelperError: the process was ended from outside.
+        """
+        with TemporaryFolder() as spill:
+            try:
+                self.fingerprint = self._helper.answer()
+                found = self._helper.ask(_evaluated, (self._sql, files, run_id, spill.path))
+            except BaseException:  # Ctrl-C too: it must not write to the folder any more
+                self._helper.end()
+                raise
+        self._helper.dismiss()
+        self.findings, self.beyond_range = found.findings, found.beyond_range
+        return found.values()
+
+
+def _get_ready(_: Any, sql: Path | None) -> str:
+    return _prepared(sql)[1].definitions.all_fingerprint
+
+
+def _evaluated(_: Any, task: _Task) -> Evaluation:
+    from tracewarehouse.definitions.texts import remember
+    from tracewarehouse.evaluation.evaluator import evaluate_files
+
+    sql, files, run_id, spill = task
+    found = evaluate_files(*_prepared(sql), files, run_id, spill)
+    remember()  # a helper has no end at which this would be done
+    return found
+
+
+@cache
+def _prepared(sql: Path | None) -> tuple[duckdb.DuckDBPyConnection, PreparedMetrics]:
+    """A database and what it is asked; never closed, as the process is ended once it has answered."""
+    from tracewarehouse.definitions.user import load_with
+    from tracewarehouse.evaluation.evaluator import database
+    from tracewarehouse.evaluation.values import PreparedMetrics
+
+    definitions = load_with(sql)
+    connection = database()
+    return connection, PreparedMetrics(connection, definitions)

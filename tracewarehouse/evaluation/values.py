@@ -1,0 +1,315 @@
+"""Evaluates the metrics of one run into rows of main.metric_values, and asks its audits beside them.
+
+Models that several definitions read are evaluated once, into tables of a scratch database whose tables are the run's
+rows; every metric then reads those under the names it knows, and a table goes once its last reader is done. Models with
+a row per op stay views: to keep their rows takes longer, and far more memory, than to compute them again. No metric is
+computed here: this only runs SQL of sql/.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import uuid
+from collections import Counter
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from functools import partial
+from typing import Any
+
+import duckdb
+
+from tracewarehouse.definitions.reading import Definitions, Metric, MetricHeader, ModelHeader, View, load_definitions
+from tracewarehouse.evaluation.audits import BEYOND_RANGE, audit_sql, beyond_range, run_audit
+from tracewarehouse.evaluation.cursors import run_tasks
+from tracewarehouse.evaluation.findings import Evaluation, Finding
+from tracewarehouse.ingest.errors import MetricError
+from tracewarehouse.ingest.lake.schema import TABLES
+from tracewarehouse.query import literal
+
+_Row = tuple[str, float | None]
+"""Dimensions as JSON, and the value."""
+
+AT_ONCE = 2
+"""Statements at once; each of them may hold rows of the whole run."""
+
+_ROW_PER_EVENT = frozenset(("ops", "host_events", "event_stats", "collectives", "counters"))
+"""Tables that are read where they are. The others are so small that it takes less time to copy them once than to open
+their files for every statement."""
+
+
+def evaluate(
+    connection: duckdb.DuckDBPyConnection,
+    run_id: str,
+    definitions: Definitions | None = None,
+    *,
+    deprecated: bool = False,
+) -> Evaluation:
+    """Evaluate the metrics and audits of a run that a database has in schema main, such as a lens.
+
+    Args:
+        connection: the database, which is left as it was.
+        run_id: the run.
+        definitions: the models, metrics and audits; by default those of the package.
+        deprecated: evaluate deprecated versions as well.
+
+    Raises:
+        MetricError: a metric or an audit fails, or the grain of a metric does not identify its rows.
+    """
+    prepared = PreparedMetrics(connection, definitions or load_definitions(), deprecated=deprecated)
+    return prepared.evaluate(connection, run_id, _of_database(connection, run_id))
+
+
+class PreparedMetrics:
+    """The evaluation of metrics and audits as far as it takes no run: which statements, parsed, and in which order.
+
+    Metrics that compare runs have no rows: other runs would change them, so metrics.all_values evaluates them each
+    time. Nor have deprecated versions, whose views answer who still asks for them.
+
+    Args:
+        connection: any database; it parses.
+        definitions: the models, metrics and audits.
+        deprecated: take deprecated versions as well.
+
+    Raises:
+        MetricError: a definition cannot be parsed.
+    """
+
+    def __init__(
+        self, connection: duckdb.DuckDBPyConnection, definitions: Definitions, *, deprecated: bool = False
+    ) -> None:
+        self.definitions = definitions
+        self._metrics = [
+            m
+            for m in definitions.metrics
+            if not m.view.compares_runs and (deprecated or m.header.status != "deprecated")
+        ]
+        self._steps: dict[str, Callable[[_Run, duckdb.DuckDBPyConnection], None]] = {}
+        self._needs: dict[str, frozenset[str]] = {}
+        parsed = partial(_parsed, connection)
+        beneath = list(_beneath(definitions, self._metrics))
+        all_readers = [*(v for v, _ in beneath), *(m.view for m in self._metrics), *definitions.audits]
+        tables = {view.qualified for view, kind in beneath if kind == "TABLE"}
+        for view, kind in beneath:
+            columns = _columns_read(view, [r for r in all_readers if view.qualified in _read(r)], definitions.added)
+            sql = f"SELECT {', '.join(columns)} FROM ({view.sql})" if kind == "TABLE" else view.sql  # noqa: S608
+            statement = parsed(view, f"CREATE {kind} {view.qualified} AS {sql}")
+            self._add(view.qualified, partial(_Run.make, view=view, statement=statement), _read(view))
+        for metric in self._metrics:
+            header, view = metric.header, metric.view
+            probe = parsed(view, f"SELECT 1 FROM ({header.requires}) LIMIT 1")  # noqa: S608
+            names = ", ".join((*header.grain[1:], f"CAST({header.value} AS DOUBLE)"))
+            statement = parsed(view, f"SELECT {names} FROM ({view.sql})")  # noqa: S608
+            step = partial(_Run.value, metric=metric, probe=probe, statement=statement)
+            self._add(f"value of {view.qualified}", step, _read(view))
+        for audit in definitions.audits:
+            statement = parsed(audit, audit_sql(audit, limit=1))
+            self._add(f"audit {audit.name}", partial(_Run.audit, audit=audit, statement=statement), _read(audit))
+        for name in sorted(frozenset[str]().union(*self._needs.values()) - self._steps.keys()):
+            self._add(name, partial(_Run.load, table=name.removeprefix("main.")), frozenset())
+        for name, readers in [(name, self._readers(name, tables)) for name in sorted(tables)]:
+            self._add(f"end of {name}", partial(_Run.drop, table=name), readers)
+
+    def _add(self, name: str, step: Callable[[_Run, duckdb.DuckDBPyConnection], None], needs: frozenset[str]) -> None:
+        self._steps[name], self._needs[name] = step, needs
+
+    def _readers(self, name: str, tables: Collection[str]) -> frozenset[str]:
+        """The steps that read a table or view, also through views."""
+        found = [n for n, read in self._needs.items() if name in read]
+        return frozenset(found).union(*(self._readers(n, tables) for n in found if n not in tables))
+
+    def evaluate(self, connection: duckdb.DuckDBPyConnection, run_id: str, sources: Mapping[str, str]) -> Evaluation:
+        """Evaluate a run.
+
+        Args:
+            connection: a database, which is left as it was.
+            run_id: the run.
+            sources: per table of the schema the SQL of the run's rows, as it stands behind FROM; no entry for a table
+                without rows.
+
+        Raises:
+            MetricError: a metric or an audit fails, or the grain of a metric does not identify its rows.
+        """
+        run = _Run(run_id, sources)
+        tasks = {name: partial(step, run) for name, step in self._steps.items()}
+        with _scratch(connection, run_id) as cursors:
+            run_tasks(tasks, self._needs, cursors)
+        columns: dict[str, list[Any]] = {c.name: [] for c in TABLES["metric_values"].columns if c.name != "run_id"}
+        for metric in self._metrics:
+            fingerprint = self.definitions.fingerprint(metric.view)
+            for dimensions, value in run.rows[metric.view.qualified]:
+                columns["metric"].append(metric.name)
+                columns["version"].append(metric.version)
+                columns["dimensions"].append(dimensions)
+                columns["value"].append(value)
+                columns["unit"].append(metric.header.unit)
+                columns["fingerprint"].append(fingerprint)
+        names = [m.view.qualified for m in self._metrics if m.view.qualified in run.too_large]
+        findings = [run.findings[a.name] for a in self.definitions.audits if a.name in run.findings]
+        return Evaluation(columns, {n: run.too_large[n] for n in names}, findings)
+
+
+class _Run:
+    """What is found in a run, step by step.
+
+    Args:
+        run_id: the run.
+        sources: the SQL of the run's rows by table.
+    """
+
+    def __init__(self, run_id: str, sources: Mapping[str, str]) -> None:
+        self.rows: dict[str, list[_Row]] = {}
+        """Of each metric by its view's name."""
+        self.too_large: dict[str, str] = {}
+        """What DuckDB says of metrics whose numbers do not fit."""
+        self.findings: dict[str, Finding] = {}
+        self._run_id = run_id
+        self._sources = sources
+        self._failed: dict[str, str] = {}
+        self._has: dict[str, bool] = {}
+
+    def load(self, cursor: duckdb.DuckDBPyConnection, table: str) -> None:
+        """Make a table of the schema."""
+        source = self._sources.get(table)
+        columns = {c.name: f'"{c.name}"' if source else f"CAST(NULL AS {c.type})" for c in TABLES[table].columns}
+        # every window and join carries run_id: as the only value of an ENUM it is a byte and not a string
+        columns["run_id"] = f"CAST({literal(self._run_id)} AS main.run)"
+        selected = ", ".join(f'{sql} AS "{name}"' for name, sql in columns.items())
+        rows = f"FROM {source}" if source else "WHERE false"
+        kind = "VIEW" if source and table in _ROW_PER_EVENT else "TABLE"
+        cursor.execute(f"CREATE {kind} main.{table} AS SELECT {selected} {rows}")
+
+    def make(self, cursor: duckdb.DuckDBPyConnection, view: View, statement: duckdb.Statement) -> None:
+        """Make a model."""
+        if (reason := self._reason(view)) is not None:
+            self._failed[view.qualified] = reason
+            return
+        try:
+            cursor.execute(statement)
+        except BEYOND_RANGE as error:
+            self._failed[view.qualified] = str(error)
+        except duckdb.Error as error:
+            raise MetricError(f"{view.path}: {error}") from None
+
+    def drop(self, cursor: duckdb.DuckDBPyConnection, table: str) -> None:
+        """Drop the table of a model."""
+        if table not in self._failed:
+            cursor.execute(f"DROP TABLE {table}")
+
+    def value(
+        self,
+        cursor: duckdb.DuckDBPyConnection,
+        metric: Metric,
+        probe: duckdb.Statement,
+        statement: duckdb.Statement,
+    ) -> None:
+        """Find the rows of a metric."""
+        name, reason = metric.view.qualified, self._reason(metric.view)
+        try:
+            self.rows[name] = []
+            if reason is None and self._has_rows(cursor, metric.header.requires, probe):
+                self.rows[name] = sorted(_rows(metric, cursor.execute(statement).fetchall()))
+        except BEYOND_RANGE as error:
+            reason = str(error)
+        except duckdb.Error as error:
+            raise MetricError(f"{metric.view.path}: {error}") from None
+        if reason is not None:
+            self.too_large[name] = reason.partition("\n")[0]
+            self.rows[name] = [("{}", None)]
+
+    def audit(self, cursor: duckdb.DuckDBPyConnection, audit: View, statement: duckdb.Statement) -> None:
+        """Ask an audit."""
+        if (reason := self._reason(audit)) is not None:
+            self.findings[audit.name] = beyond_range(audit, reason)
+        elif finding := run_audit(cursor, audit, statement):
+            self.findings[audit.name] = finding
+
+    def _has_rows(self, cursor: duckdb.DuckDBPyConnection, requires: str, probe: duckdb.Statement) -> bool:
+        if requires not in self._has:  # several metrics require the same
+            self._has[requires] = bool(cursor.execute(probe).fetchall())
+        return self._has[requires]
+
+    def _reason(self, view: View) -> str | None:
+        """Why a view that reads a failed model has no rows; None where it reads none."""
+        return next((self._failed[n] for n in sorted(_read(view)) if n in self._failed), None)
+
+
+def _parsed(connection: duckdb.DuckDBPyConnection, view: View, sql: str) -> duckdb.Statement:
+    try:
+        [statement] = connection.extract_statements(sql)
+    except duckdb.Error as error:
+        raise MetricError(f"{view.path}: {error}") from None
+    return statement
+
+
+def _rows(metric: Metric, rows: Sequence[Sequence[Any]]) -> Iterator[_Row]:
+    names = metric.header.grain[1:]
+    seen = set()
+    for *dimensions, value in rows:
+        text = json.dumps(dict(zip(names, dimensions, strict=True)), ensure_ascii=False)
+        if text in seen:
+            raise MetricError(
+                f"{metric.view.path}: grain {', '.join(metric.header.grain)} is not unique, "
+                f"there are two rows of {text}"
+            )
+        seen.add(text)
+        yield text, value
+
+
+def _beneath(definitions: Definitions, metrics: Sequence[Metric]) -> Iterator[tuple[View, str]]:
+    """What metrics and audits read, in order: a table where several read it, so that it is made once, else a view."""
+    readers: Counter[str] = Counter()
+    for view in (*(m.view for m in metrics), *definitions.audits):
+        readers.update(_read(view))
+    for view in reversed(definitions.ordered):
+        if view.schema == "models" and readers[view.qualified]:
+            readers.update(view.depends_on)
+    for view in definitions.ordered:
+        if count := readers[view.qualified]:
+            yield view, "TABLE" if count > 1 and not _is_inline(view) else "VIEW"
+
+
+def _read(view: View) -> frozenset[str]:
+    return view.depends_on | view.probe_depends_on
+
+
+def _columns_read(view: View, readers: Sequence[View], added: Collection[str]) -> list[str]:
+    """The columns of a model whose names occur in what reads it.
+
+    All of them where a reader is a user's own, which may select them without their names; the package's own may not.
+    """
+    if any(r.qualified in added for r in readers):
+        return list(view.header.columns)
+    texts = [r.sql + (r.header.requires if isinstance(r.header, MetricHeader) else "") for r in readers]
+    words = set(re.findall(r"\w+", " ".join(texts).lower()))
+    return [c for c in view.header.columns if c in words]
+
+
+def _is_inline(view: View) -> bool:
+    return isinstance(view.header, ModelHeader) and view.header.inline
+
+
+def _of_database(connection: duckdb.DuckDBPyConnection, run_id: str) -> dict[str, str]:
+    """The rows of a run in the tables of schema main, as `evaluate` takes them."""
+    [(name,)] = connection.execute("SELECT current_database()").fetchall()
+    where = f"WHERE run_id = {literal(run_id)}"
+    return {t: f'(SELECT * FROM "{name}".main.{t} {where})' for t in TABLES}  # noqa: S608
+
+
+@contextmanager
+def _scratch(connection: duckdb.DuckDBPyConnection, run_id: str) -> Iterator[list[duckdb.DuckDBPyConnection]]:
+    """Cursors of an empty database in memory, in which main.run is the type of the run's id."""
+    name = f"scratch_{uuid.uuid4().hex}"
+    cursors = [connection.cursor() for _ in range(AT_ONCE)]
+    connection.execute(f"ATTACH ':memory:' AS {name} (READ_WRITE)")
+    try:
+        for cursor in cursors:
+            cursor.execute(f"USE {name}")
+        cursors[0].execute(
+            f"CREATE SCHEMA models; CREATE SCHEMA metrics; CREATE TYPE main.run AS ENUM ({literal(run_id)})"
+        )
+        yield cursors
+    finally:
+        for cursor in cursors:
+            cursor.close()
+        connection.execute(f"DETACH {name}")
