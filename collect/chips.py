@@ -13,7 +13,7 @@ from tracewarehouse.collect.errors import CollectError
 @cache
 def known_chips() -> dict[str, dict[str, Any]]:
     """Entries of the table by kind, such as `TPU v5e`."""
-    text = files("ingest").joinpath("hardware.json").read_text(encoding="utf-8")
+    text = files("tracewarehouse").joinpath("hardware.json").read_text(encoding="utf-8")
     return {entry["kind"]: entry for entry in json.loads(text)["devices"]}
 
 

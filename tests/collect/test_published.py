@@ -260,7 +260,7 @@ def test_the_host_holds_a_file_and_a_copy_of_one_weight_for_each_device(folder: 
 
 def record(spec: RunSpec, output: Path, host_memory: int | None = None) -> Path:
     """Record in a process of its own, on a host with less memory when it is given."""
-    code = "import sys; from collect import harness, subject; from functools import partial; "
+    code = "import sys; from tracewarehouse.collect import harness, subject; from functools import partial; "
     code += f"subject.available_memory = lambda: {host_memory}; " if host_memory else ""
     code += "code = harness.main(sys.argv[1:]); print(code)"
     assert run_python(code, spec.model_dump_json(), str(output)) == 0

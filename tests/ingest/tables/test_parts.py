@@ -292,8 +292,9 @@ class TestProcesses:
 
     @pytest.mark.parametrize("is_alone", [False, True])
     def test_helpers_end_with_their_caller(self, is_alone: bool) -> None:
-        code = "from ingest import processes; import time; processes._is_single_threaded = lambda: "
-        code += f"{is_alone}; p = processes.Processes(2); print(*(h._process.pid for h in p._helpers), flush=True); "
+        code = "from tracewarehouse.ingest.processes import pool; import time; "
+        code += f"pool._is_single_threaded = lambda: {is_alone}; p = pool.Processes(2); "
+        code += "print(*(h._process.pid for h in p._helpers), flush=True); "
         caller = subprocess.Popen([sys.executable, "-c", code + "time.sleep(60)"], stdout=subprocess.PIPE)
         assert caller.stdout is not None
         helpers = [int(pid) for pid in caller.stdout.readline().split()]
