@@ -13,20 +13,22 @@ from typing import TYPE_CHECKING, Literal, Protocol
 import pyarrow as pa
 
 from tracewarehouse.ingest.capture.sources import Capture, find_captures
+from tracewarehouse.ingest.columns.records import Trace
 from tracewarehouse.ingest.devices.hosts import clock_notes, open_hosts
-from tracewarehouse.ingest.devices.quality import Flag
+from tracewarehouse.ingest.devices.run_survey import survey_run
 from tracewarehouse.ingest.errors import CaptureError, WarehouseError
 from tracewarehouse.ingest.lake.lake import Lake, RunVersion, Settling
 from tracewarehouse.ingest.lake.parquet import TableWriter
 from tracewarehouse.ingest.lake.run_id import digest_of, run_id_of
 from tracewarehouse.ingest.lake.schema import SCHEMA_VERSION, TABLES
 from tracewarehouse.ingest.processes.cycle_search import without_cycle_search
-from tracewarehouse.ingest.processes.pool import usable_cores
+from tracewarehouse.ingest.processes.pool import Processes, usable_cores
 from tracewarehouse.ingest.readers.files import CaptureFile, digest_of_file, distinct
 from tracewarehouse.ingest.readers.formats import open_trace
-from tracewarehouse.ingest.tables.parts import helpers
-from tracewarehouse.ingest.tables.run import quality_flags, run_row
-from tracewarehouse.ingest.tables.run_tables import RunTables
+from tracewarehouse.ingest.tables.parts import helpers, start_counting
+from tracewarehouse.ingest.tables.run import RunFacts, run_facts
+from tracewarehouse.ingest.tables.writers import FilesOfTables
+from tracewarehouse.ingest.tables.written import Written, write_tables
 from tracewarehouse.ingest.version import VERSION
 
 if TYPE_CHECKING:
@@ -108,74 +110,137 @@ def ingest_capture(
         HelperError: one of several processes was ended from outside.
         WarehouseError: the warehouse cannot be written.
     """
-    manifest = _manifest(capture)
     files = [CaptureFile(path, max_gzip_ratio=capture.max_gzip_ratio) for path in capture.files]
     most = usable_cores() if jobs is None else jobs
+    manifest = _manifest(capture)
     with helpers(files, most) as processes:
-        digesting = processes.start(digest_of_file, files)
-        # a helper reads all bytes meanwhile; without one, a capture that is known is not opened
-        opened = {id(f): open_trace(f, most) for f in files} if processes.count else {}
-        for f, digest in zip(files, digesting.results(), strict=True):
-            f.digest = digest
-        files, notes = distinct(files)
-        source_digest = digest_of(f.digest for f in files)
-        run_id = run_id_of(source_digest)
-        said = {
-            "manifest": _digest(capture.manifest),
-            "card": _digest(capture.card),
-            "mesh": mesh.model_dump() if mesh else None,
-            "name": name,
-        }
-        key = json.dumps([source_digest, said, SCHEMA_VERSION, VERSION], sort_keys=True)
-        run_version = hashlib.sha256(key.encode()).hexdigest()[:16]
+        source = _open(files, processes, most)
+        identity = _identify(source, capture, manifest, mesh, name)
         lake = Lake(warehouse)
-        known = _known(lake, run_id)
-        if known and (known.version == run_version or (known.ingest_version == VERSION and not any(said.values()))):
-            return IngestResult(run_id, known.name, "unchanged", known, known.rows.get("events", 0), notes)
-        title = name or (manifest.name if manifest else capture.name)
+        known = _known(lake, identity)
+        if known:
+            events = known.rows.get("events", 0)
+            return IngestResult(identity.run_id, known.name, "unchanged", known, events, source.notes)
         try:
-            traces = [opened.get(id(f)) or open_trace(f, most) for f in files]
             # helpers end before the folder that they write to is removed
-            with lake.stage(run_id, run_version) as staging, processes, Settling() as settling:
-                hosts = open_hosts(traces, [f.path.name for f in files])
-                known_mesh = mesh or (manifest.mesh if manifest else None)
-                tables = RunTables(staging, hosts, known_mesh, manifest, processes, settling)
-                with without_cycle_search(), tables:
-                    tables.write()
-                    flags = [*(Flag("duplicate_file", n) for n in notes), *quality_flags(hosts, tables, mesh, manifest)]
-                    row = run_row(title, hosts, tables, mesh, manifest, capture, source_digest, flags)
-                    tables.writers["runs"].write_rows([row | {"ingest_version": VERSION}])
-                    tables.writers["quality_flags"].write_rows({"index": i} | f.row() for i, f in enumerate(flags))
-                made = tables.files()
-                if evaluate:
-                    values = evaluate({t: [path for path, _ in found] for t, found in made.items()}, run_id)
-                    with TableWriter(staging, TABLES["metric_values"]) as writer:
-                        writer.write(len(values), {n: values.column(n).combine_chunks() for n in values.column_names})
-                    if writer.rows:
-                        made["metric_values"] = [(writer.path, writer.rows)]
-                rows = {t: sum(count for _, count in found) for t, found in made.items()}
-                entry = RunVersion(
-                    run_id,
-                    run_version,
-                    title,
-                    SCHEMA_VERSION,
-                    VERSION,
-                    source_digest,
-                    {t: [path.name for path, _ in found] for t, found in sorted(made.items())},
-                    rows | {"events": tables.event_count},
-                    evaluate.fingerprint if evaluate else None,
-                    sorted({f.name for f in flags}),
-                )
-                placed = lake.publish(staging, entry, settling)
+            with lake.stage(identity.run_id, identity.version) as staging, processes, Settling() as settling:
+                hosts = open_hosts(source.traces(), [f.path.name for f in source.files])
+                with without_cycle_search():
+                    counting = start_counting(staging, [h.trace for h in hosts], processes)
+                    survey = survey_run(hosts, mesh, manifest)
+                    written = write_tables(staging, survey, counting, processes, settling)
+                    facts = run_facts(identity.name, capture, source.digest, source.notes, survey, written)
+                made = written.files | facts.write(staging, settling)
+                run = _evaluated(identity, source, made, facts, written, staging, evaluate)
+                placed = lake.publish(staging, run, settling)
         except OSError as error:
-            raise WarehouseError(f"{warehouse}: writing run {title} failed: {error}") from error
-    return IngestResult(
-        run_id,
-        title,
-        "ingested",
-        placed,
-        tables.event_count,
-        [*(f.detail for f in flags), *clock_notes(hosts)],
+            raise WarehouseError(f"{warehouse}: writing run {identity.name} failed: {error}") from error
+    notes = [*(f.detail for f in facts.flags), *clock_notes(hosts)]
+    return IngestResult(identity.run_id, identity.name, "ingested", placed, written.event_count, notes)
+
+
+@dataclass(frozen=True)
+class _Source:
+    """The files of a capture, each content once.
+
+    Attributes:
+        files: the files, digested.
+        digest: digest of all of them.
+        notes: a sentence for each file that was left out.
+        jobs: processes that may read one of them.
+        opened: those that are open already, by identity of the file.
+    """
+
+    files: list[CaptureFile]
+    digest: str
+    notes: list[str]
+    jobs: int
+    opened: Mapping[int, Trace]
+
+    def traces(self) -> list[Trace]:
+        """The files, opened.
+
+        Raises:
+            CaptureError: one is damaged, or not a capture.
+        """
+        return [self.opened.get(id(f)) or open_trace(f, self.jobs) for f in self.files]
+
+
+def _open(files: list[CaptureFile], processes: Processes, jobs: int) -> _Source:
+    """Digest the files; those of a large capture are opened here while helpers read their bytes."""
+    digesting = processes.start(digest_of_file, files)
+    # without a helper, a capture that is known is not opened
+    opened = {id(f): open_trace(f, jobs) for f in files} if processes.count else {}
+    for f, digest in zip(files, digesting.results(), strict=True):
+        f.digest = digest
+    kept, notes = distinct(files)
+    return _Source(kept, digest_of(f.digest for f in kept), notes, jobs, opened)
+
+
+@dataclass(frozen=True)
+class _Identity:
+    """What a run is called: its id follows from its bytes, its version from everything that shapes its tables.
+
+    Attributes:
+        run_id: of the run.
+        version: of its tables.
+        name: for people.
+        is_described: whether a manifest, a card, a mesh or a name says more than the bytes.
+    """
+
+    run_id: str
+    version: str
+    name: str
+    is_described: bool
+
+
+def _identify(
+    source: _Source, capture: Capture, manifest: Manifest | None, mesh: Mesh | None, name: str | None
+) -> _Identity:
+    said = {
+        "manifest": _digest(capture.manifest),
+        "card": _digest(capture.card),
+        "mesh": mesh.model_dump() if mesh else None,
+        "name": name,
+    }
+    key = json.dumps([source.digest, said, SCHEMA_VERSION, VERSION], sort_keys=True)
+    return _Identity(
+        run_id_of(source.digest),
+        hashlib.sha256(key.encode()).hexdigest()[:16],
+        name or (manifest.name if manifest else capture.name),
+        any(said.values()),
+    )
+
+
+def _evaluated(
+    identity: _Identity,
+    source: _Source,
+    files: FilesOfTables,
+    facts: RunFacts,
+    written: Written,
+    staging: Path,
+    evaluate: MetricEvaluator | None,
+) -> RunVersion:
+    """The run to publish, with the values of its metrics."""
+    made = dict(files)
+    if evaluate:
+        values = evaluate({t: [path for path, _ in of_table] for t, of_table in made.items()}, identity.run_id)
+        with TableWriter(staging, TABLES["metric_values"]) as writer:
+            writer.write(len(values), {n: values.column(n).combine_chunks() for n in values.column_names})
+        if writer.rows:
+            made["metric_values"] = [(writer.path, writer.rows)]
+    rows = {t: sum(count for _, count in of_table) for t, of_table in made.items()}
+    return RunVersion(
+        identity.run_id,
+        identity.version,
+        identity.name,
+        SCHEMA_VERSION,
+        VERSION,
+        source.digest,
+        {t: [path.name for path, _ in of_table] for t, of_table in sorted(made.items())},
+        rows | {"events": written.event_count},
+        evaluate.fingerprint if evaluate else None,
+        sorted({f.name for f in facts.flags}),
     )
 
 
@@ -187,13 +252,16 @@ def _manifest(capture: Capture) -> Manifest | None:
     return load_manifest(capture.manifest)
 
 
-def _known(lake: Lake, run_id: str) -> RunVersion | None:
-    """The run as it is, where it can be used: a damaged or older one is written again."""
+def _known(lake: Lake, identity: _Identity) -> RunVersion | None:
+    """The run as it is, where nothing new is said about it; a damaged or older one is written again."""
     try:
-        known = lake.run(run_id)
+        known = lake.run(identity.run_id)
     except WarehouseError:
         return None
-    return known if known and lake.is_whole(known) else None
+    if known is None or not lake.is_whole(known):
+        return None
+    is_same = known.version == identity.version
+    return known if is_same or (known.ingest_version == VERSION and not identity.is_described) else None
 
 
 def _digest(path: Path | None) -> str | None:

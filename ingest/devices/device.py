@@ -1,21 +1,16 @@
-"""The devices of a run: numbered over all hosts, with their peaks and mesh coordinates."""
+"""The devices of a run: numbered over all hosts, with their peaks."""
 
 from __future__ import annotations
 
 import json
 import re
-from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from functools import cache
 from importlib.resources import files
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from tracewarehouse.ingest.capture.mesh_axes import AXES
 from tracewarehouse.ingest.columns.records import Plane, StatKind
 from tracewarehouse.ingest.readers.xplane import wire
-
-if TYPE_CHECKING:
-    from tracewarehouse.ingest.capture.manifest import Mesh, PipelineStage
 
 _DEVICE_PLANE = re.compile(r"/device:(TPU|GPU):(\d+)( SparseCore \d+)?")
 CPU_PLANE = "/host:CPU"
@@ -99,31 +94,6 @@ def accelerator(device_id: int, host: str, plane: Plane, backend: str, ordinal: 
     if from_capture or known:
         device.peak_source = "both" if from_capture and known else "capture" if from_capture else "hardware table"
     return device
-
-
-def place_on_mesh(devices: list[Device], mesh: Mesh) -> str | None:
-    """Give the devices their mesh coordinates; a sentence for the quality notes where they do not fit."""
-    ids: dict[int, int | None]
-    if mesh.size == len(devices):
-        ids = {d.device_id: d.device_id for d in devices}
-    elif all(d.global_id is not None and d.global_id < mesh.size for d in devices):
-        ids = {d.device_id: d.global_id for d in devices}
-    else:
-        return f"the mesh {mesh} has {mesh.size} devices and the capture {len(devices)}: axes are unknown"
-    coordinates = mesh.coordinates()
-    for d in devices:
-        place = coordinates[ids[d.device_id] or 0]
-        for axis in AXES:
-            setattr(d, f"{axis}_index", place.get(axis))
-    return None
-
-
-def place_on_stages(devices: list[Device], stages: Sequence[PipelineStage]) -> None:
-    """Give the devices, which have their mesh coordinates, the layers of their pipeline stages."""
-    for d in devices:
-        if d.pp_index is not None:
-            stage = stages[d.pp_index]
-            d.first_layer, d.last_layer, d.first_slot = stage.first_layer, stage.last_layer, stage.first_slot
 
 
 def _hardware(kind: str | None) -> dict[str, Any] | None:

@@ -23,7 +23,6 @@ class Host:
     stop_ns: int | None
     clock_offset_ps: int
     clock_source: str
-    event_count: int = 0
     clock_correction_ps: int | None = None
     clock_residual_ps: int | None = None
     clock_instances: int | None = None
@@ -35,8 +34,8 @@ class Host:
             return None
         return self.clock_offset_ps, self.clock_offset_ps + (self.stop_ns - self.start_ns) * 1000
 
-    def row(self) -> dict[str, Any]:
-        """The row as a mapping of column to value."""
+    def row(self, event_count: int) -> dict[str, Any]:
+        """The row as a mapping of column to value, given the events on all its lines."""
         return {
             "host": self.name,
             "host_index": self.index,
@@ -51,7 +50,7 @@ class Host:
             "clock_correction_ps": self.clock_correction_ps,
             "clock_residual_ps": self.clock_residual_ps,
             "clock_instances": self.clock_instances,
-            "event_count": self.event_count,
+            "event_count": event_count,
         }
 
 

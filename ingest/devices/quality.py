@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -13,6 +13,8 @@ from tracewarehouse.ingest.columns.records import Plane
 from tracewarehouse.ingest.devices.device import device_plane
 from tracewarehouse.ingest.devices.hosts import Host
 from tracewarehouse.ingest.devices.timeline import Timeline
+from tracewarehouse.ingest.errors import shown
+from tracewarehouse.ingest.hlo.instructions import InstructionRow
 
 FLAGS = {
     "events_dropped": "The profiler says that it dropped events: counts and sums are lower bounds.",
@@ -126,6 +128,22 @@ def clock_jump(where: str, extent: LineExtent, window: tuple[int, int] | None, h
     if late > slack:
         found.append(Flag("clock_jump", f"{where}: ends {late / 1e12:.1f} s after the profile", host))
     return found
+
+
+def event_cap(where: str, count: int, host: str) -> list[Flag]:
+    """Whether a line or a file has exactly as many events as a profiler stops at."""
+    return [Flag("event_cap", f"{where} has {count:,} events", host)] if count in EVENT_CAPS else []
+
+
+def damaged_instructions(rows: Iterable[InstructionRow]) -> Iterator[Flag]:
+    """Instructions whose text cannot be read, whose groups are left out, or whose sizes cannot be."""
+    for row in rows:
+        if row.is_unread:
+            yield Flag("hlo_unreadable", f"{shown(row.name)}: its text is no HLO instruction")
+        if row.lacks_groups:
+            yield Flag("groups_left_out", shown(row.name))
+        if shape := row.absurd_shape:
+            yield Flag("absurd_sizes", f"{shown(row.name)}: {shown(shape)}")
 
 
 def uneven_launches(timelines: Sequence[tuple[int, Timeline]], programs: Collection[str | int | None]) -> list[Flag]:

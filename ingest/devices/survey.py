@@ -53,26 +53,33 @@ class HostSurvey:
     timelines: list[Timeline] = field(default_factory=list)
     markers: list[StepMarker] = field(default_factory=list)
 
+    @property
+    def device_timelines(self) -> list[tuple[Device, Timeline]]:
+        """Each device with its timeline."""
+        if self.cpu:
+            return list(zip(self.devices, self.timelines, strict=True))
+        return [(p.device, p.timeline) for p in self.planes.values() if not p.is_sparse_core]
 
-def survey(host: Host, first_device_id: int, notes: list[str]) -> HostSurvey:
-    """Find the devices of a host and number them from `first_device_id`."""
+
+def survey_host(host: Host, first_device_id: int, hlo_notes: list[str]) -> HostSurvey:
+    """Find the devices of a host and number them from `first_device_id`; `hlo_notes` gets what HLO cannot be read."""
     planes = host.trace.planes
-    found = HostSurvey(host, HloModules([p for p in planes if not p.lines], notes))
+    survey = HostSurvey(host, HloModules([p for p in planes if not p.lines], hlo_notes))
     named = [(position, device_plane(p.name)) for position, p in enumerate(planes) if p.lines]
     cores = sorted((d.ordinal, position, d) for position, d in named if d and not d.is_sparse_core)
     of_ordinal: dict[int, DevicePlane] = {}
     for ordinal, position, d in cores:
-        device = accelerator(first_device_id + len(found.devices), host.name, planes[position], d.backend, ordinal)
-        found.devices.append(device)
-        of_ordinal[ordinal] = found.planes[position] = DevicePlane(device, _timeline(host, planes[position]), False)
+        device = accelerator(first_device_id + len(survey.devices), host.name, planes[position], d.backend, ordinal)
+        survey.devices.append(device)
+        of_ordinal[ordinal] = survey.planes[position] = DevicePlane(device, _timeline(host, planes[position]), False)
     for position, other in named:
         if other and other.is_sparse_core and other.ordinal in of_ordinal:
             core = of_ordinal[other.ordinal]
-            found.planes[position] = DevicePlane(core.device, core.timeline, True)
-    if not found.devices:
+            survey.planes[position] = DevicePlane(core.device, core.timeline, True)
+    if not survey.devices:
         for position in [i for i, plane in enumerate(planes) if has_cpu_ops(plane)][:1]:
-            _survey_cpu(found, position, first_device_id)
-    return found
+            _survey_cpu(survey, position, first_device_id)
+    return survey
 
 
 def has_cpu_ops(plane: Plane) -> bool:
@@ -113,8 +120,8 @@ def _events(host: Host, plane: Plane, line_name: str) -> Iterator[tuple[list[str
             yield names, start, start + batch.duration_ps
 
 
-def _survey_cpu(found: HostSurvey, position: int, first_device_id: int) -> None:
-    host = found.host
+def _survey_cpu(survey: HostSurvey, position: int, first_device_id: int) -> None:
+    host = survey.host
     plane = host.trace.planes[position]
     lines = []
     for line in plane.lines:
@@ -125,13 +132,13 @@ def _survey_cpu(found: HostSurvey, position: int, first_device_id: int) -> None:
     cpu = cpu_launches.attribute(lines, markers) or cpu_devices.attribute(plane, lines, markers)
     if not cpu.ordinals:  # nothing was launched while it was recorded
         return
-    found.cpu, found.cpu_position = cpu, position
-    found.markers = [m for of_line in markers for m in of_line]
+    survey.cpu, survey.cpu_position = cpu, position
+    survey.markers = [m for of_line in markers for m in of_line]
     for k, ordinal in enumerate(cpu.ordinals):
-        found.devices.append(
+        survey.devices.append(
             Device(first_device_id + k, host.name, plane.name, ordinal, "cpu", kind="virtual CPU device")
         )
-    found.timelines = _cpu_timelines(cpu)
+    survey.timelines = _cpu_timelines(cpu)
 
 
 def _cpu_timelines(cpu: cpu_devices.CpuExecutions) -> list[Timeline]:

@@ -19,7 +19,7 @@ from tracewarehouse.ingest.devices.device import device_plane
 from tracewarehouse.ingest.devices.survey import has_cpu_ops
 from tracewarehouse.ingest.hlo.instructions import OpFacts
 from tracewarehouse.ingest.processes.freed_memory import ROW_GROUP_OF_OPS, keep_freed_memory
-from tracewarehouse.ingest.processes.pool import Processes
+from tracewarehouse.ingest.processes.pool import Processes, Work
 from tracewarehouse.ingest.readers.files import CaptureFile
 from tracewarehouse.ingest.tables.lines import LinesWritten, LineTables, PlaneLines
 
@@ -55,29 +55,31 @@ def helpers(files: Sequence[CaptureFile], jobs: int) -> Processes:
     return Processes(count, [f.descriptor for f in files], [__name__, "tracewarehouse.ingest.readers.xplane.reader"])
 
 
+_Counted = list[tuple[int, object]]
+"""Events of each of some lines, and where they are."""
+
+
+@dataclass(frozen=True)
 class Counting:
-    """The events of the lines of a run that will be divided, which helpers begin to count at once.
+    """The events of the lines of a run that is written in parts, which are being counted.
 
     Where the events are is kept until the end of a context, so that who decodes them need not look for them again.
 
-    Args:
-        folder: where that is put aside.
+    Attributes:
         traces: all traces of the run.
-        processes: what counts.
+        tasks: host index, plane, lines, and the file where what is found is put aside.
+        work: the counting.
     """
 
-    def __init__(self, folder: Path, traces: Sequence[DivisibleTrace], processes: Processes) -> None:
-        planes = [(i, plane) for i, t in enumerate(traces) for plane in t.planes]
-        pieces = [(i, Plane(p.name), lines) for i, p in planes for lines in _cut(p.lines, _SMALLEST)]
-        self._tasks = [(*piece, folder / f".events-{n:04}") for n, piece in enumerate(pieces)]
-        processes.share(traces)
-        self._work = processes.start(count_events, self._tasks)
+    traces: Sequence[DivisibleTrace]
+    tasks: Sequence[tuple[int, Plane, Sequence[Line], Path]]
+    work: Work[_Counted]
 
     def __enter__(self) -> Self:
         return self
 
     def __exit__(self, *_: object) -> None:
-        for task in self._tasks:
+        for task in self.tasks:
             task[-1].unlink(missing_ok=True)
 
     def of_planes(self, planes: Sequence[PlaneLines]) -> list[int]:
@@ -89,19 +91,37 @@ class Counting:
             OSError: the disk is full.
         """
         count_of: dict[int, int] = {}
-        for (_, _, lines, _), found in zip(self._tasks, self._work.results(), strict=True):
-            for line, (count, places) in zip(lines, found, strict=True):
+        for (_, _, lines, _), counts in zip(self.tasks, self.work.results(), strict=True):
+            for line, (count, places) in zip(lines, counts, strict=True):
                 count_of[id(line)], line.places = count, places
         return [sum(count_of[id(line)] for line in p.lines) for p in planes]
 
 
-def divided(traces: Sequence[Trace]) -> list[DivisibleTrace]:
+def start_counting(folder: Path, traces: Sequence[Trace], processes: Processes) -> Counting | None:
+    """Let helpers begin to count the events of a run, if it is written in parts; None where it is not.
+
+    Args:
+        folder: where places of events are put aside.
+        traces: all traces of the run.
+        processes: what counts.
+    """
+    divisible = _divided(traces)
+    if not divisible:
+        return None
+    planes = [(i, plane) for i, t in enumerate(divisible) for plane in t.planes]
+    pieces = [(i, Plane(p.name), lines) for i, p in planes for lines in _cut(p.lines, _SMALLEST)]
+    tasks = [(*piece, folder / f".events-{n:04}") for n, piece in enumerate(pieces)]
+    processes.share(divisible)
+    return Counting(divisible, tasks, processes.start(count_events, tasks))
+
+
+def _divided(traces: Sequence[Trace]) -> list[DivisibleTrace]:
     """The traces, if a run of them is written in parts; none otherwise."""
-    found = [t for t in traces if isinstance(t, DivisibleTrace)]
-    size = sum(line.end - line.start for t in found for p in t.planes for line in p.lines)
-    if len(found) < len(traces) or size < DIVIDED or not {"gpu", "cpu"}.isdisjoint(chain(*map(_backends, found))):
+    divisible = [t for t in traces if isinstance(t, DivisibleTrace)]
+    size = sum(line.end - line.start for t in divisible for p in t.planes for line in p.lines)
+    if len(divisible) < len(traces) or size < DIVIDED:
         return []
-    return found
+    return divisible if {"gpu", "cpu"}.isdisjoint(chain(*map(_backends, divisible))) else []
 
 
 def _backends(trace: Trace) -> set[str]:
@@ -182,9 +202,7 @@ def start_parts(
     return written
 
 
-def count_events(
-    traces: Sequence[DivisibleTrace], task: tuple[int, Plane, Sequence[Line], Path]
-) -> list[tuple[int, object]]:
+def count_events(traces: Sequence[DivisibleTrace], task: tuple[int, Plane, Sequence[Line], Path]) -> _Counted:
     """Events of each of some lines of a plane, and where they are."""
     host_index, plane, lines, path = task
     with closing(Spill(path)) as aside:

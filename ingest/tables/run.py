@@ -1,78 +1,119 @@
-"""The row of main.runs: what ran, from manifest and card, and how complete the capture is."""
+"""What is said of a run as a whole: what ran, from manifest and card, and how complete the capture is."""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
-from pathlib import PurePath
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path, PurePath
 from typing import TYPE_CHECKING, Any
 
 from tracewarehouse.ingest.capture.promises import broken_promises
 from tracewarehouse.ingest.capture.sources import Capture, stem
-from tracewarehouse.ingest.devices.hosts import Host
-from tracewarehouse.ingest.devices.quality import EVENT_CAPS, Flag, dropped, messages, summarised
+from tracewarehouse.ingest.devices.placement import MissingDevices
+from tracewarehouse.ingest.devices.quality import Flag, dropped, event_cap, messages, summarised
+from tracewarehouse.ingest.devices.run_survey import RunSurvey
+from tracewarehouse.ingest.lake.lake import Settling
 from tracewarehouse.ingest.lake.schema import SCHEMA_VERSION
-from tracewarehouse.ingest.tables.run_tables import RunTables
+from tracewarehouse.ingest.tables.writers import FilesOfTables, RunWriters
+from tracewarehouse.ingest.tables.written import Written
+from tracewarehouse.ingest.version import VERSION
 
 if TYPE_CHECKING:
     from tracewarehouse.ingest.capture.card import WorkloadCard
-    from tracewarehouse.ingest.capture.manifest import Manifest, Mesh
+    from tracewarehouse.ingest.capture.manifest import Manifest
 
 
-def quality_flags(hosts: Sequence[Host], tables: RunTables, mesh: Mesh | None, manifest: Manifest | None) -> list[Flag]:
-    """All flags of a run whose tables have been written."""
-    found = list(tables.flags)
-    for h in hosts:
-        found += messages(h.trace.errors, h.trace.warnings, h.name)
-        found += dropped(h.trace.planes, h.name)
-        if h.trace.format == "chrome" and h.event_count in EVENT_CAPS:
-            found.append(Flag("event_cap", f"{h.file_name} has {h.event_count:,} events", h.name))
-    missing = _missing_hosts(hosts, manifest)
-    if missing:
-        found.append(Flag("missing_hosts", f"the manifest names {missing}, whose files are not here"))
-    if tables.missing_devices:
-        found.append(Flag("missing_devices", tables.missing_sentence))
-    if manifest and manifest.promised_collectives and mesh in (None, manifest.mesh):
-        broken = broken_promises(manifest, tables.collective_counts, {d.device_id: d.pp_index for d in tables.devices})
-        found += [Flag("promise_broken", sentence) for sentence in broken]
-    if not tables.devices:
-        found.append(Flag("no_device_events", "the capture has no device events: only the host was profiled"))
-    return summarised(found)
+@dataclass(frozen=True)
+class RunFacts:
+    """What is said of a run as a whole.
+
+    Attributes:
+        row: the row of main.runs as a mapping of column to value.
+        flags: what a reader of the run must know, most alike ones summed up.
+    """
+
+    row: Mapping[str, Any]
+    flags: tuple[Flag, ...]
+
+    def write(self, folder: Path, settling: Settling) -> FilesOfTables:
+        """Write main.runs and main.quality_flags; returns their files.
+
+        Raises:
+            OSError: the files cannot be written.
+        """
+        with RunWriters(folder, ("runs", "quality_flags"), settling) as writers:
+            writers.write_rows("runs", [self.row])
+            writers.write_rows("quality_flags", ({"index": i} | f.row() for i, f in enumerate(self.flags)))
+        return writers.files()
 
 
-def run_row(
-    name: str,
-    hosts: Sequence[Host],
-    tables: RunTables,
-    mesh: Mesh | None,
-    manifest: Manifest | None,
-    capture: Capture,
-    source_digest: str,
-    flags: Sequence[Flag],
-) -> dict[str, Any]:
-    """The row as a mapping of column to value, but for the version of the tool.
+def run_facts(
+    name: str, capture: Capture, source_digest: str, notes: Sequence[str], survey: RunSurvey, written: Written
+) -> RunFacts:
+    """What manifest, card, survey and tables say of a run.
+
+    Args:
+        name: name for people.
+        capture: the files of the run.
+        source_digest: digest of their bytes.
+        notes: sentences about files that were left out.
+        survey: the survey of the run.
+        written: its tables.
 
     Raises:
         CaptureError: the card is not valid.
     """
+    flags = (*(Flag("duplicate_file", n) for n in notes), *quality_flags(survey, written))
+    return RunFacts(_run_row(name, capture, source_digest, survey, written, flags), flags)
+
+
+def quality_flags(survey: RunSurvey, written: Written) -> list[Flag]:
+    """All flags of a run, but for those of files that were left out."""
+    flags = [*survey.flags, *written.flags]
+    for s, event_count in zip(survey.hosts, written.events_of_host, strict=True):
+        host, trace = s.host, s.host.trace
+        flags += messages(trace.errors, trace.warnings, host.name)
+        flags += dropped(trace.planes, host.name)
+        if trace.format == "chrome":
+            flags += event_cap(host.file_name, event_count, host.name)
+    manifest, devices = survey.manifest, survey.devices
+    missing_hosts = _missing_hosts(survey)
+    if missing_hosts:
+        flags.append(Flag("missing_hosts", f"the manifest names {missing_hosts}, whose files are not here"))
+    missing = _missing_devices(survey, written)
+    if missing.count:
+        flags.append(Flag("missing_devices", missing.sentence))
+    if manifest and manifest.promised_collectives and survey.placement.mesh == manifest.mesh:
+        broken = broken_promises(manifest, written.collective_counts, {d.device_id: d.pp_index for d in devices})
+        flags += [Flag("promise_broken", sentence) for sentence in broken]
+    if not devices:
+        flags.append(Flag("no_device_events", "the capture has no device events: only the host was profiled"))
+    return summarised(flags)
+
+
+def _run_row(
+    name: str, capture: Capture, source_digest: str, survey: RunSurvey, written: Written, flags: Sequence[Flag]
+) -> dict[str, Any]:
+    hosts, manifest, mesh = [s.host for s in survey.hosts], survey.manifest, survey.placement.mesh
     starts = [h.start_ns for h in hosts if h.start_ns is not None]
     stops = [h.stop_ns for h in hosts if h.stop_ns is not None]
-    shape = mesh or (manifest.mesh if manifest else None)
     row: dict[str, Any] = {
         "name": name,
-        "backend": tables.backend,
+        "backend": survey.backend,
         "format": hosts[0].trace.format,
         "host_count": len(hosts),
-        "device_count": len(tables.devices),
+        "device_count": len(survey.devices),
         "profile_start_ns": min(starts, default=None),
         "profile_stop_ns": max(stops, default=None),
-        "event_count": tables.event_count,
+        "event_count": written.event_count,
         "is_truncated": any(f.name in ("events_dropped", "event_cap") for f in flags),
-        "missing_hosts": _missing_hosts(hosts, manifest),
-        "missing_devices": tables.missing_devices or None,
+        "missing_hosts": _missing_hosts(survey),
+        "missing_devices": _missing_devices(survey, written).count or None,
         "source_digest": source_digest,
         "source_bytes": sum(h.trace.size for h in hosts),
         "schema_version": SCHEMA_VERSION,
+        "ingest_version": VERSION,
         "manifest": capture.manifest.read_text(encoding="utf-8") if capture.manifest else None,
     }
     if capture.card:
@@ -81,8 +122,8 @@ def run_row(
         row |= card_facts(load_card(capture.card))
     if manifest:
         row |= manifest_facts(manifest)
-    if shape:
-        row |= {"mesh": str(shape), **shape.axes}
+    if mesh:
+        row |= {"mesh": str(mesh), **mesh.axes}
     return row
 
 
@@ -145,8 +186,13 @@ def _whole(value: float | str) -> int | None:
     return int(value) if isinstance(value, int | float) else None
 
 
-def _missing_hosts(hosts: Sequence[Host], manifest: Manifest | None) -> str | None:
-    if not manifest:
+def _missing_hosts(survey: RunSurvey) -> str | None:
+    if not survey.manifest:
         return None
-    here = {stem(PurePath(h.file_name)) for h in hosts} | {h.name for h in hosts}
-    return ",".join(h for h in manifest.hosts if h not in here) or None
+    here = {name for s in survey.hosts for name in (stem(PurePath(s.host.file_name)), s.host.name)}
+    return ",".join(h for h in survey.manifest.hosts if h not in here) or None
+
+
+def _missing_devices(survey: RunSurvey, written: Written) -> MissingDevices:
+    """Those that the mesh names or those that replica groups count, whichever are more."""
+    return max(survey.placement.missing_of_mesh, written.missing, key=lambda m: m.count)

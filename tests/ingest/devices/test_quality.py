@@ -95,7 +95,7 @@ class TestQuality:
         assert found == [*(f"warning {i}" for i in range(5)), "and 4 more like these"]
 
     def test_an_event_cap(self, ingest: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-        monkeypatch.setattr("tracewarehouse.ingest.tables.run_tables.EVENT_CAPS", frozenset({32}))
+        monkeypatch.setattr("tracewarehouse.ingest.devices.quality.EVENT_CAPS", frozenset({32}))
         _, query = ingest(tiny_capture(), mesh="tp=2")
         assert self.flags(query) == [
             ("event_cap", "line 'XLA Ops' of /device:TPU:0 has 32 events"),

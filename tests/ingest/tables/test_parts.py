@@ -24,6 +24,7 @@ from xplane_builder import Space
 
 from tracewarehouse.ingest.capture.sources import find_captures
 from tracewarehouse.ingest.columns.records import Line, Plane
+from tracewarehouse.ingest.devices import run_survey
 from tracewarehouse.ingest.devices.timeline import Timeline
 from tracewarehouse.ingest.errors import CaptureError, WarehouseError
 from tracewarehouse.ingest.lake.lake import Lake
@@ -31,7 +32,7 @@ from tracewarehouse.ingest.lake.schema import TABLES
 from tracewarehouse.ingest.pipeline import IngestResult, ingest_capture
 from tracewarehouse.ingest.processes import pool as processes
 from tracewarehouse.ingest.processes.pool import HelperError, Processes
-from tracewarehouse.ingest.tables import parts, run_tables
+from tracewarehouse.ingest.tables import parts
 from tracewarehouse.ingest.tables.lines import DeviceEvents, PlaneLines
 from tracewarehouse.ingest.tables.parts import divide
 
@@ -163,7 +164,7 @@ class TestRun:
 
         with (
             patch.object(parts, "count_events", _write_without_end),
-            patch.object(run_tables, "survey", survey),
+            patch.object(run_survey, "survey_host", survey),
             pytest.raises(error),
         ):
             ingested(path, tmp_path / "w", 2)

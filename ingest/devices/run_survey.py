@@ -1,0 +1,87 @@
+"""What is known of a run before its events are written: its hosts on one clock, its devices in their mesh."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
+
+from tracewarehouse.ingest.collectives.groups import CollectiveGroups
+from tracewarehouse.ingest.devices.clocks import align
+from tracewarehouse.ingest.devices.device import Device
+from tracewarehouse.ingest.devices.hosts import Host
+from tracewarehouse.ingest.devices.placement import Placement, place_devices
+from tracewarehouse.ingest.devices.quality import Flag
+from tracewarehouse.ingest.devices.survey import HostSurvey, number_steps, survey_host
+from tracewarehouse.ingest.devices.timeline import Timeline
+from tracewarehouse.ingest.hlo.instructions import MOST_MEMBERS, Instructions
+
+if TYPE_CHECKING:
+    from tracewarehouse.ingest.capture.manifest import Manifest, Mesh
+
+
+@dataclass(frozen=True)
+class RunSurvey:
+    """What the tables of a run follow from, besides its events.
+
+    Attributes:
+        hosts: the surveys of the hosts, by host index.
+        placement: the devices of all hosts in the mesh.
+        manifest: the collector's manifest, where there is one.
+        instructions: numbers the instructions of the run; has those that the clocks needed, and gets the others when
+            the tables are written.
+        hlo_notes: what could not be read of embedded HLO modules, which are read when an instruction is looked up.
+        flags: what a reader of the run must know.
+    """
+
+    hosts: tuple[HostSurvey, ...]
+    placement: Placement
+    manifest: Manifest | None
+    instructions: Instructions
+    hlo_notes: list[str]
+    flags: tuple[Flag, ...] = ()
+
+    @property
+    def devices(self) -> tuple[Device, ...]:
+        """The devices of all hosts, by device id."""
+        return self.placement.devices
+
+    @property
+    def backend(self) -> str:
+        """tpu, gpu, cpu, or unknown without devices."""
+        return self.devices[0].backend if self.devices else "unknown"
+
+    @property
+    def timelines(self) -> list[tuple[int, Timeline]]:
+        """Device id and timeline of every device."""
+        return [(d.device_id, timeline) for s in self.hosts for d, timeline in s.device_timelines]
+
+    def groups(self) -> CollectiveGroups:
+        """The groups of the instructions that have been numbered so far."""
+        devices = [[d.device_id for d in s.devices] for s in self.hosts if s.devices]
+        where = self.placement
+        return CollectiveGroups(self.instructions.rows, devices, where.coordinates, where.mesh, where.mesh_numbers)
+
+
+def survey_run(hosts: Sequence[Host], mesh: Mesh | None, manifest: Manifest | None) -> RunSurvey:
+    """Find the devices of a run, place them in the mesh, bring the hosts to one clock and number the steps.
+
+    Args:
+        hosts: the hosts of the run; their clocks are corrected.
+        mesh: the device mesh, where the user tells it instead of the manifest.
+        manifest: the collector's manifest, where there is one.
+
+    Raises:
+        CaptureError: the bytes are not events, or the file changed.
+    """
+    hlo_notes: list[str] = []
+    surveys: list[HostSurvey] = []
+    for host in hosts:
+        surveys.append(survey_host(host, sum(len(s.devices) for s in surveys), hlo_notes))
+    placement = place_devices(surveys, mesh or (manifest.mesh if manifest else None), manifest)
+    instructions = Instructions(max(MOST_MEMBERS, sum(h.trace.size for h in hosts) // 4))
+    run = RunSurvey(tuple(surveys), placement, manifest, instructions, hlo_notes)
+    flags = [Flag("mesh_mismatch", placement.mismatch)] if placement.mismatch else []
+    flags += align(surveys, instructions, run.groups)
+    number_steps(surveys)
+    return replace(run, flags=tuple(flags))

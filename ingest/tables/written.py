@@ -1,0 +1,128 @@
+"""Writes the tables of a run: every line of every plane, then what follows from all of them."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack
+from dataclasses import dataclass
+from pathlib import Path
+
+from tracewarehouse.ingest.capture.promises import CollectiveStep
+from tracewarehouse.ingest.devices.placement import MissingDevices
+from tracewarehouse.ingest.devices.quality import Flag, damaged_instructions, silent_devices, uneven_launches
+from tracewarehouse.ingest.devices.run_survey import RunSurvey
+from tracewarehouse.ingest.lake.lake import Settling
+from tracewarehouse.ingest.lake.schema import TABLES
+from tracewarehouse.ingest.processes.pool import Processes
+from tracewarehouse.ingest.tables.events import plane_lines, write_in_parts, write_together
+from tracewarehouse.ingest.tables.line_rows import write_lines
+from tracewarehouse.ingest.tables.lines import EVENT_TABLES, LinesWritten, LineTables
+from tracewarehouse.ingest.tables.metadata import write_instructions, write_metadata
+from tracewarehouse.ingest.tables.parts import Counting
+from tracewarehouse.ingest.tables.phases import write_phases
+from tracewarehouse.ingest.tables.run_collectives import CollectivesWritten, write_collectives
+from tracewarehouse.ingest.tables.writers import FilesOfTables, RunWriters
+
+_TABLES = [name for name in TABLES if name not in (*EVENT_TABLES, "runs", "quality_flags", "metric_values")]
+
+
+@dataclass(frozen=True)
+class Written:
+    """The tables of a run that follow from its events, in files, and what they tell of the run.
+
+    Attributes:
+        files: the files of every table but runs, quality_flags and metric_values.
+        events_of_host: events on all lines of each host.
+        collective_counts: executions of collectives by device, step, kind and axis.
+        missing: devices that replica groups count and that are not here.
+        flags: what a reader of the run must know, besides what its survey says.
+    """
+
+    files: FilesOfTables
+    events_of_host: tuple[int, ...]
+    collective_counts: Mapping[CollectiveStep, int]
+    missing: MissingDevices
+    flags: tuple[Flag, ...]
+
+    @property
+    def event_count(self) -> int:
+        """Events on all lines."""
+        return sum(self.events_of_host)
+
+
+def write_tables(
+    folder: Path, survey: RunSurvey, counting: Counting | None, processes: Processes, settling: Settling
+) -> Written:
+    """Write every table but runs, quality_flags and metric_values.
+
+    Args:
+        folder: where the files are made.
+        survey: the survey of the run; its instructions are completed.
+        counting: the events of the lines of a run that is written in parts; None to write one line after the other.
+        processes: what writes the parts; its helpers end once they are written.
+        settling: is given files when they are complete.
+
+    Raises:
+        CaptureError: the bytes are not events, or the file changed.
+        HelperError: a process was ended from outside.
+        OSError: the files cannot be written.
+    """
+    planes = plane_lines(survey)
+    instruction_flags: list[Flag] = []
+    with ExitStack() as stack:
+        encoder = stack.enter_context(ThreadPoolExecutor(2))
+        writers = stack.enter_context(RunWriters(folder, _TABLES, settling, encoder))
+
+        def describe() -> None:
+            write_metadata(writers, survey)
+            instruction_flags.extend(damaged_instructions(survey.instructions.rows))
+            if survey.instructions.have_programs:
+                write_instructions(writers, survey)
+
+        if counting:
+            events = write_in_parts(folder, survey, planes, counting, processes, settling, describe)
+        else:
+            tables = stack.enter_context(LineTables(folder, survey.instructions.facts, encoder))
+            events = write_together(tables, survey, planes, settling)
+            describe()
+        lines = write_lines(writers, survey, events)
+        if not survey.instructions.have_programs:
+            for number, (module, program_id) in (item for p in events.parts for item in p.programs.items()):
+                survey.instructions.assign_program(number, module, program_id)
+            write_instructions(writers, survey)
+        collectives = write_collectives(writers, survey, events.parts)
+        write_phases(writers, survey, events.parts)
+        rows = (s.host.row(n) for s, n in zip(survey.hosts, lines.events_of_host, strict=True))
+        writers.write_rows("hosts", rows)
+    files = writers.files()
+    for part in events.parts:
+        for table, file in part.files.items():
+            files.setdefault(table, []).append(file)
+    flags = [*events.flags, *lines.flags, *_flags(survey, instruction_flags, events.parts, collectives)]
+    return Written(files, lines.events_of_host, collectives.counts, collectives.missing, tuple(flags))
+
+
+def _flags(
+    survey: RunSurvey,
+    of_instructions: Sequence[Flag],
+    parts: Sequence[LinesWritten],
+    collectives: CollectivesWritten,
+) -> Iterator[Flag]:
+    """What a reader must know, and only all tables together tell."""
+    if collectives.inferred:
+        axes = ", ".join(map(str, collectives.inferred))
+        yield Flag("inferred_axes", f"{axes}; `--mesh` at ingest tells them")
+    yield from (Flag("hlo_unreadable", note) for note in survey.hlo_notes)
+    yield from of_instructions
+    compiled = sum((p.compilations for p in parts), Counter[tuple[int, str]]())
+    for index in sorted({i for i, _ in compiled}):
+        sentences = [f"{n} x {name}" for (i, name), n in compiled.items() if i == index]
+        yield Flag("compiled_in_capture", ", ".join(sorted(sentences)), survey.hosts[index].host.name)
+    if incomplete := collectives.incomplete_instances:
+        sentence = f"{incomplete} executions of collectives lack ranks whose devices are in the capture"
+        yield Flag("partial_collectives", sentence)
+    programs = {p for r in survey.instructions.rows if r.collective for p in (r.program_id, r.module)}
+    yield from uneven_launches(survey.timelines, programs)
+    yield from silent_devices(s.host for s in survey.hosts)
