@@ -139,6 +139,11 @@ def add_views(
         raise
 
 
+def add_comments(connection: duckdb.DuckDBPyConnection, definitions: Definitions) -> None:
+    """Comment on every view, column and macro of a whole lens over files."""
+    connection.execute(";\n".join(_comments({}, definitions)))
+
+
 def _name_refused(
     connection: duckdb.DuckDBPyConnection, definitions: Definitions, views: Iterable[View], *, macros: bool
 ) -> None:

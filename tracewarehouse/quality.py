@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
-
-from tracewarehouse.ingest.lake.schema import TABLES
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
     from tracewarehouse.ingest.lake.lake import RunVersion
+    from tracewarehouse.tables_read import TablesRead
 
 CLOCKS = """
 SELECT r.run_id, r.name, concat(
@@ -46,36 +45,31 @@ def flagged(runs: Iterable[RunVersion]) -> list[FlaggedRun]:
 
 
 def in_scope(
-    sql: str,
-    parameters: Mapping[str, Any] | None,
-    result: pa.Table,
-    runs: Sequence[RunVersion],
-    tables_read: Callable[[], Iterable[tuple[str, bool]]],
+    read: TablesRead, parameters: Mapping[str, Any] | None, result: pa.Table, runs: Sequence[RunVersion]
 ) -> list[FlaggedRun]:
     """The flagged runs that a query's rows may come from; no file is read for it.
 
-    Those named in a column run_id of the result; without that column those that the SQL or a parameter names by run id
-    or name; without either all, if the query reads a table or metric at all.
+    Those named in a column run_id of the result; without that column those that a string of the query or a parameter
+    names by run id or name; without either all, if the query reads a table or metric at all.
 
     Args:
-        sql: the query.
+        read: what the query reads.
         parameters: its parameters.
         result: its rows.
         runs: the runs of the warehouse.
-        tables_read: gives the names that the query reads from, each with whether it is of schema models or metrics.
     """
     suspects = flagged(runs)
-    if not suspects:
+    if not suspects or not result.column_names:
         return []
     if "run_id" in result.column_names:
         column = result.column(result.column_names.index("run_id"))
         # a function of Arrow's compute first imports all of them, which takes longer than a small list
         here = set((column if len(column) < 10_000 else column.unique()).to_pylist())
         return [r for r in suspects if r.run_id in here]
-    if not any(name in TABLES or (is_view and name != "catalog") for name, is_view in tables_read()):
+    if not read.reads_runs:
         return []
-    texts = [str(v) for v in (parameters or {}).values()]
-    named = {r.run_id for r in runs if _is_named(r, sql, texts)}
+    texts = [*read.texts, *(str(v) for v in (parameters or {}).values())]
+    named = {r.run_id for r in runs if any(r.run_id in t or r.name == t for t in texts)}
     return [r for r in suspects if r.run_id in named] if named else suspects
 
 
@@ -85,8 +79,3 @@ def note(runs: Sequence[FlaggedRun], most: int = 5) -> str | None:
         return None
     listed = ", ".join(map(str, runs[:most])) + (f" and {len(runs) - most} more" if len(runs) > most else "")
     return f"read with care, flagged: {listed}; `tw runs --notes` says why"
-
-
-def _is_named(run: RunVersion, sql: str, texts: Sequence[str]) -> bool:
-    quoted = "'" + run.name.replace("'", "''") + "'"
-    return run.run_id in sql or quoted in sql or any(run.run_id in t or run.name == t for t in texts)

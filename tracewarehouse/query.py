@@ -10,19 +10,17 @@ Three things together keep a query from changing or reading anything but the war
 
 from __future__ import annotations
 
-import json
-import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
-from weakref import WeakKeyDictionary
 
 import duckdb
 
 from tracewarehouse.ingest.errors import QueryError
 from tracewarehouse.quality import in_scope
 from tracewarehouse.result import QueryResult
+from tracewarehouse.tables_read import TablesRead, kind_of, split_explain, syntax_tree, tables_read
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -31,28 +29,30 @@ if TYPE_CHECKING:
 
 _SELECT_NODES = frozenset({"SELECT_NODE", "SET_OPERATION_NODE", "RECURSIVE_CTE_NODE", "CTE_NODE"})
 
-_TABLE_FUNCTIONS = frozenset(
+ROW_FUNCTIONS = frozenset(
     {
         "unnest", "range", "generate_series", "repeat", "repeat_row", "json_each", "json_tree", "query_table",
         "read_parquet", "parquet_scan", "parquet_metadata", "parquet_schema", "parquet_file_metadata",
         "parquet_kv_metadata", "read_csv", "read_csv_auto", "read_json", "read_json_auto", "read_ndjson",
-        "read_ndjson_auto", "read_text", "read_blob", "glob", "sniff_csv", "duckdb_columns",
-        "duckdb_constraints", "duckdb_databases", "duckdb_functions", "duckdb_keywords", "duckdb_memory",
-        "duckdb_schemas", "duckdb_settings", "duckdb_tables", "duckdb_temporary_files", "duckdb_types",
-        "duckdb_variables", "duckdb_views", "pragma_database_size", "pragma_table_info", "pragma_version",
-        "pragma_show", "test_vector_types",
+        "read_ndjson_auto", "read_text", "read_blob", "glob", "sniff_csv", "test_vector_types",
     }
 )  # fmt: skip
-"""Table functions that only read: files of the lake (the others are closed by `restrict`), or the catalogue.
+"""Table functions that only read: their arguments, or files of the lake (the others are closed by `restrict`)."""
 
-Not here is what runs SQL from a text (`query`, `json_execute_serialized_sql`), changes a state (`checkpoint`), or never
-ends (`summary` of a table of rows; SUMMARIZE does not need it).
+_CATALOGUE_FUNCTIONS = frozenset(
+    {
+        "duckdb_columns", "duckdb_constraints", "duckdb_databases", "duckdb_functions", "duckdb_keywords",
+        "duckdb_memory", "duckdb_schemas", "duckdb_settings", "duckdb_tables", "duckdb_temporary_files",
+        "duckdb_types", "duckdb_variables", "duckdb_views", "pragma_database_size", "pragma_table_info",
+        "pragma_version", "pragma_show",
+    }
+)  # fmt: skip
+"""Table functions that only read the catalogue."""
+
+_TABLE_FUNCTIONS = ROW_FUNCTIONS | _CATALOGUE_FUNCTIONS
+"""Not here is what runs SQL from a text (`query`, `json_execute_serialized_sql`), changes a state (`checkpoint`), or
+never ends (`summary` of a table of rows; SUMMARIZE does not need it).
 """
-
-_SPACE = r"(?:\s|--[^\n]*(?:\n|$)|/\*.*?\*/)"
-_EXPLAIN = re.compile(
-    rf"{_SPACE}*explain\b{_SPACE}*(?P<options>analyze\b|\([\w\s,]*\))?", re.IGNORECASE | re.DOTALL | re.ASCII
-)
 
 _LIFT = "`tw query --unrestricted` or wh.query(..., read_only=False) lifts this"
 
@@ -86,6 +86,7 @@ def run_query(
     *,
     read_only: bool = True,
     runs: Sequence[RunVersion] = (),
+    prepare: Callable[[TablesRead], None] | None = None,
 ) -> QueryResult:
     """Run a query and materialise its rows.
 
@@ -95,26 +96,21 @@ def run_query(
         parameters: values of the parameters by name.
         read_only: refuse everything but a query that reads.
         runs: the runs that the tables hold; the result tells which of them are flagged.
+        prepare: makes what a query reads, before it is asked.
 
     Raises:
         QueryError: the query was refused or failed; the message is DuckDB's.
     """
     try:
         sql.encode()  # half a surrogate pair has no UTF-8
+        read = tables_read(connection, sql)
+        if prepare:
+            prepare(read)
         statement = checked_select(connection, sql) if read_only else sql
         table = _interruptible(connection, lambda: _materialise(connection, statement, parameters))
-        found = in_scope(statement, parameters, table, runs, lambda: _tables_read(connection, statement))
-        return QueryResult(table, found)
+        return QueryResult(table, in_scope(read, parameters, table, runs))
     except (duckdb.Error, UnicodeError, RecursionError, OverflowError) as error:
         raise QueryError(_sentence(error)) from None
-
-
-def _tables_read(connection: duckdb.DuckDBPyConnection, sql: str) -> Iterator[tuple[str, bool]]:
-    """The names that a query reads from, and whether each is one of schema models or metrics; none for other SQL."""
-    [(text,)] = connection.execute("SELECT CAST(json_serialize_sql($sql) AS VARCHAR)", {"sql": sql}).fetchall()
-    for node in _dicts(json.loads(text)):
-        if node.get("type") == "BASE_TABLE":
-            yield str(node.get("table_name")).lower(), str(node.get("schema_name")).lower() in ("models", "metrics")
 
 
 def _materialise(connection: duckdb.DuckDBPyConnection, sql: str, parameters: Mapping[str, Any] | None) -> pa.Table:
@@ -146,12 +142,9 @@ def checked_select(connection: duckdb.DuckDBPyConnection, sql: str) -> str:
     if len(statements) != 1:
         found = f"{len(statements)} statements" if statements else "none"
         raise QueryError(f"expected one SELECT statement, found {found}")
-    try:
-        kind = statements[0].type.name
-    except ValueError:  # a kind that DuckDB's Python package does not know
-        kind = "another statement"
+    kind = kind_of(statements[0])
     if kind == "EXPLAIN":
-        prefix, inner = _split_explain(sql)
+        prefix, inner = split_explain(sql)
         return f"{prefix} {checked_select(connection, inner)}"
     if kind == "MULTI":
         raise QueryError("a read-only query cannot PIVOT over values that it must look up first; name them: IN (...)")
@@ -161,22 +154,9 @@ def checked_select(connection: duckdb.DuckDBPyConnection, sql: str) -> str:
     return sql
 
 
-def _split_explain(sql: str) -> tuple[str, str]:
-    """The EXPLAIN with its options, and what it explains.
-
-    What runs later is put together from the two, and the first is words and commas only: a wrong split cannot let
-    anything through.
-    """
-    match = _EXPLAIN.match(sql)
-    if match is None:
-        raise QueryError("EXPLAIN is understood as EXPLAIN [ANALYZE] SELECT ... or EXPLAIN (options) SELECT ...")
-    return f"EXPLAIN {match['options'] or ''}", sql[match.end() :]
-
-
 def _check_tree(connection: duckdb.DuckDBPyConnection, sql: str) -> None:
     """Refuse a syntax tree that holds anything but SELECT nodes and table functions that read."""
-    [(text,)] = connection.execute("SELECT CAST(json_serialize_sql($sql) AS VARCHAR)", {"sql": sql}).fetchall()
-    tree = json.loads(text)
+    tree = syntax_tree(connection, sql)
     if tree.get("error"):
         raise QueryError(
             f"a query may only read, and this one cannot be checked ({tree.get('error_message')}); {_LIFT}"
@@ -207,22 +187,15 @@ def _dicts(tree: Any) -> Iterator[dict[str, Any]]:
             stack.extend(node)
 
 
-_macros: WeakKeyDictionary[duckdb.DuckDBPyConnection, frozenset[str]] = WeakKeyDictionary()
-"""By connection: once it is closed, nothing can add one."""
-
-
 def _table_macros(connection: duckdb.DuckDBPyConnection) -> frozenset[str]:
     """The table macros that the warehouse itself defines, less those that hide a built-in function's name."""
-    if connection in _macros:
-        return _macros[connection]
     found = connection.execute(
         """
         SELECT function_name FROM duckdb_functions() WHERE function_type = 'table_macro' AND NOT internal
         EXCEPT SELECT function_name FROM duckdb_functions() WHERE internal
         """
     ).fetchall()
-    _macros[connection] = frozenset(name.lower() for (name,) in found)
-    return _macros[connection]
+    return frozenset(name.lower() for (name,) in found)
 
 
 def _sentence(error: Exception) -> str:

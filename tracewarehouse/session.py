@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import re
 from collections.abc import Collection, Iterator, Sequence
 from contextlib import contextmanager
 
@@ -14,14 +13,14 @@ from tracewarehouse.definitions.reading import Definitions
 from tracewarehouse.ingest.errors import MetricError, QueryError, WarehouseError
 from tracewarehouse.ingest.lake.lake import Lake, RunVersion, unread_sentence
 from tracewarehouse.ingest.lake.schema import TABLES
-from tracewarehouse.lens import add_views, begin_lens, create_lens, run_sources, table_source
-from tracewarehouse.query import literal, restrict
+from tracewarehouse.lens import add_comments, add_views, begin_lens, create_lens, run_sources, table_source
+from tracewarehouse.query import ROW_FUNCTIONS, literal, restrict
+from tracewarehouse.tables_read import TablesRead
 from tracewarehouse.temporary import TemporaryFolder
 
-_WORD = re.compile(r"[a-z_][a-z0-9_]*")
-_EXTRAS = frozenset(("all_values", "catalog", "macros"))  # of the lens, beside the views of sql/
+_CATALOG, _ALL_VALUES, _MACROS = "metrics.catalog", "metrics.all_values", "macros"
+_EXTRAS = frozenset((_CATALOG, _ALL_VALUES, _MACROS))  # of the lens, beside the views of sql/
 _TABLES = frozenset(f"main.{t}" for t in TABLES)
-_CATALOGUE = re.compile(r"\b(show|describe|summarize|desc|comment|information_schema|(duckdb|pg|pragma|sqlite)_\w+)\b")
 
 State = tuple[tuple[str, int, int], ...]
 
@@ -32,36 +31,31 @@ class Session:
     Args:
         lake: the runs.
         definitions: the models and metrics.
-        is_restricted: close it for queries that only read.
-        comments: put the comments on tables and columns, which takes as long as all the rest.
-        is_whole: create every view now; else `prepare` creates those that a query reads.
+        is_restricted: close it for queries that only read; `prepare` then creates the views that a query reads. An
+            open one has every view and comment from the beginning, as its user may change what he likes.
 
     Raises:
         WarehouseError: a run cannot be read.
         MetricError: DuckDB refuses a definition.
     """
 
-    def __init__(
-        self, lake: Lake, definitions: Definitions, *, is_restricted: bool, comments: bool = True, is_whole: bool = True
-    ) -> None:
+    def __init__(self, lake: Lake, definitions: Definitions, *, is_restricted: bool) -> None:
         self.state = state_of(lake)
-        self.has_comments = comments
         self._lake = lake
         self._definitions = definitions
-        self._missing = set() if is_whole else {*_EXTRAS, *_TABLES, *(v.qualified for v in definitions.ordered)}
+        self._missing = {*_EXTRAS, *_TABLES, *(v.qualified for v in definitions.ordered)} if is_restricted else set()
+        self._has_comments = not is_restricted
         runs = self.runs = lake.runs()
         self.connection = duckdb.connect(":memory:")
         try:
             if lake.filesystem is not None:
                 self.connection.register_filesystem(lake.filesystem)
-            if is_whole:
-                create_lens(self.connection, run_sources(lake.root, runs), definitions, comments=comments)
-            else:
-                begin_lens(self.connection)
             self._spill = TemporaryFolder()
             if is_restricted:
+                begin_lens(self.connection)
                 restrict(self.connection, [lake.folder, *consolidated.folders(lake)], self._spill.path)
             else:
+                create_lens(self.connection, run_sources(lake.root, runs), definitions)
                 self.connection.execute(f"SET temp_directory = {literal(str(self._spill.path))}")
         except MetricError:
             self.connection.close()
@@ -70,53 +64,39 @@ class Session:
             self.connection.close()
             raise WarehouseError(files_error(lake, runs, error)) from None
 
-    def prepare(self, sql: str) -> None:
-        """Create the views and macros that a query names, and all of them for one that asks what there is.
+    def prepare(self, read: TablesRead) -> None:
+        """Create the views and macros that a query reads, and all of them for one that asks what there is.
 
-        A name too many costs some milliseconds; one too few is an error of DuckDB's, after which `complete` helps.
+        All of them also for a name that is none of theirs, so that DuckDB says what comes near to it.
         """
-        text = sql.lower()
-        if _CATALOGUE.search(text):
-            self.complete()
-        elif self._missing:
-            words = set(_WORD.findall(text))
-            aliases = self._definitions.aliases()
-            names = {v.qualified for v in self._definitions.ordered if v.name in words}
-            names |= {m.view.qualified for name, m in aliases.items() if name in words}
-            names |= {f"main.{t}" for t in words & TABLES.keys()}
-            self._create(names | (_EXTRAS & words))
+        names, is_all = of_lens(self._definitions, read)
+        self._create(self._missing if is_all else names)
+        if read.shows_comments and not self._has_comments:
+            add_comments(self.connection, self._definitions)
+            self._has_comments = True
 
-    def complete(self) -> bool:
-        """Create every view and macro that is still missing; False where none is."""
-        is_missing = bool(self._missing)
+    def complete(self) -> None:
+        """Create every view and macro that is still missing."""
         self._create(self._missing)
-        return is_missing
 
     def _create(self, names: Collection[str]) -> None:
         """Create tables, models and metrics by qualified name, and `_EXTRAS`, with what they read."""
-        extras = _EXTRAS & self._missing & {*names}
-        wanted = set(names)
-        if "macros" in extras:
-            wanted |= {n for m in self._definitions.macros for n in m.depends_on}
-        if "all_values" in extras:
-            wanted |= {"main.metric_values"}
-            wanted |= {m.view.qualified for m in self._definitions.metrics if m.view.compares_runs}
-        views = [v for v in self._definitions.with_upstream(wanted) if v.qualified in self._missing]
-        tables = (wanted | {n for v in views for n in v.depends_on}) & _TABLES & self._missing
-        if views or tables or extras:
-            try:
-                add_views(
-                    self.connection,
-                    self._definitions,
-                    views,
-                    tables={t: self._source(t) for t in sorted(n.removeprefix("main.") for n in tables)},
-                    catalog="catalog" in extras,
-                    all_values="all_values" in extras,
-                    macros="macros" in extras,
-                )
-            except duckdb.Error as error:
-                raise WarehouseError(files_error(self._lake, self.runs, error)) from None
-            self._missing -= {v.qualified for v in views} | tables | extras
+        wanted = behind(self._definitions, names) & self._missing
+        if not wanted:
+            return
+        try:
+            add_views(
+                self.connection,
+                self._definitions,
+                [v for v in self._definitions.ordered if v.qualified in wanted],
+                tables={t: self._source(t) for t in TABLES if f"main.{t}" in wanted},
+                catalog=_CATALOG in wanted,
+                all_values=_ALL_VALUES in wanted,
+                macros=_MACROS in wanted,
+            )
+        except duckdb.Error as error:
+            raise WarehouseError(files_error(self._lake, self.runs, error)) from None
+        self._missing -= wanted
 
     def _source(self, table: str) -> str | None:
         return consolidated.source(self._lake, self.runs, table) or table_source(self._lake.root, self.runs, table)
@@ -125,6 +105,32 @@ class Session:
         """Release the database and what it spilled."""
         self.connection.close()
         self._spill.close()
+
+
+def of_lens(definitions: Definitions, read: TablesRead) -> tuple[set[str], bool]:
+    """The tables, views and macros of a lens that a query names, and whether it may want all there is.
+
+    Returns:
+        their qualified names, an alias as what it stands for; and whether the query asks the catalogue, names what is
+        not of the lens, or is not known.
+    """
+    known = {n: n for n in (*_TABLES, _CATALOG, _ALL_VALUES, *(v.qualified for v in definitions.ordered))}
+    known |= {f"metrics.{name}": m.view.qualified for name, m in definitions.aliases().items()}
+    named = [f"{schema or 'main'}.{name}" for schema, name in read.tables]
+    own = {schema == "macros" for schema, name in read.functions if schema or name not in ROW_FUNCTIONS}
+    names = {known[n] for n in named if n in known} | ({_MACROS} if True in own else set())
+    return names, not read.is_known or read.shows_catalogue or False in own or any(n not in known for n in named)
+
+
+def behind(definitions: Definitions, names: Collection[str]) -> set[str]:
+    """These parts of a lens with all that they read, by qualified name."""
+    wanted = set(names)
+    if _MACROS in wanted:
+        wanted |= {n for m in definitions.macros for n in m.depends_on}
+    if _ALL_VALUES in wanted:
+        wanted |= {"main.metric_values", *(m.view.qualified for m in definitions.metrics if m.view.compares_runs)}
+    views = definitions.with_upstream(wanted)
+    return wanted | {v.qualified for v in views} | {n for v in views for n in v.depends_on}
 
 
 def files_error(lake: Lake, runs: Sequence[RunVersion], error: Exception) -> str:

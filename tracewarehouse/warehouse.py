@@ -13,7 +13,7 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
 from tracewarehouse.ingest.capture.remote import is_remote
-from tracewarehouse.ingest.errors import CaptureError, MetricError, QueryError, WarehouseError, shown
+from tracewarehouse.ingest.errors import CaptureError, MetricError, WarehouseError, shown
 from tracewarehouse.ingest.lake.lake import GRACE_SECONDS, Lake, Leftover, RunVersion, UnreadRun
 from tracewarehouse.remote_lake import RemoteLake
 
@@ -149,16 +149,32 @@ class Warehouse:
         from tracewarehouse.query import run_query
         from tracewarehouse.session import files_named
 
-        # who reads comments names their column
-        session = self._session(with_comments="comment" in sql.lower()) if read_only else self._unrestricted_session()
-        session.prepare(sql)
+        session = self._session() if read_only else self._unrestricted_session()
+        with files_named(self.lake, session.runs):
+            return run_query(
+                session.connection,
+                sql,
+                parameters,
+                read_only=read_only,
+                runs=session.runs,
+                prepare=session.prepare,
+            )
+
+    def reads_values(self, sql: str) -> bool:
+        """Whether SQL reads stored metric values, also through a view or macro; False where it cannot be parsed."""
+        import duckdb
+
+        from tracewarehouse.session import behind, of_lens
+        from tracewarehouse.tables_read import tables_read
+
         try:
-            with files_named(self.lake, session.runs):
-                return run_query(session.connection, sql, parameters, read_only=read_only, runs=session.runs)
-        except QueryError as error:
-            if not (str(error).startswith(("Catalog Error", "Binder Error")) and session.complete()):
-                raise
-        return run_query(session.connection, sql, parameters, read_only=read_only, runs=session.runs)
+            # no threads of DuckDB's are left for a process that is forked later
+            with duckdb.connect(":memory:", config={"threads": 1}) as parser:
+                read = tables_read(parser, sql)
+        except (duckdb.Error, UnicodeError, RecursionError):
+            return False
+        names, _ = of_lens(self.definitions, read)
+        return not read.is_known or "main.metric_values" in behind(self.definitions, names)
 
     def connection(self) -> duckdb.DuckDBPyConnection:
         """The database that read-only queries are asked of, closed against everything else.
@@ -168,7 +184,7 @@ class Warehouse:
         Raises:
             WarehouseError: the runs cannot be listed or read.
         """
-        session = self._session(with_comments=False)
+        session = self._session()
         session.complete()
         return session.connection
 
@@ -507,16 +523,14 @@ class Warehouse:
         self._has_evaluated = True
         return ForkedEvaluator(helper, self.sql)
 
-    def _session(self, with_comments: bool) -> Session:
+    def _session(self) -> Session:
         from tracewarehouse.session import Session, state_of
 
         now = self._read_only
-        if now and (now.state != state_of(self.lake) or (with_comments and not now.has_comments)):
+        if now and now.state != state_of(self.lake):
             now.close()
             now = None
-        self._read_only = now or Session(
-            self.lake, self.definitions, is_restricted=True, comments=with_comments, is_whole=with_comments
-        )
+        self._read_only = now or Session(self.lake, self.definitions, is_restricted=True)
         return self._read_only
 
     def _unrestricted_session(self) -> Session:

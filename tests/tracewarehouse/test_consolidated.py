@@ -16,6 +16,7 @@ import pytest
 from tracewarehouse import consolidated
 from tracewarehouse.ingest.lake.lake import Lake, RunVersion
 from tracewarehouse.session import Session
+from tracewarehouse.tables_read import tables_read
 from tracewarehouse.warehouse import Warehouse, open_warehouse
 
 CAPTURE = Path(__file__).parents[2] / "data" / "captures" / "llama-tp4-b4-i16-o17"
@@ -80,8 +81,8 @@ def cached(warehouse: Warehouse, table: str = "metric_values") -> list[Path]:
 
 def files_read(warehouse: Warehouse, table: str = "metric_values") -> list[str]:
     """The files that a query of a table reads."""
-    session = Session(warehouse.lake, warehouse.definitions, is_restricted=True, is_whole=False)
-    session.prepare(f"SELECT * FROM {table}")
+    session = Session(warehouse.lake, warehouse.definitions, is_restricted=True)
+    session.prepare(tables_read(session.connection, f"SELECT * FROM {table}"))
     sql = "SELECT sql FROM duckdb_views() WHERE schema_name = 'main' AND view_name = $table"
     [(text,)] = session.connection.execute(sql, {"table": table}).fetchall()
     session.close()

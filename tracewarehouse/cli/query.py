@@ -64,8 +64,7 @@ def query(
             open_warehouse(folder.path / "warehouse", create=True, sql=context.obj.sql) as warehouse,
         ):
             # the stored values are the only table that costs extra, so they are made for who asks for them
-            readers = ("values", *(m.name for m in warehouse.definitions.metrics if m.header.scope == "warehouse"))
-            _ingest(warehouse, capture, max_gzip_ratio, with_values=any(name in sql.lower() for name in readers))
+            _ingest(warehouse, capture, max_gzip_ratio, with_values=warehouse.reads_values(sql))
             result = warehouse.query(sql, read_only=not unrestricted, **parameters)
     write(result, chosen, output)
     say_flags(result.flagged_runs)

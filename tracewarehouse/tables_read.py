@@ -1,0 +1,183 @@
+"""Which tables a query reads, as DuckDB's own parser sees it: never by looking for words in its text."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import duckdb
+
+from tracewarehouse.ingest.errors import QueryError
+from tracewarehouse.ingest.lake.schema import TABLES
+
+_COMMENTED = frozenset({"duckdb_columns", "duckdb_functions", "duckdb_tables", "duckdb_views"})
+_COMMENTED_VIEWS = frozenset({("information_schema", "columns"), ("information_schema", "tables")})
+
+_SPACE = r"(?:\s|--[^\n]*(?:\n|$)|/\*.*?\*/)"
+_EXPLAIN = re.compile(
+    rf"{_SPACE}*explain\b{_SPACE}*(?P<options>analyze\b|\([\w\s,]*\))?", re.IGNORECASE | re.DOTALL | re.ASCII
+)
+
+
+@dataclass(frozen=True)
+class TablesRead:
+    """What a query names; identifiers in lower case, as DuckDB compares them.
+
+    Attributes:
+        tables: (schema, name) of each table or view, without those that the query defines by WITH; the schema is
+            empty where the query names none.
+        functions: (schema, name) of each table function or table macro.
+        texts: the strings in it.
+        shows_catalogue: it lists tables (SHOW).
+        is_known: False where there is more in it than a parser of SELECT can tell, such as a PIVOT over values that
+            DuckDB must look up first: it may read anything.
+    """
+
+    tables: frozenset[tuple[str, str]] = frozenset()
+    functions: frozenset[tuple[str, str]] = frozenset()
+    texts: frozenset[str] = frozenset()
+    shows_catalogue: bool = False
+    is_known: bool = True
+
+    @property
+    def reads_runs(self) -> bool:
+        """Whether rows of its answer may come from runs: it reads a table, a model, a metric or a macro."""
+        return (
+            not self.is_known
+            or any(schema == "macros" for schema, _ in self.functions)
+            or any(n in TABLES or (s in ("models", "metrics") and n != "catalog") for s, n in self.tables)
+        )
+
+    @property
+    def shows_comments(self) -> bool:
+        """Whether it reads a table of the catalogue that holds the comments on tables, columns and macros."""
+        named = {name for _, name in self.tables | self.functions}
+        return bool(named & _COMMENTED or self.tables & _COMMENTED_VIEWS or "pg_description" in named)
+
+    def __or__(self, other: TablesRead) -> TablesRead:
+        """What two statements read together."""
+        return TablesRead(
+            self.tables | other.tables,
+            self.functions | other.functions,
+            self.texts | other.texts,
+            self.shows_catalogue or other.shows_catalogue,
+            self.is_known and other.is_known,
+        )
+
+
+def tables_read(connection: duckdb.DuckDBPyConnection, sql: str) -> TablesRead:
+    """The tables that SQL reads, whether they exist or not; nothing is bound, and nothing run.
+
+    Args:
+        connection: any connection; it lends its parser.
+        sql: any statements.
+
+    Raises:
+        duckdb.Error: it cannot be parsed.
+    """
+    found = TablesRead()
+    statements = connection.extract_statements(sql)
+    for statement in statements:
+        text = statement.query if len(statements) > 1 else sql
+        kind = kind_of(statement)
+        if kind == "SELECT":
+            found |= _of_select(connection, text)
+        elif kind == "EXPLAIN":
+            found |= _of_explained(connection, text)
+        else:
+            found |= TablesRead(is_known=False)
+    return found
+
+
+def kind_of(statement: duckdb.Statement) -> str:
+    """What DuckDB calls a statement, such as SELECT; in words where its Python package does not know the kind."""
+    try:
+        return statement.type.name
+    except ValueError:
+        return "another statement"
+
+
+def split_explain(sql: str) -> tuple[str, str]:
+    """The EXPLAIN with its options, and what it explains.
+
+    What runs later is put together from the two, and the first is words and commas only: a wrong split cannot let
+    anything through.
+    """
+    match = _EXPLAIN.match(sql)
+    if match is None:
+        raise QueryError("EXPLAIN is understood as EXPLAIN [ANALYZE] SELECT ... or EXPLAIN (options) SELECT ...")
+    return f"EXPLAIN {match['options'] or ''}", sql[match.end() :]
+
+
+def syntax_tree(connection: duckdb.DuckDBPyConnection, sql: str) -> dict[str, Any]:
+    """DuckDB's syntax tree of a SELECT; for any other statement an object whose `error` is true."""
+    [(text,)] = connection.execute("SELECT CAST(json_serialize_sql($sql) AS VARCHAR)", {"sql": sql}).fetchall()
+    tree: dict[str, Any] = json.loads(text)
+    return tree
+
+
+def _of_explained(connection: duckdb.DuckDBPyConnection, sql: str) -> TablesRead:
+    try:
+        return tables_read(connection, split_explain(sql)[1])
+    except QueryError:
+        return TablesRead(is_known=False)
+
+
+def _of_select(connection: duckdb.DuckDBPyConnection, sql: str) -> TablesRead:
+    tree = syntax_tree(connection, sql)
+    if tree.get("error"):
+        return TablesRead(is_known=False)
+    tables, functions, texts = set(), set(), set()
+    shows_catalogue, is_known = False, True
+    for node, defined in _scoped(tree):
+        kind = node.get("type")
+        if kind == "BASE_TABLE":
+            schema, name = _lower(node, "schema_name"), _lower(node, "table_name")
+            if schema or name not in defined:
+                tables.add((schema, name))
+        elif kind == "TABLE_FUNCTION":
+            function = node["function"]
+            name = _lower(function, "function_name")
+            functions.add((_lower(function, "schema"), name))
+            if name == "query_table":
+                named = _constants(function)
+                is_known &= named is not None
+                tables |= {("", n.lower()) for n in named or ()}
+        elif kind == "SHOW_REF":
+            shows_catalogue |= node.get("query") is None
+        elif kind == "VALUE_CONSTANT" and (literal := node.get("literal") or {}).get("kind") == "STRING":
+            texts.add(str(literal.get("text")))
+    return TablesRead(frozenset(tables), frozenset(functions), frozenset(texts), shows_catalogue, is_known)
+
+
+def _scoped(tree: Any) -> Iterator[tuple[dict[str, Any], frozenset[str]]]:
+    """All objects of a syntax tree, each with the names that WITH gives it; no recursion, as SQL may nest deeply."""
+    stack: list[tuple[Any, frozenset[str]]] = [(tree, frozenset())]
+    while stack:
+        node, defined = stack.pop()
+        if isinstance(node, list):
+            stack += [(child, defined) for child in node]
+        elif isinstance(node, dict):
+            if node.get("type") == "RECURSIVE_CTE_NODE":
+                defined |= {_lower(node, "cte_name")}
+            for entry in (node.get("cte_map") or {}).get("map", ()):  # each sees those before it
+                stack.append((entry["value"], defined))
+                defined |= {_lower(entry, "key")}
+            yield node, defined
+            stack += [(child, defined) for key, child in node.items() if key != "cte_map"]
+
+
+def _constants(function: dict[str, Any]) -> list[str] | None:
+    """The first argument of a function, a string or a list of them; None where it is not written out."""
+    [argument, *_] = [a["expression"] for a in function.get("arguments") or ()] or [{}]
+    listed = [a["expression"] for a in argument.get("arguments") or ()]
+    members = listed if argument.get("function_name") == "list_value" else [argument]
+    literals = [m.get("literal") or {} for m in members]
+    return [str(x["text"]) for x in literals] if all(x.get("kind") == "STRING" for x in literals) else None
+
+
+def _lower(node: dict[str, Any], key: str) -> str:
+    return str(node.get(key) or "").lower()
