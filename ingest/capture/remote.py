@@ -17,8 +17,8 @@ from pathlib import Path, PurePosixPath
 from typing import Any, BinaryIO
 from urllib.parse import urlsplit
 
-from tracewarehouse.ingest.capture.sources import CHROME_SUFFIXES, XPLANE_SUFFIXES
 from tracewarehouse.ingest.errors import CaptureError, NoCaptureError
+from tracewarehouse.ingest.readers.formats import LOOKED_FOR, SUFFIXES
 
 Advance = Callable[[str, int, int | None], None]
 """Called while a file is copied, with its name, the bytes copied so far, and its size where that is known."""
@@ -70,8 +70,7 @@ def local_copy(location: str | os.PathLike[str], advance: Advance | None = None)
         raise NoCaptureError(f"{uri}: no such file or folder")
     is_file = len(found) == 1 and found[0].path == store.path
     if not is_file and not any(f.is_capture for f in found):
-        wanted = ", ".join(f"*{s}" for s in (XPLANE_SUFFIXES[0], CHROME_SUFFIXES[0]))
-        raise NoCaptureError(f"{uri}: no capture there; looked for {wanted}, also gzipped, in all folders below it")
+        raise NoCaptureError(f"{uri}: no capture there; looked for {LOOKED_FOR}, also gzipped, in all folders below it")
     home = cache_folder() / "captures" / hashlib.sha256(store.uri.encode()).hexdigest()[:16] / store.name
     mirror(store, found, home, advance)
     return home / found[0].place if is_file else home
@@ -92,7 +91,7 @@ class RemoteFile:
     @property
     def is_capture(self) -> bool:
         """Whether it is named as a capture."""
-        return self.path.endswith((*XPLANE_SUFFIXES, *CHROME_SUFFIXES))
+        return self.path.endswith(SUFFIXES)
 
 
 @dataclass(frozen=True)

@@ -9,9 +9,10 @@ from pathlib import Path, PurePath
 
 from tracewarehouse.ingest.errors import CaptureError, NoCaptureError, shown
 from tracewarehouse.ingest.readers.files import MAX_GZIP_RATIO
+from tracewarehouse.ingest.readers.formats import FORMATS, LOOKED_FOR, SUFFIXES, format_by_file_name, profile_window
 
-XPLANE_SUFFIXES = (".xplane.pb", ".xplane.pb.gz")
-CHROME_SUFFIXES = (".trace.json", ".trace.json.gz")
+_ENDINGS = (*(ending for f in FORMATS for ending in f.endings), ".gz")
+"""What is no part of a host's name at the end of a file's."""
 _MIN_OVERLAP = 0.5  # of the shorter profile window, for two files of a folder to be hosts of one run
 
 
@@ -29,7 +30,7 @@ class Capture:
 
 def stem(path: PurePath) -> str:
     """File name without the suffixes of a capture."""
-    for suffix in (*XPLANE_SUFFIXES, *CHROME_SUFFIXES, ".pb.gz", ".json.gz", ".pb", ".json", ".gz"):
+    for suffix in _ENDINGS:
         if path.name.endswith(suffix) and path.name != suffix:
             return path.name.removesuffix(suffix)
     return path.name
@@ -67,9 +68,8 @@ def _find(path: Path) -> list[Capture]:
     for file in _capture_files(path, path.resolve()):
         folders.setdefault(file.parent, []).append(file)
     if not folders:
-        wanted = ", ".join(f"*{s}" for s in (XPLANE_SUFFIXES[0], CHROME_SUFFIXES[0]))
         raise NoCaptureError(
-            f"{path}: no capture in this folder; looked for {wanted}, also gzipped, in all its folders"
+            f"{path}: no capture in this folder; looked for {LOOKED_FOR}, also gzipped, in all its folders"
         )
     captures = []
     for of_run in _joined(sorted(folders.items())):
@@ -92,12 +92,10 @@ def _joined(folders: list[_Folder]) -> list[list[_Folder]]:
 
 
 def _joined_sessions(folders: list[_Folder]) -> list[list[_Folder]]:
-    from tracewarehouse.ingest.readers.xplane.reader import profile_window
-
     hosts = _hosts_of_manifest(folders[0][0])
     groups: list[tuple[list[_Folder], tuple[int, int] | None]] = []
     for folder, files in folders:
-        windows = (profile_window(f) for f in _without_exports(files) if f.name.endswith(XPLANE_SUFFIXES))
+        windows = map(profile_window, _without_exports(files))
         window = next((w for w in windows if w), None)
         names = {stem(f) for f in files}
         for group, other in groups:
@@ -132,7 +130,7 @@ def _capture_files(folder: Path, root: Path) -> Iterator[Path]:
             continue
         if entry.is_dir() and not entry.is_symlink():
             yield from _capture_files(entry, root)
-        elif entry.name.endswith((*XPLANE_SUFFIXES, *CHROME_SUFFIXES)) and entry.is_file():
+        elif entry.name.endswith(SUFFIXES) and entry.is_file():
             yield entry
 
 
@@ -144,7 +142,7 @@ def _single(path: Path) -> Capture:
 
 
 def _siblings(path: Path) -> list[Path]:
-    return [p for p in path.parent.iterdir() if p != path and p.name.endswith((*XPLANE_SUFFIXES, *CHROME_SUFFIXES))]
+    return [p for p in path.parent.iterdir() if p != path and p.name.endswith(SUFFIXES)]
 
 
 def _in_run_folder(folder: Path) -> bool:
@@ -162,10 +160,10 @@ def _beside(folder: Path) -> tuple[Path | None, Path | None]:
 
 
 def _without_exports(files: Iterable[Path]) -> list[Path]:
-    """The files without JSON exports of an xplane that is there too."""
-    found = list(files)
-    complete = {stem(f) for f in found if f.name.endswith(XPLANE_SUFFIXES)}
-    return [f for f in found if f.name.endswith(XPLANE_SUFFIXES) or stem(f) not in complete]
+    """The files without exports of one that is there too."""
+    named = [(f, format_by_file_name(f.name)) for f in files]
+    complete = {stem(f) for f, of in named if of and not of.is_export}
+    return [f for f, of in named if (of and not of.is_export) or stem(f) not in complete]
 
 
 def _in_folder(folder: Path, files: list[Path]) -> list[Capture]:
@@ -194,11 +192,9 @@ def _group_name(files: list[Path]) -> str:
 
 def _overlapping(files: list[Path]) -> list[list[Path]]:
     """Groups of files whose profile windows overlap; a file without a window stands alone."""
-    from tracewarehouse.ingest.readers.xplane.reader import profile_window
-
     groups: list[tuple[list[Path], tuple[int, int] | None]] = []
     for file in files:
-        window = profile_window(file) if file.name.endswith(XPLANE_SUFFIXES) else None
+        window = profile_window(file)
         for group, other in groups:
             if window and other and _overlap(window, other) >= _MIN_OVERLAP:
                 group.append(file)

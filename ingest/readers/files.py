@@ -80,10 +80,9 @@ class CaptureFile:
         return digest.hexdigest()
 
     @property
-    def is_json(self) -> bool:
-        """Whether the uncompressed bytes begin as an object or a list of JSON does."""
-        head = os.pread(self._plain, 64, 0).removeprefix(b"\xef\xbb\xbf").lstrip()
-        return head[:1] in (b"{", b"[")
+    def head(self) -> bytes:
+        """The first uncompressed bytes, which tell the format."""
+        return os.pread(self._plain, 64, 0)
 
     def read(self, low: int, high: int) -> bytes:
         """The uncompressed bytes [low:high].

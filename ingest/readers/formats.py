@@ -1,12 +1,146 @@
-"""Opens a capture with the reader of its format, which is told by its content."""
+"""The formats of captures: how each is told, opened and read a second time; a reader is one entry here and one folder.
+
+Each entry imports its reader when it is used.
+"""
 
 from __future__ import annotations
 
-from tracewarehouse.ingest.columns.records import Trace
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from tracewarehouse.ingest.errors import CaptureError
 from tracewarehouse.ingest.processes.cycle_search import without_cycle_search
 from tracewarehouse.ingest.processes.freed_memory import MOST, keep_freed_memory
 from tracewarehouse.ingest.processes.pool import usable_cores
 from tracewarehouse.ingest.readers.files import CaptureFile
+
+if TYPE_CHECKING:
+    from tracewarehouse.ingest.columns.records import Trace
+    from tracewarehouse.ingest.readers.plain import PlainPlane
+
+Window = tuple[int, int]
+"""Start and stop of a profile in Unix nanoseconds."""
+
+
+@dataclass(frozen=True)
+class Format:
+    """One format of captures.
+
+    Attributes:
+        name: as main.runs says it.
+        suffix: how the names of its files end; those of gzipped ones have `.gz` after it.
+        begins: whether a file that begins with these bytes is of the format; None for the format without a mark, which
+            a file is taken for that no other format claims.
+        open: opens a file, with at most so many processes.
+        plain_planes: decodes a file by other means than `open` does, to verify what was read; slow.
+        profile_window: the window of a file, or None where it does not say; None for a format without windows.
+        is_export: whether it is a lossy export of another format: it is left out beside that, and ends at some number
+            of events.
+        part_reader: module that reads parts of a file in processes of their own; None where a file is not divided.
+    """
+
+    name: str
+    suffix: str
+    begins: Callable[[bytes], bool] | None
+    open: Callable[[CaptureFile, int], Trace]
+    plain_planes: Callable[[CaptureFile], Iterator[PlainPlane]]
+    profile_window: Callable[[Path], Window | None] | None = None
+    is_export: bool = False
+    part_reader: str | None = None
+
+    @property
+    def suffixes(self) -> tuple[str, str]:
+        """How names end, gzipped or not."""
+        return self.suffix, f"{self.suffix}.gz"
+
+    @property
+    def endings(self) -> tuple[str, ...]:
+        """The suffixes, and what else such a file may end in, the longest first: `x.pb` is opened if it is named."""
+        kind = Path(self.suffix).suffix
+        return (*reversed(self.suffixes), f"{kind}.gz", kind)
+
+
+def _begins_as_json(head: bytes) -> bool:
+    return head.removeprefix(b"\xef\xbb\xbf").lstrip()[:1] in (b"{", b"[")
+
+
+def _open_chrome(file: CaptureFile, jobs: int) -> Trace:
+    from tracewarehouse.ingest.readers.chrome.reader import read_chrome
+
+    return read_chrome(file, jobs=jobs)
+
+
+def _plain_chrome(file: CaptureFile) -> Iterator[PlainPlane]:
+    from tracewarehouse.ingest.readers.chrome.plain_planes import plain_planes
+
+    return plain_planes(file)
+
+
+def _open_xplane(file: CaptureFile, _jobs: int) -> Trace:
+    from tracewarehouse.ingest.readers.xplane.reader import read_xplane
+
+    return read_xplane(file)
+
+
+def _plain_xplane(file: CaptureFile) -> Iterator[PlainPlane]:
+    from tracewarehouse.ingest.readers.xplane.plain import plain_planes
+
+    return plain_planes(file)
+
+
+def _xplane_window(path: Path) -> Window | None:
+    from tracewarehouse.ingest.readers.xplane.reader import profile_window
+
+    return profile_window(path)
+
+
+XPLANE = Format(
+    name="xplane",
+    suffix=".xplane.pb",
+    begins=None,  # protobuf has none
+    open=_open_xplane,
+    plain_planes=_plain_xplane,
+    profile_window=_xplane_window,
+    part_reader="tracewarehouse.ingest.readers.xplane.reader",
+)
+CHROME = Format(
+    name="chrome",
+    suffix=".trace.json",
+    begins=_begins_as_json,
+    open=_open_chrome,
+    plain_planes=_plain_chrome,
+    is_export=True,
+)
+FORMATS = (XPLANE, CHROME)
+"""All formats."""
+
+SUFFIXES = tuple(s for f in FORMATS for s in f.suffixes)
+"""How the names of captures end."""
+LOOKED_FOR = ", ".join(f"*{f.suffix}" for f in FORMATS)
+"""The names that captures are looked for by, for a sentence."""
+
+
+def format_of(file: CaptureFile) -> Format:
+    """The format of a file, by its content.
+
+    Raises:
+        CaptureError: the file is missing, empty or cannot be read.
+    """
+    head = file.head
+    unmarked = next(f for f in FORMATS if f.begins is None)
+    return next((f for f in FORMATS if f.begins and f.begins(head)), unmarked)
+
+
+def format_by_file_name(name: str) -> Format | None:
+    """The format of files that are named so; None where the name is no capture's."""
+    return next((f for f in FORMATS if name.endswith(f.suffixes)), None)
+
+
+def format_named(name: str) -> Format:
+    """The format that main.runs calls so."""
+    return next(f for f in FORMATS if f.name == name)
 
 
 @without_cycle_search()
@@ -15,17 +149,29 @@ def open_trace(file: CaptureFile, jobs: int | None = None) -> Trace:
 
     Args:
         file: the capture.
-        jobs: processes that may read a large Chrome trace at once, this one included; None for one per core.
+        jobs: processes that may read a large file at once, this one included; None for one per core.
 
     Raises:
-        CaptureError: neither an xplane nor a Chrome trace, or damaged.
+        CaptureError: of no format, or damaged.
         HelperError: one of several processes was ended from outside.
     """
     keep_freed_memory(MOST)
-    if file.is_json:
-        from tracewarehouse.ingest.readers.chrome.reader import read_chrome
+    return format_of(file).open(file, usable_cores() if jobs is None else jobs)
 
-        return read_chrome(file, jobs=usable_cores() if jobs is None else jobs)
-    from tracewarehouse.ingest.readers.xplane.reader import read_xplane
 
-    return read_xplane(file)
+def plain_planes(file: CaptureFile) -> Iterator[PlainPlane]:
+    """The planes of a capture as its independent decoder reads them, in file order.
+
+    Raises:
+        CaptureError: the file cannot be read, or is not a capture.
+    """
+    try:
+        yield from format_of(file).plain_planes(file)
+    except (ValueError, KeyError, TypeError, RecursionError) as error:
+        raise CaptureError(f"{file.path}: cannot be read by another parser to compare: {error}") from None
+
+
+def profile_window(path: Path) -> Window | None:
+    """The profile window of a file, by its name; None where its format has none or it does not say."""
+    by_name = format_by_file_name(path.name)
+    return by_name.profile_window(path) if by_name and by_name.profile_window else None

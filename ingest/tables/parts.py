@@ -21,6 +21,7 @@ from tracewarehouse.ingest.hlo.instructions import OpFacts
 from tracewarehouse.ingest.processes.freed_memory import ROW_GROUP_OF_OPS, keep_freed_memory
 from tracewarehouse.ingest.processes.pool import Processes, Work
 from tracewarehouse.ingest.readers.files import CaptureFile
+from tracewarehouse.ingest.readers.formats import format_of
 from tracewarehouse.ingest.tables.lines import LinesWritten, LineTables, PlaneLines
 
 DIVIDED = 32 << 20
@@ -50,9 +51,10 @@ class Shared:
 def helpers(files: Sequence[CaptureFile], jobs: int) -> Processes:
     """At most `jobs` processes, this one included, for captures that may be divided."""
     size = sum(f.size for f in files)
-    is_large = size >= DIVIDED and not any(f.is_json for f in files)
-    count = min(jobs, size // _SMALLEST) - 1 if is_large else 0
-    return Processes(count, [f.descriptor for f in files], [__name__, "tracewarehouse.ingest.readers.xplane.reader"])
+    readers = {format_of(f).part_reader for f in files} if size >= DIVIDED else {None}
+    modules = [r for r in readers if r]
+    count = min(jobs, size // _SMALLEST) - 1 if len(modules) == len(readers) else 0
+    return Processes(count, [f.descriptor for f in files], [__name__, *modules])
 
 
 _Counted = list[tuple[int, object]]

@@ -15,6 +15,7 @@ from tracewarehouse.ingest.devices.quality import Flag, dropped, event_cap, mess
 from tracewarehouse.ingest.devices.run_survey import RunSurvey
 from tracewarehouse.ingest.lake.lake import Settling
 from tracewarehouse.ingest.lake.schema import SCHEMA_VERSION
+from tracewarehouse.ingest.readers.formats import format_named
 from tracewarehouse.ingest.tables.writers import FilesOfTables, RunWriters
 from tracewarehouse.ingest.tables.written import Written
 from tracewarehouse.ingest.version import VERSION
@@ -75,7 +76,7 @@ def quality_flags(survey: RunSurvey, written: Written) -> list[Flag]:
         host, trace = s.host, s.host.trace
         flags += messages(trace.errors, trace.warnings, host.name)
         flags += dropped(trace.planes, host.name)
-        if trace.format == "chrome":
+        if format_named(trace.format).is_export:
             flags += event_cap(host.file_name, event_count, host.name)
     manifest, devices = survey.manifest, survey.devices
     missing_hosts = _missing_hosts(survey)

@@ -23,7 +23,8 @@ from tracewarehouse.ingest.lake.lake import Lake, RunVersion
 from tracewarehouse.ingest.lake.run_id import digest_of, run_id_of
 from tracewarehouse.ingest.readers.files import CaptureFile
 from tracewarehouse.ingest.readers.files import distinct as distinct_files
-from tracewarehouse.ingest.readers.xplane.plain import PlainLine, PlainPlane, PlainStat, bits_of, plain_planes
+from tracewarehouse.ingest.readers.formats import plain_planes
+from tracewarehouse.ingest.readers.plain import PlainLine, PlainPlane, PlainStat, bits_of
 from tracewarehouse.ingest.verify.fsck import rows_of
 
 OWN_STATS = ("device_offset_ps", "device_duration_ps")
@@ -118,7 +119,7 @@ class Comparison:
 def against(capture: Capture, warehouse: Path) -> Comparison:
     """Prove from a capture's bytes that its run in the warehouse has all of its events and stats.
 
-    The file is decoded by `ingest.readers.xplane.plain`, and every line tallied: events, times, and each stat's values.
+    The file is read by its format's independent decoder, and every line tallied: events, times, each stat's values.
     The same tally is taken of the Parquet rows. Stats that are columns count as what they were; an op's HLO names count
     where its instruction has them. What planes and lines say of themselves is compared as well, and what event metadata
     say, but for stats that instructions have, which share them between planes. Takes some seconds per million events.

@@ -1,79 +1,18 @@
-"""Captures read the plain way, an event at a time: by protobuf's own parser and by Python's json.
-
-Slow, and apart from the readers: what proves a run from the bytes of its capture must not share their mistakes. Common
-is only the file itself, unpacked and digested.
-"""
+"""An xplane.pb read the plain way: by protobuf's own parser, an event at a time."""
 
 from __future__ import annotations
 
-import struct
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
+from collections.abc import Iterator
 from typing import Any
 
 from google.protobuf.message import DecodeError
 
 from tracewarehouse.ingest.columns.records import StatKind
-from tracewarehouse.ingest.errors import CaptureError
 from tracewarehouse.ingest.protobuf import Field, message_classes
-from tracewarehouse.ingest.readers.chrome.plain import ChromeEvent, ChromeStat, chrome_planes
 from tracewarehouse.ingest.readers.files import CaptureFile
-
-PlainStat = tuple[str, StatKind, int | float | bytes]
-"""Name, kind and value; text as bytes, references resolved."""
-PlainEvent = tuple[int, int, list[PlainStat]]
-"""Start and duration in ps on the file's clock, and the event's own stats."""
-
-
-@dataclass(frozen=True)
-class PlainLine:
-    """A line of a plane; `events` reads its events, in file order.
-
-    `says` has display name, display id, timestamp and duration, where the format has them.
-    """
-
-    name: str
-    line_id: int
-    events: Callable[[], Iterator[PlainEvent]]
-    says: tuple[str, int, int, int] | None = None
-
-
-@dataclass(frozen=True)
-class PlainMetadata:
-    """Event metadata: its id, what it says, and the ids of its children."""
-
-    metadata_id: int
-    stats: list[PlainStat]
-    children: list[int]
-
-
-@dataclass
-class PlainPlane:
-    """A plane: its stats and its lines; id, event metadata and described stats where the format has them."""
-
-    name: str
-    stats: list[PlainStat] = field(default_factory=list)
-    lines: list[PlainLine] = field(default_factory=list)
-    plane_id: int | None = None
-    metadata: list[PlainMetadata] = field(default_factory=list)
-    descriptions: list[tuple[int, str, str]] = field(default_factory=list)
-
-
-def plain_planes(file: CaptureFile) -> Iterator[PlainPlane]:
-    """The planes of a capture of any format, in file order.
-
-    Raises:
-        CaptureError: the file cannot be read, or is not a capture.
-    """
-    try:
-        yield from _chrome_planes(file) if file.is_json else _xplane_planes(file)
-    except (DecodeError, ValueError, KeyError, TypeError, RecursionError) as error:
-        raise CaptureError(f"{file.path}: cannot be read by another parser to compare: {error}") from None
-
+from tracewarehouse.ingest.readers.plain import PlainEvent, PlainLine, PlainMetadata, PlainPlane, PlainStat
 
 _INT64_MAX = (1 << 63) - 1
-
-# --- xplane.pb
 
 # Planes, lines and events are bytes here, so that only one event at a time becomes an object.
 _MESSAGES = message_classes(
@@ -135,7 +74,19 @@ _KIND = {
 }
 
 
-def _xplane_planes(file: CaptureFile) -> Iterator[PlainPlane]:
+def plain_planes(file: CaptureFile) -> Iterator[PlainPlane]:
+    """The planes of a file, in file order.
+
+    Raises:
+        ValueError: it is no XSpace.
+    """
+    try:
+        yield from _planes(file)
+    except DecodeError as error:
+        raise ValueError(str(error)) from None
+
+
+def _planes(file: CaptureFile) -> Iterator[PlainPlane]:
     planes = [
         _MESSAGES["XPlane"].FromString(raw) for raw in _MESSAGES["XSpace"].FromString(file.read(0, file.size)).planes
     ]
@@ -144,9 +95,9 @@ def _xplane_planes(file: CaptureFile) -> Iterator[PlainPlane]:
     for message, of_plane in zip(planes, lines, strict=True):
         names = {e.key: _text(e.value.name) for e in message.stat_metadata}
         known = {e.key for e in message.event_metadata}
-        plane = PlainPlane(_text(message.name), _xplane_stats(message.stats, names), plane_id=message.id)
-        plane.lines = [_xplane_line(line, names, known, zero_ns) for line in of_plane]
-        plane.metadata = [_xplane_metadata(e, names) for e in message.event_metadata]
+        plane = PlainPlane(_text(message.name), _stats(message.stats, names), plane_id=message.id)
+        plane.lines = [_line(line, names, known, zero_ns) for line in of_plane]
+        plane.metadata = [_metadata(e, names) for e in message.event_metadata]
         plane.descriptions = [
             (e.key, names[e.key], _text(e.value.description)) for e in message.stat_metadata if e.value.description
         ]
@@ -158,7 +109,7 @@ def _zero(planes: list[Any], lines: list[Any]) -> int:
     for plane in planes:
         if _text(plane.name) == "Task Environment":
             names = {e.key: _text(e.value.name) for e in plane.stat_metadata}
-            found = {n: v for n, _, v in _xplane_stats(plane.stats, names) if isinstance(v, int)}
+            found = {n: v for n, _, v in _stats(plane.stats, names) if isinstance(v, int)}
             if "profile_start_time" in found:
                 return found["profile_start_time"]
             break
@@ -166,8 +117,8 @@ def _zero(planes: list[Any], lines: list[Any]) -> int:
     return min(unix) if unix and all(n.timestamp_ns * 1000 > _INT64_MAX for n in lines if n.events) else 0
 
 
-def _xplane_metadata(entry: Any, names: dict[int, str]) -> PlainMetadata:
-    stats = _xplane_stats(entry.value.stats, names)
+def _metadata(entry: Any, names: dict[int, str]) -> PlainMetadata:
+    stats = _stats(entry.value.stats, names)
     if entry.value.metadata:
         stats.append(("metadata", StatKind.BYTES, entry.value.metadata))
     if entry.value.display_name:
@@ -175,14 +126,14 @@ def _xplane_metadata(entry: Any, names: dict[int, str]) -> PlainMetadata:
     return PlainMetadata(entry.key, stats, list(entry.value.child_id))
 
 
-def _xplane_line(line: Any, names: dict[int, str], known: set[int], zero_ns: int) -> PlainLine:
+def _line(line: Any, names: dict[int, str], known: set[int], zero_ns: int) -> PlainLine:
     line_ps = (line.timestamp_ns - (zero_ns if line.timestamp_ns * 1000 > _INT64_MAX else 0)) * 1000
 
     def events() -> Iterator[PlainEvent]:
         event = _MESSAGES["XEvent"]()
         for data in line.events:
             event.ParseFromString(data)
-            stats = _xplane_stats(event.stats, names)
+            stats = _stats(event.stats, names)
             if event.num_occurrences:
                 stats.append(("num_occurrences", StatKind.INT64, event.num_occurrences))
             if event.metadata_id not in known:
@@ -193,7 +144,7 @@ def _xplane_line(line: Any, names: dict[int, str], known: set[int], zero_ns: int
     return PlainLine(_text(line.name), line.id, events, says)
 
 
-def _xplane_stats(messages: Any, names: dict[int, str]) -> list[PlainStat]:
+def _stats(messages: Any, names: dict[int, str]) -> list[PlainStat]:
     found: list[PlainStat] = []
     for m in messages:
         which = m.WhichOneof("value")
@@ -207,26 +158,3 @@ def _xplane_stats(messages: Any, names: dict[int, str]) -> list[PlainStat]:
 
 def _text(raw: bytes) -> str:
     return raw.decode("utf-8", "replace")
-
-
-# --- Chrome trace
-
-
-def _chrome_planes(file: CaptureFile) -> Iterator[PlainPlane]:
-    for name, lines in chrome_planes(file.read(0, file.size)):
-        yield PlainPlane(name, lines=[_chrome_line(*line) for line in lines])
-
-
-def _chrome_line(name: str, line_id: int, events: list[ChromeEvent]) -> PlainLine:
-    rows = [(start, duration, list(map(_chrome_stat, stats))) for _, _, _, start, duration, stats in events]
-    return PlainLine(name, line_id, lambda: iter(rows))
-
-
-def _chrome_stat(stat: ChromeStat) -> PlainStat:
-    name, kind, value = stat
-    return name, kind, value.encode() if isinstance(value, str) else value
-
-
-def bits_of(value: float) -> int:
-    """The 64 bits of a double."""
-    return int(struct.unpack("<Q", struct.pack("<d", value))[0])

@@ -45,7 +45,7 @@ class TestPlainAndGzip:
         assert file.is_gzip == (packed[0] != "plain")
         assert file.size == len(CONTENT)
         assert file.digest == hashlib.sha256(CONTENT).hexdigest()
-        assert not file.is_json
+        assert file.head == CONTENT[:64]
         assert file.contents() == CONTENT
         assert file.read(250, 260) == CONTENT[250:260]
 

@@ -1,0 +1,57 @@
+"""What is read of a capture the plain way, an event at a time: by protobuf's own parser and by Python's json.
+
+Slow, and apart from the readers: what proves a run from the bytes of its capture must not share their mistakes. Common
+is only the file itself, unpacked and digested.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+
+from tracewarehouse.ingest.columns.records import StatKind
+
+PlainStat = tuple[str, StatKind, int | float | bytes]
+"""Name, kind and value; text as bytes, references resolved."""
+PlainEvent = tuple[int, int, list[PlainStat]]
+"""Start and duration in ps on the file's clock, and the event's own stats."""
+
+
+@dataclass(frozen=True)
+class PlainLine:
+    """A line of a plane; `events` reads its events, in file order.
+
+    `says` has display name, display id, timestamp and duration, where the format has them.
+    """
+
+    name: str
+    line_id: int
+    events: Callable[[], Iterator[PlainEvent]]
+    says: tuple[str, int, int, int] | None = None
+
+
+@dataclass(frozen=True)
+class PlainMetadata:
+    """Event metadata: its id, what it says, and the ids of its children."""
+
+    metadata_id: int
+    stats: list[PlainStat]
+    children: list[int]
+
+
+@dataclass
+class PlainPlane:
+    """A plane: its stats and its lines; id, event metadata and described stats where the format has them."""
+
+    name: str
+    stats: list[PlainStat] = field(default_factory=list)
+    lines: list[PlainLine] = field(default_factory=list)
+    plane_id: int | None = None
+    metadata: list[PlainMetadata] = field(default_factory=list)
+    descriptions: list[tuple[int, str, str]] = field(default_factory=list)
+
+
+def bits_of(value: float) -> int:
+    """The 64 bits of a double."""
+    return int(struct.unpack("<Q", struct.pack("<d", value))[0])
