@@ -15,6 +15,7 @@ from tracewarehouse.collect.errors import ExperimentError
 from tracewarehouse.collect.host_memory import available_memory
 from tracewarehouse.collect.parallel.partition import Partition, weight_partition
 from tracewarehouse.collect.pretrained import PretrainedModel, pretrained_model
+from tracewarehouse.collect.run_spec import MESH_AXES
 from tracewarehouse.ingest.capture.manifest import Mesh
 
 if TYPE_CHECKING:
@@ -79,7 +80,7 @@ def loading_bytes(model: PretrainedModel, spec: RunSpec) -> int:
 
 
 def _sizes(spec: RunSpec) -> dict[str, int]:
-    return {axis: spec.axis(axis) for axis in ("pp", "dp", "ep", "tp")}
+    return {axis: spec.axis(axis) for axis in MESH_AXES}
 
 
 def _temporaries(model: PretrainedModel, spec: RunSpec, sizes: dict[str, int], batch: int, element: int) -> int:

@@ -24,7 +24,10 @@ from dataclasses import dataclass
 from itertools import pairwise, permutations
 from math import prod
 
-NAMES = ("pp", "dp", "ep", "tp", "sp")
+from tracewarehouse.ingest.capture.mesh_axes import AXES
+
+NAMES = (*(axis for axis in AXES if axis != "sp"), "sp")
+"""The axes; sp comes last, since of two that fit equally well the first is taken."""
 REPEATED = 8
 """So many instructions of a kind without a part look like layers of a model."""
 MIN_CONFIDENCE = 0.5

@@ -17,6 +17,7 @@ from tracewarehouse.ingest.collectives.groups import CollectiveGroups
 from tracewarehouse.ingest.collectives.instances import Instances
 from tracewarehouse.ingest.collectives.windows import START_ONLY, CollectiveOps, windows
 from tracewarehouse.ingest.columns.keys import packed
+from tracewarehouse.ingest.columns.plane_names import OP_LINE
 from tracewarehouse.ingest.columns.records import Int32, Int64, Line, Plane
 from tracewarehouse.ingest.devices.hosts import Host
 from tracewarehouse.ingest.devices.quality import Flag, uneven_programs
@@ -102,7 +103,7 @@ def _first_collectives(
             of_row = instructions.of_metadata(plane, survey.modules)
             is_collective = np.array([f.is_collective for f in instructions.facts], bool)
             for line in plane.lines:
-                if line.name == "XLA Ops":
+                if line.name == OP_LINE:
                     parts = list(_collectives(survey.host, plane, line, core.timeline, of_row, is_collective))
                     if parts:
                         yield number, core.device.device_id, CollectiveOps.joined(parts)

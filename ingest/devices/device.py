@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import re
 from dataclasses import asdict, dataclass
 from functools import cache
 from importlib.resources import files
@@ -11,9 +10,6 @@ from typing import Any
 
 from tracewarehouse.ingest.columns.records import Plane, StatKind
 from tracewarehouse.ingest.readers.xplane import wire
-
-_DEVICE_PLANE = re.compile(r"/device:(TPU|GPU):(\d+)( SparseCore \d+)?")
-CPU_PLANE = "/host:CPU"
 
 
 @dataclass
@@ -45,23 +41,6 @@ class Device:
     def row(self) -> dict[str, Any]:
         """The row as a mapping of column to value."""
         return asdict(self)
-
-
-@dataclass(frozen=True, order=True)
-class PlaneName:
-    """What a device plane's name says."""
-
-    backend: str
-    ordinal: int
-    is_sparse_core: bool
-
-
-def device_plane(name: str) -> PlaneName | None:
-    """Backend, ordinal on the host, and whether it is the device's SparseCore; None for other planes."""
-    found = _DEVICE_PLANE.fullmatch(name)
-    if not found or len(found.group(2)) > 6:
-        return None
-    return PlaneName(found.group(1).lower(), int(found.group(2)), found.group(3) is not None)
 
 
 def accelerator(device_id: int, host: str, plane: Plane, backend: str, ordinal: int) -> Device:

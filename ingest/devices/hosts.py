@@ -8,6 +8,7 @@ from pathlib import PurePath
 from typing import Any
 
 from tracewarehouse.ingest.capture.sources import stem
+from tracewarehouse.ingest.columns.plane_names import PROFILE_START, PROFILE_STOP, TASK_PLANE
 from tracewarehouse.ingest.columns.records import Trace
 
 
@@ -96,9 +97,9 @@ def _names(traces: Sequence[Trace], file_names: Sequence[str]) -> list[str]:
 
 def _window(trace: Trace) -> tuple[int | None, int | None]:
     for plane in trace.planes:
-        if plane.name == "Task Environment":
+        if plane.name == TASK_PLANE:
             values = {s.name: s.value for s in plane.stats}
-            start, stop = values.get("profile_start_time"), values.get("profile_stop_time")
+            start, stop = values.get(PROFILE_START), values.get(PROFILE_STOP)
             start = start if isinstance(start, int) else trace.origin_ns
             return start, stop if isinstance(stop, int) else None
     return trace.origin_ns, None

@@ -9,8 +9,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from tracewarehouse.ingest.columns.line_extent import LineExtent
+from tracewarehouse.ingest.columns.plane_names import device_plane
 from tracewarehouse.ingest.columns.records import Plane
-from tracewarehouse.ingest.devices.device import device_plane
 from tracewarehouse.ingest.devices.hosts import Host
 from tracewarehouse.ingest.devices.timeline import Timeline
 from tracewarehouse.ingest.errors import shown

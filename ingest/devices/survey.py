@@ -7,17 +7,15 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
+from tracewarehouse.ingest.columns.plane_names import CPU_PLANE, MODULE_LINE, STEP_LINE, device_plane
 from tracewarehouse.ingest.columns.records import EventBatch, Int64, Plane, concatenate
 from tracewarehouse.ingest.devices import cpu_devices, cpu_launches
-from tracewarehouse.ingest.devices.device import CPU_PLANE, Device, accelerator, device_plane
+from tracewarehouse.ingest.devices.device import Device, accelerator
 from tracewarehouse.ingest.devices.hosts import Host
 from tracewarehouse.ingest.devices.markers import StepMarker, step_markers
 from tracewarehouse.ingest.devices.timeline import Run, Step, Timeline, steps_of_line, steps_of_runs
 from tracewarehouse.ingest.hlo.instructions import HloModules
 from tracewarehouse.ingest.hlo.module_name import module_and_program
-
-MODULE_LINE = "XLA Modules"
-STEP_LINE = "Steps"
 
 
 @dataclass(frozen=True)

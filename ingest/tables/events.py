@@ -8,6 +8,7 @@ from itertools import islice
 from pathlib import Path
 
 from tracewarehouse.ingest.columns.line_extent import LineExtent
+from tracewarehouse.ingest.columns.plane_names import DEVICE_PREFIX, OP_LINE
 from tracewarehouse.ingest.columns.records import Plane
 from tracewarehouse.ingest.devices.quality import Flag
 from tracewarehouse.ingest.devices.run_survey import RunSurvey
@@ -19,7 +20,7 @@ from tracewarehouse.ingest.tables.lines import DeviceEvents, LinesWritten, LineT
 from tracewarehouse.ingest.tables.named_ops import NamedOpWriter
 from tracewarehouse.ingest.tables.parts import Counting, divide, start_parts
 
-_OP_LINES = frozenset({"XLA Ops"})
+_OP_LINES = frozenset({OP_LINE})
 
 
 @dataclass(frozen=True)
@@ -48,7 +49,7 @@ def has_instructions(plane: Plane, core: DevicePlane | None) -> bool:
     """Whether a plane's event metadata are HLO instructions, or names of a device's events, themselves."""
     if core is not None:
         return core.device.backend != "gpu"
-    return plane.name.startswith("/device:") and bool(plane.lines)
+    return plane.name.startswith(DEVICE_PREFIX) and bool(plane.lines)
 
 
 def _of_host(survey: RunSurvey, of_host: HostSurvey) -> Iterator[PlaneLines]:

@@ -10,6 +10,7 @@ from tracewarehouse.ingest.columns.event_stream import chunks
 from tracewarehouse.ingest.columns.keys import Integers, packed
 from tracewarehouse.ingest.columns.line_extent import LineExtent
 from tracewarehouse.ingest.columns.phases import PHASES
+from tracewarehouse.ingest.columns.plane_names import STREAM_PREFIX
 from tracewarehouse.ingest.columns.records import EventBatch, Int32, Plane, StatColumn, Trace, codes, integers
 from tracewarehouse.ingest.devices.cpu_devices import CpuExecutions, CpuLine
 from tracewarehouse.ingest.devices.device import Device
@@ -17,8 +18,6 @@ from tracewarehouse.ingest.hlo.instructions import HloModules, Instructions
 from tracewarehouse.ingest.tables.lines import LineTables, PlaneLines
 from tracewarehouse.ingest.tables.ops import DeviceLine, OpColumns
 from tracewarehouse.ingest.tables.stats import unheld
-
-_GPU_OP_LINE = "Stream #"
 
 
 class NamedOpWriter:
@@ -31,7 +30,7 @@ class NamedOpWriter:
     def write_gpu(self, trace: Trace, of: PlaneLines, device_id: int, modules: HloModules, first_event_id: int) -> int:
         """Write the lines of a GPU; returns the id after their events."""
         for line in of.lines:
-            is_op_line = line.name.startswith(_GPU_OP_LINE)
+            is_op_line = line.name.startswith(STREAM_PREFIX)
             place = DeviceLine(of.host, of.plane.name, line.name, device_id, first_event_id, is_op_line)
             extent = LineExtent()
             for first, batch in chunks(extent.watch(trace, of.plane, line, of.clock_offset_ps)):

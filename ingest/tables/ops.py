@@ -11,9 +11,9 @@ import numpy as np
 from tracewarehouse.ingest.collectives.executions import CollectiveExecutions
 from tracewarehouse.ingest.collectives.windows import AsyncSpans, CollectiveOps
 from tracewarehouse.ingest.columns.event_stream import chunks
-from tracewarehouse.ingest.columns.line_kinds import line_kind
 from tracewarehouse.ingest.columns.nesting import Flags, nest
 from tracewarehouse.ingest.columns.phases import PHASES
+from tracewarehouse.ingest.columns.plane_names import ASYNC_LINE, line_kind
 from tracewarehouse.ingest.columns.records import EventBatch, Int32, Int64, StatColumn, StatKind, integers
 from tracewarehouse.ingest.devices.timeline import Timeline
 from tracewarehouse.ingest.hlo.instructions import OpFacts
@@ -21,7 +21,6 @@ from tracewarehouse.ingest.lake.parquet import Coded, Nullable, TableWriter
 from tracewarehouse.ingest.tables.leaf_order import LeafOrder
 from tracewarehouse.ingest.tables.stats import unheld, write_event_stats
 
-ASYNC_LINE = "Async XLA Ops"
 _OWN_COLUMN = frozenset({"device_offset_ps", "device_duration_ps"})
 
 

@@ -16,8 +16,8 @@ import pyarrow.parquet as pq
 
 from tracewarehouse.ingest.capture.sources import Capture
 from tracewarehouse.ingest.columns.keys import distinct, is_new, packed
+from tracewarehouse.ingest.columns.plane_names import CPU_PLANE, DEVICE_PREFIX, GPU_PREFIX
 from tracewarehouse.ingest.columns.records import Int32, Int64, StatKind, UInt64
-from tracewarehouse.ingest.devices.device import CPU_PLANE
 from tracewarehouse.ingest.errors import WarehouseError
 from tracewarehouse.ingest.lake.lake import Lake, RunVersion
 from tracewarehouse.ingest.lake.run_id import digest_of, run_id_of
@@ -271,7 +271,7 @@ def _plane_differences(plane: PlainPlane, position: int, tables: _TablesOfRun, h
         yield f"plane {plane.name!r} with id {plane.plane_id} is not number {position} of its host in the run"
         return
     index = int(row["plane_index"])
-    has_instructions = plane.name.startswith("/device:") and plane.lines and not plane.name.startswith("/device:GPU:")
+    has_instructions = plane.name.startswith(DEVICE_PREFIX) and plane.lines and not plane.name.startswith(GPU_PREFIX)
     wanted: Counter[tuple[int, int, str, str, str]] = Counter()
     for m in plane.metadata:
         stats: list[PlainStat] = [] if has_instructions else list(m.stats)
@@ -324,7 +324,7 @@ def _tally(
 ) -> tuple[Tally, int]:
     """The tally of a line, without stats that its instructions have, and the number of all stats."""
     tally = Tally()
-    has_instructions = plane.name.startswith("/device:GPU:") or plane.name == CPU_PLANE
+    has_instructions = plane.name.startswith(GPU_PREFIX) or plane.name == CPU_PLANE
     count = 0
     for start, duration, stats in line.events():
         instruction = tables.instruction(first + tally.events)

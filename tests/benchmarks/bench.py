@@ -90,7 +90,7 @@ import json, sys
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from tracewarehouse.ingest.processes.cycle_search import without_cycle_search
-from tracewarehouse.ingest.devices.device import device_plane
+from tracewarehouse.ingest.columns.plane_names import device_plane
 from tracewarehouse.ingest.hlo.instructions import HloModules, Instructions
 from tracewarehouse.ingest.tables.lines import DeviceEvents, LineTables, PlaneLines
 from tracewarehouse.ingest.lake.parquet import TableWriter

@@ -7,6 +7,7 @@ from typing import Any
 
 from google.protobuf.message import DecodeError
 
+from tracewarehouse.ingest.columns.plane_names import PROFILE_START, TASK_PLANE
 from tracewarehouse.ingest.columns.records import StatKind
 from tracewarehouse.ingest.protobuf import Field, message_classes
 from tracewarehouse.ingest.readers.files import CaptureFile
@@ -107,11 +108,11 @@ def _planes(file: CaptureFile) -> Iterator[PlainPlane]:
 def _zero(planes: list[Any], lines: list[Any]) -> int:
     """What timestamps that are Unix times count from: the profile's start, else the first where all are so."""
     for plane in planes:
-        if _text(plane.name) == "Task Environment":
+        if _text(plane.name) == TASK_PLANE:
             names = {e.key: _text(e.value.name) for e in plane.stat_metadata}
             found = {n: v for n, _, v in _stats(plane.stats, names) if isinstance(v, int)}
-            if "profile_start_time" in found:
-                return found["profile_start_time"]
+            if PROFILE_START in found:
+                return found[PROFILE_START]
             break
     unix = [n.timestamp_ns for n in lines if n.timestamp_ns * 1000 > _INT64_MAX]
     return min(unix) if unix and all(n.timestamp_ns * 1000 > _INT64_MAX for n in lines if n.events) else 0

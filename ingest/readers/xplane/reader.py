@@ -17,6 +17,7 @@ from typing import Any, cast
 
 import numpy as np
 
+from tracewarehouse.ingest.columns.plane_names import PROFILE_START, PROFILE_STOP, TASK_PLANE
 from tracewarehouse.ingest.columns.records import (
     EventBatch,
     EventMetadata,
@@ -49,7 +50,6 @@ _METADATA_NAME, _DESCRIPTION = 0x12, 0x1A  # tags of XStatMetadata, and of XEven
 _METADATA, _METADATA_DISPLAY_NAME, _METADATA_STAT, _CHILD, _CHILDREN = 0x1A, 0x22, 0x2A, 0x30, 0x32
 _LINE_ID, _LINE_NAME, _TIMESTAMP_NS = 0x08, 0x12, 0x18  # tags of XLine
 _DURATION_PS, _DISPLAY_ID, _DISPLAY_NAME = 0x48, 0x50, 0x5A
-_TASK_PLANE = "Task Environment"
 _LAST_RELATIVE_NS = _INT64.max // 1000
 """A line's timestamp beyond this is no time since the start of a profile but a Unix time: 106 days is no profile."""
 _STAT_ID = 0x08  # tags of XStat
@@ -207,9 +207,9 @@ def profile_window(path: Path | CaptureFile) -> tuple[int, int] | None:
         file = path if isinstance(path, CaptureFile) else CaptureFile(path)
         data = FileBytes(file)
         for tag, _, payload, stop in wire.fields(data, 0, file.size):
-            if tag == _PLANE and _plane_name(data, payload, stop) == _TASK_PLANE.encode():
+            if tag == _PLANE and _plane_name(data, payload, stop) == TASK_PLANE.encode():
                 times = _times(_read_plane(data, payload, stop, _SharedMetadata()))
-                return times["profile_start_time"], times["profile_stop_time"]
+                return times[PROFILE_START], times[PROFILE_STOP]
     except (CaptureError, KeyError):
         return None
     return None
@@ -236,7 +236,7 @@ def _origin(planes: Sequence[Plane]) -> int | None:
     absolute = [n.timestamp_ns for n in lines if n.timestamp_ns > _LAST_RELATIVE_NS]
     if not absolute:
         return None
-    start = next((_times(p).get("profile_start_time") for p in planes if p.name == _TASK_PLANE), None)
+    start = next((_times(p).get(PROFILE_START) for p in planes if p.name == TASK_PLANE), None)
     if start is None and all(n.timestamp_ns > _LAST_RELATIVE_NS for n in lines if n.has_events):
         return min(absolute)
     return start

@@ -1,0 +1,89 @@
+"""The names that XLA's profilers give planes and lines, and what each of them is; the rest is unknown."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+
+CPU_PLANE = "/host:CPU"
+"""Threads of the host; those that execute the ops of virtual CPU devices are among them."""
+TASK_PLANE = "Task Environment"
+"""Says in its stats when the profile was taken."""
+PROFILE_START, PROFILE_STOP = "profile_start_time", "profile_stop_time"
+"""These stats, in Unix nanoseconds."""
+DEVICE_PREFIX, GPU_PREFIX = "/device:", "/device:GPU:"
+
+MODULE_LINE = "XLA Modules"
+"""Executions of programs."""
+STEP_LINE = "Steps"
+OP_LINE = "XLA Ops"
+"""What the device executes one after the other."""
+ASYNC_LINE = "Async XLA Ops"
+"""Asynchronous ops from their start to their done."""
+COUNTER_LINE = "_counters_"
+"""Samples of counters, in a Chrome trace."""
+STREAM_PREFIX = "Stream #"
+"""How the lines of a GPU's streams begin."""
+
+_DEVICE_PLANE = re.compile(r"/device:(TPU|GPU):(\d+)( SparseCore \d+)?")
+_PLANES = (
+    (r"/device:(TPU|GPU):\d+", "device"),
+    (r"/device:TPU:\d+ SparseCore \d+", "sparse_core"),
+    (r"/device:CUSTOM:Megascale.*", "megascale"),
+    (r"/device:CUSTOM:.*", "custom"),
+    (r"#Chip.*|/device:TPU:\d+ ?#Chip.*", "chip"),
+    (rf"{CPU_PLANE}|/host:TPU-runtime|/host:python-tracer|/host:CUPTI|/host:ROCTRACER|/host:NVTX-CUPTI", "host"),
+    (r"Host CPUs|Syscalls|/host:tfstreamz", "host"),
+    (r"/host:metadata|/host:__ScopeRangeCallStack__", "metadata"),
+    (TASK_PLANE, "task"),
+)
+PLANE_KINDS = (*dict.fromkeys(kind for _, kind in _PLANES), "unknown")
+_LINES = (
+    (rf"{MODULE_LINE}|Sparse Core Modules", "modules"),
+    (rf"{OP_LINE}|Sparse Core Ops|{STREAM_PREFIX}.*", "ops"),
+    (ASYNC_LINE, "async_ops"),
+    (rf"{STEP_LINE}|Sparse Core Steps", "steps"),
+    (r"XLA TraceMe", "trace_me"),
+    (rf"{COUNTER_LINE}|counters_\d+", "counters"),
+    (r"Framework Name Scope|Framework Ops|TensorFlow Name Scope|TensorFlow Ops", "framework"),
+    (r"Source code", "source"),
+    (r"Host Offload Ops", "offload"),
+    (r"Tensor Core Sync Flag|Sparse Core Syncs", "sync_flags"),
+    (r"Overlay|TC Overlay|SC Overlay", "overlay"),
+    (r"Scalar Unit|.*\bLLO\b.*", "llo"),
+    (r"Launch Stats", "launch"),
+    (r"DcnHostTraffic|DcnCollectiveTraffic|.*\bDCN\b.*", "dcn"),
+)
+LINE_KINDS = (*dict.fromkeys(kind for _, kind in _LINES), "thread", "unknown")
+_PLANE_PATTERNS = [(re.compile(p), kind) for p, kind in _PLANES]
+_LINE_PATTERNS = [(re.compile(p), kind) for p, kind in _LINES]
+
+
+@dataclass(frozen=True, order=True)
+class DeviceName:
+    """What a device plane's name says."""
+
+    backend: str
+    ordinal: int
+    is_sparse_core: bool
+
+
+def device_plane(name: str) -> DeviceName | None:
+    """Backend, ordinal on the host, and whether it is the device's SparseCore; None for other planes."""
+    match = _DEVICE_PLANE.fullmatch(name)
+    if not match or len(match.group(2)) > 6:
+        return None
+    return DeviceName(match.group(1).lower(), int(match.group(2)), match.group(3) is not None)
+
+
+def plane_kind(name: str) -> str:
+    """One of PLANE_KINDS."""
+    return next((kind for pattern, kind in _PLANE_PATTERNS if pattern.fullmatch(name)), "unknown")
+
+
+def line_kind(plane: str, name: str) -> str:
+    """One of LINE_KINDS: a host plane's line is a thread, unless its name says otherwise; on Megascale planes dcn."""
+    found = next((kind for pattern, kind in _LINE_PATTERNS if pattern.fullmatch(name)), None)
+    if found is not None:
+        return found
+    return {"host": "thread", "megascale": "dcn"}.get(plane_kind(plane), "unknown")
