@@ -23,42 +23,42 @@ class CollectiveStep(NamedTuple):
 
 
 def broken_promises(
-    manifest: Manifest, found: Mapping[CollectiveStep, int], stages: Mapping[int, int | None]
+    manifest: Manifest, executed: Mapping[CollectiveStep, int], stages: Mapping[int, int | None]
 ) -> list[str]:
     """One sentence for each promise that some step on some device does not keep, with what was found there.
 
     Args:
-        manifest: the promises, and the steps that ran; without steps each promise holds for the steps in `found`.
-        found: executions of collectives.
+        manifest: the promises, and the steps that ran; without steps each promise holds for the steps in `executed`.
+        executed: executions of collectives.
         stages: pipeline stage of each device of the capture; None without a pipeline.
     """
     out = []
     for promise in manifest.promised_collectives or ():
         steps: list[int | None] = [p.step for p in manifest.phases if p.name == promise.phase]
         # A phase that shows no step at all is one place where the promise is not kept.
-        steps = steps or list(dict.fromkeys(f.step for f in found if f.phase == promise.phase)) or [None]
+        steps = steps or list(dict.fromkeys(f.step for f in executed if f.phase == promise.phase)) or [None]
         devices = [d for d, stage in stages.items() if promise.stage in (None, stage)]
         places = [(d, s) for s in steps for d in devices]
-        fewer = [(d, s) for d, s in places if _count(promise, found, d, s) < promise.count]
+        fewer = [(d, s) for d, s in places if _count(promise, executed, d, s) < promise.count]
         if fewer:
-            out.append(_sentence(promise, found, fewer, len(places)))
+            out.append(_sentence(promise, executed, fewer, len(places)))
     return out
 
 
-def _count(promise: PromisedCollective, found: Mapping[CollectiveStep, int], device: int, step: int | None) -> int:
-    return found.get(CollectiveStep(device, promise.phase, step, promise.kind, promise.axis), 0)
+def _count(promise: PromisedCollective, executed: Mapping[CollectiveStep, int], device: int, step: int | None) -> int:
+    return executed.get(CollectiveStep(device, promise.phase, step, promise.kind, promise.axis), 0)
 
 
 def _sentence(
     promise: PromisedCollective,
-    found: Mapping[CollectiveStep, int],
+    executed: Mapping[CollectiveStep, int],
     fewer: Sequence[tuple[int, int | None]],
     places: int,
 ) -> str:
     device, step = fewer[0]
     others = sorted(
         f"{n} {f.kind} over {f.axis or 'unknown axes'}"
-        for f, n in found.items()
+        for f, n in executed.items()
         if (f.device_id, f.phase, f.step) == (device, promise.phase, step)
     )
     at = f"step {step}" if step is not None else "all steps"

@@ -65,15 +65,15 @@ def local_copy(location: str | os.PathLike[str], advance: Advance | None = None)
         return Path(location)
     uri = os.fspath(location)
     store = open_store(uri)
-    found = store.captures()
-    if found is None:
+    files = store.captures()
+    if files is None:
         raise NoCaptureError(f"{uri}: no such file or folder")
-    is_file = len(found) == 1 and found[0].path == store.path
-    if not is_file and not any(f.is_capture for f in found):
+    is_file = len(files) == 1 and files[0].path == store.path
+    if not is_file and not any(f.is_capture for f in files):
         raise NoCaptureError(f"{uri}: no capture there; looked for {LOOKED_FOR}, also gzipped, in all folders below it")
     home = cache_folder() / "captures" / hashlib.sha256(store.uri.encode()).hexdigest()[:16] / store.name
-    mirror(store, found, home, advance)
-    return home / found[0].place if is_file else home
+    mirror(store, files, home, advance)
+    return home / files[0].place if is_file else home
 
 
 @dataclass(frozen=True)
@@ -128,9 +128,9 @@ class Store:
         root = f"{self.path}/{below}".rstrip("/")
         with _explained(root):
             self.filesystem.invalidate_cache()
-            found = _retrying(lambda: self.filesystem.find(root, detail=True))
+            entries = _retrying(lambda: self.filesystem.find(root, detail=True))
         files = []
-        for path, entry in sorted(found.items()):
+        for path, entry in sorted(entries.items()):
             place = _placed(path[len(root) :].lstrip("/"), self.uri)
             is_complete = entry.get("size") is not None and _version(entry) is not None
             info = entry if is_complete else self._info(path)  # a web server's listing has names only
@@ -318,8 +318,8 @@ def _unmasked(request: Callable[[], Any]) -> Any:
 
 def _status(error: BaseException) -> int | None:
     """The HTTP status that an error of a driver carries."""
-    found = getattr(error, "status", None) or getattr(error, "code", None)
-    return int(found) if isinstance(found, int | str) and str(found).isdigit() else None
+    status = getattr(error, "status", None) or getattr(error, "code", None)
+    return int(status) if isinstance(status, int | str) and str(status).isdigit() else None
 
 
 def _is_passing(error: BaseException) -> bool:

@@ -85,10 +85,10 @@ def _joined(folders: list[_Folder]) -> list[list[_Folder]]:
     beside: dict[Path, list[_Folder]] = {}
     for folder, files in folders:
         beside.setdefault(folder.parent if _in_run_folder(folder) else folder, []).append((folder, files))
-    found = []
+    runs = []
     for same in beside.values():
-        found += [same] if len(same) == 1 else _joined_sessions(same)
-    return found
+        runs += [same] if len(same) == 1 else _joined_sessions(same)
+    return runs
 
 
 def _joined_sessions(folders: list[_Folder]) -> list[list[_Folder]]:

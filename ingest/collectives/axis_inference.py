@@ -107,13 +107,13 @@ def infer_axes(seen: Iterable[CollectiveSeen], world: int) -> list[InferredAxis]
         world: devices, as HLO counts them.
     """
     digits_by_groups: dict[tuple[tuple[int, ...], ...], tuple[Digit, ...] | None] = {}
-    found = []
+    spanned = []
     for c in seen:
         if c.groups not in digits_by_groups:
             digits_by_groups[c.groups] = digits_of(c.groups, world)
-        found.append((c, digits_by_groups[c.groups]))
-    spans = [(c, s) for c, s in found if s]
-    irregular = sum(s is None for _, s in found)
+        spanned.append((c, digits_by_groups[c.groups]))
+    spans = [(c, s) for c, s in spanned if s]
+    irregular = sum(s is None for _, s in spanned)
     if world < 2 or (irregular and not spans):
         return []
     cuts = sorted({1, world} | {end for _, span in spans for digit in span for end in digit})
@@ -181,14 +181,14 @@ def _classes(
     if not alone:
         return {("none", "any part"): Counter()}
     nameless = Counter(c.kind for c in alone if c.part is None)
-    found: dict[tuple[str, str], Counter[str]] = {}
+    classes: dict[tuple[str, str], Counter[str]] = {}
     for c in alone:
         kind = "reduction" if c.kind in _REDUCTIONS else c.kind
         part = c.part or ("repeated" if nameless[c.kind] >= REPEATED else "any part")
         row = (kind, part) if (kind, part) in LIKELIHOODS else (kind, "any part")
         if row in LIKELIHOODS:
-            found.setdefault(row, Counter())[f"{c.kind} in {c.part}" if c.part else c.kind] += 1
-    return found
+            classes.setdefault(row, Counter())[f"{c.kind} in {c.part}" if c.part else c.kind] += 1
+    return classes
 
 
 def _posterior(weights: Sequence[Sequence[float]]) -> list[list[float]]:

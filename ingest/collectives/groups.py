@@ -100,7 +100,7 @@ class CollectiveGroups:
         self._hosts = devices_of_host
         self._coordinates = coordinates
         self._mesh, self._numbers = mesh, numbers or {}
-        self._found: dict[int, Participants] = {}
+        self._participants: dict[int, Participants] = {}
         self.missing_devices = 0
         self._device_count = sum(map(len, devices_of_host))
         self._world: dict[int | None, int] = {}  # program -> devices that it counts, from all its collectives
@@ -113,10 +113,10 @@ class CollectiveGroups:
 
     def of(self, instruction_id: int) -> Participants:
         """The participants of an instruction, found once."""
-        found = self._found.get(instruction_id)
-        if found is None:
-            found = self._found[instruction_id] = self._match(self._instructions[instruction_id])
-        return found
+        participants = self._participants.get(instruction_id)
+        if participants is None:
+            participants = self._participants[instruction_id] = self._match(self._instructions[instruction_id])
+        return participants
 
     def components(self, instruction: Int32, device: int) -> Int32:
         """The component of each execution of an instruction on a device, -1 where it is not known."""
@@ -126,10 +126,10 @@ class CollectiveGroups:
 
     def group_rows(self) -> Iterator[dict[str, Any]]:
         """Rows of main.collective_groups for the instructions asked for."""
-        for instruction_id, found in sorted(self._found.items()):
-            unknown = [(None,) * len(g) for g in found.logical]
-            for index, members in enumerate(found.groups if found.groups is not None else unknown):
-                logical = found.logical[index % len(found.logical)]
+        for instruction_id, participants in sorted(self._participants.items()):
+            unknown = [(None,) * len(g) for g in participants.logical]
+            for index, members in enumerate(participants.groups if participants.groups is not None else unknown):
+                logical = participants.logical[index % len(participants.logical)]
                 for rank, (number, device) in enumerate(zip(logical, members, strict=True)):
                     yield {
                         "instruction_id": instruction_id,
@@ -141,13 +141,18 @@ class CollectiveGroups:
 
     def traffic_rows(self) -> Iterator[dict[str, Any]]:
         """Rows of main.traffic for the instructions asked for whose devices are all known."""
-        for instruction_id, found in sorted(self._found.items()):
+        for instruction_id, participants in sorted(self._participants.items()):
             collective = self._instructions[instruction_id].collective
-            algorithm = traffic.algorithm(found.kind)
-            if collective is None or collective.message_bytes is None or algorithm is None or found.groups is None:
+            algorithm = traffic.algorithm(participants.kind)
+            if (
+                collective is None
+                or collective.message_bytes is None
+                or algorithm is None
+                or participants.groups is None
+            ):
                 continue
-            complete = [tuple(d for d in g if d is not None) for g in found.groups if None not in g]
-            for source, target, size in traffic.edges(found.kind, complete, collective.message_bytes):
+            complete = [tuple(d for d in g if d is not None) for g in participants.groups if None not in g]
+            for source, target, size in traffic.edges(participants.kind, complete, collective.message_bytes):
                 yield {
                     "instruction_id": instruction_id,
                     "source_device_id": source,
@@ -163,22 +168,22 @@ class CollectiveGroups:
         world = self._world.get(row.program_id, self._device_count)
         logical = row.members or (tuple(range(world)),)  # HLO's {} is one group of all devices
         sizes = {len(g) for g in logical}
-        found = Participants(kind, logical, sizes.pop() if len(sizes) == 1 else None)
+        participants = Participants(kind, logical, sizes.pop() if len(sizes) == 1 else None)
         numberings = self._numberings(world)
         if numberings is None:
             self.missing_devices = max(self.missing_devices, world - self._device_count)
-            return found
-        found.groups = [tuple(n[i] if i < len(n) else None for i in g) for n in numberings for g in logical]
+            return participants
+        participants.groups = [tuple(n[i] if i < len(n) else None for i in g) for n in numberings for g in logical]
         if self._coordinates is not None:
             in_mesh = self._mesh is not None and numberings == [self._in_mesh()]
             coordinates = self._mesh.coordinates() if self._mesh and in_mesh else self._coordinates
-            found.axis = _axis_of(logical if in_mesh else found.groups, coordinates)
+            participants.axis = _axis_of(logical if in_mesh else participants.groups, coordinates)
         elif world == self._inferred_world:
-            found.axis = self._inferred_axis(logical)
-        if found.axis != UNKNOWN_AXIS:
-            found.axis_source = "inferred" if self._coordinates is None else "mesh"
-        self._place(found, row.collective.message_bytes if row.collective else None)
-        return found
+            participants.axis = self._inferred_axis(logical)
+        if participants.axis != UNKNOWN_AXIS:
+            participants.axis_source = "inferred" if self._coordinates is None else "mesh"
+        self._place(participants, row.collective.message_bytes if row.collective else None)
+        return participants
 
     def _in_mesh(self) -> list[int | None]:
         return [self._numbers.get(i) for i in range(self._mesh.size)] if self._mesh and self._numbers else []
@@ -217,23 +222,23 @@ class CollectiveGroups:
         is_known = self.inferred and None not in differing
         return _joined({a for a in differing if a}) if is_known else UNKNOWN_AXIS
 
-    def _place(self, found: Participants, message_bytes: int | None) -> None:
-        groups = found.groups or []
-        component = _linked(groups) if found.kind == PERMUTE else list(range(len(groups)))
+    def _place(self, participants: Participants, message_bytes: int | None) -> None:
+        groups = participants.groups or []
+        component = _linked(groups) if participants.kind == PERMUTE else list(range(len(groups)))
         devices: list[set[int | None]] = [set() for _ in range(max(component, default=-1) + 1)]
         for index, members in enumerate(groups):
             devices[component[index]].update(members)
             for rank, device in enumerate(members):
-                if device is None or (found.kind == PERMUTE and rank == 1 and device in found.members):
+                if device is None or (participants.kind == PERMUTE and rank == 1 and device in participants.members):
                     continue
                 sent = None
                 if message_bytes is not None:
-                    is_target = found.kind == PERMUTE and (rank == 1 or members[0] == members[1])
-                    sent = 0 if is_target else traffic.wire_bytes(found.kind, len(members), message_bytes)
-                found.members[device] = Membership(index, rank, component[index], sent)
-        if found.kind == PERMUTE and groups and message_bytes is not None:
-            found.bytes_of_others = 0
-        found.component_size = [None if None in d else len(d) for d in devices]
+                    is_target = participants.kind == PERMUTE and (rank == 1 or members[0] == members[1])
+                    sent = 0 if is_target else traffic.wire_bytes(participants.kind, len(members), message_bytes)
+                participants.members[device] = Membership(index, rank, component[index], sent)
+        if participants.kind == PERMUTE and groups and message_bytes is not None:
+            participants.bytes_of_others = 0
+        participants.component_size = [None if None in d else len(d) for d in devices]
 
 
 def _joined(axes: Collection[str]) -> str:
@@ -266,8 +271,8 @@ def _linked(pairs: Sequence[tuple[int | None, ...]]) -> list[int]:
         for device in known[1:]:
             root[find(device)] = find(known[0])
     numbers: dict[int, int] = {}
-    found = []
+    components = []
     for i, pair in enumerate(pairs):
         first = next((d for d in pair if d is not None), None)
-        found.append(numbers.setdefault(find(first) if first is not None else -1 - i, len(numbers)))
-    return found
+        components.append(numbers.setdefault(find(first) if first is not None else -1 - i, len(numbers)))
+    return components

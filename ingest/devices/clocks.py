@@ -71,7 +71,7 @@ def align(
         instructions: where their instructions are numbered.
         groups: makes the groups of the instructions so far.
     """
-    found: list[Flag] = []
+    flags: list[Flag] = []
     if sum(bool(s.planes) for s in surveys) > 1:
         devices = list(_first_collectives(surveys, instructions))
         timelines = [
@@ -81,14 +81,14 @@ def align(
         ends = shared_ends(devices, instructions, groups(), lambda r: r.program_id not in uneven, len(surveys))
         if ends is not None:
             before = [s.host.clock_offset_ps for s in surveys]
-            found += correct([s.host for s in surveys], ends)
+            flags += correct([s.host for s in surveys], ends)
             for survey, offset in zip(surveys, before, strict=True):
                 for timeline in {id(p.timeline): p.timeline for p in survey.planes.values()}.values():
                     timeline.move(survey.host.clock_offset_ps - offset)
     if len(surveys) > 1:
         sentence = "the capture has neither the start of this host's profile nor enough collectives shared with others"
-        found += [Flag("clock_unaligned", sentence, s.host.name) for s in surveys if s.host.clock_source == "none"]
-    return found
+        flags += [Flag("clock_unaligned", sentence, s.host.name) for s in surveys if s.host.clock_source == "none"]
+    return flags
 
 
 def _first_collectives(
@@ -146,14 +146,14 @@ def shared_ends(
     chosen = np.array([_synchronises(r) and is_comparable(r) for r in instructions.rows], bool)
     parts: list[tuple[int, Int32, Int32, Int64, Int64]] = []
     for host, device, ops in devices:
-        found = windows(instructions.facts, {}, ops, None)
-        at = np.flatnonzero(chosen[found["instruction_id"]] & (found["window_source"] != START_ONLY))
+        executed = windows(instructions.facts, {}, ops, None)
+        at = np.flatnonzero(chosen[executed["instruction_id"]] & (executed["window_source"] != START_ONLY))
         if not len(at):
             continue
-        instruction = found["instruction_id"][at]
+        instruction = executed["instruction_id"][at]
         component = groups.components(instruction, device)
-        instances.add(device, instruction, component, found["execution"][at])
-        parts.append((host, instruction, component, found["start_ps"][at], found["end_ps"][at]))
+        instances.add(device, instruction, component, executed["execution"][at])
+        parts.append((host, instruction, component, executed["start_ps"][at], executed["end_ps"][at]))
     if len({p[0] for p in parts}) < 2:
         return None
     start, end = (np.concatenate([p[i] for p in parts]) for i in (3, 4))

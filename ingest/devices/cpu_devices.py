@@ -122,7 +122,7 @@ def attribute(
     executions = [Execution(e.start_ps, steps.of(e)) for e in executes]
     counts = (1 if e.is_single else len(e.records) for e in executes)
     device_count = max(counts, default=0)
-    found = CpuExecutions(device_count, executions=executions, ordinals=list(range(device_count)))
+    attributed = CpuExecutions(device_count, executions=executions, ordinals=list(range(device_count)))
     number_of = {(e.line, e.start_ps): i for i, e in enumerate(executes)}
     for walk, (line, events) in zip(walks, lines, strict=True):
         owners = np.array([r.owner or (-1, -1) for r in walk.regions] + [(-1, -1)], np.int32)
@@ -134,28 +134,28 @@ def attribute(
             of_event[is_inside] = np.stack([single[last[is_inside], 0], np.zeros(is_inside.sum(), np.int64)], axis=1)
         is_op = walk.is_op
         execution = np.where(is_op, of_event[:, 0], np.int32(-1))
-        found.lines.append(CpuLine(line, events, is_op, np.where(is_op, of_event[:, 1], np.int32(-1)), execution))
-    name_modules(found)
-    return found
+        attributed.lines.append(CpuLine(line, events, is_op, np.where(is_op, of_event[:, 1], np.int32(-1)), execution))
+    name_modules(attributed)
+    return attributed
 
 
 def is_op(events: EventBatch) -> npt.NDArray[np.bool_]:
     """Which events are executions of HLO instructions, shape (n,)."""
-    found = np.zeros(len(events), bool)
+    is_named = np.zeros(len(events), bool)
     for s in events.stats:
         if s.name == "hlo_op":
-            found[s.rows] = True
-    return found
+            is_named[s.rows] = True
+    return is_named
 
 
-def name_modules(found: CpuExecutions) -> None:
+def name_modules(cpu: CpuExecutions) -> None:
     """Give each execution the module that its ops name."""
-    for line in found.lines:
+    for line in cpu.lines:
         column = next((s for s in line.events.stats if s.name == "hlo_module"), None)
         code, names = codes(column, len(line.events))
         for execution, c in {*zip(line.execution[line.is_op].tolist(), code[line.is_op].tolist(), strict=True)}:
             if execution >= 0 and c >= 0:
-                found.executions[execution].module = names[c]
+                cpu.executions[execution].module = names[c]
 
 
 class _Walk:

@@ -50,16 +50,16 @@ def attribute(
         for launch, start in zip(unseen.tolist(), events.start_ps[at[first]].tolist(), strict=True):
             _keep_first(launches, launch, Execution(start, None))
     order = sorted(launches, key=lambda r: launches[r].start_ps)
-    found = CpuExecutions(len(ordinals), executions=[launches[r] for r in order], ordinals=ordinals.tolist())
+    attributed = CpuExecutions(len(ordinals), executions=[launches[r] for r in order], ordinals=ordinals.tolist())
     number_of = {run_id: number for number, run_id in enumerate(order)}
     for (line, events), (is_stated, ordinal, run_id) in zip(lines, stated, strict=True):
         device, execution = np.full((2, len(events)), -1, np.int32)
         device[is_stated] = np.searchsorted(ordinals, ordinal[is_stated])
         distinct, inverse = np.unique(run_id[is_stated], return_inverse=True)
         execution[is_stated] = np.array([number_of[r] for r in distinct.tolist()], np.int32)[inverse]
-        found.lines.append(CpuLine(line, events, is_op(events), device, execution))
-    name_modules(found)
-    return found
+        attributed.lines.append(CpuLine(line, events, is_op(events), device, execution))
+    name_modules(attributed)
+    return attributed
 
 
 def _ops(events: EventBatch) -> tuple[npt.NDArray[np.bool_], Int64, Int64]:

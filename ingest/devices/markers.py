@@ -30,8 +30,8 @@ class StepMarker:
 
 def phase_of(name: str) -> str | None:
     """Prefill or decode, where the name of a marker or HLO module says so; None otherwise."""
-    found = _PHASE.search(name.replace("_", " "))
-    return found.group(1).lower() if found else None
+    match = _PHASE.search(name.replace("_", " "))
+    return match.group(1).lower() if match else None
 
 
 def step_markers(plane: Plane, events: EventBatch) -> list[StepMarker]:

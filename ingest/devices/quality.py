@@ -80,23 +80,23 @@ def summarised(flags: Sequence[Flag], most: int = 5) -> list[Flag]:
     groups: dict[tuple[str, str | None], list[Flag]] = {}
     for flag in dict.fromkeys(flags):
         groups.setdefault((flag.name, flag.host), []).append(flag)
-    found = []
+    kept = []
     for (name, host), same in groups.items():
-        found += same[:most]
+        kept += same[:most]
         if len(same) > most:
-            found.append(Flag(name, f"and {len(same) - most} more like these", host))
-    return found
+            kept.append(Flag(name, f"and {len(same) - most} more like these", host))
+    return kept
 
 
 def messages(errors: Iterable[str], warnings: Iterable[str], host: str) -> list[Flag]:
     """What the profiler itself said, and whether that tells of dropped events."""
-    found = []
+    flags = []
     for name, texts in (("profiler_error", errors), ("profiler_warning", warnings)):
         for text in texts:
-            found.append(Flag(name, text, host))
+            flags.append(Flag(name, text, host))
             if _DROP_WORDS.search(text):
-                found.append(Flag("events_dropped", text, host))
-    return found
+                flags.append(Flag("events_dropped", text, host))
+    return flags
 
 
 def dropped(planes: Sequence[Plane], host: str) -> list[Flag]:
@@ -111,23 +111,23 @@ def dropped(planes: Sequence[Plane], host: str) -> list[Flag]:
 
 def clock_jump(where: str, extent: LineExtent, window: tuple[int, int] | None, host: str) -> list[Flag]:
     """Whether a line's times can be: `window` is the host's profile on the run's clock, None where not known."""
-    found = []
+    flags = []
     if extent.negative:
-        found.append(Flag("clock_jump", f"{where}: {extent.negative} events have a negative duration", host))
+        flags.append(Flag("clock_jump", f"{where}: {extent.negative} events have a negative duration", host))
     if extent.first_ps is None or extent.last_ps is None:
-        return found
+        return flags
     if window is None:
         if extent.last_ps - extent.first_ps > _LONGEST_PS:
             seconds = (extent.last_ps - extent.first_ps) / 1e12
-            found.append(Flag("clock_jump", f"{where}: its events span {seconds:.0f} s, which no profile lasts", host))
-        return found
+            flags.append(Flag("clock_jump", f"{where}: its events span {seconds:.0f} s, which no profile lasts", host))
+        return flags
     slack = max(_SLACK_PS, (window[1] - window[0]) // 10)
     early, late = window[0] - extent.first_ps, extent.last_ps - window[1]
     if early > slack:
-        found.append(Flag("clock_jump", f"{where}: begins {early / 1e12:.1f} s before the profile", host))
+        flags.append(Flag("clock_jump", f"{where}: begins {early / 1e12:.1f} s before the profile", host))
     if late > slack:
-        found.append(Flag("clock_jump", f"{where}: ends {late / 1e12:.1f} s after the profile", host))
-    return found
+        flags.append(Flag("clock_jump", f"{where}: ends {late / 1e12:.1f} s after the profile", host))
+    return flags
 
 
 def event_cap(where: str, count: int, host: str) -> list[Flag]:
@@ -153,15 +153,15 @@ def uneven_launches(timelines: Sequence[tuple[int, Timeline]], programs: Collect
         timelines: of each device, by its id.
         programs: ids and module names of the programs that have collectives.
     """
-    found = []
+    flags = []
     for (module, program_id), of_device in _launches(timelines).items():
         if module in programs or program_id in programs:
             ranked = of_device.most_common()
             (most, high), (least, low) = ranked[0], ranked[-1]
             if high != low:
                 sentence = f"{module} ran {high} times on device {most} and {low} times on device {least}"
-                found.append(Flag("uneven_launches", sentence))
-    return found
+                flags.append(Flag("uneven_launches", sentence))
+    return flags
 
 
 def uneven_programs(timelines: Sequence[tuple[int, Timeline]]) -> set[int | None]:
@@ -180,12 +180,12 @@ def _launches(timelines: Sequence[tuple[int, Timeline]]) -> dict[tuple[str, int 
 
 def silent_devices(hosts: Iterable[Host]) -> list[Flag]:
     """Devices whose plane has no event, on hosts where other devices of that backend have some."""
-    found = []
+    flags = []
     for host in hosts:
         cores = [(p, n) for p in host.trace.planes if (n := device_plane(p.name)) and not n.is_sparse_core]
         active = {n.backend for p, n in cores if any(line.has_events for line in p.lines)}
         for p, n in cores:
             is_profiled = n.backend == "tpu" or p.lines  # on GPUs, one that no process uses has a plane too
             if n.backend in active and is_profiled and not any(line.has_events for line in p.lines):
-                found.append(Flag("silent_device", f"{p.name} has no event", host.name))
-    return found
+                flags.append(Flag("silent_device", f"{p.name} has no event", host.name))
+    return flags

@@ -69,8 +69,8 @@ class Timeline:
 
     def steps_at(self, at: Int64) -> tuple[Int32, Int32]:
         """Step index and code into PHASES at each time; -1 for none."""
-        found, count = _containing(self._step_edges, at)
-        return np.repeat(self._step_index[found], count), np.repeat(self._step_phase[found], count)
+        interval, count = _containing(self._step_edges, at)
+        return np.repeat(self._step_index[interval], count), np.repeat(self._step_phase[interval], count)
 
     def phase_rows(self, host: str, device_id: int) -> Iterator[dict[str, Any]]:
         """Rows of main.phases: each execution, each step, and the stretches of steps of one phase."""
@@ -186,9 +186,9 @@ def steps_of_line(names: Sequence[str], start: Int64, end: Int64, runs: Sequence
 
 def host_steps(markers: Sequence[StepMarker]) -> list[Step]:
     """The steps as the host saw them: its markers, outermost first where they nest, in time order."""
-    found: list[Step] = []
+    steps: list[Step] = []
     for m in sorted(markers, key=lambda m: (m.start_ps, -m.end_ps)):
-        if not found or m.start_ps >= found[-1].end_ps:
+        if not steps or m.start_ps >= steps[-1].end_ps:
             phase = phase_of(m.name)
-            found.append(Step(m.step, phase, phase or m.name, m.start_ps, m.end_ps, "marker"))
-    return found
+            steps.append(Step(m.step, phase, phase or m.name, m.start_ps, m.end_ps, "marker"))
+    return steps

@@ -110,9 +110,9 @@ def _zero(planes: list[Any], lines: list[Any]) -> int:
     for plane in planes:
         if _text(plane.name) == TASK_PLANE:
             names = {e.key: _text(e.value.name) for e in plane.stat_metadata}
-            found = {n: v for n, _, v in _stats(plane.stats, names) if isinstance(v, int)}
-            if PROFILE_START in found:
-                return found[PROFILE_START]
+            times = {n: v for n, _, v in _stats(plane.stats, names) if isinstance(v, int)}
+            if PROFILE_START in times:
+                return times[PROFILE_START]
             break
     unix = [n.timestamp_ns for n in lines if n.timestamp_ns * 1000 > _INT64_MAX]
     return min(unix) if unix and all(n.timestamp_ns * 1000 > _INT64_MAX for n in lines if n.events) else 0

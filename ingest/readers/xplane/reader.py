@@ -98,8 +98,8 @@ class _RowOfId:
         if not len(self._ids):
             return np.full(len(ids), -1, np.int32)
         if self._table is not None:
-            found = self._table.take(ids, mode="clip")
-            return np.where(ids < 0, np.int32(-1), found) if ids.min(initial=0) < 0 else found
+            values = self._table.take(ids, mode="clip")
+            return np.where(ids < 0, np.int32(-1), values) if ids.min(initial=0) < 0 else values
         at = self._ids.searchsorted(ids).clip(max=len(self._ids) - 1)
         return np.where(self._ids[at] == ids, self._rows[at], np.int32(-1))
 
@@ -159,13 +159,13 @@ class XPlaneTrace:
             CaptureError: the file changed since it was opened.
             OSError: the disk is full.
         """
-        found = EventPlaces(aside)
+        places = EventPlaces(aside)
         with self._named(plane, line):
-            windows = self._windows(line, found.others)
+            windows = self._windows(line, places.others)
             if line.end - line.start < KEPT:
                 return sum(len(w.starts) for w in windows), None
-            found.put(windows)
-        return found.count, found
+            places.put(windows)
+        return places.count, places
 
     @contextmanager
     def _named(self, plane: Plane, line: Line) -> Iterator[None]:
@@ -331,21 +331,21 @@ def _resolved(source: wire.Words, plane: _XPlane, name: str, rows: Int64, kinds:
         codes: Any
         if kind == StatKind.REF:
             ids, codes = np.unique(values[at], return_inverse=True)
-            found = [plane.stat_names.get(i, f"ref {i}").encode() for i in ids.tolist()]
+            distinct = [plane.stat_names.get(i, f"ref {i}").encode() for i in ids.tolist()]
         else:
-            codes, found = wire.distinct_texts(source, values[at].view(np.int64))
-        to_index = np.array([texts.setdefault(t, len(texts)) for t in found], np.uint64)
+            codes, distinct = wire.distinct_texts(source, values[at].view(np.int64))
+        to_index = np.array([texts.setdefault(t, len(texts)) for t in distinct], np.uint64)
         values[at] = to_index[codes]
     return StatColumn(name, rows, kinds, values, list(texts))
 
 
 @dataclass
 class _Metadata:
-    """Event metadata that follow each other in the file; `found` by the number of the stat names they have."""
+    """Event metadata that follow each other in the file; `decoded` by the number of the stat names they have."""
 
     raw: bytes
     entries: list[bytes]
-    found: dict[int, tuple[list[int], list[EventMetadata]]] = field(default_factory=dict)
+    decoded: dict[int, tuple[list[int], list[EventMetadata]]] = field(default_factory=dict)
 
 
 class _SharedMetadata:
@@ -381,19 +381,19 @@ class _SharedMetadata:
         size = _FEW_BYTES
         while position < end and data[position] == _EVENT_METADATA:
             head = data[position : min(position + _HEAD, end)]
-            found = self._metadata.get(head)
-            if not found or data[position : min(position + len(found.raw), end)] != found.raw:
+            piece = self._metadata.get(head)
+            if not piece or data[position : min(position + len(piece.raw), end)] != piece.raw:
                 self._metadata.pop(head, None)  # or bytes that only begin as others do would all be compared with it
-                found = _cut_entries(data[position : min(position + size, end)])
-                if not found.raw:
+                piece = _cut_entries(data[position : min(position + size, end)])
+                if not piece.raw:
                     break
-                if len(found.raw) >= _WORTH_KNOWING:
-                    self._metadata[head] = found
-            position += len(found.raw)
-            if len(found.raw) >= _WORTH_KNOWING:
-                pieces.append(found)
+                if len(piece.raw) >= _WORTH_KNOWING:
+                    self._metadata[head] = piece
+            position += len(piece.raw)
+            if len(piece.raw) >= _WORTH_KNOWING:
+                pieces.append(piece)
             else:
-                _append(pieces, found.entries)
+                _append(pieces, piece.entries)
             size = min(2 * size, CHUNK)
         return position
 
@@ -401,10 +401,10 @@ class _SharedMetadata:
         """Give a plane, whose stat names are known, its event metadata."""
         naming = self._namings.setdefault(tuple(sorted(plane.stat_names.items())), len(self._namings))
         for piece in pieces:
-            if naming not in piece.found:
+            if naming not in piece.decoded:
                 pairs = list(self._read(piece.entries, naming, plane.stat_names))
-                piece.found[naming] = [key for key, _ in pairs], [metadata for _, metadata in pairs]
-            ids, metadata = piece.found[naming]
+                piece.decoded[naming] = [key for key, _ in pairs], [metadata for _, metadata in pairs]
+            ids, metadata = piece.decoded[naming]
             plane.metadata_ids += ids
             plane.event_metadata += metadata
         if plane.metadata_ids != self._rows.ids:
@@ -415,8 +415,8 @@ class _SharedMetadata:
         known = self._entries.setdefault(naming, {})
         stats = self._stats.setdefault(naming, {})
         for entry in entries:
-            found = known.get(entry)
-            if found is None:
+            decoded = known.get(entry)
+            if decoded is None:
                 key, raw = _entry(entry)
                 if raw[:1] == b"\x08":  # the id once more, without which equal content has equal bytes
                     raw = raw[wire.read_varint(raw, 1, len(raw))[1] :]
@@ -424,8 +424,8 @@ class _SharedMetadata:
                 if content in self._found:  # under another id
                     yield key, self._found[content]
                     continue
-                found = known[entry] = key, self._found.setdefault(content, _event_metadata(raw, names, stats))
-            yield found
+                decoded = known[entry] = key, self._found.setdefault(content, _event_metadata(raw, names, stats))
+            yield decoded
 
 
 def _read_plane(data: bytes | FileBytes, start: int, end: int, shared: _SharedMetadata) -> _XPlane:
