@@ -42,7 +42,7 @@ class MetricEvaluator(Protocol):
     """Fingerprint of all metric definitions."""
 
     def __call__(self, files: Mapping[str, Sequence[Path]], run_id: str) -> pa.Table:
-        """Rows of main.metric_values without run_id, from files by table name."""
+        """Rows of main.metric_values, without run_id, from the run's files by table name."""
         ...
 
 
@@ -128,9 +128,9 @@ def ingest_capture(
                 with without_cycle_search():
                     counting = start_counting(staging, [h.trace for h in hosts], processes)
                     survey = survey_run(hosts, mesh, manifest)
-                    written = write_tables(staging, survey, counting, processes, settling)
+                    written = write_tables(staging, identity.run_id, survey, counting, processes, settling)
                     facts = run_facts(identity.name, capture, source.digest, source.notes, survey, written)
-                made = written.files | facts.write(staging, settling)
+                made = written.files | facts.write(staging, identity.run_id, settling)
                 run = _evaluated(identity, source, made, facts, written, staging, evaluate)
                 placed = lake.publish(staging, run, settling)
         except OSError as error:
@@ -225,7 +225,7 @@ def _evaluated(
     made = dict(files)
     if evaluate:
         values = evaluate({t: [path for path, _ in of_table] for t, of_table in made.items()}, identity.run_id)
-        with TableWriter(staging, TABLES["metric_values"]) as writer:
+        with TableWriter(staging, identity.run_id, TABLES["metric_values"]) as writer:
             writer.write(len(values), {n: values.column(n).combine_chunks() for n in values.column_names})
         if writer.rows:
             made["metric_values"] = [(writer.path, writer.rows)]

@@ -18,6 +18,7 @@ from tracewarehouse.definitions.reading import Definitions, MacroHeader, Metric,
 from tracewarehouse.ingest.errors import MetricError, WarehouseError
 from tracewarehouse.ingest.lake.lake import RunVersion, placed_whole
 from tracewarehouse.ingest.lake.schema import TABLES, Table
+from tracewarehouse.query import literal
 from tracewarehouse.temporary import TemporaryFolder
 
 STORAGE_VERSION = "v1.5.0"
@@ -165,11 +166,17 @@ def _name_refused(
 
 
 def parquet_source(files: Iterable[str | Path]) -> str | None:
-    """SQL that reads a table's files; None without files. `run_id` comes from the files' folder."""
-    quoted = ", ".join(_text(str(f)) for f in files)
+    """SQL that reads a table's files; None without files.
+
+    That a file lies in the folder of its run holds for every row. Said in SQL, it lets DuckDB leave out the files of
+    other runs where a query names one: to open a file takes 0.1 ms, also one of which no row is wanted. Where a query
+    lists several runs, all files are opened, and the statistics of the others' row groups tell that nothing is there.
+    """
+    quoted = ", ".join(literal(str(f)) for f in files)
     if not quoted:
         return None
-    return f"read_parquet([{quoted}], hive_partitioning = true, hive_types = {{'run_id': VARCHAR, 'v': VARCHAR}})"
+    read = f"read_parquet([{quoted}], filename = true, hive_partitioning = false)"
+    return f"(SELECT * FROM {read} WHERE run_id = split_part(filename, '/', -3))"  # noqa: S608  literals
 
 
 def run_sources(root: str, runs: Iterable[RunVersion]) -> dict[str, str | None]:
@@ -210,7 +217,7 @@ def build(warehouse: Path, runs: Iterable[RunVersion], definitions: Definitions 
     return target
 
 
-def files_named(database: Path) -> set[Path]:
+def files_in_database(database: Path) -> set[Path]:
     """The Parquet files that the tables of a warehouse.duckdb read.
 
     Raises:
@@ -230,7 +237,7 @@ def is_current(database: Path, warehouse: Path, runs: Iterable[RunVersion], defi
     wanted = {root / f for run in runs for t, files in run.files.items() if t in TABLES for f in files}
     catalog = _read(database, "SELECT fingerprint FROM metrics.catalog")
     fingerprints = sorted(definitions.fingerprint(m.view) for m in definitions.metrics)
-    return files_named(database) == wanted and sorted(f for (f,) in catalog) == fingerprints
+    return files_in_database(database) == wanted and sorted(f for (f,) in catalog) == fingerprints
 
 
 def _read(database: Path, sql: str) -> list[tuple[str]]:
@@ -309,8 +316,8 @@ def values_now(metric: Metric) -> str:
     members = [f"""'"{c}": ' || coalesce(to_json("{c}")::VARCHAR, 'null')""" for c in h.grain[1:]]
     dimensions = " || ', ' || ".join(members)
     return (
-        f"SELECT run_id, {_text(h.metric)}, {h.version}, '{{' || {dimensions or repr('')} || '}}', "  # noqa: S608
-        f'CAST("{h.value}" AS DOUBLE), {_text(h.unit)} FROM {metric.view.qualified}'
+        f"SELECT run_id, {literal(h.metric)}, {h.version}, '{{' || {dimensions or repr('')} || '}}', "  # noqa: S608
+        f'CAST("{h.value}" AS DOUBLE), {literal(h.unit)} FROM {metric.view.qualified}'
     )
 
 
@@ -331,7 +338,7 @@ def _comments(tables: Mapping[str, str | None], definitions: Definitions) -> Ite
         about = f"Stands for metrics.{metric.view.name}. {_summary(metric.view)}"
         yield from _comment("VIEW", f"metrics.{name}", about, metric.header.columns)
     for view in definitions.macros:
-        yield f"COMMENT ON MACRO TABLE {view.qualified} IS {_text(_summary(view))}"
+        yield f"COMMENT ON MACRO TABLE {view.qualified} IS {literal(_summary(view))}"
     yield from _comment("VIEW", "metrics.catalog", "Every version of every metric.", _CATALOG_COLUMNS)
     about = (
         "The values of all metrics of all runs, without deprecated versions: of one run as evaluated at its ingest, of "
@@ -345,16 +352,12 @@ def _summary(view: View) -> str:
 
 
 def _comment(kind: str, name: str, about: str, columns: Mapping[str, str]) -> Iterator[str]:
-    yield f"COMMENT ON {kind} {name} IS {_text(about)}"
+    yield f"COMMENT ON {kind} {name} IS {literal(about)}"
     for column, sentence in columns.items():
-        yield f'COMMENT ON COLUMN {name}."{column}" IS {_text(" ".join(sentence.split()))}'
+        yield f'COMMENT ON COLUMN {name}."{column}" IS {literal(" ".join(sentence.split()))}'
 
 
 def _literal(value: str | int | None) -> str:
     if value is None:
         return "CAST(NULL AS VARCHAR)"
-    return str(value) if isinstance(value, int) else _text(value)
-
-
-def _text(value: str) -> str:
-    return "'" + value.replace("'", "''") + "'"
+    return str(value) if isinstance(value, int) else literal(value)

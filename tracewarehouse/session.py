@@ -142,7 +142,7 @@ def files_error(lake: Lake, runs: Sequence[RunVersion], error: Exception) -> str
 
 
 @contextmanager
-def files_named(lake: Lake, runs: Sequence[RunVersion]) -> Iterator[None]:
+def naming_lost_files(lake: Lake, runs: Sequence[RunVersion]) -> Iterator[None]:
     """Where a statement fails that asks runs, tell a file of theirs that cannot be read from a fault of the statement.
 
     Raises:

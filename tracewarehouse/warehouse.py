@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from tracewarehouse.ingest.capture.manifest import Mesh
     from tracewarehouse.ingest.capture.sources import Capture
     from tracewarehouse.ingest.pipeline import IngestResult
-    from tracewarehouse.ingest.verify.against import Comparison
+    from tracewarehouse.ingest.verify.against import CaptureComparison
     from tracewarehouse.ingest.verify.fsck import Problem
     from tracewarehouse.result import QueryResult
     from tracewarehouse.session import Session
@@ -147,10 +147,10 @@ class Warehouse:
             WarehouseError: the runs cannot be listed or read.
         """
         from tracewarehouse.query import run_query
-        from tracewarehouse.session import files_named
+        from tracewarehouse.session import naming_lost_files
 
         session = self._session() if read_only else self._unrestricted_session()
-        with files_named(self.lake, session.runs):
+        with naming_lost_files(self.lake, session.runs):
             return run_query(
                 session.connection,
                 sql,
@@ -379,12 +379,12 @@ class Warehouse:
             MetricError: an audit fails.
         """
         from tracewarehouse.evaluation.audits import run_audits
-        from tracewarehouse.session import files_named
+        from tracewarehouse.session import naming_lost_files
 
         references = [run] if isinstance(run, str) else run
         runs = self.lake.runs() if references is None else [self.run(r) for r in references]
         connection = self.connection()
-        with files_named(self.lake, runs):
+        with naming_lost_files(self.lake, runs):
             return [f for r in runs for f in run_audits(connection, r.run_id, self.definitions, limit=limit)]
 
     def refresh_metrics(self) -> list[RunVersion]:
@@ -437,7 +437,7 @@ class Warehouse:
         self._folder("verify")
         return fsck(self.lake, self.definitions, self.leftovers)
 
-    def against(self, capture: Capture) -> Comparison:
+    def against(self, capture: Capture) -> CaptureComparison:
         """Prove from a capture's bytes, decoded by another parser, that its run here has all of its events and stats.
 
         Args:
@@ -492,13 +492,13 @@ class Warehouse:
         return found + consolidated.collect_garbage(self.lake, grace_seconds)
 
     def _named_by_database(self) -> set[str]:
-        from tracewarehouse.lens import FILE_NAME, files_named
+        from tracewarehouse.lens import FILE_NAME, files_in_database
 
         folder = self._folder("gc")
         database, root = folder / FILE_NAME, folder.resolve()
         if not database.exists():
             return set()
-        return {str(f.relative_to(root)) for f in files_named(database) if f.is_relative_to(root)}
+        return {str(f.relative_to(root)) for f in files_in_database(database) if f.is_relative_to(root)}
 
     def _folder(self, verb: str) -> Path:
         """The folder to write in.

@@ -1,8 +1,9 @@
 """The lake: immutable Parquet files per run version, and one manifest per run that says what the run is now.
 
-    <warehouse>/lake/run_id=<id>/v=<version>/<table>.parquet
-                manifests/<id>.json
+    <warehouse>/lake/<run id>/<version>/<table>.parquet
+                manifests/<run id>.json
 
+Each file has its run as a column, so the folders are not named `key=value`: a reader would find the column twice.
 A version is written in a staging folder, moved into place as a whole, and becomes the run when its
 manifest is replaced. Readers list files from the manifests alone, so they see a run whole or not at all,
 and nothing ever blocks them.
@@ -36,11 +37,14 @@ RUN_ID = re.compile(r"[0-9a-z][0-9a-z_-]{0,63}")
 GRACE_SECONDS = 24 * 3600.0
 """How long files that no manifest names are kept, for readers that still hold an older list."""
 _STAGING, _PART = re.compile(r"\.staging-\d+-[0-9a-f]{8}"), re.compile(r"\.part-[0-9a-f]{8}(\.wal)?")
-_RUN_FOLDER, _VERSION_FOLDER = re.compile(rf"run_id={RUN_ID.pattern}"), re.compile(rf"v={RUN_ID.pattern}")
+_KEY = "run_id="  # in the folders of schema 3 and older: run_id=<id>/v=<version>
+_RUN_FOLDER, _VERSION_FOLDER = re.compile(rf"({_KEY})?{RUN_ID.pattern}"), re.compile(rf"(v=)?{RUN_ID.pattern}")
 _ANY = re.compile(r"(?s).*")
 _LOCK = ".lock"
 _TABLE_FILE = re.compile(r"[a-z_]+(-\d{4,}|-[0-9a-f]{16}-[0-9a-f]{8})?\.parquet")
-_FILE_IN_LAKE = re.compile(rf"lake/{_RUN_FOLDER.pattern}/{_VERSION_FOLDER.pattern}/{_TABLE_FILE.pattern}")
+_FILE_IN_LAKE = re.compile(
+    rf"lake/({_KEY})?(?P<run_id>{RUN_ID.pattern})/(?(1)v=){RUN_ID.pattern}/{_TABLE_FILE.pattern}"
+)
 
 
 @dataclass(frozen=True)
@@ -215,13 +219,13 @@ class Lake:
     def stage(self, run_id: str, version: str) -> Iterator[Path]:
         """A folder to write a version's files in; it is removed unless `publish` has moved it.
 
-        Its path has the run's partition in it already, so that the files can be queried before they are published.
+        It is <run id>/<version> already, so that the files can be queried before they are published.
 
         Raises:
             WarehouseError: the warehouse cannot be written.
         """
         root = self._lake / f".staging-{os.getpid()}-{uuid.uuid4().hex[:8]}"
-        staging = root / f"run_id={_checked(run_id)}" / f"v={_checked(version)}"
+        staging = root / _checked(run_id) / _checked(version)
         held = None
         try:  # from before the folder is made, as a signal may come any time
             try:
@@ -253,7 +257,7 @@ class Lake:
         Raises:
             WarehouseError: the files cannot be moved or the manifest not be written.
         """
-        of_run = self._lake / f"run_id={_checked(run.run_id)}"
+        of_run = self._lake / _checked(run.run_id)
         try:
             names = sorted(run.paths)
             with settling or Settling() as settled:
@@ -264,9 +268,9 @@ class Lake:
                 if before and before.version == run.version and self.is_whole(before):
                     return before
                 of_run.mkdir(exist_ok=True)
-                target = of_run / f"v={_checked(run.version)}"
+                target = of_run / _checked(run.version)
                 if target.exists():  # damaged, or of a writer that died before its manifest: some reader may use it
-                    target = of_run / f"v={run.version}-{uuid.uuid4().hex[:8]}"
+                    target = of_run / f"{run.version}-{uuid.uuid4().hex[:8]}"
                 staging.rename(target)
                 with self._taken_back(run.run_id, target):
                     _sync(of_run)
@@ -342,7 +346,8 @@ class Lake:
     def leftovers(self, grace_seconds: float = GRACE_SECONDS, in_use: Collection[str] = ()) -> list[Leftover]:
         """Files that nothing uses: of dead writers, and of replaced versions after the grace time.
 
-        Files that are not of our making are left out, and so is all of a run whose manifest cannot be read.
+        Files that are not of our making are left out, and so is all of a run whose manifest cannot be read. A version
+        is of our making where a manifest names a file of it, or a file's footer says that it is the run's.
 
         Args:
             grace_seconds: how long a replaced version is kept from then on, for readers that hold an older list.
@@ -373,8 +378,8 @@ class Lake:
                         shutil.rmtree(leftover.path, ignore_errors=True)
                     else:
                         leftover.path.unlink(missing_ok=True)
-                for run in self._lake.glob("run_id=*"):
-                    with suppress(OSError):  # not empty, or not ours
+                for run in _listed(self._lake, _RUN_FOLDER):
+                    with suppress(OSError):  # not empty, or no folder
                         run.rmdir()
         except OSError as error:
             raise WarehouseError(f"{self.warehouse}: cannot be cleaned: {error.strerror or error}") from None
@@ -434,25 +439,27 @@ class Lake:
         for path in _listed(self._lake, _STAGING):
             if not _is_held(path):
                 yield Leftover(path, "an interrupted ingest", size_on_disk(path))
-        unreadable = set()
+        unreadable: set[str] = set()
         for manifest in self.manifests():
             try:
                 run = _parsed(manifest)
             except WarehouseError:
-                unreadable.add(f"run_id={manifest.stem}")
+                unreadable |= {manifest.stem, f"{_KEY}{manifest.stem}"}
             else:
                 used |= run.paths if run else set()
         for folder in _listed(self._lake, _RUN_FOLDER):
-            if folder.name not in unreadable and not folder.is_symlink():
+            if folder.name not in unreadable and folder.is_dir() and not folder.is_symlink():
                 for version in _listed(folder, _VERSION_FOLDER):
                     yield from self._leftovers_of_version(version, used, limit)
 
     def _leftovers_of_version(self, version: Path, used: set[str], limit: float) -> Iterator[Leftover]:
-        if version.is_symlink():
+        if version.is_symlink() or not version.is_dir():
             return
         files = _listed(version, _ANY)
-        ours = [f for f in files if _TABLE_FILE.fullmatch(f.name) and f.is_file() and not f.is_symlink()]
-        unused = [f for f in ours if str(f.relative_to(self.warehouse)) not in used]
+        tables = [f for f in files if _TABLE_FILE.fullmatch(f.name) and f.is_file() and not f.is_symlink()]
+        unused = [f for f in tables if str(f.relative_to(self.warehouse)) not in used]
+        if len(unused) == len(tables) > 0 and not _is_of_run(tables):
+            return
         is_over = {f: f.lstat().st_mtime <= limit for f in unused}
         if len(unused) == len(files) and all(is_over.values()) and version.stat().st_mtime <= limit:
             yield Leftover(version, "a replaced or unpublished version", size_on_disk(version))
@@ -529,7 +536,7 @@ def _parsed(path: Path) -> RunVersion | None:
         is_sealed = content.pop("checksum", None) == _checksum(content)
         run = RunVersion(**content)
         is_typed = isinstance(content["name"], str) and isinstance(content["schema_version"], int)
-        outside = [f for f in run.paths if not _FILE_IN_LAKE.fullmatch(f)]
+        outside = [f for f in run.paths if not _is_in_lake(f, run.run_id)]
     except FileNotFoundError:
         return None
     except (OSError, ValueError, TypeError, AttributeError, RecursionError) as error:
@@ -542,10 +549,26 @@ def _parsed(path: Path) -> RunVersion | None:
         elif not is_typed:
             why = "its name is no text, or its schema version no number"
         elif outside:
-            why = f"it names {shown(outside[0])!r}, outside the lake"
+            why = f"it names {shown(outside[0])!r}, outside the run's folder"
         else:
             return run
     raise WarehouseError(f"{path}: not a run manifest ({why}); ingest the capture again, or remove the file")
+
+
+def _is_in_lake(file: str, run_id: str) -> bool:
+    match = _FILE_IN_LAKE.fullmatch(file)
+    return match is not None and match["run_id"] == run_id
+
+
+def _is_of_run(files: Sequence[Path]) -> bool:
+    """Whether one of the files of a version says that it is of the run that their folder is named after."""
+    from tracewarehouse.ingest.lake.origin import is_file_of
+
+    version = files[0].parent
+    is_old = version.parent.name.startswith(_KEY)
+    if is_old != version.name.startswith("v="):
+        return False
+    return any(is_file_of(None if is_old else version.parent.name, f) for f in files)
 
 
 _INGEST_AGAIN = "run `tw ingest` on its capture again"

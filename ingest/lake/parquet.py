@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 from collections.abc import Callable, Iterable, Mapping
 from concurrent.futures import Executor, Future
 from dataclasses import dataclass
@@ -21,7 +22,7 @@ from tracewarehouse.ingest.lake.schema import Table
 
 ROW_GROUP = 1 << 17
 """Rows after which a row group is written; one holds up to what a call has added beyond that."""
-_STATISTICS = {"device_id", "start_ps", "event_id", "instruction_id", "step", "phase", "line"}
+_STATISTICS = {"run_id", "device_id", "start_ps", "event_id", "instruction_id", "step", "phase", "line"}
 
 
 class Coded:
@@ -58,15 +59,20 @@ class Nullable:
 class TableWriter:
     """Appends columns to a table's file; the file is made with the first row group and complete after `close`.
 
+    The writer itself fills `run_id`, so that each file says what it is of, wherever it is copied to.
+
     Args:
         folder: where the file is made.
+        run_id: the run.
         table: the table.
         background: encodes and writes row groups in the order they are submitted while the caller goes on, one at a
             time; None for no other thread.
         part: number of the file among those of its table, each made by a writer of its own; None for the only one.
     """
 
-    def __init__(self, folder: Path, table: Table, background: Executor | None = None, part: int | None = None) -> None:
+    def __init__(
+        self, folder: Path, run_id: str, table: Table, background: Executor | None = None, part: int | None = None
+    ) -> None:
         self.path = folder / (f"{table.name}.parquet" if part is None else f"{table.name}-{part:04}.parquet")
         self.table = table
         self.rows = 0
@@ -74,7 +80,8 @@ class TableWriter:
             [f.with_type(pa.dictionary(pa.int32(), f.type)) if f.type == pa.string() else f for f in table.arrow],
             metadata=table.arrow.metadata,
         )
-        self._columns = {f.name: _column(f.type) for f in self._schema}
+        self._run = pa.array([run_id], pa.string())
+        self._columns = {f.name: _column(f.type) for f in self._schema if f.name != "run_id"}
         self._pending_rows = 0
         self._writer: pq.ParquetWriter | None = None
         self._background = background
@@ -88,7 +95,7 @@ class TableWriter:
         rows; a column that is not given is NULL. Arrays are kept, not copied: they must not change afterwards.
 
         Raises:
-            KeyError: the table has no such column.
+            KeyError: the table has no such column, or it is `run_id`.
             OSError: the file cannot be written.
         """
         if not count:
@@ -141,7 +148,11 @@ class TableWriter:
             self._writer.close()
 
     def _flush(self) -> None:
-        group = pa.Table.from_arrays([self._columns[f.name].take() for f in self._schema], schema=self._schema)
+        run = pa.DictionaryArray.from_arrays(
+            _array(pa.int32(), np.zeros(self._pending_rows, np.int32), None), self._run
+        )
+        columns = [self._columns[f.name].take() if f.name != "run_id" else run for f in self._schema]
+        group = pa.Table.from_arrays(columns, schema=self._schema)
         self._pending_rows = 0
         self._wait()
         self._writer = self._writer or parquet_writer(self.path, self._schema)
@@ -168,13 +179,17 @@ class TableWriter:
 def parquet_writer(path: Path, schema: pa.Schema) -> pq.ParquetWriter:
     """A writer of zstd Parquet with the encodings that are fast and that DuckDB, Spark and polars all read.
 
+    Text that is dictionary-encoded in memory is plain text to who reads the file: pyarrow cannot group rows of several
+    files by dictionaries, Polars would take them for categories, and Iceberg has none.
+
     Byte-stream-split would be a little faster for times, but DuckDB 1.5 reads it for floating point only, and
     Spark 4.0 not at all. What delta encoding leaves of times hardly shrinks any more: -1 finds that out sooner than 1.
     """
     integers = [f.name for f in schema if pa.types.is_integer(f.type)]
-    return pq.ParquetWriter(
+    writer = pq.ParquetWriter(
         path,
         schema,
+        store_schema=False,  # as it is in memory
         compression="zstd",
         compression_level={f.name: -1 if f.name in integers else 1 for f in schema},
         use_dictionary=[f.name for f in schema if f.name not in integers],
@@ -183,6 +198,13 @@ def parquet_writer(path: Path, schema: pa.Schema) -> pq.ParquetWriter:
         write_page_checksum=True,
         write_statistics=[f.name for f in schema if f.name in _STATISTICS],
     )
+    read_as = pa.schema([_decoded(f) for f in schema], schema.metadata)
+    writer.add_key_value_metadata({**(schema.metadata or {}), "ARROW:schema": base64.b64encode(read_as.serialize())})
+    return writer
+
+
+def _decoded(column: pa.Field) -> pa.Field:
+    return column.with_type(column.type.value_type) if pa.types.is_dictionary(column.type) else column
 
 
 class _Column(Protocol):

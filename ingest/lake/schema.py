@@ -15,7 +15,7 @@ from tracewarehouse.ingest.columns.plane_names import LINE_KINDS, PLANE_KINDS
 if TYPE_CHECKING:
     import pyarrow as pa
 
-SCHEMA_VERSION = 3
+SCHEMA_VERSION = 4
 """Raised whenever a table changes; a warehouse of another version names the command that re-ingests."""
 
 _ARROW = {
@@ -59,13 +59,18 @@ class Table:
 
     @cached_property
     def arrow(self) -> pa.Schema:
-        """Arrow schema of the Parquet files; `run_id` is the partition directory, not a column of the file."""
+        """Arrow schema of the Parquet files."""
         import pyarrow as pa
 
         return pa.schema(
-            [c.arrow for c in self.columns if c.name != "run_id"],
+            [c.arrow for c in self.columns],
             metadata={"table": self.name, "comment": self.doc, "schema_version": str(SCHEMA_VERSION)},
         )
+
+    @cached_property
+    def arrow_of_run(self) -> pa.Schema:
+        """Arrow schema of rows that are of one run: without `run_id`, which the writer of their file adds."""
+        return self.arrow.remove(self.arrow.get_field_index("run_id"))
 
     @property
     def key(self) -> tuple[str, ...]:

@@ -71,6 +71,7 @@ def _of_host(survey: RunSurvey, of_host: HostSurvey) -> Iterator[PlaneLines]:
 
 def write_in_parts(
     folder: Path,
+    run_id: str,
     survey: RunSurvey,
     planes: Sequence[PlaneLines],
     counting: Counting,
@@ -93,7 +94,7 @@ def write_in_parts(
     pieces, parts = divide(planes)
     counts, facts = counting.of_planes(pieces), survey.instructions.facts
     with processes, counting:
-        written = start_parts(folder, counting.traces, facts, pieces, parts, counts, processes, settle)
+        written = start_parts(folder, run_id, counting.traces, facts, pieces, parts, counts, processes, settle)
         meanwhile()
         lines_of_parts = written()
     extents: dict[int, list[LineExtent]] = {}

@@ -88,15 +88,21 @@ class LineTables:
 
     Args:
         folder: where the files are made.
+        run_id: the run.
         facts: of all instructions; it may grow.
         background: see `TableWriter`.
         part: see `TableWriter`.
     """
 
     def __init__(
-        self, folder: Path, facts: Sequence[OpFacts], background: Executor | None = None, part: int | None = None
+        self,
+        folder: Path,
+        run_id: str,
+        facts: Sequence[OpFacts],
+        background: Executor | None = None,
+        part: int | None = None,
     ) -> None:
-        self.writers = {n: TableWriter(folder, TABLES[n], background, part) for n in EVENT_TABLES}
+        self.writers = {n: TableWriter(folder, run_id, TABLES[n], background, part) for n in EVENT_TABLES}
         self.written = LinesWritten(CollectiveExecutions(folder / f".collectives-{part or 0:04}"))
         self.ops = OpWriter(self.writers, facts, self.written.executions)
         self._stack = ExitStack()

@@ -43,6 +43,7 @@ class Shared:
     """What all processes read when they write parts."""
 
     folder: Path
+    run_id: str
     traces: Sequence[DivisibleTrace]
     facts: Sequence[OpFacts]
     planes: Sequence[PlaneLines]
@@ -177,6 +178,7 @@ def _cut(lines: Sequence[Line], target: int) -> list[Sequence[Line]]:
 
 def start_parts(
     folder: Path,
+    run_id: str,
     traces: Sequence[DivisibleTrace],
     facts: Sequence[OpFacts],
     planes: Sequence[PlaneLines],
@@ -192,7 +194,7 @@ def start_parts(
         the bytes are not events, HelperError where a process was ended from outside, OSError where the files cannot be
         written.
     """
-    processes.share(Shared(folder, traces, facts, [replace(p, plane=_slim(p)) for p in planes]))
+    processes.share(Shared(folder, run_id, traces, facts, [replace(p, plane=_slim(p)) for p in planes]))
     first = [0, *accumulate(counts)]
     largest_first = sorted(parts, key=lambda p: (-p.size, p.number))
     work = processes.start(write_part, [(p, tuple(first[i] for i in p.planes)) for p in largest_first], then)
@@ -215,7 +217,7 @@ def write_part(shared: Shared, task: tuple[Part, tuple[int, ...]]) -> LinesWritt
     """Write a part, given the id of the first event of each of its planes."""
     keep_freed_memory(ROW_GROUP_OF_OPS)
     part, first_event_ids = task
-    with LineTables(shared.folder, shared.facts, part=part.number) as tables:
+    with LineTables(shared.folder, shared.run_id, shared.facts, part=part.number) as tables:
         for i, first in zip(part.planes, first_event_ids, strict=True):
             tables.write(shared.traces[shared.planes[i].host_index], shared.planes[i], first)
         devices = {d.device_id for i in part.planes if (d := shared.planes[i].device)}

@@ -37,13 +37,13 @@ class RunFacts:
     row: Mapping[str, Any]
     flags: tuple[Flag, ...]
 
-    def write(self, folder: Path, settling: Settling) -> FilesOfTables:
+    def write(self, folder: Path, run_id: str, settling: Settling) -> FilesOfTables:
         """Write main.runs and main.quality_flags; returns their files.
 
         Raises:
             OSError: the files cannot be written.
         """
-        with RunWriters(folder, ("runs", "quality_flags"), settling) as writers:
+        with RunWriters(folder, run_id, ("runs", "quality_flags"), settling) as writers:
             writers.write_rows("runs", [self.row])
             writers.write_rows("quality_flags", ({"index": i} | f.row() for i, f in enumerate(self.flags)))
         return writers.files()

@@ -21,15 +21,16 @@ class RunWriters:
 
     Args:
         folder: where the files are made.
+        run_id: the run.
         tables: names of the tables.
         settling: is given files when they are complete.
         background: see `TableWriter`.
     """
 
     def __init__(
-        self, folder: Path, tables: Iterable[str], settling: Settling, background: Executor | None = None
+        self, folder: Path, run_id: str, tables: Iterable[str], settling: Settling, background: Executor | None = None
     ) -> None:
-        self._writers = {name: TableWriter(folder, TABLES[name], background) for name in tables}
+        self._writers = {name: TableWriter(folder, run_id, TABLES[name], background) for name in tables}
         self._settling = settling
         self._stack = ExitStack()
 

@@ -53,12 +53,18 @@ class Written:
 
 
 def write_tables(
-    folder: Path, survey: RunSurvey, counting: Counting | None, processes: Processes, settling: Settling
+    folder: Path,
+    run_id: str,
+    survey: RunSurvey,
+    counting: Counting | None,
+    processes: Processes,
+    settling: Settling,
 ) -> Written:
     """Write every table but runs, quality_flags and metric_values.
 
     Args:
         folder: where the files are made.
+        run_id: the run.
         survey: the survey of the run; its instructions are completed.
         counting: the events of the lines of a run that is written in parts; None to write one line after the other.
         processes: what writes the parts; its helpers end once they are written.
@@ -73,7 +79,7 @@ def write_tables(
     instruction_flags: list[Flag] = []
     with ExitStack() as stack:
         encoder = stack.enter_context(ThreadPoolExecutor(2))
-        writers = stack.enter_context(RunWriters(folder, _TABLES, settling, encoder))
+        writers = stack.enter_context(RunWriters(folder, run_id, _TABLES, settling, encoder))
 
         def describe() -> None:
             write_metadata(writers, survey)
@@ -82,9 +88,9 @@ def write_tables(
                 write_instructions(writers, survey)
 
         if counting:
-            events = write_in_parts(folder, survey, planes, counting, processes, settling, describe)
+            events = write_in_parts(folder, run_id, survey, planes, counting, processes, settling, describe)
         else:
-            tables = stack.enter_context(LineTables(folder, survey.instructions.facts, encoder))
+            tables = stack.enter_context(LineTables(folder, run_id, survey.instructions.facts, encoder))
             events = write_together(tables, survey, planes, settling)
             describe()
         lines = write_lines(writers, survey, events)

@@ -90,7 +90,7 @@ class LineCount:
 
 
 @dataclass
-class Comparison:
+class CaptureComparison:
     """A capture and its run, line by line.
 
     Attributes:
@@ -116,7 +116,7 @@ class Comparison:
         return sum(c.stats for c in self.counts)
 
 
-def against(capture: Capture, warehouse: Path) -> Comparison:
+def against(capture: Capture, warehouse: Path) -> CaptureComparison:
     """Prove from a capture's bytes that its run in the warehouse has all of its events and stats.
 
     The file is read by its format's independent decoder, and every line tallied: events, times, each stat's values.
@@ -133,7 +133,7 @@ def against(capture: Capture, warehouse: Path) -> Comparison:
     run = lake.run(run_id_of(digest_of(f.digest for f in files)))
     if run is None:
         raise WarehouseError(f"{capture.name}: not in {warehouse}; run `tw ingest` on it first")
-    found = Comparison(run.run_id)
+    found = CaptureComparison(run.run_id)
     try:
         in_tables = _TablesOfRun(lake, run)
         for file in files:
@@ -244,7 +244,7 @@ class _TablesOfRun:
                 self.tallies[line[at[row]]].add(names[name[at[row]]], kind_class, count, total)
 
 
-def _compare_file(found: Comparison, file: CaptureFile, tables: _TablesOfRun) -> None:
+def _compare_file(found: CaptureComparison, file: CaptureFile, tables: _TablesOfRun) -> None:
     host = tables.hosts.get(file.digest)
     if host is None:
         found.differences.append(f"the file with digest {file.digest[:12]}... is not a host of the run")
@@ -288,7 +288,7 @@ def _plane_differences(plane: PlainPlane, position: int, tables: _TablesOfRun, h
 
 
 def _compare_line(
-    found: Comparison, plane: PlainPlane, line: PlainLine, host: dict[str, Any], tables: _TablesOfRun
+    found: CaptureComparison, plane: PlainPlane, line: PlainLine, host: dict[str, Any], tables: _TablesOfRun
 ) -> None:
     where = f"line {line.name!r} of plane {plane.name!r}"
     index = tables.line(host["host"], plane.name, line)

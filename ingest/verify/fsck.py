@@ -85,7 +85,7 @@ def _problems_of_run(lake: Lake, run: RunVersion) -> Iterator[Problem]:
                 what = "there is no such file" if isinstance(error, FileNotFoundError) else f"cannot be read: {error}"
                 yield Problem(run.run_id, run.name, file, what, INGEST_AGAIN)
                 continue
-            count, sentence = _read_through(lake.warehouse / file, name)
+            count, sentence = _read_through(lake.warehouse / file, name, run.run_id)
             rows += count
             if sentence:
                 is_whole = False
@@ -104,21 +104,21 @@ def _problems_of_run(lake: Lake, run: RunVersion) -> Iterator[Problem]:
         yield from (Problem(run.run_id, run.name, None, s, _REPORT) for s in _contradictions(lake, run))
 
 
-def _read_through(path: Path, table: str) -> tuple[int, str | None]:
+def _read_through(path: Path, table: str, run_id: str) -> tuple[int, str | None]:
     """Rows of a file, all of which is read, and what is wrong with it."""
     try:
-        with pq.ParquetFile(path, page_checksum_verification=True) as file:
+        with pq.ParquetFile(path, read_dictionary=["run_id"], page_checksum_verification=True) as file:
             if table not in TABLES:
                 return file.metadata.num_rows, "is of no table of this version"
             wanted = TABLES[table].arrow
-            found = pa.schema([_plain(f) for f in file.schema_arrow])
-            if found != pa.schema([_plain(f) for f in wanted]):
+            if pa.schema([_plain(f) for f in file.schema_arrow]) != pa.schema([_plain(f) for f in wanted]):
                 return file.metadata.num_rows, "its columns are not those of this version of the table"
             stamp = (file.schema_arrow.metadata or {}).get(b"schema_version")
             if stamp != wanted.metadata[b"schema_version"]:
                 return file.metadata.num_rows, f"it has schema version {stamp!r}"
             for batch in file.iter_batches(1 << 16, use_threads=False):
-                del batch
+                if runs := set(batch.column("run_id").unique().to_pylist()) - {run_id}:
+                    return file.metadata.num_rows, f"it has rows of the run {runs.pop()}"
             return file.metadata.num_rows, None
     except (OSError, pa.ArrowException) as error:
         return 0, f"it cannot be read ({' '.join(str(error).split())[:200]})"

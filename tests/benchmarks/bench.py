@@ -70,8 +70,9 @@ import pyarrow.parquet as pq
 from tracewarehouse.ingest.lake.parquet import parquet_writer
 rows = size = 0
 seconds = cpu = 0.0
-for path in sorted(Path(sys.argv[3]).glob("lake/run_id=*/v=*/*.parquet")):
-    source = pq.ParquetFile(path)
+for path in sorted(Path(sys.argv[3]).glob("lake/*/*/*.parquet")):
+    schema = pq.read_schema(path)
+    source = pq.ParquetFile(path, read_dictionary=[f.name for f in schema if f.type == "string"])
     out = Path(sys.argv[2]) / path.name
     with parquet_writer(out, source.schema_arrow) as writer:
         for i in range(source.num_row_groups):
@@ -105,7 +106,7 @@ trace, instructions, rows = open_trace(CaptureFile(Path(sys.argv[1]))), Instruct
 with (
     without_cycle_search(),
     ThreadPoolExecutor(1) as encoder,
-    LineTables(out, instructions.facts, encoder) as tables,
+    LineTables(out, "r", instructions.facts, encoder) as tables,
 ):
     for i, plane in enumerate(trace.planes):
         of_row = instructions.of_metadata(plane, HloModules([], [])) if device_plane(plane.name) else None
@@ -113,9 +114,9 @@ with (
         rows = tables.write(trace, PlaneLines(0, "host", 0, i, plane, plane.lines, device), rows)
     tables.finish()  # in the background, while this thread goes on
     instructions.complete()
-    with TableWriter(out, TABLES["instructions"], encoder) as writer:
+    with TableWriter(out, "r", TABLES["instructions"], encoder) as writer:
         writer.write_rows(instructions.column_rows())
-    with TableWriter(out, TABLES["instruction_stats"], encoder) as writer:
+    with TableWriter(out, "r", TABLES["instruction_stats"], encoder) as writer:
         write_instruction_stats(writer, [row.stats for row in instructions.rows])
 print(json.dumps({"rows": rows, "bytes": sum(f.stat().st_size for f in out.iterdir())}))
 """

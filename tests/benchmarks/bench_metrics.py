@@ -18,7 +18,6 @@ import argparse
 import json
 import os
 import resource
-import shutil
 import statistics
 import subprocess
 import sys
@@ -26,6 +25,10 @@ import tempfile
 import time
 from dataclasses import dataclass, replace
 from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
+
+from run_copies import publish_copy
 
 from tracewarehouse.definitions.reading import load_definitions
 from tracewarehouse.ingest.lake.lake import Lake
@@ -110,15 +113,8 @@ def copies(source: Lake, folder: Path, count: int, *, with_values: bool) -> Path
     [run] = source.runs()
     lake = Lake(folder)
     for number in range(len(lake.runs()), count):
-        copy = replace(run, run_id=f"{run.run_id}x{number}", name=f"{run.name}-{number}")
-        copy = replace(copy, files={t: [Path(f).name for f in files] for t, files in run.files.items()})
-        with lake.stage(copy.run_id, copy.version) as staging:
-            for table in run.files:
-                for path in source.paths(run, table):
-                    shutil.copyfile(path, staging / path.name)
-            if not with_values:
-                copy = replace(copy, metrics_fingerprint=None)
-            lake.publish(staging, copy)
+        of = run if with_values else replace(run, metrics_fingerprint=None)
+        publish_copy(source, of, lake, f"{run.run_id}x{number}", f"{run.name}-{number}")
     return folder
 
 

@@ -142,7 +142,7 @@ class TestFullDisk:
         assert Lake(small_disk).leftovers(0) == []
 
     def test_gc_gives_back_what_a_killed_ingest_took(self, small_disk: Path, tmp_path: Path, tw: Tw) -> None:
-        staging = small_disk / "lake" / ".staging-1-0123abcd" / "run_id=r1" / "v=1"
+        staging = small_disk / "lake" / ".staging-1-0123abcd" / "r1" / "1"
         staging.mkdir(parents=True)
         (staging / "ops.parquet").write_bytes(b"x" * 2_000_000)
         fill(small_disk.parent, 0)

@@ -66,7 +66,7 @@ def test_an_interrupted_command_takes_back_what_is_half_done(tmp_path: Path, num
     command = [sys.executable, "-m", "tracewarehouse", "-w", str(tmp_path / "w"), "ingest", str(path)]
     environment = os.environ | {"PYTHONUNBUFFERED": "1"}
     process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, env=environment, text=True)
-    while not list(tmp_path.glob("w/lake/.staging-*/run_id=*/v=*")) and process.poll() is None:
+    while not list(tmp_path.glob("w/lake/.staging-*/r*/*")) and process.poll() is None:
         time.sleep(0.01)
     os.kill(process.pid, number)
     out, err = process.communicate(timeout=120)

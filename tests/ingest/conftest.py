@@ -39,8 +39,7 @@ def open_tables(warehouse: Path) -> Query:
     for name, table in TABLES.items():
         files = [str(p) for run in runs for p in lake.paths(run, name)]
         if files:
-            source = f"read_parquet({files}, hive_partitioning=true, hive_types={{'run_id': VARCHAR, 'v': VARCHAR}})"
-            connection.execute(f"CREATE VIEW {name} AS SELECT * EXCLUDE (v) FROM {source}")
+            connection.execute(f"CREATE VIEW {name} AS SELECT * FROM read_parquet({files}, hive_partitioning=false)")
         else:
             columns = ", ".join(f'"{c.name}" {c.type}' for c in table.columns)
             connection.execute(f"CREATE TABLE {name} ({columns})")

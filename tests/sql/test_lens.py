@@ -106,13 +106,13 @@ GIVEN = {
 
 def write_run(warehouse: Path, run_id: str) -> RunVersion:
     """A published run of the given rows; tables without rows have no file."""
-    folder = Path("lake") / f"run_id={run_id}" / "v=1"
+    folder = Path("lake") / run_id / "1"
     (warehouse / folder).mkdir(parents=True)
     files = {}
     with warehouse_of(GIVEN, DEFINITIONS) as connection:
         for table in GIVEN:
             path = folder / f"{table}.parquet"
-            rows = connection.sql(f"SELECT * EXCLUDE run_id FROM given.{table}")
+            rows = connection.sql(f"SELECT * REPLACE ('{run_id}' AS run_id) FROM given.{table}")
             rows.to_parquet(str(warehouse / path))
             files[table] = [str(path)]
     return RunVersion(run_id, "1", run_id, SCHEMA_VERSION, "0", "digest", files)
@@ -220,7 +220,7 @@ def test_the_command_line_gives_the_same_numbers(warehouse: Path) -> None:
 def test_a_run_is_evaluated_in_a_database_that_is_open_for_reading_only(warehouse: Path) -> None:
     with duckdb.connect(str(warehouse / FILE_NAME), read_only=True) as connection:
         values = evaluate(connection, "a", DEFINITIONS, deprecated=True).values()
-        assert values.schema.equals(TABLES["metric_values"].arrow)
+        assert values.schema.equals(TABLES["metric_values"].arrow_of_run)
         with_data = {m.name for m in DEFINITIONS.metrics if m.view.qualified not in NEED_MORE}
         assert with_data == {*values.column("metric").to_pylist()}
         assert connection.execute("SELECT count(*) FROM duckdb_databases() WHERE NOT internal").fetchone() == (1,)

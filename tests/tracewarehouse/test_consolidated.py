@@ -12,6 +12,7 @@ from pathlib import Path
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from run_copies import publish_copy
 
 from tracewarehouse import consolidated
 from tracewarehouse.ingest.lake.lake import Lake, RunVersion
@@ -55,12 +56,7 @@ def add_copy(folder: Path, number: int) -> RunVersion:
     """Publish the first run once more under another id and name."""
     lake = Lake(folder)
     run = lake.runs()[0]
-    files = {t: [Path(f).name for f in names] for t, names in run.files.items()}
-    copy = replace(run, run_id=f"{run.run_id[:12]}{number:04}", name=f"{run.name}-{number}", files=files)
-    with lake.stage(copy.run_id, copy.version) as staging:
-        for path in (p for t in run.files for p in lake.paths(run, t)):
-            shutil.copyfile(path, staging / path.name)
-        return lake.publish(staging, copy)
+    return publish_copy(lake, run, lake, f"{run.run_id[:12]}{number:04}", f"{run.name}-{number}")
 
 
 def answers(warehouse: Warehouse) -> list[list[tuple[object, ...]]]:

@@ -286,7 +286,7 @@ def test_a_manifest_cannot_name_files_outside(folder: Path, tmp_path: Path) -> N
     """A warehouse from elsewhere is data: its manifest opens nothing beside the lake."""
     files = read_manifest(folder).files
     [runs] = files["runs"]
-    outside = tmp_path / "outside" / "run_id=x" / "v=1" / "runs.parquet"
+    outside = tmp_path / "outside" / "x" / "1" / "runs.parquet"
     outside.parent.mkdir(parents=True)
     outside.write_bytes((folder / runs).read_bytes())
     change_manifest(folder, files=files | {"runs": [f"../outside/{outside.relative_to(tmp_path / 'outside')}"]})

@@ -41,7 +41,7 @@ class Evaluator:
         self._prepared: PreparedMetrics | None = None
 
     def __call__(self, files: Mapping[str, Sequence[Path]], run_id: str) -> pa.Table:
-        """Rows of main.metric_values without run_id, from a run's files by table name.
+        """Rows of main.metric_values, without run_id, from a run's files by table name.
 
         Raises:
             MetricError: a metric cannot be evaluated.
@@ -113,7 +113,7 @@ def refresh(lake: Lake, run: RunVersion, evaluator: Evaluator) -> RunVersion | N
         fingerprint = f"{fingerprint}+{own}"
     try:
         with lake.stage(run.run_id, run.version) as staging:
-            with TableWriter(staging, TABLES["metric_values"]) as writer:
+            with TableWriter(staging, run.run_id, TABLES["metric_values"]) as writer:
                 writer.write(len(values), {n: values.column(n).combine_chunks() for n in values.column_names})
             return lake.replace_metric_values(run, writer.path, writer.rows, fingerprint)
     except OSError as error:
@@ -126,7 +126,7 @@ def _unknown_values(lake: Lake, run: RunVersion, definitions: Definitions) -> pa
     import pyarrow.compute as pc
     import pyarrow.parquet as pq
 
-    schema = TABLES["metric_values"].arrow
+    schema = TABLES["metric_values"].arrow_of_run
     stored = pa.concat_tables(
         [schema.empty_table()]
         + [pq.ParquetFile(p).read(schema.names).cast(schema) for p in lake.paths(run, "metric_values")]

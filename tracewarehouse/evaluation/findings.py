@@ -56,4 +56,4 @@ class Evaluation:
         """The rows of main.metric_values, without run_id."""
         import pyarrow as pa
 
-        return pa.table(self.columns, schema=TABLES["metric_values"].arrow)
+        return pa.table(self.columns, schema=TABLES["metric_values"].arrow_of_run)

@@ -50,7 +50,7 @@ class ForkedEvaluator:
         self._helper.end()
 
     def __call__(self, files: Mapping[str, Sequence[Path]], run_id: str) -> pa.Table:
-        """Rows of main.metric_values without run_id, from a run's files by table name; to be called once.
+        """Rows of main.metric_values, without run_id, from a run's files by table name; to be called once.
 
         Raises:
             MetricError: a definition is not valid, or a metric cannot be evaluated.

@@ -134,7 +134,7 @@ class PreparedMetrics:
         tasks = {name: partial(step, run) for name, step in self._steps.items()}
         with _scratch(connection, run_id) as cursors:
             run_tasks(tasks, self._needs, cursors)
-        columns: dict[str, list[Any]] = {c.name: [] for c in TABLES["metric_values"].columns if c.name != "run_id"}
+        columns: dict[str, list[Any]] = {n: [] for n in TABLES["metric_values"].arrow_of_run.names}
         for metric in self._metrics:
             fingerprint = self.definitions.fingerprint(metric.view)
             for dimensions, value in run.rows[metric.view.qualified]:

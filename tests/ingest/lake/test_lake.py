@@ -12,28 +12,47 @@ import time
 from dataclasses import replace
 from pathlib import Path
 
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 
 from tracewarehouse.ingest.errors import UnreadRunWarning, WarehouseError
-from tracewarehouse.ingest.lake.lake import Lake, RunVersion
+from tracewarehouse.ingest.lake.lake import Lake, RunVersion, manifest_text
 from tracewarehouse.ingest.lake.schema import SCHEMA_VERSION
+
+FOLDERS = {"now": ("r1", "v{}"), "before schema 4": ("run_id=r1", "v=v{}")}
+
+
+def table_file(run_id: str | None = "r1", name: str = "x", table: str = "ops") -> bytes:
+    """A file of a table that names its run, as those of schema 3 did not, and holds one name."""
+    columns = {"run_id": [run_id]} if run_id else {}
+    found = pa.BufferOutputStream()
+    rows = pa.table(columns | {"name": [name]}).replace_schema_metadata({"table": table})
+    pq.write_table(rows, found)
+    return bytes(found.getvalue())
 
 
 def version(run_id: str = "r1", number: str = "1") -> RunVersion:
     return RunVersion(run_id, f"v{number}", "name", SCHEMA_VERSION, "1", "digest", {"ops": ["ops.parquet"]}, {"ops": 1})
 
 
-def publish(lake: Lake, run: RunVersion, content: bytes = b"x") -> RunVersion:
+def publish(lake: Lake, run: RunVersion, content: str = "x") -> RunVersion:
     with lake.stage(run.run_id, run.version) as folder:
-        (folder / "ops.parquet").write_bytes(content)
+        (folder / "ops.parquet").write_bytes(table_file(run.run_id, content))
         return lake.publish(folder, run)
+
+
+def said(path: Path) -> str:
+    """The name that a file of `publish` holds."""
+    [name] = pq.ParquetFile(path).read(["name"]).column("name").to_pylist()
+    return str(name)
 
 
 def test_a_published_run_is_read_back(tmp_path: Path) -> None:
     lake = Lake(tmp_path)
     placed = publish(lake, version())
     assert lake.runs() == [placed]
-    assert [p.read_bytes() for p in lake.paths(placed, "ops")] == [b"x"]
+    assert [said(p) for p in lake.paths(placed, "ops")] == ["x"]
     assert lake.paths(placed, "phases") == []
 
 
@@ -47,20 +66,20 @@ def test_a_staged_version_is_not_a_run(tmp_path: Path) -> None:
 
 def test_a_new_version_replaces_and_the_old_one_goes_after_a_while(tmp_path: Path) -> None:
     lake = Lake(tmp_path)
-    old = publish(lake, version(number="1"), b"old")
-    new = publish(lake, version(number="2"), b"new")
+    old = publish(lake, version(number="1"), "old")
+    new = publish(lake, version(number="2"), "new")
     assert lake.runs() == [new]
-    assert lake.paths(old, "ops")[0].read_bytes() == b"old"  # a reader that listed it can still read it
+    assert said(lake.paths(old, "ops")[0]) == "old"  # a reader that listed it can still read it
     assert lake.collect_garbage(grace_seconds=3600) == []
-    assert [x.path.name for x in lake.collect_garbage(grace_seconds=0)] == ["v=v1"]
-    assert lake.paths(new, "ops")[0].read_bytes() == b"new"
+    assert [x.path.name for x in lake.collect_garbage(grace_seconds=0)] == ["v1"]
+    assert said(lake.paths(new, "ops")[0]) == "new"
 
 
 def test_the_same_version_twice_keeps_the_first(tmp_path: Path) -> None:
     lake = Lake(tmp_path)
-    publish(lake, version(), b"first")
-    second = publish(lake, version(), b"second")
-    assert lake.paths(second, "ops")[0].read_bytes() == b"first"
+    publish(lake, version(), "first")
+    second = publish(lake, version(), "second")
+    assert said(lake.paths(second, "ops")[0]) == "first"
 
 
 def test_a_damaged_version_is_written_again_beside_it(tmp_path: Path) -> None:
@@ -68,28 +87,28 @@ def test_a_damaged_version_is_written_again_beside_it(tmp_path: Path) -> None:
     lake = Lake(tmp_path)
     first = publish(lake, version())
     lake.paths(first, "ops")[0].write_bytes(b"y")
-    second = publish(lake, version(), b"again")
+    second = publish(lake, version(), "again")
     assert lake.paths(first, "ops")[0].read_bytes() == b"y"
-    assert lake.paths(second, "ops")[0].read_bytes() == b"again"
+    assert said(lake.paths(second, "ops")[0]) == "again"
     assert lake.is_whole(second)
 
 
 def test_grace_counts_from_the_replacement(tmp_path: Path) -> None:
     """However old the version is: a reader may have listed it a moment before."""
     lake = Lake(tmp_path)
-    old = publish(lake, version(number="1"), b"old")
+    old = publish(lake, version(number="1"), "old")
     [file] = lake.paths(old, "ops")
     for path in (file, file.parent):
         os.utime(path, (0, 0))
-    publish(lake, version(number="2"), b"new")
+    publish(lake, version(number="2"), "new")
     assert lake.collect_garbage(grace_seconds=3600) == []
-    assert file.read_bytes() == b"old"
+    assert said(file) == "old"
     [file] = lake.paths(lake.runs()[0], "ops")
     for path in (file, file.parent):
         os.utime(path, (0, 0))
     lake.remove("r1")
     assert lake.collect_garbage(grace_seconds=3600) == []
-    assert file.read_bytes() == b"new"
+    assert said(file) == "new"
 
 
 class TestGarbage:
@@ -132,12 +151,15 @@ class TestGarbage:
         other.mkdir()
         (other / "ops.parquet").write_bytes(b"x")
         run = file.parent.parent
-        (run / "v=link").symlink_to(other)
-        (tmp_path / "lake" / "run_id=link").symlink_to(other)
+        (other / "v1").mkdir()
+        (other / "v1" / "ops.parquet").write_bytes(table_file("link"))
+        (run / "link").symlink_to(other)
+        (tmp_path / "lake" / "link").symlink_to(other)
         (tmp_path / ".staging-1-0123abcd").mkdir()
         theirs = [
             *(file.parent / "notes.txt", file.parent / "My Table.parquet", run / "README"),
-            *(run / "v=v3.bak" / "ops.parquet", tmp_path / "lake" / "a.parquet"),
+            *(run / "v3.bak" / "ops.parquet", tmp_path / "lake" / "a.parquet", tmp_path / "lake" / "notes"),
+            *(run / "notes", tmp_path / "lake" / "backup" / "ops.parquet"),
             *(tmp_path / ".part-of-mine", tmp_path / "lake" / ".staging-mine" / "x"),
         ]
         for path in theirs:
@@ -145,8 +167,44 @@ class TestGarbage:
             path.write_bytes(b"x")
         assert [x.path for x in lake.collect_garbage(grace_seconds=0)] == [file]
         assert all(
-            p.exists() for p in [*theirs, other / "ops.parquet", run / "v=link", tmp_path / ".staging-1-0123abcd"]
+            p.exists() for p in [*theirs, other / "v1" / "ops.parquet", run / "link", tmp_path / ".staging-1-0123abcd"]
         )
+
+    @pytest.mark.parametrize(("of_run", "of_version"), FOLDERS.values(), ids=FOLDERS)
+    def test_a_folder_goes_only_where_a_file_of_it_says_whose_it_is(
+        self, tmp_path: Path, of_run: str, of_version: str
+    ) -> None:
+        lake = Lake(tmp_path)
+        publish(lake, version("r2"))
+        own = None if "=" in of_run else "r1"
+        contents = {
+            "ours": {"ops.parquet": table_file(own)},
+            "damaged": {"ops.parquet": b"x", "phases.parquet": table_file(own, table="phases")},
+            "another-run": {"ops.parquet": table_file("r2")},
+            "two-schemas": {"ops.parquet": table_file("r1" if own is None else None)},
+            "another-table": {"ops.parquet": table_file(own, table="phases")},
+            "no-table": {"my_rows.parquet": table_file(own)},
+            "no-parquet": {"ops.parquet": b"x"},
+            "something-else": {"notes.txt": b"x"},
+        }
+        for name, files in contents.items():
+            folder = tmp_path / "lake" / of_run / of_version.format(f"-{name}")
+            folder.mkdir(parents=True)
+            for file, content in files.items():
+                (folder / file).write_bytes(content)
+        gone = {x.path.name for x in lake.collect_garbage(grace_seconds=0)}
+        assert gone == {of_version.format("-ours"), of_version.format("-damaged")}
+        assert len(list((tmp_path / "lake" / of_run).iterdir())) == len(contents) - 2
+
+    def test_a_folder_of_now_is_not_proven_by_files_of_before_nor_the_other_way_round(self, tmp_path: Path) -> None:
+        lake = Lake(tmp_path)
+        publish(lake, version("r2"))
+        for run, of_version in (("run_id=r1", "v1"), ("r1", "v=v1")):
+            for content in (table_file("r1"), table_file(None)):
+                folder = tmp_path / "lake" / run / of_version
+                folder.mkdir(parents=True, exist_ok=True)
+                (folder / "ops.parquet").write_bytes(content)
+                assert lake.collect_garbage(grace_seconds=0) == []
 
     def test_a_run_whose_manifest_cannot_be_read_keeps_its_files(self, tmp_path: Path) -> None:
         lake = Lake(tmp_path)
@@ -166,7 +224,7 @@ class TestGarbage:
     def test_a_version_that_was_never_published_goes_after_its_grace(self, tmp_path: Path) -> None:
         lake = Lake(tmp_path)
         run = publish(lake, version())
-        orphan = tmp_path / "lake" / "run_id=r1" / "v=v9"
+        orphan = tmp_path / "lake" / "r1" / "v9"
         shutil.copytree(lake.paths(run, "ops")[0].parent, orphan)
         assert lake.leftovers(3600) == []
         assert [x.path for x in lake.collect_garbage(0)] == [orphan]
@@ -201,7 +259,7 @@ def test_metric_values_are_replaced_only_for_the_version_they_were_made_from(tmp
     publish(lake, version(number="2"))
     values.write_bytes(b"late")
     assert lake.replace_metric_values(old, values, 3, "f" * 64) is None
-    assert lake.runs()[0].files == {"ops": ["lake/run_id=r1/v=v2/ops.parquet"]}
+    assert lake.runs()[0].files == {"ops": ["lake/r1/v2/ops.parquet"]}
 
 
 def test_a_removed_run_is_gone_and_its_files_follow(tmp_path: Path) -> None:
@@ -211,7 +269,7 @@ def test_a_removed_run_is_gone_and_its_files_follow(tmp_path: Path) -> None:
     assert not lake.remove("r1")
     assert lake.runs() == []
     lake.collect_garbage(grace_seconds=0)
-    assert not list((tmp_path / "lake").glob("run_id=*"))
+    assert not list((tmp_path / "lake").iterdir())
 
 
 @pytest.mark.parametrize("name", ["", "../x", "a/b", "A", "r" * 65, ".hidden", "a b", "a\x00"])
@@ -230,6 +288,47 @@ def test_another_schema_version_names_the_command(tmp_path: Path) -> None:
         lake.run("r1")
     with pytest.raises(WarehouseError, match=r"has table schema .*: r1 \(name\); run `tw ingest` on its"):
         lake.runs()
+
+
+@pytest.fixture
+def before_schema_4(tmp_path: Path) -> Lake:
+    """A lake as version 3 of the schema left it: `key=value` in the folders, and not in the files."""
+    folder = tmp_path / "lake" / "run_id=r1" / "v=v1"
+    folder.mkdir(parents=True)
+    (folder / "ops.parquet").write_bytes(table_file(None, "old"))
+    run = replace(version(), schema_version=3, files={"ops": ["lake/run_id=r1/v=v1/ops.parquet"]})
+    (tmp_path / "manifests").mkdir()
+    (tmp_path / "manifests" / "r1.json").write_text(manifest_text(run))
+    return Lake(tmp_path)
+
+
+def test_runs_of_the_folders_before_name_the_command_that_makes_them_anew(before_schema_4: Lake) -> None:
+    sentence = r"has table schema 3, this version .* reads 4: r1 \(name\); run `tw ingest` on its capture again"
+    with pytest.raises(WarehouseError, match=sentence):
+        before_schema_4.runs()
+    assert before_schema_4.listing()[1][0].is_outdated
+
+
+def test_files_of_the_folders_before_stay_until_their_run_is_ingested_again(before_schema_4: Lake) -> None:
+    lake = before_schema_4
+    assert lake.collect_garbage(grace_seconds=0) == []
+    assert lake.leftovers(0) == []
+    new = publish(lake, version(), "new")
+    assert [x.what for x in lake.collect_garbage(grace_seconds=0)] == ["a replaced or unpublished version"]
+    assert [p.name for p in (lake.warehouse / "lake").iterdir()] == ["r1"]
+    assert said(lake.paths(new, "ops")[0]) == "new"
+
+
+def test_a_manifest_names_files_of_its_own_run_only(tmp_path: Path) -> None:
+    """Queries take the run of a row from the file's path."""
+    lake = Lake(tmp_path)
+    publish(lake, version("r1"))
+    run = publish(lake, version("r2"))
+    (tmp_path / "manifests" / "r2.json").write_text(
+        manifest_text(replace(run, files={"ops": ["lake/r1/v1/ops.parquet"]}))
+    )
+    with pytest.raises(WarehouseError, match=r"names 'lake/r1/v1/ops.parquet', outside the run's folder"):
+        lake.run("r2")
 
 
 def test_a_damaged_manifest_is_named(tmp_path: Path) -> None:
@@ -284,18 +383,19 @@ def test_a_warehouse_that_cannot_be_written_is_said(tmp_path: Path) -> None:
 WRITER = """
 import sys
 from pathlib import Path
+import pyarrow as pa, pyarrow.parquet as pq
 from tracewarehouse.ingest.lake.lake import Lake, RunVersion
 from tracewarehouse.ingest.lake.schema import SCHEMA_VERSION
 lake, number = Lake(Path(sys.argv[1])), 0
 print("ready", flush=True)
 while True:
     number += 1
-    content = f"{number:08d}".encode() * 4096
+    rows = pa.table({"run_id": ["r1"], "name": [f"{number:08d}" * 4096]})
     files = {t: [t + ".parquet"] for t in ("ops", "phases")}
     run = RunVersion("r1", f"v{number}", "n", SCHEMA_VERSION, "1", "d", files)
     with lake.stage("r1", run.version) as folder:
         for table in ("ops", "phases"):
-            (folder / f"{table}.parquet").write_bytes(content)
+            pq.write_table(rows.replace_schema_metadata({"table": table}), folder / f"{table}.parquet")
         lake.publish(folder, run)
 """
 
@@ -311,7 +411,7 @@ def test_readers_see_whole_versions_while_writers_are_killed(tmp_path: Path) -> 
         until = time.monotonic() + 0.05 + 0.03 * round_
         while time.monotonic() < until:
             for run in lake.runs():
-                contents = {p.read_bytes() for t in ("ops", "phases") for p in lake.paths(run, t)}
+                contents = {said(p) for t in ("ops", "phases") for p in lake.paths(run, t)}
                 assert len(contents) == 1
                 assert len(contents.pop()) == 8 * 4096
                 reads += 1
@@ -321,5 +421,5 @@ def test_readers_see_whole_versions_while_writers_are_killed(tmp_path: Path) -> 
     assert reads > 0
     [run] = lake.runs()
     lake.collect_garbage(grace_seconds=0)
-    assert {p.name for p in (tmp_path / "lake" / "run_id=r1").iterdir()} == {lake.paths(run, "ops")[0].parent.name}
+    assert {p.name for p in (tmp_path / "lake" / "r1").iterdir()} == {lake.paths(run, "ops")[0].parent.name}
     assert not list((tmp_path / "lake").glob(".staging-*"))

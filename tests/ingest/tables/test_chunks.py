@@ -206,7 +206,7 @@ class TestTableWriter:
         monkeypatch.setattr(parquet, "ROW_GROUP", row_group)
         ids = np.arange(4)
         known = np.array([True, False, True, True])
-        with parquet.TableWriter(tmp_path, TABLES["event_stats"], background) as writer:
+        with parquet.TableWriter(tmp_path, "r", TABLES["event_stats"], background) as writer:
             writer.write(4, {"event_id": ids, "name": "n", "kind": "int64", "int_value": parquet.Nullable(ids, known)})
             writer.write(0, {"event_id": []})
             text = parquet.Coded([1, -1, 0, 2], ["b", "a", None])
@@ -217,17 +217,17 @@ class TestTableWriter:
         rows = [tuple(r.values()) for r in pq.read_table(writer.path).to_pylist()]
         assert writer.rows == 12
         assert rows == [
-            *((i, "n", "int64", i if i != 1 else None, None, None, None) for i in range(4)),
-            *((4 + i, "n", "s", None, None, t, None) for i, t in enumerate(["a", None, "b", None])),
-            (8, "m", "double", None, 0.5, None, None),
-            (9, "m", "double", None, None, None, None),
-            (10, "m", "bytes", None, None, None, b"\xff"),
-            (11, "w", "int64", -(1 << 63), None, None, None),
+            *(("r", i, "n", "int64", i if i != 1 else None, None, None, None) for i in range(4)),
+            *(("r", 4 + i, "n", "s", None, None, t, None) for i, t in enumerate(["a", None, "b", None])),
+            ("r", 8, "m", "double", None, 0.5, None, None),
+            ("r", 9, "m", "double", None, None, None, None),
+            ("r", 10, "m", "bytes", None, None, None, b"\xff"),
+            ("r", 11, "w", "int64", -(1 << 63), None, None, None),
         ]
 
     def test_encodings_are_those_that_every_engine_reads(self, tmp_path: Path) -> None:
         """DuckDB 1.5 reads no byte-stream-split integers, Spark 4.0 no byte-stream-split at all."""
-        with parquet.TableWriter(tmp_path, TABLES["event_stats"]) as writer:
+        with parquet.TableWriter(tmp_path, "r", TABLES["event_stats"]) as writer:
             columns = {"int_value": [1, 2], "double_value": [0.5, 1.5], "string_value": ["a", "b"]}
             writer.write(2, {"event_id": np.arange(2), "name": "n", "kind": "k", **columns})
         group = pq.read_metadata(writer.path).row_group(0)
@@ -242,5 +242,8 @@ class TestTableWriter:
         subprocess.run([sys.executable, "-c", code], check=True)
 
     def test_an_unknown_column_is_refused(self, tmp_path: Path) -> None:
-        with parquet.TableWriter(tmp_path, TABLES["ops"]) as writer, pytest.raises(KeyError, match="no column flops"):
+        with (
+            parquet.TableWriter(tmp_path, "r", TABLES["ops"]) as writer,
+            pytest.raises(KeyError, match="no column flops"),
+        ):
             writer.write(1, {"flops": 1})

@@ -143,9 +143,14 @@ class TestFsck:
         assert "collectives names an instruction" in self.problem(tmp_path)
 
     def test_hosts_of_another_capture(self, run: IngestResult, tmp_path: Path) -> None:
-        change = with_column("digest", lambda c: pa.array(["0" * 64] * len(c)).dictionary_encode())
+        change = with_column("digest", lambda c: pa.array(["0" * 64] * len(c)))
         rewrite(file_of(tmp_path / "w", run, "hosts"), change)
         assert "its id does not follow from the digests of its hosts" in self.problem(tmp_path)
+
+    def test_rows_of_another_run(self, run: IngestResult, tmp_path: Path) -> None:
+        change = with_column("run_id", lambda c: pa.array([*c.to_pylist()[:-1], "r0"]))
+        rewrite(file_of(tmp_path / "w", run, "phases"), change)
+        assert "phases.parquet: it has rows of the run r0" in self.problem(tmp_path)
 
     @pytest.mark.usefixtures("is_mended")
     def test_a_manifest_of_another_schema(self, run: IngestResult, tmp_path: Path) -> None:

@@ -1,0 +1,34 @@
+"""Tells from a Parquet file's footer whether it is a file of a run."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+
+def is_file_of(run_id: str | None, path: Path) -> bool:
+    """Whether a file is one of a run's tables: its footer names the table that its name does, and the run.
+
+    Args:
+        run_id: the run; None for a file of schema 3 or older, which names none.
+        path: the file.
+    """
+    try:
+        with pq.ParquetFile(path) as file:
+            table = (file.schema_arrow.metadata or {}).get(b"table", b"").decode(errors="replace")
+            return re.split("[-.]", path.name)[0] == table and _run_of(file) == run_id
+    except (OSError, pa.ArrowException):
+        return False
+
+
+def _run_of(file: pq.ParquetFile) -> str | None:
+    """The one run of a file's rows; None where it names none, or several."""
+    if "run_id" not in file.schema_arrow.names or not file.num_row_groups:
+        return None
+    at = file.schema_arrow.names.index("run_id")
+    groups = [file.metadata.row_group(i).column(at).statistics for i in range(file.num_row_groups)]
+    found = {run for s in groups for run in ((s.min, s.max) if s and s.has_min_max else (None,))}
+    return found.pop() if len(found) == 1 else None

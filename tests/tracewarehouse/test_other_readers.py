@@ -1,0 +1,144 @@
+"""Every Parquet file names its run, and programs that know nothing of a warehouse read the rows that it gives."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+
+import duckdb
+import polars as pl
+import pyarrow as pa
+import pyarrow.dataset as ds
+import pyarrow.parquet as pq
+import pytest
+from pyiceberg.catalog.sql import SqlCatalog
+from run_copies import publish_copy
+from tiny_capture import write_capture_directory
+
+from tracewarehouse.ingest.lake.lake import Lake
+from tracewarehouse.ingest.lake.schema import TABLES
+from tracewarehouse.warehouse import Warehouse, open_warehouse
+
+Rows = list[str]
+Reader = Callable[[list[Path], str, str | None], pa.Table]
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A warehouse of two runs, in folders whose names some readers would take for a column."""
+    home = tmp_path_factory.mktemp("run_id=nobody")
+    with open_warehouse(home / "w", create=True) as opened:
+        for name, period in (("a", 150), ("b", 170)):
+            opened.ingest(write_capture_directory(home / name, name, period=period), name=name)
+    return home / "w"
+
+
+def with_duckdb(files: list[Path], table: str, run_id: str | None) -> pa.Table:
+    where = f" WHERE run_id = '{run_id}'" if run_id else ""
+    return duckdb.sql(f"FROM read_parquet({list(map(str, files))}, hive_partitioning = false){where}").to_arrow_table()
+
+
+def with_polars(files: list[Path], table: str, run_id: str | None) -> pa.Table:
+    rows = pl.scan_parquet(files)
+    return (rows.filter(pl.col("run_id") == run_id) if run_id else rows).collect().to_arrow()
+
+
+def with_pyarrow(files: list[Path], table: str, run_id: str | None) -> pa.Table:
+    rows = ds.dataset(list(map(str, files)), format="parquet")
+    return rows.to_table(filter=ds.field("run_id") == run_id if run_id else None)
+
+
+def with_pyiceberg(files: list[Path], table: str, run_id: str | None) -> pa.Table:
+    home = files[0].parents[3]
+    shutil.rmtree(home / "iceberg", ignore_errors=True)
+    (home / "iceberg").mkdir()
+    catalog = SqlCatalog("test", uri="sqlite:///:memory:", warehouse=f"file://{home}/iceberg")
+    try:
+        catalog.create_namespace("lake")
+        registered = catalog.create_table(f"lake.{table}", pq.read_schema(files[0]))
+        registered.add_files([str(f) for f in files])
+        found = registered.scan(row_filter=f"run_id = '{run_id}'") if run_id else registered.scan()
+        return found.to_arrow()
+    finally:
+        catalog.close()
+
+
+READERS: list[Reader] = [with_duckdb, with_polars, with_pyarrow, with_pyiceberg]
+
+
+def rows_of(table: pa.Table) -> Rows:
+    return sorted(str(sorted(row.items())) for row in table.to_pylist())
+
+
+def test_each_file_alone_says_which_run_it_is_of(folder: Path, tmp_path: Path) -> None:
+    lake = Lake(folder)
+    assert len(lake.runs()) == 2
+    for run in lake.runs():
+        assert len(run.paths) > 10
+        for table, path in [(t, f) for t, files in run.files.items() for f in files]:
+            alone = shutil.copy(folder / path, tmp_path / "copied.parquet")
+            assert duckdb.sql(f"SELECT DISTINCT run_id FROM '{alone}'").fetchall() == [(run.run_id,)]
+            assert pq.read_schema(alone).remove_metadata() == TABLES[table].arrow.remove_metadata()
+            assert pq.read_schema(alone).names[0] == "run_id"
+
+
+@pytest.mark.parametrize("reader", READERS)
+def test_other_readers_give_the_rows_that_we_give(reader: Reader, folder: Path) -> None:
+    with Warehouse(folder) as opened:
+        runs = opened.lake.runs()
+        for table in TABLES:
+            files = [p for run in runs for p in opened.lake.paths(run, table)]
+            if files:
+                expected = rows_of(opened.query(f"FROM main.{table}").arrow())
+                assert rows_of(reader(files, table, None)) == expected != []
+                of_one = opened.query(f"FROM main.{table} WHERE run_id = $run_id", run_id=runs[1].run_id).arrow()
+                assert rows_of(reader(files, table, runs[1].run_id)) == rows_of(of_one) != expected
+                assert rows_of(reader(files, table, "nobody")) == []
+
+
+def test_readers_that_search_folders_find_the_column_once(folder: Path, tmp_path: Path) -> None:
+    """Also those that take `key=value` in a path for a column: the lake's folders have none."""
+    lake = Path(shutil.copytree(folder / "lake", tmp_path / "lake"))
+    with Warehouse(folder) as opened:
+        expected = sorted(opened.query("SELECT run_id, count(*) FROM main.ops GROUP BY run_id").rows())
+    sql = f"SELECT run_id, count(*) FROM '{lake}/*/*/ops*.parquet' GROUP BY run_id"
+    assert sorted(duckdb.sql(sql).fetchall()) == expected
+    assert "=" not in "".join(str(p.relative_to(lake)) for p in lake.rglob("*"))
+    files = [str(p) for p in lake.glob("*/*/ops*.parquet")]
+    found = ds.dataset(files, format="parquet", partitioning="hive").to_table()
+    counts = found.group_by("run_id").aggregate([([], "count_all")]).to_pylist()
+    assert sorted((row["run_id"], row["count_all"]) for row in counts) == expected
+    scanned = pl.scan_parquet(f"{lake}/*/*/ops*.parquet", hive_partitioning=True)
+    assert sorted(scanned.group_by("run_id").len().collect().rows()) == expected
+
+
+CONDITIONS = {
+    "equal": "run_id = '{0}'",
+    "the only one of a list": "run_id IN ('{0}')",
+    "through a window": "n > 0 AND run_id = '{0}'",
+}
+
+
+@pytest.mark.parametrize("condition", CONDITIONS.values(), ids=CONDITIONS)
+def test_a_question_about_one_run_opens_its_files_only(condition: str, folder: Path, tmp_path: Path) -> None:
+    """The files of the others are damaged from the first byte to the last, and nobody notices."""
+    lake = Lake(tmp_path / "w")
+    [run, _] = Lake(folder).runs()
+    for number in range(5):
+        publish_copy(Lake(folder), run, lake, f"r{number}", f"copy {number}")
+    numbered = "SELECT *, row_number() OVER (PARTITION BY run_id ORDER BY event_id) AS n FROM main.ops"
+    sql = f"SELECT run_id, count(*) FROM ({numbered}) WHERE {condition.format('r3')} GROUP BY run_id"
+    for other in lake.runs():
+        for path in lake.paths(other, "ops") if other.run_id not in ("r0", "r3") else ():
+            path.write_bytes(b"\0" * path.stat().st_size)  # DuckDB opens the first of all to know the columns
+    shared = (
+        "WITH t AS MATERIALIZED (SELECT run_id FROM main.ops) SELECT count(*) FROM t JOIN (SELECT DISTINCT * FROM t)"
+    )
+    shared = f"{shared} USING (run_id) WHERE {condition.format('r3').removeprefix('n > 0 AND ')}"
+    with Warehouse(tmp_path / "w") as opened:
+        assert opened.query(sql).rows() == [("r3", run.rows["ops"])]
+        assert opened.query(shared).scalar() == run.rows["ops"]
+        metric = opened.metric("step_time", run="r3").rows()
+    with Warehouse(folder) as opened:
+        assert [row[1:] for row in metric] == [row[1:] for row in opened.metric("step_time", run=run.run_id).rows()]
