@@ -14,19 +14,21 @@ from sqlglot import exp
 _ALLOWED = (
     # structure
     exp.Select, exp.With, exp.CTE, exp.TableAlias, exp.From, exp.Join, exp.Where, exp.Group, exp.Having, exp.Union,
-    exp.Table, exp.Column, exp.Identifier, exp.Alias, exp.Paren, exp.Tuple,
+    exp.Table, exp.Column, exp.Identifier, exp.Alias, exp.Paren, exp.Tuple, exp.Qualify,
     # values
     exp.Literal, exp.Null, exp.Boolean, exp.Star, exp.Cast, exp.DataType, exp.Case, exp.If, exp.Neg,
     exp.Add, exp.Sub, exp.Mul, exp.Div, exp.IntDiv, exp.Mod,
     # conditions
     exp.And, exp.Or, exp.Not, exp.EQ, exp.NEQ, exp.LT, exp.LTE, exp.GT, exp.GTE, exp.Is, exp.In, exp.Between, exp.Like,
+    exp.NullSafeEQ, exp.NullSafeNEQ,
     # functions of integers, and of text for MIN, MAX, COUNT, COALESCE and NULLIF
     exp.Count, exp.Sum, exp.Min, exp.Max, exp.Coalesce, exp.Nullif, exp.Greatest, exp.Least, exp.Abs, exp.Distinct,
-    exp.Lower,
+    exp.Lower, exp.Filter,
     # windows
-    exp.Window, exp.WindowSpec, exp.Order, exp.Ordered, exp.RowNumber, exp.Lag, exp.Lead,
+    exp.Window, exp.WindowSpec, exp.Order, exp.Ordered, exp.RowNumber, exp.CumeDist, exp.Lag, exp.Lead,
 )  # fmt: skip
-_NUMBERING = (exp.RowNumber, exp.Lag, exp.Lead)
+_NUMBERING = (exp.RowNumber, exp.CumeDist, exp.Lag, exp.Lead)
+_COMPARISONS = (exp.EQ, exp.NEQ, exp.LT, exp.LTE, exp.GT, exp.GTE)
 _TYPES = {"BIGINT", "DOUBLE", "VARCHAR", "TEXT", "INT", "INTEGER", "BOOLEAN"}
 _JOINS = {"INNER", "LEFT", "CROSS"}
 _GROUP_BY_RUN = "GROUP BY must contain run_id"
@@ -80,17 +82,12 @@ def _complaints(node: exp.Expr) -> Iterator[str]:
         case exp.Case():
             if node.args.get("this") is not None:
                 yield "only the searched form of CASE is allowed"
-            if node.args.get("default") is None:
-                yield "CASE needs an ELSE"
-        case exp.Div():
-            if not (_is_double(node.left) and _is_double(node.right)):
-                yield "a division must be CAST(a AS DOUBLE) / CAST(b AS DOUBLE); // divides integers"
         case exp.Sum():
-            if any(_is_double(n) or isinstance(n, exp.Div) for n in node.this.walk()):
+            if any(_is_double(n) for n in node.this.walk()):
                 yield "sums of doubles depend on their order; sum integers and divide last"
         case exp.Literal():
-            if not node.is_string and not node.this.isdigit():
-                yield "a number with a point is a DECIMAL; write CAST(n AS DOUBLE)"
+            if _is_decimal(node) and not isinstance(node.parent, _COMPARISONS):
+                yield "a number with a point is a DECIMAL; write it with an exponent, such as 1.5e0"
         case exp.Cast():
             if node.to.this.name not in _TYPES:
                 yield f"no cast to {node.to.sql()}"
@@ -106,12 +103,15 @@ def _complaints(node: exp.Expr) -> Iterator[str]:
 
 
 def _of_select(node: exp.Select) -> Iterator[str]:
-    for clause in ("order", "limit", "offset", "qualify", "distinct", "laterals", "sample"):
+    for clause in ("order", "limit", "offset", "distinct", "laterals", "sample"):
         if node.args.get(clause):
             yield f"no {clause.upper()} in a definition"
     for projection in node.expressions:
-        if not isinstance(projection, exp.Alias) and not isinstance(projection, exp.Star):
-            yield f"every column needs an alias, {projection.sql()} has none"
+        if not isinstance(projection, exp.Alias | exp.Column | exp.Star):
+            yield f"a computed column needs a name, {projection.sql()} has none"
+    for window in node.args.get("windows") or []:
+        if not _begins_with_run_id(window):
+            yield _PARTITION_BY_RUN
     if isinstance(node.parent, exp.Subquery):
         yield "no subquery; use WITH"
     group = node.args.get("group")
@@ -123,9 +123,13 @@ def _of_select(node: exp.Select) -> Iterator[str]:
 
 def _of_join(node: exp.Join) -> Iterator[str]:
     kind = node.side or node.kind or ""
-    if kind not in _JOINS or node.args.get("using") or node.method:
-        yield "only INNER JOIN ... ON, LEFT JOIN ... ON and CROSS JOIN are allowed"
+    if kind not in _JOINS or node.method:
+        yield "only INNER JOIN, LEFT JOIN and CROSS JOIN are allowed"
     if kind == "CROSS":
+        return
+    if using := node.args.get("using"):
+        if using[0].name != "run_id":
+            yield _JOIN_BY_RUN
         return
     on = node.args.get("on")
     equalities = [e for e in (on.flatten() if isinstance(on, exp.And) else [on]) if isinstance(e, exp.EQ)]
@@ -134,14 +138,18 @@ def _of_join(node: exp.Join) -> Iterator[str]:
 
 
 def _of_window(node: exp.Window) -> Iterator[str]:
-    partition = node.args.get("partition_by") or []
-    if not partition or not _is_run_id(partition[0]):
+    if isinstance(node.this, exp.Filter):
+        yield "Spark has no FILTER in a window; write CASE in the aggregate"
+    definition = _definition(node)
+    if definition is None:  # one of the WINDOW clause, which is looked at where it is used
+        return
+    if not _begins_with_run_id(definition):
         yield _PARTITION_BY_RUN
-    order = node.args.get("order")
+    order = definition.args.get("order")
     if isinstance(node.this, _NUMBERING) and order is None:
         yield "needs ORDER BY"
     if order is not None and not isinstance(node.this, _NUMBERING):
-        spec = node.args.get("spec")
+        spec = node.args.get("spec") or definition.args.get("spec")
         if spec is None or spec.args.get("kind") != "ROWS":
             yield "a window with ORDER BY needs a ROWS frame"
 
@@ -151,11 +159,36 @@ def _is_run_id(node: exp.Expr | None) -> bool:
 
 
 def _is_double(node: exp.Expr) -> bool:
-    return isinstance(node, exp.Cast) and node.to.this.name == "DOUBLE"
+    """Whether the node itself makes a double: a quotient, a number with an exponent, or a cast."""
+    if isinstance(node, exp.Literal):
+        return not node.is_string and "e" in node.this.lower()
+    return isinstance(node, exp.Div) or (isinstance(node, exp.Cast) and node.to.this.name == "DOUBLE")
+
+
+def _is_decimal(node: exp.Literal) -> bool:
+    return not node.is_string and "." in node.this and "e" not in node.this.lower()
+
+
+def _definition(window: exp.Window) -> exp.Window | None:
+    """The window that an OVER means: itself, or the one of its SELECT with that name; None in a WINDOW clause."""
+    if window.arg_key == "windows":
+        return None
+    if not window.alias:
+        return window
+    select = window.find_ancestor(exp.Select)
+    named: list[exp.Window] = (select.args.get("windows") or []) if select else []
+    return next((w for w in named if w.name == window.alias), window)
+
+
+def _begins_with_run_id(window: exp.Window) -> bool:
+    partition = window.args.get("partition_by") or []
+    return bool(partition) and _is_run_id(partition[0])
 
 
 def _in_window(node: exp.Expr) -> bool:
     parent = node.parent
+    if isinstance(parent, exp.Filter):
+        node, parent = parent, parent.parent
     return isinstance(parent, exp.Window) and parent.this is node
 
 

@@ -36,14 +36,14 @@ _SUMMED = "GROUP BY o.run_id"
         (f"SELECT o.name LIKE 'a\\_%' AS a {_ROWS}", "without a backslash"),
         (f"SELECT o.name ILIKE 'a%' AS a {_ROWS}", "ILike is not in the portable subset"),
         (f"SELECT [o.step][1] AS a {_ROWS}", "Bracket is not in the portable subset"),
-        (f"SELECT o.self_ps / 2 AS a {_ROWS}", "a division must be"),
         (f"SELECT SUM(CAST(o.self_ps AS DOUBLE)) AS a {_ROWS} {_SUMMED}", "sums of doubles"),
+        (f"SELECT SUM(o.self_ps / 2) AS a {_ROWS} {_SUMMED}", "sums of doubles"),
+        (f"SELECT SUM(o.self_ps * 1e3) AS a {_ROWS} {_SUMMED}", "sums of doubles"),
         (f"SELECT o.self_ps * 1.5 AS a {_ROWS}", "DECIMAL"),
         (f"SELECT CAST(o.self_ps AS HUGEINT) AS a {_ROWS}", "no cast to"),
-        (f"SELECT CASE WHEN o.is_leaf THEN 1 END AS a {_ROWS}", "CASE needs an ELSE"),
         (f"SELECT CASE o.step WHEN 1 THEN 2 ELSE 3 END AS a {_ROWS}", "searched form"),
         (f"SELECT * {_ROWS}", "columns must be named"),
-        (f"SELECT o.run_id {_ROWS}", "needs an alias"),
+        (f"SELECT o.step + 1 {_ROWS}", "a computed column needs a name"),
         (f"SELECT COUNT(*) AS n {_ROWS} GROUP BY o.device_id", "GROUP BY must contain run_id"),
         (f"SELECT COUNT(*) AS n {_ROWS}", "an aggregate needs GROUP BY"),
         (f"SELECT DISTINCT o.run_id AS run_id {_ROWS}", "no DISTINCT"),
@@ -56,6 +56,11 @@ _SUMMED = "GROUP BY o.run_id"
         (f"SELECT o.run_id AS r {_ROWS} FULL JOIN main.runs AS s ON o.run_id = s.run_id", "only INNER JOIN"),
         (f"SELECT o.run_id AS r {_ROWS} ASOF JOIN main.runs AS s ON o.run_id = s.run_id", "only INNER JOIN"),
         (f"SELECT o.run_id AS r {_ROWS} INNER JOIN main.ops AS p ON o.step = p.step", "must compare run_id"),
+        (f"SELECT o.run_id {_ROWS} INNER JOIN main.ops AS p USING (step, run_id)", "must compare run_id"),
+        (
+            f"SELECT o.run_id {_ROWS} INNER JOIN main.ops AS p ON o.run_id IS DISTINCT FROM p.run_id",
+            "must compare run_id",
+        ),
         (f"SELECT MAX(o.step) OVER (PARTITION BY o.device_id) AS a {_ROWS}", "PARTITION BY must begin with run_id"),
         (f"SELECT MAX(o.step) OVER (PARTITION BY o.run_id ORDER BY o.step) AS a {_ROWS}", "needs a ROWS frame"),
         (
@@ -64,10 +69,65 @@ _SUMMED = "GROUP BY o.run_id"
             "needs a ROWS frame",
         ),
         (f"SELECT ROW_NUMBER() OVER (PARTITION BY o.run_id) AS a {_ROWS}", "needs ORDER BY"),
+        (f"SELECT CUME_DIST() OVER (PARTITION BY o.run_id) AS a {_ROWS}", "needs ORDER BY"),
+        (
+            f"SELECT MAX(o.step) FILTER (WHERE o.is_leaf) OVER (PARTITION BY o.run_id) AS a {_ROWS}",
+            "Spark has no FILTER in a window",
+        ),
+        (
+            f"SELECT MAX(o.step) OVER w AS a {_ROWS} WINDOW w AS (PARTITION BY o.device_id)",
+            "PARTITION BY must begin with",
+        ),
+        (
+            f"SELECT MAX(o.step) OVER w AS a {_ROWS} WINDOW w AS (PARTITION BY o.run_id ORDER BY o.step)",
+            "needs a ROWS frame",
+        ),
+        (f"SELECT ROW_NUMBER() OVER w AS a {_ROWS} WINDOW w AS (PARTITION BY o.run_id)", "needs ORDER BY"),
+        (f"SELECT o.step {_ROWS} QUALIFY ROW_NUMBER() OVER (ORDER BY o.step) = 1", "PARTITION BY must begin with"),
     ],
 )
 def test_the_lint_names_what_is_not_portable(sql: str, sentence: str) -> None:
     assert any(sentence in c for c in complaints(sql)), complaints(sql)
+
+
+@pytest.mark.parametrize(
+    ("sql", "spark"),
+    [
+        (
+            """SELECT run_id, o.phase, p.step FROM main.ops AS o
+            LEFT JOIN main.ops AS p USING (run_id, device_id)""",
+            "SELECT run_id, o.phase, p.step FROM main.ops AS o LEFT JOIN main.ops AS p USING (run_id, device_id)",
+        ),
+        (
+            """SELECT o.run_id FROM main.ops AS o
+            INNER JOIN main.ops AS p ON o.run_id = p.run_id AND o.phase IS NOT DISTINCT FROM p.phase""",
+            "SELECT o.run_id FROM main.ops AS o INNER JOIN main.ops AS p"
+            " ON o.run_id = p.run_id AND o.phase IS NOT DISTINCT FROM p.phase",
+        ),
+        (
+            """SELECT run_id, SUM(self_ps) FILTER (WHERE is_leaf) / 1e9 AS a, COUNT(*) FILTER (WHERE is_leaf) AS b,
+            CASE WHEN step > 1.5 THEN 1 END AS c FROM main.ops GROUP BY run_id, step""",
+            "SELECT run_id, SUM(self_ps) FILTER(WHERE is_leaf) / 1e9 AS a, COUNT(*) FILTER(WHERE is_leaf) AS b, "
+            "CASE WHEN step > 1.5 THEN 1 END AS c FROM main.ops GROUP BY run_id, step",
+        ),
+        (
+            """SELECT run_id, MAX(step) OVER earlier AS a FROM main.ops WINDOW earlier AS (
+              PARTITION BY run_id ORDER BY step NULLS FIRST ROWS BETWEEN UNBOUNDED PRECEDING AND 1 PRECEDING
+            )""",
+            "SELECT run_id, MAX(step) OVER earlier AS a FROM main.ops WINDOW earlier AS ("
+            "PARTITION BY run_id ORDER BY step ROWS BETWEEN UNBOUNDED PRECEDING AND 1 PRECEDING)",
+        ),
+        (
+            "SELECT run_id, step FROM main.ops QUALIFY CUME_DIST() OVER (PARTITION BY run_id ORDER BY step) >= 0.9",
+            "SELECT run_id, step FROM (SELECT run_id, step, CUME_DIST() OVER (PARTITION BY run_id"
+            " ORDER BY step NULLS LAST) AS _w FROM main.ops) AS _t WHERE _w >= 0.9",
+        ),
+    ],
+    ids=["using", "not distinct", "filter", "named window", "qualify"],
+)
+def test_the_short_forms_are_portable(sql: str, spark: str) -> None:
+    assert complaints(sql) == []
+    assert to_spark(sql) == spark
 
 
 def test_only_a_comparison_of_runs_need_not_keep_them_apart() -> None:
