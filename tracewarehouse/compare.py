@@ -12,6 +12,7 @@ from math import inf
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, get_args
 
+from tracewarehouse.definitions.reading import UNSTORED
 from tracewarehouse.ingest.errors import MetricError, WarehouseError
 from tracewarehouse.query import literal
 from tracewarehouse.result import QueryResult
@@ -66,7 +67,7 @@ class Comparison:
         """Rows of macros.compare_values, in order of metric and dimensions.
 
         Args:
-            metrics: these metrics only; without any, all that are not deprecated.
+            metrics: these metrics only; without any, all that are stored.
             by: metrics that have this dimension only, such as phase, axis or layer, and in its order.
 
         Raises:
@@ -78,17 +79,17 @@ class Comparison:
                 f"{', '.join(across)} compares runs itself, so that no run has a value of it to compare; "
                 f"`tw metrics values -m {across[0]}` shows it"
             )
-        living = {r["metric"] for r in catalog if r["status"] != "deprecated"}
+        living = {r["metric"] for r in catalog if r["status"] not in UNSTORED}
         if dead := sorted(set(metrics) - living):
             raise MetricError(
-                f"{', '.join(dead)} is deprecated, so that no run has a value of it to compare; "
+                f"{', '.join(dead)} is deprecated or another tool's, so that no run has a value of it to compare; "
                 f"`tw metrics values -m {dead[0]}` still shows it, `tw metrics show {dead[0]}` says what to use"
             )
         of_runs = [r["grain"] for r in catalog if r["scope"] == "run"]
         dimensions = sorted({d for grain in of_runs for d in grain.split(", ")} - {"run_id", "step"})
         if by is not None and by not in dimensions:
             raise MetricError(f"no metric has the dimension {by!r}; there are {', '.join(dimensions)}")
-        conditions = [f"c.metric IN ({', '.join(map(literal, metrics))})" if metrics else "c.status <> 'deprecated'"]
+        conditions = [f"c.metric IN ({', '.join(map(literal, metrics or sorted(living)))})"]
         order = "c.metric, c.dimensions"
         if by is not None:
             conditions.append(f"json_exists(c.dimensions, '$.{by}')")

@@ -30,7 +30,7 @@ _FILE = re.compile(r"'((?:[^']|'')+\.parquet)'")
 _CATALOG_COLUMNS = {
     "metric": "Name of the metric.",
     "version": "Version of the definition.",
-    "status": "experimental, stable or deprecated.",
+    "status": "experimental, stable, deprecated, or compatibility for the definition of another tool.",
     "unit": "Unit of the value.",
     "polarity": "higher_is_better, lower_is_better or none.",
     "scope": "run for rows that come from one run alone and are stored with it, warehouse for those that compare runs.",
@@ -306,7 +306,7 @@ def _catalog_row(definitions: Definitions, metric: Metric) -> str:
 def _all_values(definitions: Definitions) -> str:
     columns = ", ".join(_ALL_VALUES_COLUMNS)
     stored = f"SELECT {columns} FROM main.metric_values"  # noqa: S608
-    live = [values_now(m) for m in definitions.metrics if m.view.compares_runs and m.header.status != "deprecated"]
+    live = [values_now(m) for m in definitions.metrics if m.view.compares_runs and m.header.is_stored]
     return f"CREATE VIEW metrics.all_values AS {' UNION ALL '.join([stored, *live])}"
 
 

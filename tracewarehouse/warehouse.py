@@ -263,8 +263,8 @@ class Warehouse:
         """The values of metrics, as they were evaluated at ingest or by `refresh_metrics`.
 
         Those of metrics that compare runs, such as scaling_efficiency, are evaluated now, and so are those of
-        deprecated versions, which are not stored and only given to who names the metric; the column `status` says so,
-        and is NULL of a stored version that has no definition any more.
+        deprecated and compatibility versions, which are not stored and only given to who names the metric; the column
+        `status` says so, and is NULL of a stored version that has no definition any more.
 
         Args:
             run: a run (see `run`), several, or None for all.
@@ -290,7 +290,7 @@ class Warehouse:
             sources += [
                 values_now(m)
                 for m in self.definitions.metrics
-                if m.name in metrics and m.header.status == "deprecated" and version in (None, m.version)
+                if m.name in metrics and not m.header.is_stored and version in (None, m.version)
             ]
             names = ", ".join(map(literal, metrics))
             conditions.append(f"v.metric IN ({names})" if names else "false")

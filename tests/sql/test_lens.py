@@ -33,20 +33,15 @@ NEED_MORE = {
     "models.transfer_fit",  # messages of several sizes
     "metrics.copy_bandwidth_v1",
     "metrics.copy_overhead_v1",
-    "metrics.copy_overhead_v2",
     "metrics.hbm_bandwidth_v1",  # bytes accessed
-    "metrics.hbm_bandwidth_v2",
     "metrics.hockney_v1",
     "metrics.ici_utilization_v1",  # the peaks of a device
     "metrics.launch_overhead_v1",  # a line of modules
-    "metrics.launch_overhead_v2",
-    "metrics.layer_time_v2",  # devices
+    "metrics.layer_time_v1",  # devices
     "metrics.mfu_v1",
-    "metrics.mfu_v2",
     "metrics.moe_fraction_v1",  # experts
     "metrics.pipeline_bubble_v1",  # a pipeline
     "metrics.roofline_v1",
-    "metrics.roofline_v2",
     "metrics.scaling_efficiency_v1",  # metric values
 }
 """Views that need what the given rows do not have; their own cases have it."""
@@ -219,7 +214,7 @@ def test_the_command_line_gives_the_same_numbers(warehouse: Path) -> None:
 
 def test_a_run_is_evaluated_in_a_database_that_is_open_for_reading_only(warehouse: Path) -> None:
     with duckdb.connect(str(warehouse / FILE_NAME), read_only=True) as connection:
-        values = evaluate(connection, "a", DEFINITIONS, deprecated=True).values()
+        values = evaluate(connection, "a", DEFINITIONS, unstored=True).values()
         assert values.schema.equals(TABLES["metric_values"].arrow_of_run)
         with_data = {m.name for m in DEFINITIONS.metrics if m.view.qualified not in NEED_MORE}
         assert with_data == {*values.column("metric").to_pylist()}

@@ -70,7 +70,7 @@ def test_stored_values_are_those_of_the_views(
     run_id = runs[capture]
     stored = {
         (r["metric"], r["version"], r["dimensions"]): r["value"]
-        for r in evaluate(connection, run_id, deprecated=True).values().to_pylist()
+        for r in evaluate(connection, run_id, unstored=True).values().to_pylist()
     }
     live = {}
     for metric in DEFINITIONS.metrics:
@@ -123,7 +123,7 @@ def test_vllm_prefill(connection: duckdb.DuckDBPyConnection, runs: dict[str, str
     # all are synchronous: whatever communicates is exposed
     exposed = [r["total_ms"] for r in _rows(connection, "metrics.exposed_communication", run_id) if r["device_id"] == 0]
     assert sum(exposed) == pytest.approx(time["total_ms"], rel=1e-12)
-    wide = {r["kind"]: r for r in _rows(connection, "metrics.collective_bandwidth", run_id)}
+    wide = {r["kind"]: r for r in _rows(connection, "metrics.collective_transfer", run_id)}
     assert wide["all-reduce"]["executions"] == 129
     assert wide["all-reduce"]["bus_gbps"] == wide["all-reduce"]["algorithm_gbps"]  # 2 (n-1)/n of two devices is 1
     assert 100 < wide["all-reduce"]["bus_gbps"] < 800  # the chip's links carry 800 GB/s
@@ -203,7 +203,7 @@ def test_nothing_is_invented_for_a_partial_collective(
     [volume] = _rows(connection, "metrics.traffic_volume", runs[V6E])
     assert volume["message_bytes_per_device"] == 3 * 5 * 1024 * 1024 * 256 * 4
     assert volume["wire_bytes_per_device"] is None
-    assert _rows(connection, "metrics.collective_bandwidth", runs[V6E]) == []
+    assert _rows(connection, "metrics.collective_transfer", runs[V6E]) == []
     assert all(0 <= r["idle_ratio"] < 1 for r in _rows(connection, "metrics.device_idle", runs[V6E]))
     assert _rows(connection, "metrics.ttft", runs[V6E]) == []
 

@@ -23,7 +23,7 @@ from tracewarehouse.ingest.errors import MetricError
 LOCK = SQL / "metrics.lock"
 _COMMAND = "tw metrics lock"
 _HEAD = f"""\
-# Fingerprints of the released metric versions and of the models beneath them, blind to comments and spacing.
+# Fingerprints of the released metric versions and of the models beneath them, blind to how they are spelt.
 # Written by `{_COMMAND}`. A released version never changes its meaning: a change is a new file.
 """
 

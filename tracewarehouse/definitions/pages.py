@@ -24,13 +24,12 @@ def index_page(definitions: Definitions, written_by: str) -> str:
         definitions: the metrics.
         written_by: what writes the page, for its first line.
     """
-    living: list[tuple[str, ...]] = []
-    deprecated: list[tuple[str, ...]] = []
+    listed: dict[str, list[tuple[str, ...]]] = {"living": [], "compatibility": [], "deprecated": []}
     for name, metric in definitions.aliases().items():
         versions = [f"{m.version}{_remark(m)}" for m in definitions.metrics if m.name == name]
         about = metric.header
         first = _line(about.description).partition(". ")[0].partition("; ")[0].rstrip(".")
-        rows = deprecated if about.status == "deprecated" else living
+        rows = listed["living" if about.is_stored else about.status]
         rows.append((f"[{name}](metrics/{name}.md)", first, about.unit, _polarity(metric), ", ".join(versions)))
     return "".join(
         [
@@ -38,15 +37,21 @@ def index_page(definitions: Definitions, written_by: str) -> str:
             "# Metrics\n\n",
             "Each metric is a view: `metrics.<name>_v<n>`, and `metrics.<name>` for its newest stable version. ",
             "A released version never changes its meaning. A metric without its data has no row.\n\n",
-            table(_INDEX, living),
-            "\n## Deprecated\n\nThey answer, but are stored with no run, and neither compared nor checked.\n\n"
-            if deprecated
-            else "",
-            table(_INDEX, deprecated) if deprecated else "",
+            table(_INDEX, listed["living"]),
+            *_unstored("Definitions of other tools", _OTHERS, listed["compatibility"]),
+            *_unstored("Deprecated", _NEITHER, listed["deprecated"]),
             "\n## Audits\n\nWhat must never be so. `tw ingest` ends with them, and `tw audit RUN` lists the rows.\n\n",
             table(("audit", "finds"), [(a.name, _line(a.header.description)) for a in definitions.audits]),
         ]
     )
+
+
+_NEITHER = "They answer, but are stored with no run, and neither compared nor checked."
+_OTHERS = f"They reproduce numbers that other tools publish, faults included, and no metric reads them. {_NEITHER}"
+
+
+def _unstored(title: str, about: str, rows: list[tuple[str, ...]]) -> list[str]:
+    return [f"\n## {title}\n\n{about}\n\n", table(_INDEX, rows)] if rows else []
 
 
 def metric_pages(definitions: Definitions, query: Query, written_by: str) -> dict[str, str]:

@@ -14,7 +14,7 @@ from typing import Annotated, Literal
 import yaml
 from pydantic import BaseModel, ConfigDict, Field, StringConstraints, ValidationError, model_validator
 
-from tracewarehouse.definitions.texts import normalised, tables_of
+from tracewarehouse.definitions.texts import column_sentences, normalised, tables_of
 from tracewarehouse.ingest.errors import MetricError
 from tracewarehouse.ingest.lake.schema import TABLES
 
@@ -23,6 +23,9 @@ SQL = Path(__file__).resolve().parents[1] / "sql"
 
 _OPENING, _CLOSING = "/*---", "---*/"
 _METRIC_FILE = re.compile(r"([a-z][a-z0-9_]*)_v([1-9][0-9]*)")
+
+UNSTORED = ("deprecated", "compatibility")
+"""Statuses of versions that no run holds values of: superseded, or the definition of another tool."""
 
 UNFILLED = "TODO"
 """How `changed` begins in a new version until its author has said what is new."""
@@ -82,7 +85,7 @@ class MetricHeader(BaseModel):
 
     metric: Name
     version: int = Field(ge=1)
-    status: Literal["experimental", "stable", "deprecated"]
+    status: Literal["experimental", "stable", "deprecated", "compatibility"]
     deprecated: Sentence | None = Field(default=None, description="why, and what to use instead")
     unit: str = Field(min_length=1)
     polarity: Literal["higher_is_better", "lower_is_better", "none"]
@@ -113,6 +116,11 @@ class MetricHeader(BaseModel):
         if self.value in self.grain:
             raise ValueError(f"{self.value} is both value and grain")
         return self
+
+    @property
+    def is_stored(self) -> bool:
+        """Whether runs hold values of it."""
+        return self.status not in UNSTORED
 
 
 Header = ModelHeader | AuditHeader | MacroHeader | MetricHeader
@@ -146,6 +154,11 @@ class View:
         """Whether its rows come from several runs together: a metric with scope: warehouse."""
         return isinstance(self.header, MetricHeader) and self.header.scope == "warehouse"
 
+    @property
+    def is_compatibility(self) -> bool:
+        """Whether it is another tool's definition, kept to explain that tool's numbers."""
+        return isinstance(self.header, MetricHeader) and self.header.status == "compatibility"
+
     @cached_property
     def depends_on(self) -> frozenset[str]:
         """Tables and views it reads, by qualified name.
@@ -168,7 +181,7 @@ class View:
 
     @cached_property
     def fingerprint(self) -> str:
-        """SHA-256 over the tokens of the SQL, blind to comments, spacing and letter case.
+        """SHA-256 over the syntax tree of the SQL, blind to how it is spelt; see `normalised`.
 
         For a metric also over what gives its value a meaning: unit, polarity, grain, value column and probe.
         """
@@ -303,8 +316,12 @@ class Definitions:
         return hashlib.sha256("\n".join(parts).encode()).hexdigest()
 
     def _check_scope(self, view: View) -> None:
-        """Refuse what would store, as a value of one run, a number that other runs change."""
+        """Refuse what would store a number that other runs change, or that rests on another tool's definition."""
         read = view.depends_on | view.probe_depends_on
+        if not view.is_compatibility:
+            for name in sorted(read):
+                if name in self._views and self._views[name].is_compatibility:
+                    raise MetricError(f"{view.path}: reads {name}, which only another compatibility metric may")
         if view.compares_runs:
             return
         if "main.metric_values" in read:
@@ -343,13 +360,13 @@ def load_definitions(*folders: Path) -> Definitions:
 
 
 def read_folder(folder: Path) -> list[View]:
-    """The definitions in models/, metrics/, audits/ and macros/ of a folder.
+    """The definitions in models/, metrics/, audits/ and macros/ of a folder, and in folders within these.
 
     Raises:
         MetricError: a file is not valid; the message names the file and the field.
     """
     schemas = ("models", "metrics", "audits", "macros")
-    return [read_view(p, schema) for schema in schemas for p in sorted((folder / schema).glob("*.sql"))]
+    return [read_view(p, schema) for schema in schemas for p in sorted((folder / schema).rglob("*.sql"))]
 
 
 def fingerprint() -> str:
@@ -381,12 +398,14 @@ def read_view(path: Path, schema: str) -> View:
     if not closing:
         raise MetricError(f"{path}: the front matter is not closed with {_CLOSING}")
     try:
-        header = _header(schema, yaml.load(front, _LOADER))  # noqa: S506, a safe loader
+        header = _header(schema, _described(yaml.load(front, _LOADER), sql))  # noqa: S506, a safe loader
     except yaml.YAMLError as error:
         raise MetricError(f"{path}: the front matter is not YAML: {' '.join(str(error).split())}") from None
     except ValidationError as error:
         where = "; ".join(f"{'.'.join(map(str, e['loc'])) or 'front matter'}: {e['msg']}" for e in error.errors())
         raise MetricError(f"{path}: {where}") from None
+    except ValueError as error:
+        raise MetricError(f"{path}: {error}") from None
     name = _name(header)
     if path.stem != name:
         raise MetricError(f"{path}: defines {name}, so it must be called {name}.sql")
@@ -394,6 +413,23 @@ def read_view(path: Path, schema: str) -> View:
 
 
 _LOADER = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
+
+
+def _described(front: object, sql: str) -> object:
+    """A front matter with the sentences of the columns that have theirs as a comment in the SQL.
+
+    Raises:
+        ValueError: a column has two.
+    """
+    beside = column_sentences(sql)
+    if not beside or not isinstance(front, dict):
+        return front
+    columns = front.get("columns") or {}
+    if not isinstance(columns, dict):
+        return front
+    if twice := sorted(beside.keys() & columns.keys()):
+        raise ValueError(f"column {', '.join(twice)} is described in the front matter and beside it; keep one")
+    return front | {"columns": beside | columns}
 
 
 def _header(schema: str, front: object) -> Header:

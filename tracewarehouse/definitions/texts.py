@@ -1,4 +1,4 @@
-"""What parsing tells of the SQL of definitions: the tables it reads, and its tokens.
+"""What parsing tells of the SQL of definitions: the tables it reads, what its comments say of columns, its normal form.
 
 Parsing all definitions takes longer than most commands, so what was found is kept in the user's cache folder under
 the digest of the text. A cache of other code or of another parser is another file; without one, texts are parsed.
@@ -78,8 +78,26 @@ def tables_of(sql: str) -> frozenset[str]:
 
 
 def normalised(sql: str) -> str:
-    """SQL as its tokens, without comments and line breaks; words in lower case, quoted text as it stands."""
-    found: str = _remembered().get("tokens", sql, _tokens)
+    """SQL in a form that does not tell how its syntax tree was spelt.
+
+    Comments, spacing, letter case, quotes around names, parentheses that change nothing, names of relations within a
+    SELECT, `x.a AS a` for `x.a`, and `x.a` for `a` where there is one relation, make no difference.
+    """
+    found: str = _remembered().get("normal form", sql, _normal_form)
+    return found
+
+
+def column_sentences(sql: str) -> dict[str, str]:
+    """Columns of the last SELECT, the first of a UNION ALL, with what a comment says of them.
+
+    The comment stands behind the column on its line, or on lines of its own before it.
+
+    Raises:
+        ValueError: a quote or a comment in it does not end.
+    """
+    if "--" not in sql:
+        return {}
+    found: dict[str, str] = _remembered().get("sentences", sql, _column_sentences)
     return found
 
 
@@ -105,12 +123,72 @@ def _parsed_tables(sql: str) -> Collection[str]:
     return sorted(found)
 
 
-def _tokens(sql: str) -> str:
+def _column_sentences(sql: str) -> dict[str, str]:
     import sqlglot
 
-    quoted = {"STRING": "'", "IDENTIFIER": '"'}
-    parts = []
-    for token in sqlglot.tokenize(sql, dialect="duckdb"):
-        mark = quoted.get(token.token_type.name)
-        parts.append(f"{mark}{token.text}{mark}" if mark else token.text.lower())
-    return " ".join(parts)
+    depth = 0
+    sentences: dict[str, str] = {}
+    name, said, is_listing = "", list[str](), False
+    try:
+        tokens = sqlglot.tokenize(sql, dialect="duckdb")
+    except sqlglot.errors.SqlglotError as error:
+        raise ValueError(f"the query cannot be parsed: {' '.join(str(error).split())}") from None
+    for token in tokens:
+        kind = token.token_type.name
+        depth += {"L_PAREN": 1, "R_PAREN": -1}.get(kind, 0)
+        if not is_listing:
+            is_listing = depth == 0 and kind == "SELECT"
+            continue
+        ends = depth == 0 and kind in ("FROM", "COMMA")
+        if kind != "FROM" or depth:
+            said += token.comments
+        if not ends:
+            name = token.text
+            continue
+        if said:
+            sentences[name] = " ".join(" ".join(said).split())
+        said = []
+        if kind == "FROM":
+            break
+    return sentences
+
+
+def _normal_form(sql: str) -> str:
+    import sqlglot
+    from sqlglot import exp
+
+    tree = sqlglot.parse_one(sql, dialect="duckdb")
+    for identifier in tree.find_all(exp.Identifier):
+        identifier.set("this", identifier.name.lower())
+        identifier.set("quoted", False)
+    for select in list(tree.find_all(exp.Select)):
+        _name_relations(select)
+    for alias in list(tree.find_all(exp.Alias)):
+        if isinstance(alias.this, exp.Column) and alias.this.name == alias.alias:
+            alias.replace(alias.this)
+    # first no parentheses at all, then all, so that what is left says nothing but the tree
+    for paren in list(tree.find_all(exp.Paren)):
+        paren.replace(paren.this)
+    operators = (exp.Binary, exp.Unary, exp.Between, exp.In)
+    for node in reversed(list(tree.find_all(*operators))):
+        if isinstance(node.parent, operators):
+            node.replace(exp.Paren(this=node.copy()))
+    return tree.sql(dialect="duckdb", comments=False)
+
+
+def _name_relations(select: Any) -> None:
+    """Give the relations of a SELECT names by their place, and none where there is one only."""
+    from sqlglot import exp
+    from sqlglot.optimizer.scope import walk_in_scope
+
+    start = select.args.get("from_")
+    if start is None:
+        return
+    relations = [start.this, *(j.this for j in select.args.get("joins") or [])]
+    places = {r.alias_or_name: f"r{place}" if len(relations) > 1 else "" for place, r in enumerate(relations)}
+    for node in walk_in_scope(select):
+        if isinstance(node, exp.Column) and node.table in places:
+            node.set("table", exp.to_identifier(places[node.table] or None))
+    for relation in relations:
+        place = places[relation.alias_or_name]
+        relation.set("alias", exp.TableAlias(this=exp.to_identifier(place)) if place else None)

@@ -43,7 +43,7 @@ def evaluate(
     run_id: str,
     definitions: Definitions | None = None,
     *,
-    deprecated: bool = False,
+    unstored: bool = False,
 ) -> Evaluation:
     """Evaluate the metrics and audits of a run that a database has in schema main, such as a lens.
 
@@ -51,12 +51,12 @@ def evaluate(
         connection: the database, which is left as it was.
         run_id: the run.
         definitions: the models, metrics and audits; by default those of the package.
-        deprecated: evaluate deprecated versions as well.
+        unstored: evaluate deprecated and compatibility versions as well.
 
     Raises:
         MetricError: a metric or an audit fails, or the grain of a metric does not identify its rows.
     """
-    prepared = PreparedMetrics(connection, definitions or load_definitions(), deprecated=deprecated)
+    prepared = PreparedMetrics(connection, definitions or load_definitions(), unstored=unstored)
     return prepared.evaluate(connection, run_id, _of_database(connection, run_id))
 
 
@@ -64,25 +64,23 @@ class PreparedMetrics:
     """The evaluation of metrics and audits as far as it takes no run: which statements, parsed, and in which order.
 
     Metrics that compare runs have no rows: other runs would change them, so metrics.all_values evaluates them each
-    time. Nor have deprecated versions, whose views answer who still asks for them.
+    time. Nor have deprecated and compatibility versions, whose views answer who asks for them.
 
     Args:
         connection: any database; it parses.
         definitions: the models, metrics and audits.
-        deprecated: take deprecated versions as well.
+        unstored: take deprecated and compatibility versions as well.
 
     Raises:
         MetricError: a definition cannot be parsed.
     """
 
     def __init__(
-        self, connection: duckdb.DuckDBPyConnection, definitions: Definitions, *, deprecated: bool = False
+        self, connection: duckdb.DuckDBPyConnection, definitions: Definitions, *, unstored: bool = False
     ) -> None:
         self.definitions = definitions
         self._metrics = [
-            m
-            for m in definitions.metrics
-            if not m.view.compares_runs and (deprecated or m.header.status != "deprecated")
+            m for m in definitions.metrics if not m.view.compares_runs and (unstored or m.header.is_stored)
         ]
         self._steps: dict[str, Callable[[_Run, duckdb.DuckDBPyConnection], None]] = {}
         self._needs: dict[str, frozenset[str]] = {}

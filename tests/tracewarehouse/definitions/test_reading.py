@@ -112,17 +112,83 @@ def test_the_name_stands_for_the_newest_stable_version(tmp_path: Path) -> None:
     [
         ("SELECT a.b AS c FROM x AS a", "select  a.b as c -- why\nfrom /* what */ x as a"),
         ("SELECT 'A' AS c", "SELECT 'A'  AS c"),
+        ("SELECT a.b AS b FROM x AS a", "SELECT b FROM x"),
+        (
+            "SELECT a.b AS b, c.d FROM x AS a JOIN y AS c ON a.i = c.i",
+            "SELECT p.b, q.d AS d FROM x p JOIN y q ON p.i = q.i",
+        ),
+        (
+            "WITH z AS (SELECT a.b AS b FROM x AS a) SELECT z.b AS b FROM z",
+            "WITH z AS (SELECT b FROM x) SELECT b FROM z",
+        ),
+        ("SELECT (a * b) + c AS d, NOT (e) AS f FROM x", "SELECT a * b + c AS d, NOT e AS f FROM x"),
+        ('SELECT "index" FROM x WHERE a <> 1', "SELECT index FROM x WHERE a != 1"),
+        ("SELECT CAST(a AS BIGINT) AS b FROM x", "SELECT a::BIGINT b FROM x"),
     ],
 )
-def test_spacing_comments_and_case_are_not_the_meaning(one: str, other: str) -> None:
+def test_how_it_is_spelt_is_not_the_meaning(one: str, other: str) -> None:
     assert normalised(one) == normalised(other)
 
 
 @pytest.mark.parametrize(
-    ("one", "other"), [("SELECT 'A' AS c", "SELECT 'a' AS c"), ("SELECT 1 AS c", "SELECT 2 AS c"), ("a = b", "a <> b")]
+    ("one", "other"),
+    [
+        ("SELECT 'A' AS c", "SELECT 'a' AS c"),
+        ("SELECT 1 AS c", "SELECT 2 AS c"),
+        ("a = b", "a <> b"),
+        ("SELECT (a + b) * c AS d FROM x", "SELECT a + b * c AS d FROM x"),
+        ("SELECT a FROM x WHERE NOT (b AND c)", "SELECT a FROM x WHERE NOT b AND c"),
+        ("SELECT a.b FROM x AS a JOIN y AS c ON a.i = c.i", "SELECT c.b FROM x AS a JOIN y AS c ON a.i = c.i"),
+        ("SELECT a FROM x", "SELECT a AS b FROM x"),
+        ("SELECT a - (b - c) AS d FROM x", "SELECT a - b - c AS d FROM x"),
+    ],
 )
-def test_text_and_numbers_are_the_meaning(one: str, other: str) -> None:
+def test_text_numbers_and_the_tree_are_the_meaning(one: str, other: str) -> None:
     assert normalised(one) != normalised(other)
+
+
+def test_a_sentence_may_stand_beside_its_column(tmp_path: Path) -> None:
+    sql = """WITH a AS (
+      SELECT
+        b.run_id, -- not of the last SELECT
+        COUNT(*) AS n
+      FROM models.base AS b
+      GROUP BY b.run_id
+    )
+
+    SELECT
+      a.run_id, -- The run.
+      -- Rows of it,
+      -- all of them.
+      COALESCE(a.n, 0) AS n,
+      a.n AS "index" -- The same.
+    FROM a -- not of a column
+    """
+    front, closing, _ = METRIC.partition("---*/")
+    head, _, tail = front.partition("columns:")
+    text = head + tail[tail.index("changed:") :] + closing + "\n" + sql
+    found = _load(tmp_path, models__base=MODEL, metrics__m_v1=text.replace("value: v", "value: n"))
+    columns = found["metrics.m_v1"].header.columns
+    assert columns == {"run_id": "The run.", "n": "Rows of it, all of them.", "index": "The same."}
+
+    with pytest.raises(MetricError, match=r"m_v1\.sql: columns\.index: .*pattern"):
+        _load(tmp_path, metrics__m_v1=text.replace("value: v", "value: n").replace("The same.", "The same"))
+    with pytest.raises(MetricError, match=r"m_v1\.sql: the query cannot be parsed"):
+        _load(tmp_path, metrics__m_v1=text.replace('"index" --', '"index --'))
+    twice = text.replace("value: v", "value: n").replace("changed:", "columns:\n  n: Rows.\nchanged:")
+    with pytest.raises(MetricError, match=r"m_v1\.sql: column n is described in the front matter and beside it"):
+        _load(tmp_path, metrics__m_v1=twice)
+
+
+def test_what_reproduces_another_tool_is_read_by_its_like_alone(tmp_path: Path) -> None:
+    (tmp_path / "metrics/other_tool").mkdir(parents=True)
+    other = METRIC.replace("metric: m", "metric: other").replace("status: stable", "status: compatibility")
+    (tmp_path / "metrics/other_tool/other_v1.sql").write_text(other)
+    reader = METRIC.replace("models.base", "metrics.other_v1")
+    with pytest.raises(MetricError, match=r"m_v1\.sql: reads metrics\.other_v1, which only another"):
+        _load(tmp_path, models__base=MODEL, metrics__m_v1=reader)
+    found = _load(tmp_path, metrics__m_v1=reader.replace("status: stable", "status: compatibility"))
+    assert not found.metric("other").header.is_stored
 
 
 def test_the_fingerprint_of_a_metric_covers_its_models(tmp_path: Path) -> None:
