@@ -325,21 +325,10 @@ def _exposed_shares(run: Run) -> dict[Any, list[float]]:
     return {(p,): [e / s for e, s in zip(total[p], spans[p], strict=True)] for p in spans}
 
 
-def amdahl_limit(run: Run) -> Values:
-    exposed, spans = run.exposed(), _by_phase(run, run.span)
-    total = _by_phase(run, lambda p, d: sum(exposed[p, d].values()))
-    return {
-        (p,): sum(spans[p]) / (sum(spans[p]) - sum(total[p]))
-        for p in spans
-        if run.collectives and sum(spans[p]) > sum(total[p])
-    }
-
-
-def slowest_speedup(run: Run) -> Values:
-    """Beside amdahl_limit: the longest time of a device over the longest that would remain."""
-    exposed, spans = run.exposed(), _by_phase(run, run.span)
-    rest = _by_phase(run, lambda p, d: run.span(p, d) - sum(exposed[p, d].values()))
-    return {(p,): max(spans[p]) / max(rest[p]) if max(rest[p]) else None for (p,) in amdahl_limit(run)}
+def speedup_limit(run: Run) -> dict[Any, float | None]:
+    """Beside communication_fraction: Amdahl's law with it as the part that vanishes."""
+    means = {k: sum(v) / len(v) for k, v in _exposed_shares(run).items()}
+    return {k: 1 / (1 - mean) if mean < 1 else None for k, mean in means.items()}
 
 
 def comm_to_compute(run: Run) -> Values:
@@ -423,7 +412,7 @@ def _transfers(run: Run) -> dict[Any, list[tuple[int, int, int]]]:
     return found
 
 
-def collective_latency(run: Run) -> Values:
+def collective_transfer(run: Run) -> Values:
     return {k: sum(t for t, _, _ in v) / len(v) / US for k, v in _transfers(run).items()}
 
 
@@ -433,18 +422,16 @@ def _bus_bytes(kind: str, size: int, n: int) -> int:
     return math.floor(size * factors.get(kind, Fraction(n - 1, n)))
 
 
-def collective_bandwidth(run: Run) -> Values:
+def bus_bandwidth(run: Run) -> dict[Any, float | None]:
+    """Beside collective_transfer: bytes on the bus over transfer time, in decimal GB."""
     sent = {k: [(time, _bus_bytes(k[1], size, n)) for time, size, n in v] for k, v in _transfers(run).items()}
     moved = {k: [(time, size) for time, size in v if size] for k, v in sent.items()}
-    return {
-        k: 1000 * sum(size for _, size in v) / sum(time for time, _ in v)
-        for k, v in moved.items()
-        if sum(time for time, _ in v)
-    }
+    times = {k: sum(time for time, _ in v) for k, v in moved.items()}
+    return {k: 1000 * sum(size for _, size in v) / times[k] if times[k] else None for k, v in moved.items()}
 
 
 def collective_wait(run: Run) -> Values:
-    """Beside collective_latency: mean time of a rank beyond the transfer."""
+    """Beside collective_transfer: mean time of a rank beyond the transfer."""
     waits: dict[Any, list[int]] = defaultdict(list)
     for ranks in run.instances():
         times = [c["end_ps"] - c["start_ps"] for c in ranks]
@@ -846,8 +833,8 @@ METRICS: dict[str, Callable[[Run], Values]] = {
     for f in (
         step_time, tpot, ttft, e2e_latency, throughput, collective_count, collective_frequency, traffic_volume,
         traffic_matrix, traffic_interval, communication_time, exposed_communication, communication_fraction,
-        amdahl_limit, comm_to_compute, overlap_ratio, collective_skew, sync_wait, collective_latency,
-        collective_bandwidth, traffic_interval_histogram, ici_bandwidth_utility, hbm_bandwidth, copy_overhead,
+        comm_to_compute, overlap_ratio, collective_skew, sync_wait, collective_transfer, traffic_interval_histogram,
+        ici_bandwidth_utility, hbm_bandwidth, copy_overhead,
         moe_fraction, device_idle, bubble, load_imbalance, host_gap, op_time_share, layer_time,
         launch_overhead, pipeline_bubble, copy_bandwidth, ici_utilization, hockney, roofline, mfu,
     )
@@ -863,16 +850,17 @@ COLUMNS: dict[tuple[str, str], Callable[[Run], Mapping[tuple[Any, ...], object]]
     ("mfu", "hlo_mfu"): hlo_mfu,
     ("tpot", "p90_ms"): lambda run: {k: rank(v, 90) / MS for k, v in _tokens(run).items()},
     ("traffic_interval", "p50_us"): lambda run: {k: rank(v, 50) / US for k, v in _intervals(run).items()},
-    ("collective_latency", "p90_us"): lambda run: {
+    ("collective_transfer", "p90_us"): lambda run: {
         k: rank((t for t, _, _ in v), 90) / US for k, v in _transfers(run).items()
     },
-    ("collective_latency", "wait_us"): collective_wait,
+    ("collective_transfer", "wait_us"): collective_wait,
+    ("collective_transfer", "bus_gbps"): bus_bandwidth,
     ("collective_skew", "p99_us"): lambda run: {k: rank((t for t, _ in v), 99) / US for k, v in _arrivals(run).items()},
     ("collective_skew", "last_device_id"): last_device,
     ("collective_skew", "last_share"): last_share,
     ("communication_fraction", "min_fraction"): lambda run: {k: min(v) for k, v in _exposed_shares(run).items()},
     ("communication_fraction", "max_fraction"): lambda run: {k: max(v) for k, v in _exposed_shares(run).items()},
-    ("amdahl_limit", "slowest_speedup"): slowest_speedup,
+    ("communication_fraction", "speedup_limit"): speedup_limit,
     ("overlap_ratio", "window_source"): window_sources,
     ("bubble", "before_launch_ms"): lambda run: _bubble(run, {"launch"}),
     ("bubble", "before_tick_ms"): lambda run: _bubble(run, {"tick"}),

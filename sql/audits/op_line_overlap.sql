@@ -3,31 +3,21 @@ audit: op_line_overlap
 description: >
   Ops of a TPU core's op line that run at the same time without one holding the other: the line is serial, so sums of
   their times would count a moment twice.
-columns:
-  run_id: The run.
-  device_id: The device.
-  event_id: The op that starts too early.
-  start_ps: Its start.
-  previous_end_ps: Latest end of the ops before it on the line, at the same level of nesting.
 ---*/
 WITH overlapping AS (
-  SELECT
-    f.run_id AS run_id,
-    f.device_id AS device_id,
-    f.plane AS plane,
-    COALESCE(f.parent_event_id, -1) AS parent_event_id
+  SELECT run_id, device_id, f.plane, COALESCE(f.parent_event_id, -1) AS parent_event_id
   FROM main.ops AS f
-  INNER JOIN main.devices AS d ON f.run_id = d.run_id AND f.device_id = d.device_id
+  INNER JOIN main.devices AS d USING (run_id, device_id)
   WHERE d.backend = 'tpu' AND f.line = 'XLA Ops' AND f.is_overlapping
-  GROUP BY f.run_id, f.device_id, f.plane, COALESCE(f.parent_event_id, -1)
+  GROUP BY run_id, device_id, f.plane, COALESCE(f.parent_event_id, -1)
 ),
 
 siblings AS (
   SELECT
-    o.run_id AS run_id,
-    o.device_id AS device_id,
-    o.event_id AS event_id,
-    o.start_ps AS start_ps,
+    o.run_id,
+    o.device_id,
+    o.event_id,
+    o.start_ps,
     MAX(o.start_ps + o.duration_ps) OVER (
       PARTITION BY o.run_id, o.device_id, o.plane, o.parent_event_id ORDER BY o.start_ps, o.duration_ps, o.event_id
       ROWS BETWEEN UNBOUNDED PRECEDING AND 1 PRECEDING
@@ -41,10 +31,10 @@ siblings AS (
 )
 
 SELECT
-  s.run_id AS run_id,
-  s.device_id AS device_id,
-  s.event_id AS event_id,
-  s.start_ps AS start_ps,
-  s.previous_end_ps AS previous_end_ps
-FROM siblings AS s
-WHERE s.start_ps < s.previous_end_ps
+  run_id, -- The run.
+  device_id, -- The device.
+  event_id, -- The op that starts too early.
+  start_ps, -- Its start.
+  previous_end_ps -- Latest end of the ops before it on the line, at the same level of nesting.
+FROM siblings
+WHERE start_ps < previous_end_ps

@@ -1,19 +1,13 @@
 /*---
 audit: step_numbered_twice
 description: Two steps of one device, or of one host, with the same number.
-columns:
-  run_id: The run.
-  host: The host.
-  device_id: The device; NULL on the host's clock.
-  step: The number.
-  steps: How many steps have it.
 ---*/
 SELECT
-  s.run_id AS run_id,
-  s.host AS host,
-  s.device_id AS device_id,
-  s.step AS step,
-  COUNT(*) AS steps
-FROM models.steps AS s
-GROUP BY s.run_id, s.host, s.device_id, s.step
+  run_id, -- The run.
+  host, -- The host.
+  device_id, -- The device; NULL on the host's clock.
+  step, -- The number.
+  COUNT(*) AS steps -- How many steps have it.
+FROM models.steps
+GROUP BY run_id, host, device_id, step
 HAVING COUNT(*) > 1

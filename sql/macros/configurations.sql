@@ -5,39 +5,31 @@ description: >
   What each run was a recording of: the specification of its manifest without the number of the repetition, the kind of
   its devices, and the versions and commit that ran. Runs of one configuration are repeats of each other. A run whose
   manifest holds no specification has no row.
-columns:
-  run_id: The run.
-  configuration: The configuration as text; equal for repeats.
 ---*/
 WITH kinds AS (
-  SELECT
-    d.run_id AS run_id,
-    MIN(d.kind) AS device_kind
-  FROM main.devices AS d
-  GROUP BY d.run_id
+  SELECT run_id, MIN(kind) AS device_kind
+  FROM main.devices
+  GROUP BY run_id
 ),
 
 described AS (
-  SELECT
-    r.run_id AS run_id,
-    r.backend AS backend,
-    r.device_count AS device_count,
-    CAST(r.manifest AS JSON) AS manifest,
-    k.device_kind AS device_kind
+  SELECT run_id, r.backend, r.device_count, CAST(r.manifest AS JSON) AS manifest, k.device_kind
   FROM main.runs AS r
-  LEFT JOIN kinds AS k ON r.run_id = k.run_id
+  LEFT JOIN kinds AS k USING (run_id)
   WHERE r.manifest IS NOT NULL
 )
 
 SELECT
-  c.run_id AS run_id,
-  CAST(JSON_OBJECT(
-    'spec', JSON_MERGE_PATCH(c.manifest -> '$.spec', '{"repeat": null}'),
-    'versions', c.manifest -> '$.versions',
-    'git_commit', c.manifest -> '$.git_commit',
-    'backend', c.backend,
-    'device_count', c.device_count,
-    'device_kind', c.device_kind
-  ) AS VARCHAR) AS configuration
-FROM described AS c
-WHERE JSON_TYPE(c.manifest -> '$.spec') = 'OBJECT'
+  run_id, -- The run.
+  CAST(
+    JSON_OBJECT(
+      'spec', JSON_MERGE_PATCH(manifest -> '$.spec', '{"repeat": null}'),
+      'versions', manifest -> '$.versions',
+      'git_commit', manifest -> '$.git_commit',
+      'backend', backend,
+      'device_count', device_count,
+      'device_kind', device_kind
+    ) AS VARCHAR
+  ) AS configuration -- The configuration as text; equal for repeats.
+FROM described
+WHERE JSON_TYPE(manifest -> '$.spec') = 'OBJECT'

@@ -1,72 +1,70 @@
 /*---
 metric: bubble
 version: 1
-status: deprecated
-deprecated: >
-  Has the hand-over of a pipeline among other collectives; bubble version 2 has it apart.
+status: stable
 unit: ms
 polarity: lower_is_better
 grain: [run_id, phase, device_id]
 value: bubble_ms
-requires: SELECT o.run_id FROM main.ops AS o WHERE o.is_leaf AND o.device_id IS NOT NULL AND o.step IS NOT NULL
+requires: SELECT run_id FROM main.ops WHERE is_leaf AND device_id IS NOT NULL AND step IS NOT NULL
 description: >
   Time per step in which a device runs no op between the first and the last of the step, counting gaps above the
   threshold only, and what comes after them. The gap from one step to the next is no bubble but host time. A capture
   without steps has no row.
-columns:
-  run_id: The run.
-  phase: Phase; NULL for the steps of none.
-  device_id: The device.
-  bubble_ms: Time of all gaps per step.
-  before_launch_ms: That of gaps before the first op of another execution of a program.
-  before_collective_ms: That of gaps before a collective, or the start or done of one.
-  before_other_ms: That of gaps before other ops.
-  gaps: Number of gaps over all steps.
-  threshold_us: Gaps up to this long are not counted.
-  steps: Steps of the phase on the device.
 changed: First version.
 ---*/
-WITH summed AS (
+WITH handing AS (
+  SELECT run_id, event_id
+  FROM models.communication_ops
+  WHERE axis = 'pp'
+  GROUP BY run_id, event_id
+),
+
+summed AS (
   SELECT
-    g.run_id AS run_id,
-    g.device_id AS device_id,
-    g.phase AS phase,
-    CAST(SUM(g.gap_ps) AS BIGINT) AS gap_ps,
-    CAST(SUM(CASE WHEN g.next = 'launch' THEN g.gap_ps ELSE 0 END) AS BIGINT) AS launch_ps,
-    CAST(SUM(CASE WHEN g.next = 'collective' THEN g.gap_ps ELSE 0 END) AS BIGINT) AS collective_ps,
+    run_id,
+    g.device_id,
+    g.phase,
+    SUM(g.gap_ps) AS gap_ps,
+    SUM(g.gap_ps) FILTER (WHERE g.next = 'launch') AS launch_ps,
+    SUM(g.gap_ps) FILTER (WHERE g.next = 'collective' AND h.event_id IS NOT NULL) AS tick_ps,
+    SUM(g.gap_ps) FILTER (WHERE g.next = 'collective' AND h.event_id IS NULL) AS collective_ps,
     COUNT(*) AS gaps
   FROM models.device_gaps AS g
+  LEFT JOIN handing AS h USING (run_id, event_id)
   WHERE g.gap_ps > 1000000
-  GROUP BY g.run_id, g.device_id, g.phase
+  GROUP BY run_id, g.device_id, g.phase
 ),
 
 running AS (
   SELECT
-    d.run_id AS run_id,
-    d.device_id AS device_id,
-    d.phase AS phase,
-    d.steps AS steps,
+    d.run_id,
+    d.device_id,
+    d.phase,
+    d.steps,
     COALESCE(s.gap_ps, 0) AS gap_ps,
     COALESCE(s.launch_ps, 0) AS launch_ps,
+    COALESCE(s.tick_ps, 0) AS tick_ps,
     COALESCE(s.collective_ps, 0) AS collective_ps,
     COALESCE(s.gaps, 0) AS gaps
   FROM models.device_phases AS d
-  LEFT JOIN summed AS s
-    ON
-      d.run_id = s.run_id AND d.device_id = s.device_id
-      AND COALESCE(d.phase, '') = COALESCE(s.phase, '')
+  LEFT JOIN summed AS s ON d.run_id = s.run_id AND d.device_id = s.device_id AND d.phase IS NOT DISTINCT FROM s.phase
   WHERE d.steps IS NOT NULL AND d.busy_ps > 0
 )
 
 SELECT
-  r.run_id AS run_id,
-  r.phase AS phase,
-  r.device_id AS device_id,
-  CAST(r.gap_ps AS DOUBLE) / CAST(r.steps * 1000000000 AS DOUBLE) AS bubble_ms,
-  CAST(r.launch_ps AS DOUBLE) / CAST(r.steps * 1000000000 AS DOUBLE) AS before_launch_ms,
-  CAST(r.collective_ps AS DOUBLE) / CAST(r.steps * 1000000000 AS DOUBLE) AS before_collective_ms,
-  CAST(r.gap_ps - r.launch_ps - r.collective_ps AS DOUBLE) / CAST(r.steps * 1000000000 AS DOUBLE) AS before_other_ms,
-  r.gaps AS gaps,
-  CAST(1 AS BIGINT) AS threshold_us,
-  r.steps AS steps
-FROM running AS r
+  run_id, -- The run.
+  phase, -- Phase; NULL for the steps of none.
+  device_id, -- The device.
+  gap_ps / (steps * 1e9) AS bubble_ms, -- Time of all gaps per step.
+  launch_ps / (steps * 1e9) AS before_launch_ms, -- That of gaps before the first op of another execution of a program.
+  -- That of gaps before a collective on axis pp, or the start or done of one, with which a tick of a pipeline hands
+  -- over.
+  tick_ps / (steps * 1e9) AS before_tick_ms,
+  -- That of gaps before any other collective, or the start or done of one.
+  collective_ps / (steps * 1e9) AS before_collective_ms,
+  (gap_ps - launch_ps - tick_ps - collective_ps) / (steps * 1e9) AS before_other_ms, -- That of gaps before other ops.
+  gaps, -- Number of gaps over all steps.
+  CAST(1 AS BIGINT) AS threshold_us, -- Gaps up to this long are not counted.
+  steps -- Steps of the phase on the device.
+FROM running

@@ -1,35 +1,35 @@
 /*---
 metric: communication_fraction
 version: 1
-status: deprecated
-deprecated: >
-  Weighs devices by their time; communication_fraction version 2 is the mean over devices.
+status: stable
 unit: ratio
 polarity: lower_is_better
 grain: [run_id, phase]
 value: fraction
-requires: SELECT c.run_id FROM main.collectives AS c
+requires: SELECT run_id FROM main.collectives
 description: >
-  Share of a phase in which devices communicate and compute nothing: exposed communication over the time of the phase's
-  steps, all devices together, so that a device weighs by its time. In a capture without steps the time is from a
-  device's first op to the end of its last. Devices without communication count with 0.
-columns:
-  run_id: The run.
-  phase: Phase; NULL for the steps of none, and in a capture without steps.
-  fraction: Exposed communication over the time of the phase.
-  min_fraction: That of the device that has least.
-  max_fraction: That of the device that has most.
-  devices: Devices that ran the phase.
+  Share of a phase in which a device communicates and computes nothing: exposed communication over the time of the
+  phase's steps, mean over the devices, each of which counts the same. In a capture without steps the time is from a
+  device's first op to the end of its last. Devices without communication count with 0. The share of each device is taken
+  to one part in 10^15.
 changed: First version.
 ccl_bench: communication_fraction
 ---*/
+WITH shares AS (
+  SELECT run_id, phase, exposed_ps / span_ps AS share, CAST(exposed_ps / span_ps * 1e15 AS BIGINT) AS units
+  FROM models.exposed_phases
+  WHERE span_ps > 0
+)
+
 SELECT
-  p.run_id AS run_id,
-  p.phase AS phase,
-  CAST(SUM(p.exposed_ps) AS DOUBLE) / CAST(SUM(p.span_ps) AS DOUBLE) AS fraction,
-  MIN(CAST(p.exposed_ps AS DOUBLE) / CAST(p.span_ps AS DOUBLE)) AS min_fraction,
-  MAX(CAST(p.exposed_ps AS DOUBLE) / CAST(p.span_ps AS DOUBLE)) AS max_fraction,
-  COUNT(*) AS devices
-FROM models.exposed_phases AS p
-WHERE p.span_ps > 0
-GROUP BY p.run_id, p.phase
+  run_id, -- The run.
+  phase, -- Phase; NULL for the steps of none, and in a capture without steps.
+  SUM(units) / COUNT(*) / 1e15 AS fraction, -- Exposed communication over the time of the phase, mean over devices.
+  MIN(share) AS min_fraction, -- That of the device that has least.
+  MAX(share) AS max_fraction, -- That of the device that has most.
+  -- How many times faster the phase would be if all exposed communication vanished, the waiting in it included, which
+  -- is Amdahl's law: 1 / (1 - fraction); NULL where it does nothing else.
+  1 / NULLIF(1 - SUM(units) / COUNT(*) / 1e15, 0) AS speedup_limit,
+  COUNT(*) AS devices -- Devices that ran the phase.
+FROM shares
+GROUP BY run_id, phase

@@ -1,97 +1,74 @@
 /*---
 metric: host_gap
 version: 1
-status: deprecated
-deprecated: >
-  Also sums the picoseconds between successive ops; host_gap version 2 counts pauses of more than a microsecond.
+status: stable
 unit: ratio
 polarity: lower_is_better
 grain: [run_id, phase]
 value: gap_ratio
-requires: SELECT s.run_id FROM models.steps AS s WHERE s.clock = 'device'
+requires: SELECT run_id FROM models.steps WHERE clock = 'device'
 description: >
-  Share of the steps' time in which no device of the run executes an op, so that all wait for the host. A step of the run
-  lasts from the first device's start to the first start of the next step, the last to its latest end. Devices of several
-  hosts are compared on the run's clock and so only as well as that aligns them. A capture without steps has no row.
-columns:
-  run_id: The run.
-  phase: Phase; NULL for the steps of none.
-  gap_ratio: Share of the time without an op on any device.
-  gap_ms: That time, over all steps.
-  time_ms: Time of the steps.
-  steps: Steps of the phase.
+  Share of the steps' time in which no device of the run executes an op, so that all wait for the host. Between two ops of
+  a device up to a microsecond does not count: that is how its times are rounded and its ops are issued, and it is nobody's
+  waiting. A step of the run lasts from the first device's start to the first start of the next step, the last to its latest
+  end. Devices of several hosts are compared on the run's clock and so only as well as that aligns them. A capture without
+  steps has no row.
 changed: First version.
 ---*/
 WITH marks AS (
-  SELECT
-    o.run_id AS run_id,
-    o.start_ps AS start_ps,
-    o.end_ps AS end_ps,
-    o.event_id AS event_id,
-    CAST(NULL AS BIGINT) AS step_start_ps,
-    CAST(NULL AS BIGINT) AS step_until_ps
-  FROM models.leaf_ops AS o
+  SELECT run_id, start_ps AS at_ps, 1 AS pausing, NULL AS step_start_ps, NULL AS step_until_ps
+  FROM models.device_pauses
   UNION ALL
-  SELECT
-    s.run_id AS run_id,
-    s.start_ps AS start_ps,
-    s.start_ps AS end_ps,
-    CAST(-1 AS BIGINT) AS event_id,
-    s.start_ps AS step_start_ps,
-    s.until_ps AS step_until_ps
-  FROM models.run_steps AS s
+  SELECT run_id, end_ps AS at_ps, -1 AS pausing, NULL AS step_start_ps, NULL AS step_until_ps
+  FROM models.device_pauses
   UNION ALL
-  SELECT
-    e.run_id AS run_id,
-    e.until_ps AS start_ps,
-    e.until_ps AS end_ps,
-    CAST(-2 AS BIGINT) AS event_id,
-    CAST(NULL AS BIGINT) AS step_start_ps,
-    CAST(NULL AS BIGINT) AS step_until_ps
-  FROM models.run_steps AS e
+  SELECT run_id, start_ps AS at_ps, 0 AS pausing, start_ps AS step_start_ps, until_ps AS step_until_ps
+  FROM models.run_steps
+  UNION ALL
+  SELECT run_id, until_ps AS at_ps, 0 AS pausing, NULL AS step_start_ps, NULL AS step_until_ps
+  FROM models.run_steps
 ),
 
-gaps AS (
+-- of marks at one time the last has a length, and knows of all of them
+swept AS (
   SELECT
-    m.run_id AS run_id,
-    m.start_ps AS end_ps,
-    MAX(m.end_ps) OVER (
-      PARTITION BY m.run_id ORDER BY m.start_ps, m.event_id, m.end_ps ROWS BETWEEN UNBOUNDED PRECEDING AND 1 PRECEDING
-    ) AS start_ps,
-    MAX(m.step_start_ps) OVER (
-      PARTITION BY m.run_id ORDER BY m.start_ps, m.event_id, m.end_ps ROWS BETWEEN UNBOUNDED PRECEDING AND 1 PRECEDING
-    ) AS step_start_ps,
-    MAX(m.step_until_ps) OVER (
-      PARTITION BY m.run_id ORDER BY m.start_ps, m.event_id, m.end_ps ROWS BETWEEN UNBOUNDED PRECEDING AND 1 PRECEDING
-    ) AS step_until_ps
-  FROM marks AS m
-),
-
-counted AS (
-  SELECT
-    g.run_id AS run_id,
-    g.step_start_ps AS step_start_ps,
-    CAST(SUM(g.end_ps - g.start_ps) AS BIGINT) AS gap_ps
-  FROM gaps AS g
-  WHERE g.end_ps > g.start_ps AND g.start_ps < g.step_until_ps
-  GROUP BY g.run_id, g.step_start_ps
+    run_id,
+    at_ps AS start_ps,
+    LEAD(at_ps) OVER (PARTITION BY run_id ORDER BY at_ps, pausing, step_start_ps) AS end_ps,
+    SUM(pausing) OVER so_far AS pausing,
+    MAX(step_start_ps) OVER so_far AS step_start_ps,
+    MAX(step_until_ps) OVER so_far AS step_until_ps
+  FROM marks
+  WINDOW so_far AS (
+    PARTITION BY run_id ORDER BY at_ps, pausing, step_start_ps ROWS BETWEEN UNBOUNDED PRECEDING AND CURRENT ROW
+  )
 ),
 
 running AS (
-  SELECT r.run_id AS run_id
-  FROM models.leaf_ops AS r
-  GROUP BY r.run_id
+  SELECT run_id, COUNT(*) AS devices
+  FROM models.op_order
+  GROUP BY run_id
+),
+
+counted AS (
+  SELECT g.run_id, g.step_start_ps, SUM(g.end_ps - g.start_ps) AS gap_ps
+  FROM swept AS g
+  INNER JOIN running AS d ON g.run_id = d.run_id AND g.pausing = d.devices
+  WHERE g.end_ps > g.start_ps AND g.start_ps < g.step_until_ps
+  GROUP BY g.run_id, g.step_start_ps
 )
 
 SELECT
-  t.run_id AS run_id,
-  t.phase AS phase,
-  CAST(SUM(COALESCE(c.gap_ps, 0)) AS DOUBLE) / CAST(SUM(t.until_ps - t.start_ps) AS DOUBLE) AS gap_ratio,
-  CAST(SUM(COALESCE(c.gap_ps, 0)) AS DOUBLE) / CAST(1000000000 AS DOUBLE) AS gap_ms,
-  CAST(SUM(t.until_ps - t.start_ps) AS DOUBLE) / CAST(1000000000 AS DOUBLE) AS time_ms,
-  COUNT(*) AS steps
+  run_id, -- The run.
+  t.phase, -- Phase; NULL for the steps of none.
+  -- Share of the time without an op on any device.
+  SUM(COALESCE(c.gap_ps, 0)) / SUM(t.until_ps - t.start_ps) AS gap_ratio,
+  SUM(COALESCE(c.gap_ps, 0)) / 1e9 AS gap_ms, -- That time, over all steps.
+  SUM(t.until_ps - t.start_ps) / 1e9 AS time_ms, -- Time of the steps.
+  CAST(1 AS BIGINT) AS threshold_us, -- Shorter times between two ops of a device are not taken for a pause of it.
+  COUNT(*) AS steps -- Steps of the phase.
 FROM models.run_steps AS t
-INNER JOIN running AS n ON t.run_id = n.run_id
+INNER JOIN running USING (run_id)
 LEFT JOIN counted AS c ON t.run_id = c.run_id AND t.start_ps = c.step_start_ps
-GROUP BY t.run_id, t.phase
+GROUP BY run_id, t.phase
 HAVING SUM(t.until_ps - t.start_ps) > 0

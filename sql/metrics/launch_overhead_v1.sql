@@ -1,90 +1,92 @@
 /*---
 metric: launch_overhead
 version: 1
-status: deprecated
-deprecated: >
-  Does not tell a late host from a slow start on the device; launch_overhead version 2 has the time of dispatch too.
+status: stable
 unit: us
 polarity: lower_is_better
 grain: [run_id, phase, device_id]
 value: gap_us
-requires: SELECT p.run_id FROM main.phases AS p WHERE p.kind = 'module' AND p.device_id IS NOT NULL
+requires: SELECT run_id FROM main.phases WHERE kind = 'module' AND device_id IS NOT NULL
 description: >
   Time on a device from the end of one execution of a program to the start of the next, mean over the executions of a
   phase, percentiles by nearest rank. The phase is that of the next one. An execution that starts before the end
-  of those before it follows at 0. Whether the host was late or the device slow to start is not told apart, since the
-  time of dispatch on the host is not part of it.
-columns:
-  run_id: The run.
-  phase: Phase of the execution that starts; NULL outside of phases.
-  device_id: The device.
-  gap_us: Mean time between executions.
-  p50_us: Median.
-  p90_us: 90th percentile.
-  p99_us: 99th percentile.
-  launches: Executions that follow another.
+  of those before it follows at 0. Beside it the time from the start of the host's dispatch of an execution to its start
+  on the device, queueing behind earlier executions included, and the part of the gap in which the host had not begun to
+  dispatch: what is left of the gap is the device's own. A phase of executions that follow none and whose dispatch is not
+  known has no row.
 changed: First version.
 ---*/
 WITH executions AS (
   SELECT
-    p.run_id AS run_id,
-    p.device_id AS device_id,
-    p."index" AS execution,
-    p.start_ps AS start_ps,
-    MAX(p.end_ps) OVER (
-      PARTITION BY p.run_id, p.device_id ORDER BY p.start_ps, p."index"
-      ROWS BETWEEN UNBOUNDED PRECEDING AND 1 PRECEDING
+    run_id,
+    device_id,
+    "index" AS execution,
+    start_ps,
+    MAX(end_ps) OVER (
+      PARTITION BY run_id, device_id ORDER BY start_ps, "index" ROWS BETWEEN UNBOUNDED PRECEDING AND 1 PRECEDING
     ) AS last_end_ps
-  FROM main.phases AS p
-  WHERE p.kind = 'module' AND p.device_id IS NOT NULL
+  FROM main.phases
+  WHERE kind = 'module' AND device_id IS NOT NULL
 ),
 
 phase_of_execution AS (
-  SELECT
-    o.run_id AS run_id,
-    o.device_id AS device_id,
-    o.execution AS execution,
-    MIN(o.phase) AS phase
-  FROM models.leaf_ops AS o
-  WHERE o.execution IS NOT NULL
-  GROUP BY o.run_id, o.device_id, o.execution
+  SELECT run_id, device_id, execution, MIN(phase) AS phase
+  FROM models.execution_ops
+  WHERE execution IS NOT NULL
+  GROUP BY run_id, device_id, execution
 ),
 
-gaps AS (
+timed AS (
   SELECT
-    e.run_id AS run_id,
-    e.device_id AS device_id,
-    f.phase AS phase,
-    e.execution AS execution,
-    GREATEST(e.start_ps - e.last_end_ps, 0) AS gap_ps
+    run_id,
+    device_id,
+    f.phase,
+    execution,
+    CASE WHEN e.last_end_ps IS NOT NULL THEN GREATEST(e.start_ps - e.last_end_ps, 0) END AS gap_ps,
+    e.start_ps - d.dispatch_ps AS dispatch_ps,
+    CASE
+      WHEN e.last_end_ps IS NOT NULL AND d.dispatch_ps IS NOT NULL
+        THEN GREATEST(LEAST(d.dispatch_ps, e.start_ps) - e.last_end_ps, 0)
+    END AS late_ps
   FROM executions AS e
-  LEFT JOIN phase_of_execution AS f
-    ON e.run_id = f.run_id AND e.device_id = f.device_id AND e.execution = f.execution
-  WHERE e.last_end_ps IS NOT NULL
+  LEFT JOIN phase_of_execution AS f USING (run_id, device_id, execution)
+  LEFT JOIN models.dispatches AS d USING (run_id, device_id, execution)
+  WHERE e.last_end_ps IS NOT NULL OR d.dispatch_ps IS NOT NULL
 ),
 
 ranked AS (
   SELECT
-    g.run_id AS run_id,
-    g.device_id AS device_id,
-    g.phase AS phase,
-    g.gap_ps AS gap_ps,
-    ROW_NUMBER() OVER (PARTITION BY g.run_id, g.device_id, g.phase ORDER BY g.gap_ps, g.execution) AS place,
-    COUNT(*) OVER (PARTITION BY g.run_id, g.device_id, g.phase) AS places
-  FROM gaps AS g
+    run_id,
+    device_id,
+    phase,
+    gap_ps,
+    dispatch_ps,
+    late_ps,
+    CUME_DIST() OVER (PARTITION BY run_id, device_id, phase, gap_ps IS NULL ORDER BY gap_ps) AS gap_quantile,
+    CUME_DIST() OVER (
+      PARTITION BY run_id, device_id, phase, dispatch_ps IS NULL ORDER BY dispatch_ps
+    ) AS dispatch_quantile
+  FROM timed
 )
 
 SELECT
-  r.run_id AS run_id,
-  r.phase AS phase,
-  r.device_id AS device_id,
-  CAST(SUM(r.gap_ps) AS DOUBLE) / CAST(COUNT(*) * 1000000 AS DOUBLE) AS gap_us,
-  CAST(MIN(CASE WHEN r.place * 100 >= r.places * 50 THEN r.gap_ps ELSE NULL END) AS DOUBLE)
-  / CAST(1000000 AS DOUBLE) AS p50_us,
-  CAST(MIN(CASE WHEN r.place * 100 >= r.places * 90 THEN r.gap_ps ELSE NULL END) AS DOUBLE)
-  / CAST(1000000 AS DOUBLE) AS p90_us,
-  CAST(MIN(CASE WHEN r.place * 100 >= r.places * 99 THEN r.gap_ps ELSE NULL END) AS DOUBLE)
-  / CAST(1000000 AS DOUBLE) AS p99_us,
-  COUNT(*) AS launches
-FROM ranked AS r
-GROUP BY r.run_id, r.phase, r.device_id
+  run_id, -- The run.
+  phase, -- Phase of the execution that starts; NULL outside of phases.
+  device_id, -- The device.
+  -- Mean time between executions; NULL where none follows another.
+  SUM(gap_ps) / (NULLIF(COUNT(gap_ps), 0) * 1e6) AS gap_us,
+  MIN(gap_ps) FILTER (WHERE gap_quantile >= 0.5) / 1e6 AS p50_us, -- Median.
+  MIN(gap_ps) FILTER (WHERE gap_quantile >= 0.9) / 1e6 AS p90_us, -- 90th percentile.
+  MIN(gap_ps) FILTER (WHERE gap_quantile >= 0.99) / 1e6 AS p99_us, -- 99th percentile.
+  COUNT(gap_ps) AS launches, -- Executions that follow another.
+  -- Mean time from the start of dispatch on the host to the start on the device; NULL where not known.
+  SUM(dispatch_ps) / (NULLIF(COUNT(dispatch_ps), 0) * 1e6) AS dispatch_us,
+  MIN(dispatch_ps) FILTER (WHERE dispatch_quantile >= 0.5) / 1e6 AS dispatch_p50_us, -- Median.
+  MIN(dispatch_ps) FILTER (WHERE dispatch_quantile >= 0.9) / 1e6 AS dispatch_p90_us, -- 90th percentile.
+  MIN(dispatch_ps) FILTER (WHERE dispatch_quantile >= 0.99) / 1e6 AS dispatch_p99_us, -- 99th percentile.
+  COUNT(dispatch_ps) AS dispatches, -- Executions whose dispatch is known.
+  -- Mean part of the gap before the dispatch began, over the launches whose dispatch is known; NULL where there are
+  -- none.
+  SUM(late_ps) / (NULLIF(COUNT(late_ps), 0) * 1e6) AS late_us
+FROM ranked
+GROUP BY run_id, phase, device_id

@@ -1,62 +1,72 @@
 /*---
 metric: layer_time
 version: 1
-status: deprecated
-deprecated: >
-  Knows no layer in a pipeline, where all stages run one program; layer_time version 2 takes it from the device's stage.
+status: stable
 unit: us
 polarity: lower_is_better
 grain: [run_id, phase, layer, part]
 value: self_us
-requires: SELECT i.run_id FROM main.instructions AS i WHERE i.layer IS NOT NULL OR i.part IS NOT NULL
+requires: >
+  SELECT run_id FROM main.instructions
+  WHERE layer IS NOT NULL OR stage_layer IS NOT NULL OR part IS NOT NULL
 description: >
   Self time of the leaf ops by transformer layer and part of the model, per step, mean over the devices that ran any of
-  it; compute and communication apart, the rest being copies. Ops that belong to no known layer or part are rows of their
-  own, so that a phase adds up. Without steps the capture counts as one.
-columns:
-  run_id: The run.
-  phase: Phase; NULL outside of phases.
-  layer: Transformer layer; NULL where not known.
-  part: Part of the model; NULL where not known.
-  self_us: Self time per device and step.
-  compute_us: That of compute.
-  communication_us: That of communication, waiting included.
-  devices: Devices that ran any of it.
+  it; compute and communication apart, the rest being copies. In a pipeline the layer is that of the stage that the device
+  is in. Ops that belong to no known layer or part are rows of their own, so that a phase adds up. Without steps the
+  capture counts as one.
 changed: First version.
 ---*/
-WITH stepped AS (
+WITH executed AS (
   SELECT
-    t.run_id AS run_id,
-    t.phase AS phase,
-    t.layer AS layer,
-    t.part AS part,
-    t.self_ps AS self_ps,
-    t.compute_ps AS compute_ps,
-    t.communication_ps AS communication_ps,
-    COALESCE(s.steps, 1) AS steps
-  FROM models.part_time AS t
+    run_id,
+    phase,
+    device_id,
+    instruction_id,
+    SUM(self_ps) AS self_ps,
+    COALESCE(SUM(self_ps) FILTER (WHERE is_compute), 0) AS compute_ps,
+    COALESCE(SUM(self_ps) FILTER (WHERE is_communication), 0) AS communication_ps
+  FROM models.instruction_time
+  GROUP BY run_id, phase, device_id, instruction_id
+),
+
+worked AS (
+  SELECT
+    run_id,
+    e.phase,
+    device_id,
+    l.layer,
+    l.part,
+    SUM(e.self_ps) AS self_ps,
+    SUM(e.compute_ps) AS compute_ps,
+    SUM(e.communication_ps) AS communication_ps
+  FROM executed AS e
+  INNER JOIN models.instruction_layers AS l USING (run_id, instruction_id, device_id)
+  GROUP BY run_id, e.phase, device_id, l.layer, l.part
+),
+
+stepped AS (
+  SELECT t.run_id, t.phase, t.layer, t.part, t.self_ps, t.compute_ps, t.communication_ps, COALESCE(s.steps, 1) AS steps
+  FROM worked AS t
   LEFT JOIN models.phase_steps AS s
-    ON
-      t.run_id = s.run_id AND t.device_id = s.device_id
-      AND COALESCE(t.phase, '') = COALESCE(s.phase, '')
+    ON t.run_id = s.run_id AND t.device_id = s.device_id AND t.phase IS NOT DISTINCT FROM s.phase
 ),
 
 known AS (
-  SELECT k.run_id AS run_id
-  FROM models.part_time AS k
-  WHERE k.layer IS NOT NULL OR k.part IS NOT NULL
-  GROUP BY k.run_id
+  SELECT run_id
+  FROM worked
+  WHERE layer IS NOT NULL OR part IS NOT NULL
+  GROUP BY run_id
 )
 
 SELECT
-  p.run_id AS run_id,
-  p.phase AS phase,
-  p.layer AS layer,
-  p.part AS part,
-  CAST(SUM(p.self_ps) AS DOUBLE) / CAST(SUM(p.steps) * 1000000 AS DOUBLE) AS self_us,
-  CAST(SUM(p.compute_ps) AS DOUBLE) / CAST(SUM(p.steps) * 1000000 AS DOUBLE) AS compute_us,
-  CAST(SUM(p.communication_ps) AS DOUBLE) / CAST(SUM(p.steps) * 1000000 AS DOUBLE) AS communication_us,
-  COUNT(*) AS devices
+  run_id, -- The run.
+  p.phase, -- Phase; NULL outside of phases.
+  p.layer, -- Transformer layer; NULL where not known.
+  p.part, -- Part of the model; NULL where not known.
+  SUM(p.self_ps) / (SUM(p.steps) * 1e6) AS self_us, -- Self time per device and step.
+  SUM(p.compute_ps) / (SUM(p.steps) * 1e6) AS compute_us, -- That of compute.
+  SUM(p.communication_ps) / (SUM(p.steps) * 1e6) AS communication_us, -- That of communication, waiting included.
+  COUNT(*) AS devices -- Devices that ran any of it.
 FROM stepped AS p
-INNER JOIN known AS n ON p.run_id = n.run_id
-GROUP BY p.run_id, p.phase, p.layer, p.part
+INNER JOIN known USING (run_id)
+GROUP BY run_id, p.phase, p.layer, p.part

@@ -6,42 +6,28 @@ unit: bytes
 polarity: none
 grain: [run_id, phase, axis, source_device_id, target_device_id]
 value: sent_bytes
-requires: SELECT t.run_id FROM main.traffic AS t
+requires: SELECT run_id FROM main.traffic
 description: >
   Bytes that one device sends to another over a phase, under the algorithm of main.traffic: in a ring to the next rank of
   the group, in an all-to-all an equal share to every other rank, in a collective-permute from source to target. Each
   execution on the sender counts. Collectives whose groups are partly outside the capture are left out, as their devices
   are not known.
-columns:
-  run_id: The run.
-  phase: Phase; NULL outside of phases.
-  axis: Mesh axes of the groups.
-  source_device_id: The sender.
-  target_device_id: The receiver.
-  sent_bytes: Bytes sent.
-  executions: Executions of collectives with traffic between the two.
 changed: First version.
 ---*/
 WITH executed AS (
-  SELECT
-    c.run_id AS run_id,
-    c.phase AS phase,
-    c.axis AS axis,
-    c.instruction_id AS instruction_id,
-    c.device_id AS device_id,
-    COUNT(*) AS executions
-  FROM main.collectives AS c
-  GROUP BY c.run_id, c.phase, c.axis, c.instruction_id, c.device_id
+  SELECT run_id, phase, axis, instruction_id, device_id, COUNT(*) AS executions
+  FROM main.collectives
+  GROUP BY run_id, phase, axis, instruction_id, device_id
 )
 
 SELECT
-  e.run_id AS run_id,
-  e.phase AS phase,
-  e.axis AS axis,
-  t.source_device_id AS source_device_id,
-  t.target_device_id AS target_device_id,
-  CAST(SUM(e.executions * t.bytes) AS BIGINT) AS sent_bytes,
-  CAST(SUM(e.executions) AS BIGINT) AS executions
+  e.run_id, -- The run.
+  e.phase, -- Phase; NULL outside of phases.
+  e.axis, -- Mesh axes of the groups.
+  t.source_device_id, -- The sender.
+  t.target_device_id, -- The receiver.
+  CAST(SUM(e.executions * t.bytes) AS BIGINT) AS sent_bytes, -- Bytes sent.
+  CAST(SUM(e.executions) AS BIGINT) AS executions -- Executions of collectives with traffic between the two.
 FROM executed AS e
 INNER JOIN main.traffic AS t
   ON e.run_id = t.run_id AND e.instruction_id = t.instruction_id AND e.device_id = t.source_device_id

@@ -15,6 +15,7 @@ from typing import Any
 import pytest
 from plain_metrics import METRICS, ROUNDED, Run
 
+from tracewarehouse.evaluation.values import evaluate
 from tracewarehouse.ingest.lake.schema import TABLES
 from tracewarehouse.warehouse import Warehouse, open_warehouse
 
@@ -65,6 +66,24 @@ def test_values_are_the_golden_ones(warehouse: Warehouse, capture: str, request:
         or (value is not None and value != pytest.approx(golden[key], rel=1e-11))
     }
     assert not changed
+
+
+@pytest.mark.parametrize("capture", CAPTURES)
+def test_the_stored_values_are_those_of_the_views(warehouse: Warehouse, capture: str) -> None:
+    """Also those that are stored with no run: what evaluates a run alone gives what its view gives."""
+    run_id = warehouse.run(capture).run_id
+    connection = warehouse.connection()
+    values = evaluate(connection, run_id, warehouse.definitions, unstored=True).values().to_pylist()
+    stored = {(r["metric"], r["version"], r["dimensions"]): r["value"] for r in values}
+    shown = {}
+    for metric in warehouse.definitions.metrics:
+        header = metric.header
+        names = ", ".join([*header.grain[1:], header.value])
+        view = f"SELECT {names} FROM metrics.{metric.view.name} WHERE run_id = ?"
+        for row in [] if metric.view.compares_runs else connection.execute(view, [run_id]).fetchall():
+            dimensions = json.dumps(dict(zip(header.grain[1:], row[:-1], strict=True)))
+            shown[metric.name, metric.version, dimensions] = row[-1]
+    assert stored == shown
 
 
 @pytest.fixture(scope="module")

@@ -14,8 +14,8 @@ import pytest
 from given_tables import warehouse_of
 
 from tracewarehouse.definitions.reading import load_definitions
+from tracewarehouse.evaluation import values as metric_values
 from tracewarehouse.evaluation.cursors import Task, run_tasks
-from tracewarehouse.evaluation.evaluator import values as metric_values
 from tracewarehouse.evaluation.values import evaluate
 from tracewarehouse.ingest.lake.lake import RunVersion
 from tracewarehouse.ingest.lake.schema import SCHEMA_VERSION, TABLES

@@ -75,8 +75,8 @@ def test_three_steps_say_nothing_of_noise(connection: duckdb.DuckDBPyConnection)
 
 def test_the_tail_of_a_metric_of_which_more_is_better_is_its_low_end(connection: duckdb.DuckDBPyConnection) -> None:
     """No released metric of that polarity is per step: the ten runs of a side are the samples."""
-    rows = [r for i in range(10) for r in values(f"a{i}", "throughput", [100.0 + i], 2)]
-    rows += [r for i in range(10) for r in values(f"b{i}", "throughput", [80.0 + 2 * i], 2)]
+    rows = [r for i in range(10) for r in values(f"a{i}", "throughput", [100.0 + i])]
+    rows += [r for i in range(10) for r in values(f"b{i}", "throughput", [80.0 + 2 * i])]
     call = f"{[f'b{i}' for i in range(10)]}, {[f'a{i}' for i in range(10)]}"
     [row] = compared(connection, rows, call)
     # from the best: the median is the 5th, 105 and 90; the 90th percentile the 9th, 101 and 82
@@ -100,7 +100,7 @@ def test_repeats_give_the_noise_also_when_they_are_not_compared(connection: duck
 
 def test_what_one_side_does_not_have_is_named(connection: duckdb.DuckDBPyConnection) -> None:
     rows = values("a", "tpot", [1], clock="host") + values("b", "tpot", [1], clock="device")
-    rows += values("a", "throughput", [1], 2, clock="host") + values("b", "throughput", [None], 2, clock="host")
+    rows += values("a", "throughput", [1], clock="host") + values("b", "throughput", [None], clock="host")
     found = compared(connection, rows, "['b'], ['a']")
     assert [(r["metric"], json.loads(r["dimensions"])["clock"], r["verdict"]) for r in found] == [
         ("throughput", "host", "not in run"),

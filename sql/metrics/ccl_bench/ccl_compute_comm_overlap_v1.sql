@@ -1,0 +1,164 @@
+/*---
+metric: ccl_compute_comm_overlap
+version: 1
+status: compatibility
+unit: "%"
+polarity: higher_is_better
+grain: [run_id]
+value: overlap_percent
+requires: SELECT run_id FROM models.ccl_events
+description: >
+  Reproduces CCL-Bench's compute_comm_overlap with its faults, to explain a published number; use overlap_ratio instead.
+  Time in which an event whose name holds a word of communication and one whose name holds a word of compute run
+  together, over that of communication. Devices and hosts are merged into one timeline, so that one device's compute
+  hides another's communication; programs, loops and host frames count by their names. Only the host's steps count,
+  without the first and the last where there are more than two - events named $core.py:331 step, a line number of one
+  version of vLLM, else StepMarker events of more than a tenth of the longest.
+changed: First version.
+ccl_bench: compute_comm_overlap
+---*/
+WITH exported AS (
+  SELECT run_id
+  FROM models.ccl_events
+  GROUP BY run_id
+),
+
+candidates AS (
+  SELECT
+    run_id,
+    h.event_id,
+    h.name,
+    h.start_ps,
+    h.duration_ps,
+    MIN(h.name) OVER (PARTITION BY run_id) AS used_name,
+    MAX(h.duration_ps) OVER (PARTITION BY run_id, h.name) AS longest_ps
+  FROM main.host_events AS h
+  INNER JOIN exported USING (run_id)
+  WHERE h.name IN ('$core.py:331 step', 'StepMarker')
+),
+
+ranked AS (
+  SELECT
+    run_id,
+    start_ps,
+    start_ps + duration_ps AS end_ps,
+    ROW_NUMBER() OVER (PARTITION BY run_id ORDER BY start_ps, event_id) AS place,
+    COUNT(*) OVER (PARTITION BY run_id) AS places
+  FROM candidates
+  WHERE name = used_name AND (name <> 'StepMarker' OR duration_ps * 10 > longest_ps)
+),
+
+counted AS (
+  SELECT run_id, start_ps, end_ps
+  FROM ranked
+  WHERE places <= 2 OR (place > 1 AND place < places)
+),
+
+stepped AS (
+  SELECT run_id, COUNT(*) AS steps
+  FROM counted
+  GROUP BY run_id
+),
+
+-- a run without a step has no row, and its events need no sweep
+events AS (
+  SELECT run_id, d.name, d.start_ps, d.start_ps + d.duration_ps AS end_ps
+  FROM models.ccl_events AS d
+  INNER JOIN stepped USING (run_id)
+  UNION ALL
+  SELECT run_id, h.name, h.start_ps, h.start_ps + h.duration_ps AS end_ps
+  FROM main.host_events AS h
+  INNER JOIN stepped USING (run_id)
+),
+
+names AS (
+  SELECT run_id, name
+  FROM events
+  GROUP BY run_id, name
+),
+
+sorted_names AS (
+  SELECT
+    run_id,
+    name,
+    (
+      LOWER(name) LIKE '%nccl%' OR LOWER(name) LIKE '%allreduce%' OR LOWER(name) LIKE '%all_reduce%'
+      OR LOWER(name) LIKE '%allgather%' OR LOWER(name) LIKE '%all_gather%' OR LOWER(name) LIKE '%reducescatter%'
+      OR LOWER(name) LIKE '%reduce_scatter%' OR LOWER(name) LIKE '%alltoall%' OR LOWER(name) LIKE '%all_to_all%'
+      OR LOWER(name) LIKE '%cross_device%' OR LOWER(name) LIKE '%crossdevice%' OR LOWER(name) LIKE '%sendrecv%'
+      OR LOWER(name) LIKE '%collective%' OR LOWER(name) LIKE '%allto_all%' OR LOWER(name) LIKE '%all_toall%'
+    ) AS is_communication,
+    (
+      LOWER(name) LIKE '%dot%' OR LOWER(name) LIKE '%convolution%' OR LOWER(name) LIKE '%gemm%'
+      OR LOWER(name) LIKE '%matmul%' OR LOWER(name) LIKE '%fusion%' OR LOWER(name) LIKE '%compute%'
+      OR LOWER(name) LIKE '%custom-call%'
+    ) AS has_compute_word
+  FROM names
+),
+
+classed AS (
+  SELECT run_id, v.start_ps, v.end_ps, k.is_communication, NOT k.is_communication AS is_compute
+  FROM events AS v
+  INNER JOIN sorted_names AS k USING (run_id, name)
+  WHERE k.is_communication OR k.has_compute_word
+),
+
+points AS (
+  SELECT run_id, start_ps AS at_ps, 1 AS steps, 0 AS communications, 0 AS computes
+  FROM counted
+  UNION ALL
+  SELECT run_id, end_ps AS at_ps, -1 AS steps, 0 AS communications, 0 AS computes
+  FROM counted
+  UNION ALL
+  SELECT
+    run_id,
+    start_ps AS at_ps,
+    0 AS steps,
+    CASE WHEN is_communication THEN 1 ELSE 0 END AS communications,
+    CASE WHEN is_compute THEN 1 ELSE 0 END AS computes
+  FROM classed
+  UNION ALL
+  SELECT
+    run_id,
+    end_ps AS at_ps,
+    0 AS steps,
+    CASE WHEN is_communication THEN -1 ELSE 0 END AS communications,
+    CASE WHEN is_compute THEN -1 ELSE 0 END AS computes
+  FROM classed
+),
+
+moments AS (
+  SELECT run_id, at_ps, SUM(steps) AS steps, SUM(communications) AS communications, SUM(computes) AS computes
+  FROM points
+  GROUP BY run_id, at_ps
+),
+
+swept AS (
+  SELECT
+    run_id,
+    LEAD(at_ps) OVER (PARTITION BY run_id ORDER BY at_ps) - at_ps AS length_ps,
+    SUM(steps) OVER so_far AS steps,
+    SUM(communications) OVER so_far AS communications,
+    SUM(computes) OVER so_far AS computes
+  FROM moments
+  WINDOW so_far AS (PARTITION BY run_id ORDER BY at_ps ROWS BETWEEN UNBOUNDED PRECEDING AND CURRENT ROW)
+),
+
+summed AS (
+  SELECT
+    run_id,
+    SUM(length_ps) AS communication_ps,
+    COALESCE(SUM(length_ps) FILTER (WHERE computes > 0), 0) AS overlap_ps
+  FROM swept
+  WHERE steps > 0 AND communications > 0
+  GROUP BY run_id
+)
+
+SELECT
+  run_id, -- The run.
+  u.overlap_ps * 100 / u.communication_ps AS overlap_percent, -- Share of the communication in percent.
+  u.communication_ps / 1e9 AS communication_ms, -- Time with communication in the steps.
+  n.steps -- Steps that count.
+FROM summed AS u
+INNER JOIN stepped AS n USING (run_id)
+WHERE u.communication_ps > 0

@@ -1,0 +1,46 @@
+/*---
+metric: ccl_mfu
+version: 1
+status: compatibility
+unit: "%"
+polarity: higher_is_better
+grain: [run_id]
+value: mfu_percent
+requires: SELECT run_id FROM models.ccl_events WHERE model_flops > 0
+description: >
+  Reproduces CCL-Bench's mfu with its faults, to explain a published number; use mfu instead. Operations of all events
+  that state some, over the union of these events' intervals over all devices, over 918e12 for every device of the run.
+  Idle time does not count; a while loop counts with its body, and all-reduces count; every chip is a v6e.
+changed: First version.
+ccl_bench: mfu
+---*/
+WITH timed AS (
+  SELECT
+    run_id,
+    model_flops,
+    start_ps,
+    start_ps + duration_ps AS end_ps,
+    MAX(start_ps + duration_ps) OVER (
+      PARTITION BY run_id ORDER BY start_ps, event_id ROWS BETWEEN UNBOUNDED PRECEDING AND 1 PRECEDING
+    ) AS covered_until_ps
+  FROM models.ccl_events
+  WHERE model_flops > 0
+),
+
+summed AS (
+  SELECT
+    run_id,
+    SUM(model_flops) AS model_flops,
+    SUM(GREATEST(end_ps - GREATEST(start_ps, COALESCE(covered_until_ps, start_ps)), 0)) AS active_ps
+  FROM timed
+  GROUP BY run_id
+)
+
+SELECT
+  run_id, -- The run.
+  -- Utilization in percent.
+  s.model_flops * 1e2
+  / (CAST(s.active_ps AS DOUBLE) * (918 * (r.device_count + COALESCE(r.missing_devices, 0)))) AS mfu_percent
+FROM summed AS s
+INNER JOIN main.runs AS r USING (run_id)
+WHERE s.active_ps > 0 AND r.device_count > 0

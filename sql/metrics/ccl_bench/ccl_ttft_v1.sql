@@ -1,0 +1,33 @@
+/*---
+metric: ccl_ttft
+version: 1
+status: compatibility
+unit: s
+polarity: lower_is_better
+grain: [run_id]
+value: ttft_s
+requires: SELECT run_id FROM main.host_events WHERE name = '$core.py:331 step'
+description: >
+  Reproduces CCL-Bench's ttft with its faults, to explain a published number; use ttft instead. It reads host events
+  named exactly $core.py:331 step, a line number of one version of vLLM, and takes the duration of the first, whether it
+  is a prefill or not.
+changed: First version.
+ccl_bench: ttft
+---*/
+WITH ranked AS (
+  SELECT
+    run_id,
+    duration_ps,
+    ROW_NUMBER() OVER (PARTITION BY run_id ORDER BY start_ps, event_id) AS place,
+    COUNT(*) OVER (PARTITION BY run_id) AS places
+  FROM main.host_events
+  WHERE name = '$core.py:331 step'
+)
+
+SELECT
+  run_id, -- The run.
+  SUM(duration_ps) / (COUNT(*) * 1e12) AS ttft_s, -- Duration of the first event.
+  COUNT(*) AS steps -- Events that it covers, 1.
+FROM ranked
+WHERE place = 1
+GROUP BY run_id

@@ -1,0 +1,63 @@
+/*---
+metric: collective_transfer
+version: 1
+status: stable
+unit: us
+polarity: lower_is_better
+grain: [run_id, phase, kind, axis, size_class]
+value: transfer_us
+requires: SELECT run_id FROM models.collective_instances WHERE NOT is_partial
+description: >
+  Latency and bandwidth of collectives, elsewhere the two metrics collective_latency and collective_bandwidth. The
+  transfer time is the shortest time over the ranks of an execution, its mean over executions, percentiles by nearest
+  rank. Bus bandwidth is message bytes times the factor of the kind (all-reduce 2 (n-1)/n, all-gather, reduce-scatter
+  and all-to-all (n-1)/n, collective-permute 1, in whole bytes) over the transfer time, all bytes of a row over all
+  its time, in decimal GB. Executions with ranks outside the capture are left out, since their transfer time is not
+  known. The window of an asynchronous collective may outlast its transfer, so that its time is an upper and its
+  bandwidth a lower bound.
+changed: First version.
+ccl_bench: bandwidth_utilization, comm_kernel_breakdown_tpu
+---*/
+WITH ranked AS (
+  SELECT
+    run_id,
+    phase,
+    kind,
+    axis,
+    size_class,
+    size_from_bytes,
+    is_async,
+    ranks,
+    transfer_ps,
+    wait_ps,
+    bus_bytes,
+    message_bytes,
+    CUME_DIST() OVER (PARTITION BY run_id, phase, kind, axis, size_class ORDER BY transfer_ps) AS quantile
+  FROM models.collective_instances
+  WHERE NOT is_partial
+)
+
+SELECT
+  run_id, -- The run.
+  phase, -- Phase; NULL outside of phases.
+  kind, -- Kind of collective.
+  axis, -- Mesh axes of its groups.
+  size_class, -- Range of the message size; NULL where it is not known.
+  MIN(size_from_bytes) AS size_from_bytes, -- Smallest message size of the class; NULL where it is not known.
+  SUM(transfer_ps) / (COUNT(*) * 1e6) AS transfer_us, -- Mean transfer time.
+  MIN(transfer_ps) FILTER (WHERE quantile >= 0.5) / 1e6 AS p50_us, -- Median.
+  MIN(transfer_ps) FILTER (WHERE quantile >= 0.9) / 1e6 AS p90_us, -- 90th percentile.
+  MIN(transfer_ps) FILTER (WHERE quantile >= 0.99) / 1e6 AS p99_us, -- 99th percentile.
+  SUM(wait_ps) / (SUM(ranks) * 1e6) AS wait_us, -- Mean time of a rank beyond the transfer time.
+  -- Bus bandwidth; NULL where no bytes are known.
+  SUM(bus_bytes) FILTER (WHERE bus_bytes > 0) * 1000
+  / NULLIF(SUM(transfer_ps) FILTER (WHERE bus_bytes > 0), 0) AS bus_gbps,
+  -- Message bytes over transfer time; NULL where no bytes are known.
+  SUM(message_bytes) FILTER (WHERE bus_bytes > 0) * 1000
+  / NULLIF(SUM(transfer_ps) FILTER (WHERE bus_bytes > 0), 0) AS algorithm_gbps,
+  CAST(SUM(message_bytes) AS BIGINT) AS message_bytes, -- Message bytes of one rank, over all executions.
+  SUM(transfer_ps) / 1e9 AS transfer_ms, -- Transfer time over all executions.
+  COUNT(*) AS executions, -- Executions that it covers, over all ranks one each.
+  COUNT(*) FILTER (WHERE is_async) AS async_executions -- Those that are asynchronous.
+FROM ranked
+GROUP BY run_id, phase, kind, axis, size_class
