@@ -13,9 +13,7 @@ from unittest.mock import patch
 from chrome_reference import everything
 
 from tracewarehouse.ingest.errors import CaptureError
-from tracewarehouse.ingest.readers.chrome import helpers as chrome_helpers
 from tracewarehouse.ingest.readers.chrome import ranges as chrome_ranges
-from tracewarehouse.ingest.readers.chrome.helpers import Helpers
 from tracewarehouse.ingest.readers.chrome.reader import ChromeTrace
 from tracewarehouse.ingest.readers.files import CaptureFile
 
@@ -28,16 +26,15 @@ class Here:
     def __init__(self, helpers: int, descriptors: Sequence[int], modules: Sequence[str]) -> None:
         self._states: list[Any] = [None] * 3
 
-    def __exit__(self, *_: object) -> None:
-        pass
+    def __enter__(self) -> Here:
+        return self
 
-    def dismiss(self) -> None:
+    def __exit__(self, *_: object) -> None:
         pass
 
     def share(self, state: Any) -> None:
         pickled = pickle.dumps(state, pickle.HIGHEST_PROTOCOL)
         self._states = [state, *(pickle.loads(pickled) for _ in range(2))]
-        self._states[2].worker += 1  # one process stands for two
 
     def start(self, function: Callable[[Any, Any], Any], tasks: Sequence[Any]) -> Done:
         answers = [function(self._states[i % 3], task) for i, task in enumerate(tasks)]
@@ -58,24 +55,21 @@ class Done:
 def always_divided() -> Iterator[None]:
     """Divides traces of any size, as soon as one of their events is known."""
     with (
-        patch.object(chrome_helpers, "DIVIDED", 0),
-        patch.object(chrome_helpers, "SMALLEST", 1),
+        patch.object(chrome_ranges, "DIVIDED", 0),
+        patch.object(chrome_ranges, "SMALLEST", 1),
         patch.object(chrome_ranges, "FIRST", 0),
-        patch.object(chrome_ranges, "REST", 0),
     ):
         yield
 
 
 def opened(path: Path, chunk: int, jobs: int = 1) -> ChromeTrace:
     """A trace, read in pieces of this size."""
-    file = CaptureFile(path)
-    with Helpers(file, jobs) as helpers:
-        return ChromeTrace(file, helpers, chunk)
+    return ChromeTrace(CaptureFile(path), jobs, chunk)
 
 
 def opened_in_ranges(path: Path, chunk: int) -> ChromeTrace:
     """The same, read in ranges."""
-    with always_divided(), patch.object(chrome_helpers, "Processes", Here):
+    with always_divided(), patch.object(chrome_ranges, "Processes", Here):
         return opened(path, chunk, 3)
 
 

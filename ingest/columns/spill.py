@@ -12,13 +12,17 @@ import numpy.typing as npt
 
 
 class Spill:
-    """Columns by key, in a file that is made with the first of them; a context manager, which removes the file.
+    """Columns by key, in a file; a context manager, which removes the file if it made it.
 
     Other processes can read it: what is pickled is where the columns are.
+
+    Args:
+        file: a path, where a file is made with the first columns; or the descriptor of an open file without a name,
+            which this process has from the one that reads the columns.
     """
 
-    def __init__(self, path: Path) -> None:
-        self._path = path
+    def __init__(self, file: Path | int) -> None:
+        self._path = file
         self._file: BinaryIO | None = None
         self._size = 0
         self._places: dict[int, dict[str, tuple[int, np.dtype[Any]]]] = {}
@@ -29,7 +33,8 @@ class Spill:
 
     def __exit__(self, *_: object) -> None:
         self.close()
-        self._path.unlink(missing_ok=True)
+        if isinstance(self._path, Path):
+            self._path.unlink(missing_ok=True)
 
     def __getstate__(self) -> dict[str, Any]:
         return self.__dict__ | {"_file": None}
@@ -42,7 +47,10 @@ class Spill:
 
     def _opened(self) -> BinaryIO:
         if self._file is None:
-            self._file = self._path.open("r+b" if self._size else "w+b")
+            if isinstance(self._path, Path):
+                self._file = self._path.open("r+b" if self._size else "w+b")
+            else:
+                self._file = os.fdopen(self._path, "r+b", closefd=False)
         return self._file
 
     def __iter__(self) -> Iterator[int]:
@@ -60,6 +68,7 @@ class Spill:
             OSError: the disk is full.
         """
         places = self._places[key] = {}
+        self._opened().seek(self._size)
         for name, values in columns.items():
             places[name] = self._size, values.dtype
             self._rows[key] = len(values)

@@ -16,7 +16,7 @@ from tracewarehouse.ingest.errors import CaptureError
 from tracewarehouse.ingest.lake.lake import Lake
 from tracewarehouse.ingest.pipeline import ingest_one
 from tracewarehouse.ingest.readers import files
-from tracewarehouse.ingest.readers.chrome import helpers as chrome_helpers
+from tracewarehouse.ingest.readers.chrome import ranges as chrome_ranges
 from tracewarehouse.ingest.readers.files import CaptureFile
 from tracewarehouse.ingest.tables import parts
 
@@ -92,7 +92,7 @@ def test_a_file_that_changes_is_refused_wherever_it_is_read(
         monkeypatch.setattr(parts, "DIVIDED", 0)
         monkeypatch.setattr(parts, "_SMALLEST", 1000)
     if kind == "chrome in ranges":
-        monkeypatch.setattr(chrome_helpers, "Processes", Here)
+        monkeypatch.setattr(chrome_ranges, "Processes", Here)
     content = gzip.compress(xplane()) if kind == "gzip" else chrome() if "chrome" in kind else xplane()
     path = tmp_path / ("a.trace.json" if "chrome" in kind else "a.xplane.pb")
     call = 0

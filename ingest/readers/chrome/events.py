@@ -7,11 +7,13 @@ from typing import Any
 
 import msgspec
 
-from tracewarehouse.ingest.readers.chrome.chunks import NotJsonError
-
 Id = int | float | str | None
 """What a trace may have as pid or tid."""
 NOTHING = msgspec.Raw(b"")
+
+
+class NotJsonError(Exception):
+    """A piece is not a JSON array of objects: it is malformed, or was cut at a wrong place."""
 
 
 class Event(msgspec.Struct, gc=False):

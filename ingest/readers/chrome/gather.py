@@ -1,29 +1,25 @@
-"""Gathers the events of a Chrome trace by line, piece by piece, and puts together what processes gathered apart.
-
-What comes out follows from the file alone, whatever pieces it was cut into and whoever read them: lines and event
-metadata are in the order of their first event, and a line's events come in batches of a fixed size.
-"""
+"""Gathers the events of a range of a Chrome trace by line, piece by piece, and puts them aside on disk."""
 
 from __future__ import annotations
 
+import pickle
+import tempfile
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator, Mapping
 from enum import Enum
 from itertools import pairwise
-from typing import Any, TypeVar
+from typing import Any
 
 import msgspec
 import numpy as np
-import numpy.typing as npt
 
 from tracewarehouse.ingest.columns.event_stream import part
-from tracewarehouse.ingest.columns.records import EventBatch, Int32, Int64, StatColumn, StatKind, concatenate
-from tracewarehouse.ingest.readers.chrome.args import Content
-from tracewarehouse.ingest.readers.chrome.events import NOTHING, Event, Id
-from tracewarehouse.ingest.readers.chrome.look import Bools
-from tracewarehouse.ingest.readers.chrome.spill import Place, Spill
-from tracewarehouse.ingest.readers.chrome.templates import Piece, Repeats, TemplateParser
+from tracewarehouse.ingest.columns.records import EventBatch, Int64, StatColumn
+from tracewarehouse.ingest.columns.spill import Spill
+from tracewarehouse.ingest.errors import CaptureError
+from tracewarehouse.ingest.readers.chrome.args import Arguments, Content, merged
+from tracewarehouse.ingest.readers.chrome.document import Document, Pieces
+from tracewarehouse.ingest.readers.chrome.events import NOTHING, Event, EventParser, Id
 from tracewarehouse.ingest.readers.chrome.times import INT64_MAX, PS_PER_US, exact_picoseconds, picoseconds
 
 _MAX_ORIGIN_PS = PS_PER_US << 62  # so that differences from it fit into 64 bits
@@ -37,12 +33,6 @@ class Special(Enum):
 
 Key = tuple[Id, Any]
 """A line: its pid, and its tid or Special."""
-_NONE: Bools = np.zeros(0, np.bool_)
-_Scalar = TypeVar("_Scalar", bound=np.generic)
-OWN = 0
-"""Who gathers: the process that puts together what all have gathered."""
-BATCH = 1 << 15
-"""Events of a line that are handed out together, but for the last."""
 
 
 class _Codes(dict[Key, int]):
@@ -53,102 +43,84 @@ class _Codes(dict[Key, int]):
         return code
 
 
-@dataclass(frozen=True)
 class Gathered:
-    """What a range of a trace holds, to be put together with what stands before it.
+    """What a range holds; pickled, it names the file of its events by the descriptor.
 
-    Attributes:
-        keys: its lines, in the order of their first event.
-        places: where the batches of each line are in the range's file; see `Spill`.
-        order: rows of the reader's event metadata, in the order of their first event.
-        used: whether the events of each process have the metadata, by its row.
-        process_names, thread_names: what the trace calls processes and threads.
-        left_out: events of each phase that are not read.
-        counted: what else is to be warned of.
-        opened: events that have begun and did not end in the range.
-        ended: lines in which an event ended that had not begun in the range.
-    """
-
-    keys: list[Key]
-    places: Mapping[int, Sequence[Place]]
-    order: Int64
-    used: dict[Id, Bools]
-    process_names: dict[Id, str]
-    thread_names: dict[tuple[Id, Id], str]
-    left_out: Counter[str]
-    counted: Counter[str]
-    opened: dict[Key, list[Event]]
-    ended: set[Key]
-
-
-@dataclass(frozen=True)
-class _Runs:
-    """Events one behind the other on one line: the line, the place of the first, and how many there are."""
-
-    keys: list[Key]
-    places: list[int]
-    lengths: Int64
-
-
-def _runs(repeats: Repeats) -> _Runs:
-    pid, tid = repeats.pid, repeats.tid
-    is_first = np.ones(len(pid), np.bool_)
-    is_first[1:] = (pid[1:] != pid[:-1]) | (tid[1:] != tid[:-1])
-    first = np.flatnonzero(is_first)
-    keys = list(zip(pid[first].tolist(), tid[first].tolist(), strict=True))
-    return _Runs(keys, repeats.places[first].tolist(), np.diff(first, append=len(pid)))
-
-
-class Gatherer:
-    """Gathers the events of all pieces.
-
-    Attributes:
-        codes: number of each line.
-        spill: the events of each line.
-        process_names, thread_names: what the trace calls processes and threads.
-        left_out: events of each phase that are not read.
-        counted: what else is to be warned of.
+    Args:
+        descriptor: an open file for the events.
         origin_us: whole microseconds that times count from; None before the first event.
-        metadata: what events have in common, numbered in the order of their first event.
-        used: whether the events of each process have the metadata, by its number.
+        begun: events that began before the range and have not ended, by line, the innermost last.
+
+    Attributes:
+        end: where its events end.
+        is_closed, is_open: see `Pieces`.
+        has_replaced: bytes that are not UTF-8 were replaced.
+        codes: number of each line, in the order of their first event.
+        places: of the events of each line, one array per piece with rows of line, piece, and bytes from and to.
+        used: lines and the event metadata that they have, as line << 32 | number.
+        process_names, thread_names: what the trace calls processes and threads.
+        left_out: events of each phase that are not read.
+        counted: what else is to be warned of.
+        has_strays: events ended that had not begun.
     """
 
-    def __init__(self, parse: TemplateParser, spill: Spill, origin_us: int | None = None) -> None:
-        self.parse, self.spill = parse, spill
-        self.arguments = parse.arguments
-        self.codes = _Codes()
+    def __init__(self, descriptor: int, origin_us: int | None, begun: dict[Key, list[Event]]) -> None:
+        self.origin_us, self.begun = origin_us, begun
+        self.end = 0
+        self.is_closed = self.is_open = self.has_replaced = self.has_strays = False
+        self.codes: dict[Key, int] = _Codes()
+        self.places: list[Int64] = []
+        self.used: list[Int64] = []
         self.process_names: dict[Id, str] = {}
         self.thread_names: dict[tuple[Id, Id], str] = {}
         self.left_out: Counter[str] = Counter()
         self.counted: Counter[str] = Counter()
-        self.origin_us = origin_us
-        self.metadata: dict[Content, int] = {}
-        self.used: dict[Id, Bools] = {}
-        self._is_seen = np.zeros(0, np.bool_)
-        self._order: list[int] = []
-        self._used: dict[Id, Bools] = {}
-        self._numbers: dict[int, Int32] = {}
-        self._worker_of_file = {0: OWN}
-        self._open: dict[Key, list[Event]] = {}
-        self._ended: set[Key] = set()
+        self._spill = Spill(descriptor)
+        self._lots = 0
+        self._arguments = Arguments()
 
-    @property
-    def has_pairs(self) -> bool:
-        """Whether there are events whose begin and end are told apart from each other."""
-        return bool(self._open or self._ended)
+    def __getstate__(self) -> dict[str, Any]:
+        return self.__dict__ | {"_arguments": None}
 
-    def add(self, piece: Piece) -> None:
-        """Take the events of one piece."""
+    def read(self, document: Document, low: int, high: int) -> None:
+        """Read from the event at `low` up to `high`, or to the end of the event there.
+
+        Raises:
+            MalformedError: the bytes are not events.
+            CaptureError: the file changed, or there is no room on disk.
+        """
+        parse = EventParser()
+        pieces = Pieces(document, parse, low, high)
+        for events in pieces:
+            self._add_all(events)
+        self.end, self.is_closed, self.is_open = pieces.end, pieces.is_closed, pieces.is_open
+        self.has_replaced = parse.has_replaced
+        self._finish()
+
+    def close(self) -> None:
+        """Take what was begun and never ended."""
+        rest = [event for stack in self.begun.values() for event in stack]
+        self.counted["begin event(s) without an end, kept with duration 0"] += len(rest)
+        if rest:
+            self._add(rest, [self.codes[e.pid, e.tid] for e in rest], dict.fromkeys(range(len(rest)), 0))
+        self._finish()
+
+    def lots_of_metadata(self) -> Iterator[list[Content]]:
+        """The event metadata in the order of their numbers."""
+        for i in range(self._lots):
+            yield pickle.loads(self._spill.get(-1 - i, "metadata").data)  # noqa: S301  our own file without a name
+
+    def batch(self, piece: int, low: int, high: int) -> EventBatch:
+        """The events at one of the places."""
+        batch: EventBatch = pickle.loads(self._spill.get(piece, "batches", low, high).data)  # noqa: S301  as above
+        return batch
+
+    def _add_all(self, events: Iterable[Event]) -> None:
         rows: list[Event] = []
-        places: list[int] = []
         codes: list[int] = []
         fixed: dict[int, int] = {}
-        code_of = self.codes
-        runs = None if piece.repeats is None else _runs(piece.repeats)
-        new_lines = [] if runs is None else self._new_lines(runs)
-        for place, e in zip(piece.places.tolist(), piece.events, strict=True):
-            while new_lines and new_lines[-1][0] < place:
-                code_of[new_lines.pop()[1]]
+        for e in events:
+            key: Key = e.pid, e.tid
             match e.ph:
                 case "X":
                     pass
@@ -157,19 +129,15 @@ class Gatherer:
                     continue
                 case "C":
                     fixed[len(rows)] = 0
-                    rows.append(e)
-                    places.append(place)
-                    codes.append(code_of[e.pid, Special.COUNTERS])
-                    continue
+                    key = e.pid, Special.COUNTERS
                 case "i" | "I":
                     fixed[len(rows)] = 0
                 case "B":
-                    # their text is overwritten by that of the next piece
-                    e.ts, e.dur, e.args = e.ts.copy(), NOTHING, e.args.copy()
-                    self._open.setdefault((e.pid, e.tid), []).append(e)
+                    e.ts, e.dur, e.args = e.ts.copy(), NOTHING, e.args.copy()  # not all the piece
+                    self.begun.setdefault(key, []).append(e)
                     continue
                 case "E":
-                    pair = self._close(e)
+                    pair = self._paired(e)
                     if pair is None:
                         continue
                     e, fixed[len(rows)] = pair
@@ -178,103 +146,15 @@ class Gatherer:
                         self.left_out[e.ph] += 1
                     continue
             rows.append(e)
-            places.append(place)
-            codes.append(code_of[e.pid, e.tid])
-        for _, key in reversed(new_lines):
-            code_of[key]
-        if rows or piece.repeats is not None:
-            self._add(rows, codes, fixed, np.array(places, np.int64), piece.repeats, runs)
-        if self.arguments.is_full:
-            self.arguments.forget()
-            self.parse.forget()
+            codes.append(self.codes[key])
+        if rows:
+            self._add(rows, codes, fixed)
 
-    def finish(self) -> None:
-        """Take what was begun and never ended."""
-        rest = [event for stack in self._open.values() for event in stack]
-        self.counted["begin event(s) without an end, kept with duration 0"] += len(rest)
-        if rest:
-            codes = [self.codes[e.pid, e.tid] for e in rest]
-            self._add(rest, codes, dict.fromkeys(range(len(rest)), 0), np.arange(len(rest)))
-        self._number_own()
-
-    def gathered(self) -> Gathered:
-        """What was gathered, for another to put it behind what he has."""
-        self.spill.flush()
-        return Gathered(
-            list(self.codes),
-            self.spill.places,
-            np.array(self._order, np.int64),
-            self._used,
-            self.process_names,
-            self.thread_names,
-            self.left_out,
-            self.counted,
-            self._open,
-            self._ended,
-        )
-
-    def join(self, found: Gathered, file: int, worker: int, contents: Sequence[Content]) -> bool:
-        """Put what another gathered behind what is here; False where it depends on what is here, and is left.
-
-        Args:
-            found: what was gathered.
-            file: number of the file of its spill in this one.
-            worker: who gathered it.
-            contents: event metadata of that worker.
-        """
-        if any(self._open.get(key) for key in found.ended):
-            return False
-        self._number_own()
-        self._worker_of_file[file] = worker
-        self._number(worker, contents, found.order, found.used)
-        for code, key in enumerate(found.keys):
-            self.spill.include(self.codes[key], file, found.places.get(code, ()))
-        self.process_names.update(found.process_names)
-        self.thread_names.update(found.thread_names)
-        self.left_out.update(found.left_out)
-        self.counted.update(found.counted)
-        for key, stack in found.opened.items():
-            self._open.setdefault(key, []).extend(stack)
-        self._ended |= found.ended
-        return True
-
-    def batches(self, code: int) -> Iterator[EventBatch]:
-        """The events of a line, so many at a time, with rows of `metadata`; after the end of gathering only."""
-        waiting: list[EventBatch] = []
-        count = 0
-        for file, batch in self.spill.read(code):
-            metadata = self._numbers[self._worker_of_file[file]][batch.metadata]
-            waiting.append(EventBatch(metadata, batch.start_ps, batch.duration_ps, batch.stats))
-            count += len(batch)
-            if count >= BATCH:
-                whole = concatenate(waiting)
-                cut = count - count % BATCH
-                yield from (_in_order(part(whole, a, a + BATCH)) for a in range(0, cut, BATCH))
-                waiting = [part(whole, cut, count)] if cut < count else []
-                count -= cut
-        if count:
-            yield _in_order(concatenate(waiting))
-
-    def _number_own(self) -> None:
-        """Number the event metadata that came up since it was last done."""
-        self._number(OWN, self.arguments.contents, np.array(self._order, np.int64), self._used)
-        self._order, self._used = [], {}
-
-    def _number(self, worker: int, contents: Sequence[Content], order: Int64, used: Mapping[Id, Bools]) -> None:
-        """Number event metadata of a worker, given the order of its first events and who has it."""
-        numbers = _grown(self._numbers.get(worker, np.zeros(0, np.int32)), len(contents), -1)
-        for row in order[numbers[order] < 0].tolist():
-            numbers[row] = self.metadata.setdefault(contents[row], len(self.metadata))
-        self._numbers[worker] = numbers
-        for pid, is_used in used.items():
-            self.used[pid] = _grown(self.used.get(pid, _NONE), len(self.metadata))
-            self.used[pid][numbers[np.flatnonzero(is_used)]] = True
-
-    def _close(self, end: Event) -> tuple[Event, int] | None:
+    def _paired(self, end: Event) -> tuple[Event, int] | None:
         """The event that `end` ends and its duration, if there is one."""
-        stack = self._open.get((end.pid, end.tid))
+        stack = self.begun.get((end.pid, end.tid))
         if not stack:
-            self._ended.add((end.pid, end.tid))
+            self.has_strays = True
             self.counted["end event(s) without a begin, left out"] += 1
             return None
         begin = stack.pop()
@@ -282,7 +162,7 @@ class Gatherer:
         if start is None or stop is None or abs(stop - start) > INT64_MAX:
             self.counted["event(s) without a readable time, left out"] += 1
             return None
-        args = self.arguments.merged(begin.args, end.args) if bytes(end.args) else begin.args
+        args = merged(begin.args, end.args) if bytes(end.args) else begin.args
         return Event("X", begin.pid, begin.tid, begin.ts, name=begin.name, cat=begin.cat, args=args), stop - start
 
     def _name(self, e: Event) -> None:
@@ -294,143 +174,80 @@ class Gatherer:
             name = msgspec.json.decode(e.args, type=dict[str, Any]).get("name")
         except (msgspec.MsgspecError, RecursionError):
             return
-        if isinstance(name, str):
-            if e.name == "process_name":
-                self.process_names[e.pid] = name
-            else:
-                self.thread_names[e.pid, e.tid] = name
+        if isinstance(name, str) and e.name == "process_name":
+            self.process_names[e.pid] = name
+        elif isinstance(name, str):
+            self.thread_names[e.pid, e.tid] = name
 
-    def _add(
-        self,
-        events: list[Event],
-        codes: list[int],
-        fixed: dict[int, int],
-        places: Int64,
-        repeats: Repeats | None = None,
-        runs: _Runs | None = None,
-    ) -> None:
+    def _add(self, events: list[Event], codes: list[int], fixed: Mapping[int, int]) -> None:
+        """Put events aside: those of one line one behind the other, in file order."""
         if self.origin_us is None:
             first = exact_picoseconds(bytes(events[0].ts)) or 0
             self.origin_us = first // PS_PER_US if INT64_MAX < first < _MAX_ORIGIN_PS else 0
-            self.parse.origin_us = self.origin_us
         start, has_start = picoseconds([e.ts for e in events], self.origin_us)
         duration, has_duration = picoseconds([e.dur for e in events])
-        if fixed:
-            at = np.fromiter(fixed, np.int64, len(fixed))
-            duration[at] = np.fromiter(fixed.values(), np.int64, len(fixed))
-            has_duration[at] = True
-        line = np.array(codes, np.int64)
-        if not has_start.all():
-            keep = np.flatnonzero(has_start)
+        at = np.fromiter(fixed, np.int64, len(fixed))
+        duration[at] = np.fromiter(fixed.values(), np.int64, len(fixed))
+        has_duration[at] = True
+        keep = np.flatnonzero(has_start)
+        if len(keep) < len(events):
             self.counted["event(s) without a readable time, left out"] += len(events) - len(keep)
             events = [events[i] for i in keep.tolist()]
-            start, duration, has_duration = start[keep], duration[keep], has_duration[keep]
-            line, places = line[keep], places[keep]
-        if not has_duration.all():
-            lacking = len(events) - int(np.count_nonzero(has_duration))
-            self.counted["event(s) without a readable dur, kept with duration 0"] += lacking
-        plans = np.array(self.arguments.plans(events), np.int64)
-        if repeats is not None and runs is not None:
-            start = np.concatenate([start, repeats.start_ps])
-            duration = np.concatenate([duration, repeats.duration_ps])
-            line = np.concatenate([line, np.repeat([self.codes[key] for key in runs.keys], runs.lengths)])
-            plans = np.concatenate([plans, self.parse.plans[repeats.templates]])
-            places = np.concatenate([places, repeats.places])
-        if not len(line):
+        self.counted["event(s) without a readable dur, kept with duration 0"] += int((has_start & ~has_duration).sum())
+        if not events:
             return
-        order = np.lexsort((places, line))
-        start, duration, line = start[order], duration[order], line[order]
-        rows = np.empty_like(order)
-        rows[order] = np.arange(len(order))
-        integers = [] if repeats is None else self._integers(repeats, rows[len(events) :])
-        metadata, stats = self.arguments.columns(plans, rows, integers)
-        self._see(metadata, places, order)
-        borders = [*np.flatnonzero(np.diff(line, prepend=-1)).tolist(), len(line)]
-        pids = [pid for pid, _ in self.codes]
-        for a, z in pairwise(borders):
-            code = int(line[a])
-            self._mark(pids[code], metadata[a:z])
-            parts = [part for column in stats if (part := _part(column, a, z)) is not None]
-            self.spill.add(code, EventBatch(metadata[a:z], start[a:z], duration[a:z], parts))
+        metadata, stats = self._arguments.columns(events)
+        line = np.array(codes, np.int64)[keep]
+        self.used.append(distinct(line << 32 | metadata))
+        order = np.argsort(line, kind="stable")
+        place = np.argsort(order)
+        stats = [_moved(column, place) for column in stats]
+        whole = EventBatch(metadata[order], start[keep][order], duration[keep][order], stats)
+        line = line[order]
+        borders = np.append(np.flatnonzero(np.diff(line, prepend=-1)), len(line))
+        packed = [pickle.dumps(part(whole, a, z), 5) for a, z in pairwise(borders.tolist())]
+        ends = np.cumsum([0, *map(len, packed)])
+        piece = len(self.places)
+        self.places.append(np.stack([line[borders[:-1]], np.full(len(packed), piece), ends[:-1], ends[1:]]))
+        self._put(piece, "batches", b"".join(packed))
+        if self._arguments.is_full:
+            self._put_metadata()
 
-    def _new_lines(self, runs: _Runs) -> list[tuple[int, Key]]:
-        """Lines that have not been seen yet, with the place of their first event, the last line first."""
-        new: dict[Key, int] = {}
-        for key, place in zip(runs.keys, runs.places, strict=True):
-            if key not in self.codes:
-                new.setdefault(key, place)
-        return [(place, key) for key, place in reversed(new.items())]
+    def _finish(self) -> None:
+        self._put_metadata()
+        self.used = [distinct(np.concatenate([np.zeros(0, np.int64), *self.used]))]
 
-    def _integers(self, repeats: Repeats, rows: Int64) -> list[tuple[str, Int64, Int64]]:
-        """The arguments that stood in the holes of templates: names, rows and values."""
-        out: list[tuple[str, Int64, Int64]] = []
-        order = np.argsort(rows, kind="stable")
-        rows, template = rows[order], repeats.templates[order]
-        names = list(self.parse.names)
-        for h, values in enumerate(repeats.values):
-            of_row = self.parse.named[template, h]
-            for code in np.flatnonzero(np.bincount(of_row[of_row >= 0])).tolist():
-                here = np.flatnonzero(of_row == code)
-                out.append((names[code], rows[here], values[order[here]]))
-        return out
+    def _put_metadata(self) -> None:
+        self._lots += 1
+        self._put(-self._lots, "metadata", pickle.dumps(self._arguments.take(), 5))
 
-    def _mark(self, pid: Id, metadata: Int32) -> None:
-        """Remember what metadata the events of a process have."""
-        self._used[pid] = _grown(self._used.get(pid, _NONE), len(self.arguments.contents))
-        self._used[pid][metadata] = True
-
-    def _see(self, metadata: Int32, places: Int64, order: Int64) -> None:
-        """Remember the order of the first events of metadata that is new; `order` says which event each is of."""
-        self._is_seen = _grown(self._is_seen, len(self.arguments.contents))
-        new = np.flatnonzero(~self._is_seen[metadata])
-        if len(new):
-            event = order[new]
-            in_order = metadata[new[np.lexsort((event, places[event]))]]
-            self._is_seen[in_order] = True
-            self._order += dict.fromkeys(in_order.tolist())
+    def _put(self, key: int, name: str, content: bytes) -> None:
+        try:
+            self._spill.put(key, {name: np.frombuffer(content, np.uint8)})
+        except OSError as error:
+            raise no_room(error) from None
 
 
-def _grown(array: npt.NDArray[_Scalar], size: int, fill: int = 0) -> npt.NDArray[_Scalar]:
-    """The array with more elements behind it, where it is shorter than that."""
-    if len(array) >= size:
-        return array
-    return np.append(array, np.full(size - len(array), fill, array.dtype))
+def distinct(values: Int64) -> Int64:
+    """Values that are not negative, each once, ascending."""
+    values = np.sort(values)
+    found: Int64 = values[np.flatnonzero(np.diff(values, prepend=-1))]
+    return found
 
 
-def _part(column: StatColumn, start: int, stop: int) -> StatColumn | None:
-    """The values of a stat for the events `start` to `stop` of its batch."""
-    a, z = column.rows.searchsorted((start, stop)).tolist()
-    if a == z:
-        return None
-    kinds, bits, texts = column.kinds[a:z], column.bits[a:z], column.texts
-    if texts:
-        is_text = kinds >= StatKind.STRING
-        codes, back = np.unique(bits[is_text], return_inverse=True)
-        texts = [texts[i] for i in codes.tolist()]
-        bits = bits.copy()
-        bits[is_text] = back.astype(np.uint64)
-    return StatColumn(column.name, column.rows[a:z] - start, kinds, bits, texts)
+def no_room(error: OSError) -> CaptureError:
+    """What to say where the events cannot be put aside."""
+    return CaptureError(
+        f"the events read so far need a temporary file, and {tempfile.gettempdir()} cannot take it: "
+        f"{error.strerror or error}; make room there, or name another folder in TMPDIR"
+    )
 
 
-def _in_order(batch: EventBatch) -> EventBatch:
-    """The batch with its stats by name and their texts in the order of their first use."""
-    stats = sorted(batch.stats, key=lambda s: s.name)
-    return EventBatch(batch.metadata, batch.start_ps, batch.duration_ps, [_texts_in_order(s) for s in stats])
+def _moved(column: StatColumn, place: Int64) -> StatColumn:
+    """The stat of events that have moved to other places, rows ascending."""
+    rows = place[column.rows]
+    order = np.argsort(rows, kind="stable")
+    return StatColumn(column.name, rows[order], column.kinds[order], column.bits[order], column.texts)
 
 
-def _texts_in_order(column: StatColumn) -> StatColumn:
-    if not column.texts:
-        return column
-    is_text = column.kinds >= StatKind.STRING
-    codes = column.bits[is_text].view(np.int64)
-    first = np.full(len(column.texts), len(codes))
-    first[codes[::-1]] = np.arange(len(codes))[::-1]  # of a code given twice the last value stays
-    used = np.argsort(first, kind="stable")[: np.count_nonzero(first < len(codes))]
-    place = np.zeros(len(first), np.uint64)
-    place[used] = np.arange(len(used))
-    bits = column.bits.copy()
-    bits[is_text] = place[codes]
-    return StatColumn(column.name, column.rows, column.kinds, bits, [column.texts[i] for i in used.tolist()])
-
-
-__all__ = ["BATCH", "OWN", "Gathered", "Gatherer", "Key", "Special"]
+__all__ = ["Gathered", "Key", "Special", "distinct", "no_room"]

@@ -19,164 +19,205 @@ microsecond, which then is the `profile_start_time` of a plane `Task Environment
 
 from __future__ import annotations
 
-import hashlib
 import re
-from collections.abc import Iterator, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
+from collections import Counter
+from collections.abc import Iterable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from copy import copy
 from dataclasses import dataclass, field
-from functools import partial
 from pathlib import Path
-from typing import cast
+from typing import Any, cast
 
 import numpy as np
 
-from tracewarehouse.ingest.columns.records import EventBatch, Int32, Line, Plane, Stat, StatKind
+from tracewarehouse.ingest.columns.event_stream import part
+from tracewarehouse.ingest.columns.records import (
+    EventBatch,
+    EventMetadata,
+    Int64,
+    Line,
+    Plane,
+    Stat,
+    StatColumn,
+    StatKind,
+    concatenate,
+)
 from tracewarehouse.ingest.errors import MalformedError
-from tracewarehouse.ingest.readers.chrome.args import event_metadata
-from tracewarehouse.ingest.readers.chrome.chunks import CHUNK, Chunks
+from tracewarehouse.ingest.readers.chrome.args import Content, event_metadata
+from tracewarehouse.ingest.readers.chrome.document import CHUNK, Document
 from tracewarehouse.ingest.readers.chrome.events import Id
-from tracewarehouse.ingest.readers.chrome.gather import Gatherer, Special
-from tracewarehouse.ingest.readers.chrome.helpers import Helpers
+from tracewarehouse.ingest.readers.chrome.gather import Gathered, Key, Special, distinct
 from tracewarehouse.ingest.readers.chrome.ranges import Ranges
-from tracewarehouse.ingest.readers.chrome.spill import Spill
-from tracewarehouse.ingest.readers.chrome.templates import Piece, TemplateParser
 from tracewarehouse.ingest.readers.chrome.times import INT64_MAX
-from tracewarehouse.ingest.readers.files import MAX_GZIP_RATIO, CaptureFile
+from tracewarehouse.ingest.readers.files import MAX_GZIP_RATIO, CaptureFile, digest_of_file
 
 COUNTERS = "_counters_"
+BATCH = 1 << 15
+"""Events of a line that are handed out together, but for the last."""
+_NUMBER = (1 << 32) - 1
 _HOST_PREFIX = re.compile(r"([A-Za-z0-9][-.\w]*) (/(?:host|device):.*)", re.DOTALL)
 
 
 @dataclass
 class _ChromePlane(Plane):
-    rows: Int32 = field(default_factory=lambda: np.zeros(0, np.int32))
-    """Row of `event_metadata` for the rows of the whole trace's metadata."""
+    used: Int64 = field(default_factory=lambda: np.zeros(0, np.int64))
+    """Numbers of its event metadata among those of the whole trace, ascending."""
 
 
-class _Digester:
-    """Reads a file from front to back and digests it on the way, on another core."""
+class _Joined:
+    """What the ranges of a trace hold, put together in file order.
 
-    def __init__(self, file: CaptureFile) -> None:
-        self._file = file
-        self._sha = hashlib.sha256()
-        self._done = 0
-        self._last: Future[None] | None = None
-        self._thread = ThreadPoolExecutor(1)
+    What comes out follows from the file alone, whatever ranges it was cut into and whoever read them: lines and event
+    metadata are in the order of their first event, and a line's events come in batches of a fixed size.
+    """
 
-    def __enter__(self) -> _Digester:
-        return self
+    def __init__(self, ranges: Iterable[Gathered]) -> None:
+        self.codes: dict[Key, int] = {}
+        self.metadata: list[EventMetadata] = []
+        self.process_names: dict[Id, str] = {}
+        self.thread_names: dict[tuple[Id, Id], str] = {}
+        self.left_out: Counter[str] = Counter()
+        self.counted: Counter[str] = Counter()
+        self.has_replaced = False
+        self._ranges: list[Gathered] = []
+        self._numbers: list[Int64] = []
+        places, used = [], []
+        known: dict[Content, int] = {}
+        for i, found in enumerate(ranges):
+            lines = np.array([self.codes.setdefault(key, len(self.codes)) for key in found.codes], np.int64)
+            numbers = np.array([self._number(known, c) for lot in found.lots_of_metadata() for c in lot], np.int64)
+            places += [np.stack([lines[p[0]], np.full(p.shape[1], i), *p[1:]]) for p in found.places]
+            used += [lines[u >> 32] << 32 | numbers[u & _NUMBER] for u in found.used]
+            self._ranges.append(found)
+            self._numbers.append(numbers)
+            self.process_names.update(found.process_names)
+            self.thread_names.update(found.thread_names)
+            self.left_out.update(found.left_out)
+            self.counted.update(found.counted)
+            self.has_replaced |= found.has_replaced
+            found.places, found.used, found.codes = [], [], {}
+        self.end, self.is_open, self.origin_us = found.end, found.is_open, found.origin_us or 0
+        self._places = np.concatenate([np.zeros((5, 0), np.int64), *places], axis=1)
+        self._places = self._places[:, np.argsort(self._places[0], kind="stable")]
+        self._used = distinct(np.concatenate(used))
 
-    def __exit__(self, *_: object) -> None:
-        self._thread.shutdown(cancel_futures=True)
+    def _number(self, known: dict[Content, int], content: Content) -> int:
+        number = known.setdefault(content, len(known))
+        if number == len(self.metadata):
+            self.metadata.append(event_metadata(content))
+        return number
 
-    def read_into(self, view: memoryview, low: int) -> None:
-        """Fill a buffer with the bytes from `low` on."""
-        self._wait()  # no more than one piece waits in memory
-        self._file.read_into(view, low)
-        if low <= self._done < low + len(view):
-            self._last = self._thread.submit(self._sha.update, bytes(view[self._done - low :]))
-            self._done = low + len(view)
+    def used(self, codes: Iterable[int]) -> Int64:
+        """Numbers of the metadata that events of some lines have, ascending."""
+        borders = [self._used.searchsorted([code << 32, code + 1 << 32]) for code in codes]
+        return distinct(np.concatenate([self._used[:0], *(self._used[a:z] & _NUMBER for a, z in borders)]))
 
-    def digest(self) -> str:
-        """SHA-256 of the whole file, in hex."""
-        while self._done < self._file.size:
-            self.read_into(memoryview(bytearray(min(CHUNK, self._file.size - self._done))), self._done)
-        self._wait()
-        return self._sha.hexdigest()
+    def places(self, code: int) -> Int64:
+        """Where the events of a line are."""
+        a, z = self._places[0].searchsorted([code, code + 1])
+        return self._places[1:, a:z].T
 
-    def _wait(self) -> None:
-        if self._last is not None:
-            self._last.result()
-            self._last = None
+    def batches(self, code: int) -> Iterator[EventBatch]:
+        """The events of a line, so many at a time, with numbers of `metadata`."""
+        waiting: list[EventBatch] = []
+        count = 0
+        for i, piece, low, high in self.places(code).tolist():
+            batch = self._ranges[i].batch(piece, low, high)
+            metadata = self._numbers[i][batch.metadata].astype(np.int32)
+            waiting.append(EventBatch(metadata, batch.start_ps, batch.duration_ps, batch.stats))
+            count += len(batch)
+            if count >= BATCH:
+                whole = concatenate(waiting)
+                cut = count - count % BATCH
+                yield from (_in_order(part(whole, a, a + BATCH)) for a in range(0, cut, BATCH))
+                waiting = [part(whole, cut, count)] if cut < count else []
+                count -= cut
+        if count:
+            yield _in_order(concatenate(waiting))
 
 
 class ChromeTrace:
-    """One Chrome trace, read from front to back at once; its events then wait in a temporary file if they are many."""
+    """One Chrome trace, read from front to back at once; its events then wait in temporary files."""
 
     format = "chrome"
     origin_ns = None
 
-    def __init__(self, file: CaptureFile, helpers: Helpers, chunk: int = CHUNK) -> None:
+    def __init__(self, file: CaptureFile, jobs: int = 1, chunk: int = CHUNK) -> None:
         self.size = file.size
         self.errors: Sequence[str] = ()
-        parse = TemplateParser()
-        self._gathered = Gatherer(parse, Spill(others=helpers.outputs))
-        ranges = Ranges(file, helpers, chunk)
-        with _Digester(file) as digester:
-            knows_digest = helpers.digest or file.known_digest
-            read_into = file.read_into if knows_digest else digester.read_into
-            chunks = Chunks(read_into, file.size, parse, chunk, partial(ranges.follow, gatherer=self._gathered))
-            try:
-                for piece in chunks:
-                    self._gathered.add(piece)
-            except MalformedError as error:
-                raise MalformedError(f"{file.path}: {error}") from None
-            self.digest = file.known_digest or (helpers.digest.results()[0] if helpers.digest else digester.digest())
-        self._gathered.finish()
+        try:
+            document = Document(file, chunk)
+            self._files = Ranges(document, jobs)
+            with self._files as ranges, ThreadPoolExecutor(1) as thread:
+                digest = thread.submit(digest_of_file, None, copy(file))
+                self._joined = _Joined(ranges)
+                if not self._joined.is_open:
+                    document.finish(self._joined.end)
+                self.digest = digest.result()
+        except MalformedError as error:
+            raise MalformedError(f"{file.path}: {error}") from None
         self.hostnames: list[str] = []
         self.planes: list[Plane] = self._planes()
         if not self.planes:
             raise MalformedError(f"{file.path}: a Chrome trace without events; nothing was profiled, record it again")
-        self._add_start(chunks.members)
-        self.warnings = self._warnings(parse, chunks)
+        self._add_start(bytes(document.members.get("baseTimeNanoseconds", b"")))
+        self.warnings = self._warnings()
 
     def batches(self, plane: Plane, line: Line) -> Iterator[EventBatch]:
         """The events of a line, in file order."""
-        rows = cast(_ChromePlane, plane).rows
-        for batch in self._gathered.batches(line.start):
-            yield EventBatch(rows[batch.metadata], batch.start_ps, batch.duration_ps, batch.stats)
+        used = cast(_ChromePlane, plane).used
+        for batch in self._joined.batches(line.start):
+            rows = used.searchsorted(batch.metadata).astype(np.int32)
+            yield EventBatch(rows, batch.start_ps, batch.duration_ps, batch.stats)
 
     def _planes(self) -> list[Plane]:
-        found = self._gathered
+        found = self._joined
         names = dict(found.process_names)
         matches = {pid: m for pid, name in names.items() if (m := _HOST_PREFIX.fullmatch(name))}
         self.hostnames = list(dict.fromkeys(m[1] for m in matches.values()))
         if len(self.hostnames) == 1:  # with several, only the whole name tells their processes apart
             names.update((pid, m[2]) for pid, m in matches.items())
-        planes: dict[Id, _ChromePlane] = {}
-        metadata = event_metadata(found.metadata)
-        for pid in [*names, *(pid for pid, _ in found.codes)]:
-            if pid in planes:
-                continue
-            used = np.flatnonzero(found.used[pid]).tolist() if pid in found.used else []
-            rows = np.full(len(metadata), -1, np.int32)
-            rows[used] = np.arange(len(used))
-            name = names.get(pid, "unknown process" if pid is None else str(pid))
-            plane = _ChromePlane(name, _number(pid) or 0, rows=rows)
-            plane.event_metadata = [metadata[i] for i in used]
-            planes[pid] = plane
-        with_events = found.spill.lines
+        lines: dict[Id, dict[Any, int]] = {pid: {} for pid in names}
         for (pid, tid), code in found.codes.items():
-            if code not in with_events:
-                continue
-            if tid is Special.COUNTERS:
-                named = (_number(t) for (p, t), name in found.thread_names.items() if p == pid and name == COUNTERS)
-                line = Line(COUNTERS, next((t for t in named if t is not None), -1 - code), start=code)
-            else:
-                name = found.thread_names.get((pid, tid), "unknown thread" if tid is None else str(tid))
-                number = _number(tid)
-                line = Line(name, -1 - code if number is None else number, start=code)
-            planes[pid].lines.append(line)
-        return list(planes.values())
+            lines.setdefault(pid, {})[tid] = code
+        counters: dict[Id, int] = {}
+        for (pid, tid), name in found.thread_names.items():
+            if name == COUNTERS and (number := _number(tid)) is not None:
+                counters.setdefault(pid, number)
+        planes: list[Plane] = []
+        for pid, codes in lines.items():
+            name = names.get(pid, "unknown process" if pid is None else str(pid))
+            plane = _ChromePlane(name, _number(pid) or 0, used=found.used(codes.values()))
+            plane.event_metadata = [found.metadata[i] for i in plane.used.tolist()]
+            for tid, code in codes.items():
+                if not len(found.places(code)):
+                    continue
+                if tid is Special.COUNTERS:
+                    name, number = COUNTERS, counters.get(pid)
+                else:
+                    name = found.thread_names.get((pid, tid), "unknown thread" if tid is None else str(tid))
+                    number = _number(tid)
+                plane.lines.append(Line(name, -1 - code if number is None else number, start=code))
+            planes.append(plane)
+        return planes
 
-    def _add_start(self, members: dict[str, bytes]) -> None:
+    def _add_start(self, base: bytes) -> None:
         """Name the time that the events count from, where the trace says it."""
-        base = members.get("baseTimeNanoseconds", b"")
-        start = (int(base) if base.isdigit() and len(base) < 20 else 0) + (self._gathered.origin_us or 0) * 1000
+        start = (int(base) if base.isdigit() and len(base) < 20 else 0) + self._joined.origin_us * 1000
         if 0 < start < 1 << 63:
             self.planes.append(
                 _ChromePlane("Task Environment", stats=(Stat("profile_start_time", StatKind.UINT64, start),))
             )
 
-    def _warnings(self, parse: TemplateParser, chunks: Chunks[Piece]) -> list[str]:
-        found = self._gathered
+    def _warnings(self) -> list[str]:
+        found = self._joined
         warnings = [f"{count} {what}" for what, count in sorted(found.counted.items()) if count]
         if found.left_out:
             phases = ", ".join(f"{n} of phase {ph[:20]!r}" for ph, n in sorted(found.left_out.items())[:20])
             warnings.append(f"{found.left_out.total()} events that are not spans or counters were left out: {phases}")
-        if parse.has_replaced:
+        if found.has_replaced:
             warnings.append("names or arguments hold bytes that are not UTF-8; they were replaced by U+FFFD")
-        if chunks.is_open:
+        if found.is_open:
             warnings.append("the array of events has no end; the trace may be truncated")
         if len(self.hostnames) > 1:
             warnings.append(f"one file of {len(self.hostnames)} hosts: {', '.join(self.hostnames[:10])}")
@@ -197,8 +238,7 @@ def read_chrome(path: Path | CaptureFile, *, max_gzip_ratio: float = MAX_GZIP_RA
         HelperError: one of several processes was ended from outside.
     """
     file = path if isinstance(path, CaptureFile) else CaptureFile(path, max_gzip_ratio=max_gzip_ratio)
-    with Helpers(file, jobs) as helpers:
-        return ChromeTrace(file, helpers)
+    return ChromeTrace(file, jobs)
 
 
 def _number(value: Id) -> int | None:
@@ -206,6 +246,23 @@ def _number(value: Id) -> int | None:
     if isinstance(value, int) or (isinstance(value, float) and value.is_integer()):
         return int(value) if abs(value) <= INT64_MAX else None
     return None
+
+
+def _in_order(batch: EventBatch) -> EventBatch:
+    """The batch with its stats by name and their texts in the order of their first use."""
+    stats = sorted(batch.stats, key=lambda s: s.name)
+    return EventBatch(batch.metadata, batch.start_ps, batch.duration_ps, [_texts_in_order(s) for s in stats])
+
+
+def _texts_in_order(column: StatColumn) -> StatColumn:
+    if not column.texts:
+        return column
+    is_text = column.kinds >= StatKind.STRING
+    used, first, codes = np.unique(column.bits[is_text], return_index=True, return_inverse=True)
+    order = np.argsort(first)
+    bits = column.bits.copy()
+    bits[is_text] = np.argsort(order)[codes]
+    return StatColumn(column.name, column.rows, column.kinds, bits, [column.texts[i] for i in used[order].tolist()])
 
 
 __all__ = ["COUNTERS", "ChromeTrace", "read_chrome"]

@@ -7,6 +7,7 @@ import os
 import random
 import signal
 import time
+from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -25,10 +26,9 @@ from tracewarehouse.ingest.errors import CaptureError
 from tracewarehouse.ingest.lake.lake import Lake
 from tracewarehouse.ingest.pipeline import ingest_capture
 from tracewarehouse.ingest.processes.pool import HelperError
-from tracewarehouse.ingest.readers.chrome import helpers as chrome_helpers
 from tracewarehouse.ingest.readers.chrome import ranges as chrome_ranges
-from tracewarehouse.ingest.readers.chrome.gather import Gatherer
-from tracewarehouse.ingest.readers.chrome.ranges import Range, Read, Shared
+from tracewarehouse.ingest.readers.chrome.gather import Gathered
+from tracewarehouse.ingest.readers.chrome.ranges import Range, Ranges, Shared
 
 EVENT = b'{"ph":"X","pid":%d,"tid":%d,"ts":%d,"dur":1.5,"name":"op%d","args":{"run_id":"%d","kind":"k%d"}}'
 
@@ -44,17 +44,18 @@ def events(count: int) -> list[bytes]:
 
 
 def joined(path: Path, chunk: int = 300) -> list[bool]:
-    """Whether each range was taken as its process had read it, in file order."""
+    """Whether each range behind the first was taken as its process had read it, in file order."""
     taken: list[bool] = []
-    join = Gatherer.join
+    read = Ranges._read
 
-    def spy(self: Gatherer, *arguments: Any) -> bool:
-        taken.append(join(self, *arguments))
-        return taken[-1]
+    def spy(self: Ranges) -> Iterator[Gathered]:
+        for found in read(self):
+            taken.append(found._arguments is None)  # as those that were pickled
+            yield found
 
-    with patch.object(Gatherer, "join", spy):
+    with patch.object(Ranges, "_read", spy):
         opened_in_ranges(path, chunk)
-    return taken
+    return taken[1:-1]
 
 
 @pytest.fixture(scope="module")
@@ -139,7 +140,7 @@ def test_begins_and_ends_in_different_ranges(tmp_path: Path) -> None:
 def test_a_trace_that_begins_with_pairs_is_read_in_one_piece(tmp_path: Path) -> None:
     first = b'{"ph":"B","pid":1,"tid":1,"ts":0,"name":"b"}'
     path = written(tmp_path, b"[" + b",".join([first, *events(200)]) + b"]")
-    assert joined(path) == []
+    assert not any(joined(path))
     assert read_all_ways(path, 300) == reference(path.read_bytes())
 
 
@@ -165,28 +166,30 @@ def test_bytes_that_were_replaced_are_told_of(tmp_path: Path) -> None:
 
 
 def test_small_traces_and_single_jobs_need_no_process(capture: Path) -> None:
-    with patch.object(chrome_helpers, "Processes", side_effect=AssertionError):
+    with patch.object(chrome_ranges, "Processes", side_effect=AssertionError):
         opened(capture, 1 << 22, 2)
         with always_divided():
             opened(capture, 1 << 22, 1)
 
 
-def test_without_room_for_what_is_found_one_process_reads(capture: Path) -> None:
-    whole = columns(opened(capture, 1 << 22))
-    with always_divided(), patch("tempfile.TemporaryFile", side_effect=OSError(28, "No space left on device")):
-        assert columns(opened(capture, 1 << 22, 2)) == whole
+def test_without_room_for_what_is_found_nothing_is_read(capture: Path) -> None:
+    with (
+        always_divided(),
+        patch("tempfile.TemporaryFile", side_effect=OSError(28, "No space left on device")),
+        pytest.raises(CaptureError, match="No space left on device; make room there"),
+    ):
+        opened(capture, 1 << 22, 2)
 
 
 def test_a_full_disk_in_a_range_is_an_error_of_ours(capture: Path) -> None:
-    full = CaptureError("no room")
     with (
-        patch("tracewarehouse.ingest.readers.chrome.spill.Spill.flush", side_effect=full),
-        pytest.raises(CaptureError, match="no room"),
+        patch("tracewarehouse.ingest.columns.spill.Spill.put", side_effect=OSError(28, "No space left on device")),
+        pytest.raises(CaptureError, match="No space left on device; make room there"),
     ):
         opened_in_ranges(capture, 1 << 16)
 
 
-def _end(shared: Shared, task: Range) -> Read | None:
+def _end(shared: Shared, task: Range) -> Gathered | None:
     """End the helper; its caller waits until that is under way."""
     begun = Path(os.environ["BEGUN"])
     if os.environ["CALLER"] != str(os.getpid()):
@@ -204,7 +207,7 @@ def test_a_helper_that_is_killed_publishes_nothing(
     monkeypatch.setenv("BEGUN", str(tmp_path / "begun"))
     with (
         always_divided(),
-        patch.object(chrome_ranges, "work", _end),
+        patch.object(chrome_ranges, "read_range", _end),
         pytest.raises(HelperError, match="SIGKILL"),
     ):
         ingest_capture(find_captures(capture)[0], tmp_path / "w", jobs=2)
@@ -215,7 +218,7 @@ def test_a_helper_that_is_killed_publishes_nothing(
 def test_no_process_is_left_when_a_trace_is_damaged(capture: Path, tmp_path: Path) -> None:
     started: list[Any] = []
 
-    class Watched(chrome_helpers.Processes):
+    class Watched(chrome_ranges.Processes):
         def __init__(self, *arguments: Any) -> None:
             super().__init__(*arguments)
             started.extend(h._process for h in self._helpers)
@@ -223,7 +226,7 @@ def test_no_process_is_left_when_a_trace_is_damaged(capture: Path, tmp_path: Pat
     path = written(tmp_path, capture.read_bytes()[:-3])
     with (
         always_divided(),
-        patch.object(chrome_helpers, "Processes", Watched),
+        patch.object(chrome_ranges, "Processes", Watched),
         pytest.raises(CaptureError, match="truncated"),
     ):
         opened(path, 1 << 16, 2)
@@ -233,6 +236,6 @@ def test_no_process_is_left_when_a_trace_is_damaged(capture: Path, tmp_path: Pat
 def test_the_helpers_of_these_tests_do_what_processes_do(capture: Path) -> None:
     with always_divided():
         by_processes = columns(opened(capture, 1 << 16, 3))
-        with patch.object(chrome_helpers, "Processes", Here):
+        with patch.object(chrome_ranges, "Processes", Here):
             assert columns(opened(capture, 1 << 16, 3)) == by_processes
     assert everything(opened_in_ranges(capture, 1 << 16)) == reference(capture.read_bytes())

@@ -19,9 +19,8 @@ from hypothesis import strategies as st
 
 from tracewarehouse.ingest.columns.records import EventBatch, StatColumn, StatKind, concatenate
 from tracewarehouse.ingest.errors import CaptureError
-from tracewarehouse.ingest.readers.chrome.args import METADATA_KEYS, Arguments
+from tracewarehouse.ingest.readers.chrome.args import METADATA_KEYS
 from tracewarehouse.ingest.readers.chrome.reader import read_chrome
-from tracewarehouse.ingest.readers.chrome.spill import Spill
 from tracewarehouse.ingest.readers.xplane.reader import read_xplane
 
 VLLM = "tpu-2chip-vllm-tp2-prefill"
@@ -330,37 +329,11 @@ def test_damage_between_repeated_events_is_found(tmp_path: Path, behind: bytes, 
         opened(write(tmp_path, b'{"traceEvents":[%b]}' % b",".join(events)), 400)
 
 
-def test_repeated_events_are_not_parsed_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    parsed: list[int] = []
-    plans = Arguments.plans
-    monkeypatch.setattr(Arguments, "plans", lambda self, events: parsed.append(len(events)) or plans(self, events))
-    event = b'{"ph":"X","pid":%d,"tid":2,"ts":%d,"dur":1,"name":"a%d","args":{"run_id":"%d","n":"s"}}'
-    events = [event % (i % 3, i, i % 5, i) for i in range(2000)]
-    trace = opened(write(tmp_path, b"[" + b",".join(events) + b"]"), 20_000)
-    assert sum(len(b) for p in trace.planes for line in p.lines for b in trace.batches(p, line)) == 2000
-    assert 0 < sum(parsed) < 500
-
-
-def test_events_wait_in_a_file_once_they_are_many(tmp_path: Path) -> None:
-    column = StatColumn("s", np.arange(3), np.full(3, 5, np.uint8), np.array([0, 1, 0], np.uint64), (b"x", b"y"))
-    spill = Spill(in_memory=10)
-    for i in range(20):
-        batch = EventBatch(np.arange(3, dtype=np.int32), np.arange(3) + i, np.arange(3), [column])
-        spill.add(i % 2, batch)
-    assert spill.lines == {0, 1}
-    for line in (0, 1, 0):
-        whole = concatenate([b for _, b in spill.read(line)])
-        assert whole.start_ps.tolist() == [j + i for i in range(line, 20, 2) for j in range(3)]
-        assert [whole.stats[0].texts[b] for b in whole.stats[0].bits] == [b"x", b"y", b"x"] * 10
-    assert not list(spill.read(2))
-
-
 @pytest.mark.skipif(not Path("/dev/full").exists(), reason="needs a device that is always full")
-def test_no_room_for_the_events_is_an_error_of_ours(monkeypatch: pytest.MonkeyPatch) -> None:
-    full = Path("/dev/full").open("wb", buffering=0)  # noqa: SIM115  the spill closes it
-    monkeypatch.setattr("tempfile.SpooledTemporaryFile", lambda size: full)
+def test_no_room_for_the_events_is_an_error_of_ours(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("tempfile.TemporaryFile", lambda: Path("/dev/full").open("r+b", buffering=0))
     with pytest.raises(CaptureError, match="No space left on device; make room there"):
-        Spill().add(0, EventBatch(np.zeros(1, np.int32), np.zeros(1, np.int64), np.zeros(1, np.int64)))
+        read_chrome(write(tmp_path, [{"ph": "X", "ts": 1, "dur": 1, "name": "a"}]))
 
 
 @pytest.mark.parametrize("name", [f"{VLLM}.trace.json.gz"])
@@ -432,9 +405,9 @@ def untyped(stats: Any) -> set[tuple[str, str]]:
         (b'{"traceEvents":[{"ph":"X","ts":1,"dur":1},]}', "not complete JSON"),
         (b'{"traceEvents":[,{"ph":"X","ts":1,"dur":1}]}', "not complete JSON"),
         (b'{"traceEvents":[{"ph":"X","ts":1}],"traceEvents":[]}', "two members"),
-        (b'{"traceEvents":[{"ph":"X","ts":1}]} x', "end of the file"),
-        (b'{"traceEvents":[{"ph":"X","ts":1}],"a":{"b"}}', "not JSON"),
-        (b'{"traceEvents":[{"ph":"X","ts":1}],"a":{"b":', "end of the value"),
+        (b'{"traceEvents":[{"ph":"X","ts":1}]} x', "trailing characters"),
+        (b'{"traceEvents":[{"ph":"X","ts":1}],"a":{"b"}}', "not complete JSON"),
+        (b'{"traceEvents":[{"ph":"X","ts":1}],"a":{"b":', "truncated"),
         (b'[{"ph":"X","ts":1', "not complete JSON"),
         (b'[{"ph":"X","ts":1}}]', "not complete JSON"),
         (b'[{"ph":"X","ts":1}}{"ph":"X","ts":2}]', "looked for ',' or ']' behind an event"),
