@@ -68,8 +68,11 @@ def changing_at(call: int, path: Path, change: Callable[[Path], None], patch: py
     """Change the file before the n-th time it is read; the list counts the reads."""
     calls: list[int] = []
     read = os.preadv
+    is_chrome, inode = path.name.endswith(".json"), path.stat().st_ino
 
     def preadv(descriptor: int, buffers: list[memoryview], offset: int) -> int:
+        if is_chrome and os.fstat(descriptor).st_ino != inode:
+            return read(descriptor, buffers, offset)  # of the events, which wait in a file of their own
         calls.append(offset)
         if len(calls) == call:
             change(path)

@@ -71,7 +71,7 @@ def test_any_number_of_processes_reads_the_same(capture: Path) -> None:
     with always_divided():
         for jobs, chunk in ((2, 1 << 22), (3, 1 << 16)):
             assert columns(opened(capture, chunk, jobs)) == whole
-    assert all(joined(capture, 1 << 16))
+    assert all(joined(capture, 1 << 16)[1:])  # the first ranges hold names only
 
 
 def test_any_number_of_processes_writes_the_same_bytes(capture: Path, tmp_path: Path) -> None:
