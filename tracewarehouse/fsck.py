@@ -42,7 +42,8 @@ def fsck(lake: Lake, definitions: Definitions, leftovers: Callable[[], list[Left
 
 def _audits(lake: Lake, definitions: Definitions, runs: list[RunVersion]) -> Iterator[Problem]:
     with duckdb.connect(":memory:") as connection:
-        create_lens(connection, run_sources(lake.root, runs), definitions, comments=False)
+        views = definitions.with_upstream(n for a in definitions.audits for n in a.depends_on)
+        create_lens(connection, run_sources(lake.root, runs), definitions, views=views)
         for run in runs:
             try:
                 findings = run_audits(connection, run.run_id, definitions, limit=1)

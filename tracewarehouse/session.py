@@ -70,17 +70,17 @@ class Session:
         All of them also for a name that is none of theirs, so that DuckDB says what comes near to it.
         """
         names, is_all = of_lens(self._definitions, read)
-        self._create(self._missing if is_all else names)
+        self.create(self._missing if is_all else names)
         if read.shows_comments and not self._has_comments:
             add_comments(self.connection, self._definitions)
             self._has_comments = True
 
     def complete(self) -> None:
         """Create every view and macro that is still missing."""
-        self._create(self._missing)
+        self.create(self._missing)
 
-    def _create(self, names: Collection[str]) -> None:
-        """Create tables, models and metrics by qualified name, and `_EXTRAS`, with what they read."""
+    def create(self, names: Collection[str]) -> None:
+        """Create tables, models and metrics by qualified name, and `_EXTRAS`, with what they read, where missing."""
         wanted = behind(self._definitions, names) & self._missing
         if not wanted:
             return

@@ -383,9 +383,10 @@ class Warehouse:
 
         references = [run] if isinstance(run, str) else run
         runs = self.lake.runs() if references is None else [self.run(r) for r in references]
-        connection = self.connection()
+        session = self._session()
+        session.create({n for a in self.definitions.audits for n in a.depends_on})
         with naming_lost_files(self.lake, runs):
-            return [f for r in runs for f in run_audits(connection, r.run_id, self.definitions, limit=limit)]
+            return [f for r in runs for f in run_audits(session.connection, r.run_id, self.definitions, limit=limit)]
 
     def refresh_metrics(self) -> list[RunVersion]:
         """Evaluate the metrics of the runs whose stored values come from other definitions; returns those runs.

@@ -4,7 +4,8 @@
     python -m tests.fuzz --target chrome --seed 1 --first 1234 --inputs 1 --keep DIR    repeats input 1234
 
 The exit code is 1 if an input failed: other rows than the reference's, an exception that is not ours, input taken that
-is not legal, or more time or memory than its size allows. Inputs that fail are minimised and kept in --keep.
+is not legal, or more time or memory than its size allows; time is counted in multiples of a fixed piece of work that
+the same process measures first. Inputs that fail are minimised and kept in --keep.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ from typing import Any
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
-from fuzz.judging import Failure, Report, Target, make, run
+from fuzz.judging import Failure, Report, Target, make, pace, run
 from fuzz.targets import SHARES, TARGETS
 
 
@@ -98,7 +99,7 @@ def _work(
     pages = int(Path("/proc/self/statm").read_text().split()[0]) if Path("/proc/self/statm").exists() else 0
     if pages:
         resource.setrlimit(resource.RLIMIT_AS, (pages * resource.getpagesize() + target.room,) * 2)
-    results.put(run(target, seed, numbers, seconds=seconds, now_at=now_at))
+    results.put(run(target, seed, numbers, seconds=seconds, pace=pace(), now_at=now_at))
 
 
 def _summary(report: Report, seed: int, first: int, took: float) -> dict[str, Any]:

@@ -52,7 +52,7 @@ class _IngestTarget(Target):
     The checks of its warehouse must find nothing, and its audits nothing but what the damage explains.
     """
 
-    seconds, memory, room = 5.0, 64 << 20, 32 << 30  # of DuckDB's, which takes address space for what it may use
+    works, memory, room = 100.0, 64 << 20, 32 << 30  # of DuckDB's, which takes address space for what it may use
 
     def __init__(self) -> None:
         self._path = scratch_file(self, f"x{self.suffix}")
