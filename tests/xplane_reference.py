@@ -2,67 +2,16 @@
 
 from __future__ import annotations
 
-import struct
+from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 
 from tracewarehouse.ingest.columns.records import EventBatch, Plane, Stat, StatKind, Trace
-from tracewarehouse.ingest.protobuf import Field, message_classes
+from tracewarehouse.ingest.readers.plain import PlainStat, bits_of
+from tracewarehouse.ingest.readers.xplane.plain import xplane_messages, xplane_planes
 
-# Text is read as bytes, so that invalid UTF-8 is not an error: captures do hold such text.
-MESSAGES = message_classes(
-    "tracewarehouse.tests",
-    {
-        "XStat": (
-            Field(1, "metadata_id", "int64"),
-            Field(2, "double_value", "double", oneof="value"),
-            Field(3, "uint64_value", "uint64", oneof="value"),
-            Field(4, "int64_value", "int64", oneof="value"),
-            Field(5, "str_value", "bytes", oneof="value"),
-            Field(6, "bytes_value", "bytes", oneof="value"),
-            Field(7, "ref_value", "uint64", oneof="value"),
-        ),
-        "XEvent": (
-            Field(1, "metadata_id", "int64"),
-            Field(2, "offset_ps", "int64", oneof="data"),
-            Field(5, "num_occurrences", "int64", oneof="data"),
-            Field(3, "duration_ps", "int64"),
-            Field(4, "stats", "XStat", is_repeated=True),
-        ),
-        "XLine": (
-            Field(1, "id", "int64"),
-            Field(10, "display_id", "int64"),
-            Field(2, "name", "bytes"),
-            Field(11, "display_name", "bytes"),
-            Field(3, "timestamp_ns", "int64"),
-            Field(9, "duration_ps", "int64"),
-            Field(4, "events", "XEvent", is_repeated=True),
-        ),
-        "XEventMetadata": (
-            Field(1, "id", "int64"),
-            Field(2, "name", "bytes"),
-            Field(4, "display_name", "bytes"),
-            Field(3, "metadata", "bytes"),
-            Field(5, "stats", "XStat", is_repeated=True),
-            Field(6, "child_id", "int64", is_repeated=True),
-        ),
-        "XStatMetadata": (Field(1, "id", "int64"), Field(2, "name", "bytes"), Field(3, "description", "bytes")),
-        "EventMetadataEntry": (Field(1, "key", "int64"), Field(2, "value", "XEventMetadata")),
-        "StatMetadataEntry": (Field(1, "key", "int64"), Field(2, "value", "XStatMetadata")),
-        "XPlane": (
-            Field(1, "id", "int64"),
-            Field(2, "name", "bytes"),
-            Field(3, "lines", "XLine", is_repeated=True),
-            Field(4, "event_metadata", "EventMetadataEntry", is_repeated=True),
-            Field(5, "stat_metadata", "StatMetadataEntry", is_repeated=True),
-            Field(6, "stats", "XStat", is_repeated=True),
-        ),
-        "XSpace": (Field(1, "planes", "XPlane", is_repeated=True),),
-    },
-)
-
+MESSAGES = xplane_messages("tracewarehouse.tests")
 INT64_MAX = (1 << 63) - 1
 Value = tuple[str, int, object]
 """A stat: name, kind, and the value; a double as its bits, text as bytes."""
@@ -103,105 +52,44 @@ def reference(data: bytes) -> Contents:
         google.protobuf.message.DecodeError: it is not an XSpace.
     """
     out = Contents([], [], [], [])
-    space = MESSAGES["XSpace"].FromString(data)
-    origin = _origin(space)
-    for p in space.planes:
-        names = {e.key: _text(e.value.name) for e in p.stat_metadata}
-        described = {e.key: (names[e.key], _text(e.value.description)) for e in p.stat_metadata if e.value.description}
-        out.planes.append((_text(p.name), p.id, _decoded_texts(_stats(p.stats, names)), described))
-        metadata = {}
-        for e in p.event_metadata:
-            m = e.value
-            extra = (("metadata", int(StatKind.BYTES), m.metadata),) if m.metadata else ()
-            metadata[e.key] = (
-                _text(m.name),
-                _text(m.display_name),
-                _sorted((*_decoded_texts(_stats(m.stats, names)), *extra)),
-                tuple(m.child_id),
-            )
-        out.metadata.append(metadata)
-        out.lines.append(
-            [(_text(n.name), n.id, n.timestamp_ns, _text(n.display_name), n.display_id, n.duration_ps) for n in p.lines]
+    for p in xplane_planes(data):
+        assert p.plane_id is not None
+        described = {i: (name, description) for i, name, description in p.descriptions}
+        out.planes.append((p.name, p.plane_id, _values(_decoded_texts(p.stats)), described))
+        out.metadata.append(
+            {
+                m.metadata_id: (m.name, m.display_name, _values(_decoded_texts(m.stats)), tuple(m.children))
+                for m in p.metadata
+            }
         )
-        zeros = [origin if n.timestamp_ns > INT64_MAX // 1000 else 0 for n in p.lines]
-        out.events.append(
-            [
-                [_event(e, n.timestamp_ns - z, names, metadata) for e in n.events]
-                for n, z in zip(p.lines, zeros, strict=True)
-            ]
-        )
+        lines = []
+        for n in p.lines:
+            assert n.says is not None
+            display_name, display_id, timestamp_ns, duration_ps = n.says
+            lines.append((n.name, n.line_id, timestamp_ns, display_name, display_id, duration_ps))
+        out.lines.append(lines)
+        out.events.append([[Event(i, at, duration, _values(s)) for i, at, duration, s in n.events()] for n in p.lines])
     return out
 
 
-def _origin(space: Any) -> int:
-    """What absolute timestamps count from: the start of the profile, or the first where all are absolute; 0 else."""
-    timestamps = [n.timestamp_ns for p in space.planes for n in p.lines if n.events]
-    absolute = [n.timestamp_ns for p in space.planes for n in p.lines if n.timestamp_ns > INT64_MAX // 1000]
-    for p in space.planes:
-        if _text(p.name) == "Task Environment":
-            names = {e.key: _text(e.value.name) for e in p.stat_metadata}
-            found = {}
-            for s in p.stats:
-                which = s.WhichOneof("value")
-                if which in ("int64_value", "uint64_value"):
-                    found[names.get(s.metadata_id)] = getattr(s, which)
-            if "profile_start_time" in found:
-                return int(found["profile_start_time"])
-            break
-    return min(absolute) if absolute and all(t > INT64_MAX // 1000 for t in timestamps) else 0
-
-
-def _event(e: Any, timestamp_ns: int, names: dict[int, str], metadata: dict[int, Any]) -> Event:
-    stats = _stats(e.stats, names)
-    if e.num_occurrences:
-        stats = _sorted((*stats, ("num_occurrences", int(StatKind.INT64), e.num_occurrences % (1 << 64))))
-    known = e.metadata_id if e.metadata_id in metadata else None
-    if known is None:
-        stats = _sorted((*stats, ("metadata_id", int(StatKind.INT64), e.metadata_id % (1 << 64))))
-    return Event(known, timestamp_ns * 1000 + e.offset_ps, e.duration_ps, stats)
-
-
-_KINDS = {
-    "double_value": StatKind.DOUBLE,
-    "uint64_value": StatKind.UINT64,
-    "int64_value": StatKind.INT64,
-    "str_value": StatKind.STRING,
-    "bytes_value": StatKind.BYTES,
-    "ref_value": StatKind.REF,
-}
-
-
-def _stats(messages: Any, names: dict[int, str]) -> tuple[Value, ...]:
-    out = []
-    for s in messages:
-        which = s.WhichOneof("value")
-        if which is None:
-            continue
-        value = getattr(s, which)
-        if which == "ref_value":
-            value = names.get(value, f"ref {value}").encode()
-        elif which == "double_value":
-            value = struct.unpack("<Q", struct.pack("<d", value))[0]
-        elif which == "int64_value":
-            value %= 1 << 64
-        out.append((names.get(s.metadata_id, f"stat {s.metadata_id}"), int(_KINDS[which]), value))
-    return _sorted(out)
-
-
-def _decoded_texts(stats: tuple[Value, ...]) -> tuple[Value, ...]:
-    """Stats of planes and metadata, whose text is a str and so cannot hold invalid UTF-8."""
-    return tuple(
-        (n, k, v.decode("utf-8", "replace").encode() if k == StatKind.STRING and isinstance(v, bytes) else v)
+def _values(stats: list[PlainStat]) -> tuple[Value, ...]:
+    """Stats in the comparable form: numbers as their 64 bits."""
+    return _sorted(
+        (n, int(k), bits_of(v) if isinstance(v, float) else v % (1 << 64) if isinstance(v, int) else v)
         for n, k, v in stats
     )
 
 
-def _sorted(stats: Any) -> tuple[Value, ...]:
+def _decoded_texts(stats: list[PlainStat]) -> list[PlainStat]:
+    """Stats of planes and metadata, whose text is a str and so cannot hold invalid UTF-8."""
+    return [
+        (n, k, v.decode("utf-8", "replace").encode() if k == StatKind.STRING and isinstance(v, bytes) else v)
+        for n, k, v in stats
+    ]
+
+
+def _sorted(stats: Iterable[Value]) -> tuple[Value, ...]:
     return tuple(sorted(stats, key=lambda s: s[0]))
-
-
-def _text(raw: bytes) -> str:
-    return raw.decode("utf-8", "replace")
 
 
 def fits_int64(contents: Contents) -> bool:
@@ -230,7 +118,7 @@ def _plain(stats: tuple[Stat, ...]) -> tuple[Value, ...]:
     for s in stats:
         value: object = s.value
         if isinstance(s.value, float):
-            value = struct.unpack("<Q", struct.pack("<d", s.value))[0]
+            value = bits_of(s.value)
         elif isinstance(s.value, int):
             value = s.value % (1 << 64)
         elif isinstance(s.value, str):

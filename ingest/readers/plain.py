@@ -14,8 +14,8 @@ from tracewarehouse.ingest.columns.records import StatKind
 
 PlainStat = tuple[str, StatKind, int | float | bytes]
 """Name, kind and value; text as bytes, references resolved."""
-PlainEvent = tuple[int, int, list[PlainStat]]
-"""Start and duration in ps on the file's clock, and the event's own stats."""
+PlainEvent = tuple[int | None, int, int, list[PlainStat]]
+"""Id of the metadata that the plane has of it, start and duration in ps on the file's clock, and its own stats."""
 
 
 @dataclass(frozen=True)
@@ -36,6 +36,8 @@ class PlainMetadata:
     """Event metadata: its id, what it says, and the ids of its children."""
 
     metadata_id: int
+    name: str
+    display_name: str
     stats: list[PlainStat]
     children: list[int]
 

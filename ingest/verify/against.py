@@ -275,6 +275,8 @@ def _plane_differences(plane: PlainPlane, position: int, tables: _TablesOfRun, h
     wanted: Counter[tuple[int, int, str, str, str]] = Counter()
     for m in plane.metadata:
         stats: list[PlainStat] = [] if has_instructions else list(m.stats)
+        if m.display_name and not has_instructions:
+            stats.append(("display_name", StatKind.STRING, m.display_name.encode()))
         stats += [("child_id", StatKind.INT64, child) for child in m.children]
         wanted.update((index, m.metadata_id, *_plain_stat(s)) for s in stats)
     lost = wanted - tables.metadata
@@ -326,7 +328,7 @@ def _tally(
     tally = Tally()
     has_instructions = plane.name.startswith(GPU_PREFIX) or plane.name == CPU_PLANE
     count = 0
-    for start, duration, stats in line.events():
+    for _, start, duration, stats in line.events():
         instruction = tables.instruction(first + tally.events)
         tally.events += 1
         tally.start_ps += start + clock_offset_ps

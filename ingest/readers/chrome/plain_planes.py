@@ -20,7 +20,7 @@ def plain_planes(file: CaptureFile) -> Iterator[PlainPlane]:
 
 
 def _line(name: str, line_id: int, events: list[ChromeEvent]) -> PlainLine:
-    rows = [(start, duration, list(map(_stat, stats))) for _, _, _, start, duration, stats in events]
+    rows = [(None, start, duration, list(map(_stat, stats))) for _, _, _, start, duration, stats in events]
     return PlainLine(name, line_id, lambda: iter(rows))
 
 

@@ -15,15 +15,21 @@ from tracewarehouse.ingest.readers.plain import PlainEvent, PlainLine, PlainMeta
 
 _INT64_MAX = (1 << 63) - 1
 
-# Planes, lines and events are bytes here, so that only one event at a time becomes an object.
-_MESSAGES = message_classes(
-    "tracewarehouse.plain",
-    {
-        "XSpace": (Field(1, "planes", "bytes", is_repeated=True),),
+
+def xplane_messages(package: str, *, is_raw: bool = False) -> dict[str, Any]:
+    """The message classes of an XSpace by name; text is bytes, as captures hold text that is not UTF-8.
+
+    Args:
+        package: name for them.
+        is_raw: leave planes, lines and events as bytes, so that only one at a time need become an object.
+    """
+    plane, line, event = ("bytes",) * 3 if is_raw else ("XPlane", "XLine", "XEvent")
+    fields = {
+        "XSpace": (Field(1, "planes", plane, is_repeated=True),),
         "XPlane": (
             Field(1, "id", "int64"),
             Field(2, "name", "bytes"),
-            Field(3, "lines", "bytes", is_repeated=True),
+            Field(3, "lines", line, is_repeated=True),
             Field(4, "event_metadata", "EventMetadataEntry", is_repeated=True),
             Field(5, "stat_metadata", "StatMetadataEntry", is_repeated=True),
             Field(6, "stats", "XStat", is_repeated=True),
@@ -32,6 +38,7 @@ _MESSAGES = message_classes(
         "XStatMetadata": (Field(1, "id", "int64"), Field(2, "name", "bytes"), Field(3, "description", "bytes")),
         "EventMetadataEntry": (Field(1, "key", "int64"), Field(2, "value", "XEventMetadata")),
         "XEventMetadata": (
+            Field(1, "id", "int64"),
             Field(2, "name", "bytes"),
             Field(4, "display_name", "bytes"),
             Field(3, "metadata", "bytes"),
@@ -42,7 +49,7 @@ _MESSAGES = message_classes(
             Field(1, "id", "int64"),
             Field(2, "name", "bytes"),
             Field(3, "timestamp_ns", "int64"),
-            Field(4, "events", "bytes", is_repeated=True),
+            Field(4, "events", event, is_repeated=True),
             Field(9, "duration_ps", "int64"),
             Field(10, "display_id", "int64"),
             Field(11, "display_name", "bytes"),
@@ -63,8 +70,11 @@ _MESSAGES = message_classes(
             Field(6, "bytes_value", "bytes", oneof="value"),
             Field(7, "ref_value", "uint64", oneof="value"),
         ),
-    },
-)
+    }
+    return message_classes(package, fields)
+
+
+_MESSAGES = xplane_messages("tracewarehouse.plain", is_raw=True)
 _KIND = {
     "double_value": StatKind.DOUBLE,
     "uint64_value": StatKind.UINT64,
@@ -82,15 +92,18 @@ def plain_planes(file: CaptureFile) -> Iterator[PlainPlane]:
         ValueError: it is no XSpace.
     """
     try:
-        yield from _planes(file)
+        yield from xplane_planes(file.read(0, file.size))
     except DecodeError as error:
         raise ValueError(str(error)) from None
 
 
-def _planes(file: CaptureFile) -> Iterator[PlainPlane]:
-    planes = [
-        _MESSAGES["XPlane"].FromString(raw) for raw in _MESSAGES["XSpace"].FromString(file.read(0, file.size)).planes
-    ]
+def xplane_planes(data: bytes) -> Iterator[PlainPlane]:
+    """The planes of the bytes of an XSpace, in file order.
+
+    Raises:
+        google.protobuf.message.DecodeError: it is not an XSpace; also while the events of a line are read.
+    """
+    planes = [_MESSAGES["XPlane"].FromString(raw) for raw in _MESSAGES["XSpace"].FromString(data).planes]
     lines = [[_MESSAGES["XLine"].FromString(raw) for raw in p.lines] for p in planes]
     zero_ns = _zero(planes, [n for of_plane in lines for n in of_plane])
     for message, of_plane in zip(planes, lines, strict=True):
@@ -122,9 +135,8 @@ def _metadata(entry: Any, names: dict[int, str]) -> PlainMetadata:
     stats = _stats(entry.value.stats, names)
     if entry.value.metadata:
         stats.append(("metadata", StatKind.BYTES, entry.value.metadata))
-    if entry.value.display_name:
-        stats.append(("display_name", StatKind.STRING, entry.value.display_name))
-    return PlainMetadata(entry.key, stats, list(entry.value.child_id))
+    name, display_name = _text(entry.value.name), _text(entry.value.display_name)
+    return PlainMetadata(entry.key, name, display_name, stats, list(entry.value.child_id))
 
 
 def _line(line: Any, names: dict[int, str], known: set[int], zero_ns: int) -> PlainLine:
@@ -137,9 +149,10 @@ def _line(line: Any, names: dict[int, str], known: set[int], zero_ns: int) -> Pl
             stats = _stats(event.stats, names)
             if event.num_occurrences:
                 stats.append(("num_occurrences", StatKind.INT64, event.num_occurrences))
-            if event.metadata_id not in known:
+            metadata_id = event.metadata_id if event.metadata_id in known else None
+            if metadata_id is None:
                 stats.append(("metadata_id", StatKind.INT64, event.metadata_id))
-            yield line_ps + event.offset_ps, event.duration_ps, stats
+            yield metadata_id, line_ps + event.offset_ps, event.duration_ps, stats
 
     says = _text(line.display_name), line.display_id, line.timestamp_ns, line.duration_ps
     return PlainLine(_text(line.name), line.id, events, says)

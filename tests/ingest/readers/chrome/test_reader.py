@@ -10,14 +10,13 @@ from collections import Counter
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
 from chrome_reference import everything, reference, rows
 from divided_chrome import opened
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from tracewarehouse.ingest.columns.records import EventBatch, StatColumn, StatKind, concatenate
+from tracewarehouse.ingest.columns.records import StatKind
 from tracewarehouse.ingest.errors import CaptureError
 from tracewarehouse.ingest.readers.chrome.args import METADATA_KEYS
 from tracewarehouse.ingest.readers.chrome.reader import read_chrome
@@ -331,7 +330,7 @@ def test_damage_between_repeated_events_is_found(tmp_path: Path, behind: bytes, 
 
 @pytest.mark.skipif(not Path("/dev/full").exists(), reason="needs a device that is always full")
 def test_no_room_for_the_events_is_an_error_of_ours(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("tempfile.TemporaryFile", lambda: Path("/dev/full").open("r+b", buffering=0))
+    monkeypatch.setattr("tempfile.TemporaryFile", lambda: Path("/dev/full").open("r+b", buffering=0))  # noqa: SIM115
     with pytest.raises(CaptureError, match="No space left on device; make room there"):
         read_chrome(write(tmp_path, [{"ph": "X", "ts": 1, "dur": 1, "name": "a"}]))
 
