@@ -10,12 +10,19 @@ PEERS := $(VENV)/peers
 LOWEST := $(VENV)/lowest
 TW := $(BIN)/tw -w $(DEMO)/warehouse
 
-.PHONY: help venv demo test lint format types pytest lowest bench docs clean
+# What `make quick` runs of the tests: the rules of ingest and of the definitions, and what a query may do.
+QUICK := tests/ingest/capture tests/ingest/collectives tests/ingest/columns tests/ingest/devices tests/ingest/hlo \
+  tests/ingest/lake tests/ingest/readers/xplane tests/tracewarehouse/definitions \
+  tests/tracewarehouse/test_query_read_only.py tests/tracewarehouse/test_tables_read.py \
+  tests/tracewarehouse/test_output.py tests/tracewarehouse/test_text_table.py
+
+.PHONY: help venv demo test quick lint format types pytest lowest bench docs clean
 
 help:
 	@echo "make demo            record a tiny Llama on 4 virtual devices, ingest it, print its metrics, draw the page"
 	@echo "make demo OFFLINE=1  the same from the captures in data/, without torch"
 	@echo "make test            lint, types, layers and all tests"
+	@echo "make quick           lint, types and the fast tests, in about two minutes: what to run while working"
 	@echo "make lowest          all tests but the collector's, with the lowest versions that pyproject.toml allows"
 	@echo "make lint | types | format | docs | clean"
 	@echo "make bench           ingest beside its peers; more with BENCH='--megabytes 10 100 1000 --rounds 5 --write-table'"
@@ -51,6 +58,9 @@ endif
 	$(TW) report -o $(DEMO)/report.html
 
 test: $(INSTALLED) $(COLLECTOR) lint types pytest
+
+quick: $(INSTALLED) lint types
+	$(BIN)/pytest -q -n 2 -m "not slow" $(QUICK)
 
 lint: $(INSTALLED)
 	$(BIN)/ruff check .

@@ -13,7 +13,7 @@ from tracewarehouse.definitions.reading import Definitions
 from tracewarehouse.ingest.errors import MetricError, QueryError, WarehouseError
 from tracewarehouse.ingest.lake.lake import Lake, RunVersion, unread_sentence
 from tracewarehouse.ingest.lake.schema import TABLES
-from tracewarehouse.lens import add_comments, add_views, begin_lens, create_lens, run_sources, table_source
+from tracewarehouse.lens import add_comments, add_views, begin_lens, table_source
 from tracewarehouse.query import ROW_FUNCTIONS, literal, restrict
 from tracewarehouse.tables_read import TablesRead
 from tracewarehouse.temporary import TemporaryFolder
@@ -28,38 +28,34 @@ State = tuple[tuple[str, int, int], ...]
 class Session:
     """One database with the tables and metrics of the runs as they were when it was made.
 
+    `prepare` creates those that a query reads; all of them, with their comments, before SQL that does more than read.
+
     Args:
         lake: the runs.
         definitions: the models and metrics.
-        is_restricted: close it for queries that only read; `prepare` then creates the views that a query reads. An
-            open one has every view and comment from the beginning, as its user may change what he likes.
+        is_restricted: close it for queries that only read.
 
     Raises:
-        WarehouseError: a run cannot be read.
-        MetricError: DuckDB refuses a definition.
+        WarehouseError: the runs cannot be listed.
     """
 
     def __init__(self, lake: Lake, definitions: Definitions, *, is_restricted: bool) -> None:
         self.state = state_of(lake)
         self._lake = lake
         self._definitions = definitions
-        self._missing = {*_EXTRAS, *_TABLES, *(v.qualified for v in definitions.ordered)} if is_restricted else set()
-        self._has_comments = not is_restricted
+        self._missing = {*_EXTRAS, *_TABLES, *(v.qualified for v in definitions.ordered)}
+        self._has_comments = False
         runs = self.runs = lake.runs()
         self.connection = duckdb.connect(":memory:")
         try:
             if lake.filesystem is not None:
                 self.connection.register_filesystem(lake.filesystem)
+            begin_lens(self.connection)
             self._spill = TemporaryFolder()
             if is_restricted:
-                begin_lens(self.connection)
                 restrict(self.connection, [lake.folder, *consolidated.folders(lake)], self._spill.path)
             else:
-                create_lens(self.connection, run_sources(lake.root, runs), definitions)
                 self.connection.execute(f"SET temp_directory = {literal(str(self._spill.path))}")
-        except MetricError:
-            self.connection.close()
-            raise
         except duckdb.Error as error:
             self.connection.close()
             raise WarehouseError(files_error(lake, runs, error)) from None
@@ -68,10 +64,14 @@ class Session:
         """Create the views and macros that a query reads, and all of them for one that asks what there is.
 
         All of them also for a name that is none of theirs, so that DuckDB says what comes near to it.
+
+        Raises:
+            WarehouseError: a run cannot be read.
+            MetricError: DuckDB refuses a definition.
         """
         names, is_all = of_lens(self._definitions, read)
         self.create(self._missing if is_all else names)
-        if read.shows_comments and not self._has_comments:
+        if (read.shows_comments or not read.is_known) and not self._has_comments:
             add_comments(self.connection, self._definitions)
             self._has_comments = True
 

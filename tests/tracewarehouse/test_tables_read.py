@@ -202,3 +202,13 @@ def test_comments_come_whatever_the_query_calls_them(made_once: Path) -> None:
     with tw.open(made_once) as warehouse:
         described = warehouse.query("FROM duckdb_views()").dicts()
     assert {v["comment"] is None for v in described if v["schema_name"] == "metrics"} == {False}
+
+
+def test_every_view_and_comment_is_there_before_sql_that_changes_something(made_once: Path) -> None:
+    with tw.open(made_once) as warehouse:
+        assert warehouse.query("SELECT count(*) FROM runs", read_only=False).scalar() == 1
+        warehouse.query("CREATE VIEW metrics.mine AS FROM metrics.ttft", read_only=False)
+        sql = "SELECT view_name FROM duckdb_views() WHERE NOT internal AND comment IS NULL"
+        assert warehouse.query(sql, read_only=False).rows() == [("mine",)]
+        mine = warehouse.query("FROM metrics.mine ORDER BY ALL", read_only=False)
+        assert mine.rows() == warehouse.metric("ttft").rows()

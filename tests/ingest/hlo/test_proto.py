@@ -321,6 +321,7 @@ def test_a_name_that_stands_for_two_instructions_ends() -> None:
     assert builder.read()["a"].inner == ()
 
 
+@pytest.mark.slow
 def test_many_ops_that_run_one_large_computation_cost_little() -> None:
     """20,000 fusions of a computation of 20,000 instructions: each is looked at once, not once per fusion."""
     builder = Builder()
