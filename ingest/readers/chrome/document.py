@@ -155,7 +155,7 @@ class Pieces:
                 events = self._strictly_parsed(text, stop)
             self.is_closed = self.is_open or text[stop] == ord("]")
             if not events and not self.is_open and not (self.is_closed and self.end == document.start):
-                raise MalformedError(f"not complete JSON: looked for an event in the bytes {self.end} on, found none")
+                raise self._refused(stop, "none")
             self.end += stop
             size = document.chunk
             yield events
@@ -174,13 +174,18 @@ class Pieces:
 
     def _strictly_parsed(self, text: bytearray, stop: int) -> list[Event]:
         """Events up to the comma or bracket at `stop`, which ends one."""
-        at = f"in the bytes {self.end} to {self.end + stop}"
         if text[stop] == ord("}"):
-            raise MalformedError(f"not complete JSON: looked for ',' or ']' behind an event {at}, found '}}'")
+            raise self._refused(stop, "'}'")
         events = self._parsed(text, stop)
         if events is None:
-            raise MalformedError(f"not complete JSON: looked for events {at}, found {self._refusal}")
+            raise self._refused(stop, self._refusal)
         return events
+
+    def _refused(self, stop: int, found: str) -> MalformedError:
+        at = f"in the bytes {self.end} to {self.end + stop}"
+        return MalformedError(
+            f"not complete JSON: looked for events, and ',' or ']' behind an event, {at}, found {found}"
+        )
 
     def _parsed(self, text: bytearray, stop: int) -> list[Event] | None:
         """Events up to the comma or bracket at `stop`; None where they are none."""

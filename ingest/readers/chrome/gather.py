@@ -5,7 +5,7 @@ from __future__ import annotations
 import pickle
 import tempfile
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sized
 from enum import Enum
 from itertools import pairwise
 from typing import Any
@@ -16,13 +16,15 @@ import numpy as np
 from tracewarehouse.ingest.columns.event_stream import part
 from tracewarehouse.ingest.columns.records import EventBatch, Int64, StatColumn
 from tracewarehouse.ingest.columns.spill import Spill
-from tracewarehouse.ingest.errors import CaptureError
+from tracewarehouse.ingest.errors import CaptureError, MalformedError
 from tracewarehouse.ingest.readers.chrome.args import Arguments, Content, merged
 from tracewarehouse.ingest.readers.chrome.document import Document, Pieces
 from tracewarehouse.ingest.readers.chrome.events import NOTHING, Event, EventParser, Id
 from tracewarehouse.ingest.readers.chrome.times import INT64_MAX, PS_PER_US, exact_picoseconds, picoseconds
 
 _MAX_ORIGIN_PS = PS_PER_US << 62  # so that differences from it fit into 64 bits
+MOST_LINES = 1 << 17
+"""Threads of all processes that are taken for those of a profiled program; each takes some 600 bytes of memory."""
 
 
 class Special(Enum):
@@ -147,6 +149,7 @@ class Gathered:
                     continue
             rows.append(e)
             codes.append(self.codes[key])
+        check_lines(self.codes, self.process_names, self.thread_names)
         if rows:
             self._add(rows, codes, fixed)
 
@@ -235,6 +238,14 @@ def distinct(values: Int64) -> Int64:
     return found
 
 
+def check_lines(*lines: Sized) -> None:
+    """Raise MalformedError where there are too many lines."""
+    if max(map(len, lines)) > MOST_LINES:
+        raise MalformedError(
+            f"not a profiler's trace: looked for the threads of a program, found more than {MOST_LINES:,} threads"
+        )
+
+
 def no_room(error: OSError) -> CaptureError:
     """What to say where the events cannot be put aside."""
     return CaptureError(
@@ -250,4 +261,4 @@ def _moved(column: StatColumn, place: Int64) -> StatColumn:
     return StatColumn(column.name, rows[order], column.kinds[order], column.bits[order], column.texts)
 
 
-__all__ = ["Gathered", "Key", "Special", "distinct", "no_room"]
+__all__ = ["Gathered", "Key", "Special", "check_lines", "distinct", "no_room"]

@@ -46,7 +46,7 @@ from tracewarehouse.ingest.errors import MalformedError
 from tracewarehouse.ingest.readers.chrome.args import Content, event_metadata
 from tracewarehouse.ingest.readers.chrome.document import CHUNK, Document
 from tracewarehouse.ingest.readers.chrome.events import Id
-from tracewarehouse.ingest.readers.chrome.gather import Gathered, Key, Special, distinct
+from tracewarehouse.ingest.readers.chrome.gather import Gathered, Key, Special, check_lines, distinct
 from tracewarehouse.ingest.readers.chrome.ranges import Ranges
 from tracewarehouse.ingest.readers.chrome.times import INT64_MAX
 from tracewarehouse.ingest.readers.files import MAX_GZIP_RATIO, CaptureFile, digest_of_file
@@ -92,6 +92,7 @@ class _Joined:
             self._numbers.append(numbers)
             self.process_names.update(found.process_names)
             self.thread_names.update(found.thread_names)
+            check_lines(self.codes, self.process_names, self.thread_names)
             self.left_out.update(found.left_out)
             self.counted.update(found.counted)
             self.has_replaced |= found.has_replaced

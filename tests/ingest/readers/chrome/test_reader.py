@@ -7,6 +7,7 @@ import hashlib
 import json
 import re
 from collections import Counter
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -330,7 +331,7 @@ def test_damage_between_repeated_events_is_found(tmp_path: Path, behind: bytes, 
 
 @pytest.mark.skipif(not Path("/dev/full").exists(), reason="needs a device that is always full")
 def test_no_room_for_the_events_is_an_error_of_ours(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("tempfile.TemporaryFile", lambda: Path("/dev/full").open("r+b", buffering=0))  # noqa: SIM115
+    monkeypatch.setattr("tempfile.TemporaryFile", partial(open, "/dev/full", "r+b", buffering=0))
     with pytest.raises(CaptureError, match="No space left on device; make room there"):
         read_chrome(write(tmp_path, [{"ph": "X", "ts": 1, "dur": 1, "name": "a"}]))
 
@@ -409,7 +410,7 @@ def untyped(stats: Any) -> set[tuple[str, str]]:
         (b'{"traceEvents":[{"ph":"X","ts":1}],"a":{"b":', "truncated"),
         (b'[{"ph":"X","ts":1', "not complete JSON"),
         (b'[{"ph":"X","ts":1}}]', "not complete JSON"),
-        (b'[{"ph":"X","ts":1}}{"ph":"X","ts":2}]', "looked for ',' or ']' behind an event"),
+        (b'[{"ph":"X","ts":1}}{"ph":"X","ts":2}]', "looked for events, and ',' or ']' behind an event"),
         (b"[1,2]", "not an event"),
         (b'[{"ph":"X","ts":1,"args":' + b"[" * 100_000 + b"]" * 100_000 + b"}]", "nested too deeply"),
     ],
@@ -419,6 +420,22 @@ def test_what_is_no_trace_gives_one_clear_sentence(tmp_path: Path, content: byte
         read_chrome(write(tmp_path, content))
     assert "x.trace.json" in str(caught.value)
     assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize("field", ["pid", "tid"])
+def test_more_threads_than_a_profiled_program_has_are_refused(
+    tmp_path: Path, field: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("tracewarehouse.ingest.readers.chrome.gather.MOST_LINES", 100)
+    events = [{"ph": "X", field: i, "ts": 1, "dur": 1, "name": "a"} for i in range(101)]
+    assert sum(len(p.lines) for p in read_chrome(write(tmp_path, events[:100])).planes) == 100
+    for chunk in (1000, 1 << 20):
+        with pytest.raises(CaptureError, match="more than 100 threads"):
+            opened(write(tmp_path, events), chunk)
+    names = [{"ph": "M", "pid": 1, field: i, "name": "process_name", "args": {"name": "a"}} for i in range(101)]
+    names = [{**e, "name": "thread_name"} for e in names] if field == "tid" else names
+    with pytest.raises(CaptureError, match="more than 100 threads"):
+        read_chrome(write(tmp_path, names))
 
 
 def test_an_array_without_end_is_read_with_a_warning(tmp_path: Path) -> None:
