@@ -13,15 +13,6 @@ if TYPE_CHECKING:
 
 PART_COLORS = {"compute and copies": "#86a5bf", "exposed communication": "#d1495b", "idle": "#e4e7ea"}
 
-STEP_PARTS = """
-SELECT s.step, coalesce(s.phase, '') AS phase, p.part, p.position,
-       CASE p.position WHEN 0 THEN s.compute_ps WHEN 1 THEN s.exposed_ps ELSE s.idle_ps END / s.devices / 1e9 AS ms
-FROM models.step_parts AS s
-CROSS JOIN (VALUES (0, 'compute and copies'), (1, 'exposed communication'), (2, 'idle')) AS p (position, part)
-WHERE s.run_id = $run_id
-ORDER BY s.step, p.position LIMIT $most
-"""
-
 
 def step_parts(warehouse: Warehouse, run_id: str, most: int = 200) -> Any | None:
     """Time of each step, mean over devices, split in three; None for a run without steps on a device.
@@ -31,7 +22,12 @@ def step_parts(warehouse: Warehouse, run_id: str, most: int = 200) -> Any | None
         run_id: the run.
         most: steps to draw, from the first on.
     """
-    rows = warehouse.query(STEP_PARTS, run_id=run_id, most=3 * most).arrow()
+    rows = warehouse.query(
+        """SELECT step, coalesce(phase, '') AS phase, part, position, mean_ms AS ms
+           FROM models.step_parts WHERE run_id = $run_id ORDER BY step, position LIMIT $most""",
+        run_id=run_id,
+        most=3 * most,
+    ).arrow()
     if not len(rows):
         return None
     scale = alt.Scale(domain=list(PART_COLORS), range=list(PART_COLORS.values()))

@@ -16,15 +16,14 @@ MAX_BARS = 8000
 """Bars that a page draws without lag; a longer stretch is cut at a step's end."""
 
 _COLLECTIVES = ", ".join(f"'{k}'" for k in KIND_COLORS if "-" in k)
-OP_CLASS = f"""CASE
-    WHEN i.collective IN ({_COLLECTIVES}) THEN i.collective
-    WHEN i.collective IS NOT NULL THEN 'other collective'
+CHART_CLASS = f"""CASE
+    WHEN i.op_class = 'communication' AND i.collective IN ({_COLLECTIVES}) THEN i.collective
+    WHEN i.op_class = 'communication' THEN 'other collective'
+    WHEN i.op_class = 'copy' THEN 'copy'
     WHEN i.opcode IN ('dot', 'convolution') OR i.category LIKE 'convolution%' THEN 'matrix'
     WHEN i.opcode = 'fusion' THEN 'fusion'
-    WHEN i.opcode LIKE 'copy%' OR i.opcode IN ('transpose', 'reshape', 'bitcast', 'slice', 'concatenate', 'pad',
-        'dynamic-slice', 'dynamic-update-slice', 'broadcast', 'gather', 'scatter') THEN 'copy'
     ELSE 'other' END"""
-"""SQL for the class of an op, over main.instructions as i."""
+"""SQL for the colour of an op, over main.instructions as i: its op_class; what communicates or computes is divided."""
 
 
 def device_timeline(warehouse: Warehouse, run_id: str, max_bars: int = MAX_BARS) -> Any | None:
@@ -40,7 +39,7 @@ def device_timeline(warehouse: Warehouse, run_id: str, max_bars: int = MAX_BARS)
     ops = warehouse.query(
         f"""SELECT 'device ' || o.device_id AS device, (o.start_ps - $start) / 1e9 AS start_ms,
                    (o.start_ps + o.duration_ps - $start) / 1e9 AS end_ms, o.duration_ps / 1e6 AS duration_us,
-                   i.name AS op, {OP_CLASS} AS class, coalesce(o.phase, '') AS phase, o.step, i.layer, i.part
+                   i.name AS op, {CHART_CLASS} AS class, coalesce(o.phase, '') AS phase, o.step, i.layer, i.part
             FROM main.ops AS o
             JOIN main.instructions AS i ON i.run_id = o.run_id AND i.instruction_id = o.instruction_id
             WHERE o.run_id = $run_id AND o.is_leaf AND o.start_ps >= $start AND o.start_ps < $end

@@ -1,20 +1,27 @@
 """A warehouse made of given rows: DuckDB tables with the lens over them, for tests of SQL.
 
 Columns that a row does not name take a default: keys count, `run_id` is 'r', `self_ps` is the duration, an op is a leaf
-of instruction 0; other columns are NULL, or where that is not allowed, 0, false or a typical text. Times may be
-written in microseconds or milliseconds (`start_us`, `duration_ms`).
+of instruction 0, an instruction's `op_class` follows from its opcode; other columns are NULL, or where that is not
+allowed, 0, false or a typical text. What leaf ops owe to the order of their device's ops is filled as ingest does it.
+Times may be written in microseconds or milliseconds (`start_us`, `duration_ms`).
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
+from itertools import groupby
+from operator import itemgetter
 from typing import Any
 
 import duckdb
+import numpy as np
 import pyarrow as pa
 
 from tracewarehouse.definitions.reading import Definitions
+from tracewarehouse.ingest.hlo.opcodes import OP_CLASSES, op_class
+from tracewarehouse.ingest.lake.parquet import Nullable
 from tracewarehouse.ingest.lake.schema import TABLES, Column
+from tracewarehouse.ingest.tables.leaf_order import of_lines
 from tracewarehouse.lens import create_lens
 
 _PICOSECONDS = {"_us": 1_000_000, "_ms": 1_000_000_000}
@@ -29,6 +36,9 @@ _TEXTS = {
     "axis": "tp",
     "unit": "1",
 }
+
+LEAF_TIMES = ("idle_before_ps", "overlap_ps", "class_overlap_ps", "compute_before_ps", "compute_during_ps")
+_LEAF_TIMES_SCHEMA = pa.schema([("run_id", pa.string()), *((n, pa.int64()) for n in ("event_id", *LEAF_TIMES))])
 
 Rows = Sequence[Mapping[str, Any]] | Mapping[str, Any]
 
@@ -66,29 +76,39 @@ def fill(connection: duckdb.DuckDBPyConnection, given: Mapping[str, Rows]) -> No
     if "instructions" not in given:
         connection.execute(
             "INSERT INTO given.instructions BY NAME SELECT DISTINCT run_id, 0 AS instruction_id, 'fusion.0' AS name, "
-            "'fusion' AS opcode, 'loop fusion' AS category, false AS is_container FROM given.ops"
+            "'fusion' AS opcode, 'loop fusion' AS category, 'compute' AS op_class FROM given.ops"
         )
+    _fill_leaf_times(connection)
 
 
-def order_ops(connection: duckdb.DuckDBPyConnection) -> None:
-    """Fill what ingest tells of the order of ops on a device with one op line, in what `fill` has put there."""
-    connection.execute(
+def _fill_leaf_times(connection: duckdb.DuckDBPyConnection) -> None:
+    """Fill what ingest tells of each leaf op from the others of its device, by the same function."""
+    found = connection.execute(
         """
-        UPDATE given.ops AS o
-        SET idle_before_ps = n.idle_ps, compute_before_ps = CASE WHEN n.is_compute THEN NULL ELSE n.compute_ps END
-        FROM (
-          SELECT
-            l.run_id, l.event_id, l.is_compute, l.start_ps - max(l.end_ps) OVER before AS idle_ps,
-            coalesce(sum(l.end_ps - l.start_ps) FILTER (l.is_compute) OVER before, 0) AS compute_ps
-          FROM models.leaf_ops AS l
-          WINDOW before AS (
-            PARTITION BY l.run_id, l.device_id ORDER BY l.start_ps, l.event_id
-            ROWS BETWEEN UNBOUNDED PRECEDING AND 1 PRECEDING
-          )
-        ) AS n
-        WHERE o.run_id = n.run_id AND o.event_id = n.event_id
+        SELECT run_id, device_id, event_id, start_ps, start_ps + duration_ps AS end_ps, op_class
+        FROM given.ops JOIN given.instructions USING (run_id, instruction_id)
+        WHERE is_leaf AND device_id IS NOT NULL
+        ORDER BY run_id, device_id, event_id
         """
-    )
+    ).fetchall()
+    rows = []
+    for (run_id, _), ops in groupby(found, key=itemgetter(0, 1)):
+        _, _, events, starts, ends, classes = zip(*ops, strict=True)
+        codes = np.array([OP_CLASSES.index(c) for c in classes], np.int8)
+        [times] = of_lines([(np.array(starts, np.int64), np.array(ends, np.int64), codes)])
+        columns = [_nullable(c) for c in times.columns().values()]
+        names = ("run_id", "event_id", *LEAF_TIMES)
+        rows += [dict(zip(names, (run_id, *row), strict=True)) for row in zip(events, *columns, strict=True)]
+    if rows:
+        connection.register("leaf_times", pa.Table.from_pylist(rows, _LEAF_TIMES_SCHEMA))
+        sets = ", ".join(f"{name} = t.{name}" for name in LEAF_TIMES)
+        same = "o.run_id = t.run_id AND o.event_id = t.event_id"
+        connection.execute(f"UPDATE given.ops AS o SET {sets} FROM leaf_times AS t WHERE {same}")
+        connection.unregister("leaf_times")
+
+
+def _nullable(column: Nullable) -> list[int | None]:
+    return [v if known else None for v, known in zip(column.values.tolist(), column.is_known.tolist(), strict=True)]
 
 
 def _mappings(rows: Rows) -> Iterable[Mapping[str, Any]]:
@@ -106,6 +126,9 @@ def _complete(table: str, given: Mapping[str, Any], position: int) -> dict[str, 
     unknown = row.keys() - columns.keys()
     if unknown:
         raise KeyError(f"table {table} has no column {', '.join(sorted(unknown))}")
+    if table == "instructions" and "op_class" not in row:
+        opcode = row.get("opcode") or (f"async-{row['async_role']}" if row.get("async_role") else None)
+        row["op_class"] = op_class(opcode, is_collective=row.get("collective") is not None)
     if table == "ops":
         row = {"self_ps": row["duration_ps"], "is_leaf": True, "device_id": 0} | row
     for name, column in columns.items():

@@ -19,7 +19,7 @@ _OPS: dict[int, Row] = {
     4: {"name": "copy-done.3", "opcode": "copy-done", "async_role": "done", "async_start": "copy-start.3"},
     5: {"name": "slice-start.5", "opcode": "async-start", "async_role": "start"},
     6: {"name": "slice-done.5", "opcode": "async-done", "async_role": "done", "async_start": "slice-start.5"},
-    7: {"name": "while.7", "opcode": "while", "is_container": True},
+    7: {"name": "while.7", "opcode": "while"},
 }
 _KINDS = ("all-reduce", "all-gather", "reduce-scatter", "all-to-all", "collective-permute")
 
@@ -104,7 +104,7 @@ class RandomRun:
         for number, i in self.instructions.items():
             if "collective" in i:
                 self._traffic(number, i)
-            row = {"is_container": False, "category": i["opcode"]} | {k: v for k, v in i.items() if k != "axis"}
+            row = {"category": i["opcode"]} | {k: v for k, v in i.items() if k != "axis"}
             self._add("instructions", instruction_id=number, program_id=1, **row)
 
     def _traffic(self, number: int, i: Row) -> None:

@@ -21,6 +21,7 @@ Int64 = npt.NDArray[np.int64]
 UInt64 = npt.NDArray[np.uint64]
 UInt8 = npt.NDArray[np.uint8]
 Int32 = npt.NDArray[np.int32]
+Int8 = npt.NDArray[np.int8]
 
 
 class StatKind(IntEnum):

@@ -18,7 +18,7 @@ from tracewarehouse.ingest.hlo import op_name, text
 from tracewarehouse.ingest.hlo.collectives import KINDS, Collective, collective_of
 from tracewarehouse.ingest.hlo.instruction import AsyncRole, Instruction, merged, without_groups
 from tracewarehouse.ingest.hlo.module_name import module_and_program
-from tracewarehouse.ingest.hlo.opcodes import async_role, async_start_name, base_opcode, is_container, is_copy
+from tracewarehouse.ingest.hlo.opcodes import OpClass, async_role, async_start_name, base_opcode, op_class
 from tracewarehouse.ingest.hlo.replica_groups import Groups
 
 MOST_MEMBERS = 1 << 20
@@ -33,11 +33,14 @@ class OpFacts(NamedTuple):
     name: str
     program_id: int | None
     is_hlo: bool
-    is_container: bool
-    is_collective: bool
-    is_compute: bool
+    op_class: OpClass
     role: AsyncRole | None
     start_name: str | None
+
+    @property
+    def is_collective(self) -> bool:
+        """Whether it is a collective or half of one."""
+        return self.op_class == "communication"
 
 
 @dataclass
@@ -86,9 +89,9 @@ class InstructionRow:
         return None
 
     @property
-    def is_container(self) -> bool:
-        """Whether its time holds that of other ops."""
-        return bool(self.hlo and is_container(self.hlo.opcode))
+    def op_class(self) -> OpClass:
+        """What a device does in its time."""
+        return op_class(self.hlo.opcode if self.hlo else None, is_collective=self.collective is not None)
 
     @property
     def facts(self) -> OpFacts:
@@ -98,9 +101,7 @@ class InstructionRow:
             self.name,
             self.program_id,
             self.hlo is not None,
-            self.is_container,
-            found is not None,
-            found is None and not (self.hlo and is_copy(self.hlo)),
+            self.op_class,
             found.role if found else None,
             found.start_name if found else None,
         )
@@ -128,7 +129,7 @@ class InstructionRow:
             "tick": tick,
             "part": part,
             "source": self.source,
-            "is_container": self.is_container,
+            "op_class": self.op_class,
             "collective": found.kind if found else None,
             "async_role": async_role(hlo) if hlo else None,
             "async_start": async_start_name(hlo) if hlo else None,

@@ -1,8 +1,10 @@
-"""What an HLO opcode says of the time of its event: a container, or half of an asynchronous op."""
+"""What an HLO opcode says of the time of its event: what the device does in it, and whether it is half of an op."""
 
 from __future__ import annotations
 
 import re
+from functools import cache
+from typing import Literal, get_args
 
 from tracewarehouse.ingest.hlo.instruction import AsyncRole, Instruction
 
@@ -35,13 +37,38 @@ _WRAPPED = frozenset(
 )
 
 
-def is_container(opcode: str) -> bool:
-    """True where the event of an instruction holds the events of the instructions that it runs.
+OpClass = Literal["container", "communication", "copy", "compute"]
+OP_CLASSES: tuple[OpClass, ...] = get_args(OpClass)
+"""What a device does in the time of an op; see `op_class`."""
 
-    Not for the async forms: async-start of a call returns at once, and the called computation runs beside it.
-    Not for a fusion: it is one kernel, and its instructions have no events.
+OP_CLASS_RULES: tuple[tuple[OpClass, str], ...] = (
+    ("container", "while|conditional|call"),
+    ("communication", "collective"),
+    ("copy", "copy|send|recv|.*-(?:start|update|done)"),
+    ("compute", ".*"),
+)
+"""By class a pattern of whole opcodes, the first that matches; 'collective' stands for what `collective_of` finds.
+
+Released metrics rest on them: they are part of the fingerprints in sql/metrics.lock.
+"""
+
+
+@cache
+def op_class(opcode: str | None, *, is_collective: bool) -> OpClass:
+    """What a device does in the time of an op: hold other ops, communicate, move data, or compute.
+
+    A container is no async form: async-start of a call returns at once, and the called computation runs beside it.
+    Nor is a fusion: it is one kernel, and its instructions have no events. A transpose or a slice computes: it is an op
+    that the device executes, whatever it makes. An event that is no instruction counts as compute.
+
+    Args:
+        opcode: HLO opcode; None where the event is no instruction.
+        is_collective: it is a collective or carries one, or is half of one.
     """
-    return opcode in ("while", "conditional", "call")
+    for name, pattern in OP_CLASS_RULES:
+        if is_collective if name == "communication" else re.fullmatch(pattern, opcode or ""):
+            return name
+    raise AssertionError("the last rule matches every opcode")
 
 
 def async_role(instruction: Instruction) -> AsyncRole | None:
@@ -53,11 +80,6 @@ def async_role(instruction: Instruction) -> AsyncRole | None:
         return "start"
     match = _SUFFIX.search(instruction.opcode)
     return _ROLES[match[1]] if match else None
-
-
-def is_copy(instruction: Instruction) -> bool:
-    """Whether an instruction that is no collective moves data: a copy, or half of an asynchronous op."""
-    return instruction.opcode == "copy" or async_role(instruction) is not None
 
 
 def async_start_name(instruction: Instruction) -> str | None:

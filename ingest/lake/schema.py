@@ -293,7 +293,13 @@ INSTRUCTIONS = _table(
     Column("tick", "INTEGER", "Tick of a pipeline's schedule, from op_name."),
     Column("part", "VARCHAR", "Part of the model, from op_name: attn, mlp, moe, embed, lm_head, norm, pipeline."),
     Column("source", "VARCHAR", "Source line, as file:line."),
-    _must("is_container", "BOOLEAN", "Holds other ops in its time: while, conditional, call."),
+    _must(
+        "op_class",
+        "VARCHAR",
+        "What a device does in its time: container (runs the ops that it holds: while, conditional, call), "
+        "communication (a collective, its start or its done), copy (a copy, or a part of another asynchronous op), or "
+        "compute.",
+    ),
     Column("collective", "VARCHAR", "Kind of collective, such as all-reduce, also for its -start and -done halves."),
     Column("async_role", "VARCHAR", "start or done, for the halves of an asynchronous op."),
     Column("async_start", "VARCHAR", "For a done: name of the start instruction it ends."),
@@ -327,15 +333,32 @@ OPS = _table(
     Column(
         "idle_before_ps",
         "BIGINT",
-        "Of a leaf op, its start minus the latest end of the device's leaf ops before it, negative where one still "
-        "runs; NULL for the first, and where the device has several op lines.",
+        "Of a leaf op, time right before it in which the device ran no leaf op; NULL for the device's first.",
+        "ps",
+    ),
+    Column(
+        "overlap_ps",
+        "BIGINT",
+        "Of a leaf op, the part of its duration in which a leaf op that began before it still runs on the device. What "
+        "is left of the durations adds up to the union of the ops.",
+        "ps",
+    ),
+    Column(
+        "class_overlap_ps",
+        "BIGINT",
+        "The same among the leaf ops of its op_class, such as all that compute.",
         "ps",
     ),
     Column(
         "compute_before_ps",
         "BIGINT",
-        "Of a leaf op that communicates or copies, time of the device's leaf ops before it that do neither; NULL where "
-        "the device has several op lines.",
+        "Of a leaf op that communicates or copies, time before it in which the device computes.",
+        "ps",
+    ),
+    Column(
+        "compute_during_ps",
+        "BIGINT",
+        "Of a leaf op that communicates or copies, time in it in which the device computes as well.",
         "ps",
     ),
     Column("execution", "INTEGER", "Which execution of a program on this device, from 0 in time order."),

@@ -2,42 +2,127 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import accumulate, pairwise
+from typing import Any
+
 import numpy as np
 
-from tracewarehouse.ingest.columns.nesting import Flags
-from tracewarehouse.ingest.columns.records import Int64
+from tracewarehouse.ingest.columns.nesting import Coverage
+from tracewarehouse.ingest.columns.records import Int8, Int64
+from tracewarehouse.ingest.hlo.opcodes import OP_CLASSES
 from tracewarehouse.ingest.lake.parquet import Nullable
+
+NO_LEAF = OP_CLASSES.index("container")
+"""Class of an event that is no leaf op, as no container is."""
+_COMPUTE = OP_CLASSES.index("compute")
+
+
+@dataclass(frozen=True)
+class LeafTimes:
+    """What is known of events from the leaf ops of their device, shape (n,) each; see main.ops."""
+
+    idle_before: Nullable
+    overlap: Nullable
+    class_overlap: Nullable
+    compute_before: Nullable
+    compute_during: Nullable
+
+    def __getitem__(self, at: Any) -> LeafTimes:
+        return LeafTimes(**{name: column[at] for name, column in self.columns().items()})
+
+    def columns(self) -> dict[str, Nullable]:
+        """The columns by name, without their unit."""
+        return dict(vars(self))
 
 
 class LeafOrder:
-    """The leaf ops of a device with one op line, in order of start, chunk by chunk."""
+    """The leaf ops of a device in order of start, chunk by chunk.
+
+    What is told of an op is exact where no op of a later chunk starts before the op ends.
+    """
 
     def __init__(self) -> None:
         self._busy_until: int | None = None
+        self._class_until: dict[int, int] = {}
         self._compute_ps = 0
 
-    def follow(self, start: Int64, end: Int64, is_leaf: Flags, is_compute: Flags) -> tuple[Nullable, Nullable]:
-        """`idle_before_ps` and `compute_before_ps` of the next events of the line; see main.ops.
+    def follow(self, start: Int64, end: Int64, op_class: Int8) -> LeafTimes:
+        """What is known of the next events.
 
         Args:
             start: starts, shape (n,), ascending.
             end: ends, shape (n,).
-            is_leaf: which of the events are leaf ops, shape (n,).
-            is_compute: which of them, if they are leaf ops, neither communicate nor copy, shape (n,).
+            op_class: places in OP_CLASSES, shape (n,); containers are no leaf ops.
         """
-        idle, compute = np.zeros(len(start), np.int64), np.zeros(len(start), np.int64)
-        is_known = is_leaf.copy()
-        if is_leaf.any():
-            leaf = slice(None) if is_leaf.all() else np.flatnonzero(is_leaf)
-            start, end = start[leaf], end[leaf]
-            if self._busy_until is None:
-                is_known[is_leaf.argmax()] = False
-            until = np.append(start[0] if self._busy_until is None else self._busy_until, end)
-            np.maximum.accumulate(until, out=until)
-            idle[leaf] = start - until[:-1]
-            self._busy_until = int(until[-1])
-            total = np.append(self._compute_ps, (end - start) * is_compute[leaf])
-            np.cumsum(total, out=total)
-            compute[leaf] = total[:-1]
-            self._compute_ps = int(total[-1])
-        return Nullable(idle, is_known), Nullable(compute, is_leaf & ~is_compute)
+        is_leaf = op_class != NO_LEAF
+        leaf = slice(None) if is_leaf.all() else np.flatnonzero(is_leaf)
+        found = self._of_leaves(start[leaf], end[leaf], op_class[leaf])
+        if isinstance(leaf, slice):
+            return found
+        return LeafTimes(**{name: _spread(column, leaf, len(start)) for name, column in found.columns().items()})
+
+    def _of_leaves(self, start: Int64, end: Int64, op_class: Int8) -> LeafTimes:
+        overlap, class_overlap, during = (np.zeros(len(start), np.int64) for _ in range(3))
+        is_compute, is_known, is_preceded = op_class == _COMPUTE, np.ones(len(start), bool), np.ones(len(start), bool)
+        if not len(start):
+            return LeafTimes(*(Nullable(overlap, is_known) for _ in range(5)))
+        is_preceded[0] = self._busy_until is not None
+        until = _reached(end, int(start[0]) if self._busy_until is None else self._busy_until)
+        idle = start - until[:-1]
+        self._busy_until = int(until[-1])
+        still: Int64 | int = 0
+        if (idle >= 0).all():
+            self._class_until[int(op_class[-1])] = int(end[-1])  # what ended before can overlap nothing that follows
+        else:
+            overlap = np.clip(-idle, 0, end - start)
+            idle = np.maximum(idle, 0)
+            compute_until = self._class_until.get(_COMPUTE, int(start[0]))
+            reached = _reached(np.where(is_compute, end, compute_until), compute_until)
+            still = np.maximum(reached[:-1] - start, 0)
+            begun = np.append(min(compute_until, int(start[0])), start[is_compute])
+            during = Coverage(begun, np.append(compute_until, end[is_compute])).within(start, end)
+            for code in np.unique(op_class).tolist():
+                at = np.flatnonzero(op_class == code)
+                reached = _reached(end[at], self._class_until.get(code, int(start[0])))
+                class_overlap[at] = np.clip(reached[:-1] - start[at], 0, (end - start)[at])
+                self._class_until[code] = int(reached[-1])
+        compute = np.append(self._compute_ps, (end - start - class_overlap) * is_compute)
+        np.cumsum(compute, out=compute)
+        self._compute_ps = int(compute[-1])
+        return LeafTimes(
+            Nullable(idle, is_preceded),
+            Nullable(overlap, is_known),
+            Nullable(class_overlap, is_known),
+            Nullable(compute[:-1] - still, ~is_compute),
+            Nullable(during, ~is_compute),
+        )
+
+
+def of_lines(lines: Sequence[tuple[Int64, Int64, Int8]]) -> list[LeafTimes]:
+    """What is known of the events of each line of a device whose leaf ops lie on several.
+
+    Args:
+        lines: starts, ends and classes of a line's events, shape (n,) each, in the order of their event ids.
+    """
+    start, end, op_class = (np.concatenate(columns) for columns in zip(*lines, strict=True))
+    order = np.argsort(start, kind="stable")
+    found = LeafOrder().follow(start[order], end[order], op_class[order])
+    place = np.empty_like(order)
+    place[order] = np.arange(len(order))
+    cuts = [0, *accumulate(len(line[0]) for line in lines)]
+    return [found[place[a:z]] for a, z in pairwise(cuts)]
+
+
+def _reached(end: Int64, before: int) -> Int64:
+    """Latest end before each event and after the last, shape (n + 1,)."""
+    until = np.append(before, end)
+    np.maximum.accumulate(until, out=until)
+    return until
+
+
+def _spread(column: Nullable, at: Int64, count: int) -> Nullable:
+    values, is_known = np.zeros(count, np.int64), np.zeros(count, bool)
+    values[at], is_known[at] = column.values, column.is_known
+    return Nullable(values, is_known)

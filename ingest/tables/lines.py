@@ -15,12 +15,13 @@ import numpy as np
 from tracewarehouse.ingest.collectives.executions import CollectiveExecutions
 from tracewarehouse.ingest.columns.keys import distinct
 from tracewarehouse.ingest.columns.line_extent import LineExtent
-from tracewarehouse.ingest.columns.records import EventBatch, Int32, Line, Plane, Trace
+from tracewarehouse.ingest.columns.records import EventBatch, Int8, Int32, Line, Plane, Trace
 from tracewarehouse.ingest.devices.markers import StepMarker, is_compilation, step_markers
 from tracewarehouse.ingest.devices.timeline import Timeline
 from tracewarehouse.ingest.hlo.instructions import OpFacts
 from tracewarehouse.ingest.lake.parquet import Coded, TableWriter
 from tracewarehouse.ingest.lake.schema import TABLES
+from tracewarehouse.ingest.tables.leaf_order import LeafTimes, of_lines
 from tracewarehouse.ingest.tables.ops import DeviceLine, OpWriter
 from tracewarehouse.ingest.tables.stats import write_event_stats
 
@@ -130,33 +131,37 @@ class LineTables:
 
     def write(self, trace: Trace, of: PlaneLines, first_event_id: int) -> int:
         """Write lines whose first event has this id and whose others follow; returns the id after them."""
-        for line in of.lines:
+        leaf_times = self._times_of_several(trace, of, of.device) if of.device else {}
+        for i, line in enumerate(of.lines):
             extent = LineExtent()
             batches = extent.watch(trace, of.plane, line, of.clock_offset_ps)
             if of.device:
-                self._write_device_line(batches, of, of.device, line, first_event_id)
+                device = of.device
+                place = DeviceLine(
+                    of.host,
+                    of.plane.name,
+                    line.name,
+                    device.device_id,
+                    first_event_id,
+                    line.name in device.op_lines,
+                    of.clock_offset_ps,
+                )
+                self.ops.write_line(place, batches, device.of_row, device.timeline, leaf_times.get(i))
             else:
                 self._write_host_line(batches, of, line, first_event_id)
             self.written.extents.append(extent)
             first_event_id += extent.count
         return first_event_id
 
-    def _write_device_line(
-        self, batches: Iterable[EventBatch], of: PlaneLines, device: DeviceEvents, line: Line, first_event_id: int
-    ) -> None:
-        is_op_line = line.name in device.op_lines
-        is_only_op_line = is_op_line and sum(other.name in device.op_lines for other in of.lines) == 1
-        place = DeviceLine(
-            of.host,
-            of.plane.name,
-            line.name,
-            device.device_id,
-            first_event_id,
-            is_op_line,
-            is_only_op_line,
-            of.clock_offset_ps,
-        )
-        self.ops.write_line(place, batches, device.of_row, device.timeline)
+    def _times_of_several(self, trace: Trace, of: PlaneLines, device: DeviceEvents) -> dict[int, LeafTimes]:
+        """What the leaf ops of a device with several op lines tell, by place of the line: they are read once more."""
+        places = [i for i, line in enumerate(of.lines) if line.name in device.op_lines]
+        if len(places) < 2:
+            return {}
+        op_class = self.ops.op_classes()
+        lines = [of.lines[i] for i in places]
+        times = times_of(trace, of, lines, lambda batch: op_class[device.of_row[batch.metadata]])
+        return dict(zip(places, times, strict=True))
 
     def _write_host_line(self, batches: Iterable[EventBatch], of: PlaneLines, line: Line, first_event_id: int) -> None:
         count = 0
@@ -189,3 +194,26 @@ class LineTables:
             },
         )
         write_event_stats(self.writers["event_stats"], event_id, events.stats)
+
+
+def times_of(
+    trace: Trace, of: PlaneLines, lines: Sequence[Line], class_of: Callable[[EventBatch], Int8]
+) -> list[LeafTimes]:
+    """What the leaf ops of a device tell that lie on several lines, by line in file order; reads the lines.
+
+    Args:
+        trace: what the lines are of.
+        of: their plane.
+        lines: all op lines of the device.
+        class_of: place in OP_CLASSES of each event of a batch.
+    """
+    found = []
+    for line in lines:
+        starts, durations, classes = [np.zeros(0, np.int64)], [np.zeros(0, np.int64)], [np.zeros(0, np.int8)]
+        for batch in trace.batches(of.plane, line):
+            starts.append(batch.start_ps + of.clock_offset_ps)
+            durations.append(batch.duration_ps)
+            classes.append(class_of(batch))
+        start = np.concatenate(starts)
+        found.append((start, start + np.concatenate(durations), np.concatenate(classes)))
+    return of_lines(found)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -11,13 +13,36 @@ from tracewarehouse.ingest.columns.keys import Integers, packed
 from tracewarehouse.ingest.columns.line_extent import LineExtent
 from tracewarehouse.ingest.columns.phases import PHASES
 from tracewarehouse.ingest.columns.plane_names import STREAM_PREFIX
-from tracewarehouse.ingest.columns.records import EventBatch, Int32, Plane, StatColumn, Trace, codes, integers
+from tracewarehouse.ingest.columns.records import (
+    EventBatch,
+    Int8,
+    Int32,
+    Int64,
+    Plane,
+    StatColumn,
+    Trace,
+    codes,
+    integers,
+)
 from tracewarehouse.ingest.devices.cpu_devices import CpuExecutions, CpuLine
 from tracewarehouse.ingest.devices.device import Device
 from tracewarehouse.ingest.hlo.instructions import HloModules, Instructions
-from tracewarehouse.ingest.tables.lines import LineTables, PlaneLines
+from tracewarehouse.ingest.tables.leaf_order import LeafTimes, of_lines
+from tracewarehouse.ingest.tables.lines import LineTables, PlaneLines, times_of
 from tracewarehouse.ingest.tables.ops import DeviceLine, OpColumns
 from tracewarehouse.ingest.tables.stats import unheld
+
+
+@dataclass(frozen=True)
+class _CpuOps:
+    """Ops of a virtual device on one thread; arrays of shape (n,). Device -1 is not known."""
+
+    ordinal: int
+    at: Int64
+    instruction: Int32
+    stats: list[StatColumn]
+    start: Int64
+    end: Int64
 
 
 class NamedOpWriter:
@@ -28,9 +53,17 @@ class NamedOpWriter:
         self._instructions = instructions
 
     def write_gpu(self, trace: Trace, of: PlaneLines, device_id: int, modules: HloModules, first_event_id: int) -> int:
-        """Write the lines of a GPU; returns the id after their events."""
+        """Write the lines of a GPU, whose streams are read twice; returns the id after their events."""
+        streams = [line for line in of.lines if line.name.startswith(STREAM_PREFIX)]
+
+        def class_of(batch: EventBatch) -> Int8:
+            instruction, _ = self._instructions_of(modules, of.plane, batch)
+            return self._tables.ops.op_classes()[instruction]
+
+        times = iter(times_of(trace, of, streams, class_of) if streams else ())
         for line in of.lines:
             is_op_line = line.name.startswith(STREAM_PREFIX)
+            of_line = next(times) if is_op_line else None
             place = DeviceLine(of.host, of.plane.name, line.name, device_id, first_event_id, is_op_line)
             extent = LineExtent()
             for first, batch in chunks(extent.watch(trace, of.plane, line, of.clock_offset_ps)):
@@ -39,8 +72,9 @@ class NamedOpWriter:
                 instruction, stats = self._instructions_of(modules, of.plane, batch)
                 start = batch.start_ps + of.clock_offset_ps
                 rows = np.arange(first, first + n)
+                of_rows = of_line[first : first + n] if of_line else None
                 self._tables.ops.write(
-                    place, OpColumns(rows, instruction, start, batch.duration_ps, none, none, none, stats)
+                    place, OpColumns(rows, instruction, start, batch.duration_ps, none, none, none, stats, of_rows)
                 )
             self._tables.written.extents.append(extent)
             first_event_id += extent.count
@@ -52,19 +86,33 @@ class NamedOpWriter:
         """Write the threads of virtual CPU devices; returns the id after their events, and ops without a device."""
         step = np.array([e.step.step if e.step else -1 for e in cpu.executions] + [-1], np.int32)
         phase = np.array([PHASES.index(e.phase) if e.phase else -1 for e in cpu.executions] + [-1], np.int32)
+        ops = [self._cpu_ops(of.plane, modules, line) for line in cpu.lines]
+        times = self._cpu_times(ops)
         unattributed = 0
-        for line in cpu.lines:
+        for line, ops_of_line in zip(cpu.lines, ops, strict=True):
             at = np.flatnonzero(~line.is_op)
             events = _select(line.events, at)
             self._tables.write_host_events(of, line.line, events, first_event_id + at)
             unattributed += int((line.is_op & (line.ordinal < 0)).sum())
-            for ordinal in np.unique(line.ordinal[line.is_op]).tolist():
-                device_id = devices[ordinal].device_id if ordinal >= 0 else None
-                at = np.flatnonzero(line.is_op & (line.ordinal == ordinal))
+            for found in ops_of_line:
+                device_id = devices[found.ordinal].device_id if found.ordinal >= 0 else None
                 place = DeviceLine(
                     of.host, of.plane.name, line.line.name, device_id, first_event_id, device_id is not None
                 )
-                self._write_cpu_ops(place, modules, of.plane, line, at, step, phase)
+                execution = line.execution[found.at]
+                events = _select(line.events, found.at)
+                columns = OpColumns(
+                    found.at,
+                    found.instruction,
+                    events.start_ps,
+                    events.duration_ps,
+                    execution,
+                    step[execution],
+                    phase[execution],
+                    found.stats,
+                    next(times[found.ordinal]),
+                )
+                self._tables.ops.write(place, columns)
             extent = LineExtent()
             extent.add(line.events)
             extent.describe(line.line)
@@ -72,18 +120,24 @@ class NamedOpWriter:
             first_event_id += extent.count
         return first_event_id, unattributed
 
-    def _write_cpu_ops(
-        self, place: DeviceLine, modules: HloModules, plane: Plane, line: CpuLine, at: Any, step: Int32, phase: Int32
-    ) -> None:
-        ops = _select(line.events, at)
-        execution = line.execution[at]
-        instruction, stats = self._instructions_of(modules, plane, ops)
-        self._tables.ops.write(
-            place,
-            OpColumns(
-                at, instruction, ops.start_ps, ops.duration_ps, execution, step[execution], phase[execution], stats
-            ),
-        )
+    def _cpu_ops(self, plane: Plane, modules: HloModules, line: CpuLine) -> list[_CpuOps]:
+        """The ops on a thread, by virtual device."""
+        found = []
+        for ordinal in np.unique(line.ordinal[line.is_op]).tolist():
+            at = np.flatnonzero(line.is_op & (line.ordinal == ordinal))
+            events = _select(line.events, at)
+            start = events.start_ps
+            end = start + events.duration_ps
+            found.append(_CpuOps(ordinal, at, *self._instructions_of(modules, plane, events), start, end))
+        return found
+
+    def _cpu_times(self, ops: list[list[_CpuOps]]) -> dict[int, Iterator[LeafTimes]]:
+        """What the leaf ops of each virtual device tell, thread by thread."""
+        op_class = self._tables.ops.op_classes()
+        lines: dict[int, list[tuple[Int64, Int64, Int8]]] = {}
+        for found in (o for ops_of_line in ops for o in ops_of_line):
+            lines.setdefault(found.ordinal, []).append((found.start, found.end, op_class[found.instruction]))
+        return {ordinal: iter(of_lines(of_device)) for ordinal, of_device in lines.items()}
 
     def _instructions_of(
         self, hlo_modules: HloModules, plane: Plane, batch: EventBatch

@@ -14,13 +14,15 @@ from tracewarehouse.ingest.columns.event_stream import chunks
 from tracewarehouse.ingest.columns.nesting import Flags, nest
 from tracewarehouse.ingest.columns.phases import PHASES
 from tracewarehouse.ingest.columns.plane_names import ASYNC_LINE, line_kind
-from tracewarehouse.ingest.columns.records import EventBatch, Int32, Int64, StatColumn, StatKind, integers
+from tracewarehouse.ingest.columns.records import EventBatch, Int8, Int32, Int64, StatColumn, StatKind, integers
 from tracewarehouse.ingest.devices.timeline import Timeline
 from tracewarehouse.ingest.hlo.instructions import OpFacts
+from tracewarehouse.ingest.hlo.opcodes import OP_CLASSES
 from tracewarehouse.ingest.lake.parquet import Coded, Nullable, TableWriter
-from tracewarehouse.ingest.tables.leaf_order import LeafOrder
+from tracewarehouse.ingest.tables.leaf_order import NO_LEAF, LeafOrder, LeafTimes
 from tracewarehouse.ingest.tables.stats import unheld, write_event_stats
 
+_COMMUNICATION = OP_CLASSES.index("communication")
 _OWN_COLUMN = frozenset({"device_offset_ps", "device_duration_ps"})
 
 
@@ -34,7 +36,6 @@ class DeviceLine:
     device_id: int | None
     first_event_id: int
     is_op_line: bool
-    is_only_op_line: bool = False
     clock_offset_ps: int = 0
 
 
@@ -51,6 +52,8 @@ class OpColumns:
     step: Int32
     phase: Int32
     stats: list[StatColumn] = field(default_factory=list)
+    leaf_times: LeafTimes | None = None
+    """Where the leaf ops of the device lie on several lines."""
 
 
 class OpWriter:
@@ -65,14 +68,29 @@ class OpWriter:
     ) -> None:
         self._ops, self._stats, self._counters = writers["ops"], writers["event_stats"], writers["counters"]
         self._facts = facts
-        self._flags: tuple[Flags, Flags, Flags] = np.zeros(0, bool), np.zeros(0, bool), np.zeros(0, bool)
+        self._op_class: Int8 = np.zeros(0, np.int8)
         self._lacks_program: Flags = np.zeros(0, bool)
         self._executions = executions
         self.programs: dict[int, tuple[str, int | None]] = {}
         self._order = LeafOrder()
 
-    def write_line(self, line: DeviceLine, batches: Iterable[EventBatch], of_row: Int32, timeline: Timeline) -> int:
-        """Write a whole line whose instructions follow from event metadata; returns its number of events."""
+    def write_line(
+        self,
+        line: DeviceLine,
+        batches: Iterable[EventBatch],
+        of_row: Int32,
+        timeline: Timeline,
+        leaf_times: LeafTimes | None = None,
+    ) -> int:
+        """Write a whole line whose instructions follow from event metadata; returns its number of events.
+
+        Args:
+            line: the line.
+            batches: its events.
+            of_row: instruction id by row of the plane's event metadata.
+            timeline: the device's executions and steps.
+            leaf_times: of all its events, where it is not the device's only op line.
+        """
         count = 0
         self._order = LeafOrder()
         is_counters = line_kind(line.plane, line.line) == "counters"
@@ -88,10 +106,12 @@ class OpWriter:
             if is_counters:
                 self._write_counters(line, first, batch, instruction)
             at = np.arange(first, first + n)
-            self.write(
-                line, OpColumns(at, instruction, start, batch.duration_ps, execution, step, phase, list(batch.stats))
-            )
             count = first + n
+            times = leaf_times[first:count] if leaf_times else None
+            columns = OpColumns(
+                at, instruction, start, batch.duration_ps, execution, step, phase, list(batch.stats), times
+            )
+            self.write(line, columns)
         return count
 
     def write(self, line: DeviceLine, events: OpColumns) -> None:
@@ -110,11 +130,11 @@ class OpWriter:
             depth, self_ps, is_overlapping = found.depth, found.self_ps, found.is_overlapping
             if depth.any():
                 parent = Nullable(event_id[order][found.parent], found.parent >= 0)
-        is_container, is_collective, is_compute = self._instruction_flags()
-        is_leaf = ~is_container[instruction] if line.is_op_line else None
-        idle_before = compute_before = None
-        if is_leaf is not None and line.is_only_op_line:
-            idle_before, compute_before = self._order.follow(start, end[order], is_leaf, is_compute[instruction])
+        op_class = self.op_classes()
+        leaf_times = None
+        if line.is_op_line:
+            times = events.leaf_times
+            leaf_times = times[order] if times else self._order.follow(start, end[order], op_class[instruction])
         stats = {s.name: s for s in events.stats}
         self._ops.write(
             n,
@@ -131,9 +151,8 @@ class OpWriter:
                 "depth": depth,
                 "parent_event_id": parent,
                 "is_overlapping": is_overlapping,
-                "is_leaf": False if is_leaf is None else is_leaf,
-                "idle_before_ps": idle_before,
-                "compute_before_ps": compute_before,
+                "is_leaf": op_class[instruction] != NO_LEAF if line.is_op_line else False,
+                **({f"{name}_ps": column for name, column in leaf_times.columns().items()} if leaf_times else {}),
                 "execution": Nullable.from_zero(events.execution[order]),
                 "phase": Coded(events.phase[order], PHASES),
                 "step": Nullable.from_zero(events.step[order]),
@@ -141,7 +160,9 @@ class OpWriter:
             },
         )
         write_event_stats(self._stats, event_id, (_leftover(s) for s in events.stats))
-        self._keep_collectives(line, events, event_id, end, np.flatnonzero(is_collective[events.instruction_id]))
+        self._keep_collectives(
+            line, events, event_id, end, np.flatnonzero(op_class[events.instruction_id] == _COMMUNICATION)
+        )
 
     def _keep_collectives(self, line: DeviceLine, events: OpColumns, event_id: Int64, end: Int64, at: Int64) -> None:
         if line.device_id is None or not len(at):
@@ -168,20 +189,16 @@ class OpWriter:
         """Take the device as complete; see `CollectiveExecutions.finish_device`."""
         self._executions.finish_device(device_id, self._facts, {i: p for i, (_, p) in self.programs.items()})
 
-    def _instruction_flags(self) -> tuple[Flags, Flags, Flags]:
-        """By instruction id: whether it is a container, a collective or half of one, neither that nor a copy."""
-        if len(self._flags[0]) != len(self._facts):
-            self._flags = (
-                np.array([f.is_container for f in self._facts], bool),
-                np.array([f.is_collective for f in self._facts], bool),
-                np.array([f.is_compute for f in self._facts], bool),
-            )
+    def op_classes(self) -> Int8:
+        """Place in OP_CLASSES by instruction id."""
+        if len(self._op_class) != len(self._facts):
+            self._op_class = np.array([OP_CLASSES.index(f.op_class) for f in self._facts], np.int8)
             self._lacks_program = np.array([f.is_hlo and f.program_id is None for f in self._facts], bool)
-        return self._flags
+        return self._op_class
 
     def _homeless(self, of_row: Int32) -> list[int]:
         """Those of the instructions whose program is not known yet."""
-        self._instruction_flags()
+        self.op_classes()
         found = np.flatnonzero(np.bincount(of_row[self._lacks_program[of_row]])).tolist()
         return [i for i in found if self.programs.get(i, ("", None))[1] is None]
 

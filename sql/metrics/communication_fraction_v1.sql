@@ -16,7 +16,11 @@ changed: First version.
 ccl_bench: communication_fraction
 ---*/
 WITH shares AS (
-  SELECT run_id, phase, exposed_ps / span_ps AS share, CAST(exposed_ps / span_ps * 1e15 AS BIGINT) AS units
+  SELECT
+    run_id,
+    phase,
+    exposed_communication_ps / span_ps AS share,
+    CAST(exposed_communication_ps / span_ps * 1e15 AS BIGINT) AS units
   FROM models.exposed_phases
   WHERE span_ps > 0
 )

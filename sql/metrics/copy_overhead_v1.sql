@@ -15,9 +15,42 @@ description: >
 changed: First version.
 ccl_bench: memory_transfer_overhead
 ---*/
-WITH exposed AS (
-  SELECT run_id, device_id, phase, is_in_step, SUM(exposed_ps) AS exposed_ps
-  FROM models.exposed_copies
+-- on a clock that stands still while the device computes, what a window adds to the windows before it is exposed
+WITH windows AS (
+  SELECT
+    w.run_id,
+    w.event_id,
+    w.device_id,
+    CASE WHEN w.step IS NULL THEN s.phase ELSE w.phase END AS phase,
+    COALESCE(w.step, s.step) IS NOT NULL AS is_in_step,
+    w.start_ps,
+    w.start_ps - w.start_compute_ps AS start_other_ps,
+    w.end_ps - w.end_compute_ps AS end_other_ps
+  FROM models.copy_windows AS w
+  LEFT JOIN models.steps AS s
+    ON
+      w.run_id = s.run_id AND CASE WHEN w.step IS NULL THEN w.device_id END = s.device_id
+      AND w.start_ps >= s.start_ps AND w.start_ps < s.until_ps
+),
+
+followed AS (
+  SELECT
+    *,
+    MAX(end_other_ps) OVER (
+      PARTITION BY run_id, device_id ORDER BY start_ps, event_id ROWS BETWEEN UNBOUNDED PRECEDING AND 1 PRECEDING
+    ) AS until_other_ps
+  FROM windows
+),
+
+exposed AS (
+  SELECT
+    run_id,
+    device_id,
+    phase,
+    is_in_step,
+    SUM(GREATEST(end_other_ps - GREATEST(start_other_ps, COALESCE(until_other_ps, start_other_ps)), 0))
+      AS exposed_copy_ps
+  FROM followed
   GROUP BY run_id, device_id, phase, is_in_step
 ),
 
@@ -30,8 +63,8 @@ copying AS (
 SELECT
   run_id, -- The run.
   d.phase, -- Phase; NULL for the steps of none, and in a capture without steps.
-  SUM(COALESCE(t.exposed_ps, 0)) / SUM(d.span_ps) AS overhead, -- Exposed copy time over the time of the phase.
-  SUM(COALESCE(t.exposed_ps, 0)) / 1e9 AS exposed_ms, -- Exposed copy time of all devices.
+  SUM(COALESCE(t.exposed_copy_ps, 0)) / SUM(d.span_ps) AS overhead, -- Exposed copy time over the time of the phase.
+  SUM(COALESCE(t.exposed_copy_ps, 0)) / 1e9 AS exposed_ms, -- Exposed copy time of all devices.
   SUM(d.span_ps) / 1e9 AS time_ms, -- Time of the phase of all devices.
   COUNT(*) AS devices -- Devices that ran the phase.
 FROM models.device_phases AS d

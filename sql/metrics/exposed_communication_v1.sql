@@ -14,7 +14,7 @@ description: >
 changed: First version.
 ---*/
 WITH exposed AS (
-  SELECT run_id, phase, device_id, kind, axis, SUM(exposed_ps) AS exposed_ps
+  SELECT run_id, phase, device_id, kind, axis, SUM(exposed_communication_ps) AS exposed_communication_ps
   FROM models.communication_ops
   GROUP BY run_id, phase, device_id, kind, axis
 )
@@ -25,8 +25,8 @@ SELECT
   e.device_id, -- The device.
   e.kind, -- Kind of collective.
   e.axis, -- Mesh axes of its groups.
-  e.exposed_ps / (COALESCE(s.steps, 1) * 1e9) AS exposed_ms, -- Exposed time per step.
-  e.exposed_ps / 1e9 AS total_ms, -- Exposed time over all steps.
+  e.exposed_communication_ps / (COALESCE(s.steps, 1) * 1e9) AS exposed_ms, -- Exposed time per step.
+  e.exposed_communication_ps / 1e9 AS total_ms, -- Exposed time over all steps.
   COALESCE(s.steps, 1) AS steps -- Steps of the phase on the device; 1 where there are none.
 FROM exposed AS e
 LEFT JOIN models.phase_steps AS s

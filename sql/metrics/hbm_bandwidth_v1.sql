@@ -19,12 +19,13 @@ WITH moved AS (
   SELECT
     run_id,
     e.device_id,
-    e.phase,
+    e.lasting_phase AS phase,
     CAST(SUM(CASE WHEN i.async_role = 'done' THEN 0 ELSE i.bytes_accessed * e.ops END) AS BIGINT) AS bytes,
     SUM(e.ops) FILTER (WHERE COALESCE(i.async_role, 'start') = 'start' AND i.bytes_accessed IS NULL) AS unsized_ops
-  FROM models.phase_instructions AS e
+  FROM models.instruction_time AS e
   INNER JOIN main.instructions AS i USING (run_id, instruction_id)
-  GROUP BY run_id, e.device_id, e.phase
+  WHERE e.is_in_device_phases
+  GROUP BY run_id, e.device_id, e.lasting_phase
 )
 
 SELECT

@@ -45,8 +45,8 @@ swept AS (
 ),
 
 running AS (
-  SELECT run_id, COUNT(*) AS devices
-  FROM models.op_order
+  SELECT run_id, COUNT(DISTINCT device_id) AS devices
+  FROM models.execution_ops
   GROUP BY run_id
 ),
 

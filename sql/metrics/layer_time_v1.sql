@@ -23,8 +23,8 @@ WITH executed AS (
     device_id,
     instruction_id,
     SUM(self_ps) AS self_ps,
-    COALESCE(SUM(self_ps) FILTER (WHERE is_compute), 0) AS compute_ps,
-    COALESCE(SUM(self_ps) FILTER (WHERE is_communication), 0) AS communication_ps
+    COALESCE(SUM(self_ps) FILTER (WHERE op_class = 'compute'), 0) AS compute_ps,
+    COALESCE(SUM(self_ps) FILTER (WHERE op_class = 'communication'), 0) AS communication_ps
   FROM models.instruction_time
   GROUP BY run_id, phase, device_id, instruction_id
 ),

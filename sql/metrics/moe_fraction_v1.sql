@@ -30,12 +30,12 @@ exchanged AS (
 ),
 
 experts AS (
-  SELECT run_id, t.device_id, t.phase, t.is_communication, t.self_ps
+  SELECT run_id, t.device_id, t.phase, t.op_class, t.self_ps
   FROM models.instruction_time AS t
   INNER JOIN main.instructions AS i USING (run_id, instruction_id)
   WHERE i.part = 'moe'
   UNION ALL
-  SELECT run_id, x.device_id, x.phase, a.collective IS NOT NULL AS is_communication, x.self_ps
+  SELECT run_id, x.device_id, x.phase, a.op_class, x.self_ps
   FROM exchanged AS x
   INNER JOIN main.instructions AS a USING (run_id, instruction_id)
   WHERE COALESCE(a.part, '') <> 'moe'
@@ -47,7 +47,7 @@ summed AS (
     device_id,
     phase,
     SUM(self_ps) AS moe_ps,
-    COALESCE(SUM(self_ps) FILTER (WHERE is_communication), 0) AS communication_ps
+    COALESCE(SUM(self_ps) FILTER (WHERE op_class = 'communication'), 0) AS communication_ps
   FROM experts
   GROUP BY run_id, device_id, phase
 ),

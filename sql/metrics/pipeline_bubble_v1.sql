@@ -16,7 +16,7 @@ description: >
 changed: First version.
 ---*/
 WITH waited AS (
-  SELECT run_id, device_id, phase, SUM(exposed_ps) AS waited_ps
+  SELECT run_id, device_id, phase, SUM(exposed_communication_ps) AS waited_ps
   FROM models.communication_ops
   WHERE axis = 'pp' AND step IS NOT NULL
   GROUP BY run_id, device_id, phase

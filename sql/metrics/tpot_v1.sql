@@ -14,9 +14,22 @@ description: >
 changed: First version.
 ccl_bench: tpot
 ---*/
-WITH ranked AS (
+-- the last decode step before something else counts by its own duration: the gap after it is not time between tokens
+WITH tokens AS (
+  SELECT
+    run_id,
+    clock,
+    step,
+    MAX(CASE WHEN is_last_of_phase THEN end_ps - start_ps ELSE step_ps END) AS token_ps,
+    MIN(source) AS source
+  FROM models.steps
+  WHERE phase = 'decode'
+  GROUP BY run_id, clock, step
+),
+
+ranked AS (
   SELECT run_id, clock, token_ps, source, CUME_DIST() OVER (PARTITION BY run_id, clock ORDER BY token_ps) AS quantile
-  FROM models.decode_steps
+  FROM tokens
 )
 
 SELECT

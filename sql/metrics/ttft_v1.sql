@@ -54,6 +54,6 @@ SELECT
   COUNT(DISTINCT step) AS prefill_steps,
   MIN(e.source) AS source
 FROM prefill AS e
-INNER JOIN models.step_ops AS b USING (run_id, device_id, step)
+INNER JOIN models.execution_ops AS b USING (run_id, device_id, step)
 WHERE e.clock = 'device'
 GROUP BY run_id, e.clock

@@ -1,32 +1,21 @@
 /*---
 model: execution_ops
 description: The leaf ops of each execution of a program on a device, by phase and step - the one pass over all ops.
-columns:
-  run_id: The run.
-  device_id: The device.
-  phase: Phase; NULL outside of phases.
-  step: Step; NULL outside of steps.
-  execution: Which execution of a program on the device; NULL where not known.
-  ops: Number of leaf ops.
-  first_start_ps: Start of the first op.
-  last_end_ps: Latest end of an op.
-  time_ps: Time of the ops, each by itself.
-  compute_ps: That of the ops that are neither communication nor copies.
-  ordered_ops: Ops of which ingest tells how long the device idled before them.
-  least_idle_ps: The least of these times, negative where ops overlap; NULL where none is known.
 ---*/
 SELECT
-  o.run_id AS run_id,
-  o.device_id AS device_id,
-  o.phase AS phase,
-  o.step AS step,
-  o.execution AS execution,
-  COUNT(*) AS ops,
-  MIN(o.start_ps) AS first_start_ps,
-  MAX(o.end_ps) AS last_end_ps,
-  CAST(SUM(o.end_ps - o.start_ps) AS BIGINT) AS time_ps,
-  CAST(SUM(CASE WHEN o.is_compute THEN o.end_ps - o.start_ps ELSE 0 END) AS BIGINT) AS compute_ps,
-  COUNT(o.idle_before_ps) AS ordered_ops,
-  MIN(o.idle_before_ps) AS least_idle_ps
-FROM models.leaf_ops AS o
-GROUP BY o.run_id, o.device_id, o.phase, o.step, o.execution
+  run_id, -- The run.
+  o.device_id, -- The device.
+  o.phase, -- Phase in which the ops run; NULL outside of phases.
+  o.step, -- Step in which they run; NULL outside of steps.
+  o.lasting_phase, -- Phase of the step that they count for, as models.step_ops has it.
+  o.lasting_step, -- Step that they count for.
+  o.execution, -- Which execution of a program on the device; NULL where not known.
+  COUNT(*) AS ops, -- Number of leaf ops.
+  MIN(o.start_ps) AS first_start_ps, -- Start of the first op.
+  MAX(o.end_ps) AS last_end_ps, -- Latest end of an op.
+  CAST(SUM(o.busy_ps) AS BIGINT) AS busy_ps, -- Time that they add to the ops before them.
+  -- The same among the ops that are neither communication nor copies.
+  CAST(COALESCE(SUM(o.class_busy_ps) FILTER (WHERE i.op_class = 'compute'), 0) AS BIGINT) AS compute_ps
+FROM models.step_ops AS o
+INNER JOIN main.instructions AS i USING (run_id, instruction_id)
+GROUP BY run_id, o.device_id, o.phase, o.step, o.lasting_phase, o.lasting_step, o.execution

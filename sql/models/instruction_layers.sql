@@ -5,44 +5,29 @@ description: >
   all of its stages. The program then has slots for the layers of a stage, and the stage is the device's place on the pp
   axis. main.devices knows where the layers of each stage are among the slots; where it does not, stages hold equally many
   layers. In tick t stage s works on microbatch t - s.
-columns:
-  run_id: The run.
-  instruction_id: The HLO instruction.
-  device_id: The device.
-  layer: >
-    Transformer layer; NULL where not known, and for what a device computes in a slot where its stage has no layer, because
-    another stage has one there.
-  stage: Pipeline stage of the device; NULL without a pipeline, or where the mesh is not known.
-  stage_layer: Slot of the layer in the program of all stages; NULL where the program does not count so.
-  tick: Tick of the schedule; NULL outside of ticks.
-  microbatch: >
-    Microbatch that the stage works on; NULL outside of ticks, and in ticks in which the pipeline fills or drains and the
-    stage has none.
-  part: Part of the model; NULL where not known.
 ---*/
 SELECT
-  i.run_id AS run_id,
-  i.instruction_id AS instruction_id,
-  d.device_id AS device_id,
+  run_id, -- The run.
+  i.instruction_id, -- The HLO instruction.
+  d.device_id, -- The device.
+  -- Transformer layer; NULL where not known, and for what a device computes in a slot where its stage has no layer,
+  -- because another stage has one there.
   CASE
     WHEN i.layer IS NOT NULL THEN i.layer
     WHEN d.first_slot IS NOT NULL
       THEN CASE
         WHEN i.stage_layer BETWEEN d.first_slot AND d.first_slot + d.last_layer - d.first_layer
           THEN d.first_layer + i.stage_layer - d.first_slot
-        ELSE NULL
       END
     WHEN r.num_layers % NULLIF(r.pp, 0) = 0 THEN d.pp_index * (r.num_layers // NULLIF(r.pp, 0)) + i.stage_layer
-    ELSE NULL
   END AS layer,
-  d.pp_index AS stage,
-  i.stage_layer AS stage_layer,
-  i.tick AS tick,
-  CASE
-    WHEN i.tick >= d.pp_index AND i.tick - d.pp_index < r.microbatches THEN i.tick - d.pp_index
-    ELSE NULL
-  END AS microbatch,
-  i.part AS part
+  d.pp_index AS stage, -- Pipeline stage of the device; NULL without a pipeline, or where the mesh is not known.
+  i.stage_layer, -- Slot of the layer in the program of all stages; NULL where the program does not count so.
+  i.tick, -- Tick of the schedule; NULL outside of ticks.
+  -- Microbatch that the stage works on; NULL outside of ticks, and in ticks in which the pipeline fills or drains and
+  -- the stage has none.
+  CASE WHEN i.tick >= d.pp_index AND i.tick - d.pp_index < r.microbatches THEN i.tick - d.pp_index END AS microbatch,
+  i.part -- Part of the model; NULL where not known.
 FROM main.instructions AS i
-INNER JOIN main.devices AS d ON i.run_id = d.run_id
-LEFT JOIN main.runs AS r ON i.run_id = r.run_id
+INNER JOIN main.devices AS d USING (run_id)
+LEFT JOIN main.runs AS r USING (run_id)

@@ -1,44 +1,41 @@
 /*---
 model: instruction_time
-description: Executions and self time of each instruction's leaf ops on each device, by phase.
-columns:
-  run_id: The run.
-  device_id: The device.
-  phase: Phase; NULL outside of phases.
-  is_in_step: Whether the ops are in a step.
-  instruction_id: The HLO instruction.
-  category: The profiler's category of the instruction; NULL where it names none.
-  is_communication: A collective, or the start or done of one.
-  is_copy: A copy, or the start or done of an asynchronous op that is no collective.
-  is_compute: Neither communication nor a copy.
-  ops: Number of leaf ops.
-  self_ps: Their self time.
+description: >
+  Executions and self time of each instruction's leaf ops on each device, by the phase in which they run and the one that
+  they count for, as models.step_ops has it.
 ---*/
 WITH summed AS (
   SELECT
-    o.run_id AS run_id,
-    o.device_id AS device_id,
-    o.phase AS phase,
-    o.step IS NOT NULL AS is_in_step,
-    o.instruction_id AS instruction_id,
+    run_id,
+    device_id,
+    phase,
+    lasting_phase,
+    lasting_step IS NOT NULL AS is_in_step,
+    instruction_id,
     COUNT(*) AS ops,
-    CAST(SUM(o.self_ps) AS BIGINT) AS self_ps
-  FROM main.ops AS o
-  WHERE o.is_leaf AND o.device_id IS NOT NULL
-  GROUP BY o.run_id, o.device_id, o.phase, o.step IS NOT NULL, o.instruction_id
+    CAST(SUM(self_ps) AS BIGINT) AS self_ps
+  FROM models.step_ops
+  GROUP BY run_id, device_id, phase, lasting_phase, lasting_step IS NOT NULL, instruction_id
+),
+
+stepped AS (
+  SELECT run_id, device_id
+  FROM models.phase_steps
+  GROUP BY run_id, device_id
 )
 
 SELECT
-  s.run_id AS run_id,
-  s.device_id AS device_id,
-  s.phase AS phase,
-  s.is_in_step AS is_in_step,
-  s.instruction_id AS instruction_id,
-  i.category AS category,
-  i.is_communication AS is_communication,
-  i.is_copy AS is_copy,
-  i.is_compute AS is_compute,
-  s.ops AS ops,
-  s.self_ps AS self_ps
-FROM summed AS s
-INNER JOIN models.instruction_kinds AS i ON s.run_id = i.run_id AND s.instruction_id = i.instruction_id
+  run_id, -- The run.
+  device_id, -- The device.
+  t.phase, -- Phase in which the ops run; NULL outside of phases.
+  t.lasting_phase, -- Phase of the step that they count for; NULL for a step of none, and outside of steps.
+  -- Whether models.device_phases has their time: they count for a step, or the device has no steps.
+  t.is_in_step OR s.run_id IS NULL AS is_in_device_phases,
+  instruction_id, -- The HLO instruction.
+  i.category, -- The profiler's category of the instruction; NULL where it names none.
+  i.op_class, -- What the device does in them - communication, copy or compute.
+  t.ops, -- Number of leaf ops.
+  t.self_ps -- Their self time.
+FROM summed AS t
+INNER JOIN main.instructions AS i USING (run_id, instruction_id)
+LEFT JOIN stepped AS s USING (run_id, device_id)

@@ -3,60 +3,39 @@ model: request_times
 description: >
   First start and last end of prefill and decode of a run, on the hosts' clock by markers, on the devices' by leaf ops.
   Decode steps that start before the first prefill are of requests whose own is not in the capture, and left out.
-columns:
-  run_id: The run.
-  clock: host or device.
-  prefill_start_ps: Start of the first prefill step; NULL without.
-  prefill_end_ps: End of the last prefill step.
-  decode_start_ps: Start of the first decode step; NULL without.
-  decode_end_ps: End of the last decode step.
-  prefill_steps: Number of prefill steps.
-  decode_steps: Number of decode steps.
 ---*/
-WITH bounds AS (
-  SELECT
-    h.run_id AS run_id,
-    h.clock AS clock,
-    h.phase AS phase,
-    h.step AS step,
-    h.start_ps AS start_ps,
-    h.end_ps AS end_ps
-  FROM models.steps AS h
-  WHERE h.clock = 'host' AND h.phase IS NOT NULL
+WITH device_steps AS (
+  SELECT run_id, device_id, step, MIN(first_start_ps) AS start_ps, MAX(last_end_ps) AS end_ps
+  FROM models.execution_ops
+  WHERE step IS NOT NULL
+  GROUP BY run_id, device_id, step
+),
+
+bounds AS (
+  SELECT run_id, clock, phase, step, start_ps, end_ps
+  FROM models.steps
+  WHERE clock = 'host' AND phase IS NOT NULL
   UNION ALL
-  SELECT
-    d.run_id AS run_id,
-    d.clock AS clock,
-    d.phase AS phase,
-    d.step AS step,
-    o.first_start_ps AS start_ps,
-    o.last_end_ps AS end_ps
-  FROM models.steps AS d
-  INNER JOIN models.step_ops AS o ON d.run_id = o.run_id AND d.device_id = o.device_id AND d.step = o.step
-  WHERE d.clock = 'device' AND d.phase IS NOT NULL
+  SELECT run_id, s.clock, s.phase, step, o.start_ps, o.end_ps
+  FROM models.steps AS s
+  INNER JOIN device_steps AS o USING (run_id, device_id, step)
+  WHERE s.clock = 'device' AND s.phase IS NOT NULL
 ),
 
 placed AS (
-  SELECT
-    p.run_id AS run_id,
-    p.clock AS clock,
-    p.phase AS phase,
-    p.step AS step,
-    p.start_ps AS start_ps,
-    p.end_ps AS end_ps,
-    MIN(CASE WHEN p.phase = 'prefill' THEN p.start_ps ELSE NULL END) OVER (PARTITION BY p.run_id, p.clock) AS request_ps
-  FROM bounds AS p
+  SELECT *, MIN(CASE WHEN phase = 'prefill' THEN start_ps END) OVER (PARTITION BY run_id, clock) AS request_ps
+  FROM bounds
 )
 
 SELECT
-  b.run_id AS run_id,
-  b.clock AS clock,
-  MIN(CASE WHEN b.phase = 'prefill' THEN b.start_ps ELSE NULL END) AS prefill_start_ps,
-  MAX(CASE WHEN b.phase = 'prefill' THEN b.end_ps ELSE NULL END) AS prefill_end_ps,
-  MIN(CASE WHEN b.phase = 'decode' THEN b.start_ps ELSE NULL END) AS decode_start_ps,
-  MAX(CASE WHEN b.phase = 'decode' THEN b.end_ps ELSE NULL END) AS decode_end_ps,
-  COUNT(DISTINCT CASE WHEN b.phase = 'prefill' THEN b.step ELSE NULL END) AS prefill_steps,
-  COUNT(DISTINCT CASE WHEN b.phase = 'decode' THEN b.step ELSE NULL END) AS decode_steps
-FROM placed AS b
-WHERE b.request_ps IS NULL OR b.start_ps >= b.request_ps
-GROUP BY b.run_id, b.clock
+  run_id, -- The run.
+  clock, -- host or device.
+  MIN(start_ps) FILTER (WHERE phase = 'prefill') AS prefill_start_ps, -- Start of the first prefill step; NULL without.
+  MAX(end_ps) FILTER (WHERE phase = 'prefill') AS prefill_end_ps, -- End of the last prefill step.
+  MIN(start_ps) FILTER (WHERE phase = 'decode') AS decode_start_ps, -- Start of the first decode step; NULL without.
+  MAX(end_ps) FILTER (WHERE phase = 'decode') AS decode_end_ps, -- End of the last decode step.
+  COUNT(DISTINCT step) FILTER (WHERE phase = 'prefill') AS prefill_steps, -- Number of prefill steps.
+  COUNT(DISTINCT step) FILTER (WHERE phase = 'decode') AS decode_steps -- Number of decode steps.
+FROM placed
+WHERE request_ps IS NULL OR start_ps >= request_ps
+GROUP BY run_id, clock

@@ -2,48 +2,68 @@
 model: step_parts
 description: >
   Where the time of each step goes on the devices that ran it: ops other than communication, exposed communication, and no
-  op. Steps last from start to start, so that waiting for the host is idle time.
-columns:
-  run_id: The run.
-  step: Step.
-  phase: Phase; NULL for a step of none.
-  devices: Devices that ran it.
-  compute_ps: Time of all devices in ops that do not communicate, copies among them.
-  exposed_ps: Time of all devices in which the op line runs a collective, or the start or done of one.
-  idle_ps: Time of all devices without an op; 0 where ops reach beyond the steps by more than that.
+  op; one row per step and part. Steps last from start to start, so that waiting for the host is idle time.
 ---*/
 WITH exposed AS (
+  SELECT run_id, device_id, step, SUM(exposed_communication_ps) AS exposed_communication_ps
+  FROM models.communication_ops
+  WHERE step IS NOT NULL
+  GROUP BY run_id, device_id, step
+),
+
+divided AS (
   SELECT
-    c.run_id AS run_id,
-    c.device_id AS device_id,
-    c.step AS step,
-    CAST(SUM(c.exposed_ps) AS BIGINT) AS exposed_ps
-  FROM models.communication_ops AS c
-  WHERE c.step IS NOT NULL
-  GROUP BY c.run_id, c.device_id, c.step
+    run_id,
+    step,
+    s.phase,
+    s.step_ps,
+    COALESCE(b.busy_ps, 0) AS busy_ps,
+    LEAST(COALESCE(e.exposed_communication_ps, 0), COALESCE(b.busy_ps, 0)) AS exposed_communication_ps
+  FROM models.steps AS s
+  LEFT JOIN models.device_busy AS b USING (run_id, device_id, step)
+  LEFT JOIN exposed AS e USING (run_id, device_id, step)
+  WHERE s.clock = 'device'
+),
+
+summed AS (
+  SELECT
+    run_id,
+    step,
+    phase,
+    COUNT(*) AS devices,
+    SUM(busy_ps - exposed_communication_ps) AS other_ps,
+    SUM(exposed_communication_ps) AS exposed_communication_ps,
+    GREATEST(SUM(step_ps - busy_ps), 0) AS idle_ps
+  FROM divided
+  GROUP BY run_id, step, phase
 ),
 
 parts AS (
+  SELECT run_id, step, phase, devices, 'compute and copies' AS part, 0 AS position, other_ps AS time_ps
+  FROM summed
+  UNION ALL
   SELECT
-    s.run_id AS run_id,
-    s.step AS step,
-    s.phase AS phase,
-    s.step_ps AS step_ps,
-    COALESCE(b.busy_ps, 0) AS busy_ps,
-    LEAST(COALESCE(e.exposed_ps, 0), COALESCE(b.busy_ps, 0)) AS exposed_ps
-  FROM models.steps AS s
-  LEFT JOIN models.device_busy AS b ON s.run_id = b.run_id AND s.device_id = b.device_id AND s.step = b.step
-  LEFT JOIN exposed AS e ON s.run_id = e.run_id AND s.device_id = e.device_id AND s.step = e.step
-  WHERE s.clock = 'device'
+    run_id,
+    step,
+    phase,
+    devices,
+    'exposed communication' AS part,
+    1 AS position,
+    exposed_communication_ps AS time_ps
+  FROM summed
+  UNION ALL
+  SELECT run_id, step, phase, devices, 'idle' AS part, 2 AS position, idle_ps AS time_ps
+  FROM summed
 )
 
 SELECT
-  p.run_id AS run_id,
-  p.step AS step,
-  p.phase AS phase,
-  COUNT(*) AS devices,
-  CAST(SUM(p.busy_ps - p.exposed_ps) AS BIGINT) AS compute_ps,
-  CAST(SUM(p.exposed_ps) AS BIGINT) AS exposed_ps,
-  CAST(GREATEST(SUM(p.step_ps - p.busy_ps), 0) AS BIGINT) AS idle_ps
-FROM parts AS p
-GROUP BY p.run_id, p.step, p.phase
+  run_id, -- The run.
+  step, -- Step.
+  phase, -- Phase; NULL for a step of none.
+  part, -- compute and copies, exposed communication, or idle.
+  position, -- Place of the part, from 0.
+  -- Time of all devices in it; exposed communication is time in which the op line runs a collective, or the start or
+  -- done of one; idle is 0 where ops reach beyond the steps by more than that.
+  CAST(time_ps AS BIGINT) AS time_ps,
+  time_ps / (devices * 1e9) AS mean_ms -- Its mean over the devices that ran the step.
+FROM parts

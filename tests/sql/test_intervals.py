@@ -8,7 +8,7 @@ from typing import Any
 
 import duckdb
 import pytest
-from given_tables import fill, order_ops, warehouse_of
+from given_tables import fill, warehouse_of
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
@@ -43,21 +43,6 @@ _WINDOWS = st.lists(
 )
 
 
-def _in_a_row(ops: list[tuple[str, int, int, int, int]]) -> list[tuple[str, int, int, int, int]]:
-    """The ops in order of start, none of a device before the one before it has ended."""
-    until: dict[tuple[str, int], int] = {}
-    found = []
-    for r, d, i, s, length in sorted(ops, key=lambda o: o[3]):
-        start = max(s, until.get((r, d), s))
-        until[r, d] = start + length
-        found.append((r, d, i, start, length))
-    return found
-
-
-_SERIAL = pytest.mark.parametrize("is_serial", [False, True], ids=["overlapping", "in a row"])
-"""Whether the ops follow one another, as ingest tells of a device with one op line."""
-
-
 def _moments(start: int, end: int) -> set[int]:
     return set(range(start, end))
 
@@ -76,16 +61,13 @@ def _step_at(steps: Sequence[tuple[int, int]], at: int) -> int | None:
     return begun[-1]
 
 
-@_SERIAL
 @_SETTINGS
 @given(ops=_OPS, gaps=st.lists(st.tuples(st.integers(0, 6), st.integers(1, 10)), max_size=4))
 def test_busy_and_compute_time_are_lengths_of_unions(
     connection: duckdb.DuckDBPyConnection,
-    is_serial: bool,
     ops: list[tuple[str, int, int, int, int]],
     gaps: list[tuple[int, int]],
 ) -> None:
-    ops = _in_a_row(ops) if is_serial else ops
     steps: list[tuple[int, int]] = []
     for gap, length in gaps:
         start = (steps[-1][1] if steps else 0) + gap
@@ -117,9 +99,6 @@ def test_busy_and_compute_time_are_lengths_of_unions(
             compute[key] += len(_moments(s, s + length) - seen[r, d, "compute"])
             seen[r, d, "compute"] |= _moments(s, s + length)
     fill(connection, tables)
-    if is_serial:
-        order_ops(connection)
-        assert connection.execute("SELECT bool_and(is_serial) FROM models.op_order").fetchall() == [(True,)]
     found = connection.execute("SELECT run_id, device_id, step, busy_ps, compute_ps FROM models.device_busy").fetchall()
     assert {(r, d, s): (b, c) for r, d, s, b, c in found} == {k: (b, compute[k]) for k, b in busy.items()}
     totals: dict[Any, int] = defaultdict(int)
@@ -170,7 +149,9 @@ def test_exposed_time_of_a_device_is_the_length_of_the_union_of_its_communicatio
     instructions = [{"run_id": r, "instruction_id": 0, "collective": "all-gather"} for r in {r for r, *_ in windows}]
     fill(connection, {"instructions": instructions, "ops": ops, "collectives": collectives})
     found: dict[Any, int] = defaultdict(int)
-    rows = connection.execute("SELECT run_id, device_id, exposed_ps FROM models.communication_ops").fetchall()
+    rows = connection.execute(
+        "SELECT run_id, device_id, exposed_communication_ps FROM models.communication_ops"
+    ).fetchall()
     for r, d, exposed in rows:
         found[r, d] += exposed
     assert found == {k: len(m) for k, m in union.items()}
@@ -180,12 +161,10 @@ _PICO_PER_MS = 1_000_000_000
 _COPIES = [*_INSTRUCTIONS[:2], {"instruction_id": 2, "opcode": "copy"}]
 
 
-@_SERIAL
 @_SETTINGS
 @given(ops=_OPS, gaps=st.lists(st.tuples(st.integers(0, 6), st.integers(1, 10)), max_size=4))
 def test_gaps_and_exposed_copies_are_what_other_intervals_leave(
     connection: duckdb.DuckDBPyConnection,
-    is_serial: bool,
     ops: list[tuple[str, int, int, int, int]],
     gaps: list[tuple[int, int]],
 ) -> None:
@@ -199,7 +178,6 @@ def test_gaps_and_exposed_copies_are_what_other_intervals_leave(
         assert ps % moment == 0
         return ps // moment
 
-    ops = _in_a_row(ops) if is_serial else ops
     steps: list[tuple[int, int]] = []
     for gap, length in gaps:
         start = (steps[-1][1] if steps else 0) + gap
@@ -222,8 +200,6 @@ def test_gaps_and_exposed_copies_are_what_other_intervals_leave(
         ],
     }
     fill(connection, tables)
-    if is_serial:
-        order_ops(connection)
 
     of_step: dict[Any, list[tuple[int, int]]] = defaultdict(list)
     for (r, d, _, s, length), step in zip(ops, inside, strict=True):
@@ -231,7 +207,7 @@ def test_gaps_and_exposed_copies_are_what_other_intervals_leave(
             of_step[r, d, step].append((s, s + length))
     idle = {}
     for key, intervals in of_step.items():
-        covered = set().union(*(_moments(*i) for i in intervals))
+        covered = set().union(*(_moments(s, s + length) for r, d, _, s, length in ops if (r, d) == key[:2]))
         if moments := _moments(min(s for s, _ in intervals), max(e for _, e in intervals)) - covered:
             idle[key] = moments
     found: dict[Any, list[int]] = defaultdict(list)
@@ -258,15 +234,13 @@ def test_gaps_and_exposed_copies_are_what_other_intervals_leave(
     }
 
 
-@_SERIAL
 @_SETTINGS
 @given(ops=_OPS, length=st.integers(1, 50))
 def test_the_host_is_waited_for_where_all_devices_pause(
-    connection: duckdb.DuckDBPyConnection, is_serial: bool, ops: list[tuple[str, int, int, int, int]], length: int
+    connection: duckdb.DuckDBPyConnection, ops: list[tuple[str, int, int, int, int]], length: int
 ) -> None:
     """In half microseconds: more than two of them without an op of a device are a pause of it."""
     unit = 500_000
-    ops = _in_a_row(ops) if is_serial else ops
     tables = {
         "phases": [
             {"run_id": r, "kind": "step", "name": "decode", "index": 0, "device_id": 0, "start_ps": 0}
@@ -281,8 +255,6 @@ def test_the_host_is_waited_for_where_all_devices_pause(
         ],
     }
     fill(connection, tables)
-    if is_serial:
-        order_ops(connection)
     running: dict[str, set[int]] = defaultdict(set)
     for run, device in {(r, d) for r, d, *_ in ops}:
         of_device = sorted((s, s + n) for r, d, _, s, n in ops if (r, d) == (run, device))

@@ -26,8 +26,6 @@ VIEWS = [v.qualified for v in DEFINITIONS.ordered]
 NEED_MORE = {
     *(v for v in VIEWS if ".ccl_" in v),  # host events and the stats of an export
     "models.copy_windows",
-    "models.exposed_copies",
-    "models.dispatches",  # a line of modules
     "models.instruction_layers",  # devices
     "models.run_chips",
     "models.transfer_fit",  # messages of several sizes

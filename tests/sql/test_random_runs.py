@@ -10,7 +10,7 @@ from typing import Any
 
 import duckdb
 import pytest
-from given_tables import order_ops, warehouse_of
+from given_tables import warehouse_of
 from plain_metrics import COLUMNS, METRICS, ROUNDED, Run
 from random_runs import RandomRun
 
@@ -26,16 +26,14 @@ _COLUMNS = {
 } | COLUMNS
 
 
-@pytest.fixture(scope="module", params=["swept", "ordered"])
-def connection(request: pytest.FixtureRequest) -> Iterator[duckdb.DuckDBPyConnection]:
-    """All runs in one warehouse, also as ingest leaves them that knows the order of a device's ops."""
+@pytest.fixture(scope="module")
+def connection() -> Iterator[duckdb.DuckDBPyConnection]:
+    """All runs in one warehouse."""
     tables: dict[str, list[dict[str, Any]]] = {}
     for seed in range(RUNS):
         for name, rows in RandomRun(f"r{seed}", seed).tables.items():
             tables.setdefault(name, []).extend(rows)
     with warehouse_of(tables, DEFINITIONS) as database:
-        if request.param == "ordered":
-            order_ops(database)
         yield database
 
 

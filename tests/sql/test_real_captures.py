@@ -81,33 +81,37 @@ def test_stored_values_are_those_of_the_views(
     assert stored
 
 
-@pytest.mark.parametrize("capture", [V6E, VLLM, VLLM_CHROME])
-def test_ingest_and_sql_order_ops_alike(
+@pytest.mark.parametrize("capture", CAPTURES)
+def test_ingest_and_sql_find_the_same_unions(
     connection: duckdb.DuckDBPyConnection, runs: dict[str, str], capture: str
 ) -> None:
-    """On a TPU's op line, where metrics rely on what ingest tells of the ops before each."""
-    unlike = """
-        WITH told AS (
-          SELECT
-            l.idle_before_ps, l.compute_before_ps, l.start_ps - max(l.end_ps) OVER before AS idle_ps,
-            CASE
-              WHEN NOT l.is_compute
-                THEN coalesce(sum(l.end_ps - l.start_ps) FILTER (l.is_compute) OVER before, 0)
-            END AS compute_ps
-          FROM models.leaf_ops AS l
-          WHERE l.run_id = ?
+    """Of the ops of each device, on however many lines, all together and by class; and the pauses between them."""
+    told = """
+        WITH leaves AS (
+          SELECT o.*, i.op_class, o.start_ps + o.duration_ps AS end_ps
+          FROM main.ops AS o JOIN main.instructions AS i USING (run_id, instruction_id)
+          WHERE o.run_id = ? AND o.is_leaf AND o.device_id IS NOT NULL
+        ), swept AS (
+          SELECT *, max(end_ps) OVER (before) AS until_ps, max(end_ps) OVER (before_of_class) AS class_until_ps
+          FROM leaves
           WINDOW before AS (
-            PARTITION BY l.device_id ORDER BY l.start_ps, l.event_id ROWS BETWEEN UNBOUNDED PRECEDING AND 1 PRECEDING
+            PARTITION BY device_id ORDER BY start_ps, event_id ROWS BETWEEN UNBOUNDED PRECEDING AND 1 PRECEDING
+          ), before_of_class AS (
+            PARTITION BY device_id, op_class ORDER BY start_ps, event_id
+            ROWS BETWEEN UNBOUNDED PRECEDING AND 1 PRECEDING
           )
         )
         SELECT
-          count(*),
-          count(*) FILTER (idle_before_ps IS DISTINCT FROM idle_ps OR compute_before_ps IS DISTINCT FROM compute_ps)
-        FROM told
+          device_id, op_class, count(*), sum(duration_ps - overlap_ps), sum(duration_ps - class_overlap_ps),
+          sum(idle_before_ps), sum(greatest(end_ps - greatest(start_ps, coalesce(until_ps, start_ps)), 0)),
+          sum(greatest(end_ps - greatest(start_ps, coalesce(class_until_ps, start_ps)), 0)),
+          sum(greatest(start_ps - until_ps, 0))
+        FROM swept GROUP BY ROLLUP (device_id, op_class)
         """
-    [(ops, wrong)] = connection.execute(unlike, [runs[capture]]).fetchall()
-    assert ops > 1000
-    assert wrong == 0
+    rows = connection.execute(told, [runs[capture]]).fetchall()
+    assert max(row[2] for row in rows) > 100
+    for _, _, _, busy, class_busy, idle, *swept in rows:
+        assert [busy, class_busy, idle] == swept
 
 
 def test_vllm_prefill(connection: duckdb.DuckDBPyConnection, runs: dict[str, str]) -> None:

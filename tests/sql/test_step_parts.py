@@ -53,8 +53,12 @@ def test_compute_exposed_and_idle_add_up_to_the_step() -> None:
     }
     with warehouse_of(given, load_definitions()) as connection:
         found = connection.execute(
-            "SELECT step, phase, devices, compute_ps, exposed_ps, idle_ps FROM models.step_parts ORDER BY step"
+            "SELECT step, phase, part, position, time_ps, mean_ms FROM models.step_parts ORDER BY step, position"
         ).fetchall()
-    us = 1_000_000
+    parts = ("compute and copies", "exposed communication", "idle")
     # of 2 x 5 us: 1 + 1 + 2, 2 + 1, 1 + 2; of 2 x 3 us: 2 + 1, 0, 1 + 2
-    assert found == [(1, "decode", 2, 4 * us, 3 * us, 3 * us), (2, "decode", 2, 3 * us, 0, 3 * us)]
+    assert found == [
+        (step, "decode", part, position, us * 1_000_000, us / 2 / 1000)
+        for step, times in ((1, (4, 3, 3)), (2, (3, 0, 3)))
+        for position, (part, us) in enumerate(zip(parts, times, strict=True))
+    ]

@@ -3,7 +3,7 @@ from __future__ import annotations
 import pytest
 
 from tracewarehouse.ingest.hlo.instruction import Instruction, merged
-from tracewarehouse.ingest.hlo.opcodes import async_role, async_start_name, is_container
+from tracewarehouse.ingest.hlo.opcodes import async_role, async_start_name, op_class
 from tracewarehouse.ingest.hlo.shapes import parse_shape
 from tracewarehouse.ingest.hlo.text import parse_instruction
 
@@ -42,14 +42,18 @@ def test_a_done_names_its_start() -> None:
     assert async_start_name(start) is None
 
 
-def test_containers_are_the_opcodes_that_run_their_body_in_their_own_time() -> None:
-    assert [
-        op for op in ("while", "conditional", "call", "fusion", "async-start", "call-start") if is_container(op)
-    ] == [
-        "while",
-        "conditional",
-        "call",
-    ]
+def test_the_class_of_an_op_is_what_the_device_does_in_its_time() -> None:
+    classes = {
+        "container": ("while", "conditional", "call"),
+        "copy": ("copy", "copy-start", "copy-done", "send", "recv-done", "call-start", "async-start", "async-update"),
+        "compute": ("fusion", "dot", "transpose", "slice", "copy-startle", None),
+    }
+    for name, opcodes in classes.items():
+        assert {op_class(opcode, is_collective=False) for opcode in opcodes} == {name}
+    assert {op_class(o, is_collective=True) for o in ("all-reduce", "all-gather-start", "fusion", "send")} == {
+        "communication"
+    }
+    assert op_class("while", is_collective=True) == "container"
 
 
 def test_text_is_joined_only_to_the_same_instruction() -> None:
