@@ -25,14 +25,13 @@ ops AS (
     run_id,
     o.event_id,
     o.device_id,
+    instruction_id,
     o.phase,
     o.step,
     o.start_ps,
     o.start_ps + o.duration_ps AS end_ps,
     o.compute_before_ps AS start_compute_ps,
     o.compute_before_ps + o.compute_during_ps AS end_compute_ps,
-    c.kind,
-    c.bytes,
     c.is_start,
     c.pair
   FROM main.ops AS o
@@ -48,36 +47,52 @@ followed AS (
   FROM ops
   WHERE is_start IS NOT NULL
   WINDOW pairs AS (PARTITION BY run_id, device_id, pair ORDER BY start_ps, event_id)
+),
+
+windows AS (
+  SELECT
+    run_id,
+    event_id,
+    device_id,
+    instruction_id,
+    phase,
+    step,
+    start_ps,
+    end_ps,
+    FALSE AS is_async,
+    start_compute_ps,
+    end_compute_ps
+  FROM ops
+  WHERE is_start IS NULL
+  UNION ALL
+  SELECT
+    run_id,
+    event_id,
+    device_id,
+    instruction_id,
+    phase,
+    step,
+    start_ps,
+    done_end_ps AS end_ps,
+    TRUE AS is_async,
+    start_compute_ps,
+    done_compute_ps AS end_compute_ps
+  FROM followed
+  WHERE is_start AND done_end_ps IS NOT NULL
 )
 
 SELECT
   run_id, -- The run.
-  event_id, -- The copy, or the start.
-  device_id, -- The device.
-  kind, -- copy for copies, async for other asynchronous ops.
-  phase, -- Phase in which it starts; NULL outside of phases.
-  step, -- Step in which it starts; NULL outside of steps.
-  start_ps, -- Start of the window.
-  end_ps, -- End of the window, exclusive.
-  bytes, -- The instruction's bytes_accessed, of a start those of one execution; NULL where not known.
-  FALSE AS is_async, -- A start with its done.
-  start_compute_ps, -- Time before its start in which the device computes.
-  end_compute_ps -- The same before its end.
-FROM ops
-WHERE is_start IS NULL
-UNION ALL
-SELECT
-  run_id,
-  event_id,
-  device_id,
-  kind,
-  phase,
-  step,
-  start_ps,
-  done_end_ps AS end_ps,
-  bytes,
-  TRUE AS is_async,
-  start_compute_ps,
-  done_compute_ps AS end_compute_ps
-FROM followed
-WHERE is_start AND done_end_ps IS NOT NULL
+  w.event_id, -- The copy, or the start.
+  w.device_id, -- The device.
+  c.kind, -- copy for copies, async for other asynchronous ops.
+  w.phase, -- Phase in which it starts; NULL outside of phases.
+  w.step, -- Step in which it starts; NULL outside of steps.
+  w.start_ps, -- Start of the window.
+  w.end_ps, -- End of the window, exclusive.
+  c.bytes, -- The instruction's bytes_accessed, of a start those of one execution; NULL where not known.
+  w.is_async, -- A start with its done.
+  w.start_compute_ps, -- Time before its start in which the device computes.
+  w.end_compute_ps -- The same before its end.
+FROM windows AS w
+INNER JOIN copies AS c USING (run_id, instruction_id)
