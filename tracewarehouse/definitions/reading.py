@@ -183,7 +183,8 @@ class View:
     def fingerprint(self) -> str:
         """SHA-256 over the syntax tree of the SQL, blind to how it is spelt; see `normalised`.
 
-        For a metric also over what gives its value a meaning: unit, polarity, grain, value column and probe.
+        For a metric also over what gives its value a meaning: unit, polarity, grain, value column and probe. What reads
+        a column that follows from what ops do, such as op_class, covers the rules for that as well.
         """
         return _fingerprint(self.sql, _meaning(self.header))
 
@@ -481,6 +482,16 @@ def _meaning(header: Header) -> Mapping[str, str]:
     return meaning if header.scope == "run" else meaning | {"scope": header.scope}
 
 
+_REST_ON_OP_CLASS = re.compile(
+    r"\b(?:op_class|is_leaf|class_overlap_ps|compute_before_ps|compute_during_ps)\b", re.IGNORECASE
+)
+"""Columns that ingest fills by its rules for what an op does."""
+
+
 def _fingerprint(sql: str, meaning: Mapping[str, str]) -> str:
     text = "\n".join([normalised(sql), *(f"{k}: {v}" for k, v in meaning.items())])
+    if _REST_ON_OP_CLASS.search(text):
+        from tracewarehouse.ingest.hlo import opcodes
+
+        text += f"\nop_class: {opcodes.OP_CLASS_RULES}"
     return hashlib.sha256(text.encode()).hexdigest()

@@ -10,6 +10,7 @@ from counting_definitions import METRIC, MODEL
 from tracewarehouse.definitions.lock import changes, read_lock, write_lock
 from tracewarehouse.definitions.reading import SQL, Definitions, load_definitions
 from tracewarehouse.ingest.errors import MetricError
+from tracewarehouse.ingest.hlo.opcodes import OP_CLASS_RULES
 
 
 @pytest.fixture
@@ -62,6 +63,16 @@ def test_a_changed_model_is_accepted_only_on_demand(folder: Path) -> None:
         write_lock(load_definitions(folder), folder / "lock")
     write_lock(load_definitions(folder), folder / "lock", accept_models=True)
     assert _changes(folder) == []
+
+
+def test_other_rules_for_what_an_op_does_change_what_reads_it(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    rules = tuple((name, f"{pattern}|transpose" if name == "copy" else pattern) for name, pattern in OP_CLASS_RULES)
+    _edit(folder / "models/base.sql", "FROM main.runs AS r", "FROM main.instructions AS r WHERE r.op_class = 'copy'")
+    write_lock(load_definitions(folder), folder / "lock", accept_models=True)
+    assert _changes(folder) == []
+    monkeypatch.setattr("tracewarehouse.ingest.hlo.opcodes.OP_CLASS_RULES", rules)
+    [sentence] = _changes(folder)
+    assert "models/base.sql has changed beneath m_v1" in sentence
 
 
 def test_a_released_version_can_be_deprecated_but_not_removed(folder: Path) -> None:
