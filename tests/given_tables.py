@@ -82,7 +82,7 @@ def fill(connection: duckdb.DuckDBPyConnection, given: Mapping[str, Rows]) -> No
 
 
 def _fill_leaf_times(connection: duckdb.DuckDBPyConnection) -> None:
-    """Fill what ingest tells of each leaf op from the others of its device, by the same function."""
+    """Fill what ingest tells of leaf ops, by the same function, and of collectives from the others of their device."""
     found = connection.execute(
         """
         SELECT run_id, device_id, event_id, start_ps, start_ps + duration_ps AS end_ps, op_class
@@ -105,6 +105,14 @@ def _fill_leaf_times(connection: duckdb.DuckDBPyConnection) -> None:
         same = "o.run_id = t.run_id AND o.event_id = t.event_id"
         connection.execute(f"UPDATE given.ops AS o SET {sets} FROM leaf_times AS t WHERE {same}")
         connection.unregister("leaf_times")
+    connection.execute(
+        """
+        UPDATE given.collectives AS c SET exposed_added_ps = coalesce((
+          SELECT sum(o.duration_ps - o.class_overlap_ps) FROM given.ops AS o
+          WHERE o.run_id = c.run_id AND o.event_id IN (c.event_id, c.done_event_id)
+        ), 0)
+        """
+    )
 
 
 def _nullable(column: Nullable) -> list[int | None]:

@@ -64,7 +64,7 @@ class CollectiveWriter:
 
     def _columns(self, device: int, low: int, high: int, groups: CollectiveGroups) -> dict[str, Any]:
         """Rows low to high of a device, without their instances."""
-        names = ("event_id", "instruction_id", "is_async", "start_ps", "end_ps", "exposed_ps")
+        names = ("event_id", "instruction_id", "is_async", "start_ps", "end_ps", "exposed_ps", "exposed_added_ps")
         spill = self._rows[device]
         columns: dict[str, Any] = {n: spill.get(device, n, low, high) for n in names}
         done, source, phase, step = (

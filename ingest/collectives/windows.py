@@ -70,10 +70,13 @@ def windows(
     is_start, is_op = roles == _ROLES["start"], roles == _ROLES[None]
     end, source = ops.end_ps.copy(), np.where(is_start, START_ONLY, _OP).astype(np.int8)
     done_event_id = np.full(n, -1, np.int64)
+    added = _added(ops)
+    exposed_added = added.copy()
     if is_start.any():
         pair = np.array(_pair_numbers(facts, programs, used.tolist()), np.int64)[inverse]
         starts, dones = _partners(pair, ops, np.flatnonzero(is_start), np.flatnonzero(roles == _ROLES["done"]))
         end[starts], source[starts], done_event_id[starts] = ops.end_ps[dones], _PAIR, ops.event_id[dones]
+        exposed_added[starts] += added[dones]
     if spans is not None:
         _take_spans(np.flatnonzero(source == START_ONLY), ops, spans, end, source)
     kept = np.flatnonzero(is_op | is_start)
@@ -87,11 +90,23 @@ def windows(
         "start_ps": start,
         "end_ps": end,
         "exposed_ps": Coverage(ops.start_ps, ops.end_ps).within(start, end),
+        "exposed_added_ps": exposed_added[order],
         "window_source": source[order],
         "execution": ops.execution[order],
         "phase": ops.phase[order].astype(np.int8),
         "step": ops.step[order],
     }
+
+
+def _added(ops: CollectiveOps) -> Int64:
+    """Time of each event that none which began before it covers, shape (n,)."""
+    order = np.lexsort((ops.event_id, ops.start_ps))
+    start, end = ops.start_ps[order], ops.end_ps[order]
+    reach = np.maximum.accumulate(end)
+    covered_until = np.append(start[:1], reach[:-1])
+    added = np.empty_like(start)
+    added[order] = np.maximum(end - np.maximum(start, covered_until), 0)
+    return added
 
 
 def _pair_numbers(facts: Sequence[OpFacts], programs: Mapping[int, int | None], used: Sequence[int]) -> list[int]:

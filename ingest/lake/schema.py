@@ -396,6 +396,13 @@ COLLECTIVES = _table(
     _must(
         "exposed_ps", "BIGINT", "Part of the window in which the op line runs a collective, a start or a done.", "ps"
     ),
+    _must(
+        "exposed_added_ps",
+        "BIGINT",
+        "Part of its op, or of its start and its done, in which no communication that began before it runs on the op "
+        "line; adds up to the exposed communication of a device.",
+        "ps",
+    ),
     _must("window_source", "VARCHAR", "How the window was found: op, start/done pair, async line, or start only."),
     Column("phase", "VARCHAR", "Phase."),
     Column("step", "INTEGER", "Step of the run."),

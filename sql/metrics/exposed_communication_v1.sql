@@ -14,8 +14,8 @@ description: >
 changed: First version.
 ---*/
 WITH exposed AS (
-  SELECT run_id, phase, device_id, kind, axis, SUM(exposed_communication_ps) AS exposed_communication_ps
-  FROM models.communication_ops
+  SELECT run_id, phase, device_id, kind, axis, SUM(exposed_added_ps) AS exposed_communication_ps
+  FROM main.collectives
   GROUP BY run_id, phase, device_id, kind, axis
 )
 

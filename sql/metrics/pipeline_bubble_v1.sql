@@ -16,8 +16,8 @@ description: >
 changed: First version.
 ---*/
 WITH waited AS (
-  SELECT run_id, device_id, phase, SUM(exposed_communication_ps) AS waited_ps
-  FROM models.communication_ops
+  SELECT run_id, device_id, phase, SUM(exposed_added_ps) AS waited_ps
+  FROM main.collectives
   WHERE axis = 'pp' AND step IS NOT NULL
   GROUP BY run_id, device_id, phase
 ),

@@ -5,8 +5,8 @@ description: >
   communication have 0.
 ---*/
 WITH exposed AS (
-  SELECT run_id, phase, device_id, CAST(SUM(exposed_communication_ps) AS BIGINT) AS exposed_communication_ps
-  FROM models.communication_ops
+  SELECT run_id, phase, device_id, CAST(SUM(exposed_added_ps) AS BIGINT) AS exposed_communication_ps
+  FROM main.collectives
   GROUP BY run_id, phase, device_id
 )
 

@@ -5,8 +5,8 @@ description: >
   op; one row per step and part. Steps last from start to start, so that waiting for the host is idle time.
 ---*/
 WITH exposed AS (
-  SELECT run_id, device_id, step, SUM(exposed_communication_ps) AS exposed_communication_ps
-  FROM models.communication_ops
+  SELECT run_id, device_id, step, SUM(exposed_added_ps) AS exposed_communication_ps
+  FROM main.collectives
   WHERE step IS NOT NULL
   GROUP BY run_id, device_id, step
 ),

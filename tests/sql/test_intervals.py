@@ -149,9 +149,7 @@ def test_exposed_time_of_a_device_is_the_length_of_the_union_of_its_communicatio
     instructions = [{"run_id": r, "instruction_id": 0, "collective": "all-gather"} for r in {r for r, *_ in windows}]
     fill(connection, {"instructions": instructions, "ops": ops, "collectives": collectives})
     found: dict[Any, int] = defaultdict(int)
-    rows = connection.execute(
-        "SELECT run_id, device_id, exposed_communication_ps FROM models.communication_ops"
-    ).fetchall()
+    rows = connection.execute("SELECT run_id, device_id, exposed_added_ps FROM main.collectives").fetchall()
     for r, d, exposed in rows:
         found[r, d] += exposed
     assert found == {k: len(m) for k, m in union.items()}
