@@ -6,8 +6,9 @@ import fcntl
 import json
 import os
 import shutil
+import tempfile
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -28,7 +29,7 @@ def staged_capture(output: Path, name: str) -> Iterator[Path]:
     """A directory to write a capture into; it becomes `output/name` when the block ends well, and goes when not.
 
     Raises:
-        CollectError: `output/name` is there already.
+        CollectError: `output/name` is there already, or `output` cannot be written to.
     """
     with partial_directory(output, name) as staging:
         yield staging
@@ -42,7 +43,8 @@ def staged_capture(output: Path, name: str) -> Iterator[Path]:
 @contextmanager
 def partial_directory(output: Path, name: str) -> Iterator[Path]:
     """A directory in `output` for this process alone; it goes at the end, or by `remove_leftovers` after a kill."""
-    output.mkdir(parents=True, exist_ok=True)
+    made = [folder for folder in (output, *output.parents) if not folder.exists()]
+    require_writable(output)
     directory = output / f".{name}.{os.getpid()}.partial"
     shutil.rmtree(directory, ignore_errors=True)
     directory.mkdir()
@@ -53,6 +55,28 @@ def partial_directory(output: Path, name: str) -> Iterator[Path]:
     finally:
         shutil.rmtree(directory, ignore_errors=True)
         os.close(lock)
+        with suppress(OSError):  # what holds something stays
+            for folder in made:
+                folder.rmdir()
+
+
+def require_writable(output: Path) -> None:
+    """Make sure that a folder is there and can be written to.
+
+    Raises:
+        CollectError: it cannot be made, or not be written to.
+    """
+    try:
+        output.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryFile(dir=output):
+            pass
+    except OSError as error:
+        raise write_error(output, error) from None
+
+
+def write_error(output: Path, error: OSError) -> CollectError:
+    """The error that says why a folder cannot be written to."""
+    return CollectError(f"{output}: captures cannot be written there: {error.strerror}; choose another output")
 
 
 def write_facts(staging: Path, card: WorkloadCard, manifest: Manifest) -> None:

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Literal
 
 from tracewarehouse.collect.backend import find_backend
-from tracewarehouse.collect.capture import is_recorded, remove_leftovers
+from tracewarehouse.collect.capture import is_recorded, remove_leftovers, require_writable, write_error
 from tracewarehouse.collect.errors import CollectError
 from tracewarehouse.collect.experiment import Experiment, plan
 from tracewarehouse.collect.memory import MemoryNeed, memory_need, require_host_memory, require_memory
@@ -133,25 +133,27 @@ def collect(
     Raises:
         MissingDependencyError: what a run's backend needs is not installed.
         ExperimentError: the experiment is not valid.
-        CollectError: another collector is writing to `output`.
+        CollectError: another collector is writing to `output`, or it cannot be written to.
     """
     specs = plan(spec)
     for backend in {run.backend for run in specs}:
         find_backend(backend).require()
-    output.mkdir(parents=True, exist_ok=True)
+    require_writable(output)
     report = on_progress or (lambda progress: None)
     results = []
     with _only_collector(output):
         remove_leftovers(output)
-        for number, run in enumerate(specs, 1):
+        try:
+            for number, run in enumerate(specs, 1):
 
-            def tell(state: Status | Literal["started", "retrying"], message: str = "") -> None:
-                report(Progress(run, number, len(specs), state, message))  # noqa: B023 (called in this iteration only)
+                def tell(state: Status | Literal["started", "retrying"], message: str = "") -> None:
+                    report(Progress(run, number, len(specs), state, message))  # noqa: B023 (in this iteration only)
 
-            result = _record(run, output, spec, resume, tell)
-            tell(result.status, result.error or "")
-            results.append(result)
-        remove_leftovers(output)
+                result = _record(run, output, spec, resume, tell)
+                tell(result.status, result.error or "")
+                results.append(result)
+        finally:  # also after Ctrl-C, when the process of the run was ended in the middle
+            remove_leftovers(output)
     return results
 
 
@@ -193,6 +195,8 @@ def _record(
                 return CaptureResult(run, "recorded", capture, attempts, time.monotonic() - start)
     except CollectError as error:
         failure = str(error)
+    except OSError as error:  # the disk is full, as a rule
+        failure = str(write_error(output, error))
     kept = log if log.exists() else None
     return CaptureResult(run, "failed", capture, attempts, time.monotonic() - start, failure, kept)
 

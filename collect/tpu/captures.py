@@ -7,15 +7,20 @@ import shutil
 from collections.abc import Callable
 from pathlib import Path
 
-from tracewarehouse.collect.capture import MANIFEST, is_recorded, partial_directory, remove_leftovers, staged_capture
+from tracewarehouse.collect.capture import (
+    MANIFEST,
+    is_recorded,
+    partial_directory,
+    remove_leftovers,
+    staged_capture,
+    write_error,
+)
 from tracewarehouse.collect.errors import CollectError
 from tracewarehouse.collect.run_spec import RunSpec
+from tracewarehouse.collect.tpu import commands
 from tracewarehouse.collect.tpu.gcloud import Gcloud
 from tracewarehouse.collect.tpu.slices import InterruptionError
 from tracewarehouse.collect.tpu.state import Slice
-
-REMOTE_FOLDER = "tracewarehouse-captures"
-"""Where a collector on a host writes to."""
 
 
 def pending(specs: list[RunSpec], output: Path) -> list[RunSpec]:
@@ -24,37 +29,42 @@ def pending(specs: list[RunSpec], output: Path) -> list[RunSpec]:
 
 
 def fetch(gcloud: Gcloud, entry: Slice, specs: list[RunSpec], output: Path, show: Callable[[str], None]) -> list[Path]:
-    """Copy the captures that every host has finished and `output` has not.
+    """Copy the captures that every host has finished in the same round, and `output` has not.
 
     Raises:
         InterruptionError: a host does not answer, or a copy broke off.
         CollectError: something else is in the way of a capture, or the hosts recorded different things.
     """
     remove_leftovers(output)
-    finished = pending(specs, output)
-    for worker in range(entry.hosts):
-        if not finished:
-            return []
-        listed = gcloud.ssh(entry, f"ls -1 {REMOTE_FOLDER} 2>/dev/null || true", str(worker))
-        if listed.returncode:
-            raise InterruptionError(f"{entry.name}: host {worker} does not answer: {listed.stderr.strip()}")
-        there = listed.stdout.split()
-        finished = [s for s in finished if s.name in there]
-    return [_fetch_one(gcloud, entry, spec, output, show) for spec in finished]
+    missing = pending(specs, output)
+    if not missing:
+        return []
+    listed = gcloud.ssh(entry, commands.list_command())
+    if listed.returncode:
+        raise InterruptionError(f"{entry.name}: a host does not answer: {' '.join(listed.stderr.split())[-300:]}")
+    whole = {n: token for (token, n), hosts in commands.captures(listed.stdout).items() if len(hosts) == entry.hosts}
+    return [_fetch_one(gcloud, entry, whole[s.name], s, output, show) for s in missing if s.name in whole]
 
 
-def _fetch_one(gcloud: Gcloud, entry: Slice, spec: RunSpec, output: Path, show: Callable[[str], None]) -> Path:
+def _fetch_one(
+    gcloud: Gcloud, entry: Slice, token: str, spec: RunSpec, output: Path, show: Callable[[str], None]
+) -> Path:
     with partial_directory(output, f"fetch-{spec.name}") as folder:
         parts = []
         for worker in range(entry.hosts):
             target = folder / str(worker)
             target.mkdir()
-            done = gcloud.download(entry, f"{REMOTE_FOLDER}/{spec.name}", target, worker)
+            done = gcloud.download(entry, f"{commands.CAPTURES}/{token}/{spec.name}", target, worker)
             if done.returncode:
                 said = " ".join(done.stderr.split())[-300:]
+                if "No space left on device" in said:
+                    raise CollectError(f"{output}: {spec.name} cannot be copied there: No space left on device")
                 raise InterruptionError(f"{spec.name} could not be copied from host {worker}: {said}")
             parts.append(target / spec.name)
-        merge_hosts(parts, output, spec)
+        try:
+            merge_hosts(parts, output, spec)
+        except OSError as error:
+            raise write_error(output, error) from None
     show(f"# {spec.name} is here")
     return output / spec.name
 

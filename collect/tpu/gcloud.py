@@ -1,25 +1,35 @@
-"""The `gcloud` commands for TPU virtual machines; each is shown before it runs."""
+"""The `gcloud` commands for TPU virtual machines and queued resources; each is shown before it runs."""
 
 from __future__ import annotations
 
+import json
 import shlex
 import shutil
 import subprocess
 from collections.abc import Callable
 from pathlib import Path
-from typing import IO
+from typing import IO, Any
 
 from tracewarehouse.collect.errors import QuotaError, TpuError
 from tracewarehouse.collect.tpu.state import Slice
 
 GONE = "NOT_FOUND"
 READY = "READY"
+WAITING = ("ACCEPTED", "WAITING_FOR_RESOURCES", "PROVISIONING")
+"""States of a queued resource that Google has not granted yet."""
+COMING = ("CREATING", "STARTING", "RESTARTING", "REPAIRING", "ACTIVE")
+"""States of a slice that will be ready by itself; ACTIVE is a granted request whose slice does not show yet."""
 LABEL = "tracewarehouse"
+SCOPE = "https://www.googleapis.com/auth/cloud-platform"
+KEY = "~/.ssh/google_compute_engine"
+"""The key that gcloud connects with."""
+ADD_KEY = f'eval "$(ssh-agent -s)" && ssh-add {KEY}'
 ANSWER_S = 600.0
 """Time after which a question to a slice that hangs, such as to a host that was preempted, counts as failed."""
-TIMED_OUT = 255
-"""Exit code of such a question; that of ssh when it cannot connect."""
+LOST = 255
+"""Exit code of ssh when it cannot connect, and of a question that nobody answered in time."""
 _REFUSALS = ("PERMISSION_DENIED", "UNAUTHENTICATED", "gcloud auth login")
+_NO_CAPACITY = ("no more capacity", "stockout", "not enough resources")
 
 
 class CapacityError(TpuError):
@@ -34,7 +44,7 @@ class StateError(TpuError):
     """Google does not say what became of a slice; it will when it can be reached again."""
 
 
-class RefusedError(StateError):
+class RefusedError(TpuError):
     """Google does not let this user ask, and will not before something is done about it."""
 
 
@@ -42,14 +52,18 @@ class DeletionError(TpuError):
     """A slice is not deleted yet, and may cost."""
 
 
+class KeyAgentError(TpuError):
+    """The key for the hosts is not in the agent, so several hosts cannot be reached at the same time."""
+
+
 class Gcloud:
-    """Runs `gcloud compute tpus tpu-vm`."""
+    """Runs `gcloud compute tpus tpu-vm` and `gcloud compute tpus queued-resources`."""
 
     def __init__(self, show: Callable[[str], None]) -> None:
         self._show = show
 
     def create(self, entry: Slice) -> None:
-        """Create a slice and wait until it is there.
+        """Create a slice and wait until it is there; one with a place in the queue is asked for, not waited for.
 
         Raises:
             QuotaError: Google refuses because of the quota.
@@ -57,9 +71,22 @@ class Gcloud:
             TakenError: a slice of this name is there.
             TpuError: another failure.
         """
-        options = [f"--accelerator-type={entry.accelerator_type}", f"--version={entry.runtime}"]
-        options.append(f"--labels={LABEL}={entry.owner}")
-        done = self._run(self._command("create", entry, *options, *(["--spot"] if entry.spot else [])))
+        place = entry.place
+        options = [f"--accelerator-type={entry.accelerator_type}", f"--labels={LABEL}={entry.owner}"]
+        options += [f"--network={place.network}"] if place.network else []
+        options += [f"--subnetwork={place.subnetwork}"] if place.subnetwork else []
+        options += [f"--service-account={place.service_account}"] if place.service_account else []
+        options += [f"--scopes={SCOPE}"] if place.service_account or place.bucket else []
+        if place.data_disk:
+            source = f"projects/{self.project(entry)}/zones/{entry.zone}/disks/{place.data_disk}"
+            options.append(f"--data-disk=source={source},mode={disk_mode(entry.hosts)}")
+        options += ["--spot"] if entry.spot else []
+        if place.queue:
+            options += [f"--runtime-version={entry.runtime}", f"--node-id={entry.name}"]
+            options.append(f"--valid-until-duration={place.queue}")
+            done = self._run(self._queue("create", entry, *options))
+        else:
+            done = self._run(self._command("create", entry, f"--version={entry.runtime}", *options))
         if done.returncode:
             raise _create_error(entry, done.stderr)
 
@@ -68,6 +95,7 @@ class Gcloud:
 
         Raises:
             TakenError: the slice of this name is not the one that was created here; nothing is deleted.
+            RefusedError: this user may not ask.
             DeletionError: it could not be deleted.
         """
         try:
@@ -75,69 +103,124 @@ class Gcloud:
                 return
         except StateError as error:
             raise DeletionError(f"{entry.name} could not be deleted and may still cost: {error}") from None
-        done = self._run(self._command("delete", entry, "--quiet"))
+        if entry.place.queue:
+            done = self._run(self._queue("delete", entry, "--force", "--quiet"))
+        else:
+            done = self._run(self._command("delete", entry, "--quiet"))
         if done.returncode and not _is_gone(done.stderr):
             raise DeletionError(f"{entry.name} could not be deleted and may still cost: {_last_line(done.stderr)}")
 
     def state(self, entry: Slice) -> str:
         """State of the slice as Google reports it, such as READY or PREEMPTED; NOT_FOUND when there is none.
 
+        Of a slice that was asked for in the queue it is the state of the request, until that is granted.
+
         Raises:
             TakenError: the slice of this name is not the one that was created here.
             StateError: it does not say.
             RefusedError: nor will it, as this user may not ask.
         """
-        done = self._run(self._command("describe", entry, f"--format=value(state,labels.{LABEL})"))
-        if done.returncode == 0:
-            state, _, owner = done.stdout.strip("\n").partition("\t")
-            if owner.strip() != entry.owner:
-                raise TakenError(
-                    f"the slice {entry.name} in {entry.zone} was not created here: its label {LABEL} is "
-                    f"{owner.strip() or 'absent'}, not {entry.owner}; it is left alone, choose another name"
-                )
-            return state.strip()
-        if _is_gone(done.stderr):
-            return GONE
-        is_refused = any(text in done.stderr for text in _REFUSALS)
-        error = RefusedError if is_refused else StateError
-        raise error(f"the state of {entry.name} is not known: {_last_line(done.stderr)}")
+        if entry.place.queue:
+            request = self._described(entry, self._queue("describe", entry, "--format=json"))
+            if request is None:
+                return GONE
+            nodes = request.get("tpu", {}).get("nodeSpec") or [{}]
+            _require_owner(entry, nodes[0].get("node", {}).get("labels", {}))
+            state = str(request.get("state", {}).get("state", "")) or "CREATING"
+            if state != "ACTIVE":
+                return state
+        node = self._described(entry, self._command("describe", entry, "--format=json"))
+        if node is None:
+            return "ACTIVE" if entry.place.queue else GONE
+        _require_owner(entry, node.get("labels", {}))
+        return str(node.get("state", "")) or "CREATING"
 
-    def ssh(self, entry: Slice, command: str, worker: str = "all") -> subprocess.CompletedProcess[str]:
-        """Run a shell command on one or all virtual machines of a slice."""
-        return self._run(self._command("ssh", entry, f"--worker={worker}", f"--command={command}"))
+    def _described(self, entry: Slice, command: list[str]) -> dict[str, Any] | None:
+        done = self._run(command)
+        if done.returncode:
+            if _is_gone(done.stderr):
+                return None
+            is_refused = any(text in done.stderr for text in _REFUSALS)
+            error = RefusedError if is_refused else StateError
+            mend = "; `gcloud auth login` logs in" if is_refused else ""
+            raise error(f"the state of {entry.name} is not known: {_last_line(done.stderr)}{mend}")
+        try:
+            return dict(json.loads(done.stdout))
+        except ValueError:
+            raise StateError(f"the state of {entry.name} is not known: gcloud printed no JSON") from None
+
+    def project(self, entry: Slice) -> str:
+        """The project of a slice, by default that of gcloud.
+
+        Raises:
+            TpuError: gcloud has none.
+        """
+        if entry.place.project:
+            return entry.place.project
+        name = self.ask("config", "get-value", "project").stdout.strip()
+        if not name:
+            raise TpuError("gcloud has no project; `gcloud config set project ID` sets one, or give --project")
+        return name
+
+    def ask(self, *arguments: str) -> subprocess.CompletedProcess[str]:
+        """Run another gcloud command that only reads."""
+        return self._run([_gcloud(), *arguments])
+
+    def ssh(
+        self, entry: Slice, command: str, worker: str = "all", limit_s: float | None = None
+    ) -> subprocess.CompletedProcess[str]:
+        """Run a shell command on one or all virtual machines of a slice.
+
+        Raises:
+            KeyAgentError: the key is not in the agent.
+        """
+        arguments = self._command("ssh", entry, f"--worker={worker}", f"--command={command}", "--quiet")
+        return _with_key(self._run(arguments, limit_s or ANSWER_S))
 
     def start_ssh(self, entry: Slice, command: str, log: IO[str]) -> subprocess.Popen[str]:
         """Start a shell command on all virtual machines; its output goes to `log`."""
-        arguments = self._command("ssh", entry, "--worker=all", f"--command={command}")
+        arguments = self._command("ssh", entry, "--worker=all", f"--command={command}", "--quiet")
         self._announce(arguments)
         return subprocess.Popen(arguments, stdin=subprocess.DEVNULL, stdout=log, stderr=subprocess.STDOUT, text=True)  # noqa: S603
 
     def upload(self, entry: Slice, file: Path, remote: str) -> subprocess.CompletedProcess[str]:
-        """Copy a file to all virtual machines."""
-        return self._run(self._copy(entry, str(file), f"{entry.name}:{remote}", "--worker=all"))
+        """Copy a file to all virtual machines.
+
+        Raises:
+            KeyAgentError: the key is not in the agent.
+        """
+        return _with_key(self._run(self._copy(entry, str(file), f"{entry.name}:{remote}", "--worker=all")))
 
     def download(self, entry: Slice, remote: str, folder: Path, worker: int) -> subprocess.CompletedProcess[str]:
         """Copy a directory of one virtual machine into `folder`."""
         return self._run(self._copy(entry, "--recurse", f"{entry.name}:{remote}", str(folder), f"--worker={worker}"))
 
     def _command(self, verb: str, entry: Slice, *options: str) -> list[str]:
-        return [_gcloud(), "compute", "tpus", "tpu-vm", verb, entry.name, *_place(entry), *options]
+        return [_gcloud(), "compute", "tpus", "tpu-vm", verb, entry.name, *_where(entry), *options]
+
+    def _queue(self, verb: str, entry: Slice, *options: str) -> list[str]:
+        return [_gcloud(), "compute", "tpus", "queued-resources", verb, entry.name, *_where(entry), *options]
 
     def _copy(self, entry: Slice, *options: str) -> list[str]:
-        return [_gcloud(), "compute", "tpus", "tpu-vm", "scp", *options, *_place(entry)]
+        return [_gcloud(), "compute", "tpus", "tpu-vm", "scp", *options, *_where(entry), "--quiet"]
 
-    def _run(self, arguments: list[str]) -> subprocess.CompletedProcess[str]:
+    def _run(self, arguments: list[str], limit_s: float | None = None) -> subprocess.CompletedProcess[str]:
         self._announce(arguments)
-        limit = ANSWER_S if arguments[4] in ("describe", "ssh") else None
+        limit = limit_s or (None if "create" in arguments or "scp" in arguments else ANSWER_S)
         try:
             return subprocess.run(  # noqa: S603
                 arguments, stdin=subprocess.DEVNULL, capture_output=True, text=True, check=False, timeout=limit
             )
         except subprocess.TimeoutExpired:
-            return subprocess.CompletedProcess(arguments, TIMED_OUT, "", f"no answer within {limit:g} s")
+            return subprocess.CompletedProcess(arguments, LOST, "", f"no answer within {limit:g} s")
 
     def _announce(self, arguments: list[str]) -> None:
         self._show(shlex.join(["gcloud", *arguments[1:]]))
+
+
+def disk_mode(hosts: int) -> str:
+    """How a data disk is attached: several hosts can only read one."""
+    return "read-write" if hosts == 1 else "read-only"
 
 
 def _gcloud() -> str:
@@ -147,18 +230,40 @@ def _gcloud() -> str:
     return path
 
 
-def _place(entry: Slice) -> list[str]:
-    return [f"--zone={entry.zone}", *([f"--project={entry.project}"] if entry.project else [])]
+def _where(entry: Slice) -> list[str]:
+    return [f"--zone={entry.zone}", *([f"--project={entry.place.project}"] if entry.place.project else [])]
+
+
+def _require_owner(entry: Slice, labels: dict[str, str]) -> None:
+    owner = labels.get(LABEL)
+    if owner != entry.owner:
+        raise TakenError(
+            f"the slice {entry.name} in {entry.zone} was not created here: its label {LABEL} is {owner or 'absent'}, "
+            f"not {entry.owner}; it is left alone, choose another name"
+        )
 
 
 def _create_error(entry: Slice, stderr: str) -> TpuError:
     said, lower = _last_line(stderr), stderr.lower()
     what = f"{entry.name} ({entry.accelerator_type} in {entry.zone}) was not created: {said}"
-    if "no more capacity" in lower or "stockout" in lower or "not enough resources" in lower:
-        return CapacityError(what)
+    if any(text in lower for text in _NO_CAPACITY):
+        return CapacityError(f"{what}; --attempts or --queue wait for free chips")
     if "already_exists" in lower or "already exists" in lower:
         return TakenError(f"{what}; it was not created here and is left alone, choose another name")
-    return QuotaError(what) if "quota" in lower else TpuError(what)
+    if "quota" in lower:
+        project = entry.place.project or "$(gcloud config get-value project)"
+        return QuotaError(
+            f"{what}; `gcloud quotas info list --service=tpu.googleapis.com --project={project}` prints what is granted"
+        )
+    if "has not been used" in lower or "service_disabled" in lower:
+        return TpuError(f"{what}; `gcloud services enable tpu.googleapis.com` enables it")
+    return TpuError(what)
+
+
+def _with_key(done: subprocess.CompletedProcess[str]) -> subprocess.CompletedProcess[str]:
+    if done.returncode and "not present in the SSH agent" in done.stderr:
+        raise KeyAgentError(f"the key for the hosts is not in the SSH agent; run {ADD_KEY}")
+    return done
 
 
 def _is_gone(stderr: str) -> bool:
@@ -166,5 +271,5 @@ def _is_gone(stderr: str) -> bool:
 
 
 def _last_line(text: str) -> str:
-    lines = [line.strip() for line in text.splitlines() if line.strip()]
+    lines = [line.strip() for line in text.splitlines() if line.strip(" {}")]
     return lines[-1] if lines else "gcloud said nothing"

@@ -9,6 +9,7 @@ from tracewarehouse.collect.errors import TpuError
 from tracewarehouse.collect.experiment import Experiment, plan
 from tracewarehouse.collect.memory import MemoryNeed, require_memory
 from tracewarehouse.collect.run_spec import RunSpec
+from tracewarehouse.collect.tpu.disk import BOOT_DISK, SYSTEM, all_weights, largest_weights
 from tracewarehouse.collect.tpu.quota import Pool, Quota
 from tracewarehouse.collect.tpu.state import Slice
 
@@ -22,8 +23,48 @@ class PlannedSlice:
     hosts: int
     pool: Pool
     runs: list[RunSpec]
+    timeout_s: float
+    """After which a run is stopped."""
     memory: dict[str, MemoryNeed] = field(default_factory=dict)
     """Need of each run of a published model."""
+
+    @property
+    def disk(self) -> int:
+        """Bytes of the largest model's files: what the disk of each host must have room for."""
+        return largest_weights(self.runs)
+
+    @property
+    def all_disk(self) -> int:
+        """Bytes of the files of all models: what a disk that is only read, or a bucket, must hold."""
+        return all_weights(self.runs)
+
+    @property
+    def fits_boot_disk(self) -> bool:
+        """Whether the hosts need no disk or bucket beside their own."""
+        return self.disk <= BOOT_DISK - SYSTEM
+
+    @property
+    def longest_h(self) -> float:
+        """Hours after which every run has ended or was stopped, each tried once; preparing hosts is not counted."""
+        return len(self.runs) * self.timeout_s / 3600
+
+    def lines(self) -> list[str]:
+        """The plan as text: the slice, then each run."""
+        disk = f"{self.disk / 1e9:.0f} GB for weights" + ("" if self.fits_boot_disk else " (--data-disk or --bucket)")
+        head = [
+            self.accelerator_type,
+            f"{self.chips} chips",
+            f"{self.hosts} hosts",
+            self.pool.zone,
+            self.pool.price_class,
+            f"{len(self.runs)} captures",
+            f"at most {self.longest_h:.1f} h, {self.longest_h * self.chips:.0f} chip-hours",
+            disk,
+        ]
+        return ["\t".join(head)] + [
+            f"  {run.name}" + (f"\t{self.memory[run.name]} per chip" if run.name in self.memory else "")
+            for run in self.runs
+        ]
 
 
 def plan_slices(
@@ -51,7 +92,8 @@ def plan_slices(
         accelerator_type = details.accelerator_type(chips)
         pool = quota.pool(generation, chips, zone=zone, spot=spot, used=existing)
         memory = {s.name: require_memory(s, details.kind) for s in runs if s.is_published}
-        slices.append(PlannedSlice(accelerator_type, chips, details.hosts[chips], pool, runs, memory))
+        hosts = details.hosts[chips]
+        slices.append(PlannedSlice(accelerator_type, chips, hosts, pool, runs, experiment.timeout_s, memory))
     return slices
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Literal
 
 import yaml
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
@@ -27,6 +27,9 @@ class Generation(BaseModel):
     cores_per_chip: int = Field(ge=1, description="what the number of an accelerator type counts per chip")
     runtime: str = Field(description="software version of the virtual machines")
     hosts: dict[int, int] = Field(description="chips of a slice to its virtual machines")
+    topology: dict[int, str] = Field(description="chips of a slice to their arrangement, such as 2x4")
+    wrap_chips: int = Field(ge=1, description="chips from which on a dimension closes to a ring")
+    disks: dict[Literal["read-write", "read-only"], str] = Field(description="how a disk is attached to its kind")
 
     def accelerator_type(self, chips: int) -> str:
         """Name of the slice of this many chips, such as `v5litepod-8`.
@@ -39,6 +42,18 @@ class Generation(BaseModel):
             raise TpuError(f"{self.kind} has no slice of {chips} chips; it has slices of {sizes}")
         return f"{self.type_prefix}-{chips * self.cores_per_chip}"
 
+    def network(self, chips: int) -> str:
+        """Name of the network between the chips of a slice, such as `mesh-2x4`; a torus when every dimension closes."""
+        arrangement = self.topology[chips]
+        closes = all(int(side) >= self.wrap_chips for side in arrangement.split("x"))
+        return f"{'torus' if closes else 'mesh'}-{arrangement}"
+
+    @model_validator(mode="after")
+    def _check(self) -> Generation:
+        if missing := set(self.hosts) - set(self.topology):
+            raise ValueError(f"topology: no arrangement of {sorted(missing)} chips")
+        return self
+
 
 class Pool(BaseModel):
     """Chips that may be used at the same time in one zone."""
@@ -49,6 +64,11 @@ class Pool(BaseModel):
     zone: str
     spot: bool
     chips: int = Field(ge=0)
+
+    @property
+    def price_class(self) -> str:
+        """What Google's price list calls these chips; prices change, so none is kept here."""
+        return f"{self.generation} {provisioning(self.spot)}"
 
     def __str__(self) -> str:
         return f"{self.generation} {self.zone} {provisioning(self.spot)}: {self.chips} chips"
@@ -78,6 +98,11 @@ class Quota(BaseModel):
         if name not in self.generations:
             raise TpuError(f"TPU generation {name!r} is not known; known are {', '.join(self.generations)}")
         return self.generations[name]
+
+    def network(self, kind: str, chips: int) -> str | None:
+        """Name of the network of a slice; None for chips or a size that are not in the table."""
+        found = next((g for g in self.generations.values() if g.kind == kind), None)
+        return found.network(chips) if found and chips in found.topology else None
 
     def kind(self, accelerator_type: str) -> str | None:
         """What the table of hardware calls the chips of an accelerator type of any size; None when unknown."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import secrets
+import subprocess
 import time
 from collections.abc import Callable
 
@@ -11,8 +12,10 @@ from tenacity import RetryCallState, Retrying, retry_if_exception_type, wait_exp
 
 from tracewarehouse.collect.errors import TpuError
 from tracewarehouse.collect.tpu.gcloud import (
+    COMING,
     GONE,
     READY,
+    WAITING,
     CapacityError,
     DeletionError,
     Gcloud,
@@ -21,7 +24,7 @@ from tracewarehouse.collect.tpu.gcloud import (
     TakenError,
 )
 from tracewarehouse.collect.tpu.quota import Quota
-from tracewarehouse.collect.tpu.state import Slice, State
+from tracewarehouse.collect.tpu.state import Place, Slice, State
 
 QUESTIONS = 3
 """Attempts, at least, where only the question what became of a slice fails: nothing was done yet."""
@@ -29,6 +32,10 @@ QUESTIONS = 3
 
 class InterruptionError(TpuError):
     """The slice was preempted or the connection lost; the run can go on."""
+
+
+class QueuedError(TpuError):
+    """The slice waits in the queue of Google; that ends by itself."""
 
 
 class Slices:
@@ -58,10 +65,10 @@ class Slices:
         *,
         zone: str | None = None,
         spot: bool | None = None,
-        project: str | None = None,
+        place: Place | None = None,
         attempts: int = 1,
     ) -> Slice:
-        """Create a slice, or find the one that an earlier call created.
+        """Create a slice, or find the one that an earlier call created; wait for one that is in the queue.
 
         Raises:
             QuotaError: outside of the quota.
@@ -84,7 +91,7 @@ class Slices:
                     zone=pool.zone,
                     spot=pool.spot,
                     runtime=details.runtime,
-                    project=project,
+                    place=place or Place(),
                 )
             except ValidationError:
                 raise TpuError(
@@ -96,8 +103,8 @@ class Slices:
         entry, is_new = self.state.reserve(name, choose)
         if entry.accelerator_type != accelerator_type or zone not in (None, entry.zone):
             raise TpuError(f"{name} is there already as {entry.accelerator_type} in {entry.zone}; delete it first")
-        if spot not in (None, entry.spot) or project not in (None, entry.project):
-            raise TpuError(f"{name} is there already with another provisioning or project; delete it first")
+        if spot not in (None, entry.spot) or place not in (None, Place(), entry.place):
+            raise TpuError(f"{name} is there already with another provisioning, project or place; delete it first")
         try:
             for attempt in self.attempts(attempts):
                 with attempt:
@@ -131,6 +138,7 @@ class Slices:
 
         Raises:
             InterruptionError: it is not ready yet.
+            QueuedError: it waits in the queue.
             TpuError: as of `create`.
         """
         found = self.gcloud.state(entry)
@@ -138,14 +146,22 @@ class Slices:
             entry.status = "ready"
             self.state.put(entry)
             return
-        if found in ("CREATING", "STARTING", "RESTARTING", "REPAIRING"):
+        if found in WAITING:
+            raise QueuedError(f"{entry.name} is {found}")
+        if found in COMING:
             raise InterruptionError(f"{entry.name} is {found}")
         if found != GONE:
             self.show(f"# {entry.name} is {found}: it is deleted and created again")
             self.gcloud.delete(entry)
-        entry.status, entry.is_set_up = "creating", False
+        entry.status, entry.is_set_up, entry.round = "creating", False, None
         self.state.put(entry)
+        if entry.place.queue and found == "FAILED":
+            raise CapacityError(
+                f"{entry.name} was not granted within {entry.place.queue}: no free chips in {entry.zone}"
+            )
         self.gcloud.create(entry)
+        if entry.place.queue:
+            raise QueuedError(f"{entry.name} is asked for")
         entry.status = "ready"
         self.state.put(entry)
 
@@ -157,29 +173,52 @@ class Slices:
         """
         try:
             return self.gcloud.state(entry)
-        except StateError:
+        except (StateError, RefusedError):
             return None
 
     def interruption(self, entry: Slice, why: str) -> InterruptionError:
         """The error that says why a slice cannot go on now, and its state."""
         return InterruptionError(f"{entry.name} ({self.found(entry) or 'state not known'}): {why}")
 
+    def require(self, entry: Slice, done: subprocess.CompletedProcess[str], what: str) -> None:
+        """Make sure that a command to the hosts of a slice succeeded.
+
+        Raises:
+            InterruptionError: it did not; with what it said, and the slice's state.
+        """
+        if done.returncode:
+            raise self.interruption(entry, f"{what}: {' '.join(done.stderr.split())[-300:]}")
+
     def attempts(self, count: int) -> Retrying:
-        """Attempts with growing pauses, as long as what fails can pass; questions are asked `QUESTIONS` times."""
+        """Attempts with growing pauses, as long as what fails can pass; questions are asked `QUESTIONS` times.
+
+        A look that finds the slice still in the queue is no attempt: Google says when that has lasted long enough.
+        """
+        looks = 0
+
+        def error_of(call: RetryCallState) -> BaseException | None:
+            return call.outcome.exception() if call.outcome else None
 
         def most(call: RetryCallState) -> int:
-            error = call.outcome.exception() if call.outcome else None
-            can_pass = isinstance(error, StateError) and not isinstance(error, RefusedError)
-            return max(count, QUESTIONS) if can_pass else count
+            return max(count, QUESTIONS) if isinstance(error_of(call), StateError) else count
+
+        def is_over(call: RetryCallState) -> bool:
+            nonlocal looks
+            looks += isinstance(error_of(call), QueuedError)
+            return not isinstance(error_of(call), QueuedError) and call.attempt_number - looks >= most(call)
+
+        def tell(call: RetryCallState) -> None:
+            is_queued = isinstance(error_of(call), QueuedError)
+            number = "" if is_queued else f" attempt {call.attempt_number - looks} of {most(call)},"
+            self.show(
+                f"# {error_of(call)};{number} the next {'look' if is_queued else 'one'} in {call.upcoming_sleep:g} s"
+            )
 
         return Retrying(
-            stop=lambda call: call.attempt_number >= most(call),
+            stop=is_over,
             wait=wait_exponential(multiplier=self._backoff_s, max=20 * self._backoff_s),
-            retry=retry_if_exception_type((CapacityError, InterruptionError, StateError, DeletionError)),
-            before_sleep=lambda call: self.show(
-                f"# {call.outcome.exception() if call.outcome else ''}; attempt {call.attempt_number} of {most(call)}, "
-                f"the next in {call.upcoming_sleep:g} s"
-            ),
+            retry=retry_if_exception_type((CapacityError, InterruptionError, QueuedError, StateError, DeletionError)),
+            before_sleep=tell,
             sleep=time.sleep,
             reraise=True,
         )

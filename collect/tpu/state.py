@@ -14,6 +14,33 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 from tracewarehouse.collect.errors import TpuError
 
 
+class Round(BaseModel):
+    """One attempt of all hosts of a slice to record one run."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    token: str = Field(pattern="^[0-9a-f]+$", description="names the folder on the hosts; captures of two never mix")
+    run: str = Field(pattern=r"^[\w.-]+$", description="name of the run")
+
+
+class Place(BaseModel):
+    """Where and how a slice is created: what its user chooses beside its size."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    project: str | None = None
+    network: str | None = None
+    subnetwork: str | None = None
+    service_account: str | None = None
+    data_disk: str | None = Field(default=None, description="disk of the zone that holds the weights")
+    bucket: str | None = Field(
+        default=None, pattern="^[a-z0-9][a-z0-9._-]{1,220}$", description="bucket that holds the weights"
+    )
+    queue: str | None = Field(
+        default=None, pattern="^[1-9][0-9]*[smhd]$", description="how long to wait in the queue for free chips"
+    )
+
+
 class Slice(BaseModel):
     """A TPU slice that was created here."""
 
@@ -28,9 +55,10 @@ class Slice(BaseModel):
     zone: str
     spot: bool
     runtime: str
-    project: str | None = None
+    place: Place = Field(default_factory=Place)
     status: Literal["creating", "ready"] = "creating"
     is_set_up: bool = Field(default=False, description="whether the collector is installed on its virtual machines")
+    round: Round | None = Field(default=None, description="what its hosts record, as far as is known here")
 
 
 class _Slices(BaseModel):
@@ -96,8 +124,14 @@ class State:
 
     @contextmanager
     def _changing(self) -> Iterator[dict[str, Slice]]:
-        self.path.parent.mkdir(parents=True, exist_ok=True)
-        with self.path.with_name(self.path.name + ".lock").open("w") as lock:
+        try:
+            self.path.parent.mkdir(parents=True, exist_ok=True)
+            lock = self.path.with_name(self.path.name + ".lock").open("w")
+        except OSError as error:
+            raise TpuError(
+                f"{self.path}: slices cannot be recorded there: {error.strerror}; name another --state"
+            ) from None
+        with lock:
             fcntl.flock(lock, fcntl.LOCK_EX)
             slices = self.slices()
             yield slices

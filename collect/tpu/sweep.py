@@ -1,30 +1,33 @@
-"""Runs an experiment on a TPU slice: records on all of its hosts, and copies captures back as they finish."""
+"""Runs an experiment on a TPU slice: all of its hosts record one run after the other, and captures are copied back.
+
+Which run is next is decided here. The hosts record it in a round: a capture counts when all of them finished it in the
+same round. When some did not, all record the run again, in another round.
+"""
 
 from __future__ import annotations
 
-import shlex
+import secrets
 import subprocess
 import tempfile
-from dataclasses import dataclass
+from collections.abc import Callable
+from dataclasses import dataclass, field
 from pathlib import Path
 
-import yaml
-
+from tracewarehouse.collect.capture import require_writable
 from tracewarehouse.collect.errors import TpuError
 from tracewarehouse.collect.experiment import Experiment
 from tracewarehouse.collect.run_spec import RunSpec
-from tracewarehouse.collect.tpu.captures import REMOTE_FOLDER, fetch, pending
-from tracewarehouse.collect.tpu.gcloud import READY
+from tracewarehouse.collect.tpu import commands
+from tracewarehouse.collect.tpu.captures import fetch, pending
+from tracewarehouse.collect.tpu.gcloud import ADD_KEY, LOST, READY, KeyAgentError
+from tracewarehouse.collect.tpu.installation import Installation, install, remove_token
 from tracewarehouse.collect.tpu.plan import runs_of_slice, tpu_runs
+from tracewarehouse.collect.tpu.shared_runs import SharedRuns
 from tracewarehouse.collect.tpu.slices import InterruptionError, Slices
-from tracewarehouse.collect.tpu.state import Slice
+from tracewarehouse.collect.tpu.state import Round, Slice
 
-REMOTE_EXPERIMENT = "tracewarehouse-experiment.yaml"
-ENDED = "tracewarehouse-ended"
-"""What each host prints when its collector ended, however; without it, the connection or the host was lost."""
-
-SSH_FAILED = 255
-"""Exit code of ssh when it could not connect; any other is that of the command."""
+PATIENCE = 2
+"""Looks at which a host may still record while another one has failed; then all are stopped."""
 
 
 @dataclass(frozen=True)
@@ -33,20 +36,10 @@ class SweepResult:
 
     recorded: list[Path]
     """Captures that are in the output, those of earlier calls included."""
-    missing: list[str]
-    """Names of runs without a capture."""
+    missing: dict[str, str]
+    """Names of runs without a capture, and why."""
     other_sizes: list[str]
     """Names of runs whose mesh needs a slice of another size."""
-
-
-@dataclass(frozen=True)
-class Installation:
-    """How the collector comes to the hosts."""
-
-    wheel: Path | None = None
-    """The collector to install; from the package index when absent."""
-    command: str | None = None
-    """Shell command to use in place of the installation."""
 
 
 def run_sweep(
@@ -55,7 +48,7 @@ def run_sweep(
     experiment: Experiment,
     output: Path,
     *,
-    installation: Installation = Installation(),
+    installation: Installation | None = None,
     poll_s: float = 60.0,
     attempts: int = 10,
 ) -> SweepResult:
@@ -70,136 +63,173 @@ def run_sweep(
         experiment: Runs whose mesh has another size than the slice are left out.
         output: Folder for the capture directories.
         installation: Of the collector.
-        poll_s: Seconds between two looks for finished captures.
-        attempts: How often to start before giving up.
+        poll_s: Seconds between two looks at a run.
+        attempts: How often to start before giving up; counted anew after each capture.
 
     Raises:
         InterruptionError: interrupted in every attempt.
         TpuError: the slice was not created here, cannot be created again or set up; or no run fits it.
+        CollectError: the output cannot be written to.
     """
+    installation = installation or Installation()
     entry = slices.state.get(name)
     specs = runs_of_slice(experiment, entry, slices.quota.generation(entry.generation).kind)
-    output.mkdir(parents=True, exist_ok=True)
-    if pending(specs, output):
-        sweep = _Sweep(slices, entry, experiment, specs, output)
-        for attempt in slices.attempts(attempts):
-            with attempt:
-                slices.ensure(entry)
-                sweep.set_up(installation)
-                sweep.record(poll_s)
-    missing = [s.name for s in pending(specs, output)]
-    recorded = [output / s.name for s in specs if s.name not in missing]
-    return SweepResult(recorded, missing, [s.name for s in tpu_runs(experiment) if s.mesh.size != entry.chips])
+    require_writable(output)
+    sweep = _Sweep(slices, entry, experiment, specs, output, poll_s)
+    try:
+        while sweep.left():
+            before = len(sweep.left())
+            try:
+                for attempt in slices.attempts(attempts):
+                    with attempt:
+                        slices.ensure(entry)
+                        install(slices, entry, installation)
+                        sweep.record()
+            except InterruptionError:
+                if len(sweep.left()) == before:
+                    raise
+    finally:
+        if installation.token and entry.is_set_up:
+            remove_token(slices, entry)
+    left = [s.name for s in pending(specs, output)]
+    recorded = [output / s.name for s in specs if s.name not in left]
+    other_sizes = [s.name for s in tpu_runs(experiment) if s.mesh.size != entry.chips]
+    return SweepResult(recorded, {n: sweep.failed.get(n, "it was not tried") for n in left}, other_sizes)
 
 
-def setup_command(package: str) -> str:
-    """Shell command that installs the collector on a host; its own Python, because that of the image is too old."""
-    uv = '"$HOME/.local/bin/uv"'
-    venv = '"$HOME/tracewarehouse-venv"'
-    return (
-        f"python3 -m pip install --user --quiet uv && {uv} venv --quiet --clear --python 3.12 {venv} && "
-        f"{uv} pip install --quiet --python {venv} {shlex.quote(package + '[collect]')} 'torch_xla[tpu]==2.9.0'"
-    )
-
-
-def collect_command(specs: list[RunSpec]) -> str:
-    """Shell command that records on a host, with the files of published models fetched first.
-
-    It waits for a collector that still runs there because only the connection to it was lost.
-    """
-    models = sorted({s.model for s in specs if s.is_published})
-    patterns = " ".join(f"--include '{p}'" for p in ("*.json", "*.safetensors"))
-    download = "".join(f'"$HOME/tracewarehouse-venv/bin/hf" download {shlex.quote(m)} {patterns}; ' for m in models)
-    record = f'"$HOME/tracewarehouse-venv/bin/tw" collect {REMOTE_EXPERIMENT} --output {REMOTE_FOLDER}'
-    return f'{download}PJRT_DEVICE=TPU flock "$HOME/tracewarehouse.lock" {record}; echo "{ENDED} $?"'
-
-
+@dataclass
 class _Sweep:
     """One experiment on one slice."""
 
-    def __init__(
-        self, slices: Slices, entry: Slice, experiment: Experiment, specs: list[RunSpec], output: Path
-    ) -> None:
-        self._slices = slices
-        self._gcloud = slices.gcloud
-        self._entry = entry
-        self._experiment = experiment
-        self._specs = specs
-        self._output = output
+    slices: Slices
+    entry: Slice
+    experiment: Experiment
+    specs: list[RunSpec]
+    output: Path
+    poll_s: float
+    failed: dict[str, str] = field(default_factory=dict)
+    """Runs that no round recorded, and why."""
 
-    def set_up(self, installation: Installation) -> None:
-        """Install the collector on all hosts, unless that is done.
+    def left(self) -> list[RunSpec]:
+        """The runs to record."""
+        return [s for s in pending(self.specs, self.output) if s.name not in self.failed]
 
-        Raises:
-            InterruptionError: the connection was lost.
-            TpuError: it cannot be installed.
-        """
-        entry = self._entry
-        if entry.is_set_up:
-            return
-        package = "tracewarehouse"
-        if (wheel := installation.wheel) is not None:
-            self._must(self._gcloud.upload(entry, wheel, wheel.name), "the wheel could not be copied")
-            package = f"./{wheel.name}"
-        done = self._gcloud.ssh(entry, installation.command or setup_command(package))
-        if done.returncode not in (0, SSH_FAILED) and self._slices.found(entry) == READY:
-            said = " ".join(done.stderr.split())[-300:]
-            raise TpuError(f"{entry.name}: the collector could not be installed (exit code {done.returncode}): {said}")
-        self._must(done, "the collector could not be installed")
-        entry.is_set_up = True
-        self._slices.state.put(entry)
-
-    def record(self, poll_s: float) -> None:
-        """Record what is missing on all hosts, and copy it back meanwhile and at the end.
+    def record(self) -> None:
+        """Record what is missing, each run on all hosts at the same time, and copy it back.
 
         Raises:
-            InterruptionError: not all hosts ended.
+            InterruptionError: not all hosts ended a round.
         """
-        entry, missing = self._entry, pending(self._specs, self._output)
+        self._share(self.left())
+        self._rejoin()
+        for spec in self.left():
+            self._record(spec)
+
+    def _share(self, specs: list[RunSpec]) -> None:
         with tempfile.TemporaryDirectory() as folder:
-            file = Path(folder) / "experiment.yaml"
-            settings = {k: getattr(self._experiment, k) for k in ("name", "timeout_s", "retries")}
-            content = Experiment.of(*missing, **settings).model_dump(mode="json")
-            file.write_text(yaml.safe_dump(content, sort_keys=False), encoding="utf-8")
-            self._must(self._gcloud.upload(entry, file, REMOTE_EXPERIMENT), "the experiment could not be copied")
-        log = self._output / f"{entry.name}.log"
-        with log.open("w", encoding="utf-8") as file_:
-            process = self._gcloud.start_ssh(entry, collect_command(missing), file_)
+            file = Path(folder) / commands.RUNS
+            shared = SharedRuns.of(specs, self.experiment.timeout_s)
+            file.write_text(shared.model_dump_json(indent=1), encoding="utf-8")
+            done = self.slices.gcloud.upload(self.entry, file, commands.RUNS)
+        self.slices.require(self.entry, done, "the list of runs could not be copied")
+
+    def _rejoin(self) -> None:
+        """Take the captures that are whole; go on with the round that was interrupted, or end it if nobody wants it."""
+        self._fetch()
+        if (begun := self.entry.round) is None:
+            return
+        spec = next((s for s in self.left() if s.name == begun.run), None)
+        if spec is None:
+            done = self.slices.gcloud.ssh(self.entry, commands.stop_command(begun))
+            self.slices.require(self.entry, done, "the hosts could not be stopped")
+            self._set_round(None)
+        else:
+            self._record(spec)
+
+    def _record(self, spec: RunSpec) -> None:
+        for left in reversed(range(self.experiment.retries + 1)):
+            if self.entry.round is None:
+                self._set_round(Round(token=secrets.token_hex(4), run=spec.name))
+            why = self._round()
+            if not pending([spec], self.output):
+                self._set_round(None)
+                return
+            self.slices.show(f"# {spec.name} was not recorded: {why}" + ("; all hosts record it again" if left else ""))
+            self._set_round(None)
+        self.failed[spec.name] = why
+
+    def _round(self) -> str:
+        """Let all hosts record a run together, and copy what they recorded; says why there is nothing to copy."""
+        assert self.entry.round is not None  # noqa: S101
+        command = commands.record_command(self.entry.round, self.entry.place, self.entry.hosts)
+        log = self.output / f"{self.entry.name}.log"
+        with log.open("a+", encoding="utf-8", errors="replace") as file:
+            start = file.seek(0, 2)
+
+            def said() -> str:
+                with log.open("rb") as written:
+                    written.seek(start)
+                    return written.read().decode(errors="replace")
+
+            process = self.slices.gcloud.start_ssh(self.entry, command, file)
             try:
-                self._copy_while(process, poll_s)
+                self._follow(process, said)
             finally:
                 if process.poll() is None:
                     process.kill()
                     process.wait()
-        ended = log.read_text(encoding="utf-8", errors="replace").count(f"{ENDED} ")
-        try:
-            self._fetch()
-        except InterruptionError:
-            if not ended:
-                raise self._slices.interruption(entry, f"exit code {process.returncode} of ssh") from None
-            raise
-        if ended < entry.hosts and pending(self._specs, self._output):
-            raise self._slices.interruption(entry, f"{ended} of {entry.hosts} hosts ended; see {log}")
+        text = said()
+        codes = commands.ended(text)
+        if "not present in the SSH agent" in text:
+            raise KeyAgentError(f"the key for the hosts is not in the SSH agent; run {ADD_KEY}")
+        self._fetch()
+        if not pending([s for s in self.specs if s.name == self.entry.round.run], self.output):
+            return ""
+        if process.returncode not in (0, LOST) and not codes:
+            raise TpuError(f"{self.entry.name}: the hosts cannot record: {' '.join(text.split())[-300:]}")
+        if len(codes) < self.entry.hosts:
+            raise self.slices.interruption(self.entry, f"{len(codes)} of {self.entry.hosts} hosts ended; see {log}")
+        return _reason(text, codes)
 
-    def _copy_while(self, process: subprocess.Popen[str], poll_s: float) -> None:
-        # Without anything left to copy, a connection that hangs is not waited for.
-        while pending(self._specs, self._output):
+    def _follow(self, process: subprocess.Popen[str], said: Callable[[], str]) -> None:
+        """Wait for the end of a round, however the connection does."""
+        patience = PATIENCE
+        while True:
             try:
-                process.wait(poll_s)
+                process.wait(self.poll_s)
             except subprocess.TimeoutExpired:
-                try:
-                    self._fetch()
-                except InterruptionError as error:
-                    self._slices.show(f"# {error}; trying again later")
-                    # Where Google does not say either, it is the way there that is lost for a while, not the slice.
-                    if self._slices.found(self._entry) not in (READY, None):
-                        return
+                pass
             else:
                 return
+            codes = commands.ended(said())
+            if any(code != "0" for code in codes.values()):
+                patience -= 1
+            try:
+                if patience == 0 and self.entry.round is not None:
+                    self.slices.show("# a host failed and others go on: all are stopped")
+                    self.slices.gcloud.ssh(self.entry, commands.stop_command(self.entry.round))
+                # A connection may hang although the hosts are done.
+                if self._fetch():
+                    return
+            except InterruptionError as error:
+                self.slices.show(f"# {error}; trying again later")
+                # Where Google does not say either, it is the way there that is lost for a while, not the slice.
+                if self.slices.found(self.entry) not in (READY, None):
+                    return
 
-    def _fetch(self) -> None:
-        fetch(self._gcloud, self._entry, self._specs, self._output, self._slices.show)
+    def _fetch(self) -> list[Path]:
+        return fetch(self.slices.gcloud, self.entry, self.specs, self.output, self.slices.show)
 
-    def _must(self, done: subprocess.CompletedProcess[str], what: str) -> None:
-        if done.returncode:
-            raise self._slices.interruption(self._entry, f"{what}: {' '.join(done.stderr.split())[-300:]}")
+    def _set_round(self, round_: Round | None) -> None:
+        self.entry.round = round_
+        self.slices.state.put(self.entry)
+
+
+def _reason(text: str, codes: dict[str, str]) -> str:
+    """What a host said, or how the hosts ended."""
+    lines = [line.strip() for line in text.splitlines()]
+    said = [line.removeprefix("error: ") for line in lines if line.startswith("error: ")]
+    if said:
+        return said[-1]
+    unlike = [f"{host} ended with {code}" for host, code in sorted(codes.items()) if code != "0"]
+    return ", ".join(unlike) or "the hosts ended well, but not all have the capture"

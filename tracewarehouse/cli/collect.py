@@ -11,6 +11,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from tracewarehouse.cli.lasting_echo import lasting_echo
+
 if TYPE_CHECKING:
     from tracewarehouse.collect.runner import CaptureResult, PlannedRun, Progress
 
@@ -103,15 +105,16 @@ def collect(
         def tell(progress: Progress) -> None:
             report(progress)
             name = progress.spec.name
-            if progress.state in ("recorded", "skipped") and (found := capture_faults(output / name)):
+            if progress.state not in ("recorded", "skipped"):
+                return
+            if found := capture_faults(output / name):
                 faults[name] = found
                 for fault in found:
                     say(f"error: {name}: {fault}")
+            else:
+                lasting_echo(output / name)
 
         results = runner.collect(plan, output, resume=resume, on_progress=tell)
-    for result in results:
-        if result.status != "failed" and result.spec.name not in faults:
-            typer.echo(result.path)
     _print_summary(results, faults)
     if faults or any(r.status == "failed" for r in results):
         raise typer.Exit(1)
@@ -165,11 +168,11 @@ def _print_summary(results: list[CaptureResult], faults: dict[str, list[str]]) -
         return
     count = Counter("failed" if r.spec.name in faults else r.status for r in results)
     said = ", ".join(f"{count[s]} {s}" for s in ("recorded", "skipped", "failed") if count[s])
-    typer.echo(f"{len(results)} runs: {said}", err=True)
+    lasting_echo(f"{len(results)} runs: {said}", err=True)
     for result in results:
         reasons = faults.get(result.spec.name) or ([result.error] if result.error else [])
         for reason in reasons:
-            typer.echo(f"  {result.spec.name}: {reason}", err=True)
+            lasting_echo(f"  {result.spec.name}: {reason}", err=True)
 
 
 MARKED = """
@@ -221,7 +224,7 @@ def _progress() -> Iterator[tuple[Callable[[Progress], None], Callable[[str], No
     if not sys.stderr.isatty():
 
         def say_to_pipe(line: str) -> None:
-            typer.echo(line, err=True)
+            lasting_echo(line, err=True)
 
         yield (lambda progress: say_to_pipe(_line(progress))), say_to_pipe
         return

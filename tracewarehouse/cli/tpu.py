@@ -8,10 +8,14 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from tracewarehouse.cli.lasting_echo import lasting_echo
+
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
+    from tracewarehouse.collect.tpu.plan import PlannedSlice
     from tracewarehouse.collect.tpu.slices import Slices
+    from tracewarehouse.collect.tpu.state import Place
 
 app = typer.Typer(no_args_is_help=True, help="Record on TPU slices of Google Cloud, through gcloud.")
 
@@ -20,11 +24,24 @@ ExperimentFile = Annotated[
     Path,
     typer.Argument(metavar="EXPERIMENT", help="Experiment file, or the name of a ready-made one, such as tpu_v6e."),
 ]
+Generation = Annotated[str, typer.Option("--generation", "-g", help="v4, v5e or v6e.")]
 Zone = Annotated[str | None, typer.Option(help="Zone; by default the first whose quota has the chips.")]
 Spot = Annotated[bool | None, typer.Option("--spot/--on-demand", help="Only spot, or only on demand.")]
+Project = Annotated[str | None, typer.Option(help="Google Cloud project; by default that of gcloud.")]
+Network = Annotated[str | None, typer.Option(help="VPC network; by default the project's default one.")]
+Subnetwork = Annotated[str | None, typer.Option(help="Subnetwork of the network, in the zone's region.")]
+DataDisk = Annotated[
+    str | None, typer.Option(help="Disk of the zone for weights; several hosts share one that they can only read.")
+]
+Bucket = Annotated[str | None, typer.Option(help="Cloud Storage bucket that holds the weights in its folder hub.")]
+ServiceAccount = Annotated[str | None, typer.Option(help="Service account of the hosts, as an e-mail address.")]
 QuotaFile = Annotated[Path | None, typer.Option("--quota", help="Quota table in place of the built-in one.")]
 StateFile = Annotated[Path, typer.Option("--state", help="Record of the slices that were created.")]
 Output = Annotated[Path, typer.Option("--output", "-o", help="Folder for the capture directories, one per run.")]
+Token = Annotated[
+    bool,
+    typer.Option("--token", help="Give the hosts a Hugging Face token: HF_TOKEN, that of hf auth login, or asked for."),
+]
 Backoff = Annotated[float, typer.Option("--backoff", min=0.0, help="Seconds before the second attempt; then doubled.")]
 STATE = Path("tpu-slices.json")
 
@@ -32,33 +49,52 @@ STATE = Path("tpu-slices.json")
 @app.command()
 def plan(
     experiment: ExperimentFile,
-    generation: Annotated[str, typer.Option("--generation", "-g", help="v4, v5e or v6e.")],
+    generation: Generation,
     zone: Zone = None,
     spot: Spot = None,
     quota: QuotaFile = None,
     state: StateFile = STATE,
 ) -> None:
-    """Print the slices that an experiment needs, its runs, and the memory each needs per chip; run nothing.
+    """Print the slices that an experiment needs, its runs, memory per chip, disk, time and price class; run nothing.
 
     The chips of slices that were created already are taken from the quota.
     """
-    from tracewarehouse.collect.experiment import load_experiment
-    from tracewarehouse.collect.tpu.plan import plan_slices
-    from tracewarehouse.collect.tpu.quota import load_quota, provisioning
-    from tracewarehouse.collect.tpu.state import State
+    _print_plan(_planned(experiment, generation, zone, spot, quota, state))
 
-    table = load_quota(quota) if quota else load_quota()
-    used = State(state).slices().values()
-    slices = plan_slices(load_experiment(experiment), generation, table, zone=zone, spot=spot, used=used)
-    for planned in slices:
-        typer.echo(
-            f"{planned.accelerator_type}\t{planned.chips} chips\t{planned.hosts} hosts\t{planned.pool.zone}\t"
-            f"{provisioning(planned.pool.spot)}\t{len(planned.runs)} captures"
-        )
-        for run in planned.runs:
-            need = planned.memory.get(run.name)
-            typer.echo(f"  {run.name}" + (f"\t{need} per chip" if need else ""))
-    typer.echo(f"{len(slices)} slices, {sum(len(s.runs) for s in slices)} captures")
+
+@app.command()
+def doctor(
+    experiment: ExperimentFile,
+    generation: Generation,
+    zone: Zone = None,
+    spot: Spot = None,
+    project: Project = None,
+    network: Network = None,
+    subnetwork: Subnetwork = None,
+    data_disk: DataDisk = None,
+    bucket: Bucket = None,
+    service_account: ServiceAccount = None,
+    output: Output = Path("captures"),
+    quota: QuotaFile = None,
+    state: StateFile = STATE,
+) -> None:
+    """Check all that an experiment needs before it costs: account, zone, network, disk, key, token; print the plan.
+
+    What is missing is said with the command that mends it. Nothing is created.
+    """
+    from tracewarehouse.collect.tpu.doctor import Doctor
+
+    planned = _planned(experiment, generation, zone, spot, quota, state)
+    slices = _slices(state, quota, 0)
+    place = _place(project, network, subnetwork, data_disk, bucket, service_account)
+    missing = 0
+    for finding in Doctor(slices.gcloud, slices.quota, place, planned, output, _known_token()).findings():
+        lasting_echo(finding)
+        missing += finding.mend is not None
+    _print_plan(planned)
+    if missing:
+        lasting_echo(f"error: {missing} missing; nothing was created", err=True)
+        raise typer.Exit(1)
 
 
 @app.command()
@@ -67,15 +103,24 @@ def create(
     accelerator_type: Annotated[str, typer.Option("--type", help="Accelerator type, such as v6e-8.")],
     zone: Zone = None,
     spot: Spot = None,
-    project: Annotated[str | None, typer.Option(help="Google Cloud project; by default that of gcloud.")] = None,
+    project: Project = None,
+    network: Network = None,
+    subnetwork: Subnetwork = None,
+    data_disk: DataDisk = None,
+    bucket: Bucket = None,
+    service_account: ServiceAccount = None,
+    queue: Annotated[
+        str | None, typer.Option(help="Wait in Google's queue for free chips, at most so long, such as 6h.")
+    ] = None,
     attempts: Annotated[int, typer.Option(min=1, help="Attempts while the zone has no free chips.")] = 1,
     backoff: Backoff = 30.0,
     quota: QuotaFile = None,
     state: StateFile = STATE,
 ) -> None:
     """Create a slice within the quota."""
+    place = _place(project, network, subnetwork, data_disk, bucket, service_account, queue)
     made = _slices(state, quota, backoff).create(
-        name, accelerator_type, zone=zone, spot=spot, project=project, attempts=attempts
+        name, accelerator_type, zone=zone, spot=spot, place=place, attempts=attempts
     )
     typer.echo(f"{made.name}\t{made.accelerator_type}\t{made.zone}\t{made.chips} chips\t{made.hosts} hosts")
 
@@ -86,12 +131,14 @@ def run(
     experiment: ExperimentFile,
     output: Output = Path("captures"),
     wheel: Annotated[
-        Path | None, typer.Option(exists=True, dir_okay=False, help="Wheel of tracewarehouse to install.")
+        Path | None,
+        typer.Option(exists=True, dir_okay=False, help="Wheel to install; by default one built from these sources."),
     ] = None,
     setup: Annotated[str | None, typer.Option(help="Shell command in place of the installation on each host.")] = None,
     poll: Annotated[float, typer.Option(min=0.0, help="Seconds between two looks for finished captures.")] = 60.0,
     attempts: Annotated[int, typer.Option(min=1, help="Starts before giving up after interruptions.")] = 10,
     backoff: Backoff = 30.0,
+    token: Token = False,
     delete: Annotated[bool, typer.Option("--delete", help="Delete the slice at the end, also after Ctrl-C.")] = False,
     quota: QuotaFile = None,
     state: StateFile = STATE,
@@ -101,25 +148,28 @@ def run(
     Runs whose mesh has another size than the slice are left out. A second call goes on with what is missing.
     """
     from tracewarehouse.collect.experiment import load_experiment
-    from tracewarehouse.collect.tpu.sweep import Installation, run_sweep
+    from tracewarehouse.collect.tpu.installation import Installation
+    from tracewarehouse.collect.tpu.sweep import run_sweep
 
     slices = _slices(state, quota, backoff)
+    given = (_known_token() or typer.prompt("Hugging Face token", hide_input=True, err=True)) if token else None
     with _deleted_at_the_end(slices, name, delete):
         result = run_sweep(
             slices,
             name,
             load_experiment(experiment),
             output,
-            installation=Installation(wheel, setup),
+            installation=Installation(wheel, setup, given),
             poll_s=poll,
             attempts=attempts,
         )
     for path in result.recorded:
-        typer.echo(path)
+        lasting_echo(path)
     if result.other_sizes:
-        typer.echo(f"left out, for slices of another size: {', '.join(result.other_sizes)}", err=True)
+        lasting_echo(f"left out, for slices of another size: {', '.join(result.other_sizes)}", err=True)
+    for run_name, why in result.missing.items():
+        lasting_echo(f"error: not recorded: {run_name}: {why}; see {output / name}.log", err=True)
     if result.missing:
-        typer.echo(f"error: not recorded: {', '.join(result.missing)}; see {output / name}.log", err=True)
         raise typer.Exit(1)
 
 
@@ -127,19 +177,83 @@ def run(
 def fetch(name: Name, experiment: ExperimentFile, output: Output = Path("captures"), state: StateFile = STATE) -> None:
     """Copy finished captures of an experiment back from a slice; print their directories."""
     from tracewarehouse.collect import experiment as experiments
+    from tracewarehouse.collect.capture import require_writable
     from tracewarehouse.collect.tpu import captures
 
     slices = _slices(state, None, 0)
     specs = experiments.plan(experiments.load_experiment(experiment))
-    output.mkdir(parents=True, exist_ok=True)
+    require_writable(output)
     for path in captures.fetch(slices.gcloud, slices.state.get(name), specs, output, slices.show):
-        typer.echo(path)
+        lasting_echo(path)
 
 
 @app.command()
-def delete(name: Name, state: StateFile = STATE) -> None:
-    """Delete a slice that was created here."""
-    _slices(state, None, 0).delete(name)
+def delete(name: Name, backoff: Backoff = 5.0, state: StateFile = STATE) -> None:
+    """Delete a slice that was created here; when Google does not answer, ask again."""
+    _slices(state, None, backoff).delete(name, attempts=DELETIONS)
+
+
+def _planned(
+    experiment: Path, generation: str, zone: str | None, spot: bool | None, quota: Path | None, state: Path
+) -> list[PlannedSlice]:
+    from tracewarehouse.collect.experiment import load_experiment
+    from tracewarehouse.collect.tpu.plan import plan_slices
+    from tracewarehouse.collect.tpu.quota import load_quota
+    from tracewarehouse.collect.tpu.state import State
+
+    table = load_quota(quota) if quota else load_quota()
+    used = State(state).slices().values()
+    return plan_slices(load_experiment(experiment), generation, table, zone=zone, spot=spot, used=used)
+
+
+def _print_plan(slices: list[PlannedSlice]) -> None:
+    for planned in slices:
+        for line in planned.lines():
+            lasting_echo(line)
+    captures = sum(len(s.runs) for s in slices)
+    lasting_echo(f"{len(slices)} slices, {captures} captures; prices: https://cloud.google.com/tpu/pricing")
+
+
+def _place(
+    project: str | None,
+    network: str | None,
+    subnetwork: str | None,
+    data_disk: str | None,
+    bucket: str | None,
+    service_account: str | None,
+    queue: str | None = None,
+) -> Place:
+    from pydantic import ValidationError
+
+    from tracewarehouse.collect.tpu.state import Place
+
+    if data_disk and bucket:
+        raise typer.BadParameter("--data-disk and --bucket exclude each other: weights are in one place")
+    try:
+        return Place(
+            project=project,
+            network=network,
+            subnetwork=subnetwork,
+            data_disk=data_disk,
+            bucket=bucket.removeprefix("gs://").rstrip("/") if bucket else None,
+            service_account=service_account,
+            queue=queue,
+        )
+    except ValidationError as error:
+        fault = error.errors()[0]
+        name = str(fault["loc"][0]).replace("_", "-")
+        raise typer.BadParameter(f"--{name} {fault['input']!r} is not of its form: {fault['msg']}") from None
+
+
+def _known_token() -> str | None:
+    """The token in HF_TOKEN, or of `hf auth login` on this machine."""
+    import os
+
+    if given := os.environ.get("HF_TOKEN"):
+        return given
+    home = Path(os.environ.get("HF_HOME", "~/.cache/huggingface")).expanduser()
+    file = Path(os.environ.get("HF_TOKEN_PATH", home / "token")).expanduser()
+    return file.read_text(encoding="utf-8").strip() if file.is_file() else None
 
 
 def _slices(state: Path, quota: Path | None, backoff: float) -> Slices:
@@ -149,7 +263,7 @@ def _slices(state: Path, quota: Path | None, backoff: float) -> Slices:
     from tracewarehouse.collect.tpu.state import State
 
     def show(line: str) -> None:
-        typer.echo(line, err=True)
+        lasting_echo(line, err=True)
 
     return Slices(State(state), load_quota(quota) if quota else load_quota(), Gcloud(show), show, backoff)
 
@@ -177,4 +291,4 @@ def _deleted_at_the_end(slices: Slices, name: str, is_wanted: bool) -> Iterator[
                     slices.delete(name, attempts=DELETIONS)
             finally:
                 if name in slices.state.slices():
-                    typer.echo(f"{name} still runs and costs; tw tpu delete {name} ends it", err=True)
+                    lasting_echo(f"{name} still runs and costs; tw tpu delete {name} ends it", err=True)

@@ -1,0 +1,103 @@
+"""Shell commands for the hosts of a slice, and what they print."""
+
+from __future__ import annotations
+
+import re
+import shlex
+
+from tracewarehouse.collect.tpu.state import Place, Round
+
+VENV = "tracewarehouse-venv"
+CAPTURES = "tracewarehouse-captures"
+"""Where hosts record to: `<token of the round>/<name of the run>`."""
+ROUNDS = "tracewarehouse-rounds"
+"""What hosts know of rounds: `<token>/log`, `code` when it ended, `group` of its processes."""
+RUNS = "tracewarehouse-runs.json"
+TOKEN = "tracewarehouse-token"  # noqa: S105  a file
+WEIGHTS = "tracewarehouse-weights"
+LOCK = "tracewarehouse.lock"
+TORCH_XLA = "torch_xla[tpu]==2.9.0"
+ENDED, HAS = "tracewarehouse-ended", "tracewarehouse-has"
+_ENDED = re.compile(rf"^{ENDED} (\S+) (\S+)$", re.MULTILINE)
+_HAS = re.compile(rf"^{HAS} (\S+) ([0-9a-f]+)/(\S+)$", re.MULTILINE)
+
+
+def setup_command(package: str) -> str:
+    """Installs the collector; with a Python of its own, because that of the image is too old."""
+    uv, python = '"$HOME/.local/bin/uv"', f'"$HOME/{VENV}/bin/python"'
+    missing = f"libtpu is missing; uv pip install {TORCH_XLA!r} brings it"
+    return (
+        f'python3 -m pip install --user --quiet uv && {uv} venv --quiet --clear --python 3.12 "$HOME/{VENV}" && '
+        f"{uv} pip install --quiet --python {python} {shlex.quote(package + '[collect]')} {shlex.quote(TORCH_XLA)} && "
+        f'{{ {python} -c "import libtpu" || {{ echo {shlex.quote(missing)} >&2; exit 4; }}; }}'
+    )
+
+
+def mount_command(place: Place, hosts: int) -> str:
+    """Makes the disk or bucket with the weights readable; nothing when that was done, or there is none."""
+    target = f'"$HOME/{WEIGHTS}"'
+    if place.bucket:
+        mount = (
+            "{ command -v gcsfuse > /dev/null || "
+            "{ echo 'gcsfuse is missing; sudo apt-get install gcsfuse' >&2; exit 5; }; } "
+            f"&& gcsfuse --implicit-dirs -o ro {place.bucket} {target}"
+        )
+    elif place.data_disk:
+        # The disk that is not the one of the system.
+        find = (
+            'root=$(findmnt -no SOURCE /); disk=; for d in $(lsblk -dnpo NAME -e 7,11); do case "$root" in "$d"*) ;; '
+            '*) disk=$d ;; esac; done; test -n "$disk" || { echo "no data disk is attached" >&2; exit 5; }; '
+        )
+        if hosts > 1:
+            mount = f'{find}sudo mount -o ro,noload "$disk" {target}'
+        else:
+            mount = (
+                f'{find}{{ sudo blkid "$disk" > /dev/null || sudo mkfs.ext4 -q "$disk"; }} && '
+                f'sudo mount "$disk" {target} && sudo chmod a+rwx {target}'
+            )
+    else:
+        return "true"
+    return f"mkdir -p {target} && {{ mountpoint -q {target} || {{ {mount}; }}; }}"
+
+
+def record_command(round_: Round, place: Place, hosts: int) -> str:
+    """Records the run of a round, and goes on when the connection is lost; says on which host and how it ended.
+
+    Given again for the same round, it waits for the end of what runs, and starts nothing twice.
+    """
+    folder = f"{ROUNDS}/{round_.token}"
+    cache = f'HF_HUB_CACHE="$HOME/{WEIGHTS}/hub" ' if place.bucket or place.data_disk else ""
+    worker = f"-m tracewarehouse.collect.slice_worker {RUNS} {round_.run} {CAPTURES}/{round_.token}"
+    once = (
+        f"test -e {folder}/code && exit; ps -o pgid= -p $$ > {folder}/group; "
+        f'{cache}HF_TOKEN_PATH="$HOME/{TOKEN}" HF_XET_CHUNK_CACHE_SIZE_BYTES=0 PJRT_DEVICE=TPU '
+        f'"$HOME/{VENV}/bin/python" {worker}; echo $? > {folder}/part && mv {folder}/part {folder}/code'
+    )
+    detached = f"setsid flock {LOCK} sh -c {shlex.quote(once)} >> {folder}/log 2>&1 < /dev/null & wait $!"
+    said = f'tail -n 5 {folder}/log; echo "{ENDED} $(hostname) $(cat {folder}/code 2> /dev/null || echo stopped)"'
+    return f'cd "$HOME" && {mount_command(place, hosts)} && mkdir -p {folder} && {{ {detached}; {said}; }}'
+
+
+def stop_command(round_: Round) -> str:
+    """Ends the processes of a round."""
+    group = f"{ROUNDS}/{round_.token}/group"
+    return f'cd "$HOME" && test -e {group} && kill -- "-$(tr -d " " < {group})"; true'
+
+
+def list_command() -> str:
+    """Prints the finished captures of a host."""
+    each = f'test -e "$m" && echo "{HAS} $(hostname) ${{m%/manifest.json}}"'
+    return f'cd "$HOME/{CAPTURES}" 2> /dev/null && for m in */*/manifest.json; do {each}; done; true'
+
+
+def ended(text: str) -> dict[str, str]:
+    """Which hosts ended a round, and with which exit code, from what `record_command` printed."""
+    return dict(_ENDED.findall(text))
+
+
+def captures(text: str) -> dict[tuple[str, str], set[str]]:
+    """Token and name of each capture to the hosts that have it, from what `list_command` printed."""
+    found: dict[tuple[str, str], set[str]] = {}
+    for host, token, name in _HAS.findall(text):
+        found.setdefault((token, name), set()).add(host)
+    return found

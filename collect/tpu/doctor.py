@@ -1,0 +1,203 @@
+"""Checks all that a sweep on TPUs needs before money is spent; each fault comes with the command that mends it."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import subprocess
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from tracewarehouse.collect.capture import require_writable
+from tracewarehouse.collect.errors import CollectError
+from tracewarehouse.collect.tpu.gcloud import ADD_KEY, KEY, Gcloud, disk_mode
+from tracewarehouse.collect.tpu.installation import build_wheel
+from tracewarehouse.collect.tpu.plan import PlannedSlice
+from tracewarehouse.collect.tpu.quota import Quota
+from tracewarehouse.collect.tpu.state import Place
+
+GATED = ("meta-llama/",)
+"""Beginnings of the ids of models that the hub gives only to those who accepted their terms."""
+
+
+@dataclass(frozen=True)
+class Finding:
+    """One thing that was looked at."""
+
+    what: str
+    mend: str | None = None
+    """The command that mends it; None when it is as it must be."""
+
+    def __str__(self) -> str:
+        return f"ok       {self.what}" if self.mend is None else f"missing  {self.what}; run: {self.mend}"
+
+
+@dataclass(frozen=True)
+class Doctor:
+    """Looks at the account, the project, the zone and this machine."""
+
+    gcloud: Gcloud
+    quota: Quota
+    place: Place
+    slices: list[PlannedSlice]
+    output: Path
+    token: str | None
+
+    def findings(self) -> Iterator[Finding]:
+        """All that was looked at, in the order in which it is needed; what depends on a fault is left out."""
+        if shutil.which("gcloud") is None:
+            yield Finding("gcloud", "curl https://sdk.cloud.google.com | bash")
+            return
+        account = self._said("auth", "list", "--filter=status:ACTIVE", "--format=value(account)")
+        yield Finding(f"account {account or 'of Google Cloud'}", None if account else "gcloud auth login")
+        project = self.place.project or self._said("config", "get-value", "project")
+        yield Finding(f"project {project or ''}".strip(), None if project else "gcloud config set project PROJECT_ID")
+        if not account or not project:
+            return
+        of = f"--project={project}"
+        yield from self._api(of)
+        for zone in sorted({planned.pool.zone for planned in self.slices}):
+            yield from self._zone(zone, of)
+        yield from self._network(of)
+        yield from self._weights(of)
+        if email := self.place.service_account:
+            found = self._is_there("iam", "service-accounts", "describe", email, of)
+            create = f"gcloud iam service-accounts create {email.partition('@')[0]} {of}"
+            yield Finding(f"service account {email}", None if found else create)
+        yield from self._key()
+        yield from self._here()
+
+    def _api(self, of: str) -> Iterator[Finding]:
+        listed = "--format=value(config.name)"
+        for service in ("tpu.googleapis.com", "compute.googleapis.com"):
+            name = self._said("services", "list", "--enabled", f"--filter=config.name={service}", listed, of)
+            yield Finding(f"service {service}", None if name else f"gcloud services enable {service} {of}")
+
+    def _zone(self, zone: str, of: str) -> Iterator[Finding]:
+        for planned in self.slices:
+            if planned.pool.zone != zone:
+                continue
+            kind, runtime = planned.accelerator_type, self.quota.generation(planned.pool.generation).runtime
+            group = ("compute", "tpus", "tpu-vm")
+            found = self._is_there(*group, "accelerator-types", "describe", kind, f"--zone={zone}", of)
+            others = f"gcloud compute tpus accelerator-types list --zone={zone} {of}"
+            yield Finding(f"{kind} is offered in {zone}", None if found else others)
+            found = self._is_there(*group, "versions", "describe", runtime, f"--zone={zone}", of)
+            yield Finding(
+                f"software {runtime} in {zone}",
+                None if found else f"gcloud compute tpus tpu-vm versions list --zone={zone} {of}",
+            )
+
+    def _network(self, of: str) -> Iterator[Finding]:
+        name = self.place.network or "default"
+        found = self._is_there("compute", "networks", "describe", name, of)
+        create = f"gcloud compute networks create {name} --subnet-mode=auto {of}"
+        yield Finding(f"network {name}", None if found else create)
+        if not found:
+            return
+        if subnet := self.place.subnetwork:
+            for region in sorted({_region(planned.pool.zone) for planned in self.slices}):
+                there = self._is_there("compute", "networks", "subnets", "describe", subnet, f"--region={region}", of)
+                make = f"gcloud compute networks subnets create {subnet} --network={name} --region={region}"
+                yield Finding(f"subnetwork {subnet} in {region}", None if there else f"{make} --range=10.0.0.0/20 {of}")
+        rules = self._json("compute", "firewall-rules", "list", f"--filter=network:{name}", "--format=json", of) or []
+        allow = f"gcloud compute firewall-rules create {name}-allow-ssh --network={name} --allow=tcp:22 {of}"
+        yield Finding(f"ssh is let into network {name}", None if any(map(_lets_ssh_in, rules)) else allow)
+
+    def _weights(self, of: str) -> Iterator[Finding]:
+        if bucket := self.place.bucket:
+            found = self._is_there("storage", "buckets", "describe", f"gs://{bucket}", of)
+            region = _region(self.slices[0].pool.zone)
+            create = f"gcloud storage buckets create gs://{bucket} --location={region} {of}"
+            yield Finding(f"bucket {bucket}", None if found else create)
+        elif name := self.place.data_disk:
+            for planned in self.slices:
+                yield self._disk(name, planned, of)
+        else:
+            for planned in self.slices:
+                if not planned.fits_boot_disk:
+                    yield self._disk(f"weights-{planned.pool.zone}", planned, of)
+
+    def _disk(self, name: str, planned: PlannedSlice, of: str) -> Finding:
+        zone, mode = planned.pool.zone, disk_mode(planned.hosts)
+        kind = self.quota.generation(planned.pool.generation).disks[mode]  # type: ignore[index]
+        needed = planned.disk if mode == "read-write" else planned.all_disk
+        what = f"disk {name} in {zone} with {needed / 1e9:.0f} GB for {planned.accelerator_type}, {mode}"
+        found = self._json("compute", "disks", "describe", name, f"--zone={zone}", "--format=json", of)
+        size = f"--size={-(-needed // 2**30)}GB"
+        if found is None:
+            return Finding(what, f"gcloud compute disks create {name} {size} --type={kind} --zone={zone} {of}")
+        if int(found.get("sizeGb", 0)) * 2**30 < needed:
+            return Finding(what, f"gcloud compute disks resize {name} {size} --zone={zone} {of}")
+        if mode == "read-only" and kind.startswith("hyperdisk") and found.get("accessMode") != "READ_ONLY_MANY":
+            return Finding(what, f"gcloud compute disks update {name} --access-mode=READ_ONLY_MANY --zone={zone} {of}")
+        return Finding(what if self.place.data_disk else f"{what}; give it with --data-disk")
+
+    def _key(self) -> Iterator[Finding]:
+        key = Path(KEY).expanduser()
+        there = key.is_file() and key.with_suffix(".pub").is_file()
+        yield Finding(f"key {KEY}", None if there else f"ssh-keygen -t rsa -N '' -f {KEY}")
+        if there and any(planned.hosts > 1 for planned in self.slices):
+            listed = _run("ssh-add", "-L")
+            public = key.with_suffix(".pub").read_text(encoding="utf-8").split()[1]
+            yield Finding("the key is in the SSH agent, for several hosts", None if public in listed else ADD_KEY)
+
+    def _here(self) -> Iterator[Finding]:
+        gated = {run.model for planned in self.slices for run in planned.runs if run.model.startswith(GATED)}
+        if gated and not self.place.bucket:
+            yield Finding(f"token for {', '.join(sorted(gated))}", None if self.token else "hf auth login")
+        yield _tried("a wheel of these sources", lambda: _build(), "python -m ensurepip --upgrade")
+        yield _tried(
+            f"{self.output} can be written to", lambda: require_writable(self.output), "tw tpu doctor -o FOLDER"
+        )
+
+    def _said(self, *arguments: str) -> str:
+        return self.gcloud.ask(*arguments).stdout.strip()
+
+    def _is_there(self, *arguments: str) -> bool:
+        return self.gcloud.ask(*arguments).returncode == 0
+
+    def _json(self, *arguments: str) -> Any:
+        done = self.gcloud.ask(*arguments)
+        try:
+            return json.loads(done.stdout) if done.returncode == 0 else None
+        except ValueError:
+            return None
+
+
+def _lets_ssh_in(rule: dict[str, Any]) -> bool:
+    if rule.get("direction", "INGRESS") != "INGRESS" or rule.get("disabled"):
+        return False
+    for allowed in rule.get("allowed", []):
+        ports = [port.split("-") for port in allowed.get("ports", ["0-65535"])]
+        if allowed.get("IPProtocol") in ("tcp", "all") and any(int(p[0]) <= 22 <= int(p[-1]) for p in ports):
+            return True
+    return False
+
+
+def _region(zone: str) -> str:
+    return zone.rpartition("-")[0]
+
+
+def _tried(what: str, attempt: Callable[[], object], mend: str) -> Finding:
+    try:
+        attempt()
+    except CollectError as error:
+        return Finding(f"{what} ({error})", mend)
+    return Finding(what)
+
+
+def _build() -> None:
+    import tempfile
+
+    with tempfile.TemporaryDirectory() as folder:
+        build_wheel(Path(folder))
+
+
+def _run(*command: str) -> str:
+    try:
+        return subprocess.run(command, capture_output=True, text=True, check=False, timeout=30).stdout  # noqa: S603
+    except (OSError, subprocess.TimeoutExpired):
+        return ""

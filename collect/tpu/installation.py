@@ -1,0 +1,102 @@
+"""Brings the collector, and the token for gated models, onto the hosts of a slice."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import tempfile
+from dataclasses import dataclass
+from pathlib import Path
+
+import tracewarehouse
+from tracewarehouse.collect.errors import TpuError
+from tracewarehouse.collect.tpu import commands
+from tracewarehouse.collect.tpu.gcloud import LOST, READY
+from tracewarehouse.collect.tpu.slices import Slices
+from tracewarehouse.collect.tpu.state import Slice
+from tracewarehouse.ingest.version import VERSION
+
+LIMIT_S = 3600.0
+"""Time after which an installation that hangs counts as failed; torch alone is gigabytes."""
+
+
+@dataclass(frozen=True)
+class Installation:
+    """How the collector comes to the hosts."""
+
+    wheel: Path | None = None
+    """The collector to install; by default one that is built from these sources."""
+    command: str | None = None
+    """Shell command to use in place of the installation."""
+    token: str | None = None
+    """Of the Hugging Face hub, for gated models."""
+
+    def __repr__(self) -> str:
+        """Without the token."""
+        return f"Installation({self.wheel}, {self.command}, {'a token' if self.token else 'no token'})"
+
+
+def install(slices: Slices, entry: Slice, installation: Installation) -> None:
+    """Install the collector on all hosts, unless that is done, and give them the token.
+
+    Raises:
+        InterruptionError: the connection was lost.
+        TpuError: it cannot be installed.
+    """
+    if not entry.is_set_up:
+        with tempfile.TemporaryDirectory() as folder:
+            command = installation.command or commands.setup_command(
+                _package(slices, entry, installation, Path(folder))
+            )
+        done = slices.gcloud.ssh(entry, command, limit_s=LIMIT_S)
+        if done.returncode not in (0, LOST) and slices.found(entry) == READY:
+            said = " ".join(done.stderr.split())[-300:]
+            raise TpuError(f"{entry.name}: the collector could not be installed (exit code {done.returncode}): {said}")
+        slices.require(entry, done, "the collector could not be installed")
+    if installation.token:
+        _send_token(slices, entry, installation.token)
+    entry.is_set_up = True
+    slices.state.put(entry)
+
+
+def remove_token(slices: Slices, entry: Slice) -> None:
+    """Remove the token from the hosts; that they do not answer is no failure, as it is then gone with them."""
+    slices.gcloud.ssh(entry, f'rm -f "$HOME/{commands.TOKEN}"')
+
+
+def build_wheel(folder: Path) -> Path | None:
+    """Build the wheel of these sources; None when they are no checkout but an installed package.
+
+    Raises:
+        TpuError: it cannot be built.
+    """
+    source = Path(tracewarehouse.__file__).resolve().parents[1]
+    if not (source / "pyproject.toml").is_file():
+        return None
+    command = [sys.executable, "-m", "pip", "wheel", "--quiet", "--no-deps", "--wheel-dir", str(folder), str(source)]
+    done = subprocess.run(command, stdin=subprocess.DEVNULL, capture_output=True, text=True, check=False)  # noqa: S603
+    if done.returncode:
+        said = " ".join(done.stderr.split())[-300:]
+        raise TpuError(f"no wheel could be built from {source}: {said}; give one with --wheel")
+    return next(folder.glob("*.whl"))
+
+
+def _package(slices: Slices, entry: Slice, installation: Installation, folder: Path) -> str:
+    """What pip installs on the hosts."""
+    wheel = installation.wheel or build_wheel(folder)
+    if wheel is None:
+        return f"tracewarehouse=={VERSION}"
+    slices.require(entry, slices.gcloud.upload(entry, wheel, wheel.name), "the wheel could not be copied")
+    return f"./{wheel.name}"
+
+
+def _send_token(slices: Slices, entry: Slice, token: str) -> None:
+    """Copy the token as a file that only its owner can read: a command line is seen by everybody, and logged."""
+    with tempfile.TemporaryDirectory() as folder:
+        file = Path(folder) / "token"
+        with os.fdopen(os.open(file, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w") as opened:
+            opened.write(token)
+        slices.require(entry, slices.gcloud.upload(entry, file, commands.TOKEN), "the token could not be copied")
+    done = slices.gcloud.ssh(entry, f'chmod 600 "$HOME/{commands.TOKEN}"')
+    slices.require(entry, done, "the token could not be protected")

@@ -1,0 +1,34 @@
+"""The runs of a sweep, as all hosts of a slice are told them."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from pydantic import BaseModel, ConfigDict
+
+from tracewarehouse.collect.run_spec import RunSpec
+
+
+class SharedRun(BaseModel):
+    """A run as it is told to the hosts."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    name: str
+    digest: str
+    spec: dict[str, Any]
+
+
+class SharedRuns(BaseModel):
+    """What all hosts of a slice record, in this order, one when they are told to."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    timeout_s: float
+    runs: list[SharedRun]
+
+    @classmethod
+    def of(cls, specs: list[RunSpec], timeout_s: float) -> SharedRuns:
+        """The runs of given specifications."""
+        runs = [SharedRun(name=s.name, digest=s.digest, spec=s.model_dump(mode="json")) for s in specs]
+        return cls(timeout_s=timeout_s, runs=runs)

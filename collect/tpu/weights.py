@@ -1,0 +1,112 @@
+"""Gets the files of a published model onto this host: those that a run reads, and room for them."""
+
+from __future__ import annotations
+
+import errno
+import json
+import re
+import shutil
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from tracewarehouse.collect.checkpoint import INDEX, SINGLE
+from tracewarehouse.collect.errors import CollectError
+from tracewarehouse.collect.model_folder import hub_cache
+from tracewarehouse.collect.pretrained import CONFIG, is_folder, known_models
+from tracewarehouse.collect.tpu.disk import weights_of
+
+if TYPE_CHECKING:
+    from tracewarehouse.collect.run_spec import RunSpec
+
+DESCRIPTIONS = ("*.json", "tokenizer*")
+"""Patterns of the small files: configuration, index of the weights, tokenizer."""
+_LAYER = re.compile(r"model\.layers\.(\d+)\.")
+
+
+class WeightsError(CollectError):
+    """The files of a model cannot be put onto this host."""
+
+
+def require_weights(spec: RunSpec, later: Sequence[RunSpec] = ()) -> None:
+    """Make sure that the files a run reads are in the hub's cache, downloading what is missing.
+
+    When the disk has no room for them, other models are removed, those that no later run reads first.
+
+    Args:
+        spec: The run.
+        later: The runs that follow on this host, in their order.
+
+    Raises:
+        WeightsError: they cannot be downloaded, or the disk is too small; the message says what to do.
+    """
+    if not spec.is_published or is_folder(spec.model):
+        return
+    cache = hub_cache()
+    if not missing_files(cache, spec):
+        return
+    make_room(cache, spec, later)
+    folder = Path(_download(spec.model, cache, list(DESCRIPTIONS)))
+    _download(spec.model, cache, needed_files(folder, spec.layers))
+    if missing := missing_files(cache, spec):
+        raise WeightsError(f"{spec.model}: {', '.join(missing)} was not downloaded")
+
+
+def needed_files(folder: Path, layers: int) -> list[str]:
+    """Names of the weight files that hold the first layers of a model, or what lies outside of the layers."""
+    index = folder / INDEX
+    if not index.is_file():
+        return [SINGLE]
+    names = json.loads(index.read_text(encoding="utf-8"))["weight_map"]
+    return sorted({file for name, file in names.items() if not (m := _LAYER.match(name)) or int(m[1]) < layers})
+
+
+def missing_files(cache: Path, spec: RunSpec) -> list[str]:
+    """Names of the files that a run reads and no snapshot of its model has; its configuration when there is none."""
+    snapshots = list(_folder(cache, spec.model).glob(f"snapshots/*/{CONFIG}"))
+    if not snapshots:
+        return [CONFIG]
+    folder = max(snapshots, key=lambda s: s.lstat().st_mtime).parent
+    return [name for name in needed_files(folder, spec.layers) if not (folder / name).is_file()]
+
+
+def make_room(cache: Path, spec: RunSpec, later: Sequence[RunSpec]) -> None:
+    """Remove models from the cache until a run's model fits, those that are read latest, or never again, first.
+
+    Raises:
+        WeightsError: the disk is too small even so.
+    """
+    cache.mkdir(parents=True, exist_ok=True)
+    there = sum(f.stat().st_size for f in _folder(cache, spec.model).rglob("*") if f.is_file() and not f.is_symlink())
+    needed = weights_of(spec) - there
+    order = list(dict.fromkeys(s.model for s in later))
+    others = [m for m in known_models() if m != spec.model and _folder(cache, m).is_dir()]
+    others.sort(key=lambda m: order.index(m) if m in order else len(order))
+    while shutil.disk_usage(cache).free < needed:
+        if not others:
+            raise WeightsError(
+                f"{spec.model}: its files take {needed / 1e9:.0f} GB more, and the disk of {cache} has "
+                f"{shutil.disk_usage(cache).free / 1e9:.0f} GB free; create the slice with --data-disk or --bucket"
+            )
+        shutil.rmtree(_folder(cache, others.pop()))
+
+
+def _folder(cache: Path, model: str) -> Path:
+    return cache / f"models--{model.replace('/', '--')}"
+
+
+def _download(model: str, cache: Path, files: Iterable[str]) -> str:
+    from huggingface_hub import snapshot_download
+    from huggingface_hub.errors import GatedRepoError
+
+    try:
+        return snapshot_download(model, cache_dir=cache, allow_patterns=list(files))
+    except GatedRepoError:
+        raise WeightsError(
+            f"{model}: its terms must be accepted at https://huggingface.co/{model}, and a token of who did so be "
+            "given with tw tpu run --token"
+        ) from None
+    except OSError as error:  # those of the hub are, too
+        if error.errno == errno.ENOSPC:
+            raise WeightsError(f"{model}: the disk of {cache} is full; use --data-disk or --bucket") from None
+        raise WeightsError(f"{model}: cannot be downloaded: {' '.join(str(error).split())[:300]}") from None

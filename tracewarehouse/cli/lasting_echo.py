@@ -1,0 +1,18 @@
+"""Output of commands that must go on when nobody reads it any more."""
+
+from __future__ import annotations
+
+import os
+import sys
+
+import typer
+
+
+def lasting_echo(line: object, err: bool = False) -> None:
+    """Print a line; when its reader is gone, as after `| head -1`, let this and all further ones go nowhere."""
+    try:
+        typer.echo(line, err=err)
+    except BrokenPipeError:
+        stream = sys.stderr if err else sys.stdout
+        with open(os.devnull, "w") as nowhere:  # noqa: PTH123 (also where there is no such path)
+            os.dup2(nowhere.fileno(), stream.fileno())
