@@ -43,6 +43,18 @@ def require_torch_xla() -> None:
         )
 
 
+def require_libtpu() -> None:
+    """Make sure that the driver of TPUs is there, without loading it.
+
+    Raises:
+        MissingDependencyError: it is missing; the message says what to install.
+    """
+    if not _is_installed("libtpu"):
+        raise MissingDependencyError(
+            "recording on TPUs needs libtpu, which is not installed: pip install 'torch_xla[tpu]==2.9.0'"
+        )
+
+
 def _is_installed(package: str) -> bool:
     from importlib.util import find_spec
 

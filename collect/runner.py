@@ -16,7 +16,7 @@ from typing import Literal
 
 from tracewarehouse.collect.backend import find_backend
 from tracewarehouse.collect.capture import is_recorded, remove_leftovers, require_writable, write_error
-from tracewarehouse.collect.errors import CollectError
+from tracewarehouse.collect.errors import CollectError, require_libtpu
 from tracewarehouse.collect.experiment import Experiment, plan
 from tracewarehouse.collect.memory import MemoryNeed, memory_need, require_host_memory, require_memory
 from tracewarehouse.collect.model_folder import model_folder
@@ -138,6 +138,8 @@ def collect(
     specs = plan(spec)
     for backend in {run.backend for run in specs}:
         find_backend(backend).require()
+    if any(run.device == "tpu" and run.backend == "torch_xla" for run in specs):
+        require_libtpu()
     require_writable(output)
     report = on_progress or (lambda progress: None)
     results = []
@@ -215,6 +217,7 @@ def _attempt(run: RunSpec, output: Path, timeout_s: float, log: Path) -> str | N
             return f"took longer than {timeout_s:g} s and was stopped; its output is in {log}"
         except BaseException:
             process.kill()
+            process.wait()  # which leaving the block does not after Ctrl-C
             raise
     if code == 0:
         return None

@@ -240,3 +240,18 @@ def test_a_process_of_torch_xla(tmp_path: Path) -> None:
     (table,) = (tmp_path / "warehouse").rglob("collectives.parquet")
     rows = pq.read_table(table, columns=["kind", "group_size", "device_id"]).to_pylist()
     assert {(r["kind"], r["group_size"], r["device_id"]) for r in rows} == {("all-gather", 2, 0), ("all-gather", 2, 1)}
+
+
+def test_a_failed_attach_leaves_no_folder(tmp_path: Path) -> None:
+    with socket.socket() as taken:
+        taken.bind(("localhost", 0))  # nobody listens there
+        with pytest.raises(AttachError):
+            attach(["no address"], tmp_path / "new" / "captures", 50)
+        attaching_s, attaching.CONNECT_S = attaching.CONNECT_S, 0.2
+        try:
+            with pytest.raises(AttachError, match="no profiler server answers"):
+                attach([f"localhost:{taken.getsockname()[1]}"], tmp_path / "new" / "captures", 50)
+        finally:
+            attaching.CONNECT_S = attaching_s
+
+    assert not list(tmp_path.iterdir())

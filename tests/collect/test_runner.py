@@ -1,7 +1,9 @@
 from __future__ import annotations
 
 import importlib.util
+import os
 import random
+import shlex
 import signal
 import subprocess
 import sys
@@ -246,3 +248,45 @@ def test_without_torch_the_message_says_what_to_install(monkeypatch: pytest.Monk
         collect(Experiment.of(ONE), tmp_path)
     with pytest.raises(MissingDependencyError, match="torch, torch_xla, transformers"):
         errors.require_torch_xla()
+
+
+def test_an_output_that_cannot_be_written_to_is_one_error(output: Path) -> None:
+    (output / "file").touch()
+
+    with pytest.raises(CollectError, match="file/captures: captures cannot be written there: Not a directory; choose"):
+        collect(Experiment.of(ONE), output / "file" / "captures")
+
+
+def test_an_interrupted_collector_leaves_nothing_half_written(output: Path) -> None:
+    behave(output, TWO, "hang")
+    process = collector(output, "tp=4", "tp=2")
+    wait_until(lambda: any(p.name.startswith(f".{TWO.name}.") for p in output.iterdir()))
+    process.send_signal(signal.SIGINT)
+    process.wait()
+
+    assert captures(output) == {ONE.name}
+
+
+def test_runs_go_on_when_nobody_reads_what_is_said(output: Path, tmp_path: Path) -> None:
+    """As `tw collect FILE 2>&1 | head -1`: the reader leaves after the first line."""
+    file = tmp_path / "three.yaml"
+    file.write_text("matrix: {backend: ['fake_backend:FakeBackend'], mesh: [tp=2], seed: [1, 2, 3]}")
+    tests = Path(__file__).parents[1]
+    tw = shlex.join([sys.executable, "-m", "tracewarehouse", "collect", str(file), "-o", str(output)])
+    environment = os.environ | {"PYTHONPATH": f"{tests.parent}:{tests}"}
+
+    done = subprocess.run(
+        ["bash", "-c", f"set -o pipefail; {tw} 2>&1 | head -1"], env=environment, capture_output=True, text=True
+    )
+
+    assert (done.returncode, done.stderr) == (0, "")
+    assert "1/3" in done.stdout
+    assert len(list(output.glob("*/manifest.json"))) == 3
+
+
+def test_without_libtpu_the_message_says_what_to_install(output: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    real = importlib.util.find_spec
+    monkeypatch.setattr(importlib.util, "find_spec", lambda name: None if name == "libtpu" else real(name))
+
+    with pytest.raises(MissingDependencyError, match=r"needs libtpu.*pip install 'torch_xla\[tpu\]==2.9.0'"):
+        collect(Experiment.of(run_spec(device="tpu")), output)

@@ -8,6 +8,7 @@ import json
 import shutil
 from collections import namedtuple
 from pathlib import Path
+from types import SimpleNamespace
 
 import huggingface_hub
 import pytest
@@ -128,18 +129,13 @@ def test_a_model_that_is_read_again_stays_as_long_as_it_can(hub: Hub) -> None:
     ]
 
 
-class Answer:
-    """Of a server."""
-
-    headers: dict[str, str] = {}
-    request = None
-    status_code = 403
+REFUSAL = SimpleNamespace(headers={}, request=None, status_code=403)
 
 
 @pytest.mark.parametrize(
     ("error", "said"),
     [
-        (GatedRepoError("no", response=Answer()), "its terms must be accepted at https://huggingface.co/meta-llama/Ll"),
+        (GatedRepoError("no", response=REFUSAL), "its terms must be accepted at https://huggingface.co/meta-llama/Ll"),
         (OSError(errno.ENOSPC, "full"), "is full; use --data-disk or --bucket"),
         (OSError("the line is\nbroken"), "cannot be downloaded: the line is broken"),
     ],
