@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -37,7 +38,7 @@ def record(spec: RunSpec, output: Path, backend: Backend) -> Path:
                 f"{', '.join(h for h, size in written.items() if size) or 'of none'}"
             )
         manifest = _manifest(spec, backend.name, recording)
-        card = workload_card(spec, recording, backend.name, manifest.versions)
+        card = workload_card(spec, recording, backend.name, manifest.versions, os.environ)
         write_facts(staging, card, manifest)
     return output / spec.name
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -9,6 +10,7 @@ from tracewarehouse.collect.chips import known_chips
 from tracewarehouse.collect.models import architecture_of
 from tracewarehouse.collect.parallel.context_parallelism import MODES
 from tracewarehouse.collect.pretrained import known_models
+from tracewarehouse.collect.tpu.quota import load_quota
 from tracewarehouse.ingest.capture.card import WorkloadCard
 from tracewarehouse.ingest.capture.manifest import ModelFacts
 
@@ -16,6 +18,9 @@ if TYPE_CHECKING:
     from tracewarehouse.collect.backend import Recording
     from tracewarehouse.collect.run_spec import RunSpec
 
+FRAMEWORKS = {"torch_xla": "torchxla"}
+"""Backends that CCL-Bench calls otherwise."""
+XLA_VARIABLES = ("PJRT_DEVICE", "XLA_FLAGS", "LIBTPU_INIT_ARGS", "XLA_HLO_DEBUG", "XLA_USE_SPMD", "JAX_PLATFORMS")
 PRECISION = {"float32": "fp32", "bfloat16": "bf16"}
 
 
@@ -50,14 +55,21 @@ def model_facts(spec: RunSpec, model: Any) -> ModelFacts:
     )
 
 
-def workload_card(spec: RunSpec, recording: Recording, backend: str, versions: dict[str, str]) -> WorkloadCard:
-    """The card of a run; what a run does not know (contributor, links of virtual devices) stays blank.
+def workload_card(
+    spec: RunSpec,
+    recording: Recording,
+    backend: str,
+    versions: dict[str, str],
+    environment: Mapping[str, str] | None = None,
+) -> WorkloadCard:
+    """The card of a run, in the words of CCL-Bench; what a run does not know, such as its contributor, stays blank.
 
     Args:
         spec: The run.
         recording: What is known of it.
         backend: What ran it.
         versions: Of what ran.
+        environment: Variables of the process, of which the card gets those that change what XLA does.
     """
     architecture, facts = architecture_of(spec.model), recording.model
     count = spec.mesh.size
@@ -76,7 +88,7 @@ def workload_card(spec: RunSpec, recording: Recording, backend: str, versions: d
                     "phase": "inference",
                     "moe": architecture.is_moe,
                     "granularity": "model_fwd",
-                    "model_family": facts.family,
+                    "model_family": facts.name.lower(),
                     "precision": PRECISION[spec.dtype],
                     "iteration": spec.output_length,
                     "model_arch": {
@@ -96,18 +108,18 @@ def workload_card(spec: RunSpec, recording: Recording, backend: str, versions: d
                     "dataset": recording.prompt_source,
                 },
                 "hardware": {
-                    "network_topo": _links(recording.chip),
+                    "network_topo": _network(recording.chip, count),
                     "xpu_spec": {
                         "type": spec.device.upper(),
-                        "model": "virtual devices of one machine" if spec.device == "cpu" else recording.chip,
+                        "model": _hardware(spec, recording.chip),
                         "total_count": count,
                         "count_per_node": recording.devices_per_host,
                     },
-                    "driver_version": versions.get("libtpu"),
+                    "driver_version": f"libtpu_{versions['libtpu']}" if "libtpu" in versions else None,
                 },
             },
             "Model-executor": {
-                "framework": {"name": backend, "compiler_tool_selection": "XLA"},
+                "framework": {"name": FRAMEWORKS.get(backend, backend), "compiler_tool_selection": "xla"},
                 "model_plan_parallelization": {
                     "dp_replicate": spec.axis("dp"),
                     "dp_shard": 1,
@@ -115,16 +127,40 @@ def workload_card(spec: RunSpec, recording: Recording, backend: str, versions: d
                     "pp": spec.axis("pp"),
                     "cp": context,
                     "ep": spec.axis("ep"),
-                    "pp_mb": spec.microbatch_count,
+                    "pp_mb": _microbatch_size(spec),
                 },
-                "communication_library": {"name": "XLA", "version": versions.get(backend)},
+                "communication_library": {
+                    "name": "xla",
+                    "version": versions.get(backend),
+                    "env": {name: environment[name] for name in XLA_VARIABLES if name in environment}
+                    if environment
+                    else None,
+                },
+                "protocol_selection": ["xla_collectives", "ici"] if spec.device == "tpu" else [],
             },
             "metric_source": {"traces": ["xplane"]},
         }
     )
 
 
-def _links(chip: str | None) -> dict[str, Any]:
-    """Bandwidth as the card has it: Gbit/s of a chip in both directions, between slices (not known) and within."""
+def _microbatch_size(spec: RunSpec) -> int:
+    """Sequences of a microbatch on each data-parallel rank; 1 without a pipeline, as CCL-Bench has it."""
+    if spec.axis("pp") == 1:
+        return 1
+    return spec.batch // (spec.axis("dp") * spec.axis("ep")) // spec.microbatch_count
+
+
+def _hardware(spec: RunSpec, chip: str | None) -> str | None:
+    """Such as `tpu_v6e`."""
+    if spec.device == "cpu":
+        return "virtual devices of one machine"
+    return chip.lower().replace(" ", "_") if chip else None
+
+
+def _network(chip: str | None, count: int) -> dict[str, Any]:
+    """Arrangement of a slice's links; Gbit/s of a chip in both directions, between slices (not known) and within."""
     entry = known_chips().get(chip or "")
-    return {"bandwidth_gbps": ["", int(entry["ici_gbps"] * 8 * 2)]} if entry else {}
+    if entry is None:
+        return {}
+    bandwidth = ["", int(entry["ici_gbps"] * 8 * 2)]
+    return {"topology": load_quota().network(entry["kind"], count), "bandwidth_gbps": bandwidth}

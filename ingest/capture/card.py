@@ -118,7 +118,7 @@ class ParallelizationPlan(_Section):
     pp: Count = ""
     cp: Count = ""
     ep: Count = ""
-    pp_mb: Count = Field(default="", description="microbatches of the pipeline")
+    pp_mb: Count = Field(default="", description="micro-batch size of the pipeline")
 
 
 class CommunicationLibrary(_Section):

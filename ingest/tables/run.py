@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path, PurePath
@@ -21,7 +22,7 @@ from tracewarehouse.ingest.tables.written import Written
 from tracewarehouse.ingest.version import VERSION
 
 if TYPE_CHECKING:
-    from tracewarehouse.ingest.capture.card import WorkloadCard
+    from tracewarehouse.ingest.capture.card import ParallelizationPlan, WorkloadCard
     from tracewarehouse.ingest.capture.manifest import Manifest
 
 
@@ -176,11 +177,22 @@ def card_facts(card: WorkloadCard) -> dict[str, Any]:
         "dp": plan.dp_replicate,
         "ep": plan.ep,
         "tp": plan.tp,
-        "microbatches": plan.pp_mb,
+        "microbatches": _microbatches(data.batch_size, plan),
         "framework": framework.name,
     }
     known = {k: v for k, v in facts.items() if v not in ("", None)}
     return known | {"card": json.dumps(card.model_dump(mode="json", by_alias=True))}
+
+
+def _microbatches(batch_size: int | str, plan: ParallelizationPlan) -> int | None:
+    """Microbatches of the pipeline, from their size; 1 without a pipeline, None where the card does not say enough."""
+    if plan.pp == 1:
+        return 1
+    degrees = [d if isinstance(d, int) else 1 for d in (plan.dp_replicate, plan.dp_shard, plan.ep)]
+    size = plan.pp_mb
+    if not isinstance(batch_size, int) or not isinstance(size, int) or size < 1 or min(degrees) < 1:
+        return None
+    return batch_size // math.prod(degrees) // size or None
 
 
 def _whole(value: float | str) -> int | None:

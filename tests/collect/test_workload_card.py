@@ -7,7 +7,9 @@ import pytest
 from tracewarehouse.collect.backend import Recording
 from tracewarehouse.collect.run_spec import run_spec
 from tracewarehouse.collect.workload_card import workload_card
+from tracewarehouse.ingest.capture.card import WorkloadCard
 from tracewarehouse.ingest.capture.manifest import ModelFacts
+from tracewarehouse.ingest.tables.run import card_facts
 
 FACTS = ModelFacts(name="llama-tiny", family="llama", num_layers=2, num_heads=8, num_params=10)
 
@@ -25,7 +27,9 @@ def recording(model: ModelFacts = FACTS, **known: Any) -> Recording:
         ({"mesh": "tp=4", "sequence_parallelism": "ulysses"}, {"cp": 4}),
         ({"mesh": "dp=2,tp=2", "sequence_parallelism": "ring"}, {"dp_replicate": 2, "cp": 2}),
         ({"mesh": "pp=2,tp=2"}, {"pp": 2, "tp": 2, "pp_mb": 2}),
-        ({"mesh": "pp=2,tp=2", "hosts": 2}, {"pp": 2, "tp": 2}),
+        ({"mesh": "pp=2,tp=2", "hosts": 2}, {"pp": 2, "tp": 2, "pp_mb": 4}),  # the whole batch at once
+        ({"mesh": "pp=2,dp=2,tp=2", "batch": 16}, {"pp": 2, "dp_replicate": 2, "tp": 2, "pp_mb": 4}),
+        ({"mesh": "pp=2,tp=2", "batch": 16, "microbatches": 8}, {"pp": 2, "tp": 2, "pp_mb": 2}),
         ({"mesh": "dp=2,ep=2,tp=2", "model": "deepseek_v3"}, {"dp_replicate": 2, "ep": 2, "tp": 2}),
     ],
 )
@@ -61,14 +65,54 @@ def test_a_published_model_on_a_tpu() -> None:
     facts = ModelFacts(name="Qwen3-4B", hf_url="https://huggingface.co/Qwen/Qwen3-4B")
     known = recording(facts, chip="TPU v6e", devices_per_host=8, prompt_source="text")
 
-    card = workload_card(spec, known, "other_stack", {"other_stack": "1.2", "libtpu": "0.0.21"})
+    environment = {"PJRT_DEVICE": "TPU", "LIBTPU_INIT_ARGS": "--x=1", "HF_TOKEN": "secret", "HOME": "/home/me"}
+
+    card = workload_card(spec, known, "other_stack", {"other_stack": "1.2", "libtpu": "0.0.21"}, environment)
 
     assert card.hf_url == "https://huggingface.co/Qwen/Qwen3-4B"
     hardware = card.workload.hardware
-    assert hardware.xpu_spec.model_dump() == {"type": "TPU", "model": "TPU v6e", "total_count": 8, "count_per_node": 8}
+    assert hardware.xpu_spec.model_dump() == {"type": "TPU", "model": "tpu_v6e", "total_count": 8, "count_per_node": 8}
+    assert hardware.network_topo.topology == "mesh-2x4"
     # 6400 Gbit/s in both directions within the slice, as Google publishes it.
     assert hardware.network_topo.bandwidth_gbps == ["", 6400]
-    assert hardware.driver_version == "0.0.21"
+    assert hardware.driver_version == "libtpu_0.0.21"
     assert card.workload.model.precision == "bf16"
     assert card.model_executor.framework.name == "other_stack"
     assert card.model_executor.communication_library.version == "1.2"
+    assert card.model_executor.communication_library.name == "xla"
+    assert card.model_executor.communication_library.env == {"PJRT_DEVICE": "TPU", "LIBTPU_INIT_ARGS": "--x=1"}
+    assert card.model_executor.protocol_selection == ["xla_collectives", "ici"]
+    assert card.workload.model.model_family == "qwen3-4b"
+
+
+def test_the_words_for_torch_xla_and_for_virtual_devices() -> None:
+    card = workload_card(run_spec(), recording(), "torch_xla", {})
+
+    assert (card.model_executor.framework.name, card.model_executor.framework.compiler_tool_selection) == (
+        "torchxla",
+        "xla",
+    )
+    assert card.workload.hardware.network_topo.topology == ""
+    assert card.model_executor.communication_library.env == ""
+
+
+@pytest.mark.parametrize(
+    ("plan", "batch", "microbatches"),
+    [
+        ({"pp": 1, "pp_mb": 1}, 8, 1),
+        ({"pp": 2, "pp_mb": 2}, 8, 4),
+        ({"pp": 2, "dp_replicate": 2, "pp_mb": 1}, 8, 4),
+        ({"pp": 2, "dp_replicate": 2, "ep": 2, "pp_mb": 2}, 8, 1),
+        ({"pp": 2}, 8, None),
+        ({"pp": 2, "pp_mb": 2}, "", None),
+        ({"pp": 2, "pp_mb": 16}, 8, None),
+    ],
+)
+def test_ingest_counts_microbatches_from_their_size(
+    plan: dict[str, int], batch: int | str, microbatches: int | None
+) -> None:
+    card = WorkloadCard.model_validate(
+        {"workload": {"data": {"batch_size": batch}}, "Model-executor": {"model_plan_parallelization": plan}}
+    )
+
+    assert card_facts(card).get("microbatches") == microbatches
