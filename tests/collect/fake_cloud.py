@@ -172,10 +172,10 @@ class Cloud:
 
 def tw(*arguments: str) -> Done:
     """Run `tw` in this process."""
-    out, err = io.StringIO(), io.StringIO()
+    out, err = (io.TextIOWrapper(io.BytesIO(), "utf-8", write_through=True) for _ in range(2))
     with contextlib.redirect_stdout(out), contextlib.redirect_stderr(err):
         code = run(list(arguments))
-    return Done(code, out.getvalue(), err.getvalue())
+    return Done(code, *(stream.buffer.getvalue().decode() for stream in (out, err)))
 
 
 def _program(path: Path, source: str) -> None:

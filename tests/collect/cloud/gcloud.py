@@ -248,6 +248,11 @@ def compute_tpus_tpu_vm_describe(positional: list[str], flags: dict[str, str]) -
     print(json.dumps(node))
 
 
+def compute_tpus_tpu_vm_list(positional: list[str], flags: dict[str, str]) -> None:
+    """Print all slices."""
+    print("\n".join(sorted(node.parent.name for node in CLOUD.glob("tpus/*/node.json"))))
+
+
 def compute_tpus_tpu_vm_delete(positional: list[str], flags: dict[str, str]) -> None:
     """Delete a slice."""
     node_of(positional[0])
