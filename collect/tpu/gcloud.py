@@ -218,6 +218,11 @@ class Gcloud:
         self._show(shlex.join(["gcloud", *arguments[1:]]))
 
 
+def failed_on_host(returncode: int, said: str) -> bool:
+    """Whether a command failed on a host, which it would again; else it is the way there that failed, or gcloud."""
+    return returncode not in (0, LOST) and "ERROR: (gcloud." not in said
+
+
 def disk_mode(hosts: int) -> str:
     """How a data disk is attached: several hosts can only read one."""
     return "read-write" if hosts == 1 else "read-only"

@@ -6,13 +6,14 @@ import os
 import subprocess
 import sys
 import tempfile
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
 import tracewarehouse
 from tracewarehouse.collect.errors import TpuError
 from tracewarehouse.collect.tpu import commands
-from tracewarehouse.collect.tpu.gcloud import LOST, READY
+from tracewarehouse.collect.tpu.gcloud import READY, failed_on_host
 from tracewarehouse.collect.tpu.slices import Slices
 from tracewarehouse.collect.tpu.state import Slice
 from tracewarehouse.ingest.version import VERSION
@@ -50,7 +51,7 @@ def install(slices: Slices, entry: Slice, installation: Installation) -> None:
                 _package(slices, entry, installation, Path(folder))
             )
         done = slices.gcloud.ssh(entry, command, limit_s=LIMIT_S)
-        if done.returncode not in (0, LOST) and slices.found(entry) == READY:
+        if failed_on_host(done.returncode, done.stderr) and slices.found(entry) == READY:
             said = " ".join(done.stderr.split())[-300:]
             raise TpuError(f"{entry.name}: the collector could not be installed (exit code {done.returncode}): {said}")
         slices.require(entry, done, "the collector could not be installed")
@@ -62,7 +63,8 @@ def install(slices: Slices, entry: Slice, installation: Installation) -> None:
 
 def remove_token(slices: Slices, entry: Slice) -> None:
     """Remove the token from the hosts; that they do not answer is no failure, as it is then gone with them."""
-    slices.gcloud.ssh(entry, f'rm -f "$HOME/{commands.TOKEN}"')
+    with suppress(TpuError):
+        slices.gcloud.ssh(entry, f'rm -f "$HOME/{commands.TOKEN}"')
 
 
 def build_wheel(folder: Path) -> Path | None:

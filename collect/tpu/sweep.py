@@ -19,7 +19,7 @@ from tracewarehouse.collect.experiment import Experiment
 from tracewarehouse.collect.run_spec import RunSpec
 from tracewarehouse.collect.tpu import commands
 from tracewarehouse.collect.tpu.captures import fetch, pending
-from tracewarehouse.collect.tpu.gcloud import ADD_KEY, LOST, READY, KeyAgentError
+from tracewarehouse.collect.tpu.gcloud import ADD_KEY, READY, KeyAgentError, failed_on_host
 from tracewarehouse.collect.tpu.installation import Installation, install, remove_token
 from tracewarehouse.collect.tpu.plan import runs_of_slice, tpu_runs
 from tracewarehouse.collect.tpu.shared_runs import SharedRuns
@@ -185,7 +185,7 @@ class _Sweep:
         self._fetch()
         if not pending([s for s in self.specs if s.name == self.entry.round.run], self.output):
             return ""
-        if process.returncode not in (0, LOST) and not codes:
+        if len(codes) < self.entry.hosts and failed_on_host(process.returncode, text):
             raise TpuError(f"{self.entry.name}: the hosts cannot record: {' '.join(text.split())[-300:]}")
         if len(codes) < self.entry.hosts:
             raise self.slices.interruption(self.entry, f"{len(codes)} of {self.entry.hosts} hosts ended; see {log}")

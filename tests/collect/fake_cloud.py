@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tiny_capture import tiny_capture
 
 from tracewarehouse.cli import run
 from tracewarehouse.collect.tpu.state import State
@@ -60,6 +61,7 @@ class Cloud:
             _program(self.folder / "host-bin" / tool, "host.py")
         for name, text in (("google_compute_engine", "private"), ("google_compute_engine.pub", "ssh-rsa AAAA me")):
             (self.home / ".ssh" / name).write_text(text)
+        tiny_capture().write(self.folder / "profile")
         self.wheel = folder / "tracewarehouse-1-py3-none-any.whl"
         self.wheel.write_bytes(b"wheel")
         self.environment = {

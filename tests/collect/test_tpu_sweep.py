@@ -180,6 +180,27 @@ def test_every_kind_of_call_may_fail_now_and_then(one: Cloud) -> None:
     assert not one.exists("one")
 
 
+def test_google_that_does_not_answer_is_asked_again(one: Cloud) -> None:
+    """gcloud ends with 1 when it cannot ask what the slice is, as a command on a host may; the two are told apart."""
+    for contains in ("uv", "slice_worker"):
+        one.fault("ssh", "HTTPError 503: UNAVAILABLE", contains=contains, code=1)
+
+    done = one.tw("run", "one", one.experiment)
+
+    assert done.returncode == 0, done.stderr
+    assert one.captures() == [DP2TP2, TP4]
+
+
+def test_a_capture_that_ingest_cannot_read_is_kept_and_counts_as_failed(one: Cloud) -> None:
+    (one.folder / "profile").write_bytes(b"no profile")
+
+    done = one.tw("run", "one", one.experiment)
+
+    assert (done.returncode, done.stdout) == (1, "")
+    assert f"error: {TP4}: the capture cannot be ingested" in done.stderr
+    assert one.captures() == [DP2TP2, TP4]
+
+
 def test_a_host_whose_connection_breaks_does_not_lose_its_part(big: Cloud) -> None:
     big.fault("ssh", "Connection reset by peer", worker="3", contains="slice_worker", after=True)
     big.fault("ssh", "Connection reset by peer", worker="1", contains="slice_worker")

@@ -145,8 +145,10 @@ def run(
 ) -> None:
     """Run an experiment on all hosts of a slice and copy captures back as they finish; print their directories.
 
-    Runs whose mesh has another size than the slice are left out. A second call goes on with what is missing.
+    Runs whose mesh has another size than the slice are left out. A second call goes on with what is missing. A capture
+    that ingest cannot read, or that lacks the collectives that the mesh promises, counts as failed; it is kept.
     """
+    from tracewarehouse.cli.collect import capture_faults
     from tracewarehouse.collect.experiment import load_experiment
     from tracewarehouse.collect.tpu.installation import Installation
     from tracewarehouse.collect.tpu.sweep import run_sweep
@@ -163,13 +165,19 @@ def run(
             poll_s=poll,
             attempts=attempts,
         )
+    is_faulty = False
     for path in result.recorded:
-        lasting_echo(path)
+        if faults := capture_faults(path):
+            is_faulty = True
+            for fault in faults:
+                lasting_echo(f"error: {path.name}: {fault}", err=True)
+        else:
+            lasting_echo(path)
     if result.other_sizes:
         lasting_echo(f"left out, for slices of another size: {', '.join(result.other_sizes)}", err=True)
     for run_name, why in result.missing.items():
         lasting_echo(f"error: not recorded: {run_name}: {why}; see {output / name}.log", err=True)
-    if result.missing:
+    if result.missing or is_faulty:
         raise typer.Exit(1)
 
 

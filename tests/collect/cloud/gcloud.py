@@ -140,7 +140,7 @@ def main(arguments: list[str]) -> None:
             for node in CLOUD.glob("tpus/*/node.json"):
                 preempt(node.parent.name)
         elif not found.get("lose"):
-            refuse(found["text"], CONNECTION if verb in ("ssh", "scp") else 1)
+            refuse(found["text"], found["code"] if verb in ("ssh", "scp") else 1)
         else:
             flags["lose"] = found["text"]
     handler = globals().get(command.replace(" ", "_").replace("-", "_"))
