@@ -23,6 +23,7 @@ from tracewarehouse.collect.tpu.host import host_chip
 if TYPE_CHECKING:
     from tracewarehouse.collect.parallel.device_mesh import DeviceMesh
     from tracewarehouse.collect.parallel.generation import DeviceModel, Generation
+    from tracewarehouse.collect.parallel.replay import TraceableModel
 
 
 def environment(spec: RunSpec) -> dict[str, str]:
@@ -73,6 +74,7 @@ def record_stage(spec: RunSpec, stage: int, shared: Path, staging: Path | None) 
         CheckError: as of `generate_and_record`.
     """
     from tracewarehouse.collect import stage_hosts
+    from tracewarehouse.collect.parallel.generation import logits_on_host
 
     subject = tiny_subject(spec)
     stage_hosts.join(shared, stage, spec.hosts)
@@ -83,9 +85,7 @@ def record_stage(spec: RunSpec, stage: int, shared: Path, staging: Path | None) 
     logdir = shared / f"stage{stage}"
     logdir.mkdir()
     timed = generate_timed(prepare, logdir, stage_hosts.wait_for_all)
-    import torch
-
-    logits = stage_hosts.from_last_stage(torch.stack(timed.profiled.logits, 1))
+    logits = stage_hosts.from_last_stage(logits_on_host(timed.profiled))
     stage_hosts.wait_for_all()  # All captures are written.
     if staging is None:
         return None
@@ -108,6 +108,12 @@ def _mesh(spec: RunSpec) -> DeviceMesh:
 
 
 def _on_devices(subject: Subject, mesh: DeviceMesh) -> DeviceModel:
+    from tracewarehouse.collect.parallel.replay import ReplayedModel
+
+    return ReplayedModel(subject.spec, _traceable(subject, mesh))
+
+
+def _traceable(subject: Subject, mesh: DeviceMesh) -> TraceableModel:
     spec, model = subject.spec, subject.on_devices(mesh)
     if spec.axis("pp") > 1:
         from tracewarehouse.collect.parallel.pipelined_model import PipelinedModel

@@ -16,29 +16,49 @@ class Step:
     def __init__(self) -> None:
         self.token: Any = None
         self.mark: PhaseMark | None = None
+        self.host_ns = 0
+        """CPU time of this thread until the program was handed to the devices: nothing that it waited for is in it."""
 
 
 @contextmanager
 def phase(name: str, step: int) -> Iterator[Step]:
-    """Run one step of a phase: the host event carries name and step, the compiled program the name.
+    """Run one step of a phase, whose program is handed to the devices inside; the host event carries name and step.
 
-    The program starts and all devices finish inside the host event. `wait_device_ops` alone waits for the first device;
-    copying every device's shard of the token waits for all, and adds no program of its own.
+    The program starts and all devices finish inside the host event.
+    """
+    import torch_xla
+
+    running = Step()
+    start, cpu_start = time.time_ns(), time.thread_time_ns()
+    with torch_xla._XLAC.profiler.TraceMe(name, step_num=step, _r=1):
+        yield running
+        running.host_ns = time.thread_time_ns() - cpu_start
+        wait_for_devices(running.token)
+    running.mark = PhaseMark(name=name, step=step, start_ns=start, end_ns=time.time_ns())
+
+
+def wait_for_devices(value: Any) -> None:
+    """Wait until all devices have a value that the last program gives.
+
+    `wait_device_ops` alone waits for the first device; copying every device's shard waits for all, and adds no program
+    of its own.
     """
     import torch_xla
     import torch_xla.core.xla_model as xm
     from torch_xla.distributed.spmd.xla_sharding import unwrap_sharded_tensor
 
-    running = Step()
+    xm.wait_device_ops()
+    torch_xla._XLAC._get_local_shards([unwrap_sharded_tensor(value)])
+
+
+@contextmanager
+def graph_name(name: str) -> Iterator[None]:
+    """Name the programs that are compiled inside; the profiler shows the name with every execution."""
+    import torch_xla
+
     torch_xla._XLAC._set_current_graph_name(name)
-    start = time.time_ns()
     try:
-        with torch_xla._XLAC.profiler.TraceMe(name, step_num=step, _r=1):
-            yield running
-            torch_xla.sync()
-            xm.wait_device_ops()
-            torch_xla._XLAC._get_local_shards([unwrap_sharded_tensor(running.token)])
-        running.mark = PhaseMark(name=name, step=step, start_ns=start, end_ns=time.time_ns())
+        yield
     finally:
         torch_xla._XLAC._set_current_graph_name("")
 

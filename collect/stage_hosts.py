@@ -14,7 +14,9 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from tracewarehouse.collect.parallel.replay import ReplayedModel
 from tracewarehouse.collect.parallel.sharded_model import ShardedModel
+from tracewarehouse.collect.phase_marks import scope, wait_for_devices
 from tracewarehouse.collect.processes import start_process
 from tracewarehouse.ingest.capture.manifest import Mesh
 
@@ -96,13 +98,13 @@ def gather_captures(captures: list[Path], staging: Path) -> list[str]:
     return names
 
 
-class StageModel(ShardedModel):
+class StageLayers(ShardedModel):
     """The layers of one stage; embeddings are on the first, norm and head on the last."""
 
     def __init__(self, spec: RunSpec, model: Any, mesh: DeviceMesh, stage: int) -> None:
         import torch
 
-        self._stage, self._hosts = stage, spec.hosts
+        self._is_first, self._is_last = stage == 0, stage == spec.hosts - 1
         own = stage_spec(spec, stage)
         first = spec.stage_layout.stages[stage].first_layer
         layers = model.model.layers[first : first + own.layers]
@@ -110,12 +112,54 @@ class StageModel(ShardedModel):
             layer.self_attn.layer_idx = number
         model.model.layers = torch.nn.ModuleList(layers)
         model.config.num_hidden_layers = own.layers
-        if stage < spec.hosts - 1:
+        if not self._is_last:
             model.model.norm = torch.nn.Identity()
         super().__init__(own, model, mesh, first_layer=first)
 
+    @property
+    def vocabulary(self) -> int:
+        """Tokens that the model knows."""
+        return int(self._model.config.vocab_size)
+
+    def blank_hidden(self, length: int) -> Any:
+        """Hidden states [batch, length, width] on the host."""
+        import torch
+
+        return torch.zeros(self._spec.batch, length, self._model.config.hidden_size, dtype=self._model.dtype)
+
+    def place_hidden(self, hidden: Any) -> Any:
+        """Bring hidden states to the devices, whole on each."""
+        return self._mesh.place(hidden, (None, None, None))
+
+    def blank_input(self, length: int) -> Any:
+        """Tokens [batch, length] on the first stage, hidden states [batch, length, width] on the others."""
+        return super().blank_input(length) if self._is_first else self.place_hidden(self.blank_hidden(length))
+
+    def step(self, given: Any) -> tuple[Any, ...]:
+        """Hidden states [batch, length, width]; on the last stage logits [batch, vocabulary] and next tokens."""
+        inputs = {"input_ids" if self._is_first else "inputs_embeds": given}
+        hidden = self._model.model(past_key_values=self._cache, use_cache=True, **inputs).last_hidden_state
+        if not self._is_last:
+            return (self._mesh.constrain(hidden, (None, None, None)),)
+        logits = self._model.lm_head(hidden[:, -1:])[:, -1]
+        with scope("lm_head"):
+            return logits, self._mesh.constrain(logits.argmax(-1, keepdim=True), (None, None))
+
+
+class StageModel:
+    """One stage with what passes between it and the others: hidden states on, and tokens to all."""
+
+    def __init__(self, spec: RunSpec, model: Any, mesh: DeviceMesh, stage: int) -> None:
+        self._stage, self._hosts, self._mesh = stage, spec.hosts, mesh
+        self._layers = StageLayers(spec, model, mesh, stage)
+        self._replayed = ReplayedModel(stage_spec(spec, stage), self._layers)
+
+    def begin(self) -> None:
+        """Start a new generation with an empty cache."""
+        self._replayed.begin()
+
     def forward(self, tokens: Any) -> tuple[Any, Any]:
-        """Logits of the last position [batch, vocabulary], of the last stage only, and the next tokens [batch, 1].
+        """Logits of the last position [batch, vocabulary], zeros but on the last stage, and the next tokens [batch, 1].
 
         The prompt must be on all stages; the tokens of a step are brought to all.
         """
@@ -123,43 +167,24 @@ class StageModel(ShardedModel):
         import torch.distributed as dist
         import torch_xla
 
-        from tracewarehouse.collect.phase_marks import scope
-
         trace_me = torch_xla._XLAC.profiler.TraceMe
         batch, count = tokens.shape
-        shape = (batch, count, self._model.config.hidden_size)
-        if self._stage == 0:
-            given = {"input_ids": tokens}
-        else:
-            hidden = torch.empty(shape, dtype=self._model.dtype)
+        given = tokens
+        if self._stage:
+            hidden = self._layers.blank_hidden(count)
             with trace_me("pp_recv", source=self._stage - 1, bytes=hidden.nbytes):
                 dist.recv(hidden, self._stage - 1)
-            given = {"inputs_embeds": self._mesh.place(hidden, (None, None, None))}
-        hidden = self._model.model(past_key_values=self._cache, use_cache=True, **given).last_hidden_state
-        logits = torch.zeros(batch, self._model.config.vocab_size, dtype=self._model.dtype)
+            given = self._layers.place_hidden(hidden)
+        *logits, result = self._replayed.forward(given)
+        wait_for_devices(result)
         following = torch.zeros(batch, 1, dtype=torch.long)
-        if self._stage < self._hosts - 1:
-            out = self._on_host(self._mesh.constrain(hidden, (None, None, None)))
-            with trace_me("pp_send", target=self._stage + 1, bytes=out.nbytes):
-                dist.send(out.contiguous(), self._stage + 1)
+        if logits:
+            following = result.cpu()
         else:
-            device_logits = self._model.lm_head(hidden[:, -1])
-            with scope("lm_head"):
-                device_logits = self._mesh.constrain(device_logits, (None, None))
-                device_tokens = self._mesh.constrain(device_logits.argmax(-1, keepdim=True), (None, None))
-            following, logits = self._on_host(device_tokens), self._on_host(device_logits)
+            out = result.cpu().contiguous()
+            with trace_me("pp_send", target=self._stage + 1, bytes=out.nbytes):
+                dist.send(out, self._stage + 1)
+            logits = [torch.zeros(batch, self._layers.vocabulary, dtype=out.dtype)]
         with trace_me("pp_tokens", source=self._hosts - 1, bytes=following.nbytes):
             dist.broadcast(following, self._hosts - 1)
-        return logits, self._mesh.place(following, (None, None))
-
-    def _on_host(self, value: Any) -> Any:
-        """The value after all devices have finished; see `phase` for the barrier."""
-        import torch_xla
-        import torch_xla.core.xla_model as xm
-        from torch_xla.distributed.spmd.xla_sharding import unwrap_sharded_tensor
-
-        value = unwrap_sharded_tensor(value)
-        torch_xla.sync()
-        xm.wait_device_ops()
-        torch_xla._XLAC._get_local_shards([value])
-        return value.cpu()
+        return logits[0], self._mesh.place(following, (None, None))

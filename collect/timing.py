@@ -91,6 +91,8 @@ def timing_checks(warmups: int, timed: Timed) -> dict[str, Any]:
     checks: dict[str, Any] = {
         "warmups": warmups,
         "compiles_in_capture": timed.profiled.compiles,
+        "host_step_ns": statistics.median(timed.profiled.host_ns),
+        "host_bound_steps": timed.profiled.host_bound_steps,
     }
     for label, times in (("profiler_off", timed.off), ("profiler_on", timed.on)):
         decode = [t.tpot_ns for t in times if t.tpot_ns is not None]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
@@ -18,8 +19,8 @@ class DeviceModel(Protocol):
     def begin(self) -> None:
         """Start a new generation with an empty cache."""
 
-    def forward(self, tokens: Any) -> tuple[Any, Any]:
-        """Logits of the last position [batch, vocabulary] and the next tokens [batch, 1]."""
+    def forward(self, tokens: Any) -> Sequence[Any]:
+        """Start a step: logits of the last position [batch, vocabulary] and the next tokens [batch, 1]."""
 
 
 @dataclass(frozen=True)
@@ -43,6 +44,8 @@ class Generation:
     marks: list[PhaseMark]
     logits: list[Any]
     """One tensor [batch, vocabulary] per step, still on the devices."""
+    host_ns: list[int]
+    """What the host computed in each step until its program was handed to the devices."""
     compiles: int
     """Programs compiled during it."""
     cpu_ns: int
@@ -58,6 +61,12 @@ class Generation:
             end_to_end_ns=self.marks[-1].end_ns - first.start_ns,
             cpu_ns=self.cpu_ns,
         )
+
+    @property
+    def host_bound_steps(self) -> list[int]:
+        """Steps of which the host took more than it left for the devices."""
+        pairs = zip(self.marks, self.host_ns, strict=True)
+        return [mark.step for mark, host in pairs if 2 * host > mark.end_ns - mark.start_ns]
 
 
 def prepare(model: DeviceModel, mesh: DeviceMesh, prompt: Any) -> Any:
@@ -77,7 +86,7 @@ def generate(model: DeviceModel, tokens: Any, output_length: int) -> Generation:
     import torch
 
     compiled_before, cpu_before = compile_count(), time.process_time_ns()
-    marks, logits = [], []
+    marks, logits, host_ns = [], [], []
     with torch.no_grad():
         for number in range(output_length):
             with phase("prefill" if number == 0 else "decode", number) as step:
@@ -86,7 +95,9 @@ def generate(model: DeviceModel, tokens: Any, output_length: int) -> Generation:
             assert step.mark is not None  # noqa: S101
             marks.append(step.mark)
             logits.append(step_logits)
-    return Generation(marks, logits, compile_count() - compiled_before, time.process_time_ns() - cpu_before)
+            host_ns.append(step.host_ns)
+    cpu_ns = time.process_time_ns() - cpu_before
+    return Generation(marks, logits, host_ns, compile_count() - compiled_before, cpu_ns)
 
 
 def logits_on_host(generation: Generation) -> Any:

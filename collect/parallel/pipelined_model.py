@@ -76,7 +76,7 @@ class PipelinedModel:
         self._position: Any = None
 
     def begin(self) -> None:
-        """Start a new generation with an empty cache."""
+        """Make an empty cache."""
         import torch
 
         heads, key_width, value_width, split = cache_shape(self._spec, self._model.config)
@@ -91,18 +91,28 @@ class PipelinedModel:
         self._keys, self._values = empty(key_width), empty(value_width)
         self._position = self._mesh.place(torch.zeros(1, dtype=torch.long), (None,))
 
-    def forward(self, tokens: Any) -> tuple[Any, Any]:
-        """Logits of the last position [batch, vocabulary] and the next tokens [batch, 1]."""
+    def blank_input(self, length: int) -> Any:
+        """Tokens [batch, length]."""
+        import torch
+
+        return self._mesh.place(torch.zeros(self._spec.batch, length, dtype=torch.long), (BATCH, None))
+
+    def cache_tensors(self) -> list[Any]:
+        """Keys and values of every slot and microbatch, and the count of positions."""
+        return [*(t for of_slot in (*self._keys, *self._values) for t in of_slot), self._position]
+
+    def step(self, given: Any) -> tuple[Any, ...]:
+        """Logits of the last position [batch, vocabulary] and the next tokens [batch, 1] of tokens [batch, length]."""
         import torch
 
         from tracewarehouse.collect.parallel.stage_operations import einsum
 
-        batch, length = tokens.shape
-        hidden = self._model.model.embed_tokens(tokens)
+        batch, length = given.shape
+        hidden = self._model.model.embed_tokens(given)
         width = hidden.shape[-1]
         # Every microbatch takes each M-th sequence, so that it is spread over dp like the batch.
         inputs = hidden.reshape(batch // self._microbatches, self._microbatches, length, width).unbind(1)
-        positions = torch.arange(length, device=tokens.device) + self._position
+        positions = torch.arange(length, device=given.device) + self._position
         self._position = self._position + length
         rotary = self._model.model.rotary_emb(hidden, positions[None])
         mask = self._mask(positions)

@@ -74,12 +74,22 @@ class ShardedModel:
         self._cache: Any = None
 
     def begin(self) -> None:
-        """Start a new generation with an empty cache."""
+        """Make an empty cache."""
         self._cache = self._empty_cache()
 
-    def forward(self, tokens: Any) -> tuple[Any, Any]:
-        """Logits of the last position [batch, vocabulary] and the next tokens [batch, 1]."""
-        out = self._model(input_ids=tokens, past_key_values=self._cache, use_cache=True, logits_to_keep=1)
+    def blank_input(self, length: int) -> Any:
+        """Tokens [batch, length]."""
+        import torch
+
+        return self._mesh.place(torch.zeros(self._spec.batch, length, dtype=torch.long), (BATCH, None))
+
+    def cache_tensors(self) -> list[Any]:
+        """Keys, values and the count of positions of every layer."""
+        return [t for layer in self._cache.layers for t in (layer.keys, layer.values, layer.cumulative_length)]
+
+    def step(self, given: Any) -> tuple[Any, ...]:
+        """Logits of the last position [batch, vocabulary] and the next tokens [batch, 1] of tokens [batch, length]."""
+        out = self._model(input_ids=given, past_key_values=self._cache, use_cache=True, logits_to_keep=1)
         logits = out.logits[:, -1]
         with scope("lm_head"):
             return logits, self._mesh.constrain(logits.argmax(-1, keepdim=True), (BATCH, None))

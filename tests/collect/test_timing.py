@@ -14,14 +14,16 @@ from tracewarehouse.collect.timing import Timed, generate_timed, timing_checks, 
 from tracewarehouse.ingest.capture.manifest import PhaseMark
 
 
-def made(compiles: int = 0, prefill: int = 100, decode: int = 10, cpu: int = 50) -> Generation:
-    """A generation of one prefill and two decode steps; host times in ns."""
+def made(
+    compiles: int = 0, prefill: int = 100, decode: int = 10, cpu: int = 50, host: tuple[int, int, int] = (3, 2, 2)
+) -> Generation:
+    """A generation of one prefill and two decode steps; host times in ns, `host` to start the steps' programs."""
     ends = [prefill, prefill + decode, prefill + 2 * decode]
     marks = [
         PhaseMark(name="decode" if step else "prefill", step=step, start_ns=start, end_ns=end)
         for step, (start, end) in enumerate(zip([0, *ends], ends, strict=False))
     ]
-    return Generation(marks, [], compiles, cpu)
+    return Generation(marks, [], list(host), compiles, cpu)
 
 
 class Recorder:
@@ -99,13 +101,15 @@ def test_a_compilation_while_the_profiler_is_on_is_refused(monkeypatch: pytest.M
 def test_the_host_times_are_medians() -> None:
     off = [made(0, *given).times for given in ((100, 10, 40), (500, 50, 80), (110, 20, 44))]
     on = [made(0, *given).times for given in ((200, 30, 55), (210, 25, 51), (220, 35, 70))]
-    timed = Timed(off, on, made(), [])
+    timed = Timed(off, on, made(host=(50, 6, 5)), [])
 
     checks = timing_checks(2, timed)
 
     assert checks == {
         "warmups": 2,
         "compiles_in_capture": 0,
+        "host_step_ns": 6,
+        "host_bound_steps": [1],  # 6 of 10 ns; half of the prefill's 100 is not more than the other half
         "host_ttft_ns_profiler_off": 110,
         "host_tpot_ns_profiler_off": 20,
         "host_end_to_end_ns_profiler_off": 150,
