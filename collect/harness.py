@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 from tracewarehouse.collect.backend import Recording, find_backend
 from tracewarehouse.collect.errors import CheckError, CollectError, require_torch_xla
 from tracewarehouse.collect.processes import end_with_parent
-from tracewarehouse.collect.promises import promised_collectives
+from tracewarehouse.collect.promises import promised_collectives, routed_pairs
 from tracewarehouse.collect.recording import record
 from tracewarehouse.collect.reference import compare, require_finite
 from tracewarehouse.collect.run_spec import RunSpec
@@ -49,7 +49,7 @@ def generate_and_record(spec: RunSpec, capture: Path) -> Recording:
         CheckError: the devices are not those of the mesh, the model computes something else than in plain torch, or a
             program was compiled inside the capture.
     """
-    from tracewarehouse.collect.parallel.generation import logits_on_host
+    from tracewarehouse.collect.parallel.generation import dropped_on_host, logits_on_host
 
     subject = published_subject(spec) if spec.is_published else tiny_subject(spec)
     mesh = _mesh(spec)
@@ -57,7 +57,9 @@ def generate_and_record(spec: RunSpec, capture: Path) -> Recording:
     prepare = _generations(spec, _on_devices(subject, mesh), mesh, subject.prompt.tokens)
     warmups = warm_up(lambda: prepare()())
     timed = generate_timed(prepare, capture)
-    checks |= _agreement(subject.reference, logits_on_host(timed.profiled), spec.dtype) | timing_checks(warmups, timed)
+    dropped = dropped_on_host(timed.profiled)
+    checks |= _agreement(subject.reference, logits_on_host(timed.profiled), dropped, spec)
+    checks |= timing_checks(warmups, timed)
     return _recording(subject, timed.profiled, [f.name.removesuffix(".xplane.pb") for f in timed.files], checks)
 
 
@@ -74,7 +76,7 @@ def record_stage(spec: RunSpec, stage: int, shared: Path, staging: Path | None) 
         CheckError: as of `generate_and_record`.
     """
     from tracewarehouse.collect import stage_hosts
-    from tracewarehouse.collect.parallel.generation import logits_on_host
+    from tracewarehouse.collect.parallel.generation import dropped_on_host, logits_on_host
 
     subject = tiny_subject(spec)
     stage_hosts.join(shared, stage, spec.hosts)
@@ -85,11 +87,18 @@ def record_stage(spec: RunSpec, stage: int, shared: Path, staging: Path | None) 
     logdir = shared / f"stage{stage}"
     logdir.mkdir()
     timed = generate_timed(prepare, logdir, stage_hosts.wait_for_all)
+    import torch
+
     logits = stage_hosts.from_last_stage(logits_on_host(timed.profiled))
+    dropped = None
+    if own.capacity_factor is not None:
+        of_stage = dropped_on_host(timed.profiled)
+        nothing = torch.zeros(spec.batch, spec.output_length, dtype=torch.int64)
+        dropped = stage_hosts.total_of(nothing if of_stage is None else of_stage.long())
     stage_hosts.wait_for_all()  # All captures are written.
     if staging is None:
         return None
-    agreement = _agreement(subject.reference, logits, spec.dtype)
+    agreement = _agreement(subject.reference, logits, dropped, spec)
     captures = [f for s in range(spec.hosts) for f in shared.glob(f"stage{s}/plugins/profile/*/*.xplane.pb")]
     names = stage_hosts.gather_captures(captures, staging)
     return _recording(subject, timed.profiled, names, agreement | timing_checks(warmups, timed))
@@ -136,24 +145,37 @@ def _generations(
     return prepared
 
 
-def _agreement(reference: Reference, logits: Any, dtype: str) -> dict[str, Any]:
-    """What a generation's logits [batch, steps, vocabulary] prove; a weaker check says so by its name."""
+def _agreement(reference: Reference, logits: Any, dropped: Any, spec: RunSpec) -> dict[str, Any]:
+    """What a generation proves; a weaker check says so by its name.
+
+    Args:
+        reference: What to compare with.
+        logits: [batch, steps, vocabulary].
+        dropped: Pairs of token and expert, [batch, steps]; None without experts.
+        spec: The run.
+    """
     checks: dict[str, Any] = {"reference": reference.kind}
+    if dropped is not None:
+        checks |= {"dropped_pairs": int(dropped.sum()), "routed_pairs": routed_pairs(spec)}
     if reference.kind != "full":
         require_finite(logits)
         return checks
-    agreement = compare(logits, reference.expected, dtype)
+    agreement = compare(logits, reference.expected, spec.dtype, dropped)
+    if dropped is not None:
+        checks["comparable_share"] = agreement.comparable_share
     return checks | {"tokens_equal": agreement.tokens_equal, "max_logit_error": agreement.max_logit_error}
 
 
 def _first_layers_checks(subject: Subject, mesh: DeviceMesh) -> dict[str, Any]:
     """Compare the first layers of a model, on the devices, with plain torch; they are gone from there afterwards."""
-    from tracewarehouse.collect.parallel.generation import logits_on_host
+    from tracewarehouse.collect.parallel.generation import dropped_on_host, logits_on_host
 
     part = first_layers_subject(subject)
     generation = _generations(part.spec, _on_devices(part, mesh), mesh, part.prompt.tokens)()()
-    agreement = compare(logits_on_host(generation), part.reference.expected, part.spec.dtype)
-    return {
+    dropped = dropped_on_host(generation)
+    agreement = compare(logits_on_host(generation), part.reference.expected, part.spec.dtype, dropped)
+    comparable = {} if dropped is None else {"first_layers_comparable_share": agreement.comparable_share}
+    return comparable | {
         "first_layers": part.spec.layers,
         "first_layers_tokens_equal": agreement.tokens_equal,
         "first_layers_max_logit_error": agreement.max_logit_error,

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 from tracewarehouse.collect.chips import chip_memory
 from tracewarehouse.collect.errors import ExperimentError
 from tracewarehouse.collect.host_memory import available_memory
+from tracewarehouse.collect.parallel.experts import places
 from tracewarehouse.collect.parallel.partition import Partition, weight_partition
 from tracewarehouse.collect.pretrained import PretrainedModel, pretrained_model
 from tracewarehouse.collect.run_spec import MESH_AXES
@@ -92,10 +93,24 @@ def _temporaries(model: PretrainedModel, spec: RunSpec, sizes: dict[str, int], b
     logits = tokens * -(-c["vocab_size"] // tp) * 4
     dispatch = 0
     if model.num_experts is not None:
-        places = model.num_experts * tokens
-        # The one-hot dispatch and combine masks, what is sent before and after the exchange, and the experts' widths.
-        dispatch = (2 * tokens + 2 * c["hidden_size"] + 2 * -(-c["moe_intermediate_size"] // tp)) * places * element
+        width = -(-c["moe_intermediate_size"] // tp)
+        dispatch = _dispatch(model.num_experts, c, spec, sizes["ep"], tokens, width) * element
     return max(scores, logits, dispatch) + 4 * tokens * c["hidden_size"] * element
+
+
+def _dispatch(experts: int, config: dict[str, int], spec: RunSpec, devices: int, tokens: int, width: int) -> int:
+    """Elements that a layer of experts holds at once.
+
+    What is sent and what is received, in both directions; the masks of places at devices and experts; what the experts
+    take and give, and their width.
+    """
+    chosen, hidden, here = config["num_experts_per_tok"], config["hidden_size"], experts // devices
+    room = places(tokens, chosen, experts, devices, float(spec.capacity_factor or "inf"))
+    exchanged = 4 * (hidden + here) * room.received
+    to_devices = tokens * room.received if room.per_device < tokens else 0
+    if room.per_expert == room.received:
+        return exchanged + to_devices + 2 * here * room.received * width
+    return exchanged + to_devices + here * room.per_expert * (2 * room.received + 2 * hidden + 2 * width)
 
 
 def _chip_elements(weights: dict[str, tuple[int, ...]], sizes: dict[str, int]) -> int:

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 from tracewarehouse.collect.models import architecture_of
 from tracewarehouse.collect.parallel.context_parallelism import MODES
+from tracewarehouse.collect.parallel.experts import Places, places
 from tracewarehouse.ingest.capture.manifest import PromisedCollective
 
 if TYPE_CHECKING:
@@ -22,7 +23,7 @@ def promised_collectives(spec: RunSpec) -> list[PromisedCollective]:
     ring, keys and values go to the next device tp - 1 times, and once into the cache, which is split by head, by an
     all-to-all each. Both gather a layer's attention in a decode step. After a split prefill, an all-reduce brings the
     last position to all devices.
-    ep: a layer of experts has an all-to-all there and one back.
+    ep: a layer of experts has an all-to-all there and one back, whatever the capacity factor.
     pp: the stages pass on in every tick but the first, and the last stage's result goes to all by an all-reduce. Where
     stages are unlike, every device takes part in the layers of all, since they share one program; with a program per
     stage (hosts) each promises its own.
@@ -91,6 +92,23 @@ def _promise_context(spec: RunSpec, phase: str, layers: int, promise: Callable[[
     else:
         promise(phase, "collective-permute", "tp", 2 * (spec.axis("tp") - 1) * layers)
         promise(phase, "all-to-all", "tp", 2 * layers)
+
+
+def expert_places(spec: RunSpec) -> dict[str, Places]:
+    """Places of a layer of experts by phase, for a model that has experts."""
+    architecture = architecture_of(spec.model)
+    sequences = spec.batch // (spec.axis("dp") * spec.axis("ep") * spec.microbatch_count)
+    chosen, experts = int(architecture.config["num_experts_per_tok"]), architecture.num_experts or 0
+    factor = float(spec.capacity_factor or "inf")
+    lengths = dict((("prefill", spec.input_length), ("decode", 1))[: spec.output_length])
+    return {p: places(sequences * n, chosen, experts, spec.axis("ep"), factor) for p, n in lengths.items()}
+
+
+def routed_pairs(spec: RunSpec) -> int:
+    """Pairs of token and expert in a whole generation of a model with experts, over all of its layers."""
+    _, sparse = _dense_and_sparse(spec, range(spec.layers))
+    tokens = spec.batch * (spec.input_length + spec.output_length - 1)
+    return tokens * sparse * int(architecture_of(spec.model).config["num_experts_per_tok"])
 
 
 def _dense_and_sparse(spec: RunSpec, layers: Sequence[int]) -> tuple[int, int]:

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import os
+from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from tracewarehouse.collect.capture import staged_capture, write_facts
 from tracewarehouse.collect.errors import CheckError
+from tracewarehouse.collect.promises import expert_places
 from tracewarehouse.collect.provenance import git_commit, versions
 from tracewarehouse.collect.workload_card import workload_card
 from tracewarehouse.ingest.capture.manifest import Manifest, Mesh
@@ -51,6 +53,9 @@ def _manifest(spec: RunSpec, backend: str, recording: Recording) -> Manifest:
         "weights": "published" if spec.is_published else "random",
         "prompt_source": recording.prompt_source,
     }
+    if spec.capacity_factor is not None:
+        extra["capacity_factor"] = spec.capacity_factor
+        extra["expert_places"] = {phase: asdict(places) for phase, places in expert_places(spec).items()}
     return Manifest(
         name=spec.name,
         model=recording.model,

@@ -16,9 +16,12 @@ LOGIT_SCALE = 2.0
 class Agreement:
     """How far a generation agrees with the reference."""
 
-    tokens_equal: bool
+    tokens_equal: bool | None
+    """Of the steps that can be compared; None when there is none."""
     max_logit_error: float
     """Largest difference of a logit, over all steps up to the first token that differs."""
+    comparable_share: float
+    """Share of the steps, counted per sequence, in which nothing was dropped before or in them."""
 
 
 def reference_logits(model: Any, tokens: Any, output_length: int) -> Any:
@@ -35,11 +38,19 @@ def reference_logits(model: Any, tokens: Any, output_length: int) -> Any:
     return torch.stack(logits, 1)
 
 
-def compare(logits: Any, expected: Any, dtype: str) -> Agreement:
+def compare(logits: Any, expected: Any, dtype: str, dropped: Any = None) -> Agreement:
     """Compare the logits of two greedy generations [batch, steps, vocabulary].
 
     After the first token that differs, a sequence is another text, so nothing behind it is compared. A token may differ
     where the reference itself has a tie within the rounding of its dtype. Rounding grows with the largest logit.
+
+    Plain torch drops nothing. So a sequence is compared until some of its tokens did not reach an expert.
+
+    Args:
+        logits: Of the devices.
+        expected: Of plain torch.
+        dtype: In which both were computed.
+        dropped: Pairs of token and expert, [batch, steps]; None where nothing can be dropped.
 
     Raises:
         CheckError: a logit differs by more than rounding explains; the message says where.
@@ -48,7 +59,8 @@ def compare(logits: Any, expected: Any, dtype: str) -> Agreement:
 
     logits, expected = logits.float(), expected.float()
     same = logits.argmax(-1) == expected.argmax(-1)
-    is_comparable = torch.cat([torch.ones_like(same[:, :1]), same[:, :-1]], 1).cumprod(1).bool()
+    is_whole = torch.ones_like(same) if dropped is None else dropped.cumsum(1) == 0
+    is_comparable = is_whole & torch.cat([torch.ones_like(same[:, :1]), same[:, :-1]], 1).cumprod(1).bool()
     error = (logits - expected).abs().amax(-1).masked_fill(~is_comparable, 0.0)
     worst = float(error.max())
     tolerance = TOLERANCE[dtype] * max(1.0, float(expected.abs().max()) / LOGIT_SCALE)
@@ -58,7 +70,8 @@ def compare(logits: Any, expected: Any, dtype: str) -> Agreement:
             f"the logits differ from plain torch by {worst:.3g} at sequence {sequence}, step {step} "
             f"(tolerance for {dtype}: {tolerance:.3g}): the partitioned model does not compute the same"
         )
-    return Agreement(bool(same.all()), worst)
+    tokens_equal = bool(same[is_whole].all()) if is_whole.any() else None
+    return Agreement(tokens_equal, worst, float(is_whole.float().mean()))
 
 
 def require_finite(logits: Any) -> None:

@@ -19,6 +19,9 @@ from tracewarehouse.ingest.capture.mesh_axes import AXES
 MESH_AXES = tuple(axis for axis in AXES if axis != "sp")
 """Axes of the device mesh, outermost first. Sequence parallelism is a mode over tp, not an axis."""
 
+CAPACITY_FACTOR = 1.25
+"""Room at a device or an expert, in shares of an even distribution; training and serving use 1 to 2."""
+
 
 def _standard_mesh(value: Any) -> Any:
     """Accept 'dp=2,tp=2' or {'dp': 2, 'tp': 2}; order the axes and leave out those of size 1."""
@@ -36,6 +39,18 @@ def _standard_mesh(value: Any) -> Any:
     return Mesh(axes=axes or {"tp": 1}, device_ids=mesh.device_ids)
 
 
+def _capacity(value: Any) -> float | Literal["inf"] | None:
+    """Accept a number or inf, in whatever form a command line or a file has it."""
+    try:
+        factor = None if value is None else float(value)
+    except (TypeError, ValueError):
+        factor = 0.0
+    if factor is not None and not factor >= 1:
+        raise ValueError(f"expected a number from 1 on, or inf, found {value!r}")
+    return "inf" if factor == float("inf") else factor
+
+
+CapacityField = Annotated[float | Literal["inf"] | None, BeforeValidator(_capacity)]
 MeshField = Annotated[Mesh, BeforeValidator(_standard_mesh)]
 
 
@@ -62,6 +77,11 @@ class RunSpec(BaseModel):
     )
     layers: int = Field(default=2, ge=1, le=1024, description="decoder layers; by default all of a published model")
     dtype: Literal["float32", "bfloat16"] = "float32"
+    capacity_factor: CapacityField = Field(
+        default=None,
+        description="of a model with experts: room for this many times the mean share of tokens; 1.25 when absent; inf "
+        "drops none",
+    )
     seed: int = Field(default=0, ge=0, description="of the weights and the prompts")
     prompt: str | None = Field(
         default=None, min_length=1, description="text for a published model's tokenizer, repeated to input_length"
@@ -89,6 +109,17 @@ class RunSpec(BaseModel):
             return data  # the model is refused by _check, with its name
         return {**data, "layers": layers}
 
+    @model_validator(mode="before")
+    @classmethod
+    def _default_capacity(cls, data: Any) -> Any:
+        if not isinstance(data, dict) or data.get("capacity_factor") is not None:
+            return data
+        try:
+            has_experts = architecture_of(data.get("model", "llama")).is_moe
+        except (ExperimentError, TypeError):
+            return data  # the model is refused by _check, with its name
+        return {**data, "capacity_factor": CAPACITY_FACTOR} if has_experts else data
+
     @model_validator(mode="after")
     def _check(self) -> RunSpec:
         try:
@@ -103,6 +134,8 @@ class RunSpec(BaseModel):
         if ep > 1 and architecture.num_experts is None:
             moe = ", ".join(n for n, a in ARCHITECTURES.items() if a.is_moe)
             raise ValueError(f"mesh: ep={ep} needs a model with experts ({moe}), {self.model} has none")
+        if self.capacity_factor is not None and not architecture.is_moe:
+            raise ValueError(f"capacity_factor: {self.model} has no experts; remove the field")
         _divides("mesh", f"ep={ep}", ep, "experts", architecture.num_experts or ep)
         _divides("mesh", f"tp={tp}", tp, "attention heads", architecture.num_heads)
         _divides("mesh", f"tp={tp}", tp, "key-value heads", architecture.num_kv_heads)
@@ -188,6 +221,7 @@ class RunSpec(BaseModel):
         for tag, value, default in (
             ("l", self.layers, 2),
             ("", self.dtype, "float32"),
+            ("cf", self.capacity_factor or CAPACITY_FACTOR, CAPACITY_FACTOR),
             ("hosts", self.hosts, 1),
             ("seed", self.seed, 0),
             ("r", self.repeat, 0),
@@ -207,7 +241,9 @@ class RunSpec(BaseModel):
         """SHA-256 of the specification: what resuming compares."""
         # Left out at their defaults: captures of before the fields were there stay what they are.
         defaults = {
-            name for name in ("hosts", "prompt", "backend") if getattr(self, name) == RunSpec.model_fields[name].default
+            name
+            for name in ("hosts", "prompt", "backend", "capacity_factor")
+            if getattr(self, name) == RunSpec.model_fields[name].default
         }
         values = self.model_dump(mode="json", exclude=defaults)
         return hashlib.sha256(json.dumps(values, sort_keys=True).encode()).hexdigest()

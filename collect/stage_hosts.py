@@ -66,11 +66,16 @@ def join(shared: Path, stage: int, hosts: int) -> None:
 def total(count: int) -> int:
     """Sum over all processes."""
     import torch
+
+    return int(total_of(torch.tensor(count)))
+
+
+def total_of(value: Any) -> Any:
+    """Sum of a host tensor over all processes."""
     import torch.distributed as dist
 
-    value = torch.tensor(count)
     dist.all_reduce(value)
-    return int(value)
+    return value
 
 
 def wait_for_all() -> None:
@@ -136,14 +141,18 @@ class StageLayers(ShardedModel):
         return super().blank_input(length) if self._is_first else self.place_hidden(self.blank_hidden(length))
 
     def step(self, given: Any) -> tuple[Any, ...]:
-        """Hidden states [batch, length, width]; on the last stage logits [batch, vocabulary] and next tokens."""
+        """Hidden states [batch, length, width], or what `DeviceModel.forward` gives on the last stage.
+
+        The pairs that its experts dropped follow on every stage that has some.
+        """
         inputs = {"input_ids" if self._is_first else "inputs_embeds": given}
         hidden = self._model.model(past_key_values=self._cache, use_cache=True, **inputs).last_hidden_state
         if not self._is_last:
-            return (self._mesh.constrain(hidden, (None, None, None)),)
+            return self._mesh.constrain(hidden, (None, None, None)), *self._dropped()
         logits = self._model.lm_head(hidden[:, -1:])[:, -1]
         with scope("lm_head"):
-            return logits, self._mesh.constrain(logits.argmax(-1, keepdim=True), (None, None))
+            following = self._mesh.constrain(logits.argmax(-1, keepdim=True), (None, None))
+        return logits, following, *self._dropped()
 
 
 class StageModel:
@@ -151,6 +160,7 @@ class StageModel:
 
     def __init__(self, spec: RunSpec, model: Any, mesh: DeviceMesh, stage: int) -> None:
         self._stage, self._hosts, self._mesh = stage, spec.hosts, mesh
+        self._is_last = stage == spec.hosts - 1
         self._layers = StageLayers(spec, model, mesh, stage)
         self._replayed = ReplayedModel(stage_spec(spec, stage), self._layers)
 
@@ -158,8 +168,8 @@ class StageModel:
         """Start a new generation with an empty cache."""
         self._replayed.begin()
 
-    def forward(self, tokens: Any) -> tuple[Any, Any]:
-        """Logits of the last position [batch, vocabulary], zeros but on the last stage, and the next tokens [batch, 1].
+    def forward(self, tokens: Any) -> tuple[Any, ...]:
+        """See `DeviceModel.forward`; logits are zeros but on the last stage, and what is dropped is of this stage.
 
         The prompt must be on all stages; the tokens of a step are brought to all.
         """
@@ -175,16 +185,18 @@ class StageModel:
             with trace_me("pp_recv", source=self._stage - 1, bytes=hidden.nbytes):
                 dist.recv(hidden, self._stage - 1)
             given = self._layers.place_hidden(hidden)
-        *logits, result = self._replayed.forward(given)
-        wait_for_devices(result)
-        following = torch.zeros(batch, 1, dtype=torch.long)
-        if logits:
-            following = result.cpu()
+        result, *dropped = self._replayed.forward(given)
+        if self._is_last:
+            logits, (on_devices, *dropped) = result, dropped
+            wait_for_devices(on_devices)
+            following = on_devices.cpu()
         else:
+            wait_for_devices(result)
             out = result.cpu().contiguous()
             with trace_me("pp_send", target=self._stage + 1, bytes=out.nbytes):
                 dist.send(out, self._stage + 1)
-            logits = [torch.zeros(batch, self._layers.vocabulary, dtype=out.dtype)]
+            logits = torch.zeros(batch, self._layers.vocabulary, dtype=out.dtype)
+            following = torch.zeros(batch, 1, dtype=torch.long)
         with trace_me("pp_tokens", source=self._hosts - 1, bytes=following.nbytes):
             dist.broadcast(following, self._hosts - 1)
-        return logits[0], self._mesh.place(following, (None, None))
+        return logits, self._mesh.place(following, (None, None)), *dropped

@@ -81,7 +81,7 @@ def workload_card(
             "version": 1,
             "description": f"{facts.name}, {spec.mesh}{mode}, prefill of {spec.input_length} tokens and "
             f"{spec.output_length - 1} decode steps, batch {spec.batch}; "
-            f"{'published' if spec.is_published else 'random'} weights",
+            f"{'published' if spec.is_published else 'random'} weights{_experts(spec)}",
             "hf_url": facts.hf_url,
             "workload": {
                 "model": {
@@ -141,6 +141,12 @@ def workload_card(
             "metric_source": {"traces": ["xplane"]},
         }
     )
+
+
+def _experts(spec: RunSpec) -> str:
+    if spec.capacity_factor is None:
+        return ""
+    return ", dropless experts" if spec.capacity_factor == "inf" else f", experts of capacity {spec.capacity_factor}"
 
 
 def _microbatch_size(spec: RunSpec) -> int:

@@ -1,23 +1,183 @@
-"""Mixture of experts as dense dispatch (GShard, Lepikhin et al. 2020), which compiles to all-to-alls over ep."""
+"""Mixture of experts with one-hot dispatch (GShard, Lepikhin et al. 2020), which compiles to all-to-alls over ep."""
 
 from __future__ import annotations
 
+import math
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
+
+from tracewarehouse.collect.parallel.partition import BATCH
 
 if TYPE_CHECKING:
     from tracewarehouse.collect.parallel.device_mesh import DeviceMesh
 
 NAME = "gshard_dispatch"
+LEAST_PLACES = 4
+"""Places where tokens are few, of which a mean says little; as in DeepSpeed-MoE (Rajbhandari et al. 2022)."""
 
 
-def register(mesh: DeviceMesh) -> None:
-    """Make the experts known to transformers under `NAME`, for one mesh."""
-    from transformers.integrations.moe import ALL_EXPERTS_FUNCTIONS
+@dataclass(frozen=True)
+class Places:
+    """Places that routed tokens get.
 
-    def dispatch(module: Any, tokens: Any, chosen: Any, weights: Any) -> Any:
-        return dispatch_experts(mesh, module, tokens, chosen, weights)
+    Attributes:
+        per_device: What one device of (dp, ep) sends to each device of ep.
+        received: What a device of ep has from all that send to it, itself included.
+        per_expert: What each of its experts computes; `received` when every expert computes on all.
+    """
 
-    ALL_EXPERTS_FUNCTIONS.register(NAME, dispatch)
+    per_device: int
+    received: int
+    per_expert: int
+
+
+def places(tokens: int, chosen: int, experts: int, devices: int, factor: float) -> Places:
+    """Places by the capacity factor: how many times its mean share of the tokens a device or an expert has room for.
+
+    Args:
+        tokens: Of one device of (dp, ep).
+        chosen: Experts of a token.
+        experts: Of a layer.
+        devices: Of ep.
+        factor: The capacity factor; infinity gives room for all, so nothing is dropped.
+    """
+
+    def room(most: int, mean: float) -> int:
+        return most if math.isinf(factor) else min(most, max(LEAST_PLACES, math.ceil(factor * mean)))
+
+    # A token takes one place at a device, however many of its experts are there.
+    per_device = room(tokens, tokens * chosen / devices) if devices > 1 else tokens
+    received = per_device * devices
+    return Places(per_device, received, room(received, tokens * devices * chosen / experts))
+
+
+class RoutedExperts:
+    """The experts of a model on the devices, and what of the running step they dropped.
+
+    Args:
+        mesh: The run's devices.
+        factor: The capacity factor.
+    """
+
+    def __init__(self, mesh: DeviceMesh, factor: float) -> None:
+        self._mesh, self._factor = mesh, factor
+        self._dropped: list[Any] = []
+
+    def register(self) -> None:
+        """Make them known to transformers under `NAME`, in place of those of another mesh."""
+        from transformers.integrations.moe import ALL_EXPERTS_FUNCTIONS
+
+        ALL_EXPERTS_FUNCTIONS.register(NAME, self.run)
+
+    def take_dropped(self) -> Any:
+        """Pairs of token and expert that were dropped since the last call, [tokens]; None without experts."""
+        dropped, self._dropped = self._dropped, []
+        return sum(dropped[1:], dropped[0]) if dropped else None
+
+    def run(self, module: Any, tokens: Any, chosen: Any, weights: Any) -> Any:
+        """Send each token to the devices of its experts, and add up what comes back.
+
+        A device of (dp, ep) sends a token once to each device that has experts of it, with the weights of these: an
+        all-to-all over ep. There each expert takes the tokens that are for it, and what the experts of the device give
+        for a token is added up. That goes back by another all-to-all and is added up over the devices. Only then the
+        all-reduce over tp adds what each device computed of the experts' width. What finds no place is dropped; how
+        much of each token was computed comes back beside its result.
+
+        Args:
+            module: The experts, with gate_proj and up_proj [experts, width, hidden] and down_proj [experts, hidden,
+                width].
+            tokens: [tokens, hidden].
+            chosen: Experts of each token, [tokens, k].
+            weights: Their weights, [tokens, k].
+
+        Returns:
+            [tokens, hidden].
+        """
+        import torch
+
+        mesh = self._mesh
+        count, hidden = tokens.shape
+        experts, devices, data = module.gate_proj.shape[0], mesh.sizes["ep"], mesh.sizes["dp"]
+        groups, here = data * devices, experts // devices
+        room = places(count // groups, chosen.shape[1], experts, devices, self._factor)
+
+        is_chosen = chosen.unsqueeze(-1) == torch.arange(experts, device=chosen.device)
+        is_routed = is_chosen.any(1).reshape(groups, -1, devices, here)
+        weight = (is_chosen * weights.unsqueeze(-1)).sum(1).to(tokens.dtype).reshape(groups, -1, devices, here)
+        grouped = mesh.constrain(tokens.reshape(groups, -1, hidden), (BATCH, None, None))
+        # What is routed but weighs nothing is told from what is not routed by a value of its own.
+        facts = torch.where(is_routed, weight, -1.0)
+
+        out = _placed(is_routed.any(-1), room.per_device) if room.per_device < count // groups else None
+        sent = self._exchanged(_sent(grouped, facts, out), there=True)
+        sent = sent.reshape(data, devices, devices, room.per_device, -1).transpose(1, 2)
+        sent = mesh.constrain(sent.reshape(data, devices, room.received, -1), ("dp", "ep", None, None))
+        done, kept = self._computed(module, sent[..., :hidden], sent[..., hidden:], room)
+
+        parts = done.shape[0]
+        # Every device of tp has its part of the result, but each counts the same.
+        done = torch.cat([done, (kept / parts)[None, ..., None].expand(parts, -1, -1, -1, 1)], -1)
+        done = done.reshape(parts, data, devices, devices, room.per_device, -1).transpose(2, 3)
+        done = done.reshape(parts, groups, devices, room.per_device, -1)
+        combined = _combined(self._exchanged(done, there=False), out)
+        combined = mesh.constrain(combined, (BATCH, None, None)).reshape(count, -1)
+        self._dropped.append(chosen.shape[1] - combined[:, hidden].round().to(torch.int32))
+        return combined[:, :hidden]
+
+    def _exchanged(self, values: Any, *, there: bool) -> Any:
+        """Re-split values from who sends them to who gets them, or back: an all-to-all.
+
+        Args:
+            values: [groups, devices, ...], back with the parts of tp in front: [tp, groups, devices, ...].
+            there: The direction.
+        """
+        lead: Any = () if there else ("tp",)
+        partitions: Any = ((*lead, BATCH, None, None), (*lead, "dp", "ep", None))
+        first, second = partitions if there else reversed(partitions)
+        # A sharding can have five dimensions; with the stages of a pipeline this is the fifth.
+        flat = values.reshape(*values.shape[: len(lead) + 2], -1)
+        # The product with one keeps the two constraints apart: on the same value the second would replace the first.
+        flat = self._mesh.constrain(self._mesh.constrain(flat, first) * 1.0, second)
+        return flat.reshape(values.shape)
+
+    def _computed(self, module: Any, tokens: Any, facts: Any, room: Places) -> tuple[Any, Any]:
+        """What the experts of each device give for the tokens that it has.
+
+        Args:
+            module: The experts.
+            tokens: [dp, ep, received, hidden].
+            facts: Weights of the device's experts, [dp, ep, received, experts here]; -1 where not routed.
+            room: The places.
+
+        Returns:
+            [tp, dp, ep, received, hidden], which is to be added up over tp; and how many experts computed each token,
+            [dp, ep, received].
+        """
+        import torch
+
+        from tracewarehouse.collect.parallel.stage_operations import einsum
+
+        parts, (devices, here) = self._mesh.sizes["tp"], (facts.shape[1], facts.shape[3])
+
+        def of_device(weight: Any) -> Any:
+            return weight.reshape(devices, here, *weight.shape[1:])
+
+        gate_proj, up_proj, down_proj = map(of_device, (module.gate_proj, module.up_proj, module.down_proj))
+        down_proj = down_proj.reshape(*down_proj.shape[:3], parts, -1)
+        is_routed = facts >= 0
+        weight = torch.where(is_routed, facts, 0.0)
+        if room.per_expert == room.received:
+            inner = module.act_fn(einsum("dnth,neih->dntei", tokens, gate_proj))
+            inner = inner * einsum("dnth,neih->dntei", tokens, up_proj) * weight[..., None]
+            inner = inner.reshape(*inner.shape[:4], parts, -1)
+            return einsum("dntepi,nehpi->pdnth", inner, down_proj), is_routed.sum(-1).to(tokens.dtype)
+        place = _placed(is_routed, room.per_expert).to(tokens.dtype)
+        taken = einsum("dntec,dnth->dnech", place, tokens)
+        inner = module.act_fn(einsum("dnech,neih->dneci", taken, gate_proj))
+        inner = inner * einsum("dnech,neih->dneci", taken, up_proj)
+        inner = inner.reshape(*inner.shape[:4], parts, -1)
+        done = einsum("dnecpi,nehpi->pdnech", inner, down_proj)
+        return einsum("dntec,pdnech->pdnth", place * weight[..., None], done), place.sum((-1, -2))
 
 
 def split_gate_and_up(model: Any) -> None:
@@ -33,47 +193,39 @@ def split_gate_and_up(model: Any) -> None:
             module.up_proj = torch.nn.Parameter(up.contiguous(), requires_grad=False)
 
 
-def dispatch_experts(mesh: DeviceMesh, module: Any, tokens: Any, chosen: Any, weights: Any) -> Any:
-    """Send each token to its experts and add up what comes back.
+def _placed(is_wanted: Any, count: int) -> Any:
+    """Give each token that wants one the next place: [..., tokens, n] to truth values [..., tokens, n, count]."""
+    import torch
 
-    Tokens form one group per device of (dp, ep). A group has a place for each of its tokens at every expert (capacity =
-    group size: no token is dropped, so the result is exact). Re-splitting the dispatched tokens from groups over ep to
-    experts over ep is an all-to-all, and back is another.
+    place = torch.where(is_wanted, torch.cumsum(is_wanted, -2, dtype=torch.int32) - 1, -1)
+    return place.unsqueeze(-1) == torch.arange(count, device=place.device)
+
+
+def _sent(tokens: Any, facts: Any, place: Any) -> Any:
+    """Tokens [groups, tokens, hidden] beside facts [groups, tokens, devices, n] by place: [groups, devices, places, .].
 
     Args:
-        mesh: The run's devices.
-        module: The experts, with gate_proj and up_proj [experts, width, hidden] and down_proj [experts, hidden, width].
-        tokens: [tokens, hidden].
-        chosen: Experts of each token, [tokens, k].
-        weights: Their weights, [tokens, k].
-
-    Returns:
-        [tokens, hidden].
+        tokens: Of each group.
+        facts: Of each token for each device.
+        place: Whether a token has a place, [groups, tokens, devices, places]; None when each has its own.
     """
     import torch
 
-    from tracewarehouse.collect.parallel.partition import BATCH
     from tracewarehouse.collect.parallel.stage_operations import einsum
 
-    count, hidden = tokens.shape
-    experts = module.gate_proj.shape[0]
-    groups = mesh.sizes["dp"] * mesh.sizes["ep"]
-    group_size = count // groups
-    of_expert = (chosen.unsqueeze(-1) == torch.arange(experts, device=chosen.device)).to(tokens.dtype)
-    is_sent = of_expert.sum(1).reshape(groups, group_size, experts)
-    weight = (of_expert * weights.unsqueeze(-1)).sum(1).reshape(groups, group_size, experts)
-    place = torch.where(is_sent > 0, torch.cumsum(is_sent, 1) - 1, -1.0)
-    dispatch = (place.unsqueeze(-1) == torch.arange(group_size, device=place.device)).to(tokens.dtype)
+    if place is None:
+        whole = tokens[:, None].expand(-1, facts.shape[2], -1, -1)
+        return torch.cat([whole, facts.transpose(1, 2)], -1)
+    at = place.to(tokens.dtype)
+    # A place that no token has is routed to no expert.
+    found = einsum("gsdc,gsde->gdce", at, facts) - (1.0 - at.sum(1))[..., None]
+    return torch.cat([einsum("gsdc,gsh->gdch", at, tokens), found], -1)
 
-    by_group: Any = (BATCH, None, None, None)
-    by_expert: Any = ("dp", "ep", None, None)
-    grouped = mesh.constrain(tokens.reshape(groups, group_size, hidden), (BATCH, None, None))
-    sent = mesh.constrain(einsum("gsec,gsh->gech", dispatch, grouped), by_group)
-    # The product with one keeps the two constraints apart: on the same value the second would replace the first.
-    sent = mesh.constrain(sent * 1.0, by_expert)
-    gate = einsum("gech,eih->geci", sent, module.gate_proj)
-    up = einsum("gech,eih->geci", sent, module.up_proj)
-    done = mesh.constrain(einsum("geci,ehi->gech", module.act_fn(gate) * up, module.down_proj), by_expert)
-    done = mesh.constrain(done * 1.0, by_group)
-    combined = einsum("gsec,gech->gsh", dispatch * weight.unsqueeze(-1), done)
-    return combined.reshape(count, hidden).to(tokens.dtype)
+
+def _combined(returned: Any, place: Any) -> Any:
+    """Add up what came back, [tp, groups, devices, places, n], to [groups, tokens, n]; `place` as of `_sent`."""
+    from tracewarehouse.collect.parallel.stage_operations import einsum
+
+    # The sum over tp comes last: it is the all-reduce, and so one of tokens, not of places.
+    at_tokens = returned.sum(2) if place is None else einsum("gsdc,pgdcn->pgsn", place.to(returned.dtype), returned)
+    return at_tokens.sum(0)

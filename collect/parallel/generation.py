@@ -20,7 +20,12 @@ class DeviceModel(Protocol):
         """Start a new generation with an empty cache."""
 
     def forward(self, tokens: Any) -> Sequence[Any]:
-        """Start a step: logits of the last position [batch, vocabulary] and the next tokens [batch, 1]."""
+        """Start a step.
+
+        Returns:
+            Logits of the last position [batch, vocabulary], the next tokens [batch, 1], and with experts how many pairs
+            of token and expert were dropped of each sequence, [stages in one program, batch].
+        """
 
 
 @dataclass(frozen=True)
@@ -44,6 +49,8 @@ class Generation:
     marks: list[PhaseMark]
     logits: list[Any]
     """One tensor [batch, vocabulary] per step, still on the devices."""
+    dropped: list[Any]
+    """One tensor [stages, batch] per step of pairs of token and expert, still on the devices; empty without experts."""
     host_ns: list[int]
     """What the host computed in each step until its program was handed to the devices."""
     compiles: int
@@ -86,18 +93,19 @@ def generate(model: DeviceModel, tokens: Any, output_length: int) -> Generation:
     import torch
 
     compiled_before, cpu_before = compile_count(), time.process_time_ns()
-    marks, logits, host_ns = [], [], []
+    marks, logits, dropped, host_ns = [], [], [], []
     with torch.no_grad():
         for number in range(output_length):
             with phase("prefill" if number == 0 else "decode", number) as step:
-                step_logits, tokens = model.forward(tokens)
+                step_logits, tokens, *step_dropped = model.forward(tokens)
                 step.token = tokens
             assert step.mark is not None  # noqa: S101
             marks.append(step.mark)
             logits.append(step_logits)
+            dropped += step_dropped
             host_ns.append(step.host_ns)
     cpu_ns = time.process_time_ns() - cpu_before
-    return Generation(marks, logits, host_ns, compile_count() - compiled_before, cpu_ns)
+    return Generation(marks, logits, dropped, host_ns, compile_count() - compiled_before, cpu_ns)
 
 
 def logits_on_host(generation: Generation) -> Any:
@@ -106,6 +114,13 @@ def logits_on_host(generation: Generation) -> Any:
     from torch_xla.distributed.spmd.xla_sharding import unwrap_sharded_tensor
 
     return torch.stack([unwrap_sharded_tensor(step).cpu() for step in generation.logits], 1)
+
+
+def dropped_on_host(generation: Generation) -> Any:
+    """Pairs of token and expert that were dropped, [batch, steps]; None without experts."""
+    import torch
+
+    return torch.stack([step.cpu().sum(0) for step in generation.dropped], 1) if generation.dropped else None
 
 
 def compile_count() -> int:

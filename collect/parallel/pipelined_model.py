@@ -56,7 +56,7 @@ class PipelinedModel:
         self._spec, self._mesh, self._model = spec, mesh, model
         self._dtype = getattr(torch, spec.dtype)
         self._stages, self._microbatches = spec.axis("pp"), spec.microbatch_count
-        use_sharded_operations(model, mesh)
+        self._experts = use_sharded_operations(spec, model, mesh)
         layers, layout = list(model.model.layers), spec.stage_layout
         self._slots = [self._slot(layers, layout.layers_of(number), weights) for number in range(layout.slots)]
         if spec.sequence_parallelism:
@@ -102,7 +102,11 @@ class PipelinedModel:
         return [*(t for of_slot in (*self._keys, *self._values) for t in of_slot), self._position]
 
     def step(self, given: Any) -> tuple[Any, ...]:
-        """Logits of the last position [batch, vocabulary] and the next tokens [batch, 1] of tokens [batch, length]."""
+        """See `DeviceModel.forward`.
+
+        Args:
+            given: Tokens [batch, length].
+        """
         import torch
 
         from tracewarehouse.collect.parallel.stage_operations import einsum
@@ -118,7 +122,8 @@ class PipelinedModel:
         mask = self._mask(positions)
 
         buffer = self._on_stages(torch.zeros_like(inputs[0])[None].expand(self._stages, -1, -1, -1))
-        outputs = []
+        outputs: list[Any] = []
+        dropped: list[Any] = [None] * self._microbatches
         for tick in range(self._microbatches + self._stages - 1):
             with scope(f"tick{tick}"):
                 with scope("pp_shift"):
@@ -129,7 +134,10 @@ class PipelinedModel:
                     buffer = torch.where((self._stage == 0)[:, None, None, None], entering[None], buffer)
                 for number in range(len(self._slots)):
                     with scope(f"local_layer{number}"):
-                        buffer = self._on_stages(self._run_layer(number, tick, buffer, positions, rotary, mask))
+                        buffer, of_layer = self._run_layer(number, tick, buffer, positions, rotary, mask)
+                        buffer = self._on_stages(buffer)
+                        for m, pairs in of_layer.items():
+                            dropped[m] = pairs if dropped[m] is None else dropped[m] + pairs
             if tick >= self._stages - 1:
                 with scope("lm_head"):
                     outputs.append(last_position(buffer) if self._is_split(buffer) else buffer[:, :, -1])
@@ -141,10 +149,19 @@ class PipelinedModel:
         last = self._model.model.norm(last)
         with scope("lm_head"):
             logits = self._model.lm_head(last)
-            return logits, self._mesh.constrain(logits.argmax(-1, keepdim=True), (BATCH, None))
+            following = self._mesh.constrain(logits.argmax(-1, keepdim=True), (BATCH, None))
+        if dropped[0] is None:
+            return logits, following
+        by_stage = torch.stack([pairs.reshape(self._stages, -1, length).sum(-1) for pairs in dropped], -1)
+        return logits, following, self._mesh.constrain(by_stage.reshape(self._stages, batch), ("pp", BATCH))
 
     def _run_layer(self, number: int, tick: int, buffer: Any, positions: Any, rotary: Any, mask: Any) -> Any:
-        """The layers of a slot; the cache of a stage is that of the microbatch it works on."""
+        """The layers of a slot; the cache of a stage is that of the microbatch it works on.
+
+        Returns:
+            The new buffer; and, with experts, the pairs of token and expert that were dropped of the tokens of each
+            microbatch that some stage works on, {microbatch: [stages, tokens]}.
+        """
         import torch
 
         slot, keys, values = self._slots[number], self._keys[number], self._values[number]
@@ -158,20 +175,23 @@ class PipelinedModel:
                 out = torch.where(working[m], caches[m], out)
             return out
 
-        def one_stage(weights: Any, hidden: Any, stage_keys: Any, stage_values: Any) -> tuple[Any, Any, Any]:
+        def one_stage(weights: Any, hidden: Any, stage_keys: Any, stage_values: Any) -> tuple[Any, ...]:
             cache = StageCache(stage_keys, stage_values, positions)
             facts = {"attention_mask": mask, "position_embeddings": rotary, "past_key_values": cache}
             out = torch.func.functional_call(slot.layer, weights, (hidden,), facts)
-            return out, cache.keys, cache.values
+            dropped = self._experts.take_dropped()
+            return (out, cache.keys, cache.values) if dropped is None else (out, cache.keys, cache.values, dropped)
 
-        hidden, new_keys, new_values = torch.vmap(one_stage)(slot.weights, buffer, selected(keys), selected(values))
+        of_stages = torch.vmap(one_stage)(slot.weights, buffer, selected(keys), selected(values))
+        hidden, new_keys, new_values, *dropped = of_stages
         if slot.is_filled is not None:
             hidden = torch.where(slot.is_filled[:, None, None, None], hidden, buffer)
+            dropped = [torch.where(slot.is_filled[:, None], pairs, 0) for pairs in dropped]
         split = cache_shape(self._spec, self._model.config)[3]
         for m, at in working.items():
             for caches, new in ((keys, new_keys), (values, new_values)):
                 caches[m] = self._mesh.constrain(torch.where(at, new, caches[m]), ("pp", BATCH, split, None, None))
-        return hidden
+        return hidden, {m: torch.where(at[:, 0, 0, 0], pairs, 0) for m, at in working.items() for pairs in dropped}
 
     def _slot(self, layers: list[Any], numbers: list[int | None], weights: PublishedWeights | None) -> Slot:
         """A slot with its weights split over pp, and as in one stage.

@@ -17,14 +17,16 @@ if TYPE_CHECKING:
     from tracewarehouse.collect.run_spec import RunSpec
 
 
-def use_sharded_operations(model: Any, mesh: DeviceMesh) -> None:
+def use_sharded_operations(spec: RunSpec, model: Any, mesh: DeviceMesh) -> experts.RoutedExperts:
     """Replace the operations of a model that the partitioner cannot split by ones that it can."""
     attention.register()
-    experts.register(mesh)
+    routed = experts.RoutedExperts(mesh, float(spec.capacity_factor or "inf"))
+    routed.register()
     experts.split_gate_and_up(model)
     use_compilable_operations(model)
     model.config._attn_implementation = attention.NAME
     model.config._experts_implementation = experts.NAME
+    return routed
 
 
 def cache_shape(spec: RunSpec, config: Any) -> tuple[int, int, int, Axes]:
@@ -51,7 +53,7 @@ class ShardedModel:
         import torch_xla
 
         self._spec, self._mesh = spec, mesh
-        use_sharded_operations(model, mesh)
+        self._experts = use_sharded_operations(spec, model, mesh)
         self._model = model.to(mesh.device)
         torch_xla.sync()
         for name, parameter in model.named_parameters():
@@ -88,11 +90,21 @@ class ShardedModel:
         return [t for layer in self._cache.layers for t in (layer.keys, layer.values, layer.cumulative_length)]
 
     def step(self, given: Any) -> tuple[Any, ...]:
-        """Logits of the last position [batch, vocabulary] and the next tokens [batch, 1] of tokens [batch, length]."""
+        """See `DeviceModel.forward`.
+
+        Args:
+            given: Tokens [batch, length].
+        """
         out = self._model(input_ids=given, past_key_values=self._cache, use_cache=True, logits_to_keep=1)
         logits = out.logits[:, -1]
         with scope("lm_head"):
-            return logits, self._mesh.constrain(logits.argmax(-1, keepdim=True), (BATCH, None))
+            following = self._mesh.constrain(logits.argmax(-1, keepdim=True), (BATCH, None))
+        return logits, following, *self._dropped()
+
+    def _dropped(self) -> list[Any]:
+        """What the experts dropped of each sequence in this step, [1, batch]; nothing without experts."""
+        dropped = self._experts.take_dropped()
+        return [] if dropped is None else [dropped.reshape(self._spec.batch, -1).sum(1)[None]]
 
     def _empty_cache(self) -> Any:
         import torch

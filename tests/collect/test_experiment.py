@@ -90,6 +90,12 @@ def test_the_name_tells_runs_apart(one: dict[str, Any], other: dict[str, Any]) -
             "give each a program of its own (hosts: 2), or use megatron",
         ),
         ({"input_length": 30, "sequence_parallelism": "megatron"}, "input_length: tp=4 does not divide the 30"),
+        ({"capacity_factor": 1.25}, "capacity_factor: llama has no experts; remove the field"),
+        (
+            {"model": "qwen3_moe", "capacity_factor": 0.5},
+            "capacity_factor: expected a number from 1 on, or inf, found 0.5",
+        ),
+        ({"model": "qwen3_moe", "capacity_factor": "all"}, "capacity_factor: expected a number from 1 on, or inf"),
         ({"output_length": 0}, "output_length: Input should be greater"),
         ({"steps": 5}, "steps: is no field; fields are model, mesh"),
         ({"model": ["llama"]}, "model: Input should be a valid string"),

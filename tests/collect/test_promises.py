@@ -6,7 +6,7 @@ from pathlib import Path
 import pyarrow.parquet as pq
 import pytest
 
-from tracewarehouse.collect.promises import promised_collectives
+from tracewarehouse.collect.promises import promised_collectives, routed_pairs
 from tracewarehouse.collect.run_spec import RunSpec, run_spec
 from tracewarehouse.ingest.capture.manifest import PromisedCollective, load_manifest
 from tracewarehouse.ingest.pipeline import ingest_one
@@ -35,6 +35,11 @@ def test_experts_are_there_in_all_layers_but_the_first() -> None:
         promised("prefill", "all-reduce", "tp", 2 + 3 * 2),
         promised("prefill", "all-to-all", "ep", 4),
     ]
+
+
+def test_pairs_of_token_and_expert_are_counted_over_layers_and_steps() -> None:
+    # 4 sequences of 32 tokens, and one more in each of 3 further steps; 2 layers of experts, 2 experts a token.
+    assert routed_pairs(run_spec(model="deepseek_v3", mesh="ep=2", layers=3, output_length=4)) == 4 * 35 * 2 * 2
 
 
 def test_a_pipeline_runs_its_layers_in_every_tick() -> None:

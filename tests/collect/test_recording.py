@@ -57,10 +57,11 @@ def test_llama_over_tp(tmp_path: Path) -> None:
 
 def test_deepseek_pipeline_of_unlike_stages(tmp_path: Path) -> None:
     """The richest program: stages, expert groups, latent attention, and a dense layer that only the first stage has."""
-    spec = run_spec(model="deepseek_v3", mesh="pp=2,ep=2", layers=4, batch=4, input_length=8, output_length=2)
-    capture = record(tmp_path, spec)
+    size = {"layers": 4, "batch": 4, "input_length": 8, "output_length": 2}
+    capture = record(tmp_path, run_spec(model="deepseek_v3", mesh="pp=2,ep=2", capacity_factor="inf", **size))
 
-    assert load_manifest(capture / "manifest.json").checks["tokens_equal"] is True
+    checks = load_manifest(capture / "manifest.json").checks
+    assert (checks["tokens_equal"], checks["comparable_share"], checks["dropped_pairs"]) == (True, 1.0, 0)
     rows = collectives(capture, tmp_path / "warehouse")
     # 3 ticks of 2 slots with experts, each with an all-to-all there and one back; 4 devices, 2 steps.
     assert sum((c["kind"], c["axis"]) == ("all-to-all", "ep") for c in rows) == 3 * 2 * 2 * 4 * 2
@@ -82,13 +83,41 @@ def test_deepseek_pipeline_of_unlike_stages(tmp_path: Path) -> None:
 
 
 def test_unlike_stages_with_a_program_each(tmp_path: Path) -> None:
-    spec = run_spec(model="deepseek_v2", mesh="pp=2,tp=2", hosts=2, layers=4, batch=2, input_length=8, output_length=2)
+    size = {"layers": 4, "batch": 2, "input_length": 8, "output_length": 2}
+    spec = run_spec(model="deepseek_v2", mesh="pp=2,tp=2", hosts=2, capacity_factor="inf", **size)
     capture = record(tmp_path, spec)
 
-    assert load_manifest(capture / "manifest.json").checks["tokens_equal"] is True
+    checks = load_manifest(capture / "manifest.json").checks
+    assert (checks["tokens_equal"], checks["comparable_share"], checks["dropped_pairs"]) == (True, 1.0, 0)
     rows = collectives(capture, tmp_path / "warehouse")
     # On stage 0 a dense layer (2) and one of experts (3), on stage 1 two of experts; 2 devices a stage, 2 steps.
     assert sum(c["kind"] == "all-reduce" for c in rows) == (2 + 3 + 3 + 3) * 2 * 2
+
+
+def test_experts_exchange_and_reduce_no_more_than_their_places(tmp_path: Path) -> None:
+    size = {"batch": 4, "input_length": 32, "output_length": 2}
+    capture = record(tmp_path, run_spec(model="deepseek_v2", mesh="ep=4,tp=2", **size))
+
+    manifest = load_manifest(capture / "manifest.json")
+    # One layer of experts; 32 tokens and then one of each of the 4 sequences, each for 2 experts.
+    assert manifest.checks["routed_pairs"] == 4 * 33 * 2
+    assert 0 < manifest.checks["dropped_pairs"] < 4 * 33 * 2 / 4
+    # Sequences that lost nothing agree with plain torch, which drops nothing.
+    assert manifest.checks["tokens_equal"] is (True if manifest.checks["comparable_share"] else None)
+    assert manifest.model_extra is not None
+    assert manifest.model_extra["expert_places"] == {
+        "prefill": {"per_device": 20, "received": 80, "per_expert": 40},
+        "decode": {"per_device": 1, "received": 4, "per_expert": 4},
+    }
+    rows = collectives(capture, tmp_path / "warehouse")
+    assert_as_promised(capture, rows)
+    for phase, tokens, places in (("prefill", 32, 20), ("decode", 1, 1)):
+        exchanged = {c["message_bytes"] for c in rows if (c["phase"], c["kind"]) == (phase, "all-to-all")}
+        # Of float32: the hidden states, 128 wide, with the weights of 2 experts there, and with a count back.
+        assert exchanged == {4 * places * (128 + 2) * 4, 4 * places * (128 + 1) * 4}
+        reduced = {c["message_bytes"] for c in rows if (c["phase"], c["kind"]) == (phase, "all-reduce")}
+        # The routed experts, once per token; all others are of whole blocks.
+        assert reduced == {tokens * 128 * 4, tokens * (128 + 1) * 4}
 
 
 def test_a_split_sequence_in_a_pipeline(tmp_path: Path) -> None:

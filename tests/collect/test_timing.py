@@ -23,7 +23,7 @@ def made(
         PhaseMark(name="decode" if step else "prefill", step=step, start_ns=start, end_ns=end)
         for step, (start, end) in enumerate(zip([0, *ends], ends, strict=False))
     ]
-    return Generation(marks, [], list(host), compiles, cpu)
+    return Generation(marks, [], [], list(host), compiles, cpu)
 
 
 class Recorder:

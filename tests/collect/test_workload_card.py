@@ -60,6 +60,18 @@ def test_what_ran_and_nothing_more() -> None:
     assert (card.hf_url, card.contributor, card.workload.hardware.driver_version) == ("", "", "")
 
 
+@pytest.mark.parametrize(
+    ("fields", "said"),
+    [
+        ({"model": "llama"}, "random weights"),
+        ({"model": "qwen3_moe"}, "random weights, experts of capacity 1.25"),
+        ({"model": "qwen3_moe", "capacity_factor": "inf"}, "random weights, dropless experts"),
+    ],
+)
+def test_it_says_what_experts_have_room_for(fields: dict[str, Any], said: str) -> None:
+    assert workload_card(run_spec(**fields), recording(), "torch_xla", {}).description.endswith(said)
+
+
 def test_a_published_model_on_a_tpu() -> None:
     spec = run_spec(model="Qwen/Qwen3-4B", mesh="tp=8", device="tpu", dtype="bfloat16")
     facts = ModelFacts(name="Qwen3-4B", hf_url="https://huggingface.co/Qwen/Qwen3-4B")

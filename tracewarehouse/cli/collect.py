@@ -42,6 +42,9 @@ def collect(
         int | None, typer.Option(help="Processes, one per stage of pp on virtual devices, each with its own capture.")
     ] = None,
     dtype: Annotated[str | None, typer.Option(help="float32 or bfloat16.")] = None,
+    capacity_factor: Annotated[
+        str | None, typer.Option(help="Room of experts, in mean shares of the tokens; inf drops none.")
+    ] = None,
     seed: Annotated[int | None, typer.Option(help="Seed of the weights and prompts.")] = None,
     prompt: Annotated[
         str | None, typer.Option(help="Text for a published model's tokenizer, repeated to the input length.")
@@ -79,6 +82,7 @@ def collect(
         "layers": layers,
         "hosts": hosts,
         "dtype": dtype,
+        "capacity_factor": capacity_factor,
         "seed": seed,
         "prompt": prompt,
         "device": device,

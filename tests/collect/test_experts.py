@@ -1,0 +1,108 @@
+"""Dispatch to experts, against a loop over tokens; in a process of its own, as torch warns on import."""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+import subprocess
+import sys
+from math import inf
+
+import pytest
+
+from tracewarehouse.collect.parallel.experts import Places, places
+
+PROGRAM = """
+import json
+import types
+import torch
+from tracewarehouse.collect.parallel.experts import RoutedExperts, places
+
+HIDDEN, WIDTH, EXPERTS, CHOSEN = 6, 8, 8, 2
+
+def mesh(dp, ep, tp):
+    return types.SimpleNamespace(sizes={"dp": dp, "ep": ep, "tp": tp}, constrain=lambda value, partition: value)
+
+def expected(module, tokens, chosen, weights, dp, ep, room):
+    # Device by device, token by token: what is sent where, and what finds a place there.
+    size = len(tokens) // (dp * ep)
+    out, dropped = torch.zeros_like(tokens), torch.full((len(tokens),), CHOSEN)
+    for data in range(dp):
+        for device in range(ep):
+            taken = dict.fromkeys(range(EXPERTS), 0)
+            for source in range(ep):
+                places_left = room.per_device
+                for token in range((data * ep + source) * size, (data * ep + source + 1) * size):
+                    here = [n for n in range(CHOSEN) if chosen[token, n] // (EXPERTS // ep) == device]
+                    if not here or not places_left:
+                        continue
+                    places_left -= 1
+                    for n in here:
+                        expert = int(chosen[token, n])
+                        taken[expert] += 1
+                        if taken[expert] > room.per_expert:
+                            continue
+                        x = tokens[token]
+                        inner = torch.nn.functional.silu(module.gate_proj[expert] @ x) * (module.up_proj[expert] @ x)
+                        out[token] += weights[token, n] * (module.down_proj[expert] @ inner)
+                        dropped[token] -= 1
+    return out, dropped
+
+found = []
+for dp, ep, tp, factor, count in [
+    (1, 1, 1, "inf", 24), (1, 4, 1, "inf", 32), (2, 2, 2, "inf", 32), (1, 1, 2, 1.0, 48), (1, 4, 1, 1.0, 96),
+    (2, 2, 2, 1.0, 96), (1, 8, 2, 1.25, 128), (2, 4, 1, 1.25, 32),
+]:
+    torch.manual_seed(count + ep)
+    module = types.SimpleNamespace(
+        gate_proj=torch.randn(EXPERTS, WIDTH, HIDDEN), up_proj=torch.randn(EXPERTS, WIDTH, HIDDEN),
+        down_proj=torch.randn(EXPERTS, HIDDEN, WIDTH), act_fn=torch.nn.functional.silu,
+    )
+    tokens = torch.randn(count, HIDDEN)
+    # Uneven: some experts get more than their share.
+    weights, chosen = torch.topk((torch.randn(count, EXPERTS) + torch.arange(EXPERTS) / 4).softmax(-1), CHOSEN)
+    routed = RoutedExperts(mesh(dp, ep, tp), float(factor))
+    result = routed.run(module, tokens, chosen, weights)
+    dropped = routed.take_dropped()
+    room = places(count // (dp * ep), CHOSEN, EXPERTS, ep, float(factor))
+    want, want_dropped = expected(module, tokens, chosen, weights, dp, ep, room)
+    found.append([
+        str(factor), float((result - want).abs().max()), bool((dropped == want_dropped).all()), int(dropped.sum()),
+        routed.take_dropped() is None,
+    ])
+print(json.dumps(found))
+"""
+
+
+@pytest.mark.skipif(importlib.util.find_spec("torch") is None, reason="torch is not installed")
+def test_dispatch_computes_what_a_loop_over_tokens_does() -> None:
+    done = subprocess.run([sys.executable, "-c", PROGRAM], capture_output=True, text=True, check=True)
+
+    for factor, error, dropped_agree, dropped, is_taken in json.loads(done.stdout):
+        assert error < 1e-4
+        assert dropped_agree and is_taken
+        assert dropped == 0 if factor == "inf" else dropped > 0 or factor != "1.0"
+
+
+@pytest.mark.parametrize(
+    ("arguments", "expected"),
+    [
+        # 32 tokens of 2 experts each go to 4 devices: 16 each on average, 20 with a quarter more. A device has 80
+        # places; its experts get 128 * 2 / 8 = 32 tokens on average.
+        ((32, 2, 8, 4, 1.25), Places(20, 80, 40)),
+        # A token goes once to each of 2 devices at most, which is less than the factor allows.
+        ((32, 2, 8, 2, 1.25), Places(32, 64, 20)),
+        # One token each: everything has room.
+        ((1, 2, 8, 4, 1.25), Places(1, 4, 4)),
+        # At least four places.
+        ((8, 2, 64, 16, 1.0), Places(4, 64, 4)),
+        ((32, 2, 8, 4, inf), Places(32, 128, 128)),
+        # Without ep nothing is sent.
+        ((64, 2, 8, 1, 1.0), Places(64, 64, 16)),
+        # DeepSeek-V3 on 32 devices, 128 tokens each: 32 places for each device, 1024 in all, k * tokens; once each
+        # expert had one for every token, 32768.
+        ((128, 8, 256, 32, 1.0), Places(32, 1024, 128)),
+    ],
+)
+def test_places_follow_from_the_mean_share(arguments: tuple[int, int, int, int, float], expected: Places) -> None:
+    assert places(*arguments) == expected
