@@ -91,6 +91,11 @@ class RunSpec(BaseModel):
         default=1, ge=1, description="on cpu: a process for each pipeline stage, with devices and a capture of its own"
     )
     device: Literal["cpu", "tpu"] = Field(default="cpu", description="cpu: virtual devices of one machine")
+    reference: Literal["compute", "kept", "off"] | None = Field(
+        default=None,
+        description="plain torch to compare with: computed once and kept, only if kept from before, or not at all; "
+        "by default compute, and on tpu kept",
+    )
     backend: str = Field(
         default="torch_xla", pattern=r"^[\w.]+(:\w+)?$", description="what runs and records: torch_xla, or module:Class"
     )
@@ -201,6 +206,11 @@ class RunSpec(BaseModel):
         return self.model not in ARCHITECTURES
 
     @property
+    def reference_mode(self) -> Literal["compute", "kept", "off"]:
+        """Where the reference may come from; a TPU slice does not wait for its host to compute one."""
+        return self.reference or ("kept" if self.device == "tpu" else "compute")
+
+    @property
     def microbatch_count(self) -> int:
         """Microbatches of the pipeline; 1 without one."""
         return 1 if self.hosts > 1 else self.microbatches or self.axis("pp")
@@ -245,7 +255,7 @@ class RunSpec(BaseModel):
             for name in ("hosts", "prompt", "backend", "capacity_factor")
             if getattr(self, name) == RunSpec.model_fields[name].default
         }
-        values = self.model_dump(mode="json", exclude=defaults)
+        values = self.model_dump(mode="json", exclude=defaults | {"reference"})  # which says nothing of the capture
         return hashlib.sha256(json.dumps(values, sort_keys=True).encode()).hexdigest()
 
 

@@ -16,7 +16,7 @@ from typing import Literal
 
 from tracewarehouse.collect.backend import find_backend
 from tracewarehouse.collect.capture import is_recorded, remove_leftovers, require_writable, write_error
-from tracewarehouse.collect.errors import CollectError, require_libtpu
+from tracewarehouse.collect.errors import CollectError, require_libtpu, require_torch_xla
 from tracewarehouse.collect.experiment import Experiment, plan
 from tracewarehouse.collect.memory import MemoryNeed, memory_need, require_host_memory, require_memory
 from tracewarehouse.collect.model_folder import model_folder
@@ -157,6 +157,22 @@ def collect(
         finally:  # also after Ctrl-C, when the process of the run was ended in the middle
             remove_leftovers(output)
     return results
+
+
+def keep_reference(run: RunSpec) -> Path:
+    """Compute the reference of a run in plain torch on this host, unless it is kept already.
+
+    Returns:
+        The file that keeps it; all runs of the model with the same prompt, lengths and dtype share it.
+
+    Raises:
+        MissingDependencyError: torch or transformers is not installed.
+        CollectError: the model's files are not here, or it does not fit into the memory of this host.
+    """
+    require_torch_xla()
+    from tracewarehouse.collect.subject import compute_reference
+
+    return compute_reference(run)
 
 
 def require_runnable(run: RunSpec) -> MemoryNeed | None:

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
+from tracewarehouse.collect.errors import ExperimentError
 from tracewarehouse.collect.host_memory import available_memory, installed_memory
 from tracewarehouse.collect.memory import USABLE, reference_bytes
 from tracewarehouse.collect.model_folder import model_folder
@@ -13,7 +16,8 @@ from tracewarehouse.collect.parallel.published import PublishedWeights, skeleton
 from tracewarehouse.collect.pretrained import pretrained_model
 from tracewarehouse.collect.prompt import Prompt, run_prompt
 from tracewarehouse.collect.reference import reference_logits
-from tracewarehouse.collect.tiny_model import build_model
+from tracewarehouse.collect.reference_cache import computed_once, kept, reference_file, weight_files
+from tracewarehouse.collect.tiny_model import build_model, config_values
 from tracewarehouse.collect.workload_card import model_facts
 
 if TYPE_CHECKING:
@@ -33,7 +37,7 @@ class Reference:
 
     `full`: the same generation in plain torch. `first_layers`: where the whole does not fit into the host, the same
     generation by the first layers alone, on the devices and in plain torch; the whole then must give finite logits.
-    `finite_logits`: where not even these fit, only that.
+    `finite_logits`: where not even these fit, or the run may not compute a reference and none is kept, only that.
     """
 
     kind: Kind
@@ -64,8 +68,56 @@ def tiny_subject(spec: RunSpec) -> Subject:
     """A tiny model with random weights, and the generation that it must agree with."""
     model = build_model(spec)
     prompt = run_prompt(spec, model.config.vocab_size)
-    expected = reference_logits(model, prompt.tokens, spec.output_length)
-    return Subject(spec, model_facts(spec, model), prompt, Reference("full", spec.layers, expected), model)
+    expected = _expected(spec, prompt, _tiny_weights(spec), lambda: model)
+    reference = Reference("finite_logits") if expected is None else Reference("full", spec.layers, expected)
+    return Subject(spec, model_facts(spec, model), prompt, reference, model)
+
+
+def compute_reference(spec: RunSpec) -> Path:
+    """Make sure that the reference of a run is kept, whatever its mesh and device.
+
+    Returns:
+        The file that keeps it.
+
+    Raises:
+        CheckpointError: a published model's files are not there, damaged, or of another model.
+        ExperimentError: the model does not fit into the memory of this host.
+    """
+    spec = spec.model_copy(update={"reference": "compute"})
+    if not spec.is_published:
+        model = build_model(spec)
+        prompt = run_prompt(spec, model.config.vocab_size)
+        _expected(spec, prompt, _tiny_weights(spec), lambda: model)
+        return _file(spec, prompt, _tiny_weights(spec))
+    folder = model_folder(spec.model)
+    prompt = run_prompt(spec, architecture_of(spec.model).config["vocab_size"], folder)
+    file = _file(spec, prompt, weight_files(folder))
+    need, available = reference_bytes(pretrained_model(spec.model), spec, spec.layers), available_memory()
+    if kept(file) is None and need > USABLE * available:
+        raise ExperimentError(
+            f"{spec.name}: its reference needs {need / 1e9:.1f} GB, and this host can give {available / 1e9:.1f} GB; "
+            "compute it on a larger one"
+        )
+    _expected(spec, prompt, weight_files(folder), lambda: PublishedWeights(spec, folder).on_host(spec))
+    return file
+
+
+def _tiny_weights(spec: RunSpec) -> list[Any]:
+    return [config_values(spec), spec.seed]
+
+
+def _file(spec: RunSpec, prompt: Prompt, weights: list[Any]) -> Path:
+    return reference_file(spec, prompt.tokens, weights)
+
+
+def _expected(spec: RunSpec, prompt: Prompt, weights: list[Any], model: Callable[[], Any]) -> Any:
+    """Logits of plain torch, from where the run allows; None where there are none."""
+    if spec.reference_mode == "off":
+        return None
+    file = _file(spec, prompt, weights)
+    if spec.reference_mode == "kept":
+        return kept(file)
+    return computed_once(file, lambda: reference_logits(model(), prompt.tokens, spec.output_length))
 
 
 def published_subject(spec: RunSpec, layers: int | None = None) -> Subject:
@@ -73,7 +125,8 @@ def published_subject(spec: RunSpec, layers: int | None = None) -> Subject:
 
     Args:
         spec: The run.
-        layers: Layers to compare in plain torch; by default as many as the host's memory allows.
+        layers: Layers to compare in plain torch; by default as many as the host's memory allows, where the reference
+            may be computed. One that is kept is of all layers.
 
     Raises:
         CheckpointError: its files are not there, damaged, or of another model.
@@ -81,13 +134,16 @@ def published_subject(spec: RunSpec, layers: int | None = None) -> Subject:
     folder = model_folder(spec.model)
     weights = PublishedWeights(spec, folder)
     prompt = run_prompt(spec, architecture_of(spec.model).config["vocab_size"], folder)
-    if layers is None:
+    if spec.reference_mode != "compute":
+        layers = spec.layers
+    elif layers is None:
         # All hosts of a TPU slice must choose the same, because the first layers are a program over all of them.
         layers = reference_layers(spec, available_memory() if spec.device == "cpu" else installed_memory())
     expected = None
     if layers == spec.layers:
-        expected = reference_logits(weights.on_host(spec), prompt.tokens, spec.output_length)
-    kind: Kind = "full" if layers == spec.layers else "first_layers" if layers else "finite_logits"
+        expected = _expected(spec, prompt, weight_files(folder), lambda: weights.on_host(spec))
+        layers = layers if expected is not None else 0
+    kind: Kind = "full" if expected is not None else "first_layers" if layers else "finite_logits"
     facts = model_facts(spec, skeleton(spec, folder))
     return Subject(spec, facts, prompt, Reference(kind, layers, expected), weights=weights)
 

@@ -50,6 +50,13 @@ def collect(
         str | None, typer.Option(help="Text for a published model's tokenizer, repeated to the input length.")
     ] = None,
     device: Annotated[str | None, typer.Option(help="cpu (virtual devices of this machine) or tpu.")] = None,
+    reference: Annotated[
+        str | None,
+        typer.Option(
+            help="Plain torch to compare with: compute (once, and keep it), kept (only if it is there), off. By "
+            "default compute, and on tpu kept."
+        ),
+    ] = None,
     attach: Annotated[
         str | None,
         typer.Option(metavar="HOST:PORT", help="Record what a running profiler server sees; several with commas."),
@@ -59,6 +66,9 @@ def collect(
         str | None, typer.Option(help="What runs and records: torch_xla, or module:Class of another.")
     ] = None,
     resume: Annotated[bool, typer.Option(help="Skip runs whose capture is there already.")] = True,
+    references: Annotated[
+        bool, typer.Option("--references", help="Compute and keep what the runs are compared with; record nothing.")
+    ] = False,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Say what would be recorded, and record nothing.")] = False,
 ) -> None:
     """Run the inference harness and save the profiler's captures.
@@ -86,6 +96,7 @@ def collect(
         "seed": seed,
         "prompt": prompt,
         "device": device,
+        "reference": reference,
         "backend": backend,
     }
     if attach is not None:
@@ -101,6 +112,10 @@ def collect(
         plan = experiments.load_experiment(experiment)
     if dry_run:
         _print_plan(runner.dry_run(plan, output))
+        return
+    if references:
+        for run in experiments.plan(plan):
+            typer.echo(runner.keep_reference(run))
         return
     faults: dict[str, list[str]] = {}
 

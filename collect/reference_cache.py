@@ -1,0 +1,90 @@
+"""References of plain torch, computed once per model, prompt and lengths, whatever the mesh, the host or the run."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import tempfile
+from collections.abc import Callable
+from importlib.metadata import version
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from tracewarehouse.collect.run_spec import RunSpec
+
+FOLDER = "TRACEWAREHOUSE_REFERENCES"
+"""Environment variable: where they are kept."""
+_LOGITS = "logits"
+
+
+def cache_folder() -> Path:
+    """Where references are kept; it may be removed at any time."""
+    if given := os.environ.get(FOLDER):
+        return Path(given).expanduser()
+    return Path(os.environ.get("XDG_CACHE_HOME", "~/.cache")).expanduser() / "tracewarehouse" / "references"
+
+
+def reference_file(spec: RunSpec, tokens: Any, weights: list[Any]) -> Path:
+    """The file of a reference: named by all that its numbers follow from.
+
+    Args:
+        spec: The run, of which only model, layers, dtype and output length matter.
+        tokens: The prompt, [batch, input length].
+        weights: What tells the model's weights from others, in JSON.
+    """
+    facts = {
+        "layers": spec.layers,
+        "dtype": spec.dtype,
+        "steps": spec.output_length,
+        "tokens": tokens.tolist(),
+        "weights": weights,
+        "versions": [version(package) for package in ("torch", "transformers")],
+    }
+    digest = hashlib.sha256(json.dumps(facts, sort_keys=True).encode()).hexdigest()
+    return cache_folder() / f"{Path(spec.model).name}-{digest[:32]}.safetensors"
+
+
+def weight_files(folder: Path) -> list[Any]:
+    """What tells the weights of a published model from others.
+
+    Files in the hub's cache are links to files that are named by their content; of others, size and time say it.
+    """
+    files = [*sorted(folder.glob("*.safetensors")), folder / "config.json"]
+    return [
+        [f.name, f.resolve().name] if f.is_symlink() else [f.name, f.stat().st_size, f.stat().st_mtime_ns]
+        for f in files
+    ]
+
+
+def kept(file: Path) -> Any:
+    """Logits [batch, steps, vocabulary] that were computed before; None where there are none that can be read."""
+    from safetensors import SafetensorError
+    from safetensors.torch import load_file
+
+    try:
+        return load_file(file)[_LOGITS]
+    except (OSError, SafetensorError, KeyError):
+        return None
+
+
+def computed_once(file: Path, compute: Callable[[], Any]) -> Any:
+    """Logits that were computed before, or else now, and then kept.
+
+    A folder that cannot be written keeps nothing.
+    """
+    from safetensors.torch import save_file
+
+    if (logits := kept(file)) is not None:
+        return logits
+    logits = compute()
+    try:
+        file.parent.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryDirectory(prefix=".new-", dir=file.parent) as folder:
+            new = Path(folder) / file.name
+            save_file({_LOGITS: logits.contiguous()}, new)
+            new.replace(file)
+    except OSError:
+        pass
+    return logits
