@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 from tracewarehouse.ingest.capture.remote import is_remote
 from tracewarehouse.ingest.errors import CaptureError, MetricError, WarehouseError, shown
-from tracewarehouse.ingest.lake.lake import GRACE_SECONDS, Lake, Leftover, RunVersion, UnreadRun
+from tracewarehouse.ingest.lake.lake import GRACE_SECONDS, Lake, Leftover, RunVersion, UnreadRun, unread_sentence
 from tracewarehouse.remote_lake import RemoteLake
 
 if TYPE_CHECKING:
@@ -409,7 +409,7 @@ class Warehouse:
         """Write the database file that any DuckDB opens, warehouse.duckdb, and return its path.
 
         Raises:
-            WarehouseError: it cannot be written.
+            WarehouseError: it cannot be written, or a file of a run is missing.
         """
         import duckdb
 
@@ -419,7 +419,10 @@ class Warehouse:
         folder = self._folder("build")
         try:
             with self.lake.exclusive():  # so that of two builds the later one has the newer runs
-                return build(folder, self.lake.runs(), self.definitions)
+                runs = self.lake.runs()
+                if lost := self.lake.lacking(runs):  # DuckDB looks for a file when it is asked for its rows
+                    raise WarehouseError(f"the database cannot be built: {self.lake.root}: {unread_sentence(lost)}")
+                return build(folder, runs, self.definitions)
         except duckdb.Error as error:
             raise WarehouseError(
                 f"the database cannot be built: {files_error(self.lake, self.lake.runs(), error)}"

@@ -186,7 +186,7 @@ class TestTables:
         result = ingest_one(capture().write(tmp_path / "a.xplane.pb"), tmp_path / "w")
         [path] = Lake(tmp_path / "w").paths(result.entry, "ops")
         schema = pq.read_schema(path)
-        assert schema.names == [c.name for c in TABLES["ops"].columns if c.name != "run_id"]
+        assert schema.names == [c.name for c in TABLES["ops"].columns]
         start = schema.field("start_ps")
         assert start.type == pa.int64()
         assert start.metadata[b"unit"] == b"ps"

@@ -115,7 +115,6 @@ def test_readers_that_search_folders_find_the_column_once(folder: Path, tmp_path
 
 CONDITIONS = {
     "equal": "run_id = '{0}'",
-    "the only one of a list": "run_id IN ('{0}')",
     "through a window": "n > 0 AND run_id = '{0}'",
 }
 
