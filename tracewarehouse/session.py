@@ -126,7 +126,8 @@ def behind(definitions: Definitions, names: Collection[str]) -> set[str]:
     """These parts of a lens with all that they read, by qualified name."""
     wanted = set(names)
     if _MACROS in wanted:
-        wanted |= {n for m in definitions.macros for n in m.depends_on}
+        stands_for = {f"metrics.{name}": m.view.qualified for name, m in definitions.aliases().items()}
+        wanted |= {stands_for.get(n, n) for m in definitions.macros for n in m.depends_on}
     if _ALL_VALUES in wanted:
         wanted |= {"main.metric_values", *(m.view.qualified for m in definitions.metrics if m.view.compares_runs)}
     views = definitions.with_upstream(wanted)

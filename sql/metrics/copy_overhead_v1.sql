@@ -35,7 +35,12 @@ WITH windows AS (
 
 followed AS (
   SELECT
-    *,
+    run_id,
+    device_id,
+    phase,
+    is_in_step,
+    start_other_ps,
+    end_other_ps,
     MAX(end_other_ps) OVER (
       PARTITION BY run_id, device_id ORDER BY start_ps, event_id ROWS BETWEEN UNBOUNDED PRECEDING AND 1 PRECEDING
     ) AS until_other_ps

@@ -41,7 +41,15 @@ ops AS (
 
 followed AS (
   SELECT
-    *,
+    run_id,
+    event_id,
+    device_id,
+    instruction_id,
+    phase,
+    step,
+    start_ps,
+    start_compute_ps,
+    is_start,
     LEAD(CASE WHEN NOT is_start THEN end_ps END) OVER pairs AS done_end_ps,
     LEAD(end_compute_ps) OVER pairs AS done_compute_ps
   FROM ops
