@@ -19,6 +19,7 @@ from typing import Any
 
 import msgspec
 import numpy as np
+import pyarrow as pa
 
 from tracewarehouse.ingest.columns.records import EventMetadata, Int32, Stat, StatColumn, StatKind
 from tracewarehouse.ingest.errors import MalformedError
@@ -61,6 +62,7 @@ class Arguments:
         self.contents: list[Content] = []
         self.count = 0
         self._rows: dict[tuple[Any, ...], int] = {}
+        self._last: dict[str, tuple[tuple[Any, ...], int]] = {}  # of each name, the last key and its row
         self._bytes = 0
 
     @property
@@ -70,7 +72,7 @@ class Arguments:
 
     def take(self) -> list[Content]:
         """The event metadata that have not been taken; it forgets them."""
-        taken, self.contents, self._rows, self._bytes = self.contents, [], {}, 0
+        taken, self.contents, self._rows, self._last, self._bytes = self.contents, [], {}, {}, 0
         return taken
 
     def columns(self, events: Sequence[Event]) -> tuple[Int32, list[StatColumn]]:
@@ -78,7 +80,7 @@ class Arguments:
         metadata: list[int] = []
         categories: tuple[list[int], list[Value]] = [], []
         layouts: tuple[dict[tuple[str, ...], _Layout], ...] = {}, {}
-        rows = self._rows
+        nothing: tuple[tuple[Any, ...], int] = (), -1
         for i, event in enumerate(events):
             facts = _facts(event.args) if event.args else {}
             is_counter = event.ph == "C"
@@ -89,13 +91,16 @@ class Arguments:
             if layout.own:
                 layout.rows.append(i)
                 layout.values.append(layout.of_event(facts))
-            key = event.name, layout.shared, layout.of_instruction(facts)
-            row = rows.get(key)
-            if row is None:
-                row = rows[key] = self.count
-                self.contents.append(_content(*key))
-                self.count += 1
-                self._bytes += 200 + len(bytes(event.args))
+            values = layout.of_instruction(facts)
+            key, row = self._last.get(event.name, nothing)
+            if row < 0 or key[2] != values or key[1] != layout.shared:  # comparing texts takes less than hashing them
+                key = event.name, layout.shared, values
+                row = self._rows.setdefault(key, self.count)
+                self._last[event.name] = key, row
+                if row == self.count:
+                    self.contents.append(_content(*key))
+                    self.count += 1
+                    self._bytes += 200 + len(bytes(event.args))
             metadata.append(row)
             if event.cat:
                 categories[0].append(i)
@@ -167,11 +172,13 @@ def _column(name: str, rows: list[int], values: list[Value]) -> StatColumn:
     """A stat of some events."""
     at = np.array(rows, np.int64)
     try:
-        numbers = list(map(int, values))  # type: ignore[arg-type]  # a tuple is a TypeError, as is meant
-        if list(map(str, numbers)) == values:
-            bits = np.array(numbers, np.int64).view(np.uint64)
-            return StatColumn(name, at, np.full(len(at), int(StatKind.INT64), np.uint8), bits)
-    except (TypeError, ValueError, OverflowError):
+        strings = pa.array(values, pa.string())
+        numbers = strings.cast(pa.int64())
+        if numbers.cast(pa.string()).equals(strings):
+            return StatColumn(
+                name, at, np.full(len(at), int(StatKind.INT64), np.uint8), numbers.to_numpy().view(np.uint64)
+            )
+    except (pa.ArrowInvalid, pa.ArrowTypeError):  # other texts, or values of other types
         pass
     texts: dict[bytes, int] = {}
     coded = {}
