@@ -12,6 +12,7 @@ BOOT_DISK = 100 * 2**30
 """Bytes of the boot disk of a TPU virtual machine, which cannot be made larger."""
 SYSTEM = 40 * 10**9
 """Bytes of it that system and collector take: an estimate, torch alone takes 7 GB."""
+BOOT_FREE = BOOT_DISK - SYSTEM
 MARGIN = 1.05
 """For what a checkpoint holds beside the weights of the model: scales, multi-token prediction, whole files."""
 _EIGHT_BITS = ("deepseek_v3",)
@@ -45,3 +46,13 @@ def all_weights(specs: Iterable[RunSpec]) -> int:
     for spec in specs:
         by_model[spec.model] = max(by_model.get(spec.model, 0), weights_of(spec))
     return sum(by_model.values())
+
+
+def too_large(spec: RunSpec) -> str | None:
+    """Why a host without another disk or a bucket cannot hold the weights of a run; None when it can."""
+    if (needed := weights_of(spec)) <= BOOT_FREE:
+        return None
+    return (
+        f"the files of {spec.model} take {needed / 1e9:.0f} GB, and the hosts' own disks have {BOOT_FREE / 1e9:.0f} GB "
+        "to give; create the slice with --data-disk or --bucket"
+    )

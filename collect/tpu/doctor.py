@@ -122,16 +122,19 @@ class Doctor:
 
     def _disk(self, name: str, planned: PlannedSlice, of: str) -> Finding:
         zone, mode = planned.pool.zone, disk_mode(planned.hosts)
-        kind = self.quota.generation(planned.pool.generation).disks[mode]  # type: ignore[index]
+        kinds = self.quota.generation(planned.pool.generation).disks
         needed = planned.disk if mode == "read-write" else planned.all_disk
         what = f"disk {name} in {zone} with {needed / 1e9:.0f} GB for {planned.accelerator_type}, {mode}"
-        found = self._json("compute", "disks", "describe", name, f"--zone={zone}", "--format=json", of)
         size = f"--size={-(-needed // 2**30)}GB"
-        if found is None:
-            return Finding(what, f"gcloud compute disks create {name} {size} --type={kind} --zone={zone} {of}")
+        found = self._json("compute", "disks", "describe", name, f"--zone={zone}", "--format=json", of)
+        kind = str(found.get("type", "")).rpartition("/")[2] if found else None
+        if found is None or kind not in ({kinds["read-only"]} if mode == "read-only" else set(kinds.values())):
+            other = name if found is None else f"{name}-{mode}"
+            return Finding(what, f"gcloud compute disks create {other} {size} --type={kinds[mode]} --zone={zone} {of}")
         if int(found.get("sizeGb", 0)) * 2**30 < needed:
-            return Finding(what, f"gcloud compute disks resize {name} {size} --zone={zone} {of}")
-        if mode == "read-only" and kind.startswith("hyperdisk") and found.get("accessMode") != "READ_ONLY_MANY":
+            return Finding(what, f"gcloud compute disks resize {name} {size} --zone={zone} {of} --quiet")
+        is_shared = found.get("accessMode") == "READ_ONLY_MANY" or not kinds[mode].startswith("hyperdisk")
+        if mode == "read-only" and not is_shared:
             return Finding(what, f"gcloud compute disks update {name} --access-mode=READ_ONLY_MANY --zone={zone} {of}")
         return Finding(what if self.place.data_disk else f"{what}; give it with --data-disk")
 

@@ -8,7 +8,7 @@ import shutil
 import subprocess
 from collections.abc import Callable
 from pathlib import Path
-from typing import IO, Any
+from typing import IO, Any, Literal
 
 from tracewarehouse.collect.errors import QuotaError, TpuError
 from tracewarehouse.collect.tpu.state import Slice
@@ -223,7 +223,7 @@ def failed_on_host(returncode: int, said: str) -> bool:
     return returncode not in (0, LOST) and "ERROR: (gcloud." not in said
 
 
-def disk_mode(hosts: int) -> str:
+def disk_mode(hosts: int) -> Literal["read-write", "read-only"]:
     """How a data disk is attached: several hosts can only read one."""
     return "read-write" if hosts == 1 else "read-only"
 

@@ -9,7 +9,7 @@ from tracewarehouse.collect.errors import TpuError
 from tracewarehouse.collect.experiment import Experiment, plan
 from tracewarehouse.collect.memory import MemoryNeed, require_memory
 from tracewarehouse.collect.run_spec import RunSpec
-from tracewarehouse.collect.tpu.disk import BOOT_DISK, SYSTEM, all_weights, largest_weights
+from tracewarehouse.collect.tpu.disk import BOOT_FREE, all_weights, largest_weights
 from tracewarehouse.collect.tpu.quota import Pool, Quota
 from tracewarehouse.collect.tpu.state import Slice
 
@@ -41,7 +41,7 @@ class PlannedSlice:
     @property
     def fits_boot_disk(self) -> bool:
         """Whether the hosts need no disk or bucket beside their own."""
-        return self.disk <= BOOT_DISK - SYSTEM
+        return self.disk <= BOOT_FREE
 
     @property
     def longest_h(self) -> float:

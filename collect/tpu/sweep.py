@@ -10,7 +10,7 @@ import secrets
 import subprocess
 import tempfile
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 
 from tracewarehouse.collect.capture import require_writable
@@ -19,6 +19,7 @@ from tracewarehouse.collect.experiment import Experiment
 from tracewarehouse.collect.run_spec import RunSpec
 from tracewarehouse.collect.tpu import commands
 from tracewarehouse.collect.tpu.captures import fetch, pending
+from tracewarehouse.collect.tpu.disk import too_large
 from tracewarehouse.collect.tpu.gcloud import ADD_KEY, READY, KeyAgentError, failed_on_host
 from tracewarehouse.collect.tpu.installation import Installation, install, remove_token
 from tracewarehouse.collect.tpu.plan import runs_of_slice, tpu_runs
@@ -75,7 +76,9 @@ def run_sweep(
     entry = slices.state.get(name)
     specs = runs_of_slice(experiment, entry, slices.quota.generation(entry.generation).kind)
     require_writable(output)
-    sweep = _Sweep(slices, entry, experiment, specs, output, poll_s)
+    has_room = entry.place.data_disk or entry.place.bucket
+    refused = {} if has_room else {s.name: why for s in specs if (why := too_large(s))}
+    sweep = _Sweep(slices, entry, experiment, specs, output, poll_s, refused)
     try:
         while sweep.left():
             before = len(sweep.left())
@@ -107,8 +110,8 @@ class _Sweep:
     specs: list[RunSpec]
     output: Path
     poll_s: float
-    failed: dict[str, str] = field(default_factory=dict)
-    """Runs that no round recorded, and why."""
+    failed: dict[str, str]
+    """Runs that no round recorded, or will, and why."""
 
     def left(self) -> list[RunSpec]:
         """The runs to record."""

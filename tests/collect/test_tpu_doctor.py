@@ -138,6 +138,16 @@ def test_a_disk_that_is_too_small_or_cannot_be_shared(cloud: Cloud) -> None:
     assert json.loads((cloud.folder / "project.json").read_text())["disks"]["w"]["sizeGb"] == 65
 
 
+def test_a_disk_of_another_kind_is_no_disk_for_these_chips(cloud: Cloud) -> None:
+    cloud.world(disks={"w": {"zone": "us-east1-d", "type": "pd-balanced", "sizeGb": 900}})
+    cloud.experiment.write_text("runs: [{device: tpu, dtype: bfloat16, model: Qwen/Qwen3-32B, mesh: tp=8}]")
+
+    (mend,) = missing(cloud.tw("doctor", cloud.experiment, "--generation", "v6e", "--data-disk", "w").stdout).values()
+
+    assert mend.startswith("gcloud compute disks create w-read-write --size=65GB --type=hyperdisk-balanced")
+    assert cloud.gcloud(mend).returncode == 0
+
+
 def test_gated_models_need_a_token_and_several_hosts_an_agent(cloud: Cloud, monkeypatch: pytest.MonkeyPatch) -> None:
     (cloud.folder / "no_key_in_agent").touch()
 

@@ -418,6 +418,22 @@ def test_a_disk_of_weights_is_mounted_on_all_hosts_and_formatted_once(cloud: Clo
     )
 
 
+def test_models_that_the_hosts_own_disks_cannot_hold_are_left_out_before_they_cost(one: Cloud) -> None:
+    """32.8 billion weights of 16 bits and 5 % are 69 GB; 107 less 40 GB are 67."""
+    one.experiment.write_text(
+        "defaults: {device: tpu, batch: 16, mesh: tp=4, dtype: bfloat16}\n"
+        "runs: [{model: llama}, {model: Qwen/Qwen3-32B}]"
+    )
+
+    done = one.tw("run", "one", one.experiment)
+
+    assert done.returncode == 1
+    (name,) = one.captures()
+    assert name.startswith("llama-tp4")
+    assert "the files of Qwen/Qwen3-32B take 69 GB, and the hosts' own disks have 67 GB to give" in done.stderr
+    assert not [r for r in one.recorded() if "Qwen" in r]
+
+
 def test_a_bucket_of_weights_is_mounted_on_all_hosts(cloud: Cloud) -> None:
     cloud.world(buckets=["weights"])
     cloud.tw("create", "big", "--type", "v6e-16", "--bucket", "gs://weights")

@@ -397,7 +397,8 @@ def compute_disks_describe(positional: list[str], flags: dict[str, str]) -> None
     disk = read("project.json", {})["disks"].get(positional[0])
     if disk is None or disk["zone"] != flags.get("zone"):
         refuse(f"The resource 'projects/p/zones/z/disks/{positional[0]}' was not found")
-    print(json.dumps(disk))
+    kind = f"https://www.googleapis.com/compute/v1/projects/p/zones/{disk['zone']}/diskTypes/{disk['type']}"
+    print(json.dumps(disk | {"type": kind}))
 
 
 def change(positional: list[str], flags: dict[str, str], kind: str, value: Any) -> None:
