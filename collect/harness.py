@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from tracewarehouse.collect.backend import Recording, find_backend
 from tracewarehouse.collect.errors import CheckError, CollectError, require_torch_xla
+from tracewarehouse.collect.parallel.attention import prefill_form
 from tracewarehouse.collect.processes import end_with_parent
 from tracewarehouse.collect.promises import promised_collectives, routed_pairs
 from tracewarehouse.collect.recording import record
@@ -154,13 +155,13 @@ def _agreement(reference: Reference, logits: Any, dropped: Any, spec: RunSpec) -
         dropped: Pairs of token and expert, [batch, steps]; None without experts.
         spec: The run.
     """
-    checks: dict[str, Any] = {"reference": reference.kind}
+    checks: dict[str, Any] = {"reference": reference.kind, "prefill_attention": prefill_form(spec)}
     if dropped is not None:
         checks |= {"dropped_pairs": int(dropped.sum()), "routed_pairs": routed_pairs(spec)}
     if reference.kind != "full":
         require_finite(logits)
         return checks
-    agreement = compare(logits, reference.expected, spec.dtype, dropped)
+    agreement = compare(logits, reference.expected, spec.precision, dropped)
     if dropped is not None:
         checks["comparable_share"] = agreement.comparable_share
     return checks | {"tokens_equal": agreement.tokens_equal, "max_logit_error": agreement.max_logit_error}
@@ -173,7 +174,7 @@ def _first_layers_checks(subject: Subject, mesh: DeviceMesh) -> dict[str, Any]:
     part = first_layers_subject(subject)
     generation = _generations(part.spec, _on_devices(part, mesh), mesh, part.prompt.tokens)()()
     dropped = dropped_on_host(generation)
-    agreement = compare(logits_on_host(generation), part.reference.expected, part.spec.dtype, dropped)
+    agreement = compare(logits_on_host(generation), part.reference.expected, part.spec.precision, dropped)
     comparable = {} if dropped is None else {"first_layers_comparable_share": agreement.comparable_share}
     return comparable | {
         "first_layers": part.spec.layers,

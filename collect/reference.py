@@ -38,18 +38,18 @@ def reference_logits(model: Any, tokens: Any, output_length: int) -> Any:
     return torch.stack(logits, 1)
 
 
-def compare(logits: Any, expected: Any, dtype: str, dropped: Any = None) -> Agreement:
+def compare(logits: Any, expected: Any, precision: str, dropped: Any = None) -> Agreement:
     """Compare the logits of two greedy generations [batch, steps, vocabulary].
 
     After the first token that differs, a sequence is another text, so nothing behind it is compared. A token may differ
-    where the reference itself has a tie within the rounding of its dtype. Rounding grows with the largest logit.
+    where the reference itself has a tie within rounding. Rounding grows with the largest logit.
 
     Plain torch drops nothing. So a sequence is compared until some of its tokens did not reach an expert.
 
     Args:
         logits: Of the devices.
         expected: Of plain torch.
-        dtype: In which both were computed.
+        precision: The coarser one of those in which both were computed.
         dropped: Pairs of token and expert, [batch, steps]; None where nothing can be dropped.
 
     Raises:
@@ -63,12 +63,12 @@ def compare(logits: Any, expected: Any, dtype: str, dropped: Any = None) -> Agre
     is_comparable = is_whole & torch.cat([torch.ones_like(same[:, :1]), same[:, :-1]], 1).cumprod(1).bool()
     error = (logits - expected).abs().amax(-1).masked_fill(~is_comparable, 0.0)
     worst = float(error.max())
-    tolerance = TOLERANCE[dtype] * max(1.0, float(expected.abs().max()) / LOGIT_SCALE)
+    tolerance = TOLERANCE[precision] * max(1.0, float(expected.abs().max()) / LOGIT_SCALE)
     if not worst <= tolerance:
         sequence, step = divmod(int(error.argmax()), error.shape[1])
         raise CheckError(
             f"the logits differ from plain torch by {worst:.3g} at sequence {sequence}, step {step} "
-            f"(tolerance for {dtype}: {tolerance:.3g}): the partitioned model does not compute the same"
+            f"(tolerance for {precision}: {tolerance:.3g}): the partitioned model does not compute the same"
         )
     tokens_equal = bool(same[is_whole].all()) if is_whole.any() else None
     return Agreement(tokens_equal, worst, float(is_whole.float().mean()))

@@ -19,6 +19,9 @@ from tracewarehouse.ingest.capture.mesh_axes import AXES
 MESH_AXES = tuple(axis for axis in AXES if axis != "sp")
 """Axes of the device mesh, outermost first. Sequence parallelism is a mode over tp, not an axis."""
 
+DTYPE_OF_DEVICE = {"cpu": "float32", "tpu": "bfloat16"}
+"""What a run computes in by default."""
+
 CAPACITY_FACTOR = 1.25
 """Room at a device or an expert, in shares of an even distribution; training and serving use 1 to 2."""
 
@@ -76,7 +79,9 @@ class RunSpec(BaseModel):
         default=17, ge=1, description="tokens generated per sequence, the one of prefill included"
     )
     layers: int = Field(default=2, ge=1, le=1024, description="decoder layers; by default all of a published model")
-    dtype: Literal["float32", "bfloat16"] = "float32"
+    dtype: Literal["float32", "bfloat16"] = Field(
+        default="float32", description="of weights, cache and activations; on tpu bfloat16 when absent"
+    )
     capacity_factor: CapacityField = Field(
         default=None,
         description="of a model with experts: room for this many times the mean share of tokens; 1.25 when absent; inf "
@@ -113,6 +118,14 @@ class RunSpec(BaseModel):
         except ExperimentError:
             return data  # the model is refused by _check, with its name
         return {**data, "layers": layers}
+
+    @model_validator(mode="before")
+    @classmethod
+    def _dtype_of_device(cls, data: Any) -> Any:
+        if not isinstance(data, dict) or data.get("dtype") is not None:
+            return data
+        dtype = DTYPE_OF_DEVICE.get(str(data.get("device", "cpu")))
+        return {**data, "dtype": dtype} if dtype else data
 
     @model_validator(mode="before")
     @classmethod
@@ -206,6 +219,11 @@ class RunSpec(BaseModel):
         return self.model not in ARCHITECTURES
 
     @property
+    def precision(self) -> Literal["float32", "bfloat16"]:
+        """Of products on the devices; a TPU's matrix unit multiplies float32 as bfloat16 unless told otherwise."""
+        return "bfloat16" if self.device == "tpu" else self.dtype
+
+    @property
     def reference_mode(self) -> Literal["compute", "kept", "off"]:
         """Where the reference may come from; a TPU slice does not wait for its host to compute one."""
         return self.reference or ("kept" if self.device == "tpu" else "compute")
@@ -230,7 +248,7 @@ class RunSpec(BaseModel):
         parts += [f"b{self.batch}", f"i{self.input_length}", f"o{self.output_length}"]
         for tag, value, default in (
             ("l", self.layers, 2),
-            ("", self.dtype, "float32"),
+            ("", self.dtype, DTYPE_OF_DEVICE[self.device]),
             ("cf", self.capacity_factor or CAPACITY_FACTOR, CAPACITY_FACTOR),
             ("hosts", self.hosts, 1),
             ("seed", self.seed, 0),

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 def use_sharded_operations(spec: RunSpec, model: Any, mesh: DeviceMesh) -> experts.RoutedExperts:
     """Replace the operations of a model that the partitioner cannot split by ones that it can."""
-    attention.register()
+    attention.register(spec, mesh)
     routed = experts.RoutedExperts(mesh, float(spec.capacity_factor or "inf"))
     routed.register()
     experts.split_gate_and_up(model)

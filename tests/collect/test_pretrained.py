@@ -260,7 +260,7 @@ def test_a_published_model_has_its_own_layers_and_name() -> None:
     spec = published(DEEPSEEK, "ep=8,tp=8", batch=8)
 
     assert spec.layers == 61
-    assert spec.name == "DeepSeek-V3.1-Base-ep8tp8-b8-i32-o17-l61-bfloat16-tpu"
+    assert spec.name == "DeepSeek-V3.1-Base-ep8tp8-b8-i32-o17-l61-tpu"
     assert published(DEEPSEEK, "ep=8,tp=8", batch=8, layers=61).digest == spec.digest
     assert RunSpec.model_validate_json(spec.model_dump_json()) == spec
 
