@@ -10,6 +10,7 @@ import numpy as np
 
 from tracewarehouse.ingest.capture.mesh_axes import AXES
 from tracewarehouse.ingest.collectives.axis_inference import CollectiveSeen, InferredAxis, infer_axes
+from tracewarehouse.ingest.collectives.instances import NOT_KNOWN, OUTSIDE
 from tracewarehouse.ingest.columns.keys import distinct
 from tracewarehouse.ingest.columns.records import Int32
 from tracewarehouse.ingest.hlo import traffic
@@ -67,6 +68,13 @@ class Participants:
     component_size: list[int | None] = field(default_factory=list)
     bytes_of_others: int | None = None
 
+    def component(self, device: int) -> int:
+        """The component that a device belongs to; OUTSIDE if it is in no pair of a permute whose pairs are known."""
+        place = self.members.get(device)
+        if place:
+            return place.component
+        return OUTSIDE if self.kind == PERMUTE and self.groups else NOT_KNOWN
+
     def wire_bytes(self, device: int) -> int | None:
         """What a device sends in one execution; None where it is not known."""
         place = self.members.get(device)
@@ -119,10 +127,9 @@ class CollectiveGroups:
         return participants
 
     def components(self, instruction: Int32, device: int) -> Int32:
-        """The component of each execution of an instruction on a device, -1 where it is not known."""
+        """The component of each execution of an instruction on a device; NOT_KNOWN or OUTSIDE where it has none."""
         used, of_row = distinct(instruction)
-        members = [self.of(i).members.get(device) for i in used.tolist()]
-        return np.array([m.component if m else -1 for m in members], np.int32)[of_row]
+        return np.array([self.of(i).component(device) for i in used.tolist()], np.int32)[of_row]
 
     def group_rows(self) -> Iterator[dict[str, Any]]:
         """Rows of main.collective_groups for the instructions asked for."""

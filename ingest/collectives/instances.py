@@ -12,7 +12,9 @@ from tracewarehouse.ingest.columns.keys import is_new, occurrence, packed, rank
 from tracewarehouse.ingest.columns.records import Int32, Int64
 from tracewarehouse.ingest.hlo.instructions import InstructionRow
 
-_ALONE = -(1 << 31)
+NOT_KNOWN, OUTSIDE = -1, -2
+"""Instead of the number of a component: it is not known, or the device takes part without moving anything."""
+_ALONE, _OUTSIDE = -(1 << 31), -(1 << 30)
 
 
 class Instances:
@@ -35,11 +37,11 @@ class Instances:
         self._columns: tuple[list[Int32], ...] = ([], [], [], [])
 
     def add(self, device: int, instruction: Int32, component: Int32, execution: Int32) -> None:
-        """Add the rows of a device, ordered by start; `component` is -1 where it is not known."""
+        """Add the rows of a device, ordered by start; `component` may be NOT_KNOWN or OUTSIDE."""
         launch = rank(packed([self._program[instruction]]), execution)
         count = occurrence(packed([instruction, launch]))
-        alone = np.int32(_ALONE + device)
-        row: tuple[npt.NDArray[Any], ...] = instruction, np.where(component < 0, alone, component), launch, count
+        of_its_own = np.where(component == OUTSIDE, np.int32(_OUTSIDE + device), np.int32(_ALONE + device))
+        row: tuple[npt.NDArray[Any], ...] = instruction, np.where(component < 0, of_its_own, component), launch, count
         for parts, values in zip(self._columns, row, strict=True):
             parts.append(values.astype(np.int32, copy=False))
 
@@ -85,8 +87,11 @@ def _emptied(parts: list[npt.NDArray[Any]]) -> npt.NDArray[Any]:
 
 
 def _sizes(instruction: Int32, component: Int32, expected: Callable[[int, int], int | None]) -> Int32:
-    """Devices expected in each instance, which come by instruction and component; 0 where not known."""
+    """Devices expected in each instance, which come by instruction and component; 0 where not known.
+
+    A device outside every pair of a permute waits for nobody: one is all that its instance can have.
+    """
     first = np.flatnonzero(is_new(instruction) | is_new(component))
     pairs = zip(instruction[first].tolist(), component[first].tolist(), strict=True)
-    sizes = np.array([(expected(i, c) or 0) if c >= 0 else 0 for i, c in pairs], np.int32)
+    sizes = np.array([(expected(i, c) or 0) if c >= 0 else int(c >= _OUTSIDE) for i, c in pairs], np.int32)
     return np.repeat(sizes, np.diff(first, append=len(instruction)))

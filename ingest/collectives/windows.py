@@ -12,7 +12,7 @@ import numpy.typing as npt
 from tracewarehouse.ingest.columns.keys import distinct, occurrence, packed
 from tracewarehouse.ingest.columns.nesting import Coverage
 from tracewarehouse.ingest.columns.records import Int32, Int64
-from tracewarehouse.ingest.hlo.instructions import OpFacts
+from tracewarehouse.ingest.hlo.instructions import MAX_UPDATES, OpFacts
 
 WINDOW_SOURCES = ("op", "start/done pair", "async line", "start only")
 _OP, _PAIR, _SPAN, START_ONLY = range(4)
@@ -110,20 +110,36 @@ def _added(ops: CollectiveOps) -> Int64:
 
 
 def _pair_numbers(facts: Sequence[OpFacts], programs: Mapping[int, int | None], used: Sequence[int]) -> list[int]:
-    """A number per instruction that a start shares with the done that ends it, also through updates between."""
+    """A number per instruction that a start shares with the done that ends it, also through updates between.
+
+    A done in or behind a loop that carries the collective ends what several starts begin, one before the loop and one
+    in it. Its operand is an element of the loop's tuple, so that it goes with the starts of its program that pass on
+    the same, if no other done names them.
+    """
     program = {i: programs.get(i, facts[i].program_id) for i in used}
     by_name = {(program[i], facts[i].name): i for i in used}
     numbers = []
     for i in used:
         seen = 0
         number = i
-        while seen < 16:
+        while seen < MAX_UPDATES:
             before = by_name.get((program[number], facts[number].start_name or ""))
             if before is None or before == number:
                 break
             number = before
             seen += 1
         numbers.append(number)
+    at = {i: k for k, i in enumerate(used)}
+    named = {number for i, number in zip(used, numbers, strict=True) if i != number}
+    through_loop: dict[tuple[int | None, str], int] = {}
+    for i in used:
+        if facts[i].role == "start" and facts[i].carried and i not in named:
+            numbers[at[i]] = through_loop.setdefault((program[i], facts[i].carried or ""), i)
+    for i in used:
+        name, carried = facts[i].start_name or "", facts[i].carried or ""
+        is_start = "-start" in name or name.startswith(("send", "recv"))  # which did not run in the capture
+        if facts[i].role == "done" and numbers[at[i]] == i and not is_start:
+            numbers[at[i]] = through_loop.get((program[i], carried), i)
     return numbers
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from tracewarehouse.ingest.hlo.instruction import AsyncRole, Instruction
-from tracewarehouse.ingest.hlo.opcodes import async_role, async_start_name, base_opcode
+from tracewarehouse.ingest.hlo.opcodes import async_role, async_start_name, base_opcode, is_spread, is_spread_step
 from tracewarehouse.ingest.hlo.replica_groups import Groups, Pairs
 from tracewarehouse.ingest.hlo.shapes import MAX_BYTES, Shape
 
@@ -66,13 +66,16 @@ def collective_of(instruction: Instruction) -> Collective | None:
     Found by opcode, never by name: a fusion named all-reduce is none. A fusion (TPU compilers fuse an all-reduce
     with the slice of its result) or an async op carries the collectives of its computation, which only a proto shows;
     the message is their sum. It is None if they are of several kinds or groups: that is no one collective.
+    A collective that is spread over fusions is what the first and the last of them carry, as its start and done.
     The done half repeats what its operand's shape tells; groups and channel stand on the start.
     """
     opcode, role = instruction.opcode, async_role(instruction)
-    if instruction.is_host_transfer:
+    if instruction.is_host_transfer or is_spread_step(instruction):
         return None
     if instruction.inner:
         return _carried(instruction, role)
+    if is_spread(instruction):
+        return _spread(instruction, role)
     kind = instruction.async_opcode if opcode.startswith("async-") else base_opcode(opcode)
     if kind not in KINDS:
         return None
@@ -108,6 +111,27 @@ def _carried(instruction: Instruction, role: AsyncRole | None) -> Collective | N
         pairs=first.pairs,
         channel_id=first.channel_id,
         group_size=first.group_size,
+    )
+
+
+def _spread(instruction: Instruction, role: AsyncRole | None) -> Collective | None:
+    """From the text of the first or last fusion: its first values are the collective's operand and result.
+
+    The compiler spreads all-gathers, whose result is larger, reduce-scatters and all-reduces.
+    """
+    first = instruction.shape.elements if role == "start" else instruction.operand_shapes
+    sizes = [_bytes((shape,)) if shape is not None else None for shape in first[:2]]
+    if len(sizes) < 2 or not sizes[0] or not sizes[1]:
+        return None
+    sent, received = sizes[0], sizes[1]
+    kind = "all-gather" if received > sent else "reduce-scatter" if received < sent else "all-reduce"
+    moved = first[1] if kind == "all-gather" else first[0]
+    return Collective(
+        kind=kind,
+        role=role,
+        start_name=async_start_name(instruction),
+        message_bytes=max(sent, received),
+        dtype=moved.dtype if moved else None,
     )
 
 

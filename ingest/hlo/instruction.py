@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Literal, NamedTuple
 
-from tracewarehouse.ingest.hlo.replica_groups import Groups, Pairs
+from tracewarehouse.ingest.hlo.replica_groups import Groups, Pairs, flattened
 from tracewarehouse.ingest.hlo.shapes import Shape
 
 AsyncRole = Literal["start", "update", "done"]
@@ -70,6 +70,33 @@ def without_groups(instruction: Instruction) -> Instruction:
     """The instruction with its replica groups and pairs, and those of its inner ones, unknown."""
     inner = tuple(without_groups(i) for i in instruction.inner)
     return instruction._replace(replica_groups=None, source_target_pairs=None, inner=inner)
+
+
+def with_device_numbers(instruction: Instruction, replicas: int, partitions: int) -> Instruction:
+    """The instruction with groups and pairs of device numbers, for a program of several replicas and partitions.
+
+    Raises:
+        MalformedError: the groups have too many members.
+    """
+    inner = tuple(with_device_numbers(i, replicas, partitions) for i in instruction.inner)
+    has_global_form = instruction.opcode.removesuffix("-start") in ("all-gather", "all-reduce", "reduce-scatter")
+
+    def numbered(groups: Groups) -> Groups:
+        return flattened(
+            groups,
+            replicas,
+            partitions,
+            has_channel=instruction.channel_id is not None,
+            is_global=instruction.use_global_device_ids,
+            has_global_form=has_global_form,
+        )
+
+    groups, pairs = instruction.replica_groups, instruction.source_target_pairs
+    return instruction._replace(
+        replica_groups=groups if groups is None else numbered(groups),
+        source_target_pairs=tuple((a, b) for a, b in numbered(pairs)) if pairs else pairs,
+        inner=inner,
+    )
 
 
 def merged(stated: Instruction, embedded: Instruction | None) -> Instruction:

@@ -6,7 +6,7 @@ import hashlib
 import json
 import re
 from collections.abc import Hashable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any, NamedTuple
 
@@ -16,19 +16,33 @@ from tracewarehouse.ingest.columns.records import EventMetadata, Int32, Plane, S
 from tracewarehouse.ingest.errors import MalformedError
 from tracewarehouse.ingest.hlo import op_name, text
 from tracewarehouse.ingest.hlo.collectives import KINDS, Collective, collective_of
-from tracewarehouse.ingest.hlo.instruction import AsyncRole, Instruction, merged, without_groups
+from tracewarehouse.ingest.hlo.instruction import AsyncRole, Instruction, merged, with_device_numbers, without_groups
 from tracewarehouse.ingest.hlo.module_name import module_and_program
-from tracewarehouse.ingest.hlo.opcodes import OpClass, async_role, async_start_name, base_opcode, op_class
+from tracewarehouse.ingest.hlo.opcodes import (
+    OpClass,
+    async_role,
+    async_start_name,
+    base_opcode,
+    is_spread,
+    is_spread_step,
+    op_class,
+)
 from tracewarehouse.ingest.hlo.replica_groups import Groups
 
 MOST_MEMBERS = 1 << 20
 """Members that replica groups of a run may have, or one per 4 bytes of a larger capture; see `Instructions`."""
 _INT64_MAX = (1 << 63) - 1
+MAX_UPDATES = 16
+"""Updates between a start and its done that are followed."""
 _OWN_COLUMN = {"hlo_category", "program_id", "flops", "model_flops", "bytes_accessed", "tf_op", "source"}
 
 
 class OpFacts(NamedTuple):
-    """What the rows of an instruction's events follow from."""
+    """What the rows of an instruction's events follow from.
+
+    `start_name` and `carried` are of halves of an asynchronous collective: the operand that a done continues, and what
+    passes from start to done, its kind and shape.
+    """
 
     name: str
     program_id: int | None
@@ -36,6 +50,7 @@ class OpFacts(NamedTuple):
     op_class: OpClass
     role: AsyncRole | None
     start_name: str | None
+    carried: str | None
 
     @property
     def is_collective(self) -> bool:
@@ -64,13 +79,35 @@ class InstructionRow:
     """Its replica groups are left out, as those of the run have too many members."""
     outline: text.Outline | None = None
     """Of `hlo` only this has been read yet; it is no collective."""
+    started: Collective | None = None
+    """The collective that its start is, of a done that does not say itself what it ends."""
 
     @cached_property
     def collective(self) -> Collective | None:
         """What kind of collective it is and what it moves; None where it is none."""
-        if self.outline:
+        if self.outline or self.hlo is None:
             return None
-        return collective_of(self.hlo) if self.hlo else None
+        found = collective_of(self.hlo)
+        if found is None and self.started:
+            return replace(
+                self.started,
+                role=async_role(self.hlo),
+                start_name=async_start_name(self.hlo),
+                groups=None,
+                pairs=None,
+                channel_id=None,
+                group_size=None,
+            )
+        return found or self._by_category
+
+    @property
+    def _by_category(self) -> Collective | None:
+        """The kind that the profiler's category names of a fusion of a collective; no text tells what it moves."""
+        hlo, category = self.hlo, self.category or ""
+        if hlo is None or hlo.inner or hlo.opcode not in ("fusion", "custom-call") or is_spread_step(hlo):
+            return None
+        kinds = [kind for kind in KINDS if re.search(rf"(?<![a-z-]){kind}(?![a-z-])", category)]
+        return Collective(kinds[0], async_role(hlo), async_start_name(hlo)) if len(kinds) == 1 else None
 
     @property
     def members(self) -> Groups | None:
@@ -104,7 +141,16 @@ class InstructionRow:
             self.op_class,
             found.role if found else None,
             found.start_name if found else None,
+            self._carried,
         )
+
+    @property
+    def _carried(self) -> str | None:
+        if self.hlo is None or self.collective is None or self.collective.role is None:
+            return None
+        of_done = next(iter(self.hlo.operand_shapes), None)
+        shape = self.hlo.shape if self.collective.role == "start" else of_done
+        return f"{self.collective.kind} {shape.text}" if shape is not None else None
 
     def row(self) -> dict[str, Any]:
         """The row as a mapping of column to value, without instruction_id."""
@@ -168,9 +214,32 @@ class Instructions:
                 module, program = module_and_program(m.name)
                 if program is not None:
                     self._programs.setdefault(program, module)
-        seen = self._by_identity
+        seen, known = self._by_identity, len(self.rows)
         ids = [found[1] if (found := seen.get(id(m))) else self._of(m, modules) for m in plane.event_metadata]
+        self._tell_dones(known)
         return np.array([*ids, self._add(("unnamed",), InstructionRow("(unnamed)"))], np.int32)
+
+    def _tell_dones(self, first: int) -> None:
+        """Tell the dones from row `first` on that do not say what they end: it is what their start is.
+
+        The text of an async-done need not name the computation that its start runs.
+        """
+        rows = [r for r in self.rows[first:] if r.hlo and not r.outline]
+        untold = [r for r in rows if r.collective is None and r.hlo and async_start_name(r.hlo)]
+        if not untold:
+            return
+        by_name = {(r.program_id, r.name): r for r in rows}
+        numbers = {id(r): i for i, r in enumerate(self.rows[first:], first)}
+        for row in untold:
+            start: InstructionRow | None = row
+            for _ in range(MAX_UPDATES):
+                if start is None or start.hlo is None or start.collective:
+                    break
+                start = by_name.get((row.program_id, async_start_name(start.hlo) or ""))
+            if start is not None and start.collective:
+                row.started = start.collective
+                del row.collective
+                self.facts[numbers[id(row)]] = row.facts
 
     def of_op(self, modules: HloModules, op: str, module: str | None, program_id: int | None, event: str) -> int:
         """Instruction of an event that names its HLO instruction in stats, as on CPU and GPU."""
@@ -188,6 +257,9 @@ class Instructions:
         if row.hlo and _may_carry_collective(row.hlo, row.category):
             module = modules.find(row.program_id, self._programs.get(row.program_id or 0))
             row.hlo = merged(row.hlo, module.instruction(row.name) if module else None)
+        if row.hlo and row.members is not None:
+            module = modules.find(row.program_id, self._programs.get(row.program_id or 0))
+            _number_devices(row, module)
         key: Hashable
         if row.hlo:
             key = (row.program_id, row.name, row.hlo.text)
@@ -251,7 +323,7 @@ class Instructions:
 
 def _may_carry_collective(hlo: Instruction, category: str | None) -> bool:
     """Whether only the proto can tell what the instruction moves: an async op, or a fusion of a collective."""
-    if hlo.opcode.startswith("async-"):
+    if hlo.opcode.startswith("async-") or is_spread(hlo):
         return True
     return hlo.opcode in ("fusion", "custom-call") and any(kind in (category or "") for kind in KINDS)
 
@@ -290,11 +362,21 @@ def _row_of_op(
     row = InstructionRow(op, program_id, module_name, hlo=hlo)
     if hlo:
         row.op_name, row.source = hlo.op_name, _source(hlo)
+        if row.members is not None:
+            _number_devices(row, module)
         kind = (hlo.fusion_kind or "").removeprefix("k").lower()
         row.category = f"{kind} fusion".strip() if hlo.opcode == "fusion" else hlo.opcode
     if event != op:
         row.stats.append(Stat("event_name", StatKind.STRING, event))
     return row
+
+
+def _number_devices(row: InstructionRow, module: HloModule | None) -> None:
+    """Let the groups of a collective count devices, where its program has both replicas and partitions."""
+    if module is None or row.hlo is None or 1 in module.device_counts:
+        return
+    row.hlo = with_device_numbers(row.hlo, *module.device_counts)
+    del row.collective
 
 
 def _source(hlo: Instruction | None) -> str | None:
@@ -331,6 +413,17 @@ class HloModule:
     def digest(self) -> str:
         """Digest of the proto: the same program on two hosts is the same module."""
         return hashlib.sha256(self.raw).hexdigest()
+
+    @cached_property
+    def device_counts(self) -> tuple[int, int]:
+        """Replicas and partitions of the program; 1 of each where the proto is damaged."""
+        from tracewarehouse.ingest.hlo import proto
+
+        try:
+            return proto.device_counts(self.raw)
+        except MalformedError as error:
+            self.notes.append(f"Hlo Proto of {self.name}: {error}")
+            return 1, 1
 
     def instruction(self, name: str) -> Instruction | None:
         """The instruction of that name in any computation; None where there is none or the proto is damaged."""

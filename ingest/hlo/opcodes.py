@@ -12,6 +12,8 @@ _SUFFIX = re.compile(r"-(start|update|done)$")
 _ROLES: dict[str, AsyncRole] = {"start": "start", "update": "update", "done": "done"}
 _NAME_SUFFIX = re.compile(r"(?:\.\d+|\.clone|\.remat\d*)*$")
 _MAX_NAME = 256
+_SPREAD = re.compile(r"async-collective-(start|done)((?:\.\d+|\.clone|\.remat\d*)*)")
+_SPREAD_FUSION = re.compile(r"async_collective_fusion(?:\.\d+|\.clone|\.remat\d*)*")
 _ASYNC_NAMES = re.compile(r"(?:(?:async|wrapped)_)+(?P<opcode>[a-z][a-z_]*?)(?:_computation)?")
 
 _WRAPPED = frozenset(
@@ -75,15 +77,41 @@ def async_role(instruction: Instruction) -> AsyncRole | None:
     """Which part of an asynchronous op an instruction is, collective or not: 'all-gather-start', 'copy-done'.
 
     HLO always splits send and recv: the opcode itself starts the transfer, send-done and recv-done end it.
+    The TPU compiler spreads a collective over fusions, of which it calls the first 'async-collective-start.N' and the
+    last 'async-collective-done.N'; see `is_spread_step`.
     """
     if instruction.opcode in ("send", "recv"):
         return "start"
+    if is_spread(instruction):
+        return "start" if instruction.name.startswith("async-collective-start") else "done"
     match = _SUFFIX.search(instruction.opcode)
     return _ROLES[match[1]] if match else None
 
 
+def is_spread(instruction: Instruction) -> bool:
+    """Whether a fusion is the first or last of those over which the TPU compiler spreads a collective."""
+    name = instruction.name
+    return instruction.opcode == "fusion" and len(name) <= _MAX_NAME and _SPREAD.fullmatch(name) is not None
+
+
+def is_spread_step(instruction: Instruction) -> bool:
+    """Whether a fusion computes while it moves a collective on that other fusions start and end.
+
+    Its computation repeats the collective, but its time is that of what it computes.
+    """
+    return instruction.opcode == "fusion" and any(
+        len(called) <= _MAX_NAME and _SPREAD_FUSION.fullmatch(called) for called in instruction.called
+    )
+
+
 def async_start_name(instruction: Instruction) -> str | None:
-    """For an update or done: name of the operand that it continues, the start itself or an update of it."""
+    """For an update or done: name of the operand that it continues, the start itself or an update of it.
+
+    The last fusion of a spread collective has the number of the first; its operands come from those between.
+    """
+    if is_spread(instruction):
+        name = instruction.name
+        return name.replace("-done", "-start", 1) if name.startswith("async-collective-done") else None
     if async_role(instruction) in ("update", "done") and instruction.operand_names:
         return instruction.operand_names[0] or None
     return None

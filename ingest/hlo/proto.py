@@ -37,6 +37,8 @@ from tracewarehouse.ingest.protobuf import Field, message_classes
 
 _MESSAGES: dict[str, tuple[Field, ...]] = {
     "HloProto": (Field(1, "hlo_module", "HloModule"),),
+    "PlacedHloProto": (Field(1, "hlo_module", "PlacedHloModule"),),
+    "PlacedHloModule": (Field(15, "device_assignment", "DeviceAssignment"),),
     "HloModule": (
         Field(1, "name", "bytes"),
         Field(3, "computations", "HloComputation", is_repeated=True),
@@ -186,6 +188,21 @@ def read_module(data: bytes) -> Module:
     )
 
 
+def device_counts(data: bytes) -> tuple[int, int]:
+    """Replicas and partitions of the module of a serialized HloProto, from its device assignment; 1 where unsaid.
+
+    Raises:
+        MalformedError: the bytes are no HloProto.
+    """
+    proto = CLASSES["PlacedHloProto"]()
+    try:
+        proto.ParseFromString(data)
+    except message.DecodeError as error:
+        raise MalformedError(f"the embedded Hlo Proto of {len(data)} bytes is damaged: {error}") from error
+    rows = proto.hlo_module.device_assignment.computation_devices
+    return max((len(row.replica_device_ids) for row in rows), default=1) or 1, len(rows) or 1
+
+
 class _Instructions(Mapping[str, Instruction]):
     """Instructions by name, each made once, when it is first asked for; collectives at once, so that faults show."""
 
@@ -246,7 +263,8 @@ class _Instructions(Mapping[str, Instruction]):
         operands = [self._by_id.get(operand) for operand in proto.operand_ids]
         shapes = [self._operand_shape(operand) for operand in proto.operand_ids]
         called = [self._computations[called] for called in proto.called_computation_ids if called in self._computations]
-        inner = tuple(self._inner(called)) if opcode in _CARRIES_INNER else ()
+        started = self._started(proto) if opcode in ("async-update", "async-done") and not called else called
+        inner = tuple(self._inner(started)) if opcode in _CARRIES_INNER else ()
         op_name, op_name_source = self._inherited.get(name, (None, None))
         if proto.metadata.op_name:
             op_name, op_name_source = _text(proto.metadata.op_name), "own"
@@ -270,9 +288,19 @@ class _Instructions(Mapping[str, Instruction]):
             fusion_kind=_text(proto.fusion_kind) or None,
             called=tuple(_text(computation.name) for computation in called),
             custom_call_target=_text(proto.custom_call_target) or None,
-            async_opcode=self._async_opcode(called) if opcode.startswith("async-") else None,
+            async_opcode=self._async_opcode(started) if opcode.startswith("async-") else None,
             inner=inner,
         )
+
+    def _started(self, proto: Any) -> list[Any]:
+        """The computations that the start of an async-update or -done runs, which itself need not repeat them."""
+        seen: set[int] = set()
+        while proto is not None and proto.id not in seen and _text(proto.opcode).startswith("async-"):
+            if proto.called_computation_ids:
+                return [self._computations[c] for c in proto.called_computation_ids if c in self._computations]
+            seen.add(proto.id)
+            proto = self._by_id.get(proto.operand_ids[0]) if proto.operand_ids else None
+        return []
 
     def _operand_shape(self, operand: int) -> Shape | None:
         """Shape of an instruction by its id; one object for all who use it, because a shape can be large."""

@@ -132,6 +132,40 @@ def _iota_groups(dimensions: tuple[int, ...], reshape: tuple[int, ...], permutat
     return _rows(devices.reshape(-1, dimensions[-1]))
 
 
+def flattened(
+    groups: Groups, replicas: int, partitions: int, *, has_channel: bool, is_global: bool, has_global_form: bool
+) -> Groups:
+    """Groups of device numbers, replica x partitions + partition, from groups as a collective counts its members.
+
+    HLO's rule (hlo collective_op_group_mode): without a channel the numbers are replicas, and each partition does its
+    own; with a channel they are partitions, and each replica does its own, unless the opcode can count globally: then
+    they are replicas with all their partitions, or with `use_global_device_ids` device numbers.
+
+    Args:
+        groups: as HLO states them; () is one group of all.
+        replicas: replicas of the program.
+        partitions: partitions of each.
+        has_channel: the collective has a channel.
+        is_global: it says use_global_device_ids.
+        has_global_form: its opcode can say so: all-gather, all-reduce and reduce-scatter.
+
+    Raises:
+        MalformedError: there are over MAX_MEMBERS members.
+    """
+    if has_channel and is_global:
+        return groups
+    counts_partitions = has_channel and not has_global_form
+    stated = groups or (tuple(range(partitions if counts_partitions else replicas)),)
+    members = sum(map(len, stated)) * (replicas if counts_partitions else partitions)
+    if members > MAX_MEMBERS:
+        raise MalformedError(f"replica groups have {members} members; at most {MAX_MEMBERS} are read")
+    if counts_partitions:
+        return tuple(tuple(r * partitions + p for p in group) for r in range(replicas) for group in stated)
+    if has_channel:
+        return tuple(tuple(r * partitions + p for r in group for p in range(partitions)) for group in stated)
+    return tuple(tuple(r * partitions + p for r in group) for p in range(partitions) for group in stated)
+
+
 def mesh_groups(sizes: Sequence[int], axes: Sequence[SubAxis], device_ids: Sequence[int] = ()) -> Groups:
     """The groups of the mesh-axes form: devices that differ only on the named (sub-)axes, in the order of the names.
 
