@@ -58,6 +58,22 @@ class OpFacts(NamedTuple):
         return self.op_class == "communication"
 
 
+class InferredPlace(NamedTuple):
+    """Where in the model an instruction is, by what repeats in its program.
+
+    Attributes:
+        layer: the layer; of a pipeline's stage with a program of its own, counted from the stage's first one.
+        part: part of the model; None where not known.
+        confidence: how sure it is, from 0 to 1.
+        is_in_stage: the layer counts within a stage.
+    """
+
+    layer: int
+    part: str | None
+    confidence: float
+    is_in_stage: bool = False
+
+
 @dataclass
 class InstructionRow:
     """One row of main.instructions, the collective it is, and the stats that have no column."""
@@ -77,6 +93,8 @@ class InstructionRow:
     """The text means to be an instruction and cannot be read as one."""
     lacks_groups: bool = False
     """Its replica groups are left out, as those of the run have too many members."""
+    inferred: InferredPlace | None = None
+    """Where it is, in a program whose names say no layer."""
     outline: text.Outline | None = None
     """Of `hlo` only this has been read yet; it is no collective."""
     started: Collective | None = None
@@ -157,6 +175,16 @@ class InstructionRow:
         hlo, found, members = self.hlo, self.collective, self.members
         layer, part = op_name.layer_and_part(self.op_name) if self.op_name else (None, None)
         stage_layer, tick = op_name.stage_layer_and_tick(self.op_name)
+        layer_source = None if layer is None and stage_layer is None else "marked"
+        part_source = "marked" if part else None
+        if self.inferred and layer_source is None:
+            layer_source = "inferred"
+            if self.inferred.is_in_stage:
+                stage_layer = self.inferred.layer
+            else:
+                layer = self.inferred.layer
+        if self.inferred and self.inferred.part and part is None:
+            part, part_source = self.inferred.part, "inferred"
         return {
             "program_id": self.program_id,
             "module": self.module,
@@ -174,6 +202,9 @@ class InstructionRow:
             "stage_layer": stage_layer,
             "tick": tick,
             "part": part,
+            "layer_source": layer_source,
+            "part_source": part_source,
+            "layer_confidence": self.inferred.confidence if self.inferred else None,
             "source": self.source,
             "op_class": self.op_class,
             "collective": found.kind if found else None,
@@ -288,11 +319,6 @@ class Instructions:
             self._members_left = 0
             row.hlo, row.lacks_groups = without_groups(row.hlo), True
             del row.collective  # which was made with the groups
-
-    @property
-    def have_programs(self) -> bool:
-        """Whether every HLO instruction tells its program, so that none needs to be assigned one."""
-        return all(row.program_id is not None or row.hlo is None for row in self.rows)
 
     def complete(self) -> None:
         """Read what is left of texts whose instructions are no collectives, which no event needs."""

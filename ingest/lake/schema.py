@@ -284,14 +284,37 @@ INSTRUCTIONS = _table(
         "bytes",
     ),
     Column("op_name", "VARCHAR", "The framework's name path of the operation."),
-    Column("layer", "INTEGER", "Transformer layer, from op_name; NULL where devices run it for different layers."),
+    Column(
+        "layer",
+        "INTEGER",
+        "Transformer layer, as layer_source tells; NULL where devices run it for different layers, or where not known.",
+    ),
     Column(
         "stage_layer",
         "INTEGER",
-        "Slot of a layer in a pipeline's program, from op_name; models.op_layers gives the layer.",
+        "Slot of a layer in a pipeline's program, as layer_source tells; models.op_layers gives the layer.",
     ),
     Column("tick", "INTEGER", "Tick of a pipeline's schedule, from op_name."),
-    Column("part", "VARCHAR", "Part of the model, from op_name: attn, mlp, moe, embed, lm_head, norm, pipeline."),
+    Column(
+        "part",
+        "VARCHAR",
+        "Part of the model, as part_source tells: attn, mlp, moe, embed, lm_head, norm, pipeline.",
+    ),
+    Column(
+        "layer_source",
+        "VARCHAR",
+        "What tells layer or stage_layer: marked (op_name) or inferred (what repeats in a program without marks).",
+    ),
+    Column(
+        "part_source",
+        "VARCHAR",
+        "What tells part: marked (op_name) or inferred (its neighbours in an inferred layer).",
+    ),
+    Column(
+        "layer_confidence",
+        "DOUBLE",
+        "How sure the inferred layer is, from 0.8 to 1; below that none is told. NULL where none is inferred.",
+    ),
     Column("source", "VARCHAR", "Source line, as file:line."),
     _must(
         "op_class",

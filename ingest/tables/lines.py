@@ -21,6 +21,7 @@ from tracewarehouse.ingest.devices.timeline import Timeline
 from tracewarehouse.ingest.hlo.instructions import OpFacts
 from tracewarehouse.ingest.lake.parquet import Coded, TableWriter
 from tracewarehouse.ingest.lake.schema import TABLES
+from tracewarehouse.ingest.layers.sequence import Execution
 from tracewarehouse.ingest.tables.leaf_order import LeafTimes, of_lines
 from tracewarehouse.ingest.tables.ops import DeviceLine, OpWriter
 from tracewarehouse.ingest.tables.stats import write_event_stats
@@ -74,6 +75,7 @@ class LinesWritten:
         markers: step markers by host index.
         programs: see `OpWriter`.
         executions: the collectives of the devices.
+        sampled: some executions of each program on each device.
     """
 
     executions: CollectiveExecutions
@@ -82,6 +84,7 @@ class LinesWritten:
     compilations: Counter[tuple[int, str]] = field(default_factory=Counter)
     markers: dict[int, list[StepMarker]] = field(default_factory=dict)
     programs: dict[int, tuple[str, int | None]] = field(default_factory=dict)
+    sampled: list[Execution] = field(default_factory=list)
 
 
 class LineTables:
@@ -127,6 +130,7 @@ class LineTables:
             writer.finish(then)
         self.written.files = {n: (w.path, w.rows) for n, w in self.writers.items() if w.rows}
         self.written.programs = self.ops.programs
+        self.written.sampled = [e for device in self.ops.sampled.values() for e in device.executions()]
         return self.written
 
     def write(self, trace: Trace, of: PlaneLines, first_event_id: int) -> int:

@@ -20,6 +20,7 @@ from tracewarehouse.ingest.hlo.instructions import OpFacts
 from tracewarehouse.ingest.hlo.opcodes import OP_CLASSES
 from tracewarehouse.ingest.lake.parquet import Coded, Nullable, TableWriter
 from tracewarehouse.ingest.tables.leaf_order import NO_LEAF, LeafOrder, LeafTimes
+from tracewarehouse.ingest.tables.sampled_executions import SampledExecutions
 from tracewarehouse.ingest.tables.stats import unheld, write_event_stats
 
 _COMMUNICATION = OP_CLASSES.index("communication")
@@ -61,6 +62,7 @@ class OpWriter:
 
     Attributes:
         programs: module and program of instructions that name none, from the first execution in which they run.
+        sampled: some executions of each device whose timeline has any, by device id.
     """
 
     def __init__(
@@ -72,6 +74,7 @@ class OpWriter:
         self._lacks_program: Flags = np.zeros(0, bool)
         self._executions = executions
         self.programs: dict[int, tuple[str, int | None]] = {}
+        self.sampled: dict[int, SampledExecutions] = {}
         self._order = LeafOrder()
 
     def write_line(
@@ -93,6 +96,8 @@ class OpWriter:
         """
         count = 0
         self._order = LeafOrder()
+        if line.is_op_line and line.device_id is not None and line.device_id not in self.sampled:
+            self.sampled[line.device_id] = SampledExecutions(line.device_id, timeline.runs)
         is_counters = line_kind(line.plane, line.line) == "counters"
         homeless = self._homeless(of_row) if line.is_op_line else []
         for first, batch in chunks(batches, is_nested=line.line != ASYNC_LINE):
@@ -132,6 +137,10 @@ class OpWriter:
                 parent = Nullable(event_id[order][found.parent], found.parent >= 0)
         op_class = self.op_classes()
         leaf_times = None
+        sampled = self.sampled.get(line.device_id) if line.device_id is not None and line.is_op_line else None
+        if sampled:
+            is_leaf = op_class[instruction] != NO_LEAF
+            sampled.follow(events.execution[order], instruction, start, self_ps, is_leaf)
         if line.is_op_line:
             times = events.leaf_times
             leaf_times = times[order] if times else self._order.follow(start, end[order], op_class[instruction])

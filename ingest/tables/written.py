@@ -23,6 +23,7 @@ from tracewarehouse.ingest.tables.metadata import write_instructions, write_meta
 from tracewarehouse.ingest.tables.parts import Counting
 from tracewarehouse.ingest.tables.phases import write_phases
 from tracewarehouse.ingest.tables.run_collectives import CollectivesWritten, write_collectives
+from tracewarehouse.ingest.tables.run_layers import place_in_layers
 from tracewarehouse.ingest.tables.writers import FilesOfTables, RunWriters
 
 _TABLES = [name for name in TABLES if name not in (*EVENT_TABLES, "runs", "quality_flags", "metric_values")]
@@ -84,8 +85,6 @@ def write_tables(
         def describe() -> None:
             write_metadata(writers, survey)
             instruction_flags.extend(damaged_instructions(survey.instructions.rows))
-            if survey.instructions.have_programs:
-                write_instructions(writers, survey)
 
         if counting:
             events = write_in_parts(folder, run_id, survey, planes, counting, processes, settling, describe)
@@ -94,10 +93,10 @@ def write_tables(
             events = write_together(tables, survey, planes, settling)
             describe()
         lines = write_lines(writers, survey, events)
-        if not survey.instructions.have_programs:
-            for number, (module, program_id) in (item for p in events.parts for item in p.programs.items()):
-                survey.instructions.assign_program(number, module, program_id)
-            write_instructions(writers, survey)
+        for number, (module, program_id) in (item for p in events.parts for item in p.programs.items()):
+            survey.instructions.assign_program(number, module, program_id)
+        instruction_flags += place_in_layers(survey, (e for p in events.parts for e in p.sampled))
+        write_instructions(writers, survey)
         collectives = write_collectives(writers, survey, events.parts)
         write_phases(writers, survey, events.parts)
         rows = (s.host.row(n) for s, n in zip(survey.hosts, lines.events_of_host, strict=True))

@@ -1,0 +1,231 @@
+"""Finds the pieces that repeat in the ops of an execution, the layers of a transformer, and where each begins and ends.
+
+1. Anchors are every k-th op of a family of products or collectives: an op that stands in every layer k times.
+2. Their score says how much of what lies between two anchors is the same between all of them, and whether the ops
+   around them are the same: anchors that drift through a layer have other neighbours each time. The most pieces whose
+   score is near the best are the layers, since pairs of layers repeat as well as layers do.
+3. The core of a layer is its products and collectives that stand in every piece equally often. What lies between two
+   cores is divided by what stands before the first one.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import dataclass
+
+import numpy as np
+
+from tracewarehouse.ingest.columns.nesting import Flags
+from tracewarehouse.ingest.columns.records import Int64
+from tracewarehouse.ingest.layers.sequence import OpSequence
+
+MIN_LAYERS = 4
+"""Two or three equal pieces prove nothing."""
+MIN_CONFIDENCE = 0.8
+_MOST_IN_LAYER = 4
+"""How often the op that serves as anchor may stand in a layer."""
+_MOST_FAMILIES = 100
+"""Families that are tried as anchors, those with the most time; bounds the work."""
+_SHORTEST = 4
+"""Ops between two anchors, at least."""
+_HEAVY = 0.005
+"""Share of the time of products that a family needs to serve as anchor."""
+_NEAR, _LEAST = 0.3, 0.5
+"""How far below the best score, and how low, that of more pieces may be: the first layers may be of another kind."""
+_USUAL = 2 / 3
+"""Share of the pieces in which a family must stand equally often, as some layers may be of another kind."""
+_AROUND = 3
+"""Ops before and after an anchor that are compared."""
+_MOST_FOREIGN = 8
+"""Ops before the first core that start no other layer, until the search for its start ends."""
+
+
+@dataclass(frozen=True)
+class Pieces:
+    """What repeats in an execution.
+
+    Attributes:
+        count: the pieces; 0 where nothing repeats.
+        layer: piece of each op, -1 for none, shape (n,).
+        score: how much of the ops repeats and stands where it does in other pieces, from 0 to 1.
+        ordered: share of neighbouring pieces of which one ends before the other begins.
+        products: different products of the median piece, without collectives.
+    """
+
+    count: int
+    layer: Int64
+    score: float = 0.0
+    ordered: float = 0.0
+    products: int = 0
+
+    @property
+    def confidence(self) -> float:
+        """How sure it is that these are layers in the right order, from 0 to 1."""
+        return self.score * self.ordered if self.count >= MIN_LAYERS else 0.0
+
+
+def find_pieces(s: OpSequence) -> Pieces:
+    """The pieces of an execution, by families of name, shape and place, or where that finds more, of shape alone.
+
+    Layers of two kinds in turn differ in names but not in shapes.
+    """
+    fine, coarse = _find(s, s.fine), _find(s, s.coarse)
+    return coarse if coarse.count > fine.count and coarse.confidence >= MIN_CONFIDENCE else fine
+
+
+def _find(s: OpSequence, family: Int64) -> Pieces:
+    anchors, score = _best_anchors(s, family)
+    layer_of_core = _core(s, family, anchors)
+    at = np.flatnonzero(layer_of_core >= 0)
+    if not len(at):
+        return Pieces(0, np.full(len(s.time), -1, np.int64))
+    count = len(anchors)
+    of_core = layer_of_core[at]
+    first = np.full(count, len(s.time))
+    last = np.full(count, -1)
+    np.minimum.at(first, of_core, at)
+    np.maximum.at(last, of_core, at)
+    ordered = float((last[:-1] < first[1:]).mean())
+    if ordered < 1:
+        last = np.minimum(last, np.append(first[1:] - 1, len(s.time)))
+    layer = _with_loose_ops(s, first, last)
+    is_product = s.contracts & ~s.collective & (layer >= 0)
+    found = np.unique(np.column_stack([layer[is_product], family[is_product]]), axis=0)[:, 0]
+    products = int(np.median(np.bincount(found, minlength=count)))
+    return Pieces(count, layer, score, ordered, products)
+
+
+def _best_anchors(s: OpSequence, family: Int64) -> tuple[Int64, float]:
+    """Positions of the anchors, and their score; none where no product or collective repeats."""
+    product_time = np.where(s.collective, 0, s.time)
+    time_of = np.bincount(family, weights=product_time)
+    candidates = []
+    for f in _anchor_families(s, family, time_of, _HEAVY * product_time.sum()):
+        at = np.flatnonzero(family == f)
+        for k in range(1, _MOST_IN_LAYER + 1):
+            extra = len(at) % k  # stands before the first layer or after the last, as an embedding's all-reduce
+            for chosen in [at[extra::k], at[: len(at) - extra : k]][: 2 if extra else 1]:
+                if len(chosen) >= 2 and np.median(np.diff(chosen)) >= _SHORTEST:
+                    score = _explained_share(s, family, chosen) * _same_place(family, s.moves, chosen)
+                    candidates.append((len(chosen), score, -k, float(time_of[f]), chosen))
+    if not candidates:
+        return np.zeros(0, np.int64), 0.0
+    best = max(c[1] for c in candidates)
+    near = [c for c in candidates if c[1] >= min(best, max(_LEAST, best - _NEAR))]
+    _, score, _, _, anchors = max(near, key=lambda c: c[:4])
+    return anchors, score
+
+
+def _anchor_families(s: OpSequence, family: Int64, time_of: Int64, heavy: float) -> list[int]:
+    """The families of collectives, and of products that take some time, that may serve as anchors."""
+    count = np.bincount(family)
+    of_contracts = np.bincount(family, weights=s.contracts) > 0
+    of_collectives = np.bincount(family, weights=s.collective) > 0
+    found = np.flatnonzero(of_contracts & (count >= 2) & (of_collectives | (time_of >= heavy)))
+    all_time = np.bincount(family, weights=s.time)
+    return found[np.argsort(-all_time[found], kind="stable")][:_MOST_FAMILIES].tolist()  # type: ignore[no-any-return]
+
+
+def _explained_share(s: OpSequence, family: Int64, anchors: Int64) -> float:
+    """Share of what lies between the anchors in families that stand equally often between most of them.
+
+    Of time without collectives, whose waiting hides all else, and of the number of ops: the smaller one.
+    """
+    low, high, pieces = anchors[0], anchors[-1], len(anchors) - 1
+    inside = slice(low, high)
+    piece = np.repeat(np.arange(pieces), np.diff(anchors))
+    count = np.bincount(family[inside], minlength=int(family.max()) + 1)
+    tried = np.flatnonzero(count >= pieces / 2)
+    row_of = np.full(len(count), -1)
+    row_of[tried] = np.arange(len(tried))
+    row = row_of[family[inside]]
+    at = np.flatnonzero(row >= 0)
+    table = np.bincount(row[at] * pieces + piece[at], minlength=len(tried) * pieces).reshape(len(tried), pieces)
+    # What two thirds of the pieces have in common is also their median.
+    usual = np.partition(table, pieces // 2, axis=1)[:, pieces // 2]
+    is_usual = (usual > 0) & ((table == usual[:, None]).mean(axis=1) >= _USUAL)
+    is_good = np.zeros(high - low, bool)
+    is_good[at] = is_usual[row[at]] & (table[row[at], piece[at]] == usual[row[at]])
+    stays = ~s.moves[inside]
+    weights = np.stack([np.where(s.collective[inside], 0, s.time[inside]), np.ones(high - low)]) * stays
+    return float((weights[:, is_good].sum(axis=1) / np.maximum(weights.sum(axis=1), 1e-9)).min())
+
+
+def _same_place(family: Int64, moves: Flags, anchors: Int64) -> float:
+    """Share of the ops around the anchors that are the usual ones there."""
+    order = np.flatnonzero(~moves)
+    at = np.searchsorted(order, anchors)
+    shares = []
+    for distance in (d for d in range(-_AROUND, _AROUND + 1) if d):
+        there = at + distance
+        found = family[order[there[(there >= 0) & (there < len(order))]]]
+        shares.append(np.bincount(found).max() / len(found) if len(found) else 0.0)
+    return float(np.mean(shares))
+
+
+def _core(s: OpSequence, family: Int64, anchors: Int64) -> Int64:
+    """Layer of the products and collectives that stand in every piece equally often; -1 for all other ops.
+
+    The j-th op of a family that stands k times in every layer is in layer j // k, wherever in the layer the anchor is.
+    """
+    layer = np.full(len(family), -1, np.int64)
+    if not len(anchors):
+        return layer
+    piece = np.searchsorted(anchors, np.arange(len(family)), side="right")
+    of_contracts = np.bincount(family, weights=s.contracts) > 0
+    for f in np.flatnonzero(of_contracts & (np.bincount(family) >= len(anchors))).tolist():
+        at = np.flatnonzero(family == f)
+        count = np.bincount(piece[at], minlength=len(anchors) + 1)
+        k = int(count[1])
+        if k and (count[1:-1] == k).all() and count[0] + count[-1] == k:
+            layer[at] = np.arange(len(at)) // k
+    return layer
+
+
+def _with_loose_ops(s: OpSequence, first: Int64, last: Int64) -> Int64:
+    """Layer of each op, given the first and the last op of each layer's core.
+
+    What stands between two cores and also before the first one, as a norm, starts the next layer; what stands before
+    that, as a residual add, ends the one before, the last one too.
+    """
+    count, n = len(first), len(s.time)
+    reach = 4 * int(np.median(first[1:] - last[:-1])) + _MOST_FOREIGN
+    before = set(s.place[max(0, int(first[0]) - reach) : first[0]].tolist())
+    gaps = [_staying(s, int(last[i]) + 1, int(first[i + 1]) if i + 1 < count else n) for i in range(count)]
+    lengths = [(len(gap), _lead(s.place[gap], before)) for gap in gaps[:-1]]
+    (usual_length, lead), _ = Counter(lengths).most_common(1)[0]
+    ends = []
+    for i, gap in enumerate(gaps):
+        take = max(0, len(gap) - lead) if i + 1 < count else usual_length - lead
+        ends.append(int(gap[take - 1]) + 1 if 0 < take <= len(gap) else int(last[i]) + 1)
+    starts = [_first_start(s, int(first[0]), set(s.place[ends[0] : first[1]].tolist())), *ends[:-1]]
+    layer = np.full(n, -1, np.int64)
+    for i, (start, end) in enumerate(zip(starts, ends, strict=True)):
+        layer[start:end] = i
+    return layer
+
+
+def _staying(s: OpSequence, start: int, end: int) -> Int64:
+    """Positions of the ops in a range that the scheduler does not move."""
+    return start + np.flatnonzero(~s.moves[start:end])
+
+
+def _lead(places: Int64, before: set[int]) -> int:
+    """How many places at the end of a gap in a row also stand before the first layer."""
+    is_foreign = [p not in before for p in places[::-1].tolist()]
+    return is_foreign.index(True) if True in is_foreign else len(places)
+
+
+def _first_start(s: OpSequence, core: int, usual: set[int]) -> int:
+    """Where the first layer begins, whose core begins at `core`: with what starts other layers."""
+    start, foreign = core, 0
+    for i in range(core - 1, -1, -1):
+        if s.moves[i]:
+            continue
+        if int(s.place[i]) in usual:
+            start = i
+            continue
+        foreign += 1
+        if s.contracts[i] or foreign > _MOST_FOREIGN:
+            break
+    return start
