@@ -1,0 +1,122 @@
+"""Inferred layers of captures, from their bytes to the tables."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hidden_marks import hide_marks
+from transformer_capture import Op, capture, transformer
+
+from tracewarehouse.ingest.layers.inference import infer_layers
+from tracewarehouse.ingest.pipeline import IngestResult, ingest_one
+
+CAPTURES = Path(__file__).parents[3] / "data" / "captures"
+VLLM = "tpu-2chip-vllm-tp2-prefill"
+Query = Callable[..., list[tuple[Any, ...]]]
+Ingest = Callable[..., tuple[IngestResult, Query]]
+
+FACTS = """SELECT name, layer, stage_layer, part, layer_source, part_source, layer_confidence FROM instructions
+           WHERE hlo_text IS NOT NULL"""
+
+
+def name(op: Op) -> str:
+    return op.text.split(" =")[0].removeprefix("%")
+
+
+def test_ingest_tells_layer_part_source_and_confidence(ingest: Ingest) -> None:
+    ops = transformer(6)
+    result, query = ingest(capture(ops), mesh="tp=2")
+    found = {n: facts for n, *facts in query(FACTS)}
+    assert len(found) == len(ops)
+    for op in ops:
+        layer, stage_layer, part, layer_source, part_source, confidence = found[name(op)]
+        assert (layer, stage_layer) == (op.layer, None)
+        assert part == op.part
+        assert layer_source == ("inferred" if op.layer is not None else None)
+        assert confidence == (pytest.approx(1) if op.layer is not None else None)
+        says_part = "QKV" in op.op_name or "rotary" in op.op_name or "attention" in op.op_name
+        says_part = says_part or "embedding" in op.op_name
+        assert part_source == ("marked" if says_part else "inferred" if op.layer is not None else None)
+    assert query("SELECT flag, detail FROM quality_flags WHERE flag = 'inferred_layers'") == [
+        ("inferred_layers", "jit_step: 6 layers, confidence 1.00")
+    ]
+    assert "inferred_layers" in result.entry.flags
+
+
+def test_one_mark_keeps_a_program_as_it_is_marked(ingest: Ingest) -> None:
+    ops = transformer(6)
+    ops[5] = Op(ops[5].text, ops[5].category, ops[5].ns, "jit(step)/layers_3/attn/kernel", 3, "attn")
+    result, query = ingest(capture(ops), mesh="tp=2")
+    layers = query("SELECT name, layer, layer_source, layer_confidence FROM instructions WHERE layer IS NOT NULL")
+    assert layers == [(name(ops[5]), 3, "marked", None)]
+    assert query("SELECT DISTINCT part_source FROM instructions WHERE part IS NOT NULL") == [("marked",)]
+    assert "inferred_layers" not in result.entry.flags
+
+
+def test_a_stage_with_a_program_of_its_own_counts_its_own_layers(ingest: Ingest) -> None:
+    _, query = ingest(capture(transformer(6)), mesh="pp=2")
+    found = query("SELECT DISTINCT layer, stage_layer, layer_source FROM instructions WHERE part = 'mlp' ORDER BY ALL")
+    assert found == [(None, i, "inferred") for i in range(6)]
+
+
+def test_ops_that_every_execution_lacks_at_its_start_refuse_the_program(ingest: Ingest) -> None:
+    """The first third is lost: numbers would be shifted."""
+    ops = transformer(9)
+    result, query = ingest(capture(ops, lost=slice(len(ops) // 3)), mesh="tp=2")
+    assert query("SELECT count(*) FROM instructions WHERE layer IS NOT NULL") == [(0,)]
+    assert "inferred_layers" not in result.entry.flags
+
+
+@pytest.mark.parametrize("folder", [p.name for p in sorted(CAPTURES.iterdir()) if p.is_dir()])
+def test_two_layers_with_hidden_marks_are_refused(
+    folder: str, tmp_path: Path, tables_of: Callable[[Path], Query]
+) -> None:
+    run = ingest_one(CAPTURES / folder, tmp_path).run_id
+    query = tables_of(tmp_path)
+    sources = "SELECT DISTINCT layer_source, layer_confidence FROM instructions WHERE layer_source IS NOT NULL"
+    assert query(sources) == [("marked", None)]
+    for names_too in (False, True):
+        hidden = hide_marks(query, run, names_too=names_too)
+        found = infer_layers(hidden.executions, hidden.rows)
+        assert len(found) >= 2
+        assert [(p.layer, p.is_marked, p.is_inferred) for p in found] == [({}, False, False)] * len(found)
+
+
+class TestVllm:
+    """64 layers, on two devices, tp=2."""
+
+    def test_nearly_all_op_time_has_layer_and_part(
+        self, shared_runs: dict[str, IngestResult], shared_tables: Query
+    ) -> None:
+        for run in (shared_runs[VLLM], shared_runs["chrome"]):
+            sql = """SELECT sum(self_ps) FILTER (layer IS NOT NULL) / sum(self_ps),
+                            sum(self_ps) FILTER (part IS NOT NULL) / sum(self_ps), min(layer), max(layer)
+                     FROM ops JOIN instructions USING (run_id, instruction_id)
+                     WHERE run_id = ? AND is_leaf AND module = 'jit_step_fun'"""
+            [(layered, parted, first, last)] = shared_tables(sql, run.run_id)
+            assert layered > 0.997
+            assert parted > 0.999
+            assert (first, last) == (0, 63)
+            assert "inferred_layers" in run.entry.flags
+
+    def test_all_reduces(self, shared_runs: dict[str, IngestResult], shared_tables: Query) -> None:
+        """One after attention and one after the mlp of each layer on both devices, and one of the embedding."""
+        sql = """SELECT o.device_id, i.layer, i.part, count(*)
+                 FROM ops AS o JOIN instructions AS i USING (run_id, instruction_id)
+                 WHERE run_id = ? AND i.collective = 'all-reduce' AND o.is_leaf GROUP BY ALL ORDER BY ALL NULLS FIRST"""
+        of_device = [(None, "embed", 1), *((i, part, 1) for i in range(64) for part in ("attn", "mlp"))]
+        expected = [(device, *row) for device in (0, 1) for row in of_device]
+        for name in (VLLM, "chrome"):
+            assert shared_tables(sql, shared_runs[name].run_id) == expected
+
+    def test_the_attention_kernels_count_as_the_layers_do(
+        self, shared_runs: dict[str, IngestResult], shared_tables: Query
+    ) -> None:
+        """Their names end in .1 to .64."""
+        sql = r"""SELECT layer, CAST(regexp_extract(name, '\.(\d+)$', 1) AS INTEGER) FROM instructions
+                  WHERE run_id = ? AND name LIKE 'RPA-%' ORDER BY layer"""
+        found = shared_tables(sql, shared_runs[VLLM].run_id)
+        assert found == [(i, i + 1) for i in range(64)]
