@@ -23,7 +23,7 @@ from tracewarehouse.ingest.processes.cycle_search import search_seldom
 
 app = typer.Typer(
     name="tracewarehouse",
-    help="A SQL warehouse of LLM inference traces: collect, ingest, query and draw profiler captures.",
+    help="A SQL warehouse of LLM inference traces: record, ingest, query and draw profiler captures.",
     no_args_is_help=True,
     add_completion=False,
     pretty_exceptions_enable=False,
@@ -62,12 +62,17 @@ def _options(
     warehouse: Annotated[
         str,
         typer.Option(
-            "--warehouse", "-w", envvar="TRACEWAREHOUSE", help="Folder of the warehouse; for reading also a URI of one."
+            "--warehouse",
+            "-w",
+            envvar="TRACEWAREHOUSE",
+            help="Folder of the warehouse. Commands that only read take a URI too.",
         ),
     ] = "warehouse",
     sql: Annotated[
         Path | None,
-        typer.Option("--sql", envvar="TRACEWAREHOUSE_SQL", help="Folder of metrics of your own, beside the package's."),
+        typer.Option(
+            "--sql", envvar="TRACEWAREHOUSE_SQL", help="Folder with metrics of your own, in addition to the package's."
+        ),
     ] = None,
     version: Annotated[
         bool, typer.Option("--version", callback=_show_version, is_eager=True, help="Print the version and exit.")

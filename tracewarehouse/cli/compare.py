@@ -11,22 +11,18 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from tracewarehouse.cli.flags import say_flags
+from tracewarehouse.cli.options import FormatOption, MetricsOption, OutputOption
 from tracewarehouse.ingest.errors import TracewarehouseError
-from tracewarehouse.output import Format, format_of, write
+from tracewarehouse.output import format_of, write
 from tracewarehouse.quality import flagged
 
 if TYPE_CHECKING:
     from tracewarehouse.compare import Check, Comparison, Limits
     from tracewarehouse.result import QueryResult
 
-Metrics = Annotated[
-    list[str] | None, typer.Option("--metric", "-m", metavar="NAME", help="Only this metric; may be repeated.")
-]
-Force = Annotated[bool, typer.Option("--force", help="Also compare runs of other workloads.")]
-FormatOption = Annotated[Format | None, typer.Option("--format", help="Default: table, or what the name of -o says.")]
-Output = Annotated[Path | None, typer.Option("--output", "-o", help="Write to a file.")]
+Force = Annotated[bool, typer.Option("--force", help="Compare runs although their workloads differ.")]
 Run = Annotated[
-    str, typer.Argument(help="Run id, the beginning of one, or name; several separated by commas.", show_default=False)
+    str, typer.Argument(help="Run id, beginning of an id, or name. Separate several by commas.", show_default=False)
 ]
 
 _TOP = 5
@@ -51,26 +47,26 @@ def _difference(text: str) -> tuple[str, float]:
 def compare(
     context: typer.Context,
     run: Run,
-    baseline: Annotated[str, typer.Argument(help="What to compare with: runs, or a baseline file.")],
-    metric: Metrics = None,
+    baseline: Annotated[str, typer.Argument(help="Runs or a baseline file to compare with.")],
+    metric: MetricsOption = None,
     by: Annotated[
         str | None,
         typer.Option(
             metavar="DIMENSION",
-            help="Metrics by phase, axis, layer or another dimension; with --why by layer, category or collective.",
+            help="Keep metrics with this dimension, such as phase, axis, layer; with --why also collective.",
         ),
     ] = None,
     why: Annotated[
-        bool, typer.Option("--why", help="What makes a step longer or shorter: all contributions, nothing else.")
+        bool, typer.Option("--why", help="Print only what makes a step longer or shorter, in full.")
     ] = False,
     force: Force = False,
-    at_least: Annotated[float, typer.Option(min=0, help="Leave out what differs by less, in percent.")] = 0.0,
+    at_least: Annotated[float, typer.Option(min=0, help="Leave out smaller differences; in percent.")] = 0.0,
     output_format: FormatOption = None,
-    output: Output = None,
+    output: OutputOption = None,
 ) -> None:
-    """Compare runs with others, metric by metric: values, difference, and whether it is better, worse or noise.
+    """Compare two runs, or groups of runs, metric by metric, and say what is better, worse or noise.
 
-    The table ends with what contributes most to the difference in step time.
+    Below the table stands what contributes most to the difference in step time.
     """
     from tracewarehouse.compare import SPLITS, comparing
 
@@ -102,7 +98,7 @@ def compare(
 def check(
     context: typer.Context,
     run: Run,
-    against: Annotated[str, typer.Option(help="The baseline: runs, or a file of `tw baseline`.")],
+    against: Annotated[str, typer.Option(help="The baseline: runs, or a file that `tw baseline` wrote.")],
     max_regression: Annotated[
         Any, typer.Option(parser=_percent, metavar="PERCENT", help="Allowed loss of the median.")
     ] = "5%",
@@ -113,21 +109,23 @@ def check(
         list[str] | None,
         typer.Option(
             metavar="METRIC=NUMBER",
-            help="Allowed loss of a metric in its unit, as from a baseline of 0; may be repeated.",
+            help="Allowed loss of a metric, in its own unit. You can repeat the option.",
         ),
     ] = None,
-    beyond_noise: Annotated[bool, typer.Option("--beyond-noise", help="A loss inside the noise is none.")] = False,
-    allow_missing: Annotated[
-        bool, typer.Option("--allow-missing", help="Pass although one side does not have a value.")
+    beyond_noise: Annotated[
+        bool, typer.Option("--beyond-noise", help="Do not count a loss that may be noise.")
     ] = False,
-    metric: Metrics = None,
+    allow_missing: Annotated[
+        bool, typer.Option("--allow-missing", help="Do not fail when one side lacks a value.")
+    ] = False,
+    metric: MetricsOption = None,
     force: Force = False,
     output_format: FormatOption = None,
-    output: Output = None,
+    output: OutputOption = None,
 ) -> None:
-    """Check runs against a baseline; prints what is worse by more than is allowed, or missing.
+    """Check runs against a baseline, and print what is missing or too much worse.
 
-    Exit code 0 when nothing is, 1 when something is, 2 when they cannot be compared.
+    Exit codes: 0 nothing is, 1 something is, 2 the runs cannot be compared.
     """
     from tracewarehouse.compare import Limits, comparing
     from tracewarehouse.compare import check as check_runs
@@ -158,9 +156,9 @@ def check(
 def baseline(
     context: typer.Context,
     run: Run,
-    output: Annotated[Path, typer.Option("--output", "-o", help="The file; .ndjson says what it is.")],
+    output: Annotated[Path, typer.Option("--output", "-o", help="The file to write, such as baseline.ndjson.")],
 ) -> None:
-    """Write the metric values of runs to a file that `tw check --against` and `tw compare` take as a baseline."""
+    """Write the metric values of runs to a file, as a baseline for `tw check --against` and `tw compare`."""
     from tracewarehouse.baseline import baseline_lines
     from tracewarehouse.compare import run_ids_of
 

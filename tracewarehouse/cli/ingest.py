@@ -27,13 +27,15 @@ def _checked_mesh(mesh: str | None) -> str | None:
 MeshOption = Annotated[
     str | None,
     typer.Option(
-        help="Device mesh, outermost axis first, such as dp=2,tp=4; instead of a manifest's.", callback=_checked_mesh
+        help="Device mesh, outermost axis first, such as dp=2,tp=4. Replaces the manifest's.", callback=_checked_mesh
     ),
 ]
 
 RatioOption = Annotated[
     float | None,
-    typer.Option(min=1, help="How many times its own size a gzipped file of a capture may hold.", show_default=False),
+    typer.Option(
+        min=1, help="Refuse a gzipped file that holds more than so many times its own size.", show_default=False
+    ),
 ]
 
 
@@ -42,15 +44,15 @@ def ingest(
     paths: Annotated[
         list[str],
         typer.Argument(
-            help="Capture files, capture directories, or folders of them; also as gs://, s3:// or https:// URIs.",
+            help="Capture files, or folders that hold captures; gs://, s3:// and https:// URIs too.",
             show_default=False,
         ),
     ],
     mesh: MeshOption = None,
-    name: Annotated[str | None, typer.Option(help="Name of the run, where there is one capture.")] = None,
+    name: Annotated[str | None, typer.Option(help="Name of the run, if there is only one capture.")] = None,
     jobs: Annotated[
         int | None,
-        typer.Option(min=1, help="Processes that may read a large capture at once; without it, one per core."),
+        typer.Option(min=1, help="Processes that read a large capture; default: one per core."),
     ] = None,
     max_gzip_ratio: RatioOption = None,
 ) -> None:

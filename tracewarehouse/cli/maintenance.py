@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from tracewarehouse.output import Format, format_of, write
+from tracewarehouse.cli.options import FormatOption, OutputOption, RunsArgument
+from tracewarehouse.output import format_of, write
 
 if TYPE_CHECKING:
     from tracewarehouse.result import QueryResult
@@ -17,7 +18,7 @@ if TYPE_CHECKING:
 def build(context: typer.Context) -> None:
     """Write warehouse.duckdb, which any DuckDB opens: tables, metrics, comments and the catalogue.
 
-    It holds views over the runs of this moment. Needed for other tools only; the commands of tw do without it.
+    It holds views of the runs that are there now. Only other tools need it; the commands of tw do without it.
     """
     with context.obj.open() as warehouse:
         typer.echo(warehouse.build())
@@ -25,10 +26,10 @@ def build(context: typer.Context) -> None:
 
 def audit(
     context: typer.Context,
-    run: Annotated[list[str] | None, typer.Argument(help="Run ids, beginnings of them, or names; all without.")] = None,
-    limit: Annotated[int, typer.Option(min=1, help="Most rows to print of one audit and run.")] = 20,
+    run: RunsArgument = None,
+    limit: Annotated[int, typer.Option(min=1, help="Print at most so many rows per audit and run.")] = 20,
 ) -> None:
-    """Look for what must never be so, such as overlapping ops on a serial line; exit code 1 when something is found."""
+    """Look for what must never be true, such as overlapping ops on a serial line; exit with 1 if anything is found."""
     from tracewarehouse.text_table import draw
 
     with context.obj.open() as warehouse:
@@ -46,19 +47,19 @@ def audit(
 def fsck(
     context: typer.Context,
     captures: Annotated[
-        list[Path] | None, typer.Argument(help="More captures for --against.", show_default=False)
+        list[Path] | None, typer.Argument(help="More captures, after --against.", show_default=False)
     ] = None,
     against: Annotated[
         list[Path] | None,
-        typer.Option(metavar="CAPTURE", help="Compare captures with their runs instead, line by line."),
+        typer.Option(metavar="CAPTURE", help="Compare captures with their runs, line by line."),
     ] = None,
-    output_format: Annotated[Format | None, typer.Option("--format", help="Default: table.")] = None,
-    output: Annotated[Path | None, typer.Option("--output", "-o", help="Write to a file.")] = None,
+    output_format: FormatOption = None,
+    output: OutputOption = None,
 ) -> None:
-    """Verify every byte of the warehouse, and say what to do; exit code 1 when something is wrong.
+    """Verify every byte of the warehouse and say what to do; exit with 1 if something is wrong.
 
-    With --against CAPTURE..., decode captures with another parser and prove that every event and stat is in their
-    runs: a row per line of the capture.
+    With --against CAPTURE..., decode the captures with another parser and prove that their runs have every event and
+    stat. Prints one row per line of a capture.
     """
     if captures and not against:
         raise typer.BadParameter("captures go with --against; `tw fsck` alone verifies the warehouse")
@@ -123,10 +124,10 @@ def _compared(warehouse: Warehouse, paths: list[Path]) -> tuple[QueryResult, lis
 def remove(
     context: typer.Context,
     run: Annotated[
-        list[str], typer.Argument(help="Run ids, beginnings of them, or names.", metavar="RUN...", show_default=False)
+        list[str], typer.Argument(help="Run ids, beginnings of ids, or names.", metavar="RUN...", show_default=False)
     ],
 ) -> None:
-    """Forget runs; `tw gc` deletes their files later, for readers that still use them."""
+    """Forget runs. `tw gc` deletes their files later, because readers may still use them."""
     with context.obj.open() as warehouse:
         for removed in warehouse.remove(run):
             typer.echo(f"{removed.run_id}\t{removed.name}\tremoved")
@@ -135,14 +136,19 @@ def remove(
 def gc(
     context: typer.Context,
     grace_hours: Annotated[
-        float, typer.Option(min=0, help="Keep versions replaced in the last hours, for readers that still use them.")
+        float,
+        typer.Option(
+            min=0, help="Keep versions that were replaced in the last so many hours, for readers that still use them."
+        ),
     ] = 24.0,
-    dry_run: Annotated[bool, typer.Option("--dry-run", "-n", help="Only say what would be removed.")] = False,
+    dry_run: Annotated[
+        bool, typer.Option("--dry-run", "-n", help="Print what would be removed, and remove nothing.")
+    ] = False,
 ) -> None:
-    """Remove what interrupted commands left, and the files of replaced runs; prints what goes.
+    """Remove what interrupted commands left and the files of replaced runs, and print what goes.
 
-    Temporary folders of killed processes go too, of whatever warehouse. Files that warehouse.duckdb still reads stay
-    until `tw build`.
+    Temporary folders of killed processes go too, whatever their warehouse. Files that warehouse.duckdb still reads stay
+    until the next `tw build`.
     """
     from tracewarehouse.temporary import abandoned, remove_abandoned
 

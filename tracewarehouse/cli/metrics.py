@@ -8,23 +8,18 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from tracewarehouse.cli.flags import say_flags
+from tracewarehouse.cli.options import FormatOption, MetricsOption, OutputOption, RunsArgument
 from tracewarehouse.ingest.errors import WarehouseError
-from tracewarehouse.output import Format, format_of, write
+from tracewarehouse.output import format_of, write
 
 if TYPE_CHECKING:
     from tracewarehouse.definitions.reading import Definitions
 
-app = typer.Typer(help="The metrics: what they mean and what they are.", no_args_is_help=True, rich_markup_mode=None)
-
-_FormatOption = Annotated[Format | None, typer.Option("--format", help="Default: table, or what the name of -o says.")]
-_OutputOption = Annotated[Path | None, typer.Option("--output", "-o", help="Write to a file.")]
-_MetricOption = Annotated[
-    list[str] | None, typer.Option("--metric", "-m", metavar="NAME", help="Only this metric; may be repeated.")
-]
+app = typer.Typer(help="What the metrics mean, and their stored values.", no_args_is_help=True, rich_markup_mode=None)
 
 
 @app.command("list")
-def list_metrics(context: typer.Context, output_format: _FormatOption = None, output: _OutputOption = None) -> None:
+def list_metrics(context: typer.Context, output_format: FormatOption = None, output: OutputOption = None) -> None:
     """List every metric and version."""
     from tracewarehouse.warehouse import Warehouse
 
@@ -40,9 +35,9 @@ def list_metrics(context: typer.Context, output_format: _FormatOption = None, ou
 def show(
     context: typer.Context,
     name: Annotated[str, typer.Argument(help="The metric.", show_default=False)],
-    version: Annotated[int | None, typer.Option(help="Version; the newest stable one without.")] = None,
+    version: Annotated[int | None, typer.Option(help="Version; default: the newest stable one.")] = None,
 ) -> None:
-    """Show what a metric means: sentence, unit, columns, versions and its SQL."""
+    """Show what a metric means: description, unit, columns, versions and SQL."""
     from tracewarehouse.warehouse import find_metric
 
     definitions = context.obj.definitions()
@@ -87,22 +82,20 @@ def _wrapped(text: str, indent: str = "") -> str:
 @app.command()
 def values(
     context: typer.Context,
-    run: Annotated[
-        list[str] | None, typer.Argument(help="Run ids, beginnings of them, or names; all runs without.")
-    ] = None,
-    metric: _MetricOption = None,
+    run: RunsArgument = None,
+    metric: MetricsOption = None,
     version: Annotated[int | None, typer.Option(help="Only this version of the metrics.")] = None,
-    output_format: _FormatOption = None,
-    output: _OutputOption = None,
+    output_format: FormatOption = None,
+    output: OutputOption = None,
 ) -> None:
-    """Print the stored values of the metrics; a metric that does not apply to a run has no row."""
+    """Print the stored metric values. A metric that does not apply to a run has no row."""
     with context.obj.open() as warehouse:
         result = warehouse.values(run or None, metrics=metric or None, version=version)
         stale = warehouse.stale_runs()
     if stale:
         names = ", ".join(r.name for r in stale[:5]) + (", ..." if len(stale) > 5 else "")
         typer.echo(
-            f"note: {len(stale)} runs have values of other definitions ({names}); run `tw metrics refresh`", err=True
+            f"note: {len(stale)} runs have values of older definitions ({names}); run `tw metrics refresh`", err=True
         )
     write(result, output_format or (format_of(output) if output else "table"), output)
     say_flags(result.flagged_runs)
@@ -111,17 +104,18 @@ def values(
 @app.command()
 def docs(
     context: typer.Context,
-    name: Annotated[str | None, typer.Argument(help="Only this metric; all, with an index, without.")] = None,
+    name: Annotated[str | None, typer.Argument(help="Only this metric; default: all metrics and an index.")] = None,
     output: Annotated[
         Path | None, typer.Option("--output", "-o", metavar="DIR", help="Write metrics.md and metrics/NAME.md there.")
     ] = None,
     check: Annotated[
-        bool, typer.Option("--check", help="Write nothing; exit code 1 when a page in DIR is not current.")
+        bool, typer.Option("--check", help="Write nothing; exit with 1 if a page in DIR is out of date.")
     ] = False,
 ) -> None:
-    """Write pages in Markdown about the metrics, your own with --sql: columns, versions, SQL, lineage, real rows.
+    """Write a Markdown page about each metric: columns, versions, SQL, lineage and real rows.
 
-    Without -o they are printed: the index, or the page of one metric. Examples come from the warehouse's runs.
+    Without -o, print the index, or the page of one metric. With --sql, your own metrics have pages too. The rows come
+    from the runs of the warehouse.
     """
     from tracewarehouse.definitions.pages import index_page, metric_page, metric_pages
     from tracewarehouse.warehouse import Warehouse, find_metric
@@ -159,7 +153,7 @@ def docs(
 
 @app.command()
 def refresh(context: typer.Context) -> None:
-    """Evaluate the metrics of runs whose stored values come from other definitions."""
+    """Evaluate the metrics again for the runs whose stored values come from older definitions."""
     with context.obj.open() as warehouse:
         for run in warehouse.refresh_metrics():
             typer.echo(f"{run.run_id}\t{run.name}\trefreshed\t{run.rows.get('metric_values', 0)} values")
@@ -170,15 +164,15 @@ def refresh(context: typer.Context) -> None:
 def lock(
     context: typer.Context,
     accept_models: Annotated[
-        bool, typer.Option("--accept-models", help="Take changed models as they are; first see that all cases pass.")
+        bool, typer.Option("--accept-models", help="Accept changed models. First make sure that all cases pass.")
     ] = False,
     check: Annotated[
-        bool, typer.Option("--check", help="Write nothing; exit code 1 when something has changed.")
+        bool, typer.Option("--check", help="Write nothing; exit with 1 if something has changed.")
     ] = False,
 ) -> None:
-    """Write down the fingerprints of released versions, so that none changes its meaning unnoticed.
+    """Record the fingerprint of every released version, so that a changed meaning is noticed.
 
-    A version is released once its status is stable. Locks the package's metrics, or with --sql those of your folder.
+    A version is released once its status is stable. This locks the package's metrics or, with --sql, your own.
     """
     from tracewarehouse.definitions.lock import LOCK, changes, read_lock, write_lock
     from tracewarehouse.definitions.versions import definitions_folder
@@ -202,7 +196,7 @@ def start_version(
     context: typer.Context,
     name: Annotated[str, typer.Argument(help="The metric.", show_default=False)],
 ) -> None:
-    """Copy the newest version of a metric to the next one, to be changed there; prints the file."""
+    """Start a new version of a metric as a copy of the newest one, and print its file."""
     from tracewarehouse.definitions.versions import definitions_folder, new_version
     from tracewarehouse.warehouse import find_metric
 

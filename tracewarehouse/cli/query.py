@@ -11,6 +11,7 @@ import typer
 
 from tracewarehouse.cli.flags import say_flags
 from tracewarehouse.cli.ingest import RatioOption
+from tracewarehouse.cli.options import FormatOption, OutputOption
 from tracewarehouse.cli.progress import copying
 from tracewarehouse.ingest.errors import QueryError
 from tracewarehouse.output import Format, format_of, write
@@ -23,18 +24,18 @@ def query(
     context: typer.Context,
     arguments: Annotated[
         list[str] | None,
-        typer.Argument(metavar="[CAPTURE] SQL", help="A capture instead of the warehouse, and the SQL; - reads stdin."),
+        typer.Argument(
+            metavar="[CAPTURE] SQL", help="The SQL, after a capture to ask instead of the warehouse; - reads stdin."
+        ),
     ] = None,
     file: Annotated[Path | None, typer.Option("--file", "-f", help="Read the SQL from a file.")] = None,
-    output_format: Annotated[
-        Format | None, typer.Option("--format", help="Default: table, or what the name of -o says.")
-    ] = None,
-    output: Annotated[Path | None, typer.Option("--output", "-o", help="Write to a file.")] = None,
+    output_format: FormatOption = None,
+    output: OutputOption = None,
     parameter: Annotated[
         list[str] | None, typer.Option("--parameter", "-p", metavar="NAME=VALUE", help="Value of $NAME in the SQL.")
     ] = None,
     unrestricted: Annotated[
-        bool, typer.Option("--unrestricted", help="Allow any SQL: writing, several statements, other files.")
+        bool, typer.Option("--unrestricted", help="Allow any SQL: writes, several statements, other files.")
     ] = False,
     max_gzip_ratio: RatioOption = None,
 ) -> None:

@@ -7,14 +7,13 @@ from typing import Annotated
 
 import typer
 
+from tracewarehouse.cli.options import RunsArgument
 from tracewarehouse.ingest.errors import WarehouseError
 
 
 def report(
     context: typer.Context,
-    run: Annotated[
-        list[str] | None, typer.Argument(help="Run ids, beginnings of them, or names; all runs without.")
-    ] = None,
+    run: RunsArgument = None,
     output: Annotated[Path, typer.Option("--output", "-o", help="The page to write.")] = Path("report.html"),
 ) -> None:
     """Write a self-contained HTML page about runs: timeline, communication, metrics."""

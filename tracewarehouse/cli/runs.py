@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from tracewarehouse.cli.options import FormatOption, OutputOption
 from tracewarehouse.ingest.errors import WarehouseError, printable
-from tracewarehouse.output import Format, format_of, write
+from tracewarehouse.output import format_of, write
 from tracewarehouse.quality import CLOCKS
 
 if TYPE_CHECKING:
@@ -49,15 +49,15 @@ ORDER BY r.name, r.run_id, f."index"
 
 def runs(
     context: typer.Context,
-    notes: Annotated[bool, typer.Option("--notes", help="Also print what was noticed about each capture.")] = False,
-    output_format: Annotated[Format | None, typer.Option("--format", help="Default: table.")] = None,
-    output: Annotated[Path | None, typer.Option("--output", "-o", help="Write to a file.")] = None,
+    notes: Annotated[bool, typer.Option("--notes", help="Also print the notes about each capture.")] = False,
+    output_format: FormatOption = None,
+    output: OutputOption = None,
 ) -> None:
-    """List the runs with their quality flags, and what was done to the clocks of their hosts.
+    """List the runs with their quality flags and the corrections of their hosts' clocks.
 
-    Runs of which files are gone are incomplete. Those that no answer has come last, as outdated (ingest the capture
-    again) or unreadable (`tw fsck` says more).
-    `SELECT * FROM main.runs` has every fact, main.quality_flags every flag, main.hosts every clock.
+    A run is `incomplete` if some of its files are missing. Runs that cannot answer come last: `outdated` ones (ingest
+    the capture again) and `unreadable` ones (`tw fsck` says more). For every fact, flag and clock, query the tables
+    main.runs, main.quality_flags and main.hosts.
     """
     from tracewarehouse.ingest.lake.lake import unread_sentence
 

@@ -13,16 +13,16 @@ from tracewarehouse.cli.progress import status
 def watch(
     context: typer.Context,
     location: Annotated[
-        str, typer.Argument(help="Folder that captures are written to; also a gs://, s3:// or https:// URI.")
+        str, typer.Argument(help="Folder, or gs://, s3:// or https:// URI, that captures are written to.")
     ],
     mesh: MeshOption = None,
     interval: Annotated[float, typer.Option(min=0.05, help="Seconds between two looks at the folder.")] = 2.0,
-    settle: Annotated[float, typer.Option(min=0, help="A capture is complete when unchanged for so many seconds.")] = 5,
-    patience: Annotated[
-        float, typer.Option(min=0, help="Seconds to wait for the hosts that a manifest names, before going on without.")
-    ] = 600,
+    settle: Annotated[
+        float, typer.Option(min=0, help="A capture is complete once it has not changed for so many seconds.")
+    ] = 5,
+    patience: Annotated[float, typer.Option(min=0, help="Seconds to wait for the hosts that a manifest names.")] = 600,
     until_idle: Annotated[
-        float | None, typer.Option(min=0, help="End when nothing has changed for so many seconds.", show_default=False)
+        float | None, typer.Option(min=0, help="Stop when nothing has changed for so many seconds.", show_default=False)
     ] = None,
 ) -> None:
     """Ingest captures as they appear in a folder, until interrupted.
