@@ -229,11 +229,6 @@ class Processes:
         self._helpers = []
         self._threads.shutdown()
 
-    def dismiss(self) -> None:
-        """Let the helpers end, which have nothing more to do, while the caller goes on."""
-        for helper in self._helpers:
-            helper.dismiss()
-
     @property
     def count(self) -> int:
         """Number of helpers."""
