@@ -23,7 +23,14 @@ bounds AS (
 ),
 
 placed AS (
-  SELECT *, MIN(CASE WHEN phase = 'prefill' THEN start_ps END) OVER (PARTITION BY run_id, clock) AS request_ps
+  SELECT
+    run_id,
+    clock,
+    phase,
+    step,
+    start_ps,
+    end_ps,
+    MIN(CASE WHEN phase = 'prefill' THEN start_ps END) OVER (PARTITION BY run_id, clock) AS request_ps
   FROM bounds
 )
 
