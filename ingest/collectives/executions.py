@@ -7,6 +7,8 @@ from pathlib import Path
 from typing import Any, Self
 
 from tracewarehouse.ingest.collectives.windows import AsyncSpans, CollectiveOps, windows
+from tracewarehouse.ingest.columns.nesting import Coverage
+from tracewarehouse.ingest.columns.records import Int64
 from tracewarehouse.ingest.columns.spill import Spill
 from tracewarehouse.ingest.hlo.instructions import OpFacts
 
@@ -26,6 +28,7 @@ class CollectiveExecutions:
         self.rows = Spill(path)
         self._ops: dict[int, list[CollectiveOps]] = {}
         self._spans: dict[int, list[AsyncSpans]] = {}
+        self._compute: dict[int, Coverage] = {}
 
     def __enter__(self) -> Self:
         return self
@@ -42,6 +45,10 @@ class CollectiveExecutions:
         """Add events of a device's Async XLA Ops line."""
         self._spans.setdefault(device_id, []).append(spans)
 
+    def add_compute(self, device_id: int, start: Int64, end: Int64) -> None:
+        """Say when a device that executes several ops at once computes, so that collectives are hidden behind it."""
+        self._compute[device_id] = Coverage(start, end)
+
     def finish_device(self, device_id: int, facts: Sequence[OpFacts], programs: Mapping[int, int | None]) -> None:
         """Pair starts and dones of a device whose events have all been added.
 
@@ -51,4 +58,6 @@ class CollectiveExecutions:
         spans = self._spans.pop(device_id, None)
         if device_id in self._ops:
             ops = CollectiveOps.joined(self._ops.pop(device_id))
-            self.rows.put(device_id, windows(facts, programs, ops, AsyncSpans.joined(spans) if spans else None))
+            compute = self._compute.pop(device_id, None)
+            joined = AsyncSpans.joined(spans) if spans else None
+            self.rows.put(device_id, windows(facts, programs, ops, joined, compute))

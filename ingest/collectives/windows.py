@@ -54,7 +54,11 @@ class AsyncSpans(_Columns):
 
 
 def windows(
-    facts: Sequence[OpFacts], programs: Mapping[int, int | None], ops: CollectiveOps, spans: AsyncSpans | None
+    facts: Sequence[OpFacts],
+    programs: Mapping[int, int | None],
+    ops: CollectiveOps,
+    spans: AsyncSpans | None,
+    compute: Coverage | None = None,
 ) -> dict[str, npt.NDArray[Any]]:
     """One row per execution on a device: a synchronous op, or a start joined with its done; by start.
 
@@ -63,6 +67,7 @@ def windows(
         programs: of instructions that name none: the one they were seen in.
         ops: the device's op events.
         spans: its Async XLA Ops events, for starts whose done is not in the capture.
+        compute: when it computes, of a device that can do so while it runs a collective's op.
     """
     n = len(ops.event_id)
     used, inverse = distinct(ops.instruction_id)
@@ -70,7 +75,7 @@ def windows(
     is_start, is_op = roles == _ROLES["start"], roles == _ROLES[None]
     end, source = ops.end_ps.copy(), np.where(is_start, START_ONLY, _OP).astype(np.int8)
     done_event_id = np.full(n, -1, np.int64)
-    added = _added(ops)
+    added = _added(ops, compute)
     exposed_added = added.copy()
     if is_start.any():
         pair = np.array(_pair_numbers(facts, programs, used.tolist()), np.int64)[inverse]
@@ -89,7 +94,7 @@ def windows(
         "is_async": is_start[order],
         "start_ps": start,
         "end_ps": end,
-        "exposed_ps": Coverage(ops.start_ps, ops.end_ps).within(start, end),
+        "exposed_ps": _exposed(ops, compute, start, end),
         "exposed_added_ps": exposed_added[order],
         "window_source": source[order],
         "execution": ops.execution[order],
@@ -98,14 +103,23 @@ def windows(
     }
 
 
-def _added(ops: CollectiveOps) -> Int64:
-    """Time of each event that none which began before it covers, shape (n,)."""
+def _exposed(ops: CollectiveOps, compute: Coverage | None, start: Int64, end: Int64) -> Int64:
+    """Time of each window in which the device runs an op of a collective and does not compute, shape (n,)."""
+    busy = Coverage(ops.start_ps, ops.end_ps)
+    if compute is None:
+        return busy.within(start, end)
+    return busy.joined(compute).within(start, end) - compute.within(start, end)
+
+
+def _added(ops: CollectiveOps, compute: Coverage | None) -> Int64:
+    """Time of each event that none which began before it covers, nor any compute, shape (n,)."""
     order = np.lexsort((ops.event_id, ops.start_ps))
     start, end = ops.start_ps[order], ops.end_ps[order]
     reach = np.maximum.accumulate(end)
     covered_until = np.append(start[:1], reach[:-1])
     added = np.empty_like(start)
-    added[order] = np.maximum(end - np.maximum(start, covered_until), 0)
+    begin = np.minimum(np.maximum(start, covered_until), end)
+    added[order] = end - begin - (compute.within(begin, end) if compute else 0)
     return added
 
 

@@ -82,6 +82,10 @@ class Coverage:
         self.end = reach[np.append(first[1:] - 1, len(start) - 1)] if len(first) else end
         self._before = np.concatenate([np.zeros(1, np.int64), np.cumsum(self.end - self.start)])
 
+    def joined(self, other: Coverage) -> Coverage:
+        """The union of both."""
+        return Coverage(np.concatenate([self.start, other.start]), np.concatenate([self.end, other.end]))
+
     @property
     def total(self) -> int:
         """Length of the union."""

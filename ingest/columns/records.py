@@ -157,6 +157,11 @@ class Trace(Protocol):
         ...
 
     @property
+    def foreign(self) -> str | None:
+        """Where another profiler than XLA's wrote the file: which, and what is not read of it; else None."""
+        ...
+
+    @property
     def planes(self) -> Sequence[Plane]:
         """All planes, in file order."""
         ...

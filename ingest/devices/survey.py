@@ -7,10 +7,18 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from tracewarehouse.ingest.columns.plane_names import CPU_PLANE, MODULE_LINE, STEP_LINE, device_plane
-from tracewarehouse.ingest.columns.records import EventBatch, Int64, Plane, concatenate
+from tracewarehouse.ingest.columns.plane_names import (
+    CPU_PLANE,
+    GPU_PREFIX,
+    MODULE_LINE,
+    STEP_LINE,
+    STREAM_PREFIX,
+    device_plane,
+)
+from tracewarehouse.ingest.columns.records import EventBatch, Int64, Line, Plane, concatenate
 from tracewarehouse.ingest.devices import cpu_devices, cpu_launches
 from tracewarehouse.ingest.devices.device import Device, accelerator
+from tracewarehouse.ingest.devices.gpu_launches import launches
 from tracewarehouse.ingest.devices.hosts import Host
 from tracewarehouse.ingest.devices.markers import StepMarker, step_markers
 from tracewarehouse.ingest.devices.timeline import Run, Step, Timeline, steps_of_line, steps_of_runs
@@ -90,6 +98,8 @@ def _timeline(host: Host, plane: Plane) -> Timeline:
     for names, start, end in _events(host, plane, MODULE_LINE):
         programs = [module_and_program(n) for n in names]
         runs += [Run(*p, s, e) for p, s, e in zip(programs, start.tolist(), end.tolist(), strict=True)]
+    if not runs and plane.name.startswith(GPU_PREFIX):
+        runs = launches(_shifted(host, plane, line) for line in plane.lines if line.name.startswith(STREAM_PREFIX))
     steps: list[Step] = []
     for names, start, end in _events(host, plane, STEP_LINE):
         steps += steps_of_line(names, start, end, runs)
@@ -118,14 +128,16 @@ def _events(host: Host, plane: Plane, line_name: str) -> Iterator[tuple[list[str
             yield names, start, start + batch.duration_ps
 
 
+def _shifted(host: Host, plane: Plane, line: Line) -> EventBatch:
+    """All events of a line, on the run's clock."""
+    batch = concatenate(list(host.trace.batches(plane, line)))
+    return EventBatch(batch.metadata, batch.start_ps + host.clock_offset_ps, batch.duration_ps, batch.stats)
+
+
 def _survey_cpu(survey: HostSurvey, position: int, first_device_id: int) -> None:
     host = survey.host
     plane = host.trace.planes[position]
-    lines = []
-    for line in plane.lines:
-        batch = concatenate(list(host.trace.batches(plane, line)))
-        shifted = EventBatch(batch.metadata, batch.start_ps + host.clock_offset_ps, batch.duration_ps, batch.stats)
-        lines.append((line, shifted))
+    lines = [(line, _shifted(host, plane, line)) for line in plane.lines]
     markers = [step_markers(plane, events) for _, events in lines]
     cpu = cpu_launches.attribute(lines, markers) or cpu_devices.attribute(plane, lines, markers)
     if not cpu.ordinals:  # nothing was launched while it was recorded

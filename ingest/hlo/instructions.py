@@ -17,6 +17,7 @@ from tracewarehouse.ingest.errors import MalformedError
 from tracewarehouse.ingest.hlo import op_name, text
 from tracewarehouse.ingest.hlo.collectives import KINDS, Collective, collective_of
 from tracewarehouse.ingest.hlo.instruction import AsyncRole, Instruction, merged, with_device_numbers, without_groups
+from tracewarehouse.ingest.hlo.kernels import collective_kind, is_memcpy
 from tracewarehouse.ingest.hlo.module_name import module_and_program
 from tracewarehouse.ingest.hlo.opcodes import (
     OpClass,
@@ -97,14 +98,18 @@ class InstructionRow:
     """Where it is, in a program whose names say no layer."""
     outline: text.Outline | None = None
     """Of `hlo` only this has been read yet; it is no collective."""
+    kernel: str | None = None
+    """Name of the event of a GPU's stream that it is."""
     started: Collective | None = None
     """The collective that its start is, of a done that does not say itself what it ends."""
 
     @cached_property
     def collective(self) -> Collective | None:
         """What kind of collective it is and what it moves; None where it is none."""
-        if self.outline or self.hlo is None:
+        if self.outline:
             return None
+        if self.hlo is None:
+            return self._by_kernel
         found = collective_of(self.hlo)
         if found is None and self.started:
             return replace(
@@ -116,7 +121,12 @@ class InstructionRow:
                 channel_id=None,
                 group_size=None,
             )
-        return found or self._by_category
+        return found or self._by_kernel or self._by_category
+
+    @property
+    def _by_kernel(self) -> Collective | None:
+        kind = collective_kind(self.kernel, self.name, KINDS) if self.kernel else None
+        return Collective(kind) if kind else None
 
     @property
     def _by_category(self) -> Collective | None:
@@ -146,7 +156,8 @@ class InstructionRow:
     @property
     def op_class(self) -> OpClass:
         """What a device does in its time."""
-        return op_class(self.hlo.opcode if self.hlo else None, is_collective=self.collective is not None)
+        opcode = self.hlo.opcode if self.hlo else "copy" if self.kernel and is_memcpy(self.kernel) else None
+        return op_class(opcode, is_collective=self.collective is not None)
 
     @property
     def facts(self) -> OpFacts:
@@ -281,7 +292,9 @@ class Instructions:
 
     def of_name(self, name: str) -> int:
         """Instruction row of a device event that is none."""
-        return self._add(("name", name), InstructionRow(name))
+        row = InstructionRow(name, kernel=name)
+        row.category = _category_of_kernel(row)
+        return self._add(("name", name), row)
 
     def _of(self, metadata: EventMetadata, modules: HloModules) -> int:
         row = _row_of_metadata(metadata, has_groups=self._members_left > 0)
@@ -385,23 +398,34 @@ def _row_of_op(
     module: HloModule | None, op: str, module_name: str | None, program_id: int | None, event: str
 ) -> InstructionRow:
     hlo = module.instruction(op) if module else None
-    row = InstructionRow(op, program_id, module_name, hlo=hlo)
+    row = InstructionRow(op, program_id, module_name, hlo=hlo, kernel=event)
     if hlo:
         row.op_name, row.source = hlo.op_name, _source(hlo)
         if row.members is not None:
             _number_devices(row, module)
         kind = (hlo.fusion_kind or "").removeprefix("k").lower()
         row.category = f"{kind} fusion".strip() if hlo.opcode == "fusion" else hlo.opcode
+    else:
+        row.category = _category_of_kernel(row)
     if event != op:
         row.stats.append(Stat("event_name", StatKind.STRING, event))
     return row
+
+
+def _category_of_kernel(row: InstructionRow) -> str | None:
+    if row.kernel and is_memcpy(row.kernel):
+        return "memcpy"
+    return row.collective.kind if row.collective else None
 
 
 def _number_devices(row: InstructionRow, module: HloModule | None) -> None:
     """Let the groups of a collective count devices, where its program has both replicas and partitions."""
     if module is None or row.hlo is None or 1 in module.device_counts:
         return
-    row.hlo = with_device_numbers(row.hlo, *module.device_counts)
+    try:
+        row.hlo = with_device_numbers(row.hlo, *module.device_counts)
+    except MalformedError:
+        row.hlo, row.lacks_groups = without_groups(row.hlo), True
     del row.collective
 
 

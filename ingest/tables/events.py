@@ -121,7 +121,8 @@ def write_together(
         of_host = survey.hosts[lines.host_index]
         core = of_host.planes.get(lines.position)
         if core and core.device.backend == "gpu":
-            first = named.write_gpu(of_host.host.trace, lines, core.device.device_id, of_host.modules, first)
+            device, timeline = core.device.device_id, core.timeline
+            first = named.write_gpu(of_host.host.trace, lines, device, timeline, of_host.modules, first)
         elif of_host.cpu and lines.position == of_host.cpu_position:
             first, lost = named.write_cpu(lines, of_host.cpu, of_host.devices, of_host.modules, first)
             if lost:

@@ -26,11 +26,15 @@ from tracewarehouse.ingest.columns.records import (
 )
 from tracewarehouse.ingest.devices.cpu_devices import CpuExecutions, CpuLine
 from tracewarehouse.ingest.devices.device import Device
+from tracewarehouse.ingest.devices.timeline import Timeline
 from tracewarehouse.ingest.hlo.instructions import HloModules, Instructions
+from tracewarehouse.ingest.hlo.opcodes import OP_CLASSES
 from tracewarehouse.ingest.tables.leaf_order import LeafTimes, of_lines
 from tracewarehouse.ingest.tables.lines import LineTables, PlaneLines, times_of
 from tracewarehouse.ingest.tables.ops import DeviceLine, OpColumns
 from tracewarehouse.ingest.tables.stats import unheld
+
+_COMPUTE = OP_CLASSES.index("compute")
 
 
 @dataclass(frozen=True)
@@ -52,15 +56,32 @@ class NamedOpWriter:
         self._tables = tables
         self._instructions = instructions
 
-    def write_gpu(self, trace: Trace, of: PlaneLines, device_id: int, modules: HloModules, first_event_id: int) -> int:
+    def write_gpu(
+        self,
+        trace: Trace,
+        of: PlaneLines,
+        device_id: int,
+        timeline: Timeline,
+        modules: HloModules,
+        first_event_id: int,
+    ) -> int:
         """Write the lines of a GPU, whose streams are read twice; returns the id after their events."""
         streams = [line for line in of.lines if line.name.startswith(STREAM_PREFIX)]
 
+        compute: list[tuple[Int64, Int64]] = []
+
         def class_of(batch: EventBatch) -> Int8:
             instruction, _ = self._instructions_of(modules, of.plane, batch)
-            return self._tables.ops.op_classes()[instruction]
+            classes = self._tables.ops.op_classes()[instruction]
+            at = classes == _COMPUTE
+            start = batch.start_ps[at] + of.clock_offset_ps
+            compute.append((start, start + batch.duration_ps[at]))
+            return classes
 
         times = iter(times_of(trace, of, streams, class_of) if streams else ())
+        if compute:
+            starts, ends = (np.concatenate(edges) for edges in zip(*compute, strict=True))
+            self._tables.written.executions.add_compute(device_id, starts, ends)
         for line in of.lines:
             is_op_line = line.name.startswith(STREAM_PREFIX)
             of_line = next(times) if is_op_line else None
@@ -68,13 +89,15 @@ class NamedOpWriter:
             extent = LineExtent()
             for first, batch in chunks(extent.watch(trace, of.plane, line, of.clock_offset_ps)):
                 n = len(batch)
-                none = np.full(n, -1, np.int32)
                 instruction, stats = self._instructions_of(modules, of.plane, batch)
                 start = batch.start_ps + of.clock_offset_ps
+                execution = timeline.executions_at(start)
+                step, phase = timeline.steps_at(start)
                 rows = np.arange(first, first + n)
                 of_rows = of_line[first : first + n] if of_line else None
                 self._tables.ops.write(
-                    place, OpColumns(rows, instruction, start, batch.duration_ps, none, none, none, stats, of_rows)
+                    place,
+                    OpColumns(rows, instruction, start, batch.duration_ps, execution, step, phase, stats, of_rows),
                 )
             self._tables.written.extents.append(extent)
             first_event_id += extent.count

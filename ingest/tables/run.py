@@ -89,7 +89,9 @@ def quality_flags(survey: RunSurvey, written: Written) -> list[Flag]:
     if manifest and manifest.promised_collectives and survey.placement.mesh == manifest.mesh:
         broken = broken_promises(manifest, written.collective_counts, {d.device_id: d.pp_index for d in devices})
         flags += [Flag("promise_broken", sentence) for sentence in broken]
-    if not devices:
+    foreign = sorted({n for s in survey.hosts if (n := s.host.trace.foreign)})
+    flags += [Flag("foreign_profiler", sentence) for sentence in foreign]
+    if not devices and not foreign:
         flags.append(Flag("no_device_events", "the capture has no device events: only the host was profiled"))
     return summarised(flags)
 

@@ -6,14 +6,14 @@ unit: "%"
 polarity: higher_is_better
 grain: [run_id, phase, factor]
 value: saved_percent
-requires: SELECT run_id FROM main.collectives WHERE NOT is_partial
+requires: SELECT run_id FROM main.collectives WHERE NOT is_partial AND run_id NOT IN (SELECT r.run_id FROM main.runs AS r WHERE r.backend = 'gpu')
 description: >
   How much shorter a phase would be with faster links: 100 (T - T') / T, T the time of the phase's steps, all devices
   together. In T' the transfer of every collective takes latency + bytes / (factor x bandwidth), with latency (0 where the
   fit has it below) and bandwidth from the fit of models.transfer_fit for its kind and axis, and never longer than it
   took; where sizes do not tell the two apart, all of the transfer counts as bandwidth, which is an upper bound. Waiting
   for late ranks stays as it is. Only exposed time can be saved. Collectives with ranks outside the capture stay as
-  they are.
+  they are. GPUs, which have no such links, have no row.
 changed: First version.
 ccl_bench: scale_up_bw_utility
 ---*/
@@ -39,9 +39,10 @@ timed AS (
     CASE WHEN f.slope_ps_per_byte > 0 THEN f.slope_ps_per_byte * i.bus_bytes ELSE i.transfer_ps END AS byte_ps,
     CASE WHEN f.slope_ps_per_byte > 0 THEN 1 ELSE 0 END AS is_fitted
   FROM main.collectives AS c
+  INNER JOIN main.runs AS r USING (run_id)
   INNER JOIN models.collective_instances AS i USING (run_id, instance)
   LEFT JOIN models.transfer_fit AS f ON i.run_id = f.run_id AND i.kind = f.kind AND i.axis = f.axis
-  WHERE NOT i.is_partial AND i.bus_bytes > 0
+  WHERE r.backend <> 'gpu' AND NOT i.is_partial AND i.bus_bytes > 0
 ),
 
 saved AS (

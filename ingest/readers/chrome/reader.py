@@ -52,6 +52,12 @@ from tracewarehouse.ingest.readers.chrome.times import INT64_MAX
 from tracewarehouse.ingest.readers.files import MAX_GZIP_RATIO, CaptureFile, digest_of_file
 
 COUNTERS = "_counters_"
+KINETO = (
+    "a PyTorch (Kineto) trace: its operators, kernels and copies are read as events of threads; its devices, steps, "
+    "collectives, flows and shapes are not, so that no metric of a device has a value"
+)
+_KINETO_MEMBERS = frozenset({"schemaVersion", "deviceProperties"})
+"""Members that Kineto writes beside the events, and no other profiler."""
 BATCH = 1 << 15
 """Events of a line that are handed out together, but for the last."""
 _NUMBER = (1 << 32) - 1
@@ -163,6 +169,7 @@ class ChromeTrace:
             raise MalformedError(f"{file.path}: a Chrome trace without events; nothing was profiled, record it again")
         self._add_start(bytes(document.members.get("baseTimeNanoseconds", b"")))
         self.warnings = self._warnings()
+        self.foreign = KINETO if document.members.keys() >= _KINETO_MEMBERS else None
 
     def batches(self, plane: Plane, line: Line) -> Iterator[EventBatch]:
         """The events of a line, in file order."""

@@ -108,6 +108,7 @@ class XPlaneTrace:
     """One xplane.pb, opened: planes and metadata read, events still in the file."""
 
     format = "xplane"
+    foreign = None
 
     def __init__(self, file: CaptureFile) -> None:
         self.size = file.size

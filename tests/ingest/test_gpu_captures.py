@@ -1,0 +1,185 @@
+"""GPU captures: executions, steps, exposed communication over streams, kernels of NCCL and RCCL, copies."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from hlo_writer import Module
+from xplane_builder import PlaneBuilder, Space, Unsigned
+
+import tracewarehouse
+from tracewarehouse.ingest.devices.gpu_launches import launches
+from tracewarehouse.ingest.hlo.collectives import KINDS
+from tracewarehouse.ingest.hlo.kernels import collective_kind, is_memcpy
+from tracewarehouse.ingest.pipeline import ingest_one
+from tracewarehouse.ingest.readers.xplane.reader import read_xplane
+
+US = 1_000_000
+
+
+def gpu(space: Space, ordinal: int = 0) -> PlaneBuilder:
+    return space.plane(f"/device:GPU:{ordinal}").stat("device_vendor", "Nvidia")
+
+
+def kernel(line: Any, name: str, op: str, start: int, end: int, module: str = "jit_decode", program: int = 7) -> None:
+    """An event in microseconds; without an op, one that no program launched."""
+    stats = {"hlo_op": op, "hlo_module": module, "program_id": Unsigned(program)} if op else {}
+    line.event(name, start * US, (end - start) * US, **stats)
+
+
+class TestStreams:
+    def space(self) -> Space:
+        """Two executions of 200 us; in each an all-reduce of 120 us, of which compute on the other stream hides 90."""
+        #  stream 1  |fusion 0..100|       |dot 110..150|
+        #  stream 2      |all-reduce 30..150......|     |memcpy 160..180|
+        space = Space()
+        plane = gpu(space)
+        compute, communication = plane.line("Stream #1(Kernel)"), plane.line("Stream #2(Kernel,MemcpyD2H)")
+        for at in (0, 200):
+            kernel(compute, "loop_fusion", "fusion.1", at, at + 100)
+            kernel(compute, "gemm", "dot.2", at + 130, at + 150)
+            name = "ncclDevKernel_AllReduce_Sum_f32_RING_LL(ncclDevKernelArgsStorage<4096ul>)"
+            kernel(communication, name, "all-reduce-start.3", at + 30, at + 150)
+            kernel(communication, "MemcpyD2H", "", at + 145, at + 149)
+        return space
+
+    def test_ops_of_every_stream_have_execution_and_step(self, ingest: Any) -> None:
+        _, query = ingest(self.space())
+        sql = """SELECT name, start_ps // 1000000, execution, step, o.phase
+                 FROM ops AS o JOIN instructions USING (instruction_id) ORDER BY start_ps, name"""
+        one = [("fusion.1", 0), ("all-reduce-start.3", 30), ("dot.2", 130), ("MemcpyD2H", 145)]
+        assert query(sql) == [(name, at + 200 * k, k, k + 1, "decode") for k in range(2) for name, at in one]
+
+    def test_compute_on_another_stream_hides_communication(self, ingest: Any) -> None:
+        _, query = ingest(self.space())
+        sql = """SELECT kind, (end_ps - start_ps) // 1000000, exposed_ps // 1000000, exposed_added_ps // 1000000, step
+                 FROM collectives ORDER BY start_ps"""
+        assert query(sql) == [("all-reduce", 120, 30, 30, 1), ("all-reduce", 120, 30, 30, 2)]
+
+    def test_copies_have_a_category_of_their_own(self, ingest: Any) -> None:
+        _, query = ingest(self.space())
+        sql = "SELECT name, category, op_class, collective FROM instructions ORDER BY name"
+        assert query(sql) == [
+            ("MemcpyD2H", "memcpy", "copy", None),
+            ("all-reduce-start.3", "all-reduce", "communication", "all-reduce"),
+            ("dot.2", None, "compute", None),
+            ("fusion.1", None, "compute", None),
+        ]
+
+
+class TestExecutions:
+    def runs(self, *ops: tuple[str, str, int]) -> list[tuple[str, int, int]]:
+        """Executions of (program, op, start) on one stream; each op lasts 1."""
+        space = Space()
+        plane = gpu(space)
+        line = plane.line("Stream #1")
+        for program, op, start in ops:
+            line.event(op, start, 1, hlo_op=op, hlo_module=program, program_id=Unsigned(ord(program[0])))
+        path = Path(self.folder) / "a.xplane.pb"
+        trace = read_xplane(space.write(path))
+        [read] = trace.planes
+        return [(r.module, r.start_ps, r.end_ps) for r in launches(trace.batches(read, read.lines[0]))]
+
+    @pytest.fixture(autouse=True)
+    def _folder(self, tmp_path: Path) -> None:
+        self.folder = tmp_path
+
+    def test_one_program_over_and_over(self) -> None:
+        ops = [("f", op, 10 * k + i) for k in range(3) for i, op in enumerate("abc")]
+        assert self.runs(*ops) == [("f", 0, 3), ("f", 10, 13), ("f", 20, 23)]
+
+    def test_a_loop_is_one_execution(self) -> None:
+        ops = [("f", op, i) for i, op in enumerate("xabababyxababaaby")]
+        assert self.runs(*ops) == [("f", 0, 8), ("f", 8, 17)]
+
+    def test_an_execution_that_is_cut_off(self) -> None:
+        ops = [("f", op, i) for i, op in enumerate("abcabcab")]
+        assert self.runs(*ops) == [("f", 0, 3), ("f", 3, 6), ("f", 6, 8)]
+
+    def test_another_program_between(self) -> None:
+        assert self.runs(("f", "a", 0), ("g", "a", 1), ("f", "b", 2)) == [("f", 0, 1), ("g", 1, 2), ("f", 2, 3)]
+
+    def test_no_ops(self) -> None:
+        assert launches([]) == []
+
+
+@pytest.mark.parametrize(
+    ("name", "op", "kind"),
+    [
+        ("ncclDevKernel_AllReduce_Sum_bf16_RING_LL(ncclDevKernelArgsStorage<4096ul>)", "x", "all-reduce"),
+        ("ncclKernel_AllGather_RING_LL_Sum_int8_t(ncclDevComm*, unsigned long, ncclWork*)", "x", "all-gather"),
+        ("void ncclDevKernel_ReduceScatter_Sum_f16_RING_LL", "x", "reduce-scatter"),
+        ("rcclDevKernel_Broadcast", "x", "collective-broadcast"),
+        ("ncclDevKernel_SendRecv(ncclDevKernelArgsStorage<4096ul>)", "all-to-all.3", "all-to-all"),
+        ("ncclDevKernel_SendRecv", "collective-permute-start.12", "collective-permute"),
+        ("ncclDevKernel_SendRecv", "ncclDevKernel_SendRecv", "send"),
+        ("ncclDevKernel_Generic_4(ncclDevKernelArgsStorage<4096ul>)", "all-gather-start", "all-gather"),
+        ("ncclDevKernel_Generic_4", "ncclDevKernel_Generic_4", None),
+        ("my_ncclDevKernel_AllReduce", "all-reduce.1", None),
+        ("loop_all_reduce_fusion", "fusion.1", None),
+    ],
+)
+def test_kernels_of_nccl_and_rccl(name: str, op: str, kind: str | None) -> None:
+    assert collective_kind(name, op, KINDS) == kind
+
+
+def test_copies_by_name() -> None:
+    names = [
+        "MemcpyH2D",
+        "MemcpyD2H",
+        "memcpyp2p",
+        "__amd_rocclr_copyBuffer.kd",
+        "Memset",
+        "gemm_memcpy",
+        "copy_fusion",
+    ]
+    assert [is_memcpy(n) for n in names] == [True, True, True, True, False, False, False]
+
+
+def test_mi300(shared_traces: Path, tmp_path: Path, tables_of: Any) -> None:
+    """54 events: 42 of programs on one stream, 12 copies of the runtime on another."""
+    ingest_one(shared_traces / "gpu-mi300-jax-gemm.xplane.pb", tmp_path / "warehouse")
+    query = tables_of(tmp_path / "warehouse")
+    sql = "SELECT count(*), count(execution), count(step) FROM ops WHERE line = 'Stream #16(Kernel)'"
+    assert query(sql) == [(42, 42, 42)]
+    sql = """SELECT line, category, op_class, count(*) FROM ops JOIN instructions USING (instruction_id)
+             WHERE op_class = 'copy' GROUP BY ALL ORDER BY ALL"""
+    assert ("Stream #17(Kernel)", "memcpy", "copy", 12) in query(sql)
+    assert query("SELECT count(*) FROM devices WHERE peak_ici_gbps IS NOT NULL") == [(0,)]
+    assert np.all([end > start for start, end in query("SELECT start_ps, end_ps FROM phases")])
+
+
+def test_a_kineto_trace_is_named_as_one(tmp_path: Path) -> None:
+    """Two events as torch.profiler exports them; nothing of it says that only the host was profiled."""
+    path = tmp_path / "rank0.trace.json"
+    path.write_text(
+        """{"schemaVersion": 1, "deviceProperties": [{"id": 0, "name": "NVIDIA H100"}], "traceEvents": [
+        {"ph": "X", "cat": "cpu_op", "name": "aten::mm", "pid": 9, "tid": 9, "ts": 1, "dur": 5},
+        {"ph": "X", "cat": "kernel", "name": "gemm", "pid": 0, "tid": 7, "ts": 3, "dur": 2}
+        ], "traceName": "rank0.trace.json"}"""
+    )
+    result = ingest_one(path, tmp_path / "warehouse")
+    assert "foreign_profiler" in result.entry.flags
+    assert "no_device_events" not in result.entry.flags
+    assert any("PyTorch (Kineto)" in note and "collectives" in note for note in result.notes)
+
+
+def test_no_metric_of_tpu_links_on_a_gpu(tmp_path: Path) -> None:
+    """What faster links between chips would save is asked of no GPU."""
+    reduce = "%all-reduce.3 = f32[1024]{0} all-reduce(f32[1024]{0} %x), replica_groups={{0,1}}"
+    module = Module()
+    module.computation(1, "%x = f32[1024]{0} parameter(0)", reduce)
+    space = Space()
+    for ordinal in range(2):
+        line = gpu(space, ordinal).line("Stream #2")
+        for at in (0, 100):
+            kernel(line, "ncclDevKernel_AllReduce_Sum_f32_RING_LL", "all-reduce.3", at, at + 50)
+    space.hlo_protos({"jit_decode": (7, module.encode())})
+    ingest_one(space.write(tmp_path / "a.xplane.pb"), tmp_path / "warehouse")
+    with tracewarehouse.open(tmp_path / "warehouse") as warehouse:
+        assert warehouse.query("SELECT count(*) FROM main.collectives WHERE NOT is_partial").rows() == [(4,)]
+        assert warehouse.query("SELECT count(*) FROM metrics.ici_bandwidth_utility").rows() == [(0,)]
+        assert warehouse.query("SELECT count(*) FROM metrics.ici_utilization").rows() == [(0,)]
