@@ -7,9 +7,11 @@ seen cut the numbers into digits, and what runs along a digit says which paralle
 1. `digits_of` finds the digits that a set of groups spans.
 2. `infer_axes` cuts the device numbers at the ends of all of them.
 3. Each digit is named after the kinds of its collectives and the parts of the model that they serve, with
-   LIKELIHOODS as the probability to see such a collective along an axis of each name. Every distinct combination counts
-   once, however often it runs. The confidence of a name is its posterior probability, with all ways to give
-   different names to the digits equally likely before, times the share of collectives whose groups fit the mesh.
+   LIKELIHOODS as the probability to see such a collective along an axis of each name. A kind and part counts by how
+   many instructions there are of it, as a share of the most frequent one: what carries the program decides, not one
+   all-to-all beside the two all-reduces of each layer. Twice as many of all make nothing surer. The confidence of a
+   name is its posterior probability, with all ways to give different names to the digits equally likely before, times
+   the share of collectives whose groups fit the mesh.
 
 The likelihoods are judgements of what the usual implementations do (tensor parallelism: Shoeybi et al. 2019; sequence
 parallelism: Korthikanti et al. 2022, Jacobs et al. 2023, Liu et al. 2023; expert parallelism: Lepikhin et al. 2020;
@@ -40,10 +42,13 @@ LIKELIHOODS: dict[tuple[str, str], tuple[float, ...]] = {
     ("collective-permute", "pipeline"): (0.90, 0.01, 0.01, 0.01, 0.02),
     ("collective-permute", "attn"):     (0.05, 0.01, 0.02, 0.05, 0.80),
     ("collective-permute", "any part"): (0.60, 0.05, 0.05, 0.05, 0.30),
-    ("all-to-all", "moe"):              (0.01, 0.03, 0.90, 0.03, 0.03),
+    ("all-to-all", "moe"):              (0.01, 0.03, 0.90, 0.05, 0.03),
     ("all-to-all", "mlp"):              (0.01, 0.03, 0.80, 0.05, 0.10),
     ("all-to-all", "attn"):             (0.01, 0.01, 0.05, 0.10, 0.80),
-    ("all-to-all", "any part"):         (0.01, 0.05, 0.60, 0.05, 0.30),
+    ("all-to-all", "any part"):         (0.01, 0.05, 0.60, 0.10, 0.30),
+    ("all-reduce", "attn"):             (0.02, 0.05, 0.05, 0.90, 0.10),
+    ("all-reduce", "mlp"):              (0.02, 0.05, 0.05, 0.90, 0.05),
+    ("all-reduce", "repeated"):         (0.02, 0.05, 0.03, 0.80, 0.02),
     ("reduction", "attn"):              (0.02, 0.05, 0.05, 0.90, 0.30),
     ("reduction", "mlp"):               (0.02, 0.05, 0.05, 0.90, 0.20),
     ("reduction", "moe"):               (0.02, 0.05, 0.60, 0.60, 0.20),
@@ -121,7 +126,7 @@ def infer_axes(seen: Iterable[CollectiveSeen], world: int) -> list[InferredAxis]
         return []
     digits = list(pairwise(cuts))
     classes = [_classes(digit, spans) for digit in digits]
-    weights = [[prod(LIKELIHOODS[c][n] for c in of_digit) for n in range(len(NAMES))] for of_digit in classes]
+    weights = [_weights(of_digit) for of_digit in classes]
     regular = len(spans) / (len(spans) + irregular) if spans else 1.0
     axes = []
     for (stride, end), of_digit, chances in zip(digits, classes, _posterior(weights), strict=True):
@@ -170,6 +175,15 @@ def _joined(groups: Iterable[tuple[int, ...]]) -> list[set[int]]:
     return list({id(part): part for part in part_of.values()}.values())
 
 
+def _weights(classes: dict[tuple[str, str], Counter[str]]) -> list[float]:
+    """Likelihood of what runs along a digit for each of NAMES; the most frequent kind and part counts whole."""
+    counts = {row: seen.total() for row, seen in classes.items()}
+    most = max(counts.values(), default=0) or 1
+    return [
+        prod(LIKELIHOODS[row][n] ** ((count or 1) / most) for row, count in counts.items()) for n in range(len(NAMES))
+    ]
+
+
 def _classes(
     digit: Digit, spans: Sequence[tuple[CollectiveSeen, tuple[Digit, ...]]]
 ) -> dict[tuple[str, str], Counter[str]]:
@@ -185,7 +199,8 @@ def _classes(
     for c in alone:
         kind = "reduction" if c.kind in _REDUCTIONS else c.kind
         part = c.part or ("repeated" if nameless[c.kind] >= REPEATED else "any part")
-        row = (kind, part) if (kind, part) in LIKELIHOODS else (kind, "any part")
+        rows = ((c.kind, part), (kind, part), (kind, "any part"))
+        row = next((r for r in rows if r in LIKELIHOODS), rows[-1])
         if row in LIKELIHOODS:
             classes.setdefault(row, Counter())[f"{c.kind} in {c.part}" if c.part else c.kind] += 1
     return classes

@@ -106,7 +106,7 @@ class TestNames:
     def test_confidence_is_the_posterior_by_hand(self) -> None:
         """One digit: the likelihood of each name over their sum."""
         [axis] = infer_axes([seen("all-reduce", [4], 0, "attn")], 4)
-        chances = LIKELIHOODS["reduction", "attn"]
+        chances = LIKELIHOODS["all-reduce", "attn"]
         assert axis.confidence == pytest.approx(0.9 / sum(chances))
         assert axis.axis == NAMES[chances.index(max(chances))] == "tp"
 
@@ -124,6 +124,26 @@ class TestNames:
     def test_many_without_a_name_look_like_layers(self) -> None:
         [axis] = infer_axes([seen("all-reduce", [4], 0)] * 8, 4)
         assert axis.axis == "tp"
+
+    @pytest.mark.parametrize("part", [None, "attn", "mlp", "moe"])
+    @pytest.mark.parametrize("count", [1, 8, 128])
+    def test_an_all_to_all_beside_the_reductions_of_all_layers_leaves_them_tensor_parallel(
+        self, count: int, part: str | None
+    ) -> None:
+        """As vLLM's 64 layers, whose instructions name no part: 128 all-reduces, and one of the embedding."""
+        layers = [seen("all-reduce", [2], 0)] * 128 + [seen("all-reduce", [2], 0, "embed")]
+        gathers = [seen("all-gather", [2], 0)] * 2
+        [sister] = infer_axes(layers + gathers, 2)
+        [axis] = infer_axes(layers + gathers + [seen("all-to-all", [2], 0, part)] * count, 2)
+        assert sister.axis == axis.axis == "tp"
+
+    def test_weights_by_hand(self) -> None:
+        """Of eight and two: the two count a quarter."""
+        [axis] = infer_axes([seen("all-to-all", [4], 0, "attn")] * 8 + [seen("all-reduce", [4], 0, "mlp")] * 2, 4)
+        of_both = zip(LIKELIHOODS["all-to-all", "attn"], LIKELIHOODS["all-reduce", "mlp"], strict=True)
+        chances = [a * b**0.25 for a, b in of_both]
+        assert axis.axis == "sp"
+        assert axis.confidence == pytest.approx(max(chances) / sum(chances))
 
     def test_two_axes_never_have_one_name(self) -> None:
         both = [seen("all-reduce", [2, 2], i, "attn") for i in (0, 1)]
