@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import gzip
 import re
+import zlib
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path, PurePath
@@ -13,6 +15,7 @@ from tracewarehouse.ingest.readers.formats import FORMATS, LOOKED_FOR, SUFFIXES,
 
 _ENDINGS = (*(ending for f in FORMATS for ending in f.endings), ".gz")
 """What is no part of a host's name at the end of a file's."""
+_LARGEST_EMPTY_GZIP = 512  # bytes: a header with a long file name
 _MIN_OVERLAP = 0.5  # of the shorter profile window, for two files of a folder to be hosts of one run
 
 
@@ -26,6 +29,12 @@ class Capture:
     card: Path | None = None
     max_gzip_ratio: float = MAX_GZIP_RATIO
     """How many times its own size a gzipped file may hold."""
+
+    @property
+    def empty_files(self) -> list[Path]:
+        """Complete captures of the same hosts that hold nothing, in place of which their exports are read."""
+        exports = [f for f in self.files if (of := format_by_file_name(f.name)) and of.is_export]
+        return [p for f in exports for p in _siblings(f) if stem(p) == stem(f) and _is_empty(p)]
 
 
 def stem(path: PurePath) -> str:
@@ -43,7 +52,8 @@ def find_captures(path: Path, *, max_gzip_ratio: float | None = None) -> list[Ca
     of one `plugins/profile` are one capture where their profile windows overlap, or where the manifest names the hosts
     of both: hosts that start a second apart make a folder each. Files that lie loose in one folder are hosts of one run
     where their profile windows overlap, and runs of their own otherwise. A `.trace.json` beside the `.xplane.pb` of the
-    same host is the profiler's lossy export of it, and is left out. Links that lead out of the folder are not followed.
+    same host is the profiler's lossy export of it, and is left out, unless the `.xplane.pb` is empty, as that of a long
+    profile may be. Links that lead out of the folder are not followed.
 
     Raises:
         NoCaptureError: there is no such path, or no capture under it.
@@ -136,6 +146,9 @@ def _capture_files(folder: Path, root: Path) -> Iterator[Path]:
 
 def _single(path: Path) -> Capture:
     manifest, card = _beside(path.parent)
+    exports = [f for f in _without_exports([path, *_siblings(path)]) if stem(f) == stem(path)]
+    if _is_empty(path) and exports and path not in exports:
+        return replace(_single(exports[0]), name=stem(path))
     if _without_exports([path, *_siblings(path)]) not in ([path], []):
         manifest = card = None  # they speak of all the captures there, not of this file alone
     return Capture(stem(path), (path,), manifest, card)
@@ -160,10 +173,23 @@ def _beside(folder: Path) -> tuple[Path | None, Path | None]:
 
 
 def _without_exports(files: Iterable[Path]) -> list[Path]:
-    """The files without exports of one that is there too."""
+    """The files without exports of one that is there too; without an empty one whose export is there."""
     named = [(f, format_by_file_name(f.name)) for f in files]
+    exported = {stem(f) for f, of in named if of and of.is_export and not _is_empty(f)}
+    named = [(f, of) for f, of in named if stem(f) not in exported or not _is_empty(f)]
     complete = {stem(f) for f, of in named if of and not of.is_export}
     return [f for f, of in named if (of and not of.is_export) or stem(f) not in complete]
+
+
+def _is_empty(file: Path) -> bool:
+    """Whether a file holds nothing, gzipped or not; what cannot be read is not empty."""
+    try:
+        size = file.stat().st_size
+        if file.suffix == ".gz" and 0 < size <= _LARGEST_EMPTY_GZIP:
+            return not gzip.decompress(file.read_bytes())
+    except (OSError, EOFError, zlib.error):
+        return False
+    return not size
 
 
 def _in_folder(folder: Path, files: list[Path]) -> list[Capture]:

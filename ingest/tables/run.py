@@ -66,7 +66,8 @@ def run_facts(
     Raises:
         CaptureError: the card is not valid.
     """
-    flags = (*(Flag("duplicate_file", n) for n in notes), *quality_flags(survey, written))
+    empty = (Flag("empty_file", f"{p.name} is empty; its .trace.json was read instead") for p in capture.empty_files)
+    flags = (*(Flag("duplicate_file", n) for n in notes), *empty, *quality_flags(survey, written))
     return RunFacts(_run_row(name, capture, source_digest, survey, written, flags), flags)
 
 
