@@ -36,6 +36,8 @@ METADATA_KEYS = frozenset(
 DOUBLES = frozenset({"occupancy_pct", "theoretical_occupancy_pct"})
 """Arguments that the profiler had as doubles."""
 
+MOST_NAMES = 1 << 13
+"""Names of arguments that events of a piece may have; each is a column, which takes some 3 kB of memory."""
 _MOST = 16 << 20
 """Bytes of arguments whose event metadata are remembered; what comes again after so many is told again."""
 _INTEGER = re.compile(r"0|-?[1-9][0-9]{0,19}")
@@ -81,12 +83,19 @@ class Arguments:
         categories: tuple[list[int], list[Value]] = [], []
         layouts: tuple[dict[tuple[str, ...], _Layout], ...] = {}, {}
         nothing: tuple[tuple[Any, ...], int] = (), -1
+        known: set[str] = set()
         for i, event in enumerate(events):
             facts = _facts(event.args) if event.args else {}
             is_counter = event.ph == "C"
             names = (*facts,)
             layout = layouts[is_counter].get(names)
             if layout is None:
+                known.update(names)
+                if len(known) > MOST_NAMES:
+                    raise MalformedError(
+                        "not a profiler's trace: looked for arguments of events, found more than "
+                        f"{MOST_NAMES:,} names of such"
+                    )
                 layout = layouts[is_counter][names] = _Layout(names, is_counter=is_counter)
             if layout.own:
                 layout.rows.append(i)
@@ -222,6 +231,8 @@ def _facts(text: msgspec.Raw) -> dict[str, Value]:
         values = _values(text)
     except msgspec.ValidationError:  # not an object
         values = {"args": text}
+    if len(values) > MOST_NAMES:  # too many to look at
+        return dict.fromkeys(values, "")
     try:
         return {n: value for n, v in values.items() if (value := _from_json(n, bytes(v))) is not None}
     except RecursionError:

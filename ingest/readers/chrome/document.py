@@ -14,7 +14,7 @@ from collections.abc import Iterable, Iterator
 import msgspec
 
 from tracewarehouse.ingest.errors import MalformedError
-from tracewarehouse.ingest.readers.chrome.events import Event, EventParser, NotJsonError
+from tracewarehouse.ingest.readers.chrome.events import NOTHING, Event, EventParser, NotJsonError
 from tracewarehouse.ingest.readers.files import CaptureFile
 
 CHUNK = 4 << 20
@@ -27,7 +27,25 @@ _OPENING = re.compile(rb"%b([\[{])" % _SPACE)
 _EVENTS = re.compile(rb"%b:%b\[" % (_SPACE, _SPACE))
 _BEGIN = re.compile(rb"%b(\{(?:%b\"[^\"\\]*+\")?)" % (_SPACE, _SPACE))
 _TOKEN = re.compile(rb'"[^"\\]*+(?:\\.[^"\\]*+)*"|["\[\]{},]', re.DOTALL)
-_members = msgspec.json.Decoder(dict[str, msgspec.Raw]).decode
+_names = msgspec.json.Decoder(dict[str, msgspec.Raw]).decode
+
+
+class _Known(msgspec.Struct, gc=False, rename="camel"):
+    """Members of a trace that are looked at; a million of others must not become objects."""
+
+    trace_events: msgspec.Raw = NOTHING
+    base_time_nanoseconds: msgspec.Raw = NOTHING
+    schema_version: msgspec.Raw = NOTHING
+    device_properties: msgspec.Raw = NOTHING
+
+
+_known = msgspec.json.Decoder(_Known).decode
+
+
+def _members(text: bytes) -> dict[str, msgspec.Raw]:
+    """The members of a JSON object that are looked at, by name."""
+    found = zip(_Known.__struct_encode_fields__, msgspec.structs.astuple(_known(text)), strict=True)
+    return {name: value.copy() for name, value in found if bytes(value)}
 
 
 class Document:
@@ -37,7 +55,8 @@ class Document:
         file: the trace.
         start: where the array of events begins, behind its bracket.
         is_list: the trace is nothing but that array.
-        members: what stands beside the events at top level, as JSON; of those behind the events once they are read.
+        members: what is looked at beside the events at top level, as JSON; of those behind the events once they are
+            read.
     """
 
     def __init__(self, file: CaptureFile, chunk: int = CHUNK) -> None:
@@ -213,7 +232,7 @@ def _members_before(text: bytes, start: int | None) -> dict[str, msgspec.Raw]:
         found = bytes(members["traceEvents"])[:20]
         raise MalformedError(f"no Chrome trace: looked for an array as traceEvents, found {found!r}")
     if start is None:
-        names = ", ".join(repr(k[:40]) for k in list(members)[:5])
+        names = ", ".join(repr(k[:40]) for k in list(_names(text))[:5])
         raise MalformedError(
             f"no Chrome trace: looked for the member traceEvents, found {f'only {names}' if names else 'none'}; "
             "give the profiler's .trace.json"

@@ -507,6 +507,10 @@ def _entry(entry: bytes) -> tuple[int, bytes]:
             key = wire.signed(payload)
         elif tag == _VALUE:
             values.append(entry[payload:stop])
+    if len(values) > 1:
+        for value in values:  # each is a message, or joining them would make fields of what is none
+            for _ in wire.fields(value, 0, len(value)):
+                pass
     return key, b"".join(values)
 
 

@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 import random
+import tempfile
 import tracemalloc
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from google.protobuf.message import DecodeError
+from hypothesis import given
+from hypothesis import strategies as st
 from xplane_builder import (
     PlaneBuilder,
     Ref,
@@ -528,3 +532,42 @@ class TestProfileWindow:
         (tmp_path / "y.pb").write_bytes(b"\x0a\x05ab")
         assert profile_window(tmp_path / "y.pb") is None
         assert profile_window(tmp_path / "absent.pb") is None
+
+
+@pytest.mark.parametrize("field", [4, 5])
+@pytest.mark.parametrize(
+    "entry",
+    [
+        "12042a040801200730031202ff03",  # a value that breaks off, which the next one would complete
+        "100512050a02ff6e6d12062a040801207f",
+        "1209220164090408012007120732020212026e6d",
+    ],
+)
+def test_a_map_entry_whose_values_are_whole_only_together_is_refused(tmp_path: Path, field: int, entry: str) -> None:
+    data = content(1, content(2, "/host:CPU") + content(field, bytes.fromhex(entry)))
+    with pytest.raises(DecodeError):
+        reference(data)
+    path = tmp_path / "split.xplane.pb"
+    path.write_bytes(data)
+    with pytest.raises(MalformedError):
+        read_xplane(path)
+
+
+@given(
+    st.lists(
+        st.sampled_from(["0801", "0a", "1203", "1202", "61", "6162", "2a04", "08012007", "3202", "01"]), max_size=9
+    )
+)
+def test_map_entries_are_accepted_where_protobuf_accepts_them(parts: list[str]) -> None:
+    for field in (4, 5):
+        data = content(1, content(2, "/host:CPU") + content(field, bytes.fromhex("".join(parts))))
+        with tempfile.NamedTemporaryFile(suffix=".xplane.pb") as file:
+            file.write(data)
+            file.flush()
+            try:
+                expected = reference(data)
+            except DecodeError:
+                with pytest.raises(MalformedError):
+                    read_xplane(Path(file.name))
+            else:
+                assert decoded(read_xplane(Path(file.name))) == expected
