@@ -13,10 +13,12 @@ from tracewarehouse.ingest.hlo.instructions import InstructionRow
 from tracewarehouse.ingest.hlo.op_name import layer_and_part, stage_layer_and_tick
 from tracewarehouse.ingest.layers.parts import is_norm, parts_in_layers, said_part
 from tracewarehouse.ingest.layers.repetition import MIN_CONFIDENCE, MIN_LAYERS, Pieces, find_pieces
-from tracewarehouse.ingest.layers.sequence import Execution, OpSequence, kind_of
+from tracewarehouse.ingest.layers.sequence import Execution, Kind, OpSequence, kind_of
 
 MIN_PRODUCTS = 3
 """Different products in a layer, without collectives: fewer are a loop of a benchmark."""
+_TRIED = 2
+"""Orders of a program's ops that are tried before it counts as one without layers."""
 Program = tuple[str, int | None]
 """Module name and program id."""
 
@@ -100,6 +102,8 @@ def _of_program(program: Program, executions: Sequence[Execution], rows: Sequenc
     votes = _Votes(rows)
     for order in orders.values():
         votes.add(order)
+        if votes.are_hopeless:
+            break
     return votes.result(program)
 
 
@@ -117,46 +121,66 @@ class _Votes:
 
     def __init__(self, rows: Sequence[InstructionRow]) -> None:
         self._rows = rows
-        self._found: list[tuple[Pieces, int]] = []
-        self._layer: defaultdict[int, Counter[int]] = defaultdict(Counter)
-        self._part: defaultdict[int, Counter[str | None]] = defaultdict(Counter)
-        self._time: Counter[int] = Counter()
+        self._kinds: dict[int, Kind] = {}
+        self._found: list[tuple[_Order, OpSequence, Pieces]] = []
 
     def add(self, order: _Order) -> None:
         """Count the votes of some executions."""
         ids = order.instruction_id.tolist()
-        rows = [self._rows[i] for i in ids]
-        sequence = OpSequence.of([kind_of(row) for row in rows], order.time)
-        pieces = find_pieces(sequence)
-        self._found.append((pieces, order.count))
-        parts = parts_in_layers(
-            [said_part(row.name, row.op_name) for row in rows],
-            np.array([is_norm(row.name, row.op_name) for row in rows], bool),
-            pieces.layer,
-            sequence.contracts,
-            sequence.moves,
-        )
-        for i, layer, part, time in zip(ids, pieces.layer.tolist(), parts, order.time.tolist(), strict=True):
-            self._layer[i][layer] += order.count
-            self._part[i][part] += order.count
-            self._time[i] += int(time)
+        for i in ids:
+            if i not in self._kinds:
+                self._kinds[i] = kind_of(self._rows[i])
+        sequence = OpSequence.of([self._kinds[i] for i in ids], order.time)
+        self._found.append((order, sequence, find_pieces(sequence)))
+
+    @property
+    def are_hopeless(self) -> bool:
+        """Whether several orders of ops have been tried and none has layers that are sure."""
+        return len(self._found) >= _TRIED and all(p.confidence < MIN_CONFIDENCE for _, _, p in self._found)
 
     def result(self, program: Program) -> ProgramLayers:
         """What most executions agree on, or why nothing is told."""
         counts: Counter[int] = Counter()
-        for pieces, n in self._found:
-            counts[pieces.count] += n
+        for order, _, pieces in self._found:
+            counts[pieces.count] += order.count
         count, n = counts.most_common(1)[0]
-        same = [pieces for pieces, _ in self._found if pieces.count == count]
-        agreed = sum(time for i, time in self._time.items() if len(self._layer[i]) == 1)
-        agreement = agreed / max(self._time.total(), 1) * n / counts.total()
-        confidence = float(np.median([p.confidence for p in same])) * agreement
-        layer = {i: found for i, v in self._layer.items() if (found := v.most_common(1)[0][0]) >= 0}
+        same = [pieces for _, _, pieces in self._found if pieces.count == count]
+        layer, agreement = self._layers()
+        confidence = float(np.median([p.confidence for p in same])) * agreement * n / counts.total()
         refusal = self._refusal(count, confidence, int(np.median([p.products for p in same])), layer)
         if refusal:
             return ProgramLayers(program, count=count, confidence=confidence, refusal=refusal)
-        part = {i: said for i in layer if (said := self._part[i].most_common(1)[0][0])}
-        return ProgramLayers(program, False, count, confidence, None, layer, part)
+        return ProgramLayers(program, False, count, confidence, None, layer, self._parts(layer))
+
+    def _layers(self) -> tuple[dict[int, int], float]:
+        """Layer that most executions give to each instruction, and the share of time on which all of them agree."""
+        ids = np.concatenate([order.instruction_id for order, _, _ in self._found])
+        layers = np.concatenate([pieces.layer for _, _, pieces in self._found])
+        counts = np.concatenate([np.full(len(order.time), order.count) for order, _, _ in self._found])
+        times = np.concatenate([order.time for order, _, _ in self._found])
+        votes, which = np.unique(np.column_stack([ids, layers]), axis=0, return_inverse=True)
+        which = which.reshape(-1)
+        weight = np.bincount(which, weights=counts)
+        by_weight = np.lexsort((weight, votes[:, 0]))
+        layer = dict(votes[by_weight].tolist())  # of an instruction's votes the last stays
+        is_agreed = np.bincount(votes[:, 0])[votes[:, 0]] == 1
+        agreement = float(times[is_agreed[which]].sum() / max(times.sum(), 1.0))
+        return {i: found for i, found in layer.items() if found >= 0}, agreement
+
+    def _parts(self, layer: dict[int, int]) -> dict[int, str]:
+        """Part that most executions give to each instruction that is in a layer."""
+        said = {i: said_part(self._rows[i].name, self._rows[i].op_name) for i in self._kinds}
+        norms = {i: is_norm(self._rows[i].name, self._rows[i].op_name) for i in self._kinds}
+        votes: defaultdict[int, Counter[str | None]] = defaultdict(Counter)
+        for order, sequence, pieces in self._found:
+            ids = order.instruction_id.tolist()
+            is_norm_op = np.array([norms[i] for i in ids], bool)
+            of_ops = parts_in_layers(
+                [said[i] for i in ids], is_norm_op, pieces.layer, sequence.contracts, sequence.moves
+            )
+            for i, part in zip(ids, of_ops, strict=True):
+                votes[i][part] += order.count
+        return {i: part for i in layer if (part := votes[i].most_common(1)[0][0])}
 
     def _refusal(self, count: int, confidence: float, products: int, layer: dict[int, int]) -> str | None:
         collectives = (self._rows[i].collective for i in layer)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -76,10 +77,20 @@ def kind_of(row: InstructionRow) -> Kind:
         f"{category}|{_NUMBER.sub('', row.name)}|{text}|{place}",
         f"{collective or category}|{text}",
         place or f"{category}|{shape.dtype if shape else ''}",
-        collective is not None or _CONTRACTS.search(category) is not None,
+        collective is not None or _contracts(category),
         collective,
-        _MOVES.search(category) is not None,
+        _moves(category),
     )
+
+
+@lru_cache(maxsize=1 << 12)
+def _contracts(category: str) -> bool:
+    return _CONTRACTS.search(category) is not None
+
+
+@lru_cache(maxsize=1 << 12)
+def _moves(category: str) -> bool:
+    return _MOVES.search(category) is not None
 
 
 @dataclass(frozen=True)
