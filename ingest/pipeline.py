@@ -64,6 +64,7 @@ def ingest_one(
     *,
     mesh: Mesh | None = None,
     name: str | None = None,
+    step_program: str | None = None,
     evaluate: MetricEvaluator | None = None,
     jobs: int | None = None,
 ) -> IngestResult:
@@ -78,7 +79,9 @@ def ingest_one(
     if len(captures) > 1:
         found = ", ".join(c.name for c in captures)
         raise CaptureError(f"{path}: holds {len(captures)} captures ({found}); ingest them one by one")
-    return ingest_capture(captures[0], warehouse, mesh=mesh, name=name, evaluate=evaluate, jobs=jobs)
+    return ingest_capture(
+        captures[0], warehouse, mesh=mesh, name=name, step_program=step_program, evaluate=evaluate, jobs=jobs
+    )
 
 
 def ingest_capture(
@@ -87,6 +90,7 @@ def ingest_capture(
     *,
     mesh: Mesh | None = None,
     name: str | None = None,
+    step_program: str | None = None,
     evaluate: MetricEvaluator | None = None,
     jobs: int | None = None,
 ) -> IngestResult:
@@ -101,12 +105,13 @@ def ingest_capture(
         warehouse: the warehouse's folder; made if it is not there.
         mesh: the device mesh, where no manifest tells it, or instead of the manifest's.
         name: name for people, instead of the manifest's or the file's.
+        step_program: module whose executions begin a step, instead of what marks, the server or time tell.
         evaluate: evaluates the run's metrics before it is published.
         jobs: processes that may read a large capture at once, this one included; None for one per core. The tables
             are the same, byte for byte.
 
     Raises:
-        CaptureError: a file is missing, empty, damaged, or not a capture.
+        CaptureError: a file is missing, empty, damaged, or not a capture; or no such program ran.
         HelperError: one of several processes was ended from outside.
         WarehouseError: the warehouse cannot be written.
     """
@@ -115,7 +120,7 @@ def ingest_capture(
     manifest = _manifest(capture)
     with helpers(files, most) as processes:
         source = _open(files, processes, most)
-        identity = _identify(source, capture, manifest, mesh, name)
+        identity = _identify(source, capture, manifest, mesh, name, step_program)
         lake = Lake(warehouse)
         known = _known(lake, identity)
         if known:
@@ -127,7 +132,7 @@ def ingest_capture(
                 hosts = open_hosts(source.traces(), [f.path.name for f in source.files])
                 with without_cycle_search():
                     counting = start_counting(staging, [h.trace for h in hosts], processes)
-                    survey = survey_run(hosts, mesh, manifest)
+                    survey = survey_run(hosts, mesh, manifest, step_program)
                     written = write_tables(staging, identity.run_id, survey, counting, processes, settling)
                     facts = run_facts(identity.name, capture, source.digest, source.notes, survey, written)
                 made = written.files | facts.write(staging, identity.run_id, settling)
@@ -185,7 +190,7 @@ class _Identity:
         run_id: of the run.
         version: of its tables.
         name: for people.
-        is_described: whether a manifest, a card, a mesh or a name says more than the bytes.
+        is_described: whether a manifest, a card, a mesh, a name or a program says more than the bytes.
     """
 
     run_id: str
@@ -195,13 +200,19 @@ class _Identity:
 
 
 def _identify(
-    source: _Source, capture: Capture, manifest: Manifest | None, mesh: Mesh | None, name: str | None
+    source: _Source,
+    capture: Capture,
+    manifest: Manifest | None,
+    mesh: Mesh | None,
+    name: str | None,
+    step_program: str | None,
 ) -> _Identity:
     said = {
         "manifest": _digest(capture.manifest),
         "card": _digest(capture.card),
         "mesh": mesh.model_dump() if mesh else None,
         "name": name,
+        "step_program": step_program,
     }
     key = json.dumps([source.digest, said, SCHEMA_VERSION, VERSION], sort_keys=True)
     return _Identity(

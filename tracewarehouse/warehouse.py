@@ -309,6 +309,7 @@ class Warehouse:
         *,
         mesh: Mesh | str | None = None,
         name: str | None = None,
+        step_program: str | None = None,
         jobs: int | None = None,
         max_gzip_ratio: float | None = None,
     ) -> list[IngestResult]:
@@ -319,6 +320,7 @@ class Warehouse:
                 is copied to a cache first, see `tracewarehouse.ingest.capture.remote.local_copy`.
             mesh: the device mesh, such as 'dp=2,tp=4', where no manifest tells it.
             name: name of the run, for a path that holds one capture.
+            step_program: module whose executions begin a step, where the capture's own steps are not wanted.
             jobs: processes that may read a large capture at once; None for one per core.
             max_gzip_ratio: how many times its own size a gzipped file may hold before it is taken for a trap; None
                 for the reader's own limit.
@@ -333,7 +335,7 @@ class Warehouse:
         captures = find_captures(local_copy(path), max_gzip_ratio=max_gzip_ratio)
         if name is not None and len(captures) > 1:
             raise CaptureError(f"{path}: holds {len(captures)} captures, a name can be given to one only")
-        return [self.ingest_capture(c, mesh=mesh, name=name, jobs=jobs) for c in captures]
+        return [self.ingest_capture(c, mesh=mesh, name=name, step_program=step_program, jobs=jobs) for c in captures]
 
     def ingest_capture(
         self,
@@ -341,6 +343,7 @@ class Warehouse:
         *,
         mesh: Mesh | str | None = None,
         name: str | None = None,
+        step_program: str | None = None,
         evaluate: bool = True,
         jobs: int | None = None,
     ) -> IngestResult:
@@ -350,6 +353,7 @@ class Warehouse:
             capture: the files of one run, as `tracewarehouse.ingest.capture.sources.find_captures` gives them.
             mesh: the device mesh.
             name: name of the run.
+            step_program: module whose executions begin a step.
             evaluate: store the metric values with the run.
             jobs: processes that may read a large capture at once; None for one per core.
         """
@@ -359,7 +363,9 @@ class Warehouse:
                 ingest_capture,  # behind the evaluator, which gets ready meanwhile
             )
 
-            result = ingest_capture(capture, folder, mesh=parsed, name=name, evaluate=evaluator, jobs=jobs)
+            result = ingest_capture(
+                capture, folder, mesh=parsed, name=name, step_program=step_program, evaluate=evaluator, jobs=jobs
+            )
         findings = evaluator.findings if evaluator else []
         notes = [f"audit {f.audit} found something; see `tw audit {result.run_id}`" for f in findings]
         if evaluator and evaluator.beyond_range:

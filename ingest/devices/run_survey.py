@@ -12,7 +12,8 @@ from tracewarehouse.ingest.devices.device import Device
 from tracewarehouse.ingest.devices.hosts import Host
 from tracewarehouse.ingest.devices.placement import Placement, place_devices
 from tracewarehouse.ingest.devices.quality import Flag
-from tracewarehouse.ingest.devices.survey import HostSurvey, number_steps, survey_host
+from tracewarehouse.ingest.devices.steps import number_steps
+from tracewarehouse.ingest.devices.survey import HostSurvey, survey_host
 from tracewarehouse.ingest.devices.timeline import Timeline
 from tracewarehouse.ingest.hlo.instructions import MOST_MEMBERS, Instructions
 
@@ -63,16 +64,19 @@ class RunSurvey:
         return CollectiveGroups(self.instructions.rows, devices, where.coordinates, where.mesh, where.mesh_numbers)
 
 
-def survey_run(hosts: Sequence[Host], mesh: Mesh | None, manifest: Manifest | None) -> RunSurvey:
+def survey_run(
+    hosts: Sequence[Host], mesh: Mesh | None, manifest: Manifest | None, step_program: str | None = None
+) -> RunSurvey:
     """Find the devices of a run, place them in the mesh, bring the hosts to one clock and number the steps.
 
     Args:
         hosts: the hosts of the run; their clocks are corrected.
         mesh: the device mesh, where the user tells it instead of the manifest.
         manifest: the collector's manifest, where there is one.
+        step_program: module whose executions begin a step, where the user names it.
 
     Raises:
-        CaptureError: the bytes are not events, or the file changed.
+        CaptureError: no execution is of the program that begins a step; the bytes are not events, or the file changed.
     """
     hlo_notes: list[str] = []
     surveys: list[HostSurvey] = []
@@ -83,5 +87,5 @@ def survey_run(hosts: Sequence[Host], mesh: Mesh | None, manifest: Manifest | No
     run = RunSurvey(tuple(surveys), placement, manifest, instructions, hlo_notes)
     flags = [Flag("mesh_mismatch", placement.mismatch)] if placement.mismatch else []
     flags += align(surveys, instructions, run.groups)
-    number_steps(surveys)
+    flags += number_steps(surveys, instructions, step_program)
     return replace(run, flags=tuple(flags))

@@ -15,13 +15,13 @@ from tracewarehouse.ingest.columns.plane_names import (
     STREAM_PREFIX,
     device_plane,
 )
-from tracewarehouse.ingest.columns.records import EventBatch, Int64, Line, Plane, concatenate
+from tracewarehouse.ingest.columns.records import EventBatch, Int64, Line, Plane, concatenate, integers
 from tracewarehouse.ingest.devices import cpu_devices, cpu_launches
 from tracewarehouse.ingest.devices.device import Device, accelerator
 from tracewarehouse.ingest.devices.gpu_launches import launches
 from tracewarehouse.ingest.devices.hosts import Host
 from tracewarehouse.ingest.devices.markers import StepMarker, step_markers
-from tracewarehouse.ingest.devices.timeline import Run, Step, Timeline, steps_of_line, steps_of_runs
+from tracewarehouse.ingest.devices.timeline import Run, Step, Timeline, steps_of_line
 from tracewarehouse.ingest.hlo.instructions import HloModules
 from tracewarehouse.ingest.hlo.module_name import module_and_program
 
@@ -95,37 +95,36 @@ def has_cpu_ops(plane: Plane) -> bool:
 
 def _timeline(host: Host, plane: Plane) -> Timeline:
     runs: list[Run] = []
-    for names, start, end in _events(host, plane, MODULE_LINE):
+    for names, start, end, run_id in _events(host, plane, MODULE_LINE):
         programs = [module_and_program(n) for n in names]
-        runs += [Run(*p, s, e) for p, s, e in zip(programs, start.tolist(), end.tolist(), strict=True)]
+        columns = programs, start.tolist(), end.tolist(), run_id
+        runs += [Run(*p, s, e, r) for p, s, e, r in zip(*columns, strict=True)]
     if not runs and plane.name.startswith(GPU_PREFIX):
         runs = launches(_shifted(host, plane, line) for line in plane.lines if line.name.startswith(STREAM_PREFIX))
     steps: list[Step] = []
-    for names, start, end in _events(host, plane, STEP_LINE):
+    for names, start, end, _ in _events(host, plane, STEP_LINE):
         steps += steps_of_line(names, start, end, runs)
     return Timeline(runs, steps)
 
 
-def number_steps(surveys: Sequence[HostSurvey]) -> None:
-    """Give the accelerators of all hosts their steps where no device has a step line."""
-    timelines = [p.timeline for s in surveys for p in s.planes.values() if not p.is_sparse_core]
-    if any(t.steps for t in timelines):
-        return
-    for timeline, steps in zip(timelines, steps_of_runs([t.runs for t in timelines]), strict=True):
-        timeline.set_steps(steps)
-
-
-def _events(host: Host, plane: Plane, line_name: str) -> Iterator[tuple[list[str], Int64, Int64]]:
-    """Names, starts and ends of all events of the plane's lines of that name."""
+def _events(host: Host, plane: Plane, line_name: str) -> Iterator[tuple[list[str], Int64, Int64, list[int | None]]]:
+    """Names, starts, ends and `run_id`s of all events of the plane's lines of that name."""
     for line in plane.lines:
         if line.name != line_name:
             continue
-        batches = host.trace.batches(plane, line)
-        batch = concatenate([EventBatch(b.metadata, b.start_ps, b.duration_ps) for b in batches])
+        batches = [(b, *_run_ids(b)) for b in host.trace.batches(plane, line)]
+        batch = concatenate([EventBatch(b.metadata, b.start_ps, b.duration_ps) for b, _, _ in batches])
         if len(batch):
+            run_id = [n if has else None for _, ns, known in batches for n, has in zip(ns, known, strict=True)]
             names = [plane.event_metadata[i].name if i >= 0 else "" for i in batch.metadata.tolist()]
             start = batch.start_ps + host.clock_offset_ps
-            yield names, start, start + batch.duration_ps
+            yield names, start, start + batch.duration_ps, run_id
+
+
+def _run_ids(batch: EventBatch) -> tuple[list[int], list[bool]]:
+    """The `run_id` of each event, and whether it has one."""
+    values, known = integers(next((s for s in batch.stats if s.name == "run_id"), None), len(batch))
+    return values.tolist(), known.tolist()
 
 
 def _shifted(host: Host, plane: Plane, line: Line) -> EventBatch:

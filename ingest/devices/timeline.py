@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 from bisect import bisect_left
-from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -36,6 +35,8 @@ class Run:
     program_id: int | None
     start_ps: int
     end_ps: int
+    run_id: int | None = None
+    """The profiler's number of the execution, which the host's events of its launch have too."""
 
 
 @dataclass
@@ -53,7 +54,8 @@ class Timeline:
     def set_steps(self, steps: list[Step]) -> None:
         """Take these as the device's steps."""
         self.steps = sorted(steps, key=lambda s: s.start_ps)
-        self._step_edges = _edges(self.steps)
+        start, end = _edges(self.steps)
+        self._step_edges = start, np.append(start[1:], end[-1:])
         self._step_index = np.array([s.index for s in self.steps] + [-1], np.int32)
         self._step_phase = np.array([_phase_code(s.phase) for s in self.steps] + [-1], np.int32)
 
@@ -68,7 +70,10 @@ class Timeline:
         return np.repeat(*_containing(self._run_edges, at))
 
     def steps_at(self, at: Int64) -> tuple[Int32, Int32]:
-        """Step index and code into PHASES at each time; -1 for none."""
+        """Step that owns each time, and code into PHASES; -1 for none.
+
+        A step owns what begins until the next one does, the last what begins until it ends.
+        """
         interval, count = _containing(self._step_edges, at)
         return np.repeat(self._step_index[interval], count), np.repeat(self._step_phase[interval], count)
 
@@ -131,39 +136,6 @@ def step_rows(steps: Sequence[Step], base: dict[str, Any]) -> Iterator[dict[str,
             stretch.append(s)
             times = {"start_ps": s.start_ps, "end_ps": s.end_ps}
             yield base | {"kind": "step", "name": s.name, "index": s.index, "source": s.source} | times
-
-
-def steps_of_runs(runs_of_device: Sequence[Sequence[Run]]) -> list[list[Step]]:
-    """Steps of all devices where none has a step line: each execution is one.
-
-    Devices agree on a step by its program and how often that has run on them, so that a device which also ran
-    something alone does not count differently from then on. When module names tell prefill and decode, only those
-    executions are steps: the small programs between them (sampling, copies) make none of their own.
-    """
-    has_phases = any(phase_of(r.module) for runs in runs_of_device for r in runs)
-    keyed: list[list[tuple[tuple[str, int | None, int], Run]]] = []
-    for runs in runs_of_device:
-        count: Counter[tuple[str, int | None]] = Counter()
-        keyed.append([])
-        for run in sorted(runs, key=lambda r: r.start_ps):
-            if has_phases and not phase_of(run.module):
-                continue
-            program = run.module, run.program_id
-            keyed[-1].append(((*program, count[program]), run))
-            count[program] += 1
-    earliest: dict[tuple[str, int | None, int], int] = {}
-    for key, run in (pair for pairs in keyed for pair in pairs):
-        earliest[key] = min(run.start_ps, earliest.get(key, run.start_ps))
-    order = sorted(earliest, key=lambda k: (earliest[k], k[0], k[2]))
-    first = 1 if order and phase_of(order[0][0]) == "decode" else 0
-    index = {key: i + first for i, key in enumerate(order)}
-    source = "module name" if has_phases else "module run"
-    return [[_step(index[key], run, source) for key, run in pairs] for pairs in keyed]
-
-
-def _step(index: int, run: Run, source: str) -> Step:
-    phase = phase_of(run.module)
-    return Step(index, phase, phase or run.module, run.start_ps, run.end_ps, source)
 
 
 def steps_of_line(names: Sequence[str], start: Int64, end: Int64, runs: Sequence[Run]) -> list[Step]:

@@ -386,7 +386,9 @@ OPS = _table(
     ),
     Column("execution", "INTEGER", "Which execution of a program on this device, from 0 in time order."),
     Column("phase", "VARCHAR", "prefill, decode or another marked phase."),
-    Column("step", "INTEGER", "Step of the run: prefill is 0, decode steps follow."),
+    Column(
+        "step", "INTEGER", "Step that owns it: the one before, until the next begins. Prefill is 0, decode follows."
+    ),
     Column("device_offset_ps", "BIGINT", "The profiler's own device-clock offset stat.", "ps"),
     Column("device_duration_ps", "BIGINT", "The profiler's own device-clock duration stat.", "ps"),
 )
@@ -474,7 +476,12 @@ PHASES = _table(
     Column("index", "INTEGER", "Step number for steps; count from 0 for the others."),
     _must("start_ps", "BIGINT", "Start since the run's profile start.", "ps"),
     _must("end_ps", "BIGINT", "End, exclusive.", "ps"),
-    _must("source", "VARCHAR", "What it was read from: marker, step line, module name, module run, manifest."),
+    _must(
+        "source",
+        "VARCHAR",
+        "What it was read from. Executions: module run. Steps: step line, step line of another device, marker, module "
+        "name, server call, program (the one with most time begins a step), told program, manifest.",
+    ),
 )
 
 HOST_EVENTS = _table(

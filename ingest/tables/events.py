@@ -124,7 +124,7 @@ def write_together(
             device, timeline = core.device.device_id, core.timeline
             first = named.write_gpu(of_host.host.trace, lines, device, timeline, of_host.modules, first)
         elif of_host.cpu and lines.position == of_host.cpu_position:
-            first, lost = named.write_cpu(lines, of_host.cpu, of_host.devices, of_host.modules, first)
+            first, lost = named.write_cpu(lines, of_host.cpu, of_host.device_timelines, of_host.modules, first)
             if lost:
                 sentence = f"{lost} op events could not be given to a virtual device"
                 flags.append(Flag("unattributed_ops", sentence, lines.host))

@@ -104,9 +104,17 @@ class NamedOpWriter:
         return first_event_id
 
     def write_cpu(
-        self, of: PlaneLines, cpu: CpuExecutions, devices: list[Device], modules: HloModules, first_event_id: int
+        self,
+        of: PlaneLines,
+        cpu: CpuExecutions,
+        devices: list[tuple[Device, Timeline]],
+        modules: HloModules,
+        first_event_id: int,
     ) -> tuple[int, int]:
-        """Write the threads of virtual CPU devices; returns the id after their events, and ops without a device."""
+        """Write the threads of virtual CPU devices; returns the id after their events, and ops without a device.
+
+        The mark under which an execution was launched tells its step, and without one its time.
+        """
         step = np.array([e.step.step if e.step else -1 for e in cpu.executions] + [-1], np.int32)
         phase = np.array([PHASES.index(e.phase) if e.phase else -1 for e in cpu.executions] + [-1], np.int32)
         ops = [self._cpu_ops(of.plane, modules, line) for line in cpu.lines]
@@ -118,20 +126,23 @@ class NamedOpWriter:
             self._tables.write_host_events(of, line.line, events, first_event_id + at)
             unattributed += int((line.is_op & (line.ordinal < 0)).sum())
             for found in ops_of_line:
-                device_id = devices[found.ordinal].device_id if found.ordinal >= 0 else None
+                device, timeline = devices[found.ordinal] if found.ordinal >= 0 else (None, Timeline())
+                device_id = device.device_id if device else None
                 place = DeviceLine(
                     of.host, of.plane.name, line.line.name, device_id, first_event_id, device_id is not None
                 )
                 execution = line.execution[found.at]
                 events = _select(line.events, found.at)
+                step_then, phase_then = timeline.steps_at(events.start_ps)
+                is_marked = step[execution] >= 0
                 columns = OpColumns(
                     found.at,
                     found.instruction,
                     events.start_ps,
                     events.duration_ps,
                     execution,
-                    step[execution],
-                    phase[execution],
+                    np.where(is_marked, step[execution], step_then),
+                    np.where(is_marked, phase[execution], phase_then),
                     found.stats,
                     next(times[found.ordinal]),
                 )

@@ -85,11 +85,12 @@ def tables_of() -> Callable[[Path], Query]:
 def ingest(tmp_path: Path, tables_of: Callable[[Path], Query]) -> Callable[..., tuple[IngestResult, Query]]:
     """Write a space as a capture of one host or more, ingest it, and open its tables."""
 
-    def run(*spaces: Space, mesh: str | None = None) -> tuple[IngestResult, Query]:
+    def run(*spaces: Space, mesh: str | None = None, step: str | None = None) -> tuple[IngestResult, Query]:
         folder = tmp_path / "capture" / "plugins" / "profile" / "now"
         for i, space in enumerate(spaces):
             space.write(folder / f"host{i}.xplane.pb")
-        result = ingest_one(folder, tmp_path / "warehouse", mesh=Mesh.parse(mesh) if mesh else None)
+        parsed = Mesh.parse(mesh) if mesh else None
+        result = ingest_one(folder, tmp_path / "warehouse", mesh=parsed, step_program=step)
         return result, tables_of(tmp_path / "warehouse")
 
     return run

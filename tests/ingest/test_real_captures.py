@@ -97,13 +97,30 @@ class TestV6e:
         assert sum(n for _, _, n in found) == 6013
 
     def test_devices_agree_on_steps(self, shared_runs: Runs, shared_tables: Query) -> None:
-        """TPU:0 ran two programs alone; the all-reduces are in the same steps on all devices nevertheless."""
+        """A hundred launches of jit_f; the all-reduces of another program come before the first and have no step."""
         run = shared_runs[V6E].run_id
-        sql = "SELECT step, count(DISTINCT device_id) FROM collectives WHERE run_id = ? GROUP BY step ORDER BY step"
-        assert shared_tables(sql, run) == [(2, 4), (3, 4), (4, 4)]
+        sql = """SELECT device_id, count(*), min("index"), max("index"), any_value(source) FROM phases
+                 WHERE run_id = ? AND kind = 'step' GROUP BY device_id ORDER BY device_id"""
+        assert shared_tables(sql, run) == [(d, 100, 0, 99, "program") for d in range(4)]
+        sql = """SELECT step, kind = 'all-reduce', count(*) FROM collectives WHERE run_id = ? GROUP BY ALL"""
+        assert shared_tables(sql, run) == [(None, True, 12)]
 
 
 class TestVllm:
+    def test_a_step_is_a_call_of_the_server(self, shared_runs: Runs, shared_tables: Query) -> None:
+        """Four programs were launched in one call; its 1024 tokens against 8 sampled rows are a prefill."""
+        for name in (VLLM, "chrome"):
+            run = shared_runs[name].run_id
+            sql = (
+                """SELECT device_id, "index", name, source FROM phases WHERE run_id = ? AND kind = 'step' ORDER BY 1"""
+            )
+            assert shared_tables(sql, run) == [(d, 0, "prefill", "server call") for d in (0, 1)]
+            sql = """SELECT device_id, step, phase, count(*) FROM collectives
+                     WHERE run_id = ? AND kind = 'all-reduce' GROUP BY ALL ORDER BY 1"""
+            assert shared_tables(sql, run) == [(d, 0, "prefill", 129) for d in (0, 1)]
+            sql = "SELECT DISTINCT step FROM ops WHERE run_id = ? AND is_leaf"
+            assert shared_tables(sql, run) == [(0,)]
+
     def test_collectives_per_device(self, shared_runs: Runs, shared_tables: Query) -> None:
         for name in (VLLM, "chrome"):
             sql = """SELECT device_id, kind, axis, group_size, is_async, is_partial, count(*)

@@ -201,7 +201,7 @@ class TestSteps:
         assert query(ops) == [("prefill", 7), ("decode", 8), ("decode", 9)]
 
     def test_module_names_tell_prefill_and_decode(self, ingest: Any) -> None:
-        """Programs between the steps (here a copy) are in no step."""
+        """A program between the steps (here a copy) belongs to the step before."""
         space = Space()
         tpu = space.tpu(0)
         for name, start in (("prefill.9", 0), ("copy.3", 100), ("decode.5", 200), ("decode.5", 300)):
@@ -209,7 +209,7 @@ class TestSteps:
             add_op(tpu, DOT, start + 10, 20)
         _, query = ingest(space)
         ops = "SELECT phase, step FROM ops WHERE line = 'XLA Ops' ORDER BY start_ps"
-        assert query(ops) == [("prefill", 0), (None, None), ("decode", 1), ("decode", 2)]
+        assert query(ops) == [("prefill", 0), ("prefill", 0), ("decode", 1), ("decode", 2)]
 
     def test_a_capture_of_decode_alone_starts_at_step_one(self, ingest: Any) -> None:
         space = Space()
@@ -220,7 +220,7 @@ class TestSteps:
         _, query = ingest(space)
         assert query("SELECT phase, step FROM ops WHERE is_leaf ORDER BY start_ps") == [("decode", 1), ("decode", 2)]
 
-    def test_without_names_each_execution_is_a_step(self, ingest: Any) -> None:
+    def test_with_one_program_each_execution_is_a_step(self, ingest: Any) -> None:
         space = Space()
         tpu = space.tpu(0)
         for start in (0, 100):
@@ -327,6 +327,12 @@ class TestNothingIsLost:
         assert query("SELECT is_truncated, event_count FROM runs") == [(True, 7)]
         assert query("SELECT flag, host, detail FROM quality_flags ORDER BY flag, detail") == [
             ("events_dropped", "host0", "3 events dropped"),
+            (
+                "inferred_steps",
+                None,
+                "no marks tell steps: one is taken to begin with each execution of jit_f, the program with most time; "
+                "`--step` at ingest names another",
+            ),
             ("profiler_error", "host0", "a device did not answer"),
             ("profiler_warning", "host0", "3 events dropped"),
         ]

@@ -50,6 +50,14 @@ def ingest(
     ],
     mesh: MeshOption = None,
     name: Annotated[str | None, typer.Option(help="Name of the run, if there is only one capture.")] = None,
+    step: Annotated[
+        str | None,
+        typer.Option(
+            metavar="PROGRAM",
+            help="Program (HLO module) that begins a step, such as jit_step_fun; instead of the capture's own steps.",
+            show_default=False,
+        ),
+    ] = None,
     jobs: Annotated[
         int | None,
         typer.Option(min=1, help="Processes that read a large capture; default: one per core."),
@@ -69,7 +77,7 @@ def ingest(
             for count, capture in enumerate(captures, 1):
                 update(f"{count}/{len(captures)} {capture.name}")
                 try:
-                    result = warehouse.ingest_capture(capture, mesh=mesh, name=name, jobs=jobs)
+                    result = warehouse.ingest_capture(capture, mesh=mesh, name=name, step_program=step, jobs=jobs)
                 except TracewarehouseError as error:
                     failures += 1
                     update("")

@@ -90,7 +90,7 @@ class TestOneDeviceWithoutSpmd:
             *((0, 1, name, at) for name, at in (("dot.1", 110), ("dot.3", 113), ("fusion.2", 120))),
             (None, None, "dot.1", 150),
         ]
-        assert result.entry.flags == ["unattributed_ops"]
+        assert result.entry.flags == ["inferred_steps", "unattributed_ops"]
 
 
 def test_records_of_a_launch_on_several_devices_are_one_each(ingest: Any) -> None:
@@ -188,7 +188,7 @@ class TestOpsThatStateTheirDevice:
         result, query = ingest(space)
         assert query("SELECT device_id, count(*) FROM ops GROUP BY ALL ORDER BY ALL NULLS LAST") == [(0, 1), (None, 3)]
         assert query("SELECT count(*) FROM devices") == [(1,)]
-        assert result.entry.flags == ["unattributed_ops"]
+        assert result.entry.flags == ["inferred_steps", "unattributed_ops"]
 
     def test_a_capture_of_jax(self, tmp_path: Path, tables_of: Any) -> None:
         """Two layers over dp=2 and tp=2: each sums its output over tp, in a prefill of 16 tokens and three steps."""

@@ -142,7 +142,7 @@ def all_reduces(*sizes: int) -> Space:
 def test_absurd_sizes_and_unreadable_texts_are_kept_and_named(ingest: Any, tmp_path: Path, exponent: int) -> None:
     """Sizes that no memory holds are unknown; no sum over them leaves 64 bits, whichever metric is asked."""
     result, query = ingest(all_reduces(1 << exponent, 8))
-    assert result.entry.flags == ["absurd_sizes", "hlo_unreadable", "inferred_axes"]
+    assert result.entry.flags == ["absurd_sizes", "hlo_unreadable", "inferred_axes", "inferred_steps"]
     details = dict(query("SELECT flag, detail FROM quality_flags"))
     assert details["absurd_sizes"] == f"all-reduce.0: f32[{1 << exponent}]"
     assert details["hlo_unreadable"] == "fusion.9: its text is no HLO instruction"

@@ -16,7 +16,7 @@ _TIMES = st.lists(st.integers(-5, 40), max_size=30)
     intervals=st.lists(st.tuples(st.integers(0, 30), st.integers(0, 12)), max_size=8, unique_by=lambda i: i[0]),
     times=st.one_of(_TIMES, _TIMES.map(sorted)),
 )
-def test_the_interval_that_starts_last_holds_a_time_until_it_ends(
+def test_an_execution_holds_a_time_until_it_ends_and_a_step_until_the_next_begins(
     intervals: list[tuple[int, int]], times: list[int]
 ) -> None:
     intervals.sort()
@@ -30,5 +30,7 @@ def test_the_interval_that_starts_last_holds_a_time_until_it_ends(
         begun = [i for i, (start, _) in enumerate(intervals) if start <= time]
         last = begun[-1] if begun and time < sum(intervals[begun[-1]]) else None
         assert found == (-1 if last is None else last)
-        assert number == (-1 if last is None else 10 + last)
-        assert code == (-1 if last is None or last % 3 == 2 else last % 3)
+        is_owned = begun and (begun[-1] + 1 < len(intervals) or time < sum(intervals[-1]))
+        owner = begun[-1] if is_owned else None
+        assert number == (-1 if owner is None else 10 + owner)
+        assert code == (-1 if owner is None or owner % 3 == 2 else owner % 3)

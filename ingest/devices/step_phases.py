@@ -1,0 +1,132 @@
+"""Whether a program prefills or decodes, by the shapes of its products, where no name says it.
+
+A step of prefill runs the layers on all tokens of its prompts and the output head on one token of each; in a step of
+decode both are one token of each sequence.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from collections import Counter
+from collections.abc import Sequence
+
+import numpy as np
+
+from tracewarehouse.ingest.columns.plane_names import OP_LINE
+from tracewarehouse.ingest.devices.survey import HostSurvey
+from tracewarehouse.ingest.devices.timeline import Timeline
+from tracewarehouse.ingest.hlo.instructions import InstructionRow, Instructions
+
+_FIRST_EVENTS = 1 << 17
+"""Op events of a device, from the first on, that are looked at."""
+_FEWEST = 8
+"""Products of one number of tokens that a program with layers has at least."""
+_PREFILL_RATIO, _OTHER_RATIO = 16, 4
+"""Tokens over output rows from which a program prefills (padding less than doubles either), and over another's."""
+_PRODUCT = re.compile(r"convolution|dot|gemm|matmul")
+_HEAD = re.compile(r"lm_head|logits|unembed")
+
+Program = tuple[str, int | None]
+"""Module and program id."""
+
+
+def phases_of_programs(surveys: Sequence[HostSurvey], instructions: Instructions) -> dict[Program, str]:
+    """Phase of the programs that the run's first TPU executes, where shapes tell it; instructions get their numbers.
+
+    Raises:
+        CaptureError: the bytes are not events, or the file changed.
+    """
+    for survey in surveys:
+        for position, core in survey.planes.items():
+            if core.is_sparse_core or core.device.backend == "gpu":
+                continue
+            time = _times(survey, position, core.timeline, instructions)
+            if time:
+                return _phases(time, instructions)
+    return {}
+
+
+def _times(
+    survey: HostSurvey, position: int, timeline: Timeline, instructions: Instructions
+) -> dict[tuple[Program, int], int]:
+    """Device time by program and instruction."""
+    plane = survey.host.trace.planes[position]
+    of_row = instructions.of_metadata(plane, survey.modules)
+    time: Counter[tuple[Program, int]] = Counter()
+    count = 0
+    for line in plane.lines:
+        if line.name != OP_LINE:
+            continue
+        for batch in survey.host.trace.batches(plane, line):
+            execution = timeline.executions_at(batch.start_ps + survey.host.clock_offset_ps)
+            key, inverse = np.unique(np.column_stack([execution, of_row[batch.metadata]]), axis=0, return_inverse=True)
+            total = np.bincount(inverse.ravel(), batch.duration_ps.astype(np.float64))
+            for (run, instruction), ps in zip(key.tolist(), total.tolist(), strict=True):
+                if run >= 0:
+                    of = timeline.runs[run]
+                    time[(of.module, of.program_id), instruction] += int(ps)
+            count += len(batch)
+            if count >= _FIRST_EVENTS:
+                break
+    return dict(time)
+
+
+def _phases(time: dict[tuple[Program, int], int], instructions: Instructions) -> dict[Program, str]:
+    layers: dict[Program, Counter[int]] = {}
+    products: dict[Program, Counter[int]] = {}
+    heads: dict[Program, Counter[int]] = {}
+    for (program, number), ps in time.items():
+        row = instructions.rows[number]
+        tokens = _tokens(row)
+        if tokens is None:
+            continue
+        if _HEAD.search(f"{row.op_name} {program[0]}"):
+            heads.setdefault(program, Counter())[tokens] += ps
+        else:
+            layers.setdefault(program, Counter())[tokens] += ps
+            products.setdefault(program, Counter())[tokens] += 1
+    tokens_of = {p: c.most_common(1)[0][0] for p, c in layers.items()}
+    tokens_of = {p: n for p, n in tokens_of.items() if products[p][n] >= _FEWEST}
+    sampled = {p: c.most_common(1)[0][0] for p, c in heads.items()}
+    shared = next(iter(sampled.values())) if len(set(sampled.values())) == 1 else None
+    found = {}
+    for program, tokens in tokens_of.items():
+        alike = [
+            n
+            for p, n in tokens_of.items()
+            if p != program and sum(products[p].values()) == sum(products[program].values())
+        ]
+        phase = phase_of_shapes(tokens, sampled.get(program, shared), alike)
+        if phase:
+            found[program] = phase
+    return found
+
+
+def _tokens(row: InstructionRow) -> int | None:
+    """All dimensions but the last of a matrix product's result, multiplied; None of other instructions."""
+    opcode = row.hlo.opcode if row.hlo else ""
+    if row.collective or not row.hlo or not _PRODUCT.search(f"{row.category} {opcode}"):
+        return None
+    dimensions = [d for d in row.hlo.shape.dimensions if d is not None]
+    return math.prod(dimensions[:-1]) if len(dimensions) > 1 else None
+
+
+def phase_of_shapes(tokens: int, sampled: int | None, others: Sequence[int]) -> str | None:
+    """Prefill or decode by the tokens of the layers, padded; None where they do not tell it.
+
+    A batch that both prefills and decodes looks like prefill. One row of output for each token is no proof of decode: a
+    short prompt may have its logits computed whole.
+
+    Args:
+        tokens: tokens that the program's layers run on.
+        sampled: rows of the output head.
+        others: tokens of the run's other programs with the same products.
+    """
+    if sampled and tokens >= _PREFILL_RATIO * sampled:
+        return "prefill"
+    if others and tokens >= _OTHER_RATIO * min(others):
+        return "prefill"
+    if others and _OTHER_RATIO * tokens <= max(others):
+        return "decode"
+    return None

@@ -1,0 +1,227 @@
+"""The steps of a run: what its server calls a step, by the first rule that the capture gives facts for."""
+
+from __future__ import annotations
+
+import re
+from bisect import bisect_right
+from collections import Counter
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import replace
+
+from tracewarehouse.ingest.devices.device import Device
+from tracewarehouse.ingest.devices.markers import phase_of
+from tracewarehouse.ingest.devices.quality import Flag
+from tracewarehouse.ingest.devices.server_calls import called_steps, launches
+from tracewarehouse.ingest.devices.step_phases import phases_of_programs
+from tracewarehouse.ingest.devices.survey import HostSurvey
+from tracewarehouse.ingest.devices.timeline import Run, Step, Timeline
+from tracewarehouse.ingest.errors import CaptureError
+from tracewarehouse.ingest.hlo.instructions import Instructions
+
+_GENERATES = re.compile(r"(?<![a-z])generate(?![a-z])", re.IGNORECASE)
+_TimelineOf = list[tuple[Device, Timeline]]
+
+
+def number_steps(surveys: Sequence[HostSurvey], instructions: Instructions, program: str | None = None) -> list[Flag]:
+    """Give the devices of all hosts their steps; tells what was inferred.
+
+    The program that the user names goes before all. Then come the profiler's Steps line; marks of the harness, which
+    may be the names of its modules; calls of the server; and last the program that steps begin with, by device time.
+
+    Args:
+        surveys: the hosts of the run, on one clock.
+        instructions: where their instructions are numbered.
+        program: module that begins a step, as the user names it.
+
+    Raises:
+        CaptureError: no execution is of that program; the bytes are not events, or the file changed.
+    """
+    devices = [pair for s in surveys for pair in s.device_timelines]
+    if program is not None:
+        _take(devices, _told(devices, program), "told program")
+    elif any(t.steps for _, t in devices):
+        return _beside(devices)
+    elif names := _named_phases(devices):
+        _take(devices, lambda r: r.module in names, "module name", names)
+    elif not (source := _called(surveys)):
+        return _inferred(surveys, devices, instructions)
+    elif source == "marker":
+        return []
+    phases = _told_by_shapes(surveys, devices, instructions)
+    return [Flag("inferred_steps", phases)] if phases else []
+
+
+def starters(time_of: Mapping[str, int], with_layers: Collection[str] = ()) -> set[str]:
+    """The programs that begin a step, by the names of their modules.
+
+    All that hold layers, as servers compile one for each kind of batch and padded size; without such, the one with most
+    device time.
+
+    Args:
+        time_of: device time of each program.
+        with_layers: those whose instructions repeat as the layers of a transformer do.
+    """
+    found = {m for m in time_of if m in with_layers}
+    return found or set(sorted(time_of, key=lambda m: (-time_of[m], m))[:1])
+
+
+def launch_to_launch(
+    runs_of_device: Sequence[Sequence[Run]],
+    is_first: Callable[[Run], bool],
+    source: str,
+    phase_by_module: Mapping[str, str | None],
+) -> list[list[Step]]:
+    """Steps that begin with an execution of some programs and last until the next one begins.
+
+    Devices agree on a step by its program and how often that has run on them, so that a device which also ran
+    something alone does not count differently from then on. What runs before the first belongs to no step.
+    """
+    keyed: list[list[tuple[tuple[str, int | None, int], Run, int]]] = []
+    earliest: dict[tuple[str, int | None, int], int] = {}
+    for runs in runs_of_device:
+        count: Counter[tuple[str, int | None]] = Counter()
+        of_device: list[tuple[tuple[str, int | None, int], Run, int]] = []
+        for run in sorted(runs, key=lambda r: r.start_ps):
+            if is_first(run):
+                program = run.module, run.program_id
+                key = (*program, count[program])
+                count[program] += 1
+                earliest[key] = min(run.start_ps, earliest.get(key, run.start_ps))
+                of_device.append((key, run, run.end_ps))
+            elif of_device:
+                first, begin, end = of_device[-1]
+                of_device[-1] = first, begin, max(end, run.end_ps)
+        keyed.append(of_device)
+    order = sorted(earliest, key=lambda k: (earliest[k], k[0], k[2]))
+    offset = 1 if order and phase_by_module.get(order[0][0]) == "decode" else 0
+    index = {key: i + offset for i, key in enumerate(order)}
+    return [
+        [
+            Step(index[key], phase, phase or run.module, run.start_ps, end, source)
+            for key, run, end in of_device
+            for phase in (phase_by_module.get(run.module),)
+        ]
+        for of_device in keyed
+    ]
+
+
+def _take(
+    devices: _TimelineOf,
+    is_first: Callable[[Run], bool],
+    source: str,
+    phase_by_module: Mapping[str, str | None] | None = None,
+) -> None:
+    modules = {r.module for _, t in devices for r in t.runs}
+    named = {m: phase_of(m) for m in modules} | dict(phase_by_module or {})
+    steps = launch_to_launch([t.runs for _, t in devices], is_first, source, named)
+    for (_, timeline), of_device in zip(devices, steps, strict=True):
+        timeline.set_steps(of_device)
+
+
+def _told(devices: _TimelineOf, program: str) -> Callable[[Run], bool]:
+    modules = sorted({r.module for _, t in devices for r in t.runs})
+    if program not in modules:
+        ran = (
+            f"{len(modules)} programs ran: {', '.join(modules[:20])}"
+            if modules
+            else "no program's execution is recorded"
+        )
+        raise CaptureError(f"--step {program}: no execution of a program of that name; {ran}")
+    return lambda run: run.module == program
+
+
+def _named_phases(devices: _TimelineOf) -> dict[str, str | None]:
+    """Phase of the modules whose names say prefill or decode; beside a prefill, generate is decode."""
+    modules = {r.module for _, t in devices for r in t.runs}
+    named: dict[str, str | None] = {m: phase for m in modules if (phase := phase_of(m))}
+    if "prefill" in named.values() and "decode" not in named.values():
+        named |= {m: "decode" for m in modules if m not in named and _GENERATES.search(m.replace("_", " "))}
+    return named
+
+
+def _beside(devices: _TimelineOf) -> list[Flag]:
+    """Give devices without a Steps line the steps of one that has it, from their executions at the same times."""
+    ids = []
+    for device, timeline in devices:
+        if timeline.steps or not timeline.runs:
+            continue
+        having = [(d, t) for d, t in devices if t.steps and t.steps[0].source == "step line"]
+        if not having:
+            break
+        _, other = min(having, key=lambda pair: (pair[0].host != device.host, pair[0].device_id))
+        starts = [s.start_ps for s in other.steps]
+        members: dict[int, list[Run]] = {}
+        for run in timeline.runs:
+            middle = (run.start_ps + run.end_ps) // 2  # devices begin a step some microseconds apart
+            at = bisect_right(starts, middle) - 1
+            if at >= 0 and (at + 1 < len(starts) or middle < other.steps[at].end_ps):
+                members.setdefault(at, []).append(run)
+        timeline.set_steps(
+            [
+                replace(
+                    other.steps[at],
+                    start_ps=min(r.start_ps for r in runs),
+                    end_ps=max(r.end_ps for r in runs),
+                    source="step line of another device",
+                )
+                for at, runs in members.items()
+            ]
+        )
+        ids.append(device.device_id)
+    if not ids:
+        return []
+    names = ", ".join(map(str, ids))
+    return [Flag("inferred_steps", f"devices {names} have no Steps line: theirs are of another's at the same times")]
+
+
+def _called(surveys: Sequence[HostSurvey]) -> str:
+    """Give accelerators the steps in whose calls their executions were launched; '' where no host tells them."""
+    found = ""
+    for survey in surveys:
+        cores = {p.device.local_ordinal: p.timeline for p in survey.planes.values() if not p.is_sparse_core}
+        if not any(t.runs for t in cores.values()):
+            continue
+        steps, source = called_steps(launches(survey.host), {n: t.runs for n, t in cores.items()})
+        for ordinal, of_device in steps.items():
+            cores[ordinal].set_steps(of_device)
+        found = found or source
+    return found
+
+
+def _inferred(surveys: Sequence[HostSurvey], devices: _TimelineOf, instructions: Instructions) -> list[Flag]:
+    time_of: Counter[str] = Counter()
+    for _, timeline in devices:
+        for run in timeline.runs:
+            time_of[run.module] += run.end_ps - run.start_ps
+    begins = starters(time_of)
+    if not begins:
+        return []
+    _take(devices, lambda r: r.module in begins, "program")
+    names = ", ".join(sorted(begins))
+    sentence = f"no marks tell steps: one is taken to begin with each execution of {names}, the program with most time"
+    phases = _told_by_shapes(surveys, devices, instructions)
+    return [Flag("inferred_steps", f"{sentence}{'; ' + phases if phases else ''}; `--step` at ingest names another")]
+
+
+def _told_by_shapes(surveys: Sequence[HostSurvey], devices: _TimelineOf, instructions: Instructions) -> str:
+    """Give steps whose phase no name says the one that shapes tell; says so, '' where they tell none."""
+    if all(s.phase for _, t in devices for s in t.steps):
+        return ""
+    phases = phases_of_programs(surveys, instructions)
+    if not phases:
+        return ""
+    for _, timeline in devices:
+        steps = []
+        starts = [s.start_ps for s in timeline.steps]
+        longest: dict[int, Run] = {}
+        for run in timeline.runs:
+            at = bisect_right(starts, run.start_ps) - 1
+            if at not in longest or run.end_ps - run.start_ps > longest[at].end_ps - longest[at].start_ps:
+                longest[at] = run
+        for i, step in enumerate(timeline.steps):
+            run_of_step = longest.get(i)
+            phase = phases.get((run_of_step.module, run_of_step.program_id)) if run_of_step else None
+            steps.append(step if step.phase or not phase else replace(step, phase=phase, name=phase))
+        timeline.set_steps(steps)
+    told = ", ".join(f"{module} is {phase}" for (module, _), phase in sorted(phases.items(), key=str))
+    return f"by the shapes of its products {told}"

@@ -1,0 +1,181 @@
+"""What a step is in captures that nobody marked: made-up servers whose steps are known."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from xplane_builder import PlaneBuilder, Space, Unsigned
+
+from tracewarehouse.ingest.devices.step_phases import phase_of_shapes
+from tracewarehouse.ingest.devices.steps import starters
+from tracewarehouse.ingest.errors import CaptureError
+
+US = 1_000_000
+DOT = "%dot.1 = f32[8,8]{1,0} dot(f32[8,8]{1,0} %a, f32[8,8]{1,0} %b)"
+PROGRAMS = (("jit_step_fun", 60), ("jit_select", 5), ("jit_logits", 10), ("jit_sample", 5))
+STEPS = """SELECT device_id, "index", name, start_ps / 1000000, end_ps / 1000000, source FROM phases
+           WHERE kind = 'step' AND device_id IS NOT NULL ORDER BY 1, 2"""
+OPS = "SELECT DISTINCT device_id, step, phase, count(*) FROM ops WHERE is_leaf GROUP BY ALL ORDER BY 1, 2 NULLS FIRST"
+
+
+def server(
+    devices: int = 2, steps: int = 3, late_us: int = 1_000, frame: str = "$core.py:411 step_with_batch_queue"
+) -> tuple[Space, PlaneBuilder]:
+    """Four programs a step, launched in one call of 40 us that another like it holds; device clocks run behind.
+
+    A call that launches nothing comes after each. Calls begin every 100 us.
+    """
+    space = Space()
+    for device in range(devices):
+        tpu = space.tpu(device)
+        for step in range(steps):
+            at = (2_000 + 100 * step - late_us + device) * US
+            for k, (name, us) in enumerate(PROGRAMS):
+                run_id = 100 * (device + 1) + 4 * step + k
+                tpu.modules.event(f"{name}({k + 1})", at, us * US, run_id=Unsigned(run_id))
+                tpu.ops.event(tpu.instruction(DOT), at, us * US)
+                at += us * US
+    host = space.host()
+    thread = host.line("engine")
+    for step in range(steps):
+        call = (2_000 + 100 * step) * US
+        thread.event(frame, call, 40 * US)
+        thread.event("$runner.py:558 execute_model", call + US, 38 * US)
+        thread.event(frame, call + 50 * US, 20 * US)
+    return space, host
+
+
+def test_a_call_of_the_server_is_a_step_whatever_the_clocks_say(ingest: Any) -> None:
+    """The k-th launch of the thread is the k-th execution of each device, a millisecond before the launch."""
+    space, host = server()
+    thread = host.lines[0]
+    for step in range(3):
+        for k in range(4):
+            thread.event("PJRT_LoadedExecutable_Execute linkage", (2_005 + 100 * step + 5 * k) * US, US)
+    result, query = ingest(space)
+    assert query(STEPS) == [
+        (d, s, "step", 1_000 + 100 * s + d, 1_080 + 100 * s + d, "server call") for d in (0, 1) for s in range(3)
+    ]
+    assert query(OPS) == [(d, s, None, 4) for d in (0, 1) for s in range(3)]
+    assert result.entry.flags == []
+
+
+def test_executions_join_their_launch_by_run_id_where_the_profile_begins_in_the_middle(ingest: Any) -> None:
+    """The first call and its launches are not in the profile, but their executions are: these have no step."""
+    space, host = server(frame="$scheduler.py:7 run_batch")
+    host.lines.clear()
+    thread, queue = host.line("scheduler"), host.line("queue")
+    for step in (1, 2):
+        thread.event("$scheduler.py:7 run_batch", (2_000 + 100 * step) * US, 40 * US)
+        for device in (0, 1):
+            for k in range(4):
+                ids = {"run_id": 100 * (device + 1) + 4 * step + k, "device_ordinal": device}
+                queue.event("DoEnqueueProgram", (2_005 + 100 * step + 5 * k) * US, US, **ids)
+    _, query = ingest(space)
+    assert [row[:2] for row in query(STEPS)] == [(0, 0), (0, 1), (1, 0), (1, 1)]
+    assert query(OPS) == [(d, s, None, 4) for d in (0, 1) for s in (None, 0, 1)]
+
+
+def test_engines_prefill_and_generate_on_threads_of_their_own(ingest: Any) -> None:
+    space = Space()
+    tpu = space.tpu(0)
+    host = space.host()
+    one, other = host.line("prefill"), host.line("generate")
+    work = ((one, "prefill", 0), (other, "generate", 100), (other, "generate", 200))
+    for n, (thread, call, at) in enumerate(work):
+        thread.event(f"$maxengine.py:{40 + n} {call}", at * US, 50 * US)
+        for k, name in enumerate(("jit_call", "jit_insert")):
+            tpu.modules.event(f"{name}({k})", (at + 20 + 20 * k) * US, 15 * US, run_id=Unsigned(2 * n + k))
+            tpu.ops.event(tpu.instruction(DOT), (at + 20 + 20 * k) * US, 15 * US)
+            thread.event("PjitFunction(call)", (at + 5 + 20 * k) * US, 4 * US)
+    _, query = ingest(space)
+    assert query(OPS) == [(0, 0, "prefill", 2), (0, 1, "decode", 2), (0, 2, "decode", 2)]
+
+
+def test_marks_of_the_harness_number_the_steps_of_tpus(ingest: Any) -> None:
+    """Programs that are named after graphs, launched under a mark with the number of the step."""
+    space = Space()
+    tpu = space.tpu(0)
+    thread = space.host().line("python")
+    for step in range(3):
+        thread.event("decode" if step else "prefill", 100 * step * US, 50 * US, step_num=step + 5, _r=1)
+        for k in range(2):
+            tpu.modules.event(f"SyncTensorsGraph.{k}({k})", (100 * step + 30 * k + 20) * US, 25 * US)
+            tpu.ops.event(tpu.instruction(DOT), (100 * step + 30 * k + 20) * US, 25 * US)
+            thread.event("PJRT_LoadedExecutable_Execute linkage", (100 * step + 10 * k + 5) * US, US)
+    result, query = ingest(space)
+    assert query(OPS) == [(0, 5, "prefill", 2), (0, 6, "decode", 2), (0, 7, "decode", 2)]
+    assert {row[-1] for row in query(STEPS)} == {"marker"}
+    assert result.entry.flags == []
+
+
+def test_without_a_host_steps_begin_with_the_program_of_most_time(ingest: Any) -> None:
+    """A program alone on one device before the first changes no number."""
+    space, _ = server()
+    space.planes.pop()
+    lone = space.planes[0]
+    modules, ops = lone.lines
+    modules.event("jit_setup(9)", 10 * US, 20 * US)
+    ops.event(lone.metadata(DOT), 10 * US, 20 * US)
+    result, query = ingest(space)
+    assert query(STEPS) == [
+        (d, s, "jit_step_fun", 1_000 + 100 * s + d, 1_080 + 100 * s + d, "program") for d in (0, 1) for s in range(3)
+    ]
+    assert query(OPS) == [(0, None, None, 1), *[(d, s, None, 4) for d in (0, 1) for s in range(3)]]
+    assert result.entry.flags == ["inferred_steps"]
+
+
+def test_the_user_names_another_program(ingest: Any) -> None:
+    space, _ = server(devices=1)
+    result, query = ingest(space, step="jit_logits")
+    assert query(STEPS) == [
+        (0, 0, "jit_logits", 1_065, 1_165, "told program"),
+        (0, 1, "jit_logits", 1_165, 1_265, "told program"),
+        (0, 2, "jit_logits", 1_265, 1_280, "told program"),
+    ]
+    assert query(OPS) == [(0, None, None, 2), (0, 0, None, 4), (0, 1, None, 4), (0, 2, None, 2)]
+    assert result.entry.flags == []
+
+
+def test_a_program_that_never_ran_is_refused(ingest: Any) -> None:
+    space, _ = server(devices=1)
+    with pytest.raises(CaptureError, match=r"--step jit_x: no execution .*; 4 programs ran: jit_logits, jit_sample"):
+        ingest(space, step="jit_x")
+
+
+def test_a_device_without_a_steps_line_has_the_steps_of_the_one_beside_it(ingest: Any) -> None:
+    space, _ = server(steps=2)
+    first = space.planes[0]
+    for step in (0, 1):
+        first.line("Steps").event(str(step + 7), (1_000 + 100 * step) * US, 80 * US)  # type: ignore[attr-defined]
+    result, query = ingest(space)
+    assert query(STEPS) == [
+        (0, 7, "step", 1_000, 1_080, "step line"),
+        (0, 8, "step", 1_100, 1_180, "step line"),
+        (1, 7, "step", 1_001, 1_081, "step line of another device"),
+        (1, 8, "step", 1_101, 1_181, "step line of another device"),
+    ]
+    assert result.entry.flags == ["inferred_steps"]
+
+
+def test_programs_that_hold_layers_begin_steps() -> None:
+    time = {"jit_prefill_256": 50, "jit_decode_8": 20, "jit_sample": 90}
+    assert starters(time) == {"jit_sample"}
+    assert starters(time, {"jit_prefill_256", "jit_decode_8", "jit_elsewhere"}) == {"jit_prefill_256", "jit_decode_8"}
+    assert starters({}) == set()
+
+
+@pytest.mark.parametrize(
+    ("tokens", "sampled", "others", "phase"),
+    [
+        (1024, 8, [], "prefill"),
+        (64, 8, [], None),
+        (8, 8, [], None),
+        (8, 8, [1024], "decode"),
+        (1024, None, [8], "prefill"),
+        (16, None, [8], None),
+    ],
+)
+def test_phase_by_shapes(tokens: int, sampled: int | None, others: list[int], phase: str | None) -> None:
+    assert phase_of_shapes(tokens, sampled, others) == phase
