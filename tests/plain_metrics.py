@@ -190,7 +190,6 @@ def _tokens(run: Run) -> dict[Any, list[int]]:
 def _bounds(run: Run, phase: str) -> dict[str, Interval]:
     """Start and end of a phase on each clock that has it."""
     hosts = [s for steps in run.host_steps.values() for s in steps if s.phase == phase]
-    # the marked ops, not those between two steps
     ops = [o for o in run.ops if o["phase"] == phase]
     if phase == "decode":  # those before any prefill are of other requests
         request = _bounds(run, "prefill")

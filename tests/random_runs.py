@@ -49,10 +49,22 @@ class RandomRun:
             self._step(step, self.random.choice(list(programs.values())))
             if self.random.random() < 0.5:
                 self._execute(None, None, self.random.choices(range(3), k=2), 100 + step)
+        self._own()
         self._expose()
 
     def _add(self, table: str, **row: Any) -> None:
         self.tables[table].append({"run_id": self.run_id} | row)
+
+    def _own(self) -> None:
+        """Ops and collectives between two steps belong to the step before; those after the last to none."""
+        for row in [*self.tables["ops"], *self.tables["collectives"]]:
+            if row["step"] is not None:
+                continue
+            steps = [p for p in self.tables["phases"] if p["device_id"] == row["device_id"] and p["kind"] == "step"]
+            before = [p for p in steps if p["start_ps"] <= row["start_ps"]]
+            if before and (len(before) < len(steps) or row["start_ps"] < before[-1]["end_ps"]):
+                row["step"] = before[-1]["index"]
+                row["phase"] = before[-1]["name"] if before[-1]["name"] in ("prefill", "decode") else None
 
     def _maybe(self, value: Any) -> Any:
         return None if self.random.random() < 0.15 else value

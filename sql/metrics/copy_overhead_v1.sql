@@ -18,19 +18,15 @@ ccl_bench: memory_transfer_overhead
 -- on a clock that stands still while the device computes, what a window adds to the windows before it is exposed
 WITH windows AS (
   SELECT
-    w.run_id,
-    w.event_id,
-    w.device_id,
-    CASE WHEN w.step IS NULL THEN s.phase ELSE w.phase END AS phase,
-    COALESCE(w.step, s.step) IS NOT NULL AS is_in_step,
-    w.start_ps,
-    w.start_ps - w.start_compute_ps AS start_other_ps,
-    w.end_ps - w.end_compute_ps AS end_other_ps
-  FROM models.copy_windows AS w
-  LEFT JOIN models.steps AS s
-    ON
-      w.run_id = s.run_id AND CASE WHEN w.step IS NULL THEN w.device_id END = s.device_id
-      AND w.start_ps >= s.start_ps AND w.start_ps < s.until_ps
+    run_id,
+    event_id,
+    device_id,
+    phase,
+    step IS NOT NULL AS is_in_step,
+    start_ps,
+    start_ps - start_compute_ps AS start_other_ps,
+    end_ps - end_compute_ps AS end_other_ps
+  FROM models.copy_windows
 ),
 
 followed AS (

@@ -10,7 +10,7 @@ requires: SELECT run_id FROM main.instructions WHERE bytes_accessed > 0
 description: >
   Memory traffic of a device over its busy time: the profiler's bytes_accessed of the leaf ops over their union, in
   decimal GB. Bytes and time are those of the same ops: an op between two steps, such as a sampling program, belongs to
-  the step before it, and ops outside the steps of a device that has some are left out. Of an asynchronous op the start
+  the step before it, and ops outside the steps of a run that has some are left out. Of an asynchronous op the start
   counts and the done does not, which states the same bytes again. The bytes are the compiler's estimate, and what an op
   keeps in on-chip memory is among them.
 changed: First version.
@@ -19,13 +19,13 @@ WITH moved AS (
   SELECT
     run_id,
     e.device_id,
-    e.lasting_phase AS phase,
+    e.phase,
     CAST(SUM(CASE WHEN i.async_role = 'done' THEN 0 ELSE i.bytes_accessed * e.ops END) AS BIGINT) AS bytes,
     SUM(e.ops) FILTER (WHERE COALESCE(i.async_role, 'start') = 'start' AND i.bytes_accessed IS NULL) AS unsized_ops
   FROM models.instruction_time AS e
   INNER JOIN main.instructions AS i USING (run_id, instruction_id)
   WHERE e.is_in_device_phases
-  GROUP BY run_id, e.device_id, e.lasting_phase
+  GROUP BY run_id, e.device_id, e.phase
 )
 
 SELECT

@@ -26,11 +26,11 @@ WITH peaks AS (
 ),
 
 worked AS (
-  SELECT run_id, e.lasting_phase AS phase, CAST(SUM(i.model_flops * e.ops) AS BIGINT) AS hlo_model_flops
+  SELECT run_id, e.phase, CAST(SUM(i.model_flops * e.ops) AS BIGINT) AS hlo_model_flops
   FROM models.instruction_time AS e
   INNER JOIN main.instructions AS i USING (run_id, instruction_id)
   WHERE e.op_class = 'compute' AND e.is_in_device_phases
-  GROUP BY run_id, e.lasting_phase
+  GROUP BY run_id, e.phase
 ),
 
 phases AS (

@@ -2,17 +2,17 @@
 model: device_busy
 description: >
   Time in which a device was busy, per step. An op between two steps, such as a sampling program, belongs to the step
-  before it, which lasts until the next begins.
+  before it, which lasts until the next begins: ingest says so.
 ---*/
 SELECT
   run_id, -- The run.
   device_id, -- The device.
-  lasting_phase AS phase, -- Phase; NULL for a step of none, and outside of steps.
-  lasting_step AS step, -- Step; NULL before the first, after the last, and in a capture without steps.
+  phase, -- Phase; NULL for a step of none, and outside of steps.
+  step, -- Step; NULL before the first, after the last, and in a capture without steps.
   MIN(first_start_ps) AS first_start_ps, -- Start of the first op.
   MAX(last_end_ps) AS last_end_ps, -- Latest end of an op.
   CAST(SUM(ops) AS BIGINT) AS ops, -- Number of leaf ops that start in it.
   CAST(SUM(busy_ps) AS BIGINT) AS busy_ps, -- Union of all leaf ops.
   CAST(SUM(compute_ps) AS BIGINT) AS compute_ps -- Union of the leaf ops that are neither communication nor copies.
 FROM models.execution_ops
-GROUP BY run_id, device_id, lasting_phase, lasting_step
+GROUP BY run_id, device_id, phase, step

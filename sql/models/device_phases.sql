@@ -3,7 +3,7 @@ model: device_phases
 description: >
   Span, busy and compute time of each phase on a device. The span is the time of the phase's steps, each from its start
   to the next one's; in a capture without steps it is from the first op to the end of the last, and phase is NULL. Ops
-  outside the steps of a device that has some are left out, and so are devices without ops in the capture.
+  outside the steps of a run that has some are left out, and so are devices without ops in the capture.
 ---*/
 WITH busy AS (
   SELECT
@@ -18,10 +18,10 @@ WITH busy AS (
   GROUP BY run_id, device_id, phase, step IS NOT NULL
 ),
 
-devices_with_steps AS (
-  SELECT run_id, device_id
+runs_with_steps AS (
+  SELECT run_id, TRUE AS is_stepped
   FROM models.phase_steps
-  GROUP BY run_id, device_id
+  GROUP BY run_id
 ),
 
 devices_with_ops AS (
@@ -45,12 +45,12 @@ LEFT JOIN busy AS i
 UNION ALL
 SELECT
   run_id,
-  device_id,
+  o.device_id,
   o.phase,
   NULL AS steps,
   o.ops_span_ps AS span_ps,
   o.busy_ps,
   o.compute_ps
 FROM busy AS o
-LEFT JOIN devices_with_steps AS w USING (run_id, device_id)
-WHERE w.run_id IS NULL
+LEFT JOIN runs_with_steps AS w USING (run_id)
+WHERE w.is_stepped IS NULL

@@ -5,10 +5,8 @@ description: The leaf ops of each execution of a program on a device, by phase a
 SELECT
   run_id, -- The run.
   o.device_id, -- The device.
-  o.phase, -- Phase in which the ops run; NULL outside of phases.
-  o.step, -- Step in which they run; NULL outside of steps.
-  o.lasting_phase, -- Phase of the step that they count for, as models.step_ops has it.
-  o.lasting_step, -- Step that they count for.
+  o.phase, -- Phase of the step that owns them; NULL for a step of none, and outside of steps.
+  o.step, -- Step that owns them; NULL outside of steps.
   o.execution, -- Which execution of a program on the device; NULL where not known.
   COUNT(*) AS ops, -- Number of leaf ops.
   MIN(o.start_ps) AS first_start_ps, -- Start of the first op.
@@ -18,4 +16,4 @@ SELECT
   CAST(COALESCE(SUM(o.class_busy_ps) FILTER (WHERE i.op_class = 'compute'), 0) AS BIGINT) AS compute_ps
 FROM models.step_ops AS o
 INNER JOIN main.instructions AS i USING (run_id, instruction_id)
-GROUP BY run_id, o.device_id, o.phase, o.step, o.lasting_phase, o.lasting_step, o.execution
+GROUP BY run_id, o.device_id, o.phase, o.step, o.execution

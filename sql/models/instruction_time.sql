@@ -1,36 +1,33 @@
 /*---
 model: instruction_time
 description: >
-  Executions and self time of each instruction's leaf ops on each device, by the phase in which they run and the one that
-  they count for, as models.step_ops has it.
+  Executions and self time of each instruction's leaf ops on each device, by the phase of the step that owns them.
 ---*/
 WITH summed AS (
   SELECT
     run_id,
     device_id,
     phase,
-    lasting_phase,
-    lasting_step IS NOT NULL AS is_in_step,
+    step IS NOT NULL AS is_in_step,
     instruction_id,
     COUNT(*) AS ops,
     CAST(SUM(self_ps) AS BIGINT) AS self_ps
   FROM models.step_ops
-  GROUP BY run_id, device_id, phase, lasting_phase, lasting_step IS NOT NULL, instruction_id
+  GROUP BY run_id, device_id, phase, step IS NOT NULL, instruction_id
 ),
 
 stepped AS (
-  SELECT run_id, device_id
+  SELECT run_id, TRUE AS is_stepped
   FROM models.phase_steps
-  GROUP BY run_id, device_id
+  GROUP BY run_id
 )
 
 SELECT
   run_id, -- The run.
-  device_id, -- The device.
-  t.phase, -- Phase in which the ops run; NULL outside of phases.
-  t.lasting_phase, -- Phase of the step that they count for; NULL for a step of none, and outside of steps.
-  -- Whether models.device_phases has their time: they count for a step, or the device has no steps.
-  t.is_in_step OR s.run_id IS NULL AS is_in_device_phases,
+  t.device_id, -- The device.
+  t.phase, -- Phase of the step that owns them; NULL for a step of none, and outside of steps.
+  -- Whether models.device_phases has their time: a step owns them, or the run has no steps.
+  t.is_in_step OR s.is_stepped IS NULL AS is_in_device_phases,
   instruction_id, -- The HLO instruction.
   i.category, -- The profiler's category of the instruction; NULL where it names none.
   i.op_class, -- What the device does in them - communication, copy or compute.
@@ -38,4 +35,4 @@ SELECT
   t.self_ps -- Their self time.
 FROM summed AS t
 INNER JOIN main.instructions AS i USING (run_id, instruction_id)
-LEFT JOIN stepped AS s USING (run_id, device_id)
+LEFT JOIN stepped AS s USING (run_id)

@@ -6,11 +6,11 @@ description: >
   a phase add up to the time of its steps on all devices, to the picosecond.
 ---*/
 WITH ops AS (
-  SELECT run_id, o.device_id, o.lasting_phase AS phase, o.instruction_id, c.kind, c.axis, SUM(o.busy_ps) AS time_ps
+  SELECT run_id, o.device_id, o.phase, o.instruction_id, c.kind, c.axis, SUM(o.busy_ps) AS time_ps
   FROM models.step_ops AS o
   LEFT JOIN models.communication_ops AS c USING (run_id, event_id)
-  WHERE o.lasting_step IS NOT NULL
-  GROUP BY run_id, o.device_id, o.lasting_phase, o.instruction_id, c.kind, c.axis
+  WHERE o.step IS NOT NULL
+  GROUP BY run_id, o.device_id, o.phase, o.instruction_id, c.kind, c.axis
 ),
 
 described AS (

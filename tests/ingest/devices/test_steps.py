@@ -159,6 +159,25 @@ def test_a_device_without_a_steps_line_has_the_steps_of_the_one_beside_it(ingest
     assert result.entry.flags == ["inferred_steps"]
 
 
+def test_ops_and_collectives_between_two_steps_have_the_same_owner(ingest: Any) -> None:
+    """Steps line at 0-50 and 100-150 us; a sampling program reduces at 60, another runs after the last step."""
+    space = Space()
+    for device in (0, 1):
+        tpu = space.tpu(device)
+        reduce = tpu.instruction("%all-reduce.1 = f32[8]{0} all-reduce(f32[8]{0} %a), replica_groups={{0,1}}")
+        for step, name in enumerate(("prefill", "decode")):
+            tpu.steps.event(str(step), 100 * step * US, 50 * US)
+            tpu.modules.event(f"{name}.1(1)", 100 * step * US, 50 * US)
+            tpu.modules.event("sample(2)", (100 * step + 60) * US, 5 * US)
+            tpu.ops.event(reduce, (100 * step + 10) * US, 5 * US)
+            tpu.ops.event(reduce, (100 * step + 60) * US, 5 * US)
+    _, query = ingest(space, mesh="tp=2")
+    owners = [("prefill", 0, 10), ("prefill", 0, 60), ("decode", 1, 110), (None, None, 160)]
+    for table in ("ops WHERE is_leaf AND", "collectives WHERE"):
+        sql = f"SELECT phase, step, start_ps // {US} FROM {table} device_id = 1 ORDER BY start_ps"
+        assert query(sql) == owners, table
+
+
 def test_programs_that_hold_layers_begin_steps() -> None:
     time = {"jit_prefill_256": 50, "jit_decode_8": 20, "jit_sample": 90}
     assert starters(time) == {"jit_sample"}
