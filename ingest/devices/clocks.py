@@ -78,17 +78,43 @@ def align(
             (p.device.device_id, p.timeline) for s in surveys for p in s.planes.values() if not p.is_sparse_core
         ]
         uneven = uneven_programs(timelines)
-        ends = shared_ends(devices, instructions, groups(), lambda r: r.program_id not in uneven, len(surveys))
+        known = groups()
+        ends = shared_ends(devices, instructions, known, lambda r: r.program_id not in uneven, len(surveys))
         if ends is not None:
             before = [s.host.clock_offset_ps for s in surveys]
             flags += correct([s.host for s in surveys], ends)
             for survey, offset in zip(surveys, before, strict=True):
                 for timeline in {id(p.timeline): p.timeline for p in survey.planes.values()}.values():
                     timeline.move(survey.host.clock_offset_ps - offset)
+        if uneven:
+            skipped = shared_ends(devices, instructions, known, lambda r: r.program_id in uneven, len(surveys))
+            flags += _unchecked([s.host for s in surveys], skipped)
     if len(surveys) > 1:
         sentence = "the capture has neither the start of this host's profile nor enough collectives shared with others"
         flags += [Flag("clock_unaligned", sentence, s.host.name) for s in surveys if s.host.clock_source == "none"]
     return flags
+
+
+def _unchecked(hosts: Sequence[Host], skipped: SharedEnds | None) -> Iterator[Flag]:
+    """Hosts that share collectives, none of which could be compared.
+
+    Args:
+        hosts: all hosts; those that were compared have `clock_instances`, but for the one that others follow.
+        skipped: what they share in programs that devices ran different numbers of times.
+    """
+    if skipped is None:
+        return
+    share = [h for h in range(len(hosts)) if skipped.is_here[:, h].any()]
+    has_reference = any(h.clock_instances is not None for h in hosts)
+    for h in share if has_reference else share[1:]:
+        host = hosts[h]
+        if host.clock_instances is None and not (has_reference and host.clock_source == "first_host"):
+            yield Flag(
+                "clock_unchecked",
+                f"it shares {int(skipped.is_here[:, h].sum())} collectives with other hosts, all in programs that "
+                "devices ran different numbers of times: they were not compared",
+                host.name,
+            )
 
 
 def _first_collectives(

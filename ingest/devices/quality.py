@@ -30,6 +30,7 @@ FLAGS = {
     "clock_jump": "Times that cannot be: a negative duration, or events far outside the profile's window.",
     "clock_unaligned": "Nothing brings the hosts' clocks together: times of different hosts do not compare.",
     "clock_uncertain": "Shared collectives contradict the hosts' clocks, yet too unevenly to correct them.",
+    "clock_unchecked": "Devices ran the programs that hosts share different numbers of times: clocks go unchecked.",
     "compiled_in_capture": "Programs were compiled while the profiler ran: steps may hold that time.",
     "mesh_mismatch": "The mesh has another number of devices than the capture: axes are unknown.",
     "inferred_axes": "No mesh was told: axes are guesses from the groups of collectives, see main.mesh_axes.",

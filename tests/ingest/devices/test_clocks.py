@@ -155,8 +155,27 @@ def test_a_host_with_one_step_less_is_not_compared(ingest: Any) -> None:
     spaces[1] = hosts_with_skew(0, 3.5, first=(0, 1))[1]
     _, query = ingest(*spaces, mesh="dp=2")
     assert query(CLOCKS)[1][1:] == (0, None, None, None)
-    flags = {"inferred_steps", "partial_collectives", "uneven_launches"}
-    assert {f for (f,) in query("SELECT flag FROM quality_flags")} == flags
+    flags = [("clock_unchecked", "h1"), ("inferred_steps", None), ("partial_collectives", None)]
+    flags.append(("uneven_launches", None))
+    assert query("SELECT flag, host FROM quality_flags ORDER BY flag") == flags
+
+
+def test_an_even_program_beside_an_uneven_one_is_check_enough(ingest: Any) -> None:
+    """Each host also reduces in another program, which all ran three times: the clocks are compared by that."""
+    spaces = hosts_with_skew(0, 3.5)
+    spaces[1] = hosts_with_skew(0, 3.5, first=(0, 1))[1]
+    for space, skew in zip(spaces, (0, 3.5), strict=True):
+        tpu = space.planes[0]
+        hlo = reduce("{}").replace("all-reduce.1", "all-reduce.2")
+        op = tpu.metadata(hlo, "all-reduce.2", {"program_id": Unsigned(43), "hlo_category": "all-reduce"})
+        modules, ops = tpu.lines
+        for step in range(3):
+            end = int((5_000 + 100 * step + skew) * US)
+            modules.event("jit_other(43)", end - 8 * US, 8 * US)
+            ops.event(op, end - 4 * US, 4 * US)
+    _, query = ingest(*spaces, mesh="dp=2")
+    assert query(CLOCKS)[1][:2] == ("collective_ends", pytest.approx(-3.5, abs=0.02))
+    assert query("SELECT count(*) FROM quality_flags WHERE flag = 'clock_unchecked'") == [(0,)]
 
 
 def test_a_skew_longer_than_a_step_is_found_where_steps_differ(ingest: Any) -> None:
