@@ -16,9 +16,10 @@ import duckdb
 
 from tracewarehouse.ingest.errors import WarehouseError
 from tracewarehouse.ingest.lake.schema import TABLES
-from tracewarehouse.lens import create_lens, run_sources
+from tracewarehouse.lens import add_views, begin_lens, run_sources
 from tracewarehouse.query import literal, run_query
 from tracewarehouse.result import QueryResult
+from tracewarehouse.session import COMPARED, behind
 
 if TYPE_CHECKING:
     from tracewarehouse.warehouse import Warehouse
@@ -97,7 +98,7 @@ def _renamed(row: dict[str, Any], path: Path) -> dict[str, Any]:
 
 @contextmanager
 def open_with(warehouse: Warehouse, baseline: Baseline) -> Iterator[Callable[[str], QueryResult]]:
-    """A way to query a database with the lens over a warehouse's runs, and over a baseline's runs and values beside.
+    """A way to query what a comparison reads of a warehouse's runs, with a baseline's runs and values beside.
 
     Raises:
         WarehouseError: the runs or the baseline cannot be read.
@@ -105,6 +106,7 @@ def open_with(warehouse: Warehouse, baseline: Baseline) -> Iterator[Callable[[st
     import pyarrow as pa
 
     sources = run_sources(warehouse.lake.root, warehouse.lake.runs())
+    read = behind(warehouse.definitions, COMPARED)
     with duckdb.connect(":memory:") as connection:
         try:
             if warehouse.lake.filesystem is not None:
@@ -118,7 +120,15 @@ def open_with(warehouse: Warehouse, baseline: Baseline) -> Iterator[Callable[[st
                 connection.unregister("arrow_rows")
                 parts = [f"SELECT {columns} FROM {s}" for s in (sources[name], f"baseline.{name}") if s]  # noqa: S608
                 sources[name] = f"({' UNION ALL '.join(parts)})"
-            create_lens(connection, sources, warehouse.definitions, comments=False)
+            begin_lens(connection)
+            add_views(
+                connection,
+                warehouse.definitions,
+                [v for v in warehouse.definitions.ordered if v.qualified in read],
+                tables={t: sources[t] for t in TABLES if f"main.{t}" in read},
+                catalog=True,
+                macros=True,
+            )
         except (duckdb.Error, pa.ArrowException) as error:
             raise WarehouseError(f"the runs of {warehouse.path} and the baseline cannot be read: {error}") from None
         yield lambda sql: run_query(connection, sql, read_only=False)

@@ -20,6 +20,9 @@ from tracewarehouse.temporary import TemporaryFolder
 
 _CATALOG, _ALL_VALUES, _MACROS = "metrics.catalog", "metrics.all_values", "macros"
 _EXTRAS = frozenset((_CATALOG, _ALL_VALUES, _MACROS))  # of the lens, beside the views of sql/
+COMPARED = frozenset(("main.runs", _CATALOG, _MACROS))
+"""What a comparison of runs reads of a lens; `behind` adds what these read."""
+
 _TABLES = frozenset(f"main.{t}" for t in TABLES)
 
 State = tuple[tuple[str, int, int], ...]
