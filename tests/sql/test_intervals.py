@@ -16,7 +16,7 @@ from tracewarehouse.definitions.reading import load_definitions
 
 DEFINITIONS = load_definitions()
 _SETTINGS = settings(
-    max_examples=100, deadline=None, suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large]
+    max_examples=50, deadline=None, suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large]
 )
 _INSTRUCTIONS = [
     {"instruction_id": 0, "opcode": "fusion"},
