@@ -6,6 +6,7 @@ import json
 import re
 import subprocess
 import sys
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
@@ -182,20 +183,26 @@ def _cli() -> str:
     return str(path)
 
 
-def _ask_cli(warehouse: Path, sql: str) -> list[dict[str, Any]]:
+def _ask_cli(warehouse: Path, queries: Iterable[str]) -> list[dict[str, Any]]:
+    """Rows of all queries, which one process of the command line answers."""
     quoted = str(warehouse / FILE_NAME).replace("'", "''")
-    statement = f"ATTACH '{quoted}' AS elsewhere (READ_ONLY); {sql}"
+    statement = "; ".join([f"ATTACH '{quoted}' AS elsewhere (READ_ONLY)", *queries])
     done = subprocess.run(
         [_cli(), "-json", "-c", statement], check=False, capture_output=True, text=True, cwd=warehouse.parent
     )
     assert done.returncode == 0, done.stderr
-    found: list[dict[str, Any]] = json.loads(done.stdout)
+    found: list[dict[str, Any]] = []
+    printed = done.stdout.lstrip()
+    while printed:  # an array for each query
+        rows, end = json.JSONDecoder().raw_decode(printed)
+        found += rows
+        printed = printed[end:].lstrip()
     return found
 
 
 def test_the_command_line_answers_every_view_attached_under_another_name(warehouse: Path) -> None:
     names = [*VIEWS, *(f"main.{t}" for t in GIVEN), *(f"metrics.{n}" for n in DEFINITIONS.aliases())]
-    counts = " UNION ALL ".join(f"SELECT '{n}' AS name, count(*) AS n FROM elsewhere.{n}" for n in names)
+    counts = (f"SELECT '{n}' AS name, count(*) AS n FROM elsewhere.{n}" for n in names)
     found = {r["name"]: r["n"] for r in _ask_cli(warehouse, counts)}
     with duckdb.connect(str(warehouse / FILE_NAME), read_only=True) as connection:
         for name in names:
@@ -203,11 +210,15 @@ def test_the_command_line_answers_every_view_attached_under_another_name(warehou
 
 
 def test_the_command_line_gives_the_same_numbers(warehouse: Path) -> None:
+    sql = "SELECT '{0}' AS metric, {1} AS v FROM {2}metrics.{0} ORDER BY ALL"
+    values = {m.view.name: m.header.value for m in DEFINITIONS.metrics}
+    found: dict[str, list[Any]] = {name: [] for name in values}
+    for row in _ask_cli(warehouse, (sql.format(*item, "elsewhere.") for item in values.items())):
+        found[row["metric"]].append(row["v"])
     with duckdb.connect(str(warehouse / FILE_NAME), read_only=True) as connection:
-        for metric in DEFINITIONS.metrics:
-            query = f"SELECT {metric.header.value} AS v FROM {{}}metrics.{metric.view.name} ORDER BY ALL"
-            expected = [v for (v,) in connection.execute(query.format("")).fetchall()]
-            assert [r["v"] for r in _ask_cli(warehouse, query.format("elsewhere."))] == expected, metric.view.name
+        for name, value in values.items():
+            expected = [v for _, v in connection.execute(sql.format(name, value, "")).fetchall()]
+            assert found[name] == expected, name
 
 
 def test_a_run_is_evaluated_in_a_database_that_is_open_for_reading_only(warehouse: Path) -> None:
