@@ -115,6 +115,7 @@ def ingest_capture(
         HelperError: one of several processes was ended from outside.
         WarehouseError: the warehouse cannot be written.
     """
+    _check_names(capture, name)
     files = [CaptureFile(path, max_gzip_ratio=capture.max_gzip_ratio) for path in capture.files]
     most = usable_cores() if jobs is None else jobs
     manifest = _manifest(capture)
@@ -255,6 +256,20 @@ def _evaluated(
     )
 
 
+def _check_names(capture: Capture, name: str | None) -> None:
+    """Refuse names that no table can hold.
+
+    Raises:
+        CaptureError: the name of the capture, of a file or of the run is not UTF-8.
+    """
+    for text in (name or capture.name, *(f.name for f in capture.files)):
+        try:
+            text.encode()
+        except UnicodeEncodeError:
+            where = f"{capture.files[0].parent}: " if capture.files else ""
+            raise CaptureError(f"{where}the name {text!r} is not UTF-8; rename it, then ingest it again") from None
+
+
 def _manifest(capture: Capture) -> Manifest | None:
     if capture.manifest is None:
         return None
@@ -276,4 +291,13 @@ def _known(lake: Lake, identity: _Identity) -> RunVersion | None:
 
 
 def _digest(path: Path | None) -> str | None:
-    return hashlib.sha256(path.read_bytes()).hexdigest() if path else None
+    if path is None:
+        return None
+    if not path.is_file():  # a pipe would be waited for
+        from tracewarehouse.ingest.capture.manifest import found_instead
+
+        raise CaptureError(f"{path}: cannot be read: expected a file, {found_instead(path)}")
+    try:
+        return hashlib.sha256(path.read_bytes()).hexdigest()
+    except OSError as error:
+        raise CaptureError(f"{path}: cannot be read: {error.strerror or error}") from None

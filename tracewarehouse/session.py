@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 from collections.abc import Collection, Iterator, Sequence
 from contextlib import contextmanager
@@ -140,6 +141,8 @@ def behind(definitions: Definitions, names: Collection[str]) -> set[str]:
 def files_error(lake: Lake, runs: Sequence[RunVersion], error: Exception) -> str:
     """What to say where DuckDB cannot read the files of runs: which run it is, and what helps."""
     said = str(error).partition("\n")[0]
+    if os.strerror(errno.ENOSPC) in said:
+        return f"{lake.root}: the disk is full; free some space and try again ({said})"
     lost = lake.lacking(runs)
     what = unread_sentence(lost) if lost else f"{said}; `tw fsck` says which run is damaged and what to do"
     return f"{lake.root}: {what}"

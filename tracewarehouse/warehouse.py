@@ -53,6 +53,7 @@ def open_warehouse(
         warehouse.lake.sync()
         return warehouse
     folder = Path(path)
+    _check_path(folder)
     try:
         exists = folder.exists()
     except OSError as error:
@@ -80,6 +81,26 @@ def open_warehouse(
     if sql is not None:
         _ = warehouse.definitions  # so that a mistake shows here
     return warehouse
+
+
+def _check_path(folder: Path) -> None:
+    """Refuse a folder whose files DuckDB would not find, or find others for.
+
+    Raises:
+        WarehouseError: its path has a character of a file name pattern, or is not UTF-8.
+    """
+    try:
+        path = str(folder.resolve())
+        path.encode()
+    except UnicodeEncodeError:
+        raise WarehouseError(f"{shown(str(folder))}: a warehouse's path must be UTF-8; rename the folder") from None
+    except (OSError, RuntimeError, ValueError):  # said where it is opened
+        return
+    if found := [c for c in "*?[\\" if c in path]:
+        raise WarehouseError(
+            f"{shown(path)}: a warehouse's path cannot have the character {found[0]}, which stands for file name "
+            "patterns; rename the folder, or name another with -w"
+        )
 
 
 class Warehouse:

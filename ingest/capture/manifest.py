@@ -181,6 +181,13 @@ class Manifest(BaseModel):
     git_commit: str | None = None
 
 
+def found_instead(path: Path) -> str:
+    """What is at a path that holds no file."""
+    if path.is_symlink() and not path.exists():
+        return "found a link that leads nowhere or to itself"
+    return "found a folder" if path.is_dir() else "found a pipe or device"
+
+
 def load_manifest(path: Path) -> Manifest:
     """Read and validate a manifest.
 
@@ -188,6 +195,8 @@ def load_manifest(path: Path) -> Manifest:
         CaptureError: not JSON, or a field is missing or wrong; the message names the field.
     """
     try:
+        if not path.is_file():  # a pipe would be waited for
+            raise CaptureError(f"{path}: cannot be read as a manifest: expected a file, {found_instead(path)}")
         if path.stat().st_size > MAX_BYTES:
             raise CaptureError(f"{path}: cannot be read as a manifest: larger than {MAX_BYTES >> 20} MB")
         tree = json.loads(path.read_text(encoding="utf-8"))

@@ -166,10 +166,18 @@ def _beside(folder: Path) -> tuple[Path | None, Path | None]:
     """manifest.json and card.yaml of the capture directory whose run folder this is."""
     home = folder.parent.parent.parent if _in_run_folder(folder) else folder
     root = home.resolve()
-    manifest, card = (
-        p if p.is_file() and not _leads_out(p, root) else None for p in (home / "manifest.json", home / "card.yaml")
-    )
+    manifest, card = (p if _is_there(p, root) else None for p in (home / "manifest.json", home / "card.yaml"))
     return manifest, card
+
+
+def _is_there(entry: Path, root: Path) -> bool:
+    """Whether a folder has an entry, of whatever kind; what cannot be read is refused where it is read."""
+    try:
+        return entry.resolve(strict=True).is_relative_to(root)
+    except FileNotFoundError:
+        return False
+    except (OSError, RuntimeError):  # a link to itself
+        return True
 
 
 def _without_exports(files: Iterable[Path]) -> list[Path]:

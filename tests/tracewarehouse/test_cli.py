@@ -7,6 +7,7 @@ import io
 import json
 import os
 import re
+import shutil
 import signal
 import subprocess
 import sys
@@ -247,6 +248,57 @@ class TestIngest:
         assert again.code == 0
         assert again.out.split("\t")[2] == "unchanged"
         assert len(list((tmp_path / "w" / "lake").iterdir())) == 1
+
+    def test_a_name_that_is_not_utf8_costs_one_error(self, tw: Tw, tmp_path: Path) -> None:
+        folder = tmp_path / "captures"
+        for name, period in (("good", 150), (os.fsdecode(b"bad\xff"), 200)):
+            (folder / name).mkdir(parents=True)
+            tiny_capture(period).write(folder / name / f"{name}.xplane.pb")
+        done = tw("-w", tmp_path / "w", "ingest", folder)
+        assert (done.code, done.out.split("\t")[1:3], done.out.count("\n")) == (1, ["good", "ingested"], 1)
+        [error] = [line for line in done.err.splitlines() if line[:5] != "note:"]
+        assert error.startswith("error: ")
+        assert r"bad\udcff' is not UTF-8; rename it" in error
+
+    @pytest.mark.parametrize("name", ["manifest.json", "card.yaml"])
+    @pytest.mark.parametrize("kind", ["link to itself", "pipe", "folder", "list"])
+    def test_what_is_no_manifest_or_card_costs_one_error(
+        self, tw: Tw, tmp_path: Path, capture: Path, name: str, kind: str
+    ) -> None:
+        of = Path(shutil.copytree(capture, tmp_path / "captures" / "a"))
+        tiny_capture(200).write(tmp_path / "captures" / "b.xplane.pb")
+        (of / name).unlink(missing_ok=True)
+        if kind == "link to itself":
+            (of / name).symlink_to(name)
+        elif kind == "pipe":
+            os.mkfifo(of / name)
+        elif kind == "folder":
+            (of / name).mkdir()
+        else:
+            (of / name).write_text('[{"name": 5}]')
+        done = tw("-w", tmp_path / "w", "ingest", tmp_path / "captures")
+        assert (done.code, done.out.split("\t")[1:3], done.out.count("\n")) == (1, ["b", "ingested"], 1)
+        [error] = [line for line in done.err.splitlines() if line[:5] != "note:"]
+        assert error.startswith(f"error: {of / name}: ")
+
+    @pytest.mark.parametrize("name", ["a*b", "a?b", "a[b]", "a\\b", os.fsdecode(b"a\xff")])
+    def test_a_path_that_duckdb_would_take_for_a_pattern_is_refused(
+        self, tw: Tw, tmp_path: Path, capture: Path, name: str
+    ) -> None:
+        for command in (["ingest", capture], ["query", "FROM ops"], ["build"]):
+            done = tw("-w", tmp_path / name / "w", *command)
+            assert (done.code, done.out, done.err.count("\n")) == (1, "", 1)
+            assert "a warehouse's path" in done.err
+        assert not (tmp_path / name).exists()
+
+    @pytest.mark.parametrize("name", ["a'b", 'a"b', "a{b,c}", "a b", "ü", "a%20b"])
+    def test_other_paths_work(self, tw: Tw, tmp_path: Path, folder: Path, name: str) -> None:
+        (tmp_path / name).mkdir()
+        there = folder.rename(tmp_path / name / "w")
+        assert tw("-w", there, "build").code == 0
+        assert tw("-w", there, "query", "SELECT count(*) > 0 AS has FROM ops", "--format", "csv").out == "has\ntrue\n"
+        assert tw("-w", there, "gc").code == 0
+        assert tw("-w", there, "fsck").code == 0
 
     def test_nothing_to_ingest_makes_no_warehouse(self, tw: Tw, tmp_path: Path) -> None:
         assert tw("-w", tmp_path / "w", "ingest", tmp_path / "nowhere.pb").code == 1
