@@ -92,7 +92,7 @@ def test_ingest_and_sql_find_the_same_unions(
           FROM main.ops AS o JOIN main.instructions AS i USING (run_id, instruction_id)
           WHERE o.run_id = ? AND o.is_leaf AND o.device_id IS NOT NULL
         ), swept AS (
-          SELECT *, max(end_ps) OVER (before) AS until_ps, max(end_ps) OVER (before_of_class) AS class_until_ps
+          SELECT *, max(end_ps) OVER before AS until_ps, max(end_ps) OVER before_of_class AS class_until_ps
           FROM leaves
           WINDOW before AS (
             PARTITION BY device_id ORDER BY start_ps, event_id ROWS BETWEEN UNBOUNDED PRECEDING AND 1 PRECEDING
@@ -109,7 +109,7 @@ def test_ingest_and_sql_find_the_same_unions(
         FROM swept GROUP BY ROLLUP (device_id, op_class)
         """
     rows = connection.execute(told, [runs[capture]]).fetchall()
-    assert max(row[2] for row in rows) > 100
+    assert max(row[2] for row in rows) > 50
     for _, _, _, busy, class_busy, idle, *swept in rows:
         assert [busy, class_busy, idle] == swept
 
