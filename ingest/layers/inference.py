@@ -109,7 +109,7 @@ def _of_program(program: Program, executions: Sequence[Execution], rows: Sequenc
 
 def _is_marked(executions: Sequence[Execution], rows: Sequence[InstructionRow]) -> bool:
     """Whether any instruction names a layer, of the model or of a stage."""
-    used = {i for e in executions for i in e.instruction_id.tolist()}
+    used = np.unique(np.concatenate([e.instruction_id for e in executions])).tolist()
     return any(
         layer_and_part(rows[i].op_name)[0] is not None or stage_layer_and_tick(rows[i].op_name) != (None, None)
         for i in used
