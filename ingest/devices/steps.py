@@ -9,6 +9,7 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import replace
 
 from tracewarehouse.ingest.devices.device import Device
+from tracewarehouse.ingest.devices.layered_programs import layered_programs
 from tracewarehouse.ingest.devices.markers import phase_of
 from tracewarehouse.ingest.devices.quality import Flag
 from tracewarehouse.ingest.devices.server_calls import called_steps, launches
@@ -26,7 +27,8 @@ def number_steps(surveys: Sequence[HostSurvey], instructions: Instructions, prog
     """Give the devices of all hosts their steps; tells what was inferred.
 
     The program that the user names goes before all. Then come the profiler's Steps line; marks of the harness, which
-    may be the names of its modules; calls of the server; and last the program that steps begin with, by device time.
+    may be the names of its modules; calls of the server; and last the programs that
+    hold layers, or the one with most device time.
 
     Args:
         surveys: the hosts of the run, on one clock.
@@ -193,12 +195,13 @@ def _inferred(surveys: Sequence[HostSurvey], devices: _TimelineOf, instructions:
     for _, timeline in devices:
         for run in timeline.runs:
             time_of[run.module] += run.end_ps - run.start_ps
-    begins = starters(time_of)
-    if not begins:
+    if not time_of:
         return []
+    begins = starters(time_of, layered_programs(surveys, instructions) if len(time_of) > 1 else ())
     _take(devices, lambda r: r.module in begins, "program")
     names = ", ".join(sorted(begins))
-    sentence = f"no marks tell steps: one is taken to begin with each execution of {names}, the program with most time"
+    why = "the program with most time" if begins == starters(time_of) else "of those that hold layers"
+    sentence = f"no marks tell steps: one is taken to begin with each execution of {names}, {why}"
     phases = _told_by_shapes(surveys, devices, instructions)
     return [Flag("inferred_steps", f"{sentence}{'; ' + phases if phases else ''}; `--step` at ingest names another")]
 

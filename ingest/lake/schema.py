@@ -480,7 +480,7 @@ PHASES = _table(
         "source",
         "VARCHAR",
         "What it was read from. Executions: module run. Steps: step line, step line of another device, marker, module "
-        "name, server call, program (the one with most time begins a step), told program, manifest.",
+        "name, server call, program (begins a step), told program, manifest.",
     ),
 )
 

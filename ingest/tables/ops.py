@@ -15,12 +15,12 @@ from tracewarehouse.ingest.columns.nesting import Flags, nest
 from tracewarehouse.ingest.columns.phases import PHASES
 from tracewarehouse.ingest.columns.plane_names import ASYNC_LINE, line_kind
 from tracewarehouse.ingest.columns.records import EventBatch, Int8, Int32, Int64, StatColumn, StatKind, integers
+from tracewarehouse.ingest.devices.sampled_executions import SampledExecutions
 from tracewarehouse.ingest.devices.timeline import Timeline
 from tracewarehouse.ingest.hlo.instructions import OpFacts
 from tracewarehouse.ingest.hlo.opcodes import OP_CLASSES
 from tracewarehouse.ingest.lake.parquet import Coded, Nullable, TableWriter
 from tracewarehouse.ingest.tables.leaf_order import NO_LEAF, LeafOrder, LeafTimes
-from tracewarehouse.ingest.tables.sampled_executions import SampledExecutions
 from tracewarehouse.ingest.tables.stats import unheld, write_event_stats
 
 _COMMUNICATION = OP_CLASSES.index("communication")

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
+from transformer_capture import capture, transformer
 from xplane_builder import PlaneBuilder, Space, Unsigned
 
 from tracewarehouse.ingest.devices.step_phases import phase_of_shapes
@@ -124,6 +125,22 @@ def test_without_a_host_steps_begin_with_the_program_of_most_time(ingest: Any) -
     ]
     assert query(OPS) == [(0, None, None, 1), *[(d, s, None, 4) for d in (0, 1) for s in range(3)]]
     assert result.entry.flags == ["inferred_steps"]
+
+
+def test_programs_that_hold_layers_go_before_the_one_of_most_time(ingest: Any) -> None:
+    """Another program, longer than all five executions of the one with six layers, runs after them."""
+    ops = transformer(6)
+    space = capture(ops)
+    end = 5 * (sum(op.ns for op in ops) * 1000 + US) + US
+    for tpu in space.planes:
+        modules, line = tpu.lines
+        modules.event("jit_long(9)", end, end)
+        line.event(tpu.metadata("%copy.9 = f32[8]{0} copy(f32[8]{0} %a)"), end, end)
+    _, query = ingest(space, mesh="tp=2")
+    assert [row[:3] for row in query(STEPS)] == [(d, s, "jit_step") for d in (0, 1) for s in range(5)]
+    [(sentence,)] = query("SELECT detail FROM quality_flags WHERE flag = 'inferred_steps'")
+    assert "each execution of jit_step, of those that hold layers;" in sentence
+    assert query("SELECT count(*) FROM ops WHERE is_leaf AND step IS NULL") == [(0,)]
 
 
 def test_the_user_names_another_program(ingest: Any) -> None:

@@ -6,9 +6,9 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
+from tracewarehouse.ingest.devices import sampled_executions
+from tracewarehouse.ingest.devices.sampled_executions import SampledExecutions
 from tracewarehouse.ingest.devices.timeline import Run
-from tracewarehouse.ingest.tables import sampled_executions
-from tracewarehouse.ingest.tables.sampled_executions import SampledExecutions
 
 
 def runs(*modules: str) -> list[Run]:

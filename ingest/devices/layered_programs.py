@@ -1,0 +1,57 @@
+"""Which programs of a run hold the layers of a model, found before its events are written."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from tracewarehouse.ingest.columns.event_stream import chunks
+from tracewarehouse.ingest.columns.nesting import nest
+from tracewarehouse.ingest.columns.plane_names import OP_LINE
+from tracewarehouse.ingest.devices.sampled_executions import SampledExecutions
+from tracewarehouse.ingest.devices.survey import DevicePlane, HostSurvey
+from tracewarehouse.ingest.hlo.instructions import Instructions
+from tracewarehouse.ingest.layers.inference import programs_with_layers
+from tracewarehouse.ingest.layers.sequence import Execution
+
+_FIRST_EVENTS = 1 << 17
+"""Op events of a device, from the first on, that are looked at."""
+
+
+def layered_programs(surveys: Sequence[HostSurvey], instructions: Instructions) -> set[str]:
+    """Modules that hold layers; of TPUs that run the same programs one is read. Instructions get their numbers.
+
+    Raises:
+        CaptureError: the bytes are not events, or the file changed.
+    """
+    executions: list[Execution] = []
+    read: set[frozenset[str]] = set()
+    for survey in surveys:
+        for position, core in survey.planes.items():
+            modules = frozenset(r.module for r in core.timeline.runs)
+            if core.is_sparse_core or core.device.backend == "gpu" or not modules or modules in read:
+                continue
+            read.add(modules)
+            executions += _executions(survey, position, core, instructions)
+    instructions.complete()
+    return {module for module, _ in programs_with_layers(executions, instructions.rows)}
+
+
+def _executions(survey: HostSurvey, position: int, core: DevicePlane, instructions: Instructions) -> list[Execution]:
+    plane = survey.host.trace.planes[position]
+    of_row = instructions.of_metadata(plane, survey.modules)
+    is_leaf = np.array([f.op_class != "container" for f in instructions.facts], bool)
+    samples = SampledExecutions(core.device.device_id, core.timeline.runs)
+    for line in plane.lines:
+        if line.name != OP_LINE:
+            continue
+        for first, batch in chunks(survey.host.trace.batches(plane, line), is_nested=True):
+            order = np.lexsort((-batch.duration_ps, batch.start_ps))
+            start = batch.start_ps[order] + survey.host.clock_offset_ps
+            self_ps = nest(start, start + batch.duration_ps[order]).self_ps
+            instruction = of_row[batch.metadata[order]]
+            samples.follow(core.timeline.executions_at(start), instruction, start, self_ps, is_leaf[instruction])
+            if first + len(batch) >= _FIRST_EVENTS:
+                break
+    return samples.executions()
