@@ -14,6 +14,7 @@ import pyarrow as pa
 
 from tracewarehouse.ingest.capture.sources import Capture, find_captures
 from tracewarehouse.ingest.columns.records import Trace
+from tracewarehouse.ingest.devices.device import complete_devices
 from tracewarehouse.ingest.devices.hosts import clock_notes, open_hosts
 from tracewarehouse.ingest.devices.run_survey import survey_run
 from tracewarehouse.ingest.errors import CaptureError, WarehouseError
@@ -32,6 +33,7 @@ from tracewarehouse.ingest.tables.written import Written, write_tables
 from tracewarehouse.ingest.version import VERSION
 
 if TYPE_CHECKING:
+    from tracewarehouse.ingest.capture.card import WorkloadCard
     from tracewarehouse.ingest.capture.manifest import Manifest, Mesh
 
 
@@ -118,7 +120,7 @@ def ingest_capture(
     _check_names(capture, name)
     files = [CaptureFile(path, max_gzip_ratio=capture.max_gzip_ratio) for path in capture.files]
     most = usable_cores() if jobs is None else jobs
-    manifest = _manifest(capture)
+    manifest, card = _manifest(capture), _card(capture)
     with helpers(files, most) as processes:
         source = _open(files, processes, most)
         identity = _identify(source, capture, manifest, mesh, name, step_program)
@@ -134,8 +136,11 @@ def ingest_capture(
                 with without_cycle_search():
                     counting = start_counting(staging, [h.trace for h in hosts], processes)
                     survey = survey_run(hosts, mesh, manifest, step_program)
+                    if card:
+                        chip = card.workload.hardware.xpu_spec
+                        complete_devices(survey.devices, chip.type.lower(), chip.model)
                     written = write_tables(staging, identity.run_id, survey, counting, processes, settling)
-                    facts = run_facts(identity.name, capture, source.digest, source.notes, survey, written)
+                    facts = run_facts(identity.name, capture, card, source.digest, source.notes, survey, written)
                 made = written.files | facts.write(staging, identity.run_id, settling)
                 run = _evaluated(identity, source, made, facts, written, staging, evaluate)
                 placed = lake.publish(staging, run, settling)
@@ -278,6 +283,14 @@ def _manifest(capture: Capture) -> Manifest | None:
     return load_manifest(capture.manifest)
 
 
+def _card(capture: Capture) -> WorkloadCard | None:
+    if capture.card is None:
+        return None
+    from tracewarehouse.ingest.capture.card import load_card
+
+    return load_card(capture.card)
+
+
 def _known(lake: Lake, identity: _Identity) -> RunVersion | None:
     """The run as it is, where nothing new is said about it; a damaged or older one is written again."""
     try:
@@ -291,13 +304,4 @@ def _known(lake: Lake, identity: _Identity) -> RunVersion | None:
 
 
 def _digest(path: Path | None) -> str | None:
-    if path is None:
-        return None
-    if not path.is_file():  # a pipe would be waited for
-        from tracewarehouse.ingest.capture.manifest import found_instead
-
-        raise CaptureError(f"{path}: cannot be read: expected a file, {found_instead(path)}")
-    try:
-        return hashlib.sha256(path.read_bytes()).hexdigest()
-    except OSError as error:
-        raise CaptureError(f"{path}: cannot be read: {error.strerror or error}") from None
+    return hashlib.sha256(path.read_bytes()).hexdigest() if path else None

@@ -9,7 +9,7 @@ from typing import Annotated, Any, Literal
 import yaml
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
-from tracewarehouse.ingest.capture.manifest import Int32, Int64
+from tracewarehouse.ingest.capture.manifest import Int32, Int64, found_instead
 from tracewarehouse.ingest.errors import CaptureError, shown
 
 MAX_BYTES = 128 << 10
@@ -19,6 +19,8 @@ MAX_DEPTH = 32
 Blank = Literal[""]
 """What the card writes where a value is not known."""
 
+_NOT_KNOWN = frozenset({"n/a", "na", "not applicable", "unknown"})
+
 Text = Annotated[str, Field(coerce_numbers_to_str=True)]
 Count = Int32 | Blank
 Number = Int64 | Annotated[float, Field(ge=-(2.0**62), le=2.0**62)] | Blank
@@ -26,14 +28,26 @@ Flag = bool | Blank
 
 
 class _Section(BaseModel):
-    """A part of the card: what is missing or null becomes blank, what is not known here is kept."""
+    """A part of the card: what is missing, null or N/A becomes blank, what is not known here is kept."""
 
     model_config = ConfigDict(extra="allow", populate_by_name=True, protected_namespaces=())
 
     @model_validator(mode="before")
     @classmethod
-    def _null_is_blank(cls, data: Any) -> Any:
-        return {k: v for k, v in data.items() if v is not None} if isinstance(data, dict) else data
+    def _unknown_is_blank(cls, data: Any) -> Any:
+        if not isinstance(data, dict):
+            return data
+        names = {field.alias or name for name, field in cls.model_fields.items()}
+        known = {k: v for k, v in data.items() if v is not None and not (k in names and _is_blank(v))}
+        return {
+            k: ["" if _is_blank(x) else x for x in v] if k in names and isinstance(v, list) else v
+            for k, v in known.items()
+        }
+
+
+def _is_blank(value: Any) -> bool:
+    """Whether a value says that nothing is known, as people write it."""
+    return value is None or (isinstance(value, str) and value.strip().lower() in _NOT_KNOWN)
 
 
 class ModelArch(_Section):
@@ -63,7 +77,7 @@ class CardModel(_Section):
 class CardData(_Section):
     """Shape of the input and output."""
 
-    batch_size: Count = ""
+    batch_size: Count | list[Count] = Field(default="", description="of several where the card is of several runs")
     seq_len: Count = ""
     input_len: Count = ""
     output_len: Count = ""
@@ -186,6 +200,8 @@ def load_card(path: Path) -> WorkloadCard:
         CaptureError: the file cannot be read, is not YAML, or a field has a wrong value; the message names the field.
     """
     try:
+        if not path.is_file():  # a pipe would be waited for
+            raise CaptureError(f"{path}: cannot be read as a workload card: expected a file, {found_instead(path)}")
         with path.open("rb") as file:
             raw = file.read(MAX_BYTES + 1)
         if len(raw) > MAX_BYTES:

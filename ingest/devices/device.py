@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Iterable
 from dataclasses import asdict, dataclass
 from functools import cache
 from importlib.resources import files
@@ -73,6 +74,27 @@ def accelerator(device_id: int, host: str, plane: Plane, backend: str, ordinal: 
     if from_capture or known:
         device.peak_source = "both" if from_capture and known else "capture" if from_capture else "hardware table"
     return device
+
+
+def complete_devices(devices: Iterable[Device], backend: str, model: str) -> None:
+    """Give devices whose capture tells no known kind the kind and the peaks of the chip that a card names.
+
+    Args:
+        devices: the devices of the run; those of another backend stay as they are.
+        backend: what the card says that the chips are: tpu or gpu.
+        model: the chip as cards write it, such as tpu_v6e, v6e or TPU v6 Lite.
+    """
+    words = model.replace("_", " ").replace("-", " ").strip()
+    known = _hardware(words) or _hardware(f"{backend} {words}")
+    for device in devices:
+        if not words or device.backend != backend or _hardware(device.kind):
+            continue
+        device.kind = device.kind or (known["kind"] if known else model)
+        if known:
+            device.peak_flops_per_s = device.peak_flops_per_s or known["peak_flops_per_s"]["bf16"]
+            device.peak_hbm_gbps = device.peak_hbm_gbps or known["hbm_gbps"]
+            device.peak_ici_gbps = known["ici_gbps"]
+            device.peak_source = "both" if device.peak_source else "card"
 
 
 def _hardware(kind: str | None) -> dict[str, Any] | None:

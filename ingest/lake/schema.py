@@ -194,7 +194,7 @@ DEVICES = _table(
     _must("local_ordinal", "INTEGER", "The device's number on its host."),
     Column("global_id", "INTEGER", "The device's number in the whole slice, where the capture or manifest tells it."),
     _must("backend", "VARCHAR", "tpu, gpu, cpu or unknown."),
-    Column("kind", "VARCHAR", "Device type as recorded, such as 'TPU v6 Lite'."),
+    Column("kind", "VARCHAR", "Device type as recorded, such as 'TPU v6 Lite'; else that of the card."),
     Column("chip_id", "INTEGER", "The chip in the slice that this core is on."),
     Column("core_id", "INTEGER", "The core's number on its chip."),
     Column("pp_index", "INTEGER", "Coordinate on the pipeline-parallel axis."),
@@ -212,7 +212,11 @@ DEVICES = _table(
     Column("peak_flops_per_s", "DOUBLE", "Peak dense matrix rate.", "FLOP/s"),
     Column("peak_hbm_gbps", "DOUBLE", "Peak memory bandwidth, decimal.", "GB/s"),
     Column("peak_ici_gbps", "DOUBLE", "Peak inter-chip bandwidth of the chip, all links, one direction.", "GB/s"),
-    Column("peak_source", "VARCHAR", "Where the peaks come from: capture, hardware table, or both."),
+    Column(
+        "peak_source",
+        "VARCHAR",
+        "Where the peaks come from: capture, hardware table, both of them, or the chip that the card names.",
+    ),
 )
 
 QUALITY_FLAGS = _table(

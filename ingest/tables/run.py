@@ -51,24 +51,28 @@ class RunFacts:
 
 
 def run_facts(
-    name: str, capture: Capture, source_digest: str, notes: Sequence[str], survey: RunSurvey, written: Written
+    name: str,
+    capture: Capture,
+    card: WorkloadCard | None,
+    source_digest: str,
+    notes: Sequence[str],
+    survey: RunSurvey,
+    written: Written,
 ) -> RunFacts:
     """What manifest, card, survey and tables say of a run.
 
     Args:
         name: name for people.
         capture: the files of the run.
+        card: its workload card, where there is one.
         source_digest: digest of their bytes.
         notes: sentences about files that were left out.
         survey: the survey of the run.
         written: its tables.
-
-    Raises:
-        CaptureError: the card is not valid.
     """
     empty = (Flag("empty_file", f"{p.name} is empty; its .trace.json was read instead") for p in capture.empty_files)
     flags = (*(Flag("duplicate_file", n) for n in notes), *empty, *quality_flags(survey, written))
-    return RunFacts(_run_row(name, capture, source_digest, survey, written, flags), flags)
+    return RunFacts(_run_row(name, capture, card, source_digest, survey, written, flags), flags)
 
 
 def quality_flags(survey: RunSurvey, written: Written) -> list[Flag]:
@@ -98,7 +102,13 @@ def quality_flags(survey: RunSurvey, written: Written) -> list[Flag]:
 
 
 def _run_row(
-    name: str, capture: Capture, source_digest: str, survey: RunSurvey, written: Written, flags: Sequence[Flag]
+    name: str,
+    capture: Capture,
+    card: WorkloadCard | None,
+    source_digest: str,
+    survey: RunSurvey,
+    written: Written,
+    flags: Sequence[Flag],
 ) -> dict[str, Any]:
     hosts, manifest, mesh = [s.host for s in survey.hosts], survey.manifest, survey.placement.mesh
     starts = [h.start_ns for h in hosts if h.start_ns is not None]
@@ -121,10 +131,8 @@ def _run_row(
         "ingest_version": VERSION,
         "manifest": capture.manifest.read_text(encoding="utf-8") if capture.manifest else None,
     }
-    if capture.card:
-        from tracewarehouse.ingest.capture.card import load_card
-
-        row |= card_facts(load_card(capture.card))
+    if card:
+        row |= card_facts(card)
     if manifest:
         row |= manifest_facts(manifest)
     if mesh:
@@ -167,7 +175,7 @@ def card_facts(card: WorkloadCard) -> dict[str, Any]:
     facts = {
         "model_family": model.model_family,
         "dtype": model.precision,
-        "batch_size": data.batch_size,
+        "batch_size": data.batch_size if isinstance(data.batch_size, int) else None,
         "input_length": data.input_len,
         "output_length": data.output_len,
         "num_layers": arch.num_layers,
@@ -187,7 +195,7 @@ def card_facts(card: WorkloadCard) -> dict[str, Any]:
     return known | {"card": json.dumps(card.model_dump(mode="json", by_alias=True))}
 
 
-def _microbatches(batch_size: int | str, plan: ParallelizationPlan) -> int | None:
+def _microbatches(batch_size: object, plan: ParallelizationPlan) -> int | None:
     """Microbatches of the pipeline, from their size; 1 without a pipeline, None where the card does not say enough."""
     if plan.pp == 1:
         return 1

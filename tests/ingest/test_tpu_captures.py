@@ -477,6 +477,30 @@ def test_manifest_and_card_add_facts(tmp_path: Path, tables_of: Callable[[Path],
     assert query(host, "step") == [("decode", 1, 10_000, 20_000, "manifest")]
 
 
+@pytest.mark.parametrize("model", ["tpu_v6e", "v6e", "TPU v6 Lite"])
+def test_a_card_names_the_chip_where_the_capture_does_not(
+    tmp_path: Path, tables_of: Callable[[Path], Query], model: str
+) -> None:
+    space = Space()
+    for device in range(2):
+        tpu = space.tpu(device)
+        tpu.modules.event(f"decode({PROGRAM})", 0, 100)
+        if device == 0:
+            tpu.stats.clear()
+    space.write(tmp_path / "run" / "vm.xplane.pb")
+    topology, chip = "{bandwidth_gbps: [N/A, 800]}", f"{{type: TPU, model: {model}}}"
+    card = f"workload: {{hardware: {{network_topo: {topology}, xpu_spec: {chip}}}}}"
+    (tmp_path / "run" / "card.yaml").write_text(card)
+    ingest_one(tmp_path / "run", tmp_path / "warehouse")
+    devices = tables_of(tmp_path / "warehouse")(
+        "SELECT kind, peak_flops_per_s, peak_hbm_gbps, peak_ici_gbps, peak_source FROM devices ORDER BY device_id"
+    )
+    assert devices == [
+        ("TPU v6e", 918e12, 1638.0, 400.0, "card"),
+        ("TPU v6 Lite", 918e12, 1637.99, 400.0, "both"),
+    ]
+
+
 def test_a_mesh_of_another_size_is_said(ingest: Any) -> None:
     space = Space()
     tpu = space.tpu(0)

@@ -7,6 +7,7 @@ import yaml
 
 from tracewarehouse.ingest.capture.card import WorkloadCard, dump_card, load_card
 from tracewarehouse.ingest.errors import CaptureError
+from tracewarehouse.ingest.tables.run import card_facts
 
 CARD = """
 version: 1
@@ -138,6 +139,34 @@ def test_what_is_no_card_but_a_trap_is_refused(tmp_path: Path, text: str, what: 
         load_card(path)
     assert str(caught.value).isprintable()
     assert len(str(caught.value)) < 1500
+
+
+def test_what_is_not_applicable_is_blank(tmp_path: Path) -> None:
+    path = tmp_path / "card.yaml"
+    path.write_text(
+        """
+workload:
+  model: {epochs: N/A, moe: n/a, model_arch: N/A}
+  data: {batch_size: [1, 2, 128], seq_len: N/A}
+  hardware:
+    network_topo: {bandwidth_gbps: [N/A, 800]}
+Model-executor:
+  model_plan_parallelization: {pp: N/A, tp: 2}
+  protocol_selection:
+    - ici
+    -
+own: N/A
+"""
+    )
+    card = load_card(path)
+    assert (card.workload.model.epochs, card.workload.model.moe) == ("", "")
+    assert card.workload.model.model_arch.num_layers == ""
+    assert card.workload.hardware.network_topo.bandwidth_gbps == ["", 800]
+    assert card.model_executor.protocol_selection == ["ici", ""]
+    assert card.model_dump()["own"] == "N/A"
+    facts = card_facts(card)
+    assert facts["tp"] == 2
+    assert not {"pp", "batch_size"} & facts.keys()
 
 
 def test_a_date_stays_text(tmp_path: Path) -> None:
