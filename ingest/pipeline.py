@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Literal, Protocol
 
 import pyarrow as pa
 
+from tracewarehouse.ingest.capture.batches import read_batches
 from tracewarehouse.ingest.capture.sources import Capture, find_captures
 from tracewarehouse.ingest.columns.records import Trace
 from tracewarehouse.ingest.devices.device import complete_devices
@@ -135,7 +136,8 @@ def ingest_capture(
                 hosts = open_hosts(source.traces(), [f.path.name for f in source.files])
                 with without_cycle_search():
                     counting = start_counting(staging, [h.trace for h in hosts], processes)
-                    survey = survey_run(hosts, mesh, manifest, step_program)
+                    batches = read_batches(capture.batch_files)
+                    survey = survey_run(hosts, mesh, manifest, step_program, batches)
                     if card:
                         chip = card.workload.hardware.xpu_spec
                         complete_devices(survey.devices, chip.type.lower(), chip.model)
@@ -196,7 +198,7 @@ class _Identity:
         run_id: of the run.
         version: of its tables.
         name: for people.
-        is_described: whether a manifest, a card, a mesh, a name or a program says more than the bytes.
+        is_described: whether a manifest, a card, a mesh, a name, a program or batches say more than the bytes.
     """
 
     run_id: str
@@ -217,6 +219,7 @@ def _identify(
         "manifest": _digest(capture.manifest),
         "card": _digest(capture.card),
         "mesh": mesh.model_dump() if mesh else None,
+        "batches": [_digest(p) for p in capture.batch_files],
         "name": name,
         "step_program": step_program,
     }

@@ -9,6 +9,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path, PurePath
 
+from tracewarehouse.ingest.capture.batches import batch_files
 from tracewarehouse.ingest.errors import CaptureError, NoCaptureError, shown
 from tracewarehouse.ingest.readers.files import MAX_GZIP_RATIO
 from tracewarehouse.ingest.readers.formats import FORMATS, LOOKED_FOR, SUFFIXES, format_by_file_name, profile_window
@@ -16,6 +17,8 @@ from tracewarehouse.ingest.readers.formats import FORMATS, LOOKED_FOR, SUFFIXES,
 _ENDINGS = (*(ending for f in FORMATS for ending in f.endings), ".gz")
 """What is no part of a host's name at the end of a file's."""
 _LARGEST_EMPTY_GZIP = 512  # bytes: a header with a long file name
+_RANK = re.compile(r"^dp\d+_")
+"""How the names of the files of a server's data-parallel ranks begin."""
 _MIN_OVERLAP = 0.5  # of the shorter profile window, for two files of a folder to be hosts of one run
 
 
@@ -29,6 +32,11 @@ class Capture:
     card: Path | None = None
     max_gzip_ratio: float = MAX_GZIP_RATIO
     """How many times its own size a gzipped file may hold."""
+
+    @property
+    def batch_files(self) -> list[Path]:
+        """What a server says of its batches, beside the files."""
+        return batch_files({f.parent for f in self.files})
 
     @property
     def empty_files(self) -> list[Path]:
@@ -217,6 +225,8 @@ def _group_name(files: list[Path]) -> str:
     if len(files) == 1:
         return stem(files[0])
     stems = [stem(f) for f in files]
+    if len({_RANK.sub("", s) for s in stems}) == 1:
+        return _RANK.sub("", stems[0])
     shared = 0
     while shared < min(map(len, stems)) and len({s[shared] for s in stems}) == 1:
         shared += 1
@@ -225,7 +235,10 @@ def _group_name(files: list[Path]) -> str:
 
 
 def _overlapping(files: list[Path]) -> list[list[Path]]:
-    """Groups of files whose profile windows overlap; a file without a window stands alone."""
+    """Groups of files whose profile windows overlap, or that are ranks of one server; others stand alone."""
+    ranks = {_RANK.sub("", f.name) for f in files}
+    if len(files) > 1 and len(ranks) == 1 and all(_RANK.match(f.name) for f in files):
+        return [files]
     groups: list[tuple[list[Path], tuple[int, int] | None]] = []
     for file in files:
         window = profile_window(file)

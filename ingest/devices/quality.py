@@ -20,6 +20,7 @@ FLAGS = {
     "events_dropped": "The profiler says that it dropped events: counts and sums are lower bounds.",
     "event_cap": "A line or an exported file holds exactly as many events as a profiler stops at: later ones are lost.",
     "no_device_events": "Only the host was profiled: no plane of a device has events.",
+    "batches_unmatched": "A server's batches are not as many as the steps: they are not joined to them.",
     "empty_file": "A host's .xplane.pb is empty: its lossy export was read, which lacks asynchronous ops and costs.",
     "foreign_profiler": "Another profiler than XLA's wrote the capture: its events are read as those of threads.",
     "silent_device": "A device has a plane but no event, beside devices that have some.",

@@ -6,12 +6,14 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
+from tracewarehouse.ingest.capture.batches import Batch
 from tracewarehouse.ingest.collectives.groups import CollectiveGroups
 from tracewarehouse.ingest.devices.clocks import align
 from tracewarehouse.ingest.devices.device import Device
 from tracewarehouse.ingest.devices.hosts import Host
 from tracewarehouse.ingest.devices.placement import Placement, place_devices
 from tracewarehouse.ingest.devices.quality import Flag
+from tracewarehouse.ingest.devices.server_batches import join_batches
 from tracewarehouse.ingest.devices.steps import number_steps
 from tracewarehouse.ingest.devices.survey import HostSurvey, survey_host
 from tracewarehouse.ingest.devices.timeline import Timeline
@@ -33,6 +35,7 @@ class RunSurvey:
             the tables are written.
         hlo_notes: what could not be read of embedded HLO modules, which are read when an instruction is looked up.
         flags: what a reader of the run must know.
+        batches: what a server says of its batches, joined to the steps.
     """
 
     hosts: tuple[HostSurvey, ...]
@@ -41,6 +44,7 @@ class RunSurvey:
     instructions: Instructions
     hlo_notes: list[str]
     flags: tuple[Flag, ...] = ()
+    batches: tuple[Batch, ...] = ()
 
     @property
     def devices(self) -> tuple[Device, ...]:
@@ -65,7 +69,11 @@ class RunSurvey:
 
 
 def survey_run(
-    hosts: Sequence[Host], mesh: Mesh | None, manifest: Manifest | None, step_program: str | None = None
+    hosts: Sequence[Host],
+    mesh: Mesh | None,
+    manifest: Manifest | None,
+    step_program: str | None = None,
+    batches: Sequence[Batch] = (),
 ) -> RunSurvey:
     """Find the devices of a run, place them in the mesh, bring the hosts to one clock and number the steps.
 
@@ -74,6 +82,7 @@ def survey_run(
         mesh: the device mesh, where the user tells it instead of the manifest.
         manifest: the collector's manifest, where there is one.
         step_program: module whose executions begin a step, where the user names it.
+        batches: what a server says of its batches.
 
     Raises:
         CaptureError: no execution is of the program that begins a step; the bytes are not events, or the file changed.
@@ -88,4 +97,5 @@ def survey_run(
     flags = [Flag("mesh_mismatch", placement.mismatch)] if placement.mismatch else []
     flags += align(surveys, instructions, run.groups)
     flags += number_steps(surveys, instructions, step_program)
-    return replace(run, flags=tuple(flags))
+    joined, unmatched = join_batches(surveys, batches)
+    return replace(run, flags=(*flags, *unmatched), batches=tuple(joined))

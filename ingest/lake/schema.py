@@ -15,7 +15,7 @@ from tracewarehouse.ingest.columns.plane_names import LINE_KINDS, PLANE_KINDS
 if TYPE_CHECKING:
     import pyarrow as pa
 
-SCHEMA_VERSION = 4
+SCHEMA_VERSION = 5
 """Raised whenever a table changes; a warehouse of another version names the command that re-ingests."""
 
 _ARROW = {
@@ -488,6 +488,23 @@ PHASES = _table(
     ),
 )
 
+STEP_BATCHES = _table(
+    "step_batches",
+    "The batches that a server scheduled, as vLLM on TPU writes them beside its captures; the k-th is that of the k-th "
+    "step.",
+    _key("rank", "INTEGER", "Data-parallel rank of the server."),
+    _key("position", "INTEGER", "Place of the batch among those of the rank, from 0."),
+    Column("step", "INTEGER", "The step that ran it; NULL where there are not as many steps as batches."),
+    Column("batch_id", "BIGINT", "The server's number of the batch."),
+    Column("kind", "VARCHAR", "prefill_only, prefill_heavy, balanced, decode_heavy, decode_only or ambiguous."),
+    Column("scheduled_tokens", "BIGINT", "Tokens that were scheduled.", "tokens"),
+    Column("prefill_tokens", "BIGINT", "Those of prompts.", "tokens"),
+    Column("decode_tokens", "BIGINT", "Those of requests that generate.", "tokens"),
+    Column("padded_tokens", "BIGINT", "Tokens that were computed, padding included.", "tokens"),
+    Column("requests", "BIGINT", "Requests in the batch.", "requests"),
+    Column("min_kv_length", "BIGINT", "Shortest context among the requests.", "tokens"),
+)
+
 HOST_EVENTS = _table(
     "host_events",
     "One row per event of a host thread (TraceMe), and of any plane that is not a device's.",
@@ -575,8 +592,8 @@ TABLES: dict[str, Table] = {
     t.name: t
     for t in (
         RUNS, QUALITY_FLAGS, HOSTS, DEVICES, PLANES, LINES, INSTRUCTIONS, OPS, COLLECTIVES, COLLECTIVE_GROUPS,
-        MESH_AXES, TRAFFIC, PHASES, HOST_EVENTS, COUNTERS, EVENT_STATS, INSTRUCTION_STATS, PLANE_STATS, METADATA_STATS,
-        STAT_METADATA, METRIC_VALUES,
+        MESH_AXES, TRAFFIC, PHASES, STEP_BATCHES, HOST_EVENTS, COUNTERS, EVENT_STATS, INSTRUCTION_STATS, PLANE_STATS,
+        METADATA_STATS, STAT_METADATA, METRIC_VALUES,
     )
 }  # fmt: skip
 """All tables by name, in the order in which they are documented."""

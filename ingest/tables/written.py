@@ -99,6 +99,7 @@ def write_tables(
         write_instructions(writers, survey)
         collectives = write_collectives(writers, survey, events.parts)
         write_phases(writers, survey, events.parts)
+        writers.write_rows("step_batches", (b.row() for b in survey.batches))
         rows = (s.host.row(n) for s, n in zip(survey.hosts, lines.events_of_host, strict=True))
         writers.write_rows("hosts", rows)
     files = writers.files()

@@ -1,0 +1,129 @@
+"""Batches of a server beside its captures: fields and folders as vLLM on TPU writes them."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from xplane_builder import Space
+
+from tracewarehouse.ingest.capture.batches import Batch, rank_of, read_batches
+from tracewarehouse.ingest.capture.sources import find_captures
+from tracewarehouse.ingest.errors import CaptureError
+from tracewarehouse.ingest.pipeline import ingest_one
+
+
+def stats(batch_id: int, prefill: int, decode: int, padded: int, phase: str, kv: int = 7) -> dict[str, Any]:
+    return {
+        "batch_id": batch_id,
+        "total_num_scheduled_tokens": prefill + decode,
+        "num_prefill_tokens": prefill,
+        "num_decode_tokens": decode,
+        "padded_total_num_scheduled_tokens": padded,
+        "num_reqs": decode + 1,
+        "min_kv_len": kv,
+        "phase": phase,
+    }
+
+
+BATCHES = [
+    stats(10, 100, 0, 128, "PREFILL_ONLY"),
+    stats(11, 50, 4, 64, "PREFILL_HEAVY"),
+    stats(12, 0, 5, 8, "DECODE_ONLY", 100),
+]
+
+
+def served(path: Path, steps: int = 3) -> Path:
+    """Steps of one program on one device."""
+    space = Space()
+    tpu = space.tpu(0)
+    for k in range(steps):
+        tpu.modules.event("jit_step_fun(42)", 1000 * k, 900)
+        tpu.ops.event("fusion.1", 1000 * k + 10, 100)
+    return space.write(path)
+
+
+def write(folder: Path, batches: list[dict[str, Any]], prefix: str = "") -> None:
+    folder.mkdir(parents=True, exist_ok=True)
+    for k, batch in enumerate(batches):
+        (folder / f"{prefix}batch_composition_stats_{k}.json").write_text(json.dumps(batch))
+
+
+def test_steps_get_the_facts_and_the_phase_of_their_batch(tmp_path: Path, tables_of: Any) -> None:
+    served(tmp_path / "c" / "vm.xplane.pb")
+    write(tmp_path / "c", BATCHES)
+    result = ingest_one(tmp_path / "c", tmp_path / "w")
+    query = tables_of(tmp_path / "w")
+    assert query("SELECT * EXCLUDE (run_id) FROM step_batches ORDER BY position") == [
+        (0, 0, 0, 10, "prefill_only", 100, 100, 0, 128, 1, 7),
+        (0, 1, 1, 11, "prefill_heavy", 54, 50, 4, 64, 5, 7),
+        (0, 2, 2, 12, "decode_only", 5, 0, 5, 8, 6, 100),
+    ]
+    assert query("SELECT step, phase FROM ops WHERE line = 'XLA Ops' ORDER BY start_ps") == [
+        (0, "prefill"),
+        (1, None),
+        (2, "decode"),
+    ]
+    assert "batches_unmatched" not in result.entry.flags
+
+
+def test_other_batches_make_another_version_of_the_run(tmp_path: Path, tables_of: Any) -> None:
+    served(tmp_path / "c" / "vm.xplane.pb")
+    assert ingest_one(tmp_path / "c", tmp_path / "w").status == "ingested"
+    write(tmp_path / "c", BATCHES)
+    assert ingest_one(tmp_path / "c", tmp_path / "w").status == "ingested"
+    assert ingest_one(tmp_path / "c", tmp_path / "w").status == "unchanged"
+    assert tables_of(tmp_path / "w")("SELECT count(*) FROM step_batches") == [(3,)]
+
+
+def test_as_many_batches_as_steps_or_none_is_joined(tmp_path: Path, tables_of: Any) -> None:
+    served(tmp_path / "c" / "vm.xplane.pb", steps=4)
+    write(tmp_path / "c", BATCHES)
+    result = ingest_one(tmp_path / "c", tmp_path / "w")
+    assert "batches_unmatched" in result.entry.flags
+    assert "the server tells of 3 batches, the capture has 4 steps" in result.notes
+    assert tables_of(tmp_path / "w")("SELECT DISTINCT step FROM step_batches") == [(None,)]
+
+
+def test_ranks_are_one_run_and_have_batches_of_their_own(tmp_path: Path, tables_of: Any) -> None:
+    for rank in range(2):
+        served(tmp_path / "c" / f"dp{rank}_vm.xplane.pb", steps=3 - rank)
+        write(tmp_path / "c", BATCHES[rank:], prefix=f"dp{rank}_")
+    [capture] = find_captures(tmp_path / "c")
+    assert (capture.name, len(capture.files)) == ("vm", 2)
+    ingest_one(tmp_path / "c", tmp_path / "w")
+    rows = tables_of(tmp_path / "w")("SELECT rank, batch_id, step IS NULL FROM step_batches ORDER BY ALL")
+    assert rows == [(0, 10, False), (0, 11, False), (0, 12, False), (1, 11, False), (1, 12, False)]
+
+
+def test_the_file_of_all_batches_adds_to_those_of_steps(tmp_path: Path) -> None:
+    write(tmp_path, [{"batch_id": 12, "num_reqs": 3}, {"batch_id": 9}])
+    every = tmp_path / "all_batches_stats_0.jsonl"
+    every.write_text("\n".join(json.dumps(b) for b in BATCHES) + "\n")
+    found = read_batches([*sorted(tmp_path.glob("batch_*")), every])
+    assert [(b.batch_id, b.requests, b.min_kv_length) for b in found] == [(9, None, None), (12, 3, 100)]
+    assert [b.batch_id for b in read_batches([every])] == [10, 11, 12]
+
+
+@pytest.mark.parametrize(
+    ("path", "rank"), [("dp3_batch_composition_stats_1.json", 3), ("dp_rank_12/a.json", 12), ("decode/a.json", 0)]
+)
+def test_ranks_by_name(path: str, rank: int) -> None:
+    assert rank_of(Path(path)) == rank
+
+
+@pytest.mark.parametrize(
+    ("prefill", "decode", "phase"), [(4, 0, "prefill"), (0, 4, "decode"), (4, 4, None), (None, 4, None)]
+)
+def test_the_phase_of_a_batch_of_no_kind(prefill: int | None, decode: int | None, phase: str | None) -> None:
+    assert Batch(0, 0, prefill_tokens=prefill, decode_tokens=decode).phase == phase
+
+
+@pytest.mark.parametrize("content", ["", "{", "[1]", "\xff", '"a"'])
+def test_what_is_no_batch_is_refused_in_one_sentence(tmp_path: Path, content: str) -> None:
+    served(tmp_path / "vm.xplane.pb")
+    (tmp_path / "batch_composition_stats_0.json").write_text(content, encoding="latin-1")
+    with pytest.raises(CaptureError, match=r"batch_composition_stats_0\.json: looked for"):
+        ingest_one(tmp_path, tmp_path / "w")
