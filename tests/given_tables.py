@@ -17,7 +17,7 @@ import duckdb
 import numpy as np
 import pyarrow as pa
 
-from tracewarehouse.definitions.reading import Definitions
+from tracewarehouse.definitions.reading import Definitions, View
 from tracewarehouse.ingest.hlo.opcodes import OP_CLASSES, op_class
 from tracewarehouse.ingest.lake.parquet import Nullable
 from tracewarehouse.ingest.lake.schema import TABLES, Column
@@ -43,19 +43,22 @@ _LEAF_TIMES_SCHEMA = pa.schema([("run_id", pa.string()), *((n, pa.int64()) for n
 Rows = Sequence[Mapping[str, Any]] | Mapping[str, Any]
 
 
-def warehouse_of(given: Mapping[str, Rows], definitions: Definitions | None = None) -> duckdb.DuckDBPyConnection:
+def warehouse_of(
+    given: Mapping[str, Rows], definitions: Definitions | None = None, views: Iterable[View] | None = None
+) -> duckdb.DuckDBPyConnection:
     """A database in memory with the lens over tables of the given rows, in schema given.
 
     Args:
         given: rows by table; a list of mappings, or `columns` and `rows`.
         definitions: the models and metrics; by default those of the package.
+        views: only these of them, which takes less than all, without macros and metrics.all_values.
     """
     connection = duckdb.connect(":memory:", config={"threads": 1})
     connection.execute("CREATE SCHEMA given")
     for name, table in TABLES.items():
         columns = ", ".join(f'"{c.name}" {c.type}' for c in table.columns)
         connection.execute(f"CREATE TABLE given.{name} ({columns})")
-    create_lens(connection, {t: f"given.{t}" for t in TABLES}, definitions, comments=False)
+    create_lens(connection, {t: f"given.{t}" for t in TABLES}, definitions, comments=False, views=views)
     fill(connection, given)
     return connection
 

@@ -12,6 +12,7 @@ from tracewarehouse.definitions.reading import load_definitions
 from tracewarehouse.evaluation.audits import run_audit, run_audits
 
 DEFINITIONS = load_definitions()
+READ = DEFINITIONS.with_upstream(n for a in DEFINITIONS.audits for n in a.depends_on)
 _TPU = [{"device_id": 0, "backend": "tpu"}]
 _STEP = {"kind": "step", "name": "decode", "device_id": 0}
 _PAIR = {"instance": 0, "kind": "all-reduce", "group_size": 2, "end_ps": 9}
@@ -115,7 +116,7 @@ VIOLATIONS: dict[str, tuple[dict[str, Any], int]] = {
 @pytest.mark.parametrize("audit", [v.name for v in DEFINITIONS.audits])
 def test_an_audit_finds_what_it_is_for(audit: str) -> None:
     given, rows = VIOLATIONS[audit]
-    with warehouse_of(given, DEFINITIONS) as connection:
+    with warehouse_of(given, DEFINITIONS, READ) as connection:
         findings = {f.audit: f for f in run_audits(connection, "r", DEFINITIONS)}
         assert list(findings) == [audit] if audit not in _WITH_OTHERS else audit in findings
         assert len(findings[audit].rows) == rows

@@ -51,7 +51,8 @@ def test_compute_exposed_and_idle_add_up_to_the_step() -> None:
             for e, d, s in ((1, 0, 1), (5, 1, 2))
         ],
     }
-    with warehouse_of(given, load_definitions()) as connection:
+    definitions = load_definitions()
+    with warehouse_of(given, definitions, definitions.with_upstream(["models.step_parts"])) as connection:
         found = connection.execute(
             "SELECT step, phase, part, position, time_ps, mean_ms FROM models.step_parts ORDER BY step, position"
         ).fetchall()
