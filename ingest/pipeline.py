@@ -114,7 +114,8 @@ def ingest_capture(
             are the same, byte for byte.
 
     Raises:
-        CaptureError: a file is missing, empty, damaged, or not a capture; or no such program ran.
+        CaptureError: a file is missing, empty, damaged, or not a capture; no such program ran; or `mesh` does not fit its
+            devices.
         HelperError: one of several processes was ended from outside.
         WarehouseError: the warehouse cannot be written.
     """
@@ -138,6 +139,10 @@ def ingest_capture(
                     counting = start_counting(staging, [h.trace for h in hosts], processes)
                     batches = read_batches(capture.batch_files)
                     survey = survey_run(hosts, mesh, manifest, step_program, batches)
+                    if mesh and survey.placement.mismatch:
+                        raise CaptureError(
+                            f"{identity.name}: {survey.placement.mismatch}; give a mesh of its devices, or none"
+                        )
                     if card:
                         chip = card.workload.hardware.xpu_spec
                         complete_devices(survey.devices, chip.type.lower(), chip.model)

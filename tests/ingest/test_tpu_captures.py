@@ -10,8 +10,10 @@ from typing import Any
 import pytest
 from xplane_builder import Space, TpuPlane, Unsigned
 
+from tracewarehouse.ingest.capture.manifest import Mesh
 from tracewarehouse.ingest.capture.sources import find_captures
 from tracewarehouse.ingest.errors import CaptureError
+from tracewarehouse.ingest.lake.lake import Lake
 from tracewarehouse.ingest.pipeline import ingest_one
 from tracewarehouse.ingest.verify.against import against
 
@@ -501,12 +503,29 @@ def test_a_card_names_the_chip_where_the_capture_does_not(
     ]
 
 
-def test_a_mesh_of_another_size_is_said(ingest: Any) -> None:
+def test_a_given_mesh_that_does_not_fit_replaces_nothing(tmp_path: Path) -> None:
+    space = Space()
+    tpu = space.tpu(0)
+    tpu.modules.event(f"decode({PROGRAM})", 0, 100)
+    file, warehouse = space.write(tmp_path / "vm.xplane.pb"), tmp_path / "warehouse"
+    before = ingest_one(file, warehouse).entry
+    with pytest.raises(CaptureError, match="the mesh tp=4 has 4 devices and the capture 1"):
+        ingest_one(file, warehouse, mesh=Mesh.parse("tp=4"))
+    assert Lake(warehouse).runs() == [before]
+    assert Lake(warehouse).leftovers(0) == []
+
+
+def test_a_mesh_of_another_size_is_said(tmp_path: Path, tables_of: Callable[[Path], Query]) -> None:
     space = Space()
     tpu = space.tpu(0)
     tpu.modules.event(f"decode({PROGRAM})", 0, 100)
     add_op(tpu, REDUCE, 0, 50, "all-reduce")
-    result, query = ingest(space, mesh="tp=4")
+    space.write(tmp_path / "run" / "vm.xplane.pb")
+    (tmp_path / "run" / "manifest.json").write_text(json.dumps({"name": "one", "mesh": {"axes": {"tp": 4}}}))
+    result, query = (
+        ingest_one(tmp_path / "run", tmp_path / "warehouse"),
+        tables_of(tmp_path / "warehouse"),
+    )
     assert query("SELECT axis, is_partial FROM collectives") == [("unknown", True)]
     assert any("4 devices and the capture 1" in note for note in result.notes)
     assert query("SELECT missing_devices FROM runs") == [(3,)]
