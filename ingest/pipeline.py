@@ -16,8 +16,8 @@ from tracewarehouse.ingest.capture.batches import read_batches
 from tracewarehouse.ingest.capture.sources import Capture, find_captures
 from tracewarehouse.ingest.columns.records import Trace
 from tracewarehouse.ingest.devices.device import complete_devices
-from tracewarehouse.ingest.devices.hosts import clock_notes, open_hosts
-from tracewarehouse.ingest.devices.run_survey import survey_run
+from tracewarehouse.ingest.devices.hosts import Host, clock_notes, open_hosts
+from tracewarehouse.ingest.devices.run_survey import RunSurvey, survey_run
 from tracewarehouse.ingest.errors import CaptureError, WarehouseError
 from tracewarehouse.ingest.lake.lake import Lake, RunVersion, Settling
 from tracewarehouse.ingest.lake.parquet import TableWriter
@@ -114,8 +114,8 @@ def ingest_capture(
             are the same, byte for byte.
 
     Raises:
-        CaptureError: a file is missing, empty, damaged, or not a capture; no such program ran; or `mesh` does not fit its
-            devices.
+        CaptureError: a file is missing, empty, damaged, or not a capture; no such program ran; or `mesh` does not fit
+            the devices.
         HelperError: one of several processes was ended from outside.
         WarehouseError: the warehouse cannot be written.
     """
@@ -137,15 +137,7 @@ def ingest_capture(
                 hosts = open_hosts(source.traces(), [f.path.name for f in source.files])
                 with without_cycle_search():
                     counting = start_counting(staging, [h.trace for h in hosts], processes)
-                    batches = read_batches(capture.batch_files)
-                    survey = survey_run(hosts, mesh, manifest, step_program, batches)
-                    if mesh and survey.placement.mismatch:
-                        raise CaptureError(
-                            f"{identity.name}: {survey.placement.mismatch}; give a mesh of its devices, or none"
-                        )
-                    if card:
-                        chip = card.workload.hardware.xpu_spec
-                        complete_devices(survey.devices, chip.type.lower(), chip.model)
+                    survey = _survey(hosts, capture, card, manifest, identity.name, mesh, step_program)
                     written = write_tables(staging, identity.run_id, survey, counting, processes, settling)
                     facts = run_facts(identity.name, capture, card, source.digest, source.notes, survey, written)
                 made = written.files | facts.write(staging, identity.run_id, settling)
@@ -155,6 +147,29 @@ def ingest_capture(
             raise WarehouseError(f"{warehouse}: writing run {identity.name} failed: {error}") from error
     notes = [*(f.detail for f in facts.flags), *clock_notes(hosts)]
     return IngestResult(identity.run_id, identity.name, "ingested", placed, written.event_count, notes)
+
+
+def _survey(
+    hosts: Sequence[Host],
+    capture: Capture,
+    card: WorkloadCard | None,
+    manifest: Manifest | None,
+    name: str,
+    mesh: Mesh | None,
+    step_program: str | None,
+) -> RunSurvey:
+    """Survey the run, with what the server wrote of its batches and what the card says of the chips.
+
+    Raises:
+        CaptureError: `mesh` does not fit the devices, or the step program did not run.
+    """
+    survey = survey_run(hosts, mesh, manifest, step_program, read_batches(capture.batch_files))
+    if mesh and survey.placement.mismatch:
+        raise CaptureError(f"{name}: {survey.placement.mismatch}; give a mesh of its devices, or none")
+    if card:
+        chip = card.workload.hardware.xpu_spec
+        complete_devices(survey.devices, chip.type.lower(), chip.model)
+    return survey
 
 
 @dataclass(frozen=True)
