@@ -143,8 +143,12 @@ def test_mi300(shared_traces: Path, tmp_path: Path, tables_of: Any) -> None:
     """54 events: 42 of programs on one stream, 12 copies of the runtime on another."""
     ingest_one(shared_traces / "gpu-mi300-jax-gemm.xplane.pb", tmp_path / "warehouse")
     query = tables_of(tmp_path / "warehouse")
-    sql = "SELECT count(*), count(execution), count(step) FROM ops WHERE line = 'Stream #16(Kernel)'"
-    assert query(sql) == [(42, 42, 42)]
+    sql = """SELECT count(*), count(execution), count(step), min(start_ps) FILTER (WHERE step = 0)
+             FROM ops WHERE line = 'Stream #16(Kernel)'"""
+    [(ops, executions, steps, first)] = query(sql)
+    assert (ops, executions, steps) == (42, 42, 38)
+    before = "SELECT count(*) FROM ops WHERE line = 'Stream #16(Kernel)' AND step IS NULL AND start_ps < ?"
+    assert query(before, first) == [(4,)]  # what runs before the program that begins the first step
     sql = """SELECT line, category, op_class, count(*) FROM ops JOIN instructions USING (instruction_id)
              WHERE op_class = 'copy' GROUP BY ALL ORDER BY ALL"""
     assert ("Stream #17(Kernel)", "memcpy", "copy", 12) in query(sql)

@@ -303,7 +303,9 @@ def before_schema_4(tmp_path: Path) -> Lake:
 
 
 def test_runs_of_the_folders_before_name_the_command_that_makes_them_anew(before_schema_4: Lake) -> None:
-    sentence = r"has table schema 3, this version .* reads 4: r1 \(name\); run `tw ingest` on its capture again"
+    sentence = (
+        rf"has table schema 3, this version .* reads {SCHEMA_VERSION}: r1 \(name\); run `tw ingest` on its capture"
+    )
     with pytest.raises(WarehouseError, match=sentence):
         before_schema_4.runs()
     assert before_schema_4.listing()[1][0].is_outdated
