@@ -71,15 +71,16 @@ lint: $(INSTALLED)
 types: $(INSTALLED)
 	$(BIN)/mypy
 
+# By file, so that what the tests of a file share is made once.
 pytest: $(INSTALLED) $(COLLECTOR)
-	$(BIN)/pytest -n 2
+	$(BIN)/pytest -n 2 --dist loadfile
 
 # Everything else runs with the versions of constraints.txt, which say nothing about the bounds.
 lowest:
 	$(PYTHON) -m venv $(LOWEST)
 	$(LOWEST)/bin/python -m pip install --quiet uv
 	$(LOWEST)/bin/uv pip install --quiet --python $(LOWEST)/bin/python --resolution lowest-direct -e '.[polars]' --group dev
-	$(LOWEST)/bin/pytest -n 2 --ignore tests/collect
+	$(LOWEST)/bin/pytest -n 2 --dist loadfile --ignore tests/collect
 
 format: $(INSTALLED)
 	$(BIN)/ruff format .
