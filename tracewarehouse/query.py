@@ -18,8 +18,10 @@ from typing import TYPE_CHECKING, Any
 import duckdb
 
 from tracewarehouse.ingest.errors import QueryError
+from tracewarehouse.memory_limit import beyond_limit
 from tracewarehouse.quality import in_scope
 from tracewarehouse.result import QueryResult
+from tracewarehouse.stuck_query import leave_unless_done
 from tracewarehouse.tables_read import TablesRead, kind_of, split_explain, syntax_tree, tables_read
 
 if TYPE_CHECKING:
@@ -109,6 +111,8 @@ def run_query(
         statement = checked_select(connection, sql) if read_only else sql
         table = _interruptible(connection, lambda: _materialise(connection, statement, parameters))
         return QueryResult(table, in_scope(read, parameters, table, runs))
+    except duckdb.OutOfMemoryException:
+        raise QueryError(beyond_limit(connection)) from None
     except (duckdb.Error, UnicodeError, RecursionError, OverflowError) as error:
         raise QueryError(_sentence(error)) from None
 
@@ -121,13 +125,17 @@ def _materialise(connection: duckdb.DuckDBPyConnection, sql: str, parameters: Ma
 
 
 def _interruptible(connection: duckdb.DuckDBPyConnection, work: Callable[[], pa.Table]) -> pa.Table:
-    """Do the work in a thread, because DuckDB looks for Ctrl-C between some of its steps only."""
+    """Do the work in a thread, because DuckDB looks for Ctrl-C between some of its steps only.
+
+    A function of SQL that works on one long value looks for it at its end alone: `tw` ends without it.
+    """
     with ThreadPoolExecutor(1) as pool:
         done = pool.submit(work)
         try:
             return done.result()
-        except (KeyboardInterrupt, SystemExit):  # the latter when the process is told to end
+        except (KeyboardInterrupt, SystemExit) as end:  # the latter when the process is told to end
             connection.interrupt()
+            leave_unless_done(done, end)
             raise
 
 

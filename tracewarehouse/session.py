@@ -15,6 +15,7 @@ from tracewarehouse.ingest.errors import MetricError, QueryError, WarehouseError
 from tracewarehouse.ingest.lake.lake import Lake, RunVersion, unread_sentence
 from tracewarehouse.ingest.lake.schema import TABLES
 from tracewarehouse.lens import add_comments, add_views, begin_lens, table_source
+from tracewarehouse.memory_limit import set_memory_limit
 from tracewarehouse.query import ROW_FUNCTIONS, literal, restrict
 from tracewarehouse.tables_read import TablesRead
 from tracewarehouse.temporary import TemporaryFolder
@@ -41,6 +42,7 @@ class Session:
 
     Raises:
         WarehouseError: the runs cannot be listed.
+        QueryError: the memory limit is no size.
     """
 
     def __init__(self, lake: Lake, definitions: Definitions, *, is_restricted: bool) -> None:
@@ -54,6 +56,7 @@ class Session:
         try:
             if lake.filesystem is not None:
                 self.connection.register_filesystem(lake.filesystem)
+            set_memory_limit(self.connection)
             begin_lens(self.connection)
             self._spill = TemporaryFolder()
             if is_restricted:
@@ -63,6 +66,9 @@ class Session:
         except duckdb.Error as error:
             self.connection.close()
             raise WarehouseError(files_error(lake, runs, error)) from None
+        except QueryError:
+            self.connection.close()
+            raise
 
     def prepare(self, read: TablesRead) -> None:
         """Create the views and macros that a query reads, and all of them for one that asks what there is.

@@ -224,6 +224,36 @@ class TestQuery:
         assert process.returncode == 130
         assert "Traceback" not in err
 
+    def test_ctrl_c_ends_a_query_that_does_not_look_for_it(self, folder: Path) -> None:
+        stuck = "SELECT levenshtein(repeat('a', 2000000) || i, repeat('b', 2000000)) FROM range(1) AS t(i)"
+        command = [sys.executable, "-m", "tracewarehouse", "-w", str(folder), "query", stuck]
+        with subprocess.Popen(command, stderr=subprocess.PIPE, text=True) as process:
+            time.sleep(6)
+            process.send_signal(signal.SIGINT)
+            _, err = process.communicate(timeout=60)
+        assert (process.returncode, err) == (130, "interrupted\n")
+
+    def test_a_query_beyond_its_memory_limit_is_told_the_limit(
+        self, tw: Tw, folder: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setenv("TRACEWAREHOUSE_MEMORY_LIMIT", "90MB")
+        large = "SELECT list(i) FROM range(100000000) AS t(i)"
+        done = tw("-w", folder, "query", large)
+        assert (done.code, done.out, done.err.count("\n")) == (1, "", 1)
+        assert "its memory limit of 85.8 MiB; ask for less at once, or raise the limit with `tw --memory-" in done.err
+        told = tw("-w", folder, "--memory-limit", "1GB", "query", "SELECT current_setting('memory_limit')")
+        assert "953.6 MiB" in told.out
+        wrong = tw("-w", folder, "--memory-limit", "much", "query", "SELECT 1")
+        assert (wrong.code, wrong.err.count("\n")) == (1, 1)
+        assert "expected a size such as 8GB or 50%" in wrong.err
+
+    def test_a_query_has_a_memory_limit_by_default(self, tw: Tw, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.delenv("TRACEWAREHOUSE_MEMORY_LIMIT", raising=False)
+        told = tw("-w", folder, "query", "SELECT current_setting('memory_limit') AS m", "--format", "csv")
+        size, unit = told.out.split("\n")[1].split()
+        machine = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+        assert float(size) * {"MiB": 2**20, "GiB": 2**30, "TiB": 2**40}[unit] <= 0.8 * machine
+
 
 class TestIngest:
     def test_bad_inputs_do_not_stop_the_others(self, tw: Tw, capture: Path, tmp_path: Path) -> None:

@@ -16,6 +16,7 @@ from typing import Annotated, Any
 
 import typer
 
+from tracewarehouse import stuck_query
 from tracewarehouse.cli import collect, compare, ingest, maintenance, metrics, query, report, runs, tpu, watch
 from tracewarehouse.cli.place import Place
 from tracewarehouse.ingest.errors import TracewarehouseError, UnreadRunWarning, printable
@@ -74,6 +75,14 @@ def _options(
             "--sql", envvar="TRACEWAREHOUSE_SQL", help="Folder with metrics of your own, in addition to the package's."
         ),
     ] = None,
+    memory_limit: Annotated[
+        str | None,
+        typer.Option(
+            envvar="TRACEWAREHOUSE_MEMORY_LIMIT",
+            help="Most memory of a query, such as 8GB or 50%; without it, 75% of the machine's.",
+            show_default=False,
+        ),
+    ] = None,
     version: Annotated[
         bool, typer.Option("--version", callback=_show_version, is_eager=True, help="Print the version and exit.")
     ] = False,
@@ -83,6 +92,8 @@ def _options(
 
         for name, value in ONE_THREAD.items():
             os.environ.setdefault(name, value)
+    if memory_limit is not None:
+        os.environ["TRACEWAREHOUSE_MEMORY_LIMIT"] = memory_limit
     context.obj = Place(warehouse, sql)
 
 
@@ -92,6 +103,7 @@ def main() -> None:
         if signal.getsignal(number) == signal.SIG_DFL:  # not under nohup
             signal.signal(number, _end)
     search_seldom()
+    stuck_query.may_end_process = True
     sys.exit(run(sys.argv[1:]))
 
 

@@ -1,0 +1,38 @@
+"""How much memory a query may take: a share of the machine's, or what the user says."""
+
+from __future__ import annotations
+
+import os
+
+import duckdb
+
+from tracewarehouse.ingest.errors import QueryError, shown
+
+VARIABLE = "TRACEWAREHOUSE_MEMORY_LIMIT"
+DEFAULT = "75%"
+"""Of the machine's memory; the rest is for the rows of the answer and for other programs."""
+
+
+def set_memory_limit(connection: duckdb.DuckDBPyConnection) -> None:
+    """Give a database the limit that the environment names, or the default; beyond it rows are spilled to disk.
+
+    Raises:
+        QueryError: what the environment names is no size.
+    """
+    limit = os.environ.get(VARIABLE) or DEFAULT
+    try:
+        connection.execute("SET memory_limit = $limit", {"limit": limit})
+    except (duckdb.Error, UnicodeError):
+        raise QueryError(
+            f"memory limit {shown(limit)!r}: expected a size such as 8GB or 50%; change --memory-limit or {VARIABLE}"
+        ) from None
+
+
+def beyond_limit(connection: duckdb.DuckDBPyConnection) -> str:
+    """What to say of a query that needs more than its limit."""
+    row = connection.execute("SELECT current_setting('memory_limit')").fetchone()
+    limit = row[0] if row else "unknown"
+    return (
+        f"the query needs more than its memory limit of {limit}; ask for less at once, or raise the limit with "
+        f"`tw --memory-limit SIZE` or {VARIABLE}"
+    )
