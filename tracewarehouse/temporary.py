@@ -9,17 +9,17 @@ import fcntl
 import os
 import shutil
 import tempfile
-import time
 import weakref
 from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
 from typing import IO, Self
 
-from tracewarehouse.ingest.lake.lake import GRACE_SECONDS, Leftover, size_on_disk
+from tracewarehouse.ingest.lake.lake import Leftover, size_on_disk
 
 _PREFIX = "tracewarehouse-"
 _LOCK = ".lock"
+_MOST_READ = 1000
 
 
 class TemporaryFolder:
@@ -43,11 +43,13 @@ class TemporaryFolder:
 def abandoned() -> Iterator[Leftover]:
     """The folders of killed processes; each may be removed until the next is asked for."""
     for folder in sorted(Path(tempfile.gettempdir()).glob(f"{_PREFIX}*")):
-        if _is_unlocked(folder):
-            yield Leftover(folder, "temporary folder of a process that was killed", 0)
-        with suppress(OSError), (folder / _LOCK).open("r+") as lock:  # another user's, or no folder of ours
-            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            yield Leftover(folder, "temporary folder of a process that was killed", size_on_disk(folder))
+        with suppress(OSError, UnicodeError):  # in use, another user's, or no folder of ours
+            descriptor = os.open(folder / _LOCK, os.O_RDWR | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
+            with os.fdopen(descriptor, "r+", encoding="utf-8") as lock:
+                if folder.is_symlink() or lock.read(_MOST_READ) != _sign(folder):
+                    continue
+                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                yield Leftover(folder, "temporary folder of a process that was killed", size_on_disk(folder))
 
 
 def remove_abandoned() -> list[Leftover]:
@@ -60,19 +62,18 @@ def remove_abandoned() -> list[Leftover]:
     return removed
 
 
-def _is_unlocked(folder: Path) -> bool:
-    """Whether it is empty and has been so for so long that nobody will put a lock there."""
-    try:
-        return not any(folder.iterdir()) and time.time() - folder.stat().st_mtime > GRACE_SECONDS
-    except OSError:  # another user's, or just removed
-        return False
+def _sign(folder: Path) -> str:
+    """What the lock of a folder of ours says, and nobody else's: a copy under another name is not ours either."""
+    return f"temporary folder {folder.name} of tracewarehouse, removed with its process or by tw gc\n"
 
 
 def _made() -> tuple[Path, IO[str]]:
     while True:
         folder = Path(tempfile.mkdtemp(prefix=_PREFIX))
-        lock = (folder / _LOCK).open("w")
+        lock = (folder / _LOCK).open("w", encoding="utf-8")
         fcntl.flock(lock, fcntl.LOCK_EX)
+        lock.write(_sign(folder))
+        lock.flush()
         with suppress(FileNotFoundError):  # taken for abandoned before the lock was held
             if os.path.samestat(os.fstat(lock.fileno()), (folder / _LOCK).stat()):
                 return folder, lock

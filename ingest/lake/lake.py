@@ -437,7 +437,7 @@ class Lake:
             for path in _listed(folder, _PART):
                 yield Leftover(path, "a file that a dead process began", size_on_disk(path))
         for path in _listed(self._lake, _STAGING):
-            if not _is_held(path):
+            if _is_staging(path) and not _is_held(path):
                 yield Leftover(path, "an interrupted ingest", size_on_disk(path))
         unreadable: set[str] = set()
         for manifest in self.manifests():
@@ -601,6 +601,15 @@ def _checked(name: str) -> str:
     if not RUN_ID.fullmatch(name):
         raise WarehouseError(f"{name!r} is not a run id or version: expected lower-case letters, digits, '-' and '_'")
     return name
+
+
+def _is_staging(folder: Path) -> bool:
+    """Whether a folder holds what `Lake.stage` makes and nothing else."""
+    if folder.is_symlink() or not folder.is_dir():
+        return False
+    return all(
+        not p.is_symlink() and (p.name == _LOCK or (p.is_dir() and RUN_ID.fullmatch(p.name))) for p in folder.iterdir()
+    )
 
 
 def _is_held(folder: Path) -> bool:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 import subprocess
 import sys
 import tempfile
@@ -64,26 +65,39 @@ def test_only_folders_of_killed_processes_are_garbage(
     with TemporaryFolder() as own:
         [found] = abandoned()
         assert found.path == left
-        assert found.bytes == 1000
+        size = 1000 + (left / ".lock").stat().st_size
+        assert found.bytes == size
         warehouse = str(tmp_path / "wh")
         (tmp_path / "wh").mkdir()
         assert run(["-w", warehouse, "gc", "--dry-run"]) == 0
         assert run(["-w", warehouse, "gc"]) == 0
         said = capsys.readouterr()
         assert said.out == f"{left}\n{left}\n"
-        assert said.err == ("1 leftovers would be removed, 1,000 bytes\n1 leftovers removed, 1,000 bytes\n")
+        assert said.err == (f"1 leftovers would be removed, {size:,} bytes\n1 leftovers removed, {size:,} bytes\n")
         assert {p.name for p in place.iterdir()} == {"tracewarehouse-notes", own.path.name}
 
 
-def test_a_process_killed_before_it_locked_its_folder_leaves_garbage(place: Path) -> None:
-    new, old, notes = (place / f"tracewarehouse-{name}" for name in ("new", "old", "notes"))
-    for folder in (new, old, notes):
+def test_what_is_not_proven_to_be_ours_stays(place: Path, tmp_path: Path) -> None:
+    names = ("empty", "unsigned", "copied", "linked", "piped")
+    empty, unsigned, copied, linked, piped = (place / f"tracewarehouse-{name}" for name in names)
+    own = TemporaryFolder()
+    signed = (own.path / ".lock").read_text()
+    for folder in (empty, unsigned, copied, piped):
         folder.mkdir()
-    (notes / "mine").write_text("kept")
-    for folder in (old, notes):
+    (unsigned / ".lock").touch()  # another program's lock
+    (unsigned / "notes").write_text("kept")
+    (copied / ".lock").write_text(signed)
+    os.mkfifo(piped / ".lock")
+    own.close()
+    elsewhere = tmp_path / "elsewhere"
+    elsewhere.mkdir()
+    (elsewhere / ".lock").write_text(signed.replace(own.path.name, linked.name))
+    linked.symlink_to(elsewhere)
+    for folder in (empty, unsigned, copied):
         os.utime(folder, (0, 0))
-    assert [leftover.path for leftover in remove_abandoned()] == [old]
-    assert {*place.iterdir()} == {new, notes}
+    assert remove_abandoned() == []
+    assert {*place.iterdir()} == {empty, unsigned, copied, linked, piped}
+    assert (elsewhere / ".lock").exists()
 
 
 def test_a_folder_taken_before_it_is_locked_is_made_again(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -91,7 +105,8 @@ def test_a_folder_taken_before_it_is_locked_is_made_again(place: Path, monkeypat
 
     def lock_late(file: int, operation: int) -> None:
         monkeypatch.setattr(temporary.fcntl, "flock", lock)
-        assert len(remove_abandoned()) == 1
+        [taken] = place.iterdir()
+        shutil.rmtree(taken)
         lock(file, operation)
 
     monkeypatch.setattr(temporary.fcntl, "flock", lock_late)
