@@ -59,6 +59,26 @@ VIOLATIONS: dict[str, tuple[dict[str, Any], int]] = {
         1,
     ),
     "exposed_beyond_window": ({"collectives": [_PAIR | {"is_partial": True, "start_ps": 5, "exposed_ps": 5}]}, 1),
+    # in a step of 10 a device that did 4e15 operations, at a peak of 1e15 in a second
+    "ratio_beyond_bounds": (
+        {
+            "runs": [
+                {
+                    "batch_size": 1,
+                    "input_length": 1,
+                    "num_layers": 1,
+                    "hidden_size": 1,
+                    "num_params_active": 2_000_000_000_000_000,
+                    "num_params_embedding": 0,
+                    "device_count": 1,
+                }
+            ],
+            "devices": [{"device_id": 0, "backend": "tpu", "peak_flops_per_s": 1e15}],
+            "phases": [_STEP | {"index": 1, "start_ps": 0, "end_ps": 10}],
+            "ops": [{"device_id": 0, "phase": "decode", "step": 1, "start_ps": 0, "duration_ps": 10}],
+        },
+        1,
+    ),
     "collective_without_group_size": (
         {
             "instructions": [
@@ -125,7 +145,7 @@ def test_an_audit_finds_what_it_is_for(audit: str) -> None:
         assert run_audits(connection, "another", DEFINITIONS) == []
 
 
-_WITH_OTHERS = {"negative_durations", "collective_ends_before_start", "step_numbered_twice"}
+_WITH_OTHERS = {"negative_durations", "exposed_beyond_window", "collective_ends_before_start", "step_numbered_twice"}
 """What they find is wrong in other ways too."""
 
 
