@@ -9,6 +9,7 @@ import sys
 import tempfile
 from collections import defaultdict
 from pathlib import Path
+from typing import Any
 
 import tracewarehouse as tw
 from tracewarehouse.definitions.markdown_table import table
@@ -38,6 +39,7 @@ JOIN models.op_layers AS l USING (run_id, event_id)
 JOIN runs AS r USING (run_id)
 GROUP BY ALL ORDER BY ALL"""
 PHASES = ("prefill", "decode")
+TOKENS = {True: "equal", False: "differ", None: "not compared"}
 Counts = dict[tuple[str, str, str], int]
 """Collectives of a step on the device with most of them, by phase, kind and axis."""
 SHORT = {
@@ -70,7 +72,7 @@ def main(folder: Path) -> None:
             [
                 f"`{name}`",
                 mesh,
-                {True: "equal", False: "differ", None: "not compared"}[m.checks["tokens_equal"]],
+                _tokens(m.checks),
                 *(
                     _by_stage({s: _said(_of_phase(counts, phase)) for s, counts in promised.items()})
                     for phase in PHASES
@@ -89,6 +91,11 @@ def main(folder: Path) -> None:
 def _promised(manifest: Manifest, stage: int) -> Counts:
     promises = [p for p in manifest.promised_collectives or () if p.stage in (None, stage)]
     return {(p.phase, p.kind, p.axis): p.count for p in promises}
+
+
+def _tokens(checks: dict[str, Any]) -> str:
+    share = checks.get("comparable_share", 1.0)
+    return TOKENS[checks["tokens_equal"]] + (f", {share:.0%} compared" if 0 < share < 1 else "")
 
 
 def _of_phase(counts: Counts, phase: str) -> Counts:
