@@ -317,7 +317,7 @@ def values_now(metric: Metric) -> str:
     dimensions = " || ', ' || ".join(members)
     return (
         f"SELECT run_id, {literal(h.metric)}, {h.version}, '{{' || {dimensions or repr('')} || '}}', "  # noqa: S608
-        f'CAST("{h.value}" AS DOUBLE), {literal(h.unit)} FROM {metric.view.qualified}'
+        f'CAST("{h.value}" AS DOUBLE), {literal(h.unit)} FROM {metric.view.qualified} WHERE "{h.value}" IS NOT NULL'
     )
 
 

@@ -283,8 +283,9 @@ class Warehouse:
     ) -> QueryResult:
         """The values of metrics, as they were evaluated at ingest or by `refresh_metrics`.
 
-        Those of metrics that compare runs, such as scaling_efficiency, are evaluated now, and so are those of
-        deprecated and compatibility versions, which are not stored and only given to who names the metric; the column
+        Those of metrics that compare runs, such as scaling_efficiency, are evaluated now, and so are those of single
+        instructions, such as roofline, and of deprecated and compatibility versions, which are not stored and only
+        given to who names the metric; a row without a value is left out. The column
         `status` says so, and is NULL of a stored version that has no definition any more.
 
         Args:

@@ -579,11 +579,11 @@ STAT_METADATA = _table(
 
 METRIC_VALUES = _table(
     "metric_values",
-    "The value of every metric version for the run, evaluated from the views at ingest.",
+    "The values of the metrics of the run, evaluated from the views at ingest, but for those of single instructions.",
     _key("metric", "VARCHAR", "The metric."),
     _key("version", "INTEGER", "Its version."),
     _key("dimensions", "VARCHAR", "The row's other grain columns as a JSON object, keys in the order of the grain."),
-    Column("value", "DOUBLE", "The value."),
+    _must("value", "DOUBLE", "The value; a row of the metric without one is not here."),
     _must("unit", "VARCHAR", "Unit of the value."),
     _must("fingerprint", "VARCHAR", "Fingerprint of the SQL that made it."),
 )

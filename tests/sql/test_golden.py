@@ -40,7 +40,7 @@ def warehouse(tmp_path_factory: pytest.TempPathFactory) -> Any:
         yield opened
 
 
-def _values(warehouse: Warehouse, capture: str) -> dict[str, float | None]:
+def _values(warehouse: Warehouse, capture: str) -> dict[str, float]:
     """Values by metric, version and dimensions."""
     run_id = warehouse.run(capture).run_id
     of_one_run = sorted({m.name for m in warehouse.definitions.metrics if not m.view.compares_runs})
@@ -54,16 +54,13 @@ def test_values_are_the_golden_ones(warehouse: Warehouse, capture: str, request:
     path = GOLDEN / f"{capture}.tsv"
     if request.config.getoption("--update-golden"):
         GOLDEN.mkdir(exist_ok=True)
-        lines = [f"{key}\t{'' if value is None else format(value, '.12g')}\n" for key, value in found.items()]
+        lines = [f"{key}\t{value:.12g}\n" for key, value in found.items()]
         path.write_text("".join(lines), encoding="utf-8")
     rows = (line.rsplit("\t", 1) for line in path.read_text(encoding="utf-8").splitlines())
-    golden = {key: float(text) if text else None for key, text in rows}
+    golden = {key: float(text) for key, text in rows}
     assert found.keys() == golden.keys(), "metrics or their rows have changed; see --update-golden"
     changed = {
-        key: (golden[key], value)
-        for key, value in found.items()
-        if (value is None) != (golden[key] is None)
-        or (value is not None and value != pytest.approx(golden[key], rel=1e-11))
+        key: (golden[key], value) for key, value in found.items() if value != pytest.approx(golden[key], rel=1e-11)
     }
     assert not changed
 
@@ -122,11 +119,11 @@ def _assert_computed_the_same(warehouse: Warehouse, capture: str) -> None:
             for key, value in stored.items()
             if key.startswith(prefix)
         }
-        found = compute(run)
+        found = {key: value for key, value in compute(run).items() if value is not None}
         assert found.keys() == expected.keys(), name
         near = 1e-6 if name in ROUNDED else 1e-9
         for key, value in expected.items():
-            assert found[key] == (value if value is None else pytest.approx(value, rel=near, abs=1e-12)), (name, key)
+            assert found[key] == pytest.approx(value, rel=near, abs=1e-12), (name, key)
 
 
 def test_a_golden_file_belongs_to_every_capture() -> None:

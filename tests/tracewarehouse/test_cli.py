@@ -21,7 +21,7 @@ import pyarrow.parquet as pq
 import pytest
 from sealed_manifest import change_manifest
 from tiny_capture import tiny_capture
-from xplane_builder import Space
+from xplane_builder import Space, Unsigned
 
 from tracewarehouse.cli import run
 
@@ -419,6 +419,27 @@ class TestMetrics:
         assert {r["unit"] for r in rows} == {"ms"}
         assert tw("-w", folder, "metrics", "values", "nosuch").code == 1
         assert tw("-w", folder, "metrics", "values", "-m", "nosuch").code == 1
+
+    def test_values_are_stored_where_there_are_some_and_not_of_instructions(self, tw: Tw, tmp_path: Path) -> None:
+        space = Space()
+        tpu = space.tpu(0)
+        for name, facts in (("fusion.1", {"flops": 100}), ("fusion.2", {"bytes_accessed": 50})):
+            hlo = f"%{name} = bf16[8]{{0}} fusion(bf16[8]{{0}} %a), kind=kLoop"
+            op = tpu.instruction(hlo, hlo_category="loop fusion", program_id=Unsigned(1), **facts)
+            tpu.ops.event(op, 0 if "1" in name else 1_000_000, 1_000_000)
+        tw("-w", tmp_path / "w", "ingest", space.write(tmp_path / "vm.xplane.pb"))
+
+        def asked(sql: str) -> str:
+            return tw("-w", tmp_path / "w", "query", sql, "--format", "csv").out
+
+        assert asked("SELECT count(*) > 0 AS has FROM metric_values") == "has\ntrue\n"
+        assert asked("SELECT metric FROM metric_values WHERE value IS NULL OR metric = 'roofline'") == "metric\n"
+        # one of its two rows has a rate; the other instruction states none
+        assert (
+            asked("SELECT count(*) AS rows, count(flops_per_s) AS rates FROM metrics.roofline") == "rows,rates\n2,1\n"
+        )
+        told = tw("-w", tmp_path / "w", "metrics", "values", "-m", "roofline", "--format", "json")
+        assert [r["value"] for r in json.loads(told.out)] == [100e6]
 
     def test_values_of_older_definitions_are_told_and_refreshed(self, tw: Tw, folder: Path) -> None:
         change_manifest(folder, metrics_fingerprint="older")

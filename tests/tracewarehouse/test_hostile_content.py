@@ -225,8 +225,8 @@ def test_sums_beyond_64_bits_leave_their_metrics_without_a_value_and_all_others_
     assert note in capsys.readouterr().err
     assert run([*place, "metrics", "values", "--format", "json"]) == 0
     rows = json.loads(capsys.readouterr().out)
-    unknown = {r["metric"]: r["dimensions"] for r in rows if r["value"] is None}
-    assert unknown == dict.fromkeys(("hbm_bandwidth", "mfu"), "{}")
+    assert not {"hbm_bandwidth", "mfu"} & {r["metric"] for r in rows}
+    assert not [r for r in rows if r["value"] is None]
     [tpot] = [r["value"] for r in rows if r["metric"] == "tpot"]
     assert tpot == pytest.approx((3 * 10 + 8) / 4 / 1000)
 
@@ -246,5 +246,5 @@ def test_times_beyond_64_bits_are_findings_of_audits_and_do_not_end_an_ingest(
     assert "audit step_numbered_twice found something" in capsys.readouterr().err
     assert run([*place, "metrics", "values", "--format", "json"]) == 0
     rows = json.loads(capsys.readouterr().out)
-    assert any(r["value"] is None for r in rows)
-    assert any(r["value"] is not None for r in rows)
+    assert {r["metric"] for r in rows}
+    assert not [r for r in rows if r["value"] is None]

@@ -190,7 +190,7 @@ def test_a_missing_file_is_told_by_its_run_and_what_to_do(folder: Path, capfd: p
     told = f"{run_id} (b lacks ops.parquet); run `tw ingest` on its capture again, or `tw remove` what is not needed"
     for command in (
         ["query", "SELECT count(*) FROM ops"],
-        ["query", "SELECT count(*) FROM metrics.exposed_communication"],
+        ["query", "SELECT count(*) FROM metrics.device_idle"],
         ["query", "SELECT count(*) FROM ops", "--unrestricted"],
         ["audit"],
         ["build"],

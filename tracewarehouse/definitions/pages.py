@@ -29,7 +29,7 @@ def index_page(definitions: Definitions, written_by: str) -> str:
         versions = [f"{m.version}{_remark(m)}" for m in definitions.metrics if m.name == name]
         about = metric.header
         first = _line(about.description).partition(". ")[0].partition("; ")[0].rstrip(".")
-        rows = listed["living" if about.is_stored else about.status]
+        rows = listed[about.status if about.status in listed else "living"]
         rows.append((f"[{name}](metrics/{name}.md)", first, about.unit, _polarity(metric), ", ".join(versions)))
     return "".join(
         [
@@ -90,6 +90,8 @@ def _page(definitions: Definitions, query: Query, name: str) -> Iterator[str]:
         facts.insert(1, ("status", f"{about.status}{': ' if about.deprecated else ''}{_line(about.deprecated)}"))
     if current.view.compares_runs:
         facts.append(("scope", "compares runs: evaluated when it is asked for, stored with none"))
+    elif "instruction_id" in about.grain:
+        facts.append(("stored", "with no run, as it has a row for each instruction: its view answers"))
     if about.ccl_bench:
         facts.append(("name in CCL-Bench", f"`{about.ccl_bench}`"))
     yield table(("", ""), facts)

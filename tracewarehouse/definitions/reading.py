@@ -119,8 +119,8 @@ class MetricHeader(BaseModel):
 
     @property
     def is_stored(self) -> bool:
-        """Whether runs hold values of it."""
-        return self.status not in UNSTORED
+        """Whether runs hold values of it: a row for each instruction is for who asks for it."""
+        return self.status not in UNSTORED and "instruction_id" not in self.grain
 
 
 Header = ModelHeader | AuditHeader | MacroHeader | MetricHeader

@@ -27,7 +27,7 @@ from tracewarehouse.ingest.errors import MetricError
 from tracewarehouse.ingest.lake.schema import TABLES
 from tracewarehouse.query import literal
 
-_Row = tuple[str, float | None]
+_Row = tuple[str, float]
 """Dimensions as JSON, and the value."""
 
 AT_ONCE = 2
@@ -64,12 +64,12 @@ class PreparedMetrics:
     """The evaluation of metrics and audits as far as it takes no run: which statements, parsed, and in which order.
 
     Metrics that compare runs have no rows: other runs would change them, so metrics.all_values evaluates them each
-    time. Nor have deprecated and compatibility versions, whose views answer who asks for them.
+    time. Nor have those of single instructions, deprecated and compatibility versions, whose views answer who asks.
 
     Args:
         connection: any database; it parses.
         definitions: the models, metrics and audits.
-        unstored: take deprecated and compatibility versions as well.
+        unstored: take metrics of single instructions, deprecated and compatibility versions as well.
 
     Raises:
         MetricError: a definition cannot be parsed.
@@ -213,7 +213,7 @@ class _Run:
             raise MetricError(f"{metric.view.path}: {error}") from None
         if reason is not None:
             self.too_large[name] = reason.partition("\n")[0]
-            self.rows[name] = [("{}", None)]
+            self.rows[name] = []
 
     def audit(self, cursor: duckdb.DuckDBPyConnection, audit: View, statement: duckdb.Statement) -> None:
         """Ask an audit."""
@@ -241,6 +241,7 @@ def _parsed(connection: duckdb.DuckDBPyConnection, view: View, sql: str) -> duck
 
 
 def _rows(metric: Metric, rows: Sequence[Sequence[Any]]) -> Iterator[_Row]:
+    """Those of a metric that have a value."""
     names = metric.header.grain[1:]
     seen = set()
     for *dimensions, value in rows:
@@ -251,7 +252,8 @@ def _rows(metric: Metric, rows: Sequence[Sequence[Any]]) -> Iterator[_Row]:
                 f"there are two rows of {text}"
             )
         seen.add(text)
-        yield text, value
+        if value is not None:
+            yield text, value
 
 
 def _beneath(definitions: Definitions, metrics: Sequence[Metric]) -> Iterator[tuple[View, str]]:
