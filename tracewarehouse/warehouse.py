@@ -8,6 +8,7 @@ from contextlib import AbstractContextManager, nullcontext
 from dataclasses import replace
 from difflib import get_close_matches
 from functools import cached_property
+from glob import glob
 from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Any
@@ -96,10 +97,15 @@ def _check_path(folder: Path) -> None:
         raise WarehouseError(f"{shown(str(folder))}: a warehouse's path must be UTF-8; rename the folder") from None
     except (OSError, RuntimeError, ValueError):  # said where it is opened
         return
-    if found := [c for c in "*?[\\" if c in path]:
+    if found := [c for c in "?\\" if c in path]:
         raise WarehouseError(
-            f"{shown(path)}: a warehouse's path cannot have the character {found[0]}, which stands for file name "
-            "patterns; rename the folder, or name another with -w"
+            f"{shown(path)}: a warehouse's path cannot have the character {found[0]}; rename the folder, or name "
+            "another with -w"
+        )
+    if others := sorted({*glob(path)} - {path}):
+        raise WarehouseError(
+            f"{shown(path)}: a warehouse's path cannot be a pattern that others fit, such as {shown(others[0])}; "
+            "rename the folder, or name another with -w"
         )
 
 
