@@ -79,7 +79,8 @@ def test_the_stored_values_are_those_of_the_views(warehouse: Warehouse, capture:
         view = f"SELECT {names} FROM metrics.{metric.view.name} WHERE run_id = ?"
         for row in [] if metric.view.compares_runs else connection.execute(view, [run_id]).fetchall():
             dimensions = json.dumps(dict(zip(header.grain[1:], row[:-1], strict=True)))
-            shown[metric.name, metric.version, dimensions] = row[-1]
+            if row[-1] is not None:
+                shown[metric.name, metric.version, dimensions] = row[-1]
     assert stored == shown
 
 
