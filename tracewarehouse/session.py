@@ -39,19 +39,24 @@ class Session:
         lake: the runs.
         definitions: the models and metrics.
         is_restricted: close it for queries that only read.
+        only: the ids of the runs that it holds; None for all. Where a query lists several runs, DuckDB opens the
+            files of all that it knows.
 
     Raises:
         WarehouseError: the runs cannot be listed.
         QueryError: the memory limit is no size.
     """
 
-    def __init__(self, lake: Lake, definitions: Definitions, *, is_restricted: bool) -> None:
+    def __init__(
+        self, lake: Lake, definitions: Definitions, *, is_restricted: bool, only: Collection[str] | None = None
+    ) -> None:
         self.state = state_of(lake)
         self._lake = lake
         self._definitions = definitions
         self._missing = {*_EXTRAS, *_TABLES, *(v.qualified for v in definitions.ordered)}
         self._has_comments = False
-        runs = self.runs = lake.runs()
+        self._has_all = only is None
+        runs = self.runs = [r for r in lake.runs() if only is None or r.run_id in only]
         self.connection = duckdb.connect(":memory:")
         try:
             if lake.filesystem is not None:
@@ -109,7 +114,8 @@ class Session:
         self._missing -= wanted
 
     def _source(self, table: str) -> str | None:
-        return consolidated.source(self._lake, self.runs, table) or table_source(self._lake.root, self.runs, table)
+        of_all = consolidated.source(self._lake, self.runs, table) if self._has_all else None
+        return of_all or table_source(self._lake.root, self.runs, table)
 
     def close(self) -> None:
         """Release the database and what it spilled."""

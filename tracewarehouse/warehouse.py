@@ -102,7 +102,7 @@ def _check_path(folder: Path) -> None:
             f"{shown(path)}: a warehouse's path cannot have the character {found[0]}; rename the folder, or name "
             "another with -w"
         )
-    if others := sorted({*glob(path)} - {path}):
+    if others := sorted({*glob(path)} - {path}):  # noqa: PTH207  the path is absolute
         raise WarehouseError(
             f"{shown(path)}: a warehouse's path cannot be a pattern that others fit, such as {shown(others[0])}; "
             "rename the folder, or name another with -w"
@@ -186,6 +186,18 @@ class Warehouse:
                 runs=session.runs,
                 prepare=session.prepare,
             )
+
+    def _query_of(self, run_ids: Sequence[str], sql: str) -> QueryResult:
+        """Ask a query of some runs alone, so that no file of another is opened."""
+        from tracewarehouse.query import run_query
+        from tracewarehouse.session import Session, naming_lost_files
+
+        session = Session(self.lake, self.definitions, is_restricted=True, only=run_ids)
+        try:
+            with naming_lost_files(self.lake, session.runs):
+                return run_query(session.connection, sql, runs=session.runs, prepare=session.prepare)
+        finally:
+            session.close()
 
     def reads_values(self, sql: str) -> bool:
         """Whether SQL reads stored metric values, also through a view or macro; False where it cannot be parsed."""
@@ -271,14 +283,18 @@ class Warehouse:
         """
         from tracewarehouse.query import literal
 
-        view = find_metric(self.definitions, name, version).view.name
+        metric = find_metric(self.definitions, name, version)
+        view = metric.view.name
         references = [run] if isinstance(run, str) else run
         if references is None:
             return self.query(f"SELECT * FROM metrics.{view} ORDER BY ALL")  # noqa: S608  the view's name is checked
         # literals, not parameters or a join: only these let DuckDB leave out the other runs' files
-        wanted = ", ".join(literal(self.run(r).run_id) for r in references)
-        where = f"run_id IN ({wanted})" if wanted else "false"
-        return self.query(f"SELECT * FROM metrics.{view} WHERE {where} ORDER BY ALL")  # noqa: S608
+        ids = [self.run(r).run_id for r in references]
+        where = f"run_id IN ({', '.join(map(literal, ids))})" if ids else "false"
+        sql = f"SELECT * FROM metrics.{view} WHERE {where} ORDER BY ALL"  # noqa: S608
+        if len(ids) == 1 or metric.view.compares_runs:
+            return self.query(sql)
+        return self._query_of(ids, sql)
 
     def values(
         self,

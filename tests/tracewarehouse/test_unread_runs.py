@@ -17,6 +17,7 @@ from tracewarehouse.cli import run as cli
 from tracewarehouse.ingest.capture.remote import CACHE_VARIABLE
 from tracewarehouse.ingest.lake.lake import Lake, manifest_text
 from tracewarehouse.ingest.lake.schema import SCHEMA_VERSION
+from tracewarehouse.warehouse import open_warehouse
 
 
 @pytest.fixture(scope="module")
@@ -181,6 +182,13 @@ def test_a_remote_warehouse_answers_too(
 def file_of(warehouse: Path, name: str, table: str) -> Path:
     [path] = [p for r in Lake(warehouse).runs() if r.name == name for p in Lake(warehouse).paths(r, table)]
     return path
+
+
+def test_a_question_of_some_runs_opens_no_file_of_another(folder: Path) -> None:
+    file_of(folder / "warehouse", "c", "ops").unlink()
+    with open_warehouse(folder / "warehouse") as warehouse:
+        rows = warehouse.metric("device_idle", run=["a", "b"]).rows()
+        assert {warehouse.run(row[0]).name for row in rows} == {"a", "b"}
 
 
 def test_a_missing_file_is_told_by_its_run_and_what_to_do(folder: Path, capfd: pytest.CaptureFixture[str]) -> None:
