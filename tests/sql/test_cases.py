@@ -16,8 +16,6 @@ from tracewarehouse.definitions.reading import load_definitions
 
 CASES = Path(__file__).parent / "cases"
 DEFINITIONS = load_definitions()
-ORDERS = {"swept": False, "ordered": True}
-"""Whether ingest has told how long each op's device idled before it, which spares the SQL a sweep."""
 
 
 def _cases() -> list[Any]:
