@@ -1,6 +1,6 @@
 """Baseline files: the metric values of some runs as newline-delimited JSON, to be kept in version control.
 
-The first line names the format; then follow a line per run, with its columns of main.runs, and a line per value.
+The first line names the format. One line per run follows, with the run's columns of main.runs, then one line per value.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ _HEAD = {"format": "tracewarehouse baseline", "version": 1}
 
 @dataclass(frozen=True)
 class Baseline:
-    """What a baseline file holds.
+    """The contents of a baseline file.
 
     Attributes:
         runs: rows of main.runs.
@@ -46,7 +46,7 @@ class Baseline:
 
 
 def baseline_lines(warehouse: Warehouse, run_ids: Sequence[str]) -> Iterator[str]:
-    """Lines of the baseline file of some runs, in an order that does not change.
+    """Yield the lines of a baseline file for some runs, always in the same order.
 
     Args:
         warehouse: the warehouse of the runs.
@@ -68,10 +68,12 @@ def baseline_lines(warehouse: Warehouse, run_ids: Sequence[str]) -> Iterator[str
 
 
 def read_baseline(path: Path) -> Baseline:
-    """The baseline in a file; its runs are called `<run id> in <file name>`, so that they are none of a warehouse.
+    """Read a baseline file.
+
+    Its runs are renamed to `<run id> in <file name>`, so that they never share an id with a run of a warehouse.
 
     Raises:
-        WarehouseError: it cannot be read, or is no baseline file.
+        WarehouseError: the file cannot be read, or is not a baseline file.
     """
     try:
         with path.open(encoding="utf-8") as file:
@@ -98,7 +100,9 @@ def _renamed(row: dict[str, Any], path: Path) -> dict[str, Any]:
 
 @contextmanager
 def open_with(warehouse: Warehouse, baseline: Baseline) -> Iterator[Callable[[str], QueryResult]]:
-    """A way to query what a comparison reads of a warehouse's runs, with a baseline's runs and values beside.
+    """Open a database with a warehouse's runs and a baseline's runs side by side, and yield a function to query it.
+
+    The database holds only the tables and macros that a comparison reads.
 
     Raises:
         WarehouseError: the runs or the baseline cannot be read.

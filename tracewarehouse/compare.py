@@ -1,6 +1,6 @@
-"""Compares the stored metric values of runs with those of others, and says what makes their steps longer or shorter.
+"""Compares the stored metric values of runs with those of other runs, and shows what made steps longer or shorter.
 
-The numbers come from the macros compare_values and compare_steps of sql/macros; this finds the runs they are about.
+The macros compare_values and compare_steps in sql/macros compute the numbers; this module finds the runs to compare.
 """
 
 from __future__ import annotations
@@ -24,11 +24,11 @@ if TYPE_CHECKING:
 Query = Callable[[str], QueryResult]
 
 WORKLOAD = ("model", "model_family", "dtype", "batch_size", "input_length", "output_length", "num_layers")
-"""Columns of main.runs in which runs must agree for their numbers to be comparable."""
+"""Columns of main.runs. The numbers of two runs are comparable only if these are equal."""
 
 Split = Literal["layer", "category", "collective"]
 SPLITS: tuple[Split, ...] = get_args(Split)
-"""The ways in which the time of a step is taken apart."""
+"""The ways to divide the time of a step."""
 
 
 @dataclass(frozen=True)
@@ -38,8 +38,8 @@ class Sides:
     Attributes:
         runs: the runs to compare.
         baselines: the runs to compare them with.
-        run_repeats: the runs, and others of their configuration, which show how much they vary by themselves.
-        baseline_repeats: the same of the baselines.
+        run_repeats: the runs and all other runs of the same configuration; they show how much equal runs vary.
+        baseline_repeats: the same for the baselines.
     """
 
     runs: tuple[str, ...]
@@ -49,12 +49,12 @@ class Sides:
 
 
 class Comparison:
-    """Some runs beside others.
+    """A comparison of some runs with other runs.
 
     Attributes:
-        sides: which runs these are.
-        unknown: columns of `WORKLOAD` that are known of some of the runs only; all, where nothing is known of any.
-        replaced: metrics that a baseline file holds in older versions alone, as `name version`.
+        sides: the runs on both sides.
+        unknown: columns of `WORKLOAD` that are known for some of the runs only; all columns, if none is known for any.
+        replaced: metrics of which a baseline file holds only older versions, as `name version`.
     """
 
     def __init__(self, query: Query, sides: Sides, unknown: Sequence[str], replaced: Sequence[str] = ()) -> None:
@@ -64,25 +64,25 @@ class Comparison:
         self._query = query
 
     def values(self, metrics: Sequence[str] = (), by: str | None = None) -> QueryResult:
-        """Rows of macros.compare_values, in order of metric and dimensions.
+        """Return rows of macros.compare_values, sorted by metric and dimensions.
 
         Args:
-            metrics: these metrics only; without any, all that are stored.
-            by: metrics that have this dimension only, such as phase, axis or layer, and in its order.
+            metrics: compare only these metrics; if empty, all stored metrics.
+            by: compare only metrics that have this dimension, such as phase, axis or layer, and sort by it.
 
         Raises:
-            MetricError: there is no such metric, no run has a value of it, or none has that dimension.
+            MetricError: a metric does not exist or has no value in any run, or no metric has the dimension.
         """
         catalog = self.require(metrics)
         if across := sorted(set(metrics) & {r["metric"] for r in catalog if r["scope"] == "warehouse"}):
             raise MetricError(
-                f"{', '.join(across)} compares runs itself, so that no run has a value of it to compare; "
+                f"{', '.join(across)} compares runs itself, so no run has a value of it to compare; "
                 f"`tw metrics values -m {across[0]}` shows it"
             )
         living = {r["metric"] for r in catalog if r["status"] not in UNSTORED}
         if dead := sorted(set(metrics) - living):
             raise MetricError(
-                f"{', '.join(dead)} is deprecated or another tool's, so that no run has a value of it to compare; "
+                f"{', '.join(dead)} is deprecated or another tool's, so no run has a value of it to compare; "
                 f"`tw metrics values -m {dead[0]}` still shows it, `tw metrics show {dead[0]}` says what to use"
             )
         of_runs = [r["grain"] for r in catalog if r["scope"] == "run"]
@@ -102,10 +102,10 @@ class Comparison:
         )
 
     def require(self, metrics: Iterable[str]) -> list[dict[str, Any]]:
-        """Rows of metrics.catalog, in which the metrics must be.
+        """Check that the metrics exist, and return the rows of metrics.catalog.
 
         Raises:
-            MetricError: there is no such metric.
+            MetricError: a metric does not exist.
         """
         catalog = self._query("SELECT metric, grain, scope, status FROM metrics.catalog").dicts()
         if unknown := sorted(set(metrics) - {r["metric"] for r in catalog}):
@@ -113,10 +113,10 @@ class Comparison:
         return catalog
 
     def steps(self, split: Split | None = None) -> QueryResult:
-        """Rows of macros.compare_steps, the largest difference of a phase and split first.
+        """Return rows of macros.compare_steps; within a phase and split, the largest difference comes first.
 
         Args:
-            split: only this one of `SPLITS`.
+            split: return only this one of `SPLITS`; None for all.
         """
         where = f"WHERE c.split = {literal(split)}" if split else ""
         return self._query(
@@ -129,16 +129,16 @@ class Comparison:
 def comparing(
     warehouse: Warehouse, runs: str | Sequence[str], against: str | Sequence[str], *, is_unlike_allowed: bool = False
 ) -> Iterator[Comparison]:
-    """A comparison of runs with others.
+    """Open a comparison of runs with other runs.
 
     Args:
         warehouse: the warehouse of the runs.
-        runs: a run, as `Warehouse.run` takes it, or several; also in one text, separated by commas.
-        against: the same, or a file of `tracewarehouse.baseline`.
-        is_unlike_allowed: also compare runs of other workloads.
+        runs: one run, in any form that `Warehouse.run` accepts, or several, as a list or as one comma-separated text.
+        against: the same, or a baseline file (see `tracewarehouse.baseline`).
+        is_unlike_allowed: compare the runs even if their workloads differ.
 
     Raises:
-        WarehouseError: there is no such run or file.
+        WarehouseError: a run or the file does not exist.
         MetricError: the workloads differ.
     """
     from tracewarehouse.baseline import open_with, read_baseline
@@ -154,10 +154,10 @@ def comparing(
 
 
 def run_ids_of(warehouse: Warehouse, references: str | Sequence[str]) -> tuple[str, ...]:
-    """Run ids of a run, of several, or of several in one text, separated by commas; each once.
+    """Return the run ids of one run, of a list of runs, or of a comma-separated text; each id once.
 
     Raises:
-        WarehouseError: there is no such run, or several fit.
+        WarehouseError: a run does not exist, or several runs fit.
     """
     if isinstance(references, str):
         try:
@@ -174,12 +174,12 @@ class Limits:
     """How much worse than the baseline a value may be.
 
     Attributes:
-        median: share of the baseline, of the median over steps and repeats.
-        tail: the same of the 90th percentile towards the worse side.
-        is_noise_excused: a loss that is said to be noise is none.
-        is_absence_excused: a value that one side does not have is no failure.
-        differences: by metric, in its unit, what either may be worse by whatever share that is; of a baseline of 0 it
-            is infinitely large.
+        median: how much worse the median over steps and repeats may be, as a share of the baseline.
+        tail: the same for the 90th percentile on the worse side.
+        is_noise_excused: ignore a loss whose verdict is noise.
+        is_absence_excused: pass even if one side lacks a value.
+        differences: by metric, in its unit, how much worse median and tail may be whatever share of the baseline that
+            is. If the baseline is 0, every loss is an infinite share, so only this limit can allow it.
     """
 
     median: float = 0.05
@@ -189,7 +189,7 @@ class Limits:
     differences: Mapping[str, float] = field(default_factory=dict)
 
     def allow(self, row: Mapping[str, Any]) -> bool:
-        """Whether a row of macros.compare_values is within the limits; one with what is not a number is not."""
+        """Whether a row of macros.compare_values is within the limits; a row with NaN never is."""
         allowed = self.differences.get(row["metric"])
         worse = 1 if row["polarity"] == "lower_is_better" else -1
         return all(
@@ -203,14 +203,14 @@ class Limits:
 
 @dataclass(frozen=True)
 class Check:
-    """What a check found, as rows of macros.compare_values.
+    """The result of a check; its lists hold rows of macros.compare_values.
 
     Attributes:
         checked: values with a polarity that both sides have.
-        worse: those of them that are worse by more than is allowed.
-        absent: values with a polarity that one side does not have.
-        excused: losses beyond the limits that are noise.
-        limits: what was allowed.
+        worse: the checked values that are worse by more than the limits allow.
+        absent: values with a polarity that only one side has.
+        excused: checked values that are worse than the limits allow, but only by noise.
+        limits: the limits of the check.
     """
 
     checked: list[dict[str, Any]] = field(default_factory=list)
@@ -221,25 +221,25 @@ class Check:
 
     @property
     def from_zero(self) -> list[dict[str, Any]]:
-        """Those worse than a baseline of 0, of which there is no share."""
+        """The worse values whose baseline is 0, so that the loss cannot be given as a share."""
         return [r for r in self.worse if inf in (r["loss"], r["tail_loss"])]
 
     @property
     def is_passed(self) -> bool:
-        """Nothing is worse than allowed, nothing is absent, and there was something to check."""
+        """Whether something was checked, nothing is worse than allowed and, unless excused, nothing is absent."""
         return bool(self.checked) and not self.worse and (self.limits.is_absence_excused or not self.absent)
 
 
 def check(comparison: Comparison, metrics: Sequence[str] = (), limits: Limits | None = None) -> Check:
-    """Whether runs are worse than their baseline.
+    """Check whether runs are worse than their baseline.
 
     Args:
         comparison: the runs and the baseline.
-        metrics: these metrics only.
+        metrics: check only these metrics; if empty, all.
         limits: how much worse they may be.
 
     Raises:
-        MetricError: there is no such metric, or one has no polarity, so that it cannot be worse.
+        MetricError: a metric does not exist, or has no polarity, so that it cannot get worse.
     """
     found = Check(limits=limits or Limits())
     rows = comparison.values(metrics).dicts()
@@ -263,7 +263,7 @@ def check(comparison: Comparison, metrics: Sequence[str] = (), limits: Limits | 
 
 
 def _file(warehouse: Warehouse, against: str | Sequence[str]) -> Path | None:
-    """The baseline file that a text names; None where it is a run."""
+    """The baseline file that `against` names; None if it names a run."""
     if not isinstance(against, str) or not Path(against).is_file():
         return None
     is_run = any(against in (r.run_id, r.name) for r in warehouse.lake.runs())
@@ -271,7 +271,7 @@ def _file(warehouse: Warehouse, against: str | Sequence[str]) -> Path | None:
 
 
 def _check_alike(query: Query, runs: Sequence[str], baselines: Sequence[str], *, is_unlike_allowed: bool) -> list[str]:
-    """The fields of the workload that are known of some runs only; all of them, where nothing is known of any.
+    """The fields of the workload that are known for some runs only; all fields, if none is known for any run.
 
     Raises:
         MetricError: the workloads differ, and that is not allowed.
@@ -297,7 +297,7 @@ def _check_alike(query: Query, runs: Sequence[str], baselines: Sequence[str], *,
 
 
 def _replaced(warehouse: Warehouse, baseline: Baseline) -> list[str]:
-    """Metrics that a baseline holds, but not in the version that is compared."""
+    """Metrics that the baseline holds, but not in the version that is compared."""
     held: dict[str, set[int]] = {}
     for row in baseline.values:
         held.setdefault(row["metric"], set()).add(row["version"])
@@ -306,7 +306,7 @@ def _replaced(warehouse: Warehouse, baseline: Baseline) -> list[str]:
 
 
 def _with_repeats(query: Query, runs: tuple[str, ...], baselines: tuple[str, ...]) -> Sides:
-    """The sides with the other runs of their configurations; those of both are repeats of the baselines."""
+    """The sides with the other runs of their configurations; a run that fits both sides counts as a baseline repeat."""
     found = dict(query("SELECT run_id, configuration FROM macros.configurations()").rows())
     named = {*runs, *baselines}
 
@@ -320,7 +320,7 @@ def _with_repeats(query: Query, runs: tuple[str, ...], baselines: tuple[str, ...
 
 
 def _list(run_ids: Sequence[str]) -> str:
-    # literals: only these let DuckDB leave out the files of other runs
+    # literals: DuckDB skips the files of other runs only if the run ids are literals
     return f"[{', '.join(map(literal, run_ids))}]"
 
 

@@ -1,9 +1,10 @@
-"""A table of many runs in one file, so that a question over all of them opens one file and not one per run.
+"""Caches a table of many runs in one file, so that a query over all runs opens one file instead of one per run.
 
     <warehouse>/cache/<table>-<key>-<digest>.parquet
 
-The key is of the run's files that went in, the digest of the file's own bytes: a file is read only where both hold, so
-one that is stale or damaged, or another's, is passed over. Everything in the folder is derived and may be deleted.
+The key is a hash of the run files that went into the file; the digest is a hash of the file's own bytes. A file is read
+only if both match, so a stale, damaged or foreign file is ignored. Everything in the folder can be derived again and
+may be deleted.
 """
 
 from __future__ import annotations
@@ -27,26 +28,26 @@ from tracewarehouse.query import literal
 
 FOLDER = "cache"
 CONSOLIDATED = frozenset(("runs", "devices", "metric_values"))
-"""The tables that questions over many runs read: a few rows per run."""
+"""The tables that are cached: queries over many runs read them, and they have only a few rows per run."""
 FEWEST_RUNS = 64
-"""Below it the files of the runs themselves are read: that takes some milliseconds and leaves nothing behind."""
+"""With fewer runs, their own files are read: that takes some milliseconds and leaves no file behind."""
 
 _FILE = re.compile(rf"({'|'.join(sorted(CONSOLIDATED))})-[0-9a-f]{{16}}-[0-9a-f]{{16}}\.parquet")
 _SOURCES = "sources"
 
 Sources = dict[str, list[str]]
-"""By run id, the digests of the run's files of the table."""
+"""Maps a run id to the digests of the run's files for the table."""
 
 
 def source(lake: Lake, runs: Sequence[RunVersion], table: str) -> str | None:
-    """SQL that reads a table of all runs from one file, which is written where there is none yet.
+    """Return SQL that reads a table of all runs from one cached file, and write that file if there is none yet.
 
-    None where the runs' own files are to be read: few runs, another table, a warehouse that cannot be written, a run's
-    file that is not as it was published.
+    Returns None if the caller must read the runs' own files instead: there are few runs, the table is not cached, the
+    warehouse cannot be written, or a file of a run differs from what was published.
 
     Args:
         lake: the warehouse.
-        runs: what all its runs are now.
+        runs: the current versions of all its runs.
         table: name of the table.
     """
     if table not in CONSOLIDATED or len(runs) < FEWEST_RUNS or not folders(lake):
@@ -61,13 +62,13 @@ def source(lake: Lake, runs: Sequence[RunVersion], table: str) -> str | None:
 
 
 def folders(lake: Lake) -> list[str]:
-    """The folder that the files of `source` lie in, without links; none for a lake that is mirrored."""
+    """The folder of the cached files, as a resolved path; empty if the lake is remote or the folder is a link."""
     folder = lake.warehouse.resolve() / FOLDER
     return [] if lake.filesystem is not None or folder.is_symlink() else [str(folder)]
 
 
 def leftovers(lake: Lake, grace_seconds: float) -> list[Leftover]:
-    """The files that are of older runs than now for longer than the grace time, or damaged.
+    """List cached files that are damaged, or that have been out of date for longer than the grace time.
 
     Raises:
         WarehouseError: the folder cannot be listed.
@@ -79,10 +80,10 @@ def leftovers(lake: Lake, grace_seconds: float) -> list[Leftover]:
 
 
 def collect_garbage(lake: Lake, grace_seconds: float) -> list[Leftover]:
-    """Remove what `leftovers` gives; returns what went.
+    """Remove the files that `leftovers` lists, and return them.
 
     Raises:
-        WarehouseError: the folder cannot be listed, or a file not be removed.
+        WarehouseError: the folder cannot be listed, or a file cannot be removed.
     """
     found = leftovers(lake, grace_seconds)
     for leftover in found:
@@ -98,21 +99,21 @@ def _leftovers(lake: Lake, limit: float) -> Iterator[Leftover]:
     if folder.is_symlink() or not folder.is_dir():
         return
     runs, unread = lake.listing()
-    if unread:  # what the runs are now cannot be told, so nothing can be called old
+    if unread:  # some runs cannot be read, so no file can be called out of date
         limit = 0.0
     for table in sorted(CONSOLIDATED):
         key = _key(table, _sources(runs, table))
         replaced_at = (lake.warehouse / "manifests").stat().st_mtime
         for at, file in _listed(folder, table):
             if not _is_whole(file):
-                yield Leftover(file, "a damaged file of the cache", file.stat().st_size)
+                yield Leftover(file, "a damaged cached file", file.stat().st_size)
                 continue
             if not file.name.startswith(key) and replaced_at <= limit:
-                yield Leftover(file, "a file of the cache, of older runs", file.stat().st_size)
-            replaced_at = at  # of the next one, which this one replaced
+                yield Leftover(file, "a cached file of older runs", file.stat().st_size)
+            replaced_at = at  # this file replaced the next one in the list
     for part in folder.glob(".part-*"):
         if part.stat().st_mtime <= limit:
-            yield Leftover(part, "a file that a dead process began", part.stat().st_size)
+            yield Leftover(part, "an unfinished file of a dead process", part.stat().st_size)
 
 
 def _sources(runs: Sequence[RunVersion], table: str) -> Sources:
@@ -146,13 +147,13 @@ def _listed(folder: Path, table: str) -> list[tuple[float, Path]]:
 
 
 def _write(lake: Lake, folder: Path, runs: Sequence[RunVersion], table: str, sources: Sources) -> Path | None:
-    """Write the file of now, from the newest one and the runs that it lacks; None where a run's file is damaged."""
+    """Write the current file from the newest one and the runs that it lacks; None if a file of a run is damaged."""
     folder.mkdir(exist_ok=True)
     part = folder / f".part-{uuid.uuid4().hex[:8]}"
     columns = ", ".join(f'CAST("{c.name}" AS {c.type}) AS "{c.name}"' for c in TABLES[table].columns)
     try:
         with duckdb.connect(":memory:") as connection:
-            connection.execute("SET enable_progress_bar = false")  # it would stand between the rows on standard output
+            connection.execute("SET enable_progress_bar = false")  # it would appear between rows on standard output
             before, known = _kept(connection, folder, table, sources)
             fresh = [r for r in runs if r.run_id in sources.keys() - known]
             if not all(_is_as_published(lake, r, table) for r in fresh):

@@ -1,4 +1,4 @@
-"""Verifies a warehouse: the lake, and all that follows from it."""
+"""Verifies a warehouse: the lake and everything derived from it."""
 
 from __future__ import annotations
 
@@ -21,10 +21,10 @@ def fsck(lake: Lake, definitions: Definitions, leftovers: Callable[[], list[Left
     Args:
         lake: the runs of the warehouse.
         definitions: the models, metrics and audits.
-        leftovers: lists what no run and no query needs; raises WarehouseError where warehouse.duckdb cannot be read.
+        leftovers: lists files that no run and no query needs; raises WarehouseError if warehouse.duckdb cannot be read.
 
     Raises:
-        WarehouseError: there is no warehouse, or it cannot be listed.
+        WarehouseError: the warehouse does not exist or cannot be listed.
     """
     found = fsck_of_lake(lake.warehouse)
     damaged = {p.run_id for p in found}
@@ -48,7 +48,7 @@ def _audits(lake: Lake, definitions: Definitions, runs: list[RunVersion]) -> Ite
             try:
                 findings = run_audits(connection, run.run_id, definitions, limit=1)
             except MetricError as error:
-                yield Problem(run.run_id, run.name, None, f"an audit fails: {error}", "mend the audit")
+                yield Problem(run.run_id, run.name, None, f"an audit fails: {error}", "correct the audit")
                 continue
             for finding in findings:
                 sentence = f"audit {finding.audit}: {finding.description}"
@@ -71,7 +71,7 @@ def _database(lake: Lake, definitions: Definitions, runs: list[RunVersion]) -> I
 def _leftovers(lake: Lake, leftovers: Callable[[], list[Leftover]]) -> Iterator[Problem]:
     try:
         found = leftovers()
-    except WarehouseError:  # the database, which has its own problem then
+    except WarehouseError:  # warehouse.duckdb cannot be read; that is reported as a problem of its own
         found = lake.leftovers()
     for leftover in found:
         file = str(leftover.path.relative_to(lake.warehouse))

@@ -1,7 +1,6 @@
-"""The lens: views over a warehouse's tables, its models and its metrics, and macros, with a comment on each of them.
+"""The lens: views for a warehouse's tables, models and metrics, and its macros, each with a comment.
 
-Views name the tables of their own database by schema alone, so that they answer under whatever name the database
-is attached.
+A view names tables by schema only, never by database, so it works under any name that the database is attached as.
 """
 
 from __future__ import annotations
@@ -22,7 +21,7 @@ from tracewarehouse.query import literal
 from tracewarehouse.temporary import TemporaryFolder
 
 STORAGE_VERSION = "v1.5.0"
-"""Storage format of warehouse.duckdb: the newest that the DuckDB CLI on PyPI opens."""
+"""Storage format of warehouse.duckdb: the newest one that the DuckDB CLI on PyPI can open."""
 
 FILE_NAME = "warehouse.duckdb"
 _FILE = re.compile(r"'((?:[^']|'')+\.parquet)'")
@@ -33,15 +32,15 @@ _CATALOG_COLUMNS = {
     "status": "experimental, stable, deprecated, or compatibility for the definition of another tool.",
     "unit": "Unit of the value.",
     "polarity": "higher_is_better, lower_is_better or none.",
-    "scope": "run for rows that come from one run alone and are stored with it, warehouse for those that compare runs.",
+    "scope": "run if each row comes from one run and is stored with it, warehouse if the metric compares runs.",
     "grain": "Columns that identify a row, separated by commas.",
     "value": "Column that holds the value.",
-    "description": "What it means.",
+    "description": "What the metric means.",
     "ccl_bench": "Name of the CCL-Bench metric that asks the same question.",
-    "fingerprint": "Fingerprint of the SQL and of all that it reads.",
-    "columns": "A sentence per column, as a JSON object.",
+    "fingerprint": "Fingerprint of the SQL and of everything that it reads.",
+    "columns": "One sentence per column, as a JSON object.",
     "changed": "What this version changed.",
-    "deprecated": "Why a deprecated version should not be used, and what to use instead; NULL for the others.",
+    "deprecated": "Why not to use a deprecated version, and what to use instead; NULL for other versions.",
 }
 _ALL_VALUES_COLUMNS = {
     "run_id": "The run.",
@@ -65,13 +64,13 @@ def create_lens(
 
     Args:
         connection: an open database that holds none of the views yet.
-        tables: per table of the schema the SQL of its source, such as `read_parquet([...])` or the name of a table;
-            None, or no entry, for a table without rows. Where the source is the table itself (`main.ops`), it is
-            used as it stands.
+        tables: maps each table of the schema to the SQL of its source, such as `read_parquet([...])` or the name of a
+            table. A table without an entry, or with None, has no rows. A source that is the table itself
+            (`main.ops`) is used as it is.
         definitions: the models and metrics; by default those of the package.
         comments: also write a comment on every table, view and column.
-        views: only these models and metrics, each behind what it reads, without macros and metrics.all_values;
-            `add_views` adds what is missing. To create all takes half a second.
+        views: create only these models and metrics, without macros and metrics.all_values; each must come after what it
+            reads. `add_views` can add the rest later. Creating everything takes half a second.
 
     Raises:
         MetricError: DuckDB refuses a definition; the message names its file.
@@ -79,7 +78,7 @@ def create_lens(
     found = definitions or load_definitions()
     views = None if views is None else list(views)
     begin_lens(connection)
-    for statement in _tables(tables):  # by themselves, so that no view is blamed for a file
+    for statement in _tables(tables):  # apart from the views, so that no view is blamed for a bad file
         connection.execute(statement)
     statements = [_catalog(found)]
     if views is None:
@@ -96,7 +95,7 @@ def create_lens(
 
 
 def begin_lens(connection: duckdb.DuckDBPyConnection) -> None:
-    """Create the schemas of a lens, for `add_views` to fill."""
+    """Create the empty schemas of a lens; `add_views` fills them."""
     connection.execute("CREATE SCHEMA models; CREATE SCHEMA metrics; CREATE SCHEMA macros")
 
 
@@ -110,12 +109,12 @@ def add_views(
     all_values: bool = False,
     macros: bool = False,
 ) -> None:
-    """Add to a lens what it was made without: tables, models and metrics, metrics.catalog, metrics.all_values, macros.
+    """Add missing parts to a lens: tables, models, metrics, metrics.catalog, metrics.all_values or macros.
 
     Args:
-        connection: a database that `begin_lens` or `create_lens` has begun.
+        connection: a database that `begin_lens` or `create_lens` was called on.
         definitions: the models and metrics.
-        views: the models and metrics to add, each behind what it reads.
+        views: the models and metrics to add; each must come after what it reads.
         tables: the tables to add, as for `create_lens`.
         catalog: add metrics.catalog.
         all_values: add metrics.all_values.
@@ -125,7 +124,7 @@ def add_views(
         MetricError: DuckDB refuses a definition; the message names its file.
     """
     views = list(views)
-    for table, source in (tables or {}).items():  # by themselves, so that no view is blamed for a file
+    for table, source in (tables or {}).items():  # apart from the views, so that no view is blamed for a bad file
         connection.execute(f"CREATE OR REPLACE VIEW main.{table} AS {_select(TABLES[table], source)}")
     statements = [_catalog(definitions)] if catalog else []
     statements += _views(definitions, views)
@@ -141,14 +140,14 @@ def add_views(
 
 
 def add_comments(connection: duckdb.DuckDBPyConnection, definitions: Definitions) -> None:
-    """Comment on every view, column and macro of a whole lens over files."""
+    """Write the comments on every view, column and macro of a complete lens over files."""
     connection.execute(";\n".join(_comments({}, definitions)))
 
 
 def _name_refused(
     connection: duckdb.DuckDBPyConnection, definitions: Definitions, views: Iterable[View], *, macros: bool
 ) -> None:
-    """Raise for the first of the views, or of all macros, that DuckDB refuses, if it is one of them that failed."""
+    """Raise for the first view or macro that DuckDB refuses; return if it refuses none of them."""
     if not connection.execute("SELECT 1 FROM duckdb_schemas() WHERE schema_name = 'metrics'").fetchall():
         return
     for view in views:
@@ -166,11 +165,11 @@ def _name_refused(
 
 
 def parquet_source(files: Iterable[str | Path]) -> str | None:
-    """SQL that reads a table's files; None without files.
+    """Return SQL that reads a table's files; None if there are no files.
 
-    That a file lies in the folder of its run holds for every row. Said in SQL, it lets DuckDB leave out the files of
-    other runs where a query names one: to open a file takes 0.1 ms, also one of which no row is wanted. Where a query
-    lists several runs, all files are opened, and the statistics of the others' row groups tell that nothing is there.
+    The SQL states that every row's run_id is the folder of its file. If a query names one run, DuckDB can therefore
+    skip the files of all other runs; opening a file takes 0.1 ms even if no row of it is wanted. If a query lists
+    several runs, DuckDB opens all files, and skips the row groups of other runs by their statistics.
     """
     quoted = ", ".join(literal(str(f)) for f in files)
     if not quoted:
@@ -180,27 +179,27 @@ def parquet_source(files: Iterable[str | Path]) -> str | None:
 
 
 def run_sources(root: str, runs: Iterable[RunVersion]) -> dict[str, str | None]:
-    """Source of every table over the files of all runs.
+    """Return the source of every table over the files of all runs.
 
     Args:
         root: folder or URI that the runs' file names are relative to, as `Lake.root`.
-        runs: what the runs are now.
+        runs: the current versions of the runs.
     """
     found = list(runs)
     return {t: table_source(root, found, t) for t in TABLES}
 
 
 def table_source(root: str, runs: Iterable[RunVersion], table: str) -> str | None:
-    """Source of one table over the files of all runs; see `run_sources`."""
+    """Return the source of one table over the files of all runs; see `run_sources`."""
     return parquet_source(f"{root}/{n}" for r in runs for n in r.files.get(table, ()))
 
 
 def build(warehouse: Path, runs: Iterable[RunVersion], definitions: Definitions | None = None) -> Path:
-    """Write the warehouse's warehouse.duckdb, whole, in place of the one before; returns its path.
+    """Write warehouse.duckdb anew, replace the old file by it in one step, and return its path.
 
     Args:
         warehouse: the warehouse's folder.
-        runs: what the runs are now.
+        runs: the current versions of the runs.
         definitions: the models and metrics; by default those of the package.
 
     Raises:
@@ -221,17 +220,17 @@ def files_in_database(database: Path) -> set[Path]:
     """The Parquet files that the tables of a warehouse.duckdb read.
 
     Raises:
-        WarehouseError: it is not a database with the lens.
+        WarehouseError: the file is not a database with the lens.
     """
     views = _read(database, "SELECT sql FROM duckdb_views() WHERE schema_name = 'main' AND NOT internal")
     return {Path(name.replace("''", "'")) for (sql,) in views for name in _FILE.findall(sql)}
 
 
 def is_current(database: Path, warehouse: Path, runs: Iterable[RunVersion], definitions: Definitions) -> bool:
-    """Whether a warehouse.duckdb is what `build` would write now: the same files, the same definitions.
+    """Whether a warehouse.duckdb is what `build` would write now: the same files and the same definitions.
 
     Raises:
-        WarehouseError: it is not a database with the lens.
+        WarehouseError: the file is not a database with the lens.
     """
     root = warehouse.resolve()
     wanted = {root / f for run in runs for t, files in run.files.items() if t in TABLES for f in files}
@@ -241,7 +240,7 @@ def is_current(database: Path, warehouse: Path, runs: Iterable[RunVersion], defi
 
 
 def _read(database: Path, sql: str) -> list[tuple[str]]:
-    """Rows of a query on a database, also while a program that writes to it holds it."""
+    """Rows of a query on a database; works even while another program has it open for writing."""
     try:
         with TemporaryFolder() as folder:
             copy = shutil.copy(database, folder.path / FILE_NAME)
@@ -311,7 +310,7 @@ def _all_values(definitions: Definitions) -> str:
 
 
 def values_now(metric: Metric) -> str:
-    """SQL of the rows that a metric of which nothing is stored would have in metrics.all_values."""
+    """SQL of the rows that a metric would have in metrics.all_values, if its values were stored."""
     h = metric.header
     members = [f"""'"{c}": ' || coalesce(to_json("{c}")::VARCHAR, 'null')""" for c in h.grain[1:]]
     dimensions = " || ', ' || ".join(members)
@@ -341,8 +340,8 @@ def _comments(tables: Mapping[str, str | None], definitions: Definitions) -> Ite
         yield f"COMMENT ON MACRO TABLE {view.qualified} IS {literal(_summary(view))}"
     yield from _comment("VIEW", "metrics.catalog", "Every version of every metric.", _CATALOG_COLUMNS)
     about = (
-        "The values of all metrics of all runs, without deprecated versions: of one run as evaluated at its ingest, of "
-        "several compared as now."
+        "The values of all metrics of all runs, without deprecated versions. Values of one run were evaluated at its "
+        "ingest; metrics that compare runs are evaluated now."
     )
     yield from _comment("VIEW", "metrics.all_values", about, _ALL_VALUES_COLUMNS)
 

@@ -1,4 +1,4 @@
-"""How much memory a query may take: a share of the machine's, or what the user says."""
+"""Limits the memory of a query: to a share of the machine's memory, or to what the user sets."""
 
 from __future__ import annotations
 
@@ -10,14 +10,16 @@ from tracewarehouse.ingest.errors import QueryError, shown
 
 VARIABLE = "TRACEWAREHOUSE_MEMORY_LIMIT"
 DEFAULT = "75%"
-"""Of the machine's memory; the rest is for the rows of the answer and for other programs."""
+"""Share of the machine's memory; the rest is left for the rows of the answer and for other programs."""
 
 
 def set_memory_limit(connection: duckdb.DuckDBPyConnection) -> None:
-    """Give a database the limit that the environment names, or the default; beyond it rows are spilled to disk.
+    """Set a database's memory limit from the environment variable, or to the default.
+
+    Rows that exceed the limit are spilled to disk.
 
     Raises:
-        QueryError: what the environment names is no size.
+        QueryError: the variable's value is not a size.
     """
     limit = os.environ.get(VARIABLE) or DEFAULT
     try:
@@ -29,7 +31,7 @@ def set_memory_limit(connection: duckdb.DuckDBPyConnection) -> None:
 
 
 def beyond_limit(connection: duckdb.DuckDBPyConnection) -> str:
-    """What to say of a query that needs more than its limit."""
+    """The error message for a query that needs more memory than its limit."""
     row = connection.execute("SELECT current_setting('memory_limit')").fetchone()
     limit = row[0] if row else "unknown"
     return (

@@ -32,17 +32,17 @@ _SUFFIXES: dict[str, Format] = {
 
 
 def format_of(path: Path) -> Format:
-    """The format that a file's name stands for; a table where it says none."""
+    """The format that a file's suffix stands for; a table if the suffix is unknown."""
     return _SUFFIXES.get(path.suffix.lower(), "table")
 
 
 def write(result: QueryResult, format_: Format, path: Path | None = None) -> None:
-    """Write a result to a file, or to standard output.
+    """Write a result to a file or to standard output.
 
-    A file appears whole or not at all.
+    A file is written completely or not at all.
 
     Raises:
-        TracewarehouseError: the file cannot be written, or Parquet would go to a terminal.
+        TracewarehouseError: the file cannot be written, or the output is Parquet and goes to a terminal.
     """
     if path is None:
         if format_ == "parquet" and sys.stdout.isatty():
@@ -69,7 +69,7 @@ def _write_bytes(result: QueryResult, format_: Format, stream: IO[bytes], width:
     if format_ == "parquet":
         import pyarrow.parquet as pq
 
-        # the parts are small and pyarrow wants to seek, which a pipe cannot
+        # pyarrow needs to seek, and a pipe cannot; the parts are small
         buffer = io.BytesIO()
         pq.write_table(result.arrow(), buffer, compression="zstd")
         stream.write(buffer.getbuffer())
@@ -80,14 +80,14 @@ def _write_bytes(result: QueryResult, format_: Format, stream: IO[bytes], width:
 
 
 def text(result: QueryResult, format_: Format, width: int | None = None) -> Iterator[str]:
-    """The result as text, in pieces; `width` is the terminal's, for tables."""
+    """Yield the result as text, piece by piece; `width` is the terminal's width, for tables."""
     if format_ == "table":
         from tracewarehouse.text_table import draw
 
         for line in draw(result.columns, result.rows(), width):
             yield f"{line}\n"
     elif format_ == "csv":
-        # a file has the text as it is; a terminal would obey it
+        # a file gets the text unchanged; a terminal would execute control characters
         yield from _csv(result) if width is None else (_for_terminal(line) for line in _csv(result))
     elif format_ == "ndjson":
         for row in result.dicts():
@@ -97,7 +97,7 @@ def text(result: QueryResult, format_: Format, width: int | None = None) -> Iter
 
 
 def _csv(result: QueryResult) -> Iterator[str]:
-    """RFC 4180 with plain line ends; NULL is an empty field, an empty text is a quoted one."""
+    """CSV as in RFC 4180, but with plain line ends; NULL is an empty field, an empty text is a quoted empty field."""
     yield ",".join(map(_csv_field, result.columns)) + "\n"
     for row in result.rows():
         yield ",".join(map(_csv_field, row)) + "\n"
@@ -130,7 +130,7 @@ def _for_terminal(text: str) -> str:
 
 
 def _dump(value: Any) -> str:
-    """JSON in which nothing is left that a terminal obeys: such characters are escaped."""
+    """JSON in which every character that a terminal would execute is escaped."""
     text = json.dumps(_json_value(value), ensure_ascii=False, allow_nan=False)
     if text.isprintable():
         return text
@@ -138,7 +138,7 @@ def _dump(value: Any) -> str:
 
 
 def _json_value(value: Any) -> Any:
-    """The value as JSON has it: no NaN or infinity (null), bytes as base64, times as ISO text."""
+    """The value as JSON can hold it: NaN and infinity become null, bytes base64, times ISO text."""
     if value is None or isinstance(value, (str, bool, int)):
         return value
     if isinstance(value, float):
@@ -155,7 +155,7 @@ def _json_value(value: Any) -> Any:
 
 
 def close_quietly() -> None:
-    """After a broken pipe: let the interpreter's own flush of standard output go nowhere."""
+    """Discard what is left in standard output, so that the interpreter's last flush does not fail on a broken pipe."""
     sink = os.open(os.devnull, os.O_WRONLY)
     os.dup2(sink, sys.stdout.fileno())
     os.close(sink)

@@ -1,4 +1,4 @@
-"""Which quality flags an answer must carry: those of the runs that its rows come from."""
+"""Finds the quality flags that an answer must carry: those of the runs that its rows come from."""
 
 from __future__ import annotations
 
@@ -23,12 +23,12 @@ FROM main.hosts AS h JOIN main.runs AS r ON r.run_id = h.run_id
 WHERE r.host_count > 1
 ORDER BY r.name, r.run_id, h.host_index
 """
-"""What was done to the clocks of hosts, one sentence each; runs of one host have none."""
+"""How the clocks of the hosts were aligned, one sentence for each case; runs of one host have no entry."""
 
 
 @dataclass(frozen=True)
 class FlaggedRun:
-    """A run whose numbers want care; `SELECT * FROM main.quality_flags` says more."""
+    """A run whose numbers must be read with care; `SELECT * FROM main.quality_flags` gives the details."""
 
     run_id: str
     name: str
@@ -39,7 +39,7 @@ class FlaggedRun:
 
 
 def flagged(runs: Iterable[RunVersion]) -> list[FlaggedRun]:
-    """The runs that have flags, in order of name."""
+    """The runs that have flags, sorted by name."""
     found = [FlaggedRun(r.run_id, r.name, tuple(r.flags)) for r in runs if r.flags]
     return sorted(found, key=lambda r: (r.name, r.run_id))
 
@@ -47,10 +47,11 @@ def flagged(runs: Iterable[RunVersion]) -> list[FlaggedRun]:
 def in_scope(
     read: TablesRead, parameters: Mapping[str, Any] | None, result: pa.Table, runs: Sequence[RunVersion]
 ) -> list[FlaggedRun]:
-    """The flagged runs that a query's rows may come from; no file is read for it.
+    """Return the flagged runs that a query's rows may come from, without reading a file.
 
-    Those named in a column run_id of the result; without that column those that a string of the query or a parameter
-    names by run id or name; without either all, if the query reads a table or metric at all.
+    If the result has a column run_id, these are the runs in that column. Otherwise they are the runs whose id or name
+    is a string in the query or a parameter. If there is none either, they are all flagged runs, provided that the query
+    reads a table or metric.
 
     Args:
         read: what the query reads.
@@ -63,7 +64,7 @@ def in_scope(
         return []
     if "run_id" in result.column_names:
         column = result.column(result.column_names.index("run_id"))
-        # a function of Arrow's compute first imports all of them, which takes longer than a small list
+        # pyarrow.compute takes longer to import than a small list takes to build
         here = set((column if len(column) < 10_000 else column.unique()).to_pylist())
         return [r for r in suspects if r.run_id in here]
     if not read.reads_runs:
@@ -74,7 +75,7 @@ def in_scope(
 
 
 def note(runs: Sequence[FlaggedRun], most: int = 5) -> str | None:
-    """A sentence for people that names the flagged runs; None without any."""
+    """One sentence that names the flagged runs, for people to read; None if there are none."""
     if not runs:
         return None
     listed = ", ".join(map(str, runs[:most])) + (f" and {len(runs) - most} more" if len(runs) > most else "")

@@ -1,10 +1,10 @@
 """Runs one SQL query, read-only by construction.
 
-Three things together keep a query from changing or reading anything but the warehouse, whatever it looks like:
+Three measures together keep any query from changing anything, and from reading anything but the warehouse:
 
-1. `checked_select` lets DuckDB parse the text and accepts one statement whose syntax tree holds only SELECT nodes
-   (DuckDB takes COPY and INSERT inside WITH, and behind EXPLAIN) and only table functions that are known to read.
-2. `restrict` closes the connection: no files outside the lake, no extensions, no Python variables, settings locked.
+1. `checked_select` lets DuckDB parse the text. It accepts one statement whose syntax tree holds only SELECT nodes
+   (DuckDB also allows COPY and INSERT inside WITH and after EXPLAIN) and only table functions that are known to read.
+2. `restrict` closes the connection: no files outside the lake, no extensions, no Python variables, locked settings.
 3. The connection is an in-memory database of views, so there is no table to change.
 """
 
@@ -39,7 +39,7 @@ ROW_FUNCTIONS = frozenset(
         "read_ndjson_auto", "read_text", "read_blob", "glob", "sniff_csv", "test_vector_types",
     }
 )  # fmt: skip
-"""Table functions that only read: their arguments, or files of the lake (the others are closed by `restrict`)."""
+"""Table functions that only read: their arguments, or files of the lake (`restrict` closes all other files)."""
 
 _CATALOGUE_FUNCTIONS = frozenset(
     {
@@ -52,21 +52,21 @@ _CATALOGUE_FUNCTIONS = frozenset(
 """Table functions that only read the catalogue."""
 
 _TABLE_FUNCTIONS = ROW_FUNCTIONS | _CATALOGUE_FUNCTIONS
-"""Not here is what runs SQL from a text (`query`, `json_execute_serialized_sql`), changes a state (`checkpoint`), or
-never ends (`summary` of a table of rows; SUMMARIZE does not need it).
+"""Left out are functions that run SQL from a text (`query`, `json_execute_serialized_sql`), change a state
+(`checkpoint`), or never end (`summary` of a table of rows; SUMMARIZE does not need it).
 """
 
 _LIFT = "`tw query --unrestricted` or wh.query(..., read_only=False) lifts this"
 
 
 def restrict(connection: duckdb.DuckDBPyConnection, folders: Sequence[str], spill: Path) -> None:
-    """Close a connection: from here on it reads files of these folders only and its settings cannot change.
+    """Restrict a connection: from now on it can read only files in these folders, and its settings cannot change.
 
     Args:
         connection: an in-memory database.
-        folders: the only folders whose files can be read, as absolute paths without links, or as URIs; links that
-            lead out of them are refused.
-        spill: folder for what does not fit in memory.
+        folders: the only folders whose files can be read, as absolute paths without links, or as URIs; a link that
+            leads out of them is refused.
+        spill: folder for rows that do not fit in memory.
     """
     for setting, value in {
         "autoinstall_known_extensions": "false",
@@ -90,21 +90,21 @@ def run_query(
     runs: Sequence[RunVersion] = (),
     prepare: Callable[[TablesRead], None] | None = None,
 ) -> QueryResult:
-    """Run a query and materialise its rows.
+    """Run a query and load all its rows into memory.
 
     Args:
-        connection: for a read-only query, one that `restrict` has closed.
-        sql: one SELECT, with parameters as `$name`; any statements when not read-only.
+        connection: the database; for a read-only query, call `restrict` on it first.
+        sql: one SELECT, with parameters written as `$name`; any statements if `read_only` is False.
         parameters: values of the parameters by name.
-        read_only: refuse everything but a query that reads.
-        runs: the runs that the tables hold; the result tells which of them are flagged.
-        prepare: makes what a query reads, before it is asked.
+        read_only: refuse every statement that does more than read.
+        runs: the runs that the tables hold; the result names those of them that are flagged.
+        prepare: called before the query runs, to create the views that it reads.
 
     Raises:
-        QueryError: the query was refused or failed; the message is DuckDB's.
+        QueryError: the query was refused or failed; a failure has DuckDB's message.
     """
     try:
-        sql.encode()  # half a surrogate pair has no UTF-8
+        sql.encode()  # half a surrogate pair cannot be encoded
         read = tables_read(connection, sql)
         if prepare:
             prepare(read)
@@ -125,26 +125,26 @@ def _materialise(connection: duckdb.DuckDBPyConnection, sql: str, parameters: Ma
 
 
 def _interruptible(connection: duckdb.DuckDBPyConnection, work: Callable[[], pa.Table]) -> pa.Table:
-    """Do the work in a thread, because DuckDB looks for Ctrl-C between some of its steps only.
+    """Do the work in a thread, because DuckDB checks for Ctrl-C only between some of its steps.
 
-    A function of SQL that works on one long value looks for it at its end alone: `tw` ends without it.
+    An SQL function that works on one long value does not check before it has finished; `tw` then exits without it.
     """
     with ThreadPoolExecutor(1) as pool:
         done = pool.submit(work)
         try:
             return done.result()
-        except (KeyboardInterrupt, SystemExit) as end:  # the latter when the process is told to end
+        except (KeyboardInterrupt, SystemExit) as end:  # SystemExit if the process is told to end
             connection.interrupt()
             leave_unless_done(done, end)
             raise
 
 
 def checked_select(connection: duckdb.DuckDBPyConnection, sql: str) -> str:
-    """The statement to run for a query that was found to do nothing but read.
+    """Check that a query only reads, and return the statement to run.
 
     Raises:
-        QueryError: not exactly one statement, or one that is not a SELECT all through.
-        duckdb.Error: it cannot be parsed.
+        QueryError: the text is not exactly one statement, or some part of the statement is not a SELECT.
+        duckdb.Error: the text cannot be parsed.
     """
     statements = connection.extract_statements(sql)
     if len(statements) != 1:
@@ -163,7 +163,7 @@ def checked_select(connection: duckdb.DuckDBPyConnection, sql: str) -> str:
 
 
 def _check_tree(connection: duckdb.DuckDBPyConnection, sql: str) -> None:
-    """Refuse a syntax tree that holds anything but SELECT nodes and table functions that read."""
+    """Refuse a syntax tree that holds anything other than SELECT nodes and table functions that read."""
     tree = syntax_tree(connection, sql)
     if tree.get("error"):
         raise QueryError(
@@ -184,7 +184,7 @@ def _check_tree(connection: duckdb.DuckDBPyConnection, sql: str) -> None:
 
 
 def _dicts(tree: Any) -> Iterator[dict[str, Any]]:
-    """All JSON objects of a tree, without recursion: hostile SQL nests deeply."""
+    """All JSON objects of a tree, found without recursion because hostile SQL nests deeply."""
     stack = [tree]
     while stack:
         node = stack.pop()
@@ -196,7 +196,7 @@ def _dicts(tree: Any) -> Iterator[dict[str, Any]]:
 
 
 def _table_macros(connection: duckdb.DuckDBPyConnection) -> frozenset[str]:
-    """The table macros that the warehouse itself defines, less those that hide a built-in function's name."""
+    """The table macros that the warehouse itself defines, except those with the name of a built-in function."""
     found = connection.execute(
         """
         SELECT function_name FROM duckdb_functions() WHERE function_type = 'table_macro' AND NOT internal

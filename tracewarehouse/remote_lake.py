@@ -1,4 +1,4 @@
-"""A lake in an object store or on a web server, for reading: manifests are mirrored, Parquet is read where it lies."""
+"""Reads a lake in an object store or on a web server: manifests are copied here, Parquet files are read remotely."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from tracewarehouse.ingest.lake.lake import Lake, RunVersion, UnreadRun
 
 
 class RemoteLake(Lake):
-    """The runs of a warehouse that a URI names.
+    """The runs of a warehouse at a URI.
 
     Raises:
         WarehouseError: fsspec does not know the protocol, or its driver is not installed.
@@ -32,14 +32,14 @@ class RemoteLake(Lake):
 
     @cached_property
     def filesystem(self) -> Any:
-        """What DuckDB reads the files through; files of a lake never change, so it need not ask when they did."""
+        """The filesystem through which DuckDB reads the files; it checks for no changes, as lake files never change."""
         found = open_store(self._store.uri).filesystem
         own = type(found)(*found.storage_args, **{**found.storage_options, "skip_instance_cache": True})
         own.modified = lambda path: datetime.fromtimestamp(0, UTC)
         return own
 
     def sync(self) -> None:
-        """Make the mirrored manifests those of now.
+        """Bring the local copies of the manifests up to date.
 
         Raises:
             WarehouseError: there is no warehouse, or it cannot be read.
@@ -53,10 +53,10 @@ class RemoteLake(Lake):
             raise WarehouseError(f"{self._store.uri}: the runs cannot be listed: {error}") from None
 
     def runs(self) -> list[RunVersion]:
-        """All runs as they are now; see `Lake.runs`."""
+        """The current versions of all runs; see `Lake.runs`."""
         self.sync()
         return super().runs()
 
     def lacking(self, runs: Iterable[RunVersion]) -> list[UnreadRun]:
-        """None: to ask the store for every file takes long, and what reads one says that it is gone."""
+        """Always empty: asking the store for every file takes long, and reading a missing file fails with a message."""
         return []

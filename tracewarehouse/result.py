@@ -1,4 +1,4 @@
-"""What a query returns: a materialised table in the shapes that people ask for."""
+"""The result of a query: all its rows, as tuples, dicts, an Arrow table or a polars frame."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 
 class QueryResult:
-    """The rows of one query, all in memory."""
+    """The rows of one query, held in memory."""
 
     def __init__(self, table: pa.Table, flagged: Sequence[FlaggedRun] = ()) -> None:
         self._table = table
@@ -35,28 +35,28 @@ class QueryResult:
 
     @property
     def flagged_runs(self) -> tuple[FlaggedRun, ...]:
-        """The runs with quality flags that the rows come from, or may come from where no column tells."""
+        """The flagged runs that the rows come from; without a column run_id, those that they may come from."""
         return self._flagged
 
     def rows(self) -> list[tuple[Any, ...]]:
         """One tuple per row; NULL is None, and a sum of integers is an int.
 
         Raises:
-            QueryError: a struct has two fields of one name, as those of `row('a', 'b')` in DuckDB 1.5.
+            QueryError: a struct has two fields with the same name, such as `row('a', 'b')` in DuckDB 1.5.
         """
         try:
             values = [_integers(self._table.column(i)) for i in range(self._table.num_columns)]
-        except ValueError as error:  # pyarrow's; they do fit into an Arrow table
-            raise QueryError(f"a struct in the result cannot be a dict ({error}); name its fields apart") from None
+        except ValueError as error:  # raised by pyarrow, although an Arrow table can hold such a struct
+            raise QueryError(f"a struct in the result cannot be a dict ({error}); rename one of the fields") from None
         return list(zip(*values, strict=True))
 
     def dicts(self) -> list[dict[str, Any]]:
-        """One dict per row; of columns with the same name the last one stays."""
+        """One dict per row; if columns share a name, the last one is kept."""
         columns = self.columns
         return [dict(zip(columns, row, strict=True)) for row in self.rows()]
 
     def scalar(self) -> Any:
-        """The value of a result of one row and one column.
+        """The only value of a result with one row and one column.
 
         Raises:
             ValueError: the result has another shape.
@@ -66,11 +66,11 @@ class QueryResult:
         return self.rows()[0][0]
 
     def arrow(self) -> pa.Table:
-        """The result as a pyarrow table; DuckDB's HUGEINT, such as `sum` of a BIGINT, is decimal128(38, 0)."""
+        """The result as a pyarrow table; DuckDB's HUGEINT, such as `sum` of a BIGINT, becomes decimal128(38, 0)."""
         return self._table
 
     def pl(self) -> polars.DataFrame:
-        """The result as a polars frame.
+        """The result as a polars data frame.
 
         Raises:
             TracewarehouseError: polars is not installed.
@@ -87,7 +87,7 @@ class QueryResult:
 
 
 def _integers(column: pa.ChunkedArray) -> list[Any]:
-    """A column's values, with decimals without fraction (HUGEINT) as int."""
+    """A column's values; decimals without a fraction (HUGEINT) become int."""
     values: list[Any] = column.to_pylist()
     if str(column.type).startswith("decimal") and column.type.scale == 0:
         return [int(v) if isinstance(v, Decimal) else v for v in values]

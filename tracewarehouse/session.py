@@ -21,9 +21,9 @@ from tracewarehouse.tables_read import TablesRead
 from tracewarehouse.temporary import TemporaryFolder
 
 _CATALOG, _ALL_VALUES, _MACROS = "metrics.catalog", "metrics.all_values", "macros"
-_EXTRAS = frozenset((_CATALOG, _ALL_VALUES, _MACROS))  # of the lens, beside the views of sql/
+_EXTRAS = frozenset((_CATALOG, _ALL_VALUES, _MACROS))  # parts of the lens that are not views of sql/
 COMPARED = frozenset(("main.runs", _CATALOG, _MACROS))
-"""What a comparison of runs reads of a lens; `behind` adds what these read."""
+"""The parts of a lens that a comparison of runs reads directly; `behind` adds what these read in turn."""
 
 _TABLES = frozenset(f"main.{t}" for t in TABLES)
 
@@ -31,20 +31,21 @@ State = tuple[tuple[str, int, int], ...]
 
 
 class Session:
-    """One database with the tables and metrics of the runs as they were when it was made.
+    """One database with the tables and metrics of the runs, as the runs were when the session was created.
 
-    `prepare` creates those that a query reads; all of them, with their comments, before SQL that does more than read.
+    `prepare` creates the views that a query reads. Before SQL that does more than read, it creates all views with their
+    comments.
 
     Args:
         lake: the runs.
         definitions: the models and metrics.
-        is_restricted: close it for queries that only read.
-        only: the ids of the runs that it holds; None for all. Where a query lists several runs, DuckDB opens the
-            files of all that it knows.
+        is_restricted: restrict the database to queries that only read.
+        only: the ids of the runs that it holds; None for all. If a query lists several runs, DuckDB opens the files of
+            all that it knows.
 
     Raises:
         WarehouseError: the runs cannot be listed.
-        QueryError: the memory limit is no size.
+        QueryError: the memory limit is not a size.
     """
 
     def __init__(
@@ -76,9 +77,9 @@ class Session:
             raise
 
     def prepare(self, read: TablesRead) -> None:
-        """Create the views and macros that a query reads, and all of them for one that asks what there is.
+        """Create the views and macros that a query reads; create all if the query reads the catalogue.
 
-        All of them also for a name that is none of theirs, so that DuckDB says what comes near to it.
+        It also creates all if the query uses an unknown name, so that DuckDB can suggest a similar one.
 
         Raises:
             WarehouseError: a run cannot be read.
@@ -95,7 +96,7 @@ class Session:
         self.create(self._missing)
 
     def create(self, names: Collection[str]) -> None:
-        """Create tables, models and metrics by qualified name, and `_EXTRAS`, with what they read, where missing."""
+        """Create missing tables, models, metrics (by qualified name) and `_EXTRAS`, with everything that they read."""
         wanted = behind(self._definitions, names) & self._missing
         if not wanted:
             return
@@ -118,17 +119,17 @@ class Session:
         return of_all or table_source(self._lake.root, self.runs, table)
 
     def close(self) -> None:
-        """Release the database and what it spilled."""
+        """Close the database and delete what it spilled."""
         self.connection.close()
         self._spill.close()
 
 
 def of_lens(definitions: Definitions, read: TablesRead) -> tuple[set[str], bool]:
-    """The tables, views and macros of a lens that a query names, and whether it may want all there is.
+    """Find the tables, views and macros of a lens that a query names, and whether it may need all of them.
 
     Returns:
-        their qualified names, an alias as what it stands for; and whether the query asks the catalogue, names what is
-        not of the lens, or is not known.
+        The qualified names, with aliases resolved; and True if the query reads the catalogue, names something that is
+        not in the lens, or could not be analysed.
     """
     known = {n: n for n in (*_TABLES, _CATALOG, _ALL_VALUES, *(v.qualified for v in definitions.ordered))}
     known |= {f"metrics.{name}": m.view.qualified for name, m in definitions.aliases().items()}
@@ -139,7 +140,7 @@ def of_lens(definitions: Definitions, read: TablesRead) -> tuple[set[str], bool]
 
 
 def behind(definitions: Definitions, names: Collection[str]) -> set[str]:
-    """These parts of a lens with all that they read, by qualified name."""
+    """The qualified names of these parts of a lens and of everything that they read."""
     wanted = set(names)
     if _MACROS in wanted:
         stands_for = {f"metrics.{name}": m.view.qualified for name, m in definitions.aliases().items()}
@@ -151,7 +152,7 @@ def behind(definitions: Definitions, names: Collection[str]) -> set[str]:
 
 
 def files_error(lake: Lake, runs: Sequence[RunVersion], error: Exception) -> str:
-    """What to say where DuckDB cannot read the files of runs: which run it is, and what helps."""
+    """The error message if DuckDB cannot read the files of runs: which run it is, and what to do."""
     said = str(error).partition("\n")[0]
     if os.strerror(errno.ENOSPC) in said:
         return f"{lake.root}: the disk is full; free some space and try again ({said})"
@@ -162,10 +163,10 @@ def files_error(lake: Lake, runs: Sequence[RunVersion], error: Exception) -> str
 
 @contextmanager
 def naming_lost_files(lake: Lake, runs: Sequence[RunVersion]) -> Iterator[None]:
-    """Where a statement fails that asks runs, tell a file of theirs that cannot be read from a fault of the statement.
+    """Tell an unreadable file of a run from a fault of the statement, if a statement over runs fails.
 
     Raises:
-        WarehouseError: the error within names a file of the runs.
+        WarehouseError: the error inside names a file of the runs.
     """
     try:
         yield
@@ -176,7 +177,7 @@ def naming_lost_files(lake: Lake, runs: Sequence[RunVersion]) -> Iterator[None]:
 
 
 def state_of(lake: Lake) -> State:
-    """What changes whenever a run is published, replaced or removed."""
+    """A state that changes whenever a run is published, replaced or removed."""
     lake.sync()
     try:
         with os.scandir(lake.warehouse / "manifests") as entries:

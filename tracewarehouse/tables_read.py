@@ -1,4 +1,4 @@
-"""Which tables a query reads, as DuckDB's own parser sees it: never by looking for words in its text."""
+"""Finds the tables that a query reads. DuckDB's own parser finds them; the text is never searched for words."""
 
 from __future__ import annotations
 
@@ -24,16 +24,16 @@ _EXPLAIN = re.compile(
 
 @dataclass(frozen=True)
 class TablesRead:
-    """What a query names; identifiers in lower case, as DuckDB compares them.
+    """The names in a query; identifiers are in lower case, as DuckDB ignores case.
 
     Attributes:
         tables: (schema, name) of each table or view, without those that the query defines by WITH; the schema is
-            empty where the query names none.
+            empty if the query does not name one.
         functions: (schema, name) of each table function or table macro.
-        texts: the strings in it.
-        shows_catalogue: it lists tables (SHOW).
-        is_known: False where there is more in it than a parser of SELECT can tell, such as a PIVOT over values that
-            DuckDB must look up first: it may read anything.
+        texts: the string literals in the query.
+        shows_catalogue: whether the query lists tables (SHOW).
+        is_known: False if the parser for SELECT cannot analyse the query, such as a PIVOT over values that DuckDB must
+            look up first. Such a query may read anything.
     """
 
     tables: frozenset[tuple[str, str]] = frozenset()
@@ -44,7 +44,7 @@ class TablesRead:
 
     @property
     def reads_runs(self) -> bool:
-        """Whether rows of its answer may come from runs: it reads a table, a model, a metric or a macro."""
+        """Whether the query reads a table, model, metric or macro, so that its rows may come from runs."""
         return (
             not self.is_known
             or any(schema == "macros" for schema, _ in self.functions)
@@ -53,12 +53,12 @@ class TablesRead:
 
     @property
     def shows_comments(self) -> bool:
-        """Whether it reads a table of the catalogue that holds the comments on tables, columns and macros."""
+        """Whether the query reads a catalogue table that holds the comments on tables, columns and macros."""
         named = {name for _, name in self.tables | self.functions}
         return bool(named & _COMMENTED or self.tables & _COMMENTED_VIEWS or "pg_description" in named)
 
     def __or__(self, other: TablesRead) -> TablesRead:
-        """What two statements read together."""
+        """Everything that two statements read."""
         return TablesRead(
             self.tables | other.tables,
             self.functions | other.functions,
@@ -69,14 +69,14 @@ class TablesRead:
 
 
 def tables_read(connection: duckdb.DuckDBPyConnection, sql: str) -> TablesRead:
-    """The tables that SQL reads, whether they exist or not; nothing is bound, and nothing run.
+    """Find the tables that SQL reads, whether they exist or not, without binding or running it.
 
     Args:
-        connection: any connection; it lends its parser.
+        connection: any connection; only its parser is used.
         sql: any statements.
 
     Raises:
-        duckdb.Error: it cannot be parsed.
+        duckdb.Error: the SQL cannot be parsed.
     """
     found = TablesRead()
     statements = connection.extract_statements(sql)
@@ -93,7 +93,7 @@ def tables_read(connection: duckdb.DuckDBPyConnection, sql: str) -> TablesRead:
 
 
 def kind_of(statement: duckdb.Statement) -> str:
-    """What DuckDB calls a statement, such as SELECT; in words where its Python package does not know the kind."""
+    """DuckDB's name for the kind of a statement, such as SELECT; a description if its Python package has no name."""
     try:
         return statement.type.name
     except ValueError:
@@ -101,10 +101,10 @@ def kind_of(statement: duckdb.Statement) -> str:
 
 
 def split_explain(sql: str) -> tuple[str, str]:
-    """The EXPLAIN with its options, and what it explains.
+    """Split a statement into EXPLAIN with its options, and the statement that it explains.
 
-    What runs later is put together from the two, and the first is words and commas only: a wrong split cannot let
-    anything through.
+    The statement to run is later joined from the two parts. The first part holds only words and commas, so even a wrong
+    split cannot let anything forbidden through.
     """
     match = _EXPLAIN.match(sql)
     if match is None:
@@ -154,7 +154,7 @@ def _of_select(connection: duckdb.DuckDBPyConnection, sql: str) -> TablesRead:
 
 
 def _scoped(tree: Any) -> Iterator[tuple[dict[str, Any], frozenset[str]]]:
-    """All objects of a syntax tree, each with the names that WITH gives it; no recursion, as SQL may nest deeply."""
+    """All objects of a syntax tree, each with the WITH names visible to it; no recursion, as SQL may nest deeply."""
     stack: list[tuple[Any, frozenset[str]]] = [(tree, frozenset())]
     while stack:
         node, defined = stack.pop()
@@ -163,7 +163,7 @@ def _scoped(tree: Any) -> Iterator[tuple[dict[str, Any], frozenset[str]]]:
         elif isinstance(node, dict):
             if node.get("type") == "RECURSIVE_CTE_NODE":
                 defined |= {_lower(node, "cte_name")}
-            for entry in (node.get("cte_map") or {}).get("map", ()):  # each sees those before it
+            for entry in (node.get("cte_map") or {}).get("map", ()):  # each entry sees the entries before it
                 stack.append((entry["value"], defined))
                 defined |= {_lower(entry, "key")}
             yield node, defined
@@ -171,7 +171,7 @@ def _scoped(tree: Any) -> Iterator[tuple[dict[str, Any], frozenset[str]]]:
 
 
 def _constants(function: dict[str, Any]) -> list[str] | None:
-    """The first argument of a function, a string or a list of them; None where it is not written out."""
+    """The first argument of a function, if it is a string literal or a list of them; else None."""
     [argument, *_] = [a["expression"] for a in function.get("arguments") or ()] or [{}]
     listed = [a["expression"] for a in argument.get("arguments") or ()]
     members = listed if argument.get("function_name") == "list_value" else [argument]

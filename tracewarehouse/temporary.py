@@ -1,6 +1,6 @@
-"""Folders among the system's temporary files, for spilled rows and for the warehouse of a single question.
+"""Temporary folders, for spilled rows and for a warehouse that serves one query.
 
-Each holds a lock for as long as its process lives, so that those of killed processes can be told from those in use.
+Each folder holds a lock as long as its process lives, so folders of killed processes can be told from those in use.
 """
 
 from __future__ import annotations
@@ -23,10 +23,10 @@ _MOST_READ = 1000
 
 
 class TemporaryFolder:
-    """A folder at `path`, with nothing in it but its lock; it goes with `close`, or at the latest with the process.
+    """A new folder at `path` that holds only its lock; `close` removes it, or at the latest the end of the process.
 
     Raises:
-        OSError: it cannot be made.
+        OSError: the folder cannot be created.
     """
 
     def __init__(self) -> None:
@@ -41,9 +41,9 @@ class TemporaryFolder:
 
 
 def abandoned() -> Iterator[Leftover]:
-    """The folders of killed processes; each may be removed until the next is asked for."""
+    """Yield the folders of killed processes; the caller may remove each one before it asks for the next."""
     for folder in sorted(Path(tempfile.gettempdir()).glob(f"{_PREFIX}*")):
-        with suppress(OSError, UnicodeError):  # in use, another user's, or no folder of ours
+        with suppress(OSError, UnicodeError):  # the folder is in use, another user's, or not ours
             descriptor = os.open(folder / _LOCK, os.O_RDWR | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
             with os.fdopen(descriptor, "r+", encoding="utf-8") as lock:
                 if folder.is_symlink() or lock.read(_MOST_READ) != _sign(folder):
@@ -53,7 +53,7 @@ def abandoned() -> Iterator[Leftover]:
 
 
 def remove_abandoned() -> list[Leftover]:
-    """Remove what `abandoned` gives; returns what went."""
+    """Remove the folders that `abandoned` yields, and return them."""
     removed = []
     for leftover in abandoned():
         shutil.rmtree(leftover.path, ignore_errors=True)
@@ -63,7 +63,7 @@ def remove_abandoned() -> list[Leftover]:
 
 
 def _sign(folder: Path) -> str:
-    """What the lock of a folder of ours says, and nobody else's: a copy under another name is not ours either."""
+    """The text of the lock in a folder of ours. It names the folder, so a copy under another name is not ours."""
     return f"temporary folder {folder.name} of tracewarehouse, removed with its process or by tw gc\n"
 
 
@@ -74,7 +74,7 @@ def _made() -> tuple[Path, IO[str]]:
         fcntl.flock(lock, fcntl.LOCK_EX)
         lock.write(_sign(folder))
         lock.flush()
-        with suppress(FileNotFoundError):  # taken for abandoned before the lock was held
+        with suppress(FileNotFoundError):  # another process removed it as abandoned before the lock was held
             if os.path.samestat(os.fstat(lock.fileno()), (folder / _LOCK).stat()):
                 return folder, lock
         lock.close()

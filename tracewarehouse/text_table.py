@@ -1,7 +1,7 @@
-"""Draws rows as a text table that is never cut off.
+"""Draws rows as a text table without cutting anything off.
 
-Where the natural width does not fit the terminal, long cells are folded; where even that does not fit, each row
-becomes a block of `column  value` lines. In a pipe (no width) every row is one line, whatever its length.
+If the table is wider than the terminal, long cells are folded. If it still does not fit, each row becomes a block of
+`column  value` lines. In a pipe (no width) every row is one line, however long.
 """
 
 from __future__ import annotations
@@ -16,17 +16,17 @@ from unicodedata import east_asian_width
 from tracewarehouse.ingest.errors import printable
 
 _GAP = "  "
-_FOLD_TO = 12  # a column of text is not folded to less than this
-_ALIGN_TO = 400  # and not filled up with spaces beyond this, as one text of megabytes would widen every row
+_FOLD_TO = 12  # a text column is never folded to less than this width
+_ALIGN_TO = 400  # and never padded beyond this width, as one text of megabytes would widen every row
 
 
 def draw(columns: Sequence[str], rows: Sequence[Sequence[Any]], width: int | None = None) -> Iterator[str]:
-    """Lines of the table.
+    """Yield the lines of the table.
 
     Args:
         columns: the header.
-        rows: values; numbers are aligned to the right, NULL is written as such.
-        width: cells of the terminal, or None for as wide as it takes.
+        rows: the values; numbers are aligned to the right, NULL is written as `NULL`.
+        width: width of the terminal in cells, or None for no limit.
     """
     cells = [[cell(v) for v in row] for row in rows]
     header = [printable(c) for c in columns]
@@ -54,7 +54,7 @@ def draw(columns: Sequence[str], rows: Sequence[Sequence[Any]], width: int | Non
 
 
 def cell(value: Any) -> str:
-    """A value for people: control characters escaped, floats to six digits."""
+    """A value as people read it: control characters escaped, floats with six digits."""
     if value is None:
         return "NULL"
     if isinstance(value, bool):
@@ -85,7 +85,7 @@ def _width(text: str) -> int:
 
 
 def _fitted(natural: list[int], least: list[int], width: int) -> list[int] | None:
-    """Column widths within the terminal, the widest folded first; None when there is no way."""
+    """Column widths that fit the terminal, with the widest columns folded first; None if none fit."""
     room = width - len(_GAP) * (len(natural) - 1)
     widths = list(natural)
     floors = [min(n, low) for n, low in zip(natural, least, strict=True)]
@@ -114,7 +114,7 @@ def _row(texts: Sequence[str], widths: Sequence[int], numeric: Sequence[bool]) -
 
 
 def _fold(text: str, width: int) -> list[str]:
-    """The text in pieces of at most `width` cells, broken where a word ends, if one ends late enough."""
+    """Split the text into pieces of at most `width` cells, at the end of a word if one ends late enough."""
     pieces = []
     start = 0
     while (end := _reach(text, start, width)) < len(text):
@@ -126,7 +126,7 @@ def _fold(text: str, width: int) -> list[str]:
 
 
 def _reach(text: str, start: int, width: int) -> int:
-    """How far the text fits, one character at least."""
+    """The end of the text that fits, at least one character after `start`."""
     end, cells = start, 0
     while end < len(text) and (cells := cells + _width(text[end])) <= width:
         end += 1

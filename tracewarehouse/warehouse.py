@@ -1,4 +1,4 @@
-"""The warehouse as one object: query it, add captures to it, ask for metrics."""
+"""The warehouse as one object: query it, ingest captures, read metrics."""
 
 from __future__ import annotations
 
@@ -37,17 +37,17 @@ if TYPE_CHECKING:
 def open_warehouse(
     path: str | os.PathLike[str] = "warehouse", *, create: bool = False, sql: str | os.PathLike[str] | None = None
 ) -> Warehouse:
-    """Open the warehouse in a folder, or for reading one that a URI (`gs://`, `s3://`, `https://`) names.
+    """Open the warehouse in a folder, or open one at a URI (`gs://`, `s3://`, `https://`) for reading only.
 
     Args:
         path: the folder, or the URI.
-        create: make the folder where there is none, as ingest wants it.
-        sql: a folder of metrics and models of your own, laid out as the package's sql/; they are evaluated at ingest
-            and by `refresh_metrics` too.
+        create: create the folder if it does not exist, to ingest into it.
+        sql: a folder with your own metrics and models, laid out like the package's sql/; ingest and `refresh_metrics`
+            evaluate them too.
 
     Raises:
-        WarehouseError: there is no such folder, or it is not a warehouse.
-        MetricError: a definition in `sql` is not valid, or takes a name of the package.
+        WarehouseError: the folder does not exist, or is not a warehouse.
+        MetricError: a definition in `sql` is not valid, or has the name of one in the package.
     """
     if is_remote(path):
         warehouse = Warehouse(os.fspath(path), sql)
@@ -80,22 +80,22 @@ def open_warehouse(
         )
     warehouse = Warehouse(folder, sql)
     if sql is not None:
-        _ = warehouse.definitions  # so that a mistake shows here
+        _ = warehouse.definitions  # so that a mistake in a definition is reported here
     return warehouse
 
 
 def _check_path(folder: Path) -> None:
-    """Refuse a folder whose files DuckDB would not find, or find others for.
+    """Refuse a folder in whose place DuckDB would find no files, or the files of another folder.
 
     Raises:
-        WarehouseError: its path has a character of a file name pattern, or is not UTF-8.
+        WarehouseError: its path is a pattern for file names that other paths fit, or is not UTF-8.
     """
     try:
         path = str(folder.resolve())
         path.encode()
     except UnicodeEncodeError:
         raise WarehouseError(f"{shown(str(folder))}: a warehouse's path must be UTF-8; rename the folder") from None
-    except (OSError, RuntimeError, ValueError):  # said where it is opened
+    except (OSError, RuntimeError, ValueError):  # reported when the folder is opened
         return
     if found := [c for c in "?\\" if c in path]:
         raise WarehouseError(
@@ -112,8 +112,8 @@ def _check_path(folder: Path) -> None:
 class Warehouse:
     """A folder of runs, open for queries.
 
-    The database behind it lives in memory and holds views only. It follows the runs by itself: a query sees every
-    run that is published when it starts. Not for use by several threads at once; open one each.
+    Queries run on a database in memory that holds only views. It follows the runs by itself: a query sees every run
+    that is published when the query starts. Do not share one warehouse between threads; open one in each thread.
     """
 
     def __init__(self, path: str | os.PathLike[str], sql: str | os.PathLike[str] | None = None) -> None:
@@ -136,23 +136,23 @@ class Warehouse:
         return f"Warehouse({str(self.path)!r})"
 
     def close(self) -> None:
-        """Release the database; a later query opens it again."""
+        """Close the database; a later query opens it again."""
         for session in (self._read_only, self._unrestricted):
             if session:
                 session.close()
         self._read_only = self._unrestricted = None
 
     def refresh(self) -> None:
-        """Forget the database and the metrics' SQL, and with them whatever unrestricted queries created.
+        """Discard the database, the metrics' SQL, and everything that unrestricted queries created.
 
-        The next query reads and builds them anew.
+        The next query reads the SQL and builds the database again.
         """
         self.close()
         self.__dict__.pop("definitions", None)
 
     @cached_property
     def definitions(self) -> Definitions:
-        """The models and metrics: those of the package and of the folder `sql`.
+        """The models and metrics of the package and of the folder `sql`.
 
         Raises:
             MetricError: a definition is not valid.
@@ -165,7 +165,7 @@ class Warehouse:
         """Run SQL over the tables (schema `main`) and metrics (schema `metrics`).
 
         Args:
-            sql: one SELECT; parameters are written `$name`.
+            sql: one SELECT, with parameters written as `$name`.
             read_only: False lifts all limits: any statements, any files.
             **parameters: values of the parameters.
 
@@ -200,14 +200,14 @@ class Warehouse:
             session.close()
 
     def reads_values(self, sql: str) -> bool:
-        """Whether SQL reads stored metric values, also through a view or macro; False where it cannot be parsed."""
+        """Whether SQL reads stored metric values, directly or through a view or macro; False if it cannot be parsed."""
         import duckdb
 
         from tracewarehouse.session import behind, of_lens
         from tracewarehouse.tables_read import tables_read
 
         try:
-            # no threads of DuckDB's are left for a process that is forked later
+            # leaves no DuckDB threads behind, so that the process can be forked later
             with duckdb.connect(":memory:", config={"threads": 1}) as parser:
                 read = tables_read(parser, sql)
         except (duckdb.Error, UnicodeError, RecursionError):
@@ -216,9 +216,9 @@ class Warehouse:
         return not read.is_known or "main.metric_values" in behind(self.definitions, names)
 
     def connection(self) -> duckdb.DuckDBPyConnection:
-        """The database that read-only queries are asked of, closed against everything else.
+        """The database that read-only queries run on; it accepts nothing but such queries.
 
-        It sees the runs as they are now, and is valid until the next query.
+        It shows the runs as they are now, and is valid until the next query.
 
         Raises:
             WarehouseError: the runs cannot be listed or read.
@@ -228,13 +228,14 @@ class Warehouse:
         return session.connection
 
     def runs(self) -> QueryResult:
-        """The table main.runs, in order of name."""
+        """The table main.runs, sorted by name."""
         return self.query("SELECT * FROM main.runs ORDER BY name, run_id")
 
     def unread_runs(self) -> list[UnreadRun]:
-        """The runs that no answer has, as their manifest is damaged or their tables are of another schema version.
+        """List the runs that are missing from every answer, with the reason.
 
-        Each says why. To ingest its capture again mends it; `remove` forgets it.
+        Either the run's manifest is damaged, or its tables have another schema version. Ingest its capture again to
+        repair it, or call `remove` to forget it.
 
         Raises:
             WarehouseError: the runs cannot be listed.
@@ -243,10 +244,10 @@ class Warehouse:
         return self.lake.listing()[1]
 
     def run(self, reference: str) -> RunVersion:
-        """The run that a run id, the beginning of one, or a name stands for.
+        """Find a run by its run id, the beginning of its run id, or its name.
 
         Raises:
-            WarehouseError: no run or several fit; the message lists the candidates.
+            WarehouseError: no run fits, or several do; the message lists the candidates.
         """
         for unread in self.lake.listing()[1]:
             if reference in (unread.run_id, unread.name):
@@ -266,20 +267,20 @@ class Warehouse:
         raise WarehouseError(f"no run {reference!r} in {self.path}; there are: {_listed(runs)}")
 
     def metrics(self) -> QueryResult:
-        """The metric catalogue, metrics.catalog."""
+        """The catalogue of metrics, metrics.catalog."""
         return self.query("SELECT * FROM metrics.catalog ORDER BY metric, version")
 
     def metric(self, name: str, run: str | Sequence[str] | None = None, version: int | None = None) -> QueryResult:
-        """The rows of one metric, evaluated now from its view.
+        """The rows of one metric, computed now from its view.
 
         Args:
             name: the metric, such as 'tpot'.
             run: a run (see `run`), several, or None for all.
-            version: version of the definition; the newest stable one when None.
+            version: version of the definition; None for the newest stable one.
 
         Raises:
-            MetricError: there is no such metric or version.
-            WarehouseError: there is no such run.
+            MetricError: the metric or version does not exist.
+            WarehouseError: a run does not exist.
         """
         from tracewarehouse.query import literal
 
@@ -288,7 +289,7 @@ class Warehouse:
         references = [run] if isinstance(run, str) else run
         if references is None:
             return self.query(f"SELECT * FROM metrics.{view} ORDER BY ALL")  # noqa: S608  the view's name is checked
-        # literals, not parameters or a join: only these let DuckDB leave out the other runs' files
+        # DuckDB skips the files of other runs only if run ids are literals, not parameters or a join
         ids = [self.run(r).run_id for r in references]
         where = f"run_id IN ({', '.join(map(literal, ids))})" if ids else "false"
         sql = f"SELECT * FROM metrics.{view} WHERE {where} ORDER BY ALL"  # noqa: S608
@@ -303,21 +304,21 @@ class Warehouse:
         metrics: Sequence[str] | None = None,
         version: int | None = None,
     ) -> QueryResult:
-        """The values of metrics, as they were evaluated at ingest or by `refresh_metrics`.
+        """The values of metrics, as ingest or `refresh_metrics` stored them.
 
-        Those of metrics that compare runs, such as scaling_efficiency, are evaluated now, and so are those of single
-        instructions, such as roofline, and of deprecated and compatibility versions, which are not stored and only
-        given to who names the metric; a row without a value is left out. The column
-        `status` says so, and is NULL of a stored version that has no definition any more.
+        Some values are not stored but evaluated now: those of metrics that compare runs, such as scaling_efficiency; of
+        metrics with a row per instruction, such as roofline; and of deprecated and compatibility versions. The latter
+        two kinds are returned only if `metrics` names the metric, and rows without a value are left out. The column
+        `status` holds the status of the version; it is NULL if a stored version no longer has a definition.
 
         Args:
             run: a run (see `run`), several, or None for all.
             metrics: names of metrics, or None for all.
-            version: one version of each, or None for all.
+            version: one version of each metric, or None for all.
 
         Raises:
-            MetricError: there is no such metric or version.
-            WarehouseError: there is no such run.
+            MetricError: a metric or version does not exist.
+            WarehouseError: a run does not exist.
         """
         from tracewarehouse.lens import values_now
         from tracewarehouse.query import literal
@@ -357,20 +358,20 @@ class Warehouse:
         jobs: int | None = None,
         max_gzip_ratio: float | None = None,
     ) -> list[IngestResult]:
-        """Ingest every capture under a path or URI, with its metric values.
+        """Ingest every capture under a path or URI, and store its metric values.
 
         Args:
-            path: a capture file, a capture directory, or a folder of them; a URI (`gs://`, `s3://`, `https://`) of one
-                is copied to a cache first, see `tracewarehouse.ingest.capture.remote.local_copy`.
-            mesh: the device mesh, such as 'dp=2,tp=4', where no manifest tells it.
+            path: a capture file, a capture directory, or a folder of them, or a URI (`gs://`, `s3://`, `https://`) of
+                one. A URI is first copied to a cache; see `tracewarehouse.ingest.capture.remote.local_copy`.
+            mesh: the device mesh, such as 'dp=2,tp=4', if no manifest gives it.
             name: name of the run, for a path that holds one capture.
-            step_program: module whose executions begin a step, where the capture's own steps are not wanted.
-            jobs: processes that may read a large capture at once; None for one per core.
-            max_gzip_ratio: how many times its own size a gzipped file may hold before it is taken for a trap; None
-                for the reader's own limit.
+            step_program: the module whose executions begin a step, instead of the capture's own steps.
+            jobs: number of processes that may read a large capture in parallel; None for one per core.
+            max_gzip_ratio: how many times larger than itself a gzipped file may unpack before it is refused as a trap;
+                None for the reader's own limit.
 
         Raises:
-            CaptureError: a capture cannot be read; those before it are in the warehouse.
+            CaptureError: a capture cannot be read; the captures before it are in the warehouse.
             WarehouseError: the warehouse cannot be written.
         """
         from tracewarehouse.ingest.capture.remote import local_copy
@@ -378,7 +379,7 @@ class Warehouse:
 
         captures = find_captures(local_copy(path), max_gzip_ratio=max_gzip_ratio)
         if name is not None and len(captures) > 1:
-            raise CaptureError(f"{path}: holds {len(captures)} captures, a name can be given to one only")
+            raise CaptureError(f"{path}: holds {len(captures)} captures, but a name can be given only to one")
         return [self.ingest_capture(c, mesh=mesh, name=name, step_program=step_program, jobs=jobs) for c in captures]
 
     def ingest_capture(
@@ -394,17 +395,17 @@ class Warehouse:
         """Ingest one capture; see `ingest`.
 
         Args:
-            capture: the files of one run, as `tracewarehouse.ingest.capture.sources.find_captures` gives them.
+            capture: the files of one run, as `tracewarehouse.ingest.capture.sources.find_captures` returns them.
             mesh: the device mesh.
             name: name of the run.
-            step_program: module whose executions begin a step.
+            step_program: the module whose executions begin a step.
             evaluate: store the metric values with the run.
-            jobs: processes that may read a large capture at once; None for one per core.
+            jobs: number of processes that may read a large capture in parallel; None for one per core.
         """
         folder, parsed = self._folder("ingest"), parse_mesh(mesh)
         with self._evaluator(jobs) if evaluate else nullcontext() as evaluator:
             from tracewarehouse.ingest.pipeline import (
-                ingest_capture,  # behind the evaluator, which gets ready meanwhile
+                ingest_capture,  # imported after the evaluator is started, which gets ready meanwhile
             )
 
             result = ingest_capture(
@@ -418,14 +419,14 @@ class Warehouse:
         return replace(result, notes=[*result.notes, *notes])
 
     def audit(self, run: str | Sequence[str] | None = None, limit: int = 20) -> list[Finding]:
-        """What the audits find: rows that must never be so; empty when all is well.
+        """Run the audits, and return the rows that must never occur; empty if all is well.
 
         Args:
             run: a run (see `run`), several, or None for all.
-            limit: most rows of one audit and run.
+            limit: maximum number of rows per audit and run.
 
         Raises:
-            WarehouseError: there is no such run, or its files cannot be read.
+            WarehouseError: a run does not exist, or its files cannot be read.
             MetricError: an audit fails.
         """
         from tracewarehouse.evaluation.audits import run_audits
@@ -439,7 +440,7 @@ class Warehouse:
             return [f for r in runs for f in run_audits(session.connection, r.run_id, self.definitions, limit=limit)]
 
     def refresh_metrics(self) -> list[RunVersion]:
-        """Evaluate the metrics of the runs whose stored values come from other definitions; returns those runs.
+        """Evaluate the metrics of all runs whose stored values come from other definitions, and return these runs.
 
         Raises:
             WarehouseError: the warehouse cannot be written.
@@ -452,14 +453,14 @@ class Warehouse:
         return [fresh for r in self.stale_runs() if (fresh := refresh(self.lake, r, evaluator))]
 
     def stale_runs(self) -> list[RunVersion]:
-        """The runs whose stored metric values come from other definitions than today's, or that have none."""
+        """The runs whose stored metric values come from other definitions than today's, or that have no values."""
         return [r for r in self.lake.runs() if not self.definitions.is_current(r.metrics_fingerprint)]
 
     def build(self) -> Path:
-        """Write the database file that any DuckDB opens, warehouse.duckdb, and return its path.
+        """Write warehouse.duckdb, a database file that any DuckDB can open, and return its path.
 
         Raises:
-            WarehouseError: it cannot be written, or a file of a run is missing.
+            WarehouseError: the file cannot be written, or a file of a run is missing.
         """
         import duckdb
 
@@ -468,9 +469,9 @@ class Warehouse:
 
         folder = self._folder("build")
         try:
-            with self.lake.exclusive():  # so that of two builds the later one has the newer runs
+            with self.lake.exclusive():  # so that the later of two builds has the newer runs
                 runs = self.lake.runs()
-                if lost := self.lake.lacking(runs):  # DuckDB looks for a file when it is asked for its rows
+                if lost := self.lake.lacking(runs):  # DuckDB itself would miss a file only when it is queried
                     raise WarehouseError(f"the database cannot be built: {self.lake.root}: {unread_sentence(lost)}")
                 return build(folder, runs, self.definitions)
         except duckdb.Error as error:
@@ -481,7 +482,7 @@ class Warehouse:
             raise WarehouseError(f"{self.path}: the database cannot be built: {error}") from None
 
     def fsck(self) -> list[Problem]:
-        """Verify the warehouse: every byte of it, and that its parts agree; empty when all is well.
+        """Verify every byte of the warehouse, and that its parts agree; returns an empty list if all is well.
 
         Raises:
             WarehouseError: there is no warehouse.
@@ -492,27 +493,27 @@ class Warehouse:
         return fsck(self.lake, self.definitions, self.leftovers)
 
     def against(self, capture: Capture) -> CaptureComparison:
-        """Prove from a capture's bytes, decoded by another parser, that its run here has all of its events and stats.
+        """Compare a capture, decoded by a second parser, with its run, to prove that no event or stat is missing.
 
         Args:
-            capture: the files of one run, as `tracewarehouse.ingest.capture.sources.find_captures` gives them.
+            capture: the files of one run, as `tracewarehouse.ingest.capture.sources.find_captures` returns them.
 
         Raises:
             CaptureError: the capture cannot be read.
-            WarehouseError: its run is not here, or its tables cannot be read.
+            WarehouseError: the capture's run is not in the warehouse, or its tables cannot be read.
         """
         from tracewarehouse.ingest.verify.against import against
 
         return against(capture, self._folder("verify"))
 
     def remove(self, run: str | Sequence[str]) -> list[RunVersion | UnreadRun]:
-        """Forget runs; their files go with a later `collect_garbage`. Returns them as they were.
+        """Remove runs from the warehouse, and return them; a later `collect_garbage` deletes their files.
 
         Args:
-            run: a run (see `run`), or several; one that cannot be read by its whole run id or name.
+            run: a run (see `run`), or several. A run that cannot be read must be given by its whole run id or name.
 
         Raises:
-            WarehouseError: there is no such run, or the warehouse cannot be written; no run is removed then.
+            WarehouseError: a run does not exist, or the warehouse cannot be written; in both cases no run is removed.
         """
         self._folder("remove runs")
         unread = {key: r for r in self.lake.listing()[1] for key in (r.name, r.run_id)}
@@ -520,10 +521,10 @@ class Warehouse:
         return [r for r in found if self.lake.remove(r.run_id)]
 
     def leftovers(self, grace_seconds: float = GRACE_SECONDS) -> list[Leftover]:
-        """What `collect_garbage` would remove.
+        """The files that `collect_garbage` would remove.
 
         Raises:
-            WarehouseError: the warehouse cannot be listed, or its database not be read.
+            WarehouseError: the warehouse cannot be listed, or its database cannot be read.
         """
         from tracewarehouse import consolidated
 
@@ -531,12 +532,12 @@ class Warehouse:
         return found + consolidated.leftovers(self.lake, grace_seconds)
 
     def collect_garbage(self, grace_seconds: float = GRACE_SECONDS) -> list[Leftover]:
-        """Remove what nothing uses: of dead writers, and of replaced versions after the grace time; returns what went.
+        """Remove unused files, and return them: those of dead writers, and of versions replaced before the grace time.
 
-        Files that warehouse.duckdb names stay until `build` has written it anew.
+        Files that warehouse.duckdb names are kept until `build` has rewritten it.
 
         Raises:
-            WarehouseError: the warehouse cannot be written, or its database not be read.
+            WarehouseError: the warehouse cannot be written, or its database cannot be read.
         """
         from tracewarehouse import consolidated
 
@@ -555,17 +556,17 @@ class Warehouse:
         return {str(f.relative_to(root)) for f in files_in_database(database) if f.is_relative_to(root)}
 
     def _folder(self, verb: str) -> Path:
-        """The folder to write in.
+        """The folder of the warehouse, for writing.
 
         Raises:
             WarehouseError: the warehouse is remote.
         """
         if isinstance(self.path, Path):
             return self.path
-        raise WarehouseError(f"{self.path}: a remote warehouse is for reading; copy it to a folder to {verb} there")
+        raise WarehouseError(f"{self.path}: a remote warehouse can only be read; copy it to a folder to {verb} there")
 
     def _evaluator(self, jobs: int | None) -> AbstractContextManager[Evaluator | ForkedEvaluator]:
-        """What evaluates a run that is ingested; for the first one a process, so that its imports take no time here."""
+        """The metric evaluator for ingest; the first one is a separate process, to keep its imports out of this one."""
         from tracewarehouse.ingest.processes.pool import forked
 
         if self._has_evaluated or jobs == 1 or (helper := forked()) is None:
@@ -590,7 +591,7 @@ class Warehouse:
     def _unrestricted_session(self) -> Session:
         from tracewarehouse.session import Session
 
-        # kept as it is, with what its user created, until refresh()
+        # kept unchanged until refresh(), with everything that its user created
         self._unrestricted = self._unrestricted or Session(self.lake, self.definitions, is_restricted=False)
         return self._unrestricted
 
@@ -599,7 +600,7 @@ def find_metric(definitions: Definitions, name: str, version: int | None = None)
     """A version of a metric, by default the newest stable one.
 
     Raises:
-        MetricError: there is none; the message names a similar one.
+        MetricError: it does not exist; the message names a similar metric.
     """
     try:
         return definitions.metric(name, version)
@@ -611,10 +612,10 @@ def find_metric(definitions: Definitions, name: str, version: int | None = None)
 
 
 def parse_mesh(mesh: Mesh | str | None) -> Mesh | None:
-    """A mesh, also from the form 'dp=2,tp=4'.
+    """Return the mesh; a text of the form 'dp=2,tp=4' is parsed.
 
     Raises:
-        CaptureError: not of that form, or an unknown axis.
+        CaptureError: the text is not of that form, or names an unknown axis.
     """
     if not isinstance(mesh, str):
         return mesh
@@ -622,7 +623,7 @@ def parse_mesh(mesh: Mesh | str | None) -> Mesh | None:
 
     try:
         return Parser.parse(mesh)
-    except ValueError as error:  # also pydantic's, whose text says where before it says what
+    except ValueError as error:  # also pydantic's, whose text puts the field before the message
         raise CaptureError(f"mesh {mesh!r}: {str(error).splitlines()[-1]}") from None
 
 

@@ -1,4 +1,4 @@
-"""Follows a folder in which captures appear, and ingests each once it is complete."""
+"""Watches a folder in which captures appear, and ingests each capture once it is complete."""
 
 from __future__ import annotations
 
@@ -24,53 +24,53 @@ Stamp = tuple[tuple[str, int, int], ...]
 
 @dataclass
 class _Seen:
-    """What is known of a capture."""
+    """What the watcher knows of a capture."""
 
     stamp: Stamp
     since: float
-    """When it was first seen like this, on the monotonic clock."""
+    """When the capture was first seen in this state, on the monotonic clock."""
     is_done: bool = False
 
 
 @dataclass(frozen=True)
 class Ingested:
-    """A capture became a run."""
+    """A capture was ingested as a run."""
 
     result: IngestResult
     replaces: str | None
-    """The run that was made from an earlier state of the same capture, if this watcher made one."""
+    """The run that this watcher made earlier from an incomplete state of the same capture, if any."""
 
 
 @dataclass(frozen=True)
 class Failed:
-    """A capture could not be ingested; it is tried again when its files change, or the warehouse can be written."""
+    """A capture could not be ingested; the watcher retries when its files change or the warehouse becomes writable."""
 
     error: TracewarehouseError
 
 
 @dataclass(frozen=True)
 class Waiting:
-    """A look at the folder has ended."""
+    """One scan of the folder has ended."""
 
     pending: tuple[str, ...]
     """Names of captures that are not complete yet."""
     idle_seconds: float
-    """Since something last changed or was ingested."""
+    """Seconds since something last changed or was ingested."""
 
 
 class Watcher:
-    """Looks at a folder or URI again and again.
+    """Scans a folder or URI again and again.
 
-    A capture is complete when none of its files has changed for `settle` seconds and, where a manifest names its
-    hosts, there is a file of each; one whose hosts do not all come is ingested after `patience` seconds without them.
-    Nothing is remembered outside the warehouse: a watcher that starts again finds the runs that are there already.
+    A capture is complete if none of its files has changed for `settle` seconds and, if a manifest names its hosts, each
+    host has a file. If a host's file does not arrive, the capture is ingested without it after `patience` seconds. The
+    watcher keeps no state outside the warehouse: after a restart, it finds the runs that are already there.
 
     Args:
-        warehouse: where runs go.
-        location: the folder, which need not exist yet, or a URI of one.
-        mesh: the device mesh, where no manifest tells it.
-        settle: seconds.
-        patience: seconds.
+        warehouse: the warehouse to ingest into.
+        location: the folder, which need not exist yet, or its URI.
+        mesh: the device mesh, if no manifest gives it.
+        settle: seconds without a change after which a capture counts as complete.
+        patience: seconds to wait for missing hosts.
     """
 
     def __init__(
@@ -92,13 +92,13 @@ class Watcher:
         self._last_event = time.monotonic()
 
     def follow(self, interval: float) -> Iterator[Ingested | Failed | Waiting]:
-        """What happens, for ever; looks at the folder every `interval` seconds."""
+        """Scan the folder every `interval` seconds, for ever, and yield what happens."""
         while True:
             yield from self.look()
             time.sleep(interval)
 
     def look(self) -> Iterator[Ingested | Failed | Waiting]:
-        """What one look at the folder brings, with a `Waiting` at its end."""
+        """Scan the folder once and yield what happens; a `Waiting` comes last."""
         pending = []
         captures: list[Capture] = []
         try:
@@ -126,7 +126,7 @@ class Watcher:
         seen = self._seen.get(key)
         if seen is None or seen.stamp != stamp:
             age = time.time() - max(changed for _, _, changed in stamp) / 1e9
-            # a file that was written long before the watcher came has had its time
+            # a file that was written long before the watcher started has already settled
             since = time.monotonic() - (max(age, 0.0) if seen is None else 0.0)
             if seen is not None or age < self._settle:
                 self._last_event = time.monotonic()
@@ -151,7 +151,7 @@ class Watcher:
 
 
 def _stamp(capture: Capture) -> Stamp | None:
-    """None when a file went away meanwhile."""
+    """The stamp of a capture's files; None if a file was deleted meanwhile."""
     files = [*capture.files, *(p for p in (capture.manifest, capture.card) if p)]
     try:
         stats = [(str(p), p.stat()) for p in files]
@@ -164,5 +164,5 @@ def _lacks_hosts(capture: Capture) -> bool:
     try:
         manifest = load_manifest(capture.manifest) if capture.manifest else None
     except CaptureError:
-        return False  # ingest says what is wrong with it
+        return False  # ingest reports what is wrong with the manifest
     return manifest is not None and len(manifest.hosts) > len(capture.files)

@@ -106,7 +106,7 @@ def test_a_metric_of_which_runs_have_no_values_is_refused(warehouse: Warehouse) 
         assert found.unknown != WORKLOAD
         with pytest.raises(MetricError, match="scaling_efficiency compares runs itself"):
             found.values(["scaling_efficiency"])
-        with pytest.raises(MetricError, match="ccl_mfu is deprecated or another tool's, so that no run has a value"):
+        with pytest.raises(MetricError, match="ccl_mfu is deprecated or another tool's, so no run has a value"):
             found.values(["tpot", "ccl_mfu"])
         with pytest.raises(MetricError, match="no metric has the dimension 'baseline_run_id'"):
             found.values(by="baseline_run_id")

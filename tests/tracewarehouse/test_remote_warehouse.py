@@ -117,7 +117,7 @@ class TestClosed:
                 there.build,
                 there.collect_garbage,
             ):
-                with pytest.raises(WarehouseError, match="a remote warehouse is for reading"):
+                with pytest.raises(WarehouseError, match="a remote warehouse can only be read"):
                     write()
         assert sorted(fsspec.filesystem("memory").find("/bucket")) == before
 

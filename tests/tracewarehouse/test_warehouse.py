@@ -56,7 +56,7 @@ def test_a_struct_with_a_name_twice_is_no_dict() -> None:
     struct = pa.StructArray.from_arrays([pa.array(["a"]), pa.array(["b"])], fields=[pa.field("", pa.string())] * 2)
     result = QueryResult(pa.table({"pair": struct}))
     assert result.arrow().num_rows == 1
-    with pytest.raises(tw.QueryError, match="name its fields apart"):
+    with pytest.raises(tw.QueryError, match="rename one of the fields"):
         result.rows()
 
 
