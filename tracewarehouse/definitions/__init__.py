@@ -1,1 +1,1 @@
-"""Reads sql/: metrics, models, audits and macros, their versions, and their pages."""
+"""Reads sql/: metrics, models, audits and macros; handles their versions, and writes their pages."""

@@ -1,7 +1,8 @@
-"""sql/metrics.lock: the fingerprint of every released metric version, so that none changes its meaning unnoticed.
+"""Reads and writes sql/metrics.lock, the fingerprints of all released metric versions.
 
-A version is released when its status is stable, and stays so when it is deprecated. The models that released versions
-read are locked too, since a change there changes the metrics above.
+The lock makes sure that no released version changes its meaning unnoticed. A version is released once its status is
+stable, and stays released when it is deprecated. The models that released versions read are locked too, because a
+change in a model changes the metrics that read it.
 
     tw metrics lock                    add newly released versions
     tw metrics lock --accept-models    also accept changed models, after the cases have passed
@@ -30,17 +31,17 @@ _HEAD = f"""\
 
 @dataclass(frozen=True)
 class Lock:
-    """Fingerprint by name: of metric versions such as ttft_v1, and of models."""
+    """Fingerprints by name: of metric versions such as ttft_v1, and of models."""
 
     metrics: dict[str, str] = field(default_factory=dict)
     models: dict[str, str] = field(default_factory=dict)
 
 
 def read_lock(path: Path = LOCK) -> Lock:
-    """The lock file; empty where there is none.
+    """Read the lock file; returns an empty lock if there is no file.
 
     Raises:
-        MetricError: it is damaged.
+        MetricError: the file is damaged.
     """
     try:
         content = yaml.safe_load(path.read_text(encoding="utf-8"))
@@ -52,7 +53,7 @@ def read_lock(path: Path = LOCK) -> Lock:
 
 
 def current_lock(definitions: Definitions) -> Lock:
-    """The lock that the definitions would have now; where a user's own are among them, the lock of those."""
+    """The lock for the definitions as they are now; if a user's own are among them, the lock covers only those."""
     metrics: dict[str, str] = {}
     models: dict[str, str] = {}
     for metric in definitions.metrics:
@@ -63,12 +64,12 @@ def current_lock(definitions: Definitions) -> Lock:
 
 
 def changes(definitions: Definitions, lock: Lock, folder: str = "sql") -> list[str]:
-    """What has changed in released definitions, each with what to do; empty when all is as it was released.
+    """List the changes of released definitions, each with what to do; empty if nothing has changed.
 
     Args:
         definitions: all definitions.
-        lock: what was released.
-        folder: how the sentences call the folder of the locked definitions.
+        lock: the lock of the released definitions.
+        folder: name of the folder of the locked definitions, for the sentences.
     """
     now = current_lock(definitions)
     changed = _changed_models(definitions, lock, now, folder)
@@ -83,8 +84,8 @@ def write_lock(
     Args:
         definitions: all definitions.
         path: the lock file.
-        accept_models: take changed models as they are now; right only when every case still gives the same rows.
-        folder: how the error calls the folder of the locked definitions.
+        accept_models: accept changed models; this is right only if every case still gives the same rows.
+        folder: name of the folder of the locked definitions, for the error message.
 
     Raises:
         MetricError: a released version or a model beneath one has changed.
@@ -107,7 +108,7 @@ def _broken(definitions: Definitions, lock: Lock, now: Lock, folder: str) -> lis
         if name not in now.metrics:
             found.append(
                 f"{name} was released and is gone or no longer stable; restore {folder}/metrics/{name}.sql, and set "
-                "its status to deprecated where it shall not be used"
+                "its status to deprecated if it should no longer be used"
             )
         elif now.metrics[name] != fingerprint:
             latest = max(m.version for m in definitions.metrics if m.name == base)

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 
 def cell(text: object) -> str:
-    """Text for a cell of a Markdown table."""
+    """The text, escaped for a cell of a Markdown table."""
     return str(text if text is not None else "").replace("|", "\\|").replace("\n", " ")
 
 

@@ -1,4 +1,4 @@
-"""The pages about metrics: an index, and one page per metric with its SQL, lineage and an example."""
+"""Writes the pages about metrics: an index, and one page per metric with its SQL, lineage and an example."""
 
 from __future__ import annotations
 
@@ -9,20 +9,20 @@ from tracewarehouse.definitions.reading import Definitions, Metric
 from tracewarehouse.result import QueryResult
 
 Query = Callable[..., QueryResult]
-"""Asks SQL of a warehouse, with its parameters as keywords."""
+"""Runs SQL on a warehouse, with the parameters as keywords."""
 
 _EXAMPLE_ROWS = 5
 _INDEX = ("metric", "meaning", "unit", "better", "versions")
 _PREFERRED = "llama-tp4-b4"
-"""Beginning of the name of the run that examples are taken from, where it has the metric."""
+"""The examples come from the run whose name begins with this, if it has the metric."""
 
 
 def index_page(definitions: Definitions, written_by: str) -> str:
-    """Every metric with its sentence and a link to its page, and what the audits look for.
+    """The index page: every metric with its sentence and a link to its page, and what each audit looks for.
 
     Args:
         definitions: the metrics.
-        written_by: what writes the page, for its first line.
+        written_by: the program that writes the page, named in its first line.
     """
     listed: dict[str, list[tuple[str, ...]]] = {"living": [], "compatibility": [], "deprecated": []}
     for name, metric in definitions.aliases().items():
@@ -55,7 +55,7 @@ def _unstored(title: str, about: str, rows: list[tuple[str, ...]]) -> list[str]:
 
 
 def metric_pages(definitions: Definitions, query: Query, written_by: str) -> dict[str, str]:
-    """Page text by metric; see `metric_page`."""
+    """The text of each metric's page, by metric; see `metric_page`."""
     return {name: metric_page(definitions, query, name, written_by) for name in definitions.aliases()}
 
 
@@ -64,9 +64,9 @@ def metric_page(definitions: Definitions, query: Query, name: str, written_by: s
 
     Args:
         definitions: the metrics.
-        query: asks a warehouse, whose runs give the examples.
+        query: runs SQL on a warehouse; the examples come from its runs.
         name: the metric.
-        written_by: what writes the page, for its first line.
+        written_by: the program that writes the page, named in its first line.
     """
     return _head(written_by) + "".join(_page(definitions, query, name))
 
@@ -113,13 +113,13 @@ _ABSENT = "None of the runs that this page was made from has the metric.\n"
 
 
 def _example(query: Query, metric: Metric) -> str:
-    """Rows of one run, the only one whose events are read, or of all that a metric compares."""
+    """Example rows: of one run, the only one whose events are read, or of all runs that the metric compares."""
     view = f"metrics.{metric.name}"
     names = [c for c in metric.header.columns if c != "run_id"]
     if metric.view.compares_runs:
         whose, where = "", ""
     else:
-        # a run with stored values has rows; of those that nothing is stored of, one is tried
+        # a run with stored values has rows; if the metric stores none, one run is tried
         found = query(
             "SELECT r.run_id, r.name FROM main.runs AS r LEFT JOIN main.metric_values AS v "
             "ON v.run_id = r.run_id AND v.metric = $metric AND v.version = $version "
@@ -141,7 +141,7 @@ def _example(query: Query, metric: Metric) -> str:
 
 
 def _lineage(definitions: Definitions, metric: Metric) -> str:
-    """Mermaid's flow chart of what the metric reads, down to the tables."""
+    """A Mermaid flow chart of everything that the metric reads, down to the tables."""
     lines = []
     for view in (*definitions.upstream(metric.view), metric.view):
         for read in sorted(view.depends_on | view.probe_depends_on):

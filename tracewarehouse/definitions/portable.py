@@ -1,7 +1,7 @@
-"""A lint that keeps sql/ within the SQL that means the same on DuckDB and on Spark.
+"""Checks that sql/ uses only SQL that means the same on DuckDB and on Spark.
 
-Transpiling is silently wrong for some functions, so this is a list of what is allowed, not of what is not: a node of
-the syntax tree that is not listed is a complaint.
+Transpiling is silently wrong for some functions, so this module lists what is allowed, not what is forbidden. It
+complains about every node of the syntax tree that is not listed.
 """
 
 from __future__ import annotations
@@ -39,11 +39,11 @@ _RUN_BY_RUN = {_GROUP_BY_RUN, _AGGREGATE_BY_RUN, _JOIN_BY_RUN, _PARTITION_BY_RUN
 
 
 def complaints(sql: str, *, across_runs: bool = False) -> list[str]:
-    """What in a definition's SELECT leaves the portable subset; one sentence each, empty when all is well.
+    """Find what a definition's SELECT uses outside the portable subset, one sentence each; empty if all is well.
 
     Args:
         sql: the SELECT in DuckDB's dialect.
-        across_runs: it compares runs, so that it need not keep them apart by run_id.
+        across_runs: the definition compares runs, so it need not keep them apart by run_id.
     """
     tree = sqlglot.parse_one(sql, dialect="duckdb")
     found: dict[str, None] = {}
@@ -56,10 +56,10 @@ def complaints(sql: str, *, across_runs: bool = False) -> list[str]:
 
 
 def to_spark(sql: str) -> str:
-    """The SELECT in Spark's dialect.
+    """Translate the SELECT to Spark's dialect.
 
     Raises:
-        sqlglot.errors.UnsupportedError: something of it has no counterpart there.
+        sqlglot.errors.UnsupportedError: a part of it has no counterpart in Spark.
     """
     return sqlglot.transpile(sql, read="duckdb", write="spark", unsupported_level=sqlglot.ErrorLevel.RAISE)[0]
 
@@ -141,7 +141,7 @@ def _of_window(node: exp.Window) -> Iterator[str]:
     if isinstance(node.this, exp.Filter):
         yield "Spark has no FILTER in a window; write CASE in the aggregate"
     definition = _definition(node)
-    if definition is None:  # one of the WINDOW clause, which is looked at where it is used
+    if definition is None:  # a window of the WINDOW clause; it is checked where it is used
         return
     if not _begins_with_run_id(definition):
         yield _PARTITION_BY_RUN
@@ -159,7 +159,7 @@ def _is_run_id(node: exp.Expr | None) -> bool:
 
 
 def _is_double(node: exp.Expr) -> bool:
-    """Whether the node itself makes a double: a quotient, a number with an exponent, or a cast."""
+    """Whether the node itself produces a double: a quotient, a number with an exponent, or a cast."""
     if isinstance(node, exp.Literal):
         return not node.is_string and "e" in node.this.lower()
     return isinstance(node, exp.Div) or (isinstance(node, exp.Cast) and node.to.this.name == "DOUBLE")
@@ -170,7 +170,7 @@ def _is_decimal(node: exp.Literal) -> bool:
 
 
 def _definition(window: exp.Window) -> exp.Window | None:
-    """The window that an OVER means: itself, or the one of its SELECT with that name; None in a WINDOW clause."""
+    """The window that an OVER uses: itself, or the window of its SELECT with that name; None in a WINDOW clause."""
     if window.arg_key == "windows":
         return None
     if not window.alias:

@@ -1,4 +1,4 @@
-"""Reads sql/: metric and model files, each a YAML front matter and one SELECT, checked and in order of dependency."""
+"""Reads sql/, checks each file (a YAML front matter and one SELECT), and sorts the definitions by dependency."""
 
 from __future__ import annotations
 
@@ -25,10 +25,10 @@ _OPENING, _CLOSING = "/*---", "---*/"
 _METRIC_FILE = re.compile(r"([a-z][a-z0-9_]*)_v([1-9][0-9]*)")
 
 UNSTORED = ("deprecated", "compatibility")
-"""Statuses of versions that no run holds values of: superseded, or the definition of another tool."""
+"""Statuses of versions whose values are not stored: superseded versions, and definitions of other tools."""
 
 UNFILLED = "TODO"
-"""How `changed` begins in a new version until its author has said what is new."""
+"""The beginning of `changed` in a new version, until its author has written what is new."""
 
 Name = Annotated[str, StringConstraints(pattern=r"^[a-z][a-z0-9_]*$")]
 Sentence = Annotated[str, StringConstraints(strip_whitespace=True, min_length=3, pattern=r"\.$")]
@@ -41,12 +41,12 @@ class ModelHeader(BaseModel):
 
     model: Name
     description: Sentence
-    inline: bool = Field(default=False, description="it has a row per op, and its readers compute it, each for itself")
+    inline: bool = Field(default=False, description="it has a row per op; each of its readers computes it anew")
     columns: dict[Name, Sentence] = Field(min_length=1)
 
 
 class AuditHeader(BaseModel):
-    """Front matter of a file in sql/audits: a query that returns no row where all is well."""
+    """Front matter of a file in sql/audits: a query that returns no row if all is well."""
 
     model_config = ConfigDict(extra="forbid")
 
@@ -56,25 +56,25 @@ class AuditHeader(BaseModel):
 
 
 class MacroHeader(BaseModel):
-    """Front matter of a file in sql/macros: a query over runs that its caller names, as a DuckDB table macro."""
+    """Front matter of a file in sql/macros: a query over runs that the caller names, as a DuckDB table macro."""
 
     model_config = ConfigDict(extra="forbid")
 
     macro: Name
     parameters: dict[Name, Sentence]
-    optional: list[Name] = Field(default=[], description="parameters that are NULL where the caller names none")
+    optional: list[Name] = Field(default=[], description="parameters that are NULL if the caller leaves them out")
     description: Sentence
     columns: dict[Name, Sentence] = Field(min_length=1)
 
     @model_validator(mode="after")
     def _check(self) -> MacroHeader:
         if unknown := [n for n in self.optional if n not in self.parameters]:
-            raise ValueError(f"optional names {', '.join(unknown)}, which is no parameter")
+            raise ValueError(f"optional names {', '.join(unknown)}, which is not a parameter")
         return self
 
     @property
     def signature(self) -> list[str]:
-        """The parameters as CREATE MACRO writes them."""
+        """The parameters as they stand in CREATE MACRO."""
         return [f"{n} := NULL" if n in self.optional else n for n in self.parameters]
 
 
@@ -106,7 +106,7 @@ class MetricHeader(BaseModel):
             raise ValueError("grain must begin with run_id")
         if (self.status == "deprecated") != (self.deprecated is not None):
             raise ValueError(
-                "a deprecated version says in `deprecated` why and what to use instead, and only a deprecated one"
+                "a deprecated version must say in `deprecated` why and what to use instead; other versions must not"
             )
         if self.status != "experimental" and self.changed.startswith(UNFILLED):
             raise ValueError(f"changed must say what is new before the version is {self.status}")
@@ -119,7 +119,7 @@ class MetricHeader(BaseModel):
 
     @property
     def is_stored(self) -> bool:
-        """Whether runs hold values of it: a row for each instruction is for who asks for it."""
+        """Whether ingest stores its values with the run; a metric with a row for each instruction is not stored."""
         return self.status not in UNSTORED and "instruction_id" not in self.grain
 
 
@@ -151,17 +151,17 @@ class View:
 
     @property
     def compares_runs(self) -> bool:
-        """Whether its rows come from several runs together: a metric with scope: warehouse."""
+        """Whether one row can come from several runs, as in a metric with scope: warehouse."""
         return isinstance(self.header, MetricHeader) and self.header.scope == "warehouse"
 
     @property
     def is_compatibility(self) -> bool:
-        """Whether it is another tool's definition, kept to explain that tool's numbers."""
+        """Whether this is another tool's definition, kept to explain that tool's numbers."""
         return isinstance(self.header, MetricHeader) and self.header.status == "compatibility"
 
     @cached_property
     def depends_on(self) -> frozenset[str]:
-        """Tables and views it reads, by qualified name.
+        """Tables and views that it reads, by qualified name.
 
         Raises:
             MetricError: the SQL cannot be parsed, is not one SELECT, or names a table without its schema.
@@ -181,10 +181,10 @@ class View:
 
     @cached_property
     def fingerprint(self) -> str:
-        """SHA-256 over the syntax tree of the SQL, blind to how it is spelt; see `normalised`.
+        """SHA-256 over the syntax tree of the SQL, whatever its spelling; see `normalised`.
 
-        For a metric also over what gives its value a meaning: unit, polarity, grain, value column and probe. What reads
-        a column that follows from what ops do, such as op_class, covers the rules for that as well.
+        For a metric, it also covers what gives the value a meaning: unit, polarity, grain, value column and probe. If
+        the SQL reads a column that ingest derives from what ops do, such as op_class, it also covers those rules.
         """
         return _fingerprint(self.sql, _meaning(self.header))
 
@@ -211,7 +211,7 @@ class Definitions:
     """All definitions of one or more folders.
 
     Attributes:
-        ordered: models and metrics, each behind what it reads.
+        ordered: models and metrics, each after what it reads.
         metrics: every version of every metric, by name.
         audits: the audits by name; what they read is checked when they run.
         macros: the macros by name; what they read is checked when they are created.
@@ -222,7 +222,8 @@ class Definitions:
         added: which of them are a user's own.
 
     Raises:
-        MetricError: two files define the same name, one reads what does not exist, or they read each other in a circle.
+        MetricError: two files define the same name, a file reads something that does not exist, or files read each
+            other in a circle.
     """
 
     def __init__(self, views: Iterable[View], added: Iterable[str] = ()) -> None:
@@ -246,10 +247,10 @@ class Definitions:
         return self._views[qualified]
 
     def metric(self, name: str, version: int | None = None) -> Metric:
-        """A version of a metric, by default the one that its unversioned name stands for.
+        """Return a version of a metric, by default the one that its unversioned name stands for.
 
         Raises:
-            MetricError: there is no such metric or version.
+            MetricError: the metric or version does not exist.
         """
         versions = [m for m in self.metrics if m.name == name]
         if not versions:
@@ -265,11 +266,14 @@ class Definitions:
         )
 
     def aliases(self) -> dict[str, Metric]:
-        """Metric name to the version it stands for: the newest stable one; without one the newest, deprecated last."""
+        """Map each metric name to the version it stands for.
+
+        This is the newest stable version. If there is none, it is the newest other one, a deprecated one only at last.
+        """
         return {m.name: self.metric(m.name) for m in self.metrics}
 
     def upstream(self, view: View) -> list[View]:
-        """The models (and metrics) that a definition reads, directly or not, in order."""
+        """The models and metrics that a definition reads, directly or indirectly, in order."""
         seen: set[str] = set()
         todo = [view.qualified]
         while todo:
@@ -281,13 +285,13 @@ class Definitions:
         return [v for v in self.ordered if v.qualified in seen]
 
     def with_upstream(self, names: Iterable[str]) -> list[View]:
-        """The models and metrics of these qualified names and all that they read, in order."""
+        """The models and metrics with these qualified names and everything that they read, in order."""
         wanted = {n for n in names if n in self._views}
         wanted |= {v.qualified for n in wanted for v in self.upstream(self._views[n])}
         return [v for v in self.ordered if v.qualified in wanted]
 
     def fingerprint(self, view: View) -> str:
-        """Fingerprint of a definition and of all it reads."""
+        """Fingerprint of a definition and of everything that it reads."""
         parts = [f"{v.qualified} {v.fingerprint}" for v in (*self.upstream(view), view)]
         return hashlib.sha256("\n".join(parts).encode()).hexdigest()
 
@@ -298,15 +302,15 @@ class Definitions:
 
     @cached_property
     def all_fingerprint(self) -> str:
-        """Fingerprint of all metrics together; a user's own are a second part, behind a +."""
+        """Fingerprint of all metrics together; a user's own metrics add a second part after a +."""
         package = self._together(m for m in self.metrics if m.view.qualified not in self.added)
         own = [m for m in self.metrics if m.view.qualified in self.added]
         return f"{package}+{self._together(own)}" if own else package
 
     def is_current(self, fingerprint: str | None) -> bool:
-        """Whether values stored with a fingerprint of all metrics are those of these definitions.
+        """Whether values that were stored with this fingerprint of all metrics come from these definitions.
 
-        Who opens a warehouse without the metrics of another user leaves that user's values as they are.
+        If a warehouse is opened without a user's own metrics, the stored values of those metrics stay as they are.
         """
         if fingerprint is None:
             return False
@@ -317,7 +321,7 @@ class Definitions:
         return hashlib.sha256("\n".join(parts).encode()).hexdigest()
 
     def _check_scope(self, view: View) -> None:
-        """Refuse what would store a number that other runs change, or that rests on another tool's definition."""
+        """Refuse a metric whose stored value other runs could change, or that is based on another tool's definition."""
         read = view.depends_on | view.probe_depends_on
         if not view.is_compatibility:
             for name in sorted(read):
@@ -333,13 +337,13 @@ class Definitions:
 
     def _order(self) -> Iterator[str]:
         known = {f"main.{t}" for t in TABLES} | self._views.keys()
-        graph: dict[str, list[str]] = {}  # sorted: the order is part of fingerprints, so it must not follow hashes
+        graph: dict[str, list[str]] = {}  # sorted, because fingerprints depend on the order
         for v in self._views.values():
             if v.schema not in ("models", "metrics"):
                 continue
             read = v.depends_on | v.probe_depends_on
             for name in sorted(read - known):
-                raise MetricError(f"{v.path}: reads {name}, which is no table, model or metric")
+                raise MetricError(f"{v.path}: reads {name}, which is not a table, model or metric")
             graph[v.qualified] = sorted(n for n in read if n in self._views)
         try:
             yield from TopologicalSorter({n: graph[n] for n in sorted(graph)}).static_order()
@@ -349,19 +353,19 @@ class Definitions:
 
 
 def load_definitions(*folders: Path) -> Definitions:
-    """Read models/, metrics/, audits/ and macros/ of each folder; by default of the package's own.
+    """Read models/, metrics/, audits/ and macros/ of each folder; by default of the package's own folder.
 
     Raises:
-        MetricError: a file is not valid; the message names the file and the field. Or the package came without its SQL.
+        MetricError: a file is not valid (the message names the file and the field), or the package's SQL is missing.
     """
     views = [v for folder in folders or (SQL,) for v in read_folder(folder)]
     if not folders and not views:
-        raise MetricError(f"{SQL}: no metric, model or audit is there; the installation is incomplete, repeat it")
+        raise MetricError(f"{SQL}: no metric, model or audit found; the installation is incomplete, install it again")
     return Definitions(views)
 
 
 def read_folder(folder: Path) -> list[View]:
-    """The definitions in models/, metrics/, audits/ and macros/ of a folder, and in folders within these.
+    """Read the definitions in models/, metrics/, audits/ and macros/ of a folder, and in their subfolders.
 
     Raises:
         MetricError: a file is not valid; the message names the file and the field.
@@ -417,10 +421,10 @@ _LOADER = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 
 
 def _described(front: object, sql: str) -> object:
-    """A front matter with the sentences of the columns that have theirs as a comment in the SQL.
+    """Add the column sentences that are comments in the SQL to a front matter.
 
     Raises:
-        ValueError: a column has two.
+        ValueError: a column has a sentence in both places.
     """
     beside = column_sentences(sql)
     if not beside or not isinstance(front, dict):
@@ -485,7 +489,7 @@ def _meaning(header: Header) -> Mapping[str, str]:
 _REST_ON_OP_CLASS = re.compile(
     r"\b(?:op_class|is_leaf|class_overlap_ps|compute_before_ps|compute_during_ps)\b", re.IGNORECASE
 )
-"""Columns that ingest fills by its rules for what an op does."""
+"""Columns that ingest fills by its rules about what an op does."""
 
 
 def _fingerprint(sql: str, meaning: Mapping[str, str]) -> str:

@@ -1,7 +1,7 @@
-"""What parsing tells of the SQL of definitions: the tables it reads, what its comments say of columns, its normal form.
+"""Parses the SQL of definitions: finds the tables it reads, the comments on its columns, and its normal form.
 
-Parsing all definitions takes longer than most commands, so what was found is kept in the user's cache folder under
-the digest of the text. A cache of other code or of another parser is another file; without one, texts are parsed.
+Parsing all definitions takes longer than most commands, so the results are kept in the user's cache folder, each under
+the digest of its text. Other versions of the code or of the parser use another cache file.
 """
 
 from __future__ import annotations
@@ -25,26 +25,26 @@ _MOST_TEXTS = 10_000
 
 
 class _Remembered:
-    """Findings by text, from a file and back into it at the end of the process."""
+    """Results by text, read from a file and written back to it at the end of the process."""
 
     def __init__(self, name: str) -> None:
         self._name = name
         self._found: dict[str, Any] = {}
-        with suppress(OSError, ValueError, RuntimeError):  # RuntimeError: there is no home folder
+        with suppress(OSError, ValueError, RuntimeError):  # RuntimeError: the user has no home folder
             read = json.loads((cache_folder() / name).read_bytes())
             self._found = read if isinstance(read, dict) and len(read) <= _MOST_TEXTS else {}
         self._known = len(self._found)
         atexit.register(self.write)
 
     def get(self, kind: str, text: str, find: Callable[[str], Any]) -> Any:
-        """What `find` gives for a text; anything that JSON holds."""
+        """The result of `find` for a text; it must be a JSON value."""
         key = hashlib.sha256(f"{kind}\n{text}".encode()).hexdigest()
         if key not in self._found:
             self._found[key] = find(text)
         return self._found[key]
 
     def write(self) -> None:
-        """Write the file, where something was added; a cache that cannot be written is done without."""
+        """Write the file if something was added; do nothing if it cannot be written."""
         if len(self._found) == self._known:
             return
         with suppress(OSError, RuntimeError):
@@ -63,37 +63,37 @@ def _remembered() -> _Remembered:
 
 
 def remember() -> None:
-    """Keep what has been found so far for other processes, as is done at the end of this one."""
+    """Save the results so far for other processes now, instead of at the end of this one."""
     _remembered().write()
 
 
 @cache
 def tables_of(sql: str) -> frozenset[str]:
-    """Tables and views that a SELECT reads, by qualified name.
+    """The tables and views that a SELECT reads, by qualified name.
 
     Raises:
-        ValueError: it cannot be parsed, is not one SELECT, or names a table without its schema.
+        ValueError: the SQL cannot be parsed, is not one SELECT, or names a table without its schema.
     """
     return frozenset(_remembered().get("tables", sql, _parsed_tables))
 
 
 def normalised(sql: str) -> str:
-    """SQL in a form that does not tell how its syntax tree was spelt.
+    """Return SQL in a normal form that depends only on its syntax tree, not on its spelling.
 
-    Comments, spacing, letter case, quotes around names, parentheses that change nothing, names of relations within a
-    SELECT, `x.a AS a` for `x.a`, and `x.a` for `a` where there is one relation, make no difference.
+    These make no difference: comments, spacing, letter case, quotes around names, redundant parentheses, names of
+    relations within a SELECT, `x.a AS a` for `x.a`, and `x.a` for `a` if there is only one relation.
     """
     found: str = _remembered().get("normal form", sql, _normal_form)
     return found
 
 
 def column_sentences(sql: str) -> dict[str, str]:
-    """Columns of the last SELECT, the first of a UNION ALL, with what a comment says of them.
+    """The columns of the last SELECT that have a comment, with its text; of a UNION ALL, those of its first SELECT.
 
-    The comment stands behind the column on its line, or on lines of its own before it.
+    A comment belongs to a column if it follows the column on the same line, or stands alone on the lines before it.
 
     Raises:
-        ValueError: a quote or a comment in it does not end.
+        ValueError: a quote or a comment in the SQL does not end.
     """
     if "--" not in sql:
         return {}
@@ -166,7 +166,7 @@ def _normal_form(sql: str) -> str:
     for alias in list(tree.find_all(exp.Alias)):
         if isinstance(alias.this, exp.Column) and alias.this.name == alias.alias:
             alias.replace(alias.this)
-    # first no parentheses at all, then all, so that what is left says nothing but the tree
+    # remove all parentheses, then add every possible one, so that the text depends only on the tree
     for paren in list(tree.find_all(exp.Paren)):
         paren.replace(paren.this)
     operators = (exp.Binary, exp.Unary, exp.Between, exp.In)
@@ -177,7 +177,7 @@ def _normal_form(sql: str) -> str:
 
 
 def _name_relations(select: Any) -> None:
-    """Give the relations of a SELECT names by their place, and none where there is one only."""
+    """Rename the relations of a SELECT by their position; a single relation gets no name."""
     from sqlglot import exp
     from sqlglot.optimizer.scope import walk_in_scope
 

@@ -1,7 +1,7 @@
-"""Metrics, models and audits of a folder outside the package, beside those of the package.
+"""Loads a user's own metrics, models and audits, together with those of the package.
 
-The folder is laid out as the package's own: metrics/<name>_v<n>.sql, models/<name>.sql, audits/<name>.sql. Its files
-pass the same checks and may read the package's models and metrics, but take no name of the package.
+The user's folder is laid out like the package's: metrics/<name>_v<n>.sql, models/<name>.sql, audits/<name>.sql. Its
+files pass the same checks and may read the package's models and metrics, but must not reuse a name of the package.
 """
 
 from __future__ import annotations
@@ -15,10 +15,10 @@ _RESERVED = {"metrics.catalog", "metrics.all_values"}
 
 
 def load_with(folder: Path | None) -> Definitions:
-    """The package's definitions, and those of a user's folder where one is given.
+    """Load the package's definitions, and those of a user's folder if one is given.
 
     Raises:
-        MetricError: the folder holds no definitions, one of them is not valid, or takes a name of the package.
+        MetricError: the folder holds no definitions, or one of them is not valid or reuses a name of the package.
     """
     if folder is None:
         return load_definitions()
@@ -35,9 +35,9 @@ def load_with(folder: Path | None) -> Definitions:
 
 
 def portability_notes(definitions: Definitions) -> list[str]:
-    """What in a user's definitions DuckDB answers but other engines may not, a sentence each.
+    """List what in a user's definitions works in DuckDB but may not work in other engines, one sentence each.
 
-    The package's own SQL must stay in the portable subset; a user's SQL may leave it, so these are no errors.
+    The package's own SQL must stay in the portable subset. A user's SQL may leave it, so these are not errors.
     """
     from tracewarehouse.definitions.portable import complaints
 

@@ -1,4 +1,4 @@
-"""Runs the audits of sql/audits: queries that return a row for each thing that must never be so."""
+"""Runs the audits of sql/audits: queries that return a row for each fact that must never be true."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from tracewarehouse.evaluation.findings import Finding
 from tracewarehouse.ingest.errors import MetricError
 
 BEYOND_RANGE = (duckdb.ConversionException, duckdb.OutOfRangeException)
-"""What DuckDB raises where the numbers of a run, and not the SQL, are at fault: a sum beyond 64 bits."""
+"""What DuckDB raises if the numbers of a run, not the SQL, are at fault: for example, a sum beyond 64 bits."""
 
 
 def run_audits(
@@ -21,13 +21,13 @@ def run_audits(
     *,
     limit: int = 20,
 ) -> list[Finding]:
-    """The audits that something violates; empty when all is well.
+    """Run the audits, and return those that some row violates; empty if all is well.
 
     Args:
         connection: a database with the lens.
-        run_id: audit this run only.
+        run_id: audit only this run.
         definitions: models and audits; by default those of the package.
-        limit: most rows to return of one audit.
+        limit: maximum number of rows to return per audit.
 
     Raises:
         MetricError: an audit fails.
@@ -41,7 +41,7 @@ def run_audits(
 
 
 def audit_sql(audit: View, limit: int, *, of_run: bool = False) -> str:
-    """SQL of the first rows that violate an audit; of those of the run that the parameter run_id names, or of all."""
+    """SQL of the first rows that violate an audit, of all runs or only of the run in the parameter run_id."""
     where = "WHERE run_id = $run_id" if of_run else ""
     return f"SELECT * FROM ({audit.sql}) {where} ORDER BY ALL LIMIT {int(limit)}"  # noqa: S608
 
@@ -52,16 +52,16 @@ def run_audit(
     sql: str | duckdb.Statement,
     parameters: Mapping[str, str] | None = None,
 ) -> Finding | None:
-    """What one audit finds; None when all is well. Numbers that do not fit 64 bits are found too.
+    """Run one audit; returns None if all is well. Numbers that do not fit 64 bits count as a finding.
 
     Args:
-        connection: a database with what the audit reads.
+        connection: a database with the tables and models that the audit reads.
         audit: the audit.
-        sql: as `audit_sql` gives it, or that parsed.
-        parameters: those of the SQL.
+        sql: the SQL from `audit_sql`, as text or parsed.
+        parameters: the parameters of the SQL.
 
     Raises:
-        MetricError: it fails.
+        MetricError: the audit fails.
     """
     try:
         rows = connection.execute(sql, parameters).fetchall()
@@ -76,6 +76,6 @@ def run_audit(
 
 
 def beyond_range(audit: View, error: str) -> Finding:
-    """The finding that the numbers of a run are too large for an audit, with what DuckDB says of them."""
-    description = "Numbers do not fit 64 bits, so that this audit cannot be asked."
+    """The finding that a run's numbers are too large for an audit, with DuckDB's message."""
+    description = "Numbers do not fit 64 bits, so this audit cannot run."
     return Finding(audit.name, description, ("error",), ((error.partition("\n")[0],),))

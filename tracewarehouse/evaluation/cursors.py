@@ -1,7 +1,7 @@
-"""Runs SQL tasks that build on each other, some at once, each on a cursor of its own.
+"""Runs SQL tasks that depend on each other, several in parallel, each on its own cursor.
 
-DuckDB binds and plans a statement on one core, and over the few rows of a small run it does little else; two statements
-at once keep two cores at work.
+DuckDB binds and plans a statement on one core. With the few rows of a small run that is most of the work, so two
+parallel statements keep two cores busy.
 """
 
 from __future__ import annotations
@@ -18,20 +18,20 @@ Task = Callable[[duckdb.DuckDBPyConnection], None]
 def run_tasks(
     tasks: Mapping[str, Task], needs: Mapping[str, Collection[str]], cursors: Sequence[duckdb.DuckDBPyConnection]
 ) -> None:
-    """Run every task once, after those it needs.
+    """Run every task once, after the tasks that it needs.
 
-    Of the tasks that can be run, one that could be so last comes first: what a task has made is read soon, and need not
-    be kept for long. Of those that can be run from the same moment on, the one with the longest chain of tasks behind
-    it comes first, so that less is left for one cursor alone at the end.
+    Among the tasks that are ready, those that became ready last run first: what a task made is then read soon and need
+    not be kept for long. Among tasks that became ready together, the one with the longest chain of tasks after it runs
+    first, so that less work is left for a single cursor at the end.
 
     Args:
-        tasks: what to run, by name.
-        needs: for each task, the names of what must be there before; names that are no task are.
-        cursors: of one database; as many tasks run at once.
+        tasks: the tasks, by name.
+        needs: for each task, the names of the tasks that it needs; a name that is not a task counts as done.
+        cursors: cursors of one database; each runs one task at a time.
 
     Raises:
-        graphlib.CycleError: tasks need each other.
-        Exception: what a task raised. What still runs is interrupted, and what has not begun is left.
+        graphlib.CycleError: tasks need each other in a circle.
+        Exception: the exception of a task. Running tasks are then interrupted, and waiting tasks do not start.
     """
     before = {name: needs[name] & tasks.keys() for name in tasks}
     chain = _chains(before)
@@ -58,7 +58,7 @@ def run_tasks(
 
 
 def _chains(before: Mapping[str, Collection[str]]) -> dict[str, int]:
-    """For each task how many tasks must be run one after the other from it on, itself included."""
+    """For each task, the number of tasks in the longest chain that begins with it, itself included."""
     chain = dict.fromkeys(before, 1)
     for name in reversed(list(TopologicalSorter(before).static_order())):
         for needed in before[name]:

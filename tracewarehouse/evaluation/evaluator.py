@@ -1,4 +1,4 @@
-"""Evaluates the metrics of one run, at ingest and after definitions have changed."""
+"""Evaluates the metrics of one run, at ingest and whenever definitions have changed."""
 
 from __future__ import annotations
 
@@ -24,10 +24,10 @@ if TYPE_CHECKING:
 
 
 class Evaluator:
-    """The metric evaluator that ingest calls; `fingerprint` stands for all definitions together.
+    """The metric evaluator that ingest calls.
 
-    It audits the run as well: `findings` is what the audits of the last call found. `beyond_range` names the metrics of
-    the last call whose numbers do not fit 64 bits, and that have no value.
+    It also audits the run. After a call, `findings` holds what the audits found, and `beyond_range` names the metrics
+    without a value because their numbers do not fit 64 bits. `fingerprint` is that of all definitions together.
 
     Args:
         definitions: the models, metrics and audits; by default those of the package.
@@ -41,7 +41,7 @@ class Evaluator:
         self._prepared: PreparedMetrics | None = None
 
     def __call__(self, files: Mapping[str, Sequence[Path]], run_id: str) -> pa.Table:
-        """Rows of main.metric_values, without run_id, from a run's files by table name.
+        """Evaluate a run from its files by table name, and return rows of main.metric_values without run_id.
 
         Raises:
             MetricError: a metric cannot be evaluated.
@@ -55,7 +55,7 @@ class Evaluator:
 
 def database() -> duckdb.DuckDBPyConnection:
     """An empty database in memory, for `evaluate_files`."""
-    threads = max(1, usable_cores() - AT_ONCE + 1)  # the thread that asks works on its statement too
+    threads = max(1, usable_cores() - AT_ONCE + 1)  # the calling thread works on its statement too
     return duckdb.connect(":memory:", config={"threads": threads})
 
 
@@ -66,14 +66,14 @@ def evaluate_files(
     run_id: str,
     spill: Path,
 ) -> Evaluation:
-    """Evaluate the metrics and audits of a run over its files by table name.
+    """Evaluate the metrics and audits of a run from its files.
 
     Args:
         connection: an empty database.
         prepared: the metrics and audits.
         files: the run's files by table name.
         run_id: the run.
-        spill: a folder for rows that memory does not hold.
+        spill: a folder for rows that do not fit in memory.
 
     Raises:
         MetricError: a metric or an audit cannot be evaluated.
@@ -91,10 +91,10 @@ def _source(files: Sequence[Path]) -> str:
 
 
 def refresh(lake: Lake, run: RunVersion, evaluator: Evaluator) -> RunVersion | None:
-    """Evaluate a run's metrics anew and put them in place; None when the run was replaced meanwhile.
+    """Evaluate a run's metrics again and store them; returns None if the run was replaced meanwhile.
 
-    Values of a user's own metrics stay as they are where the evaluator has no such metrics; their fingerprints say what
-    they were made with.
+    If the evaluator lacks a user's own metrics, their stored values are kept, with the fingerprint of the definitions
+    that they were computed with.
 
     Raises:
         MetricError: a metric cannot be evaluated.

@@ -1,4 +1,4 @@
-"""What metrics and audits find in a run; without DuckDB, so that who only receives it need not import that."""
+"""The results of metrics and audits for a run; this module does without DuckDB, so receivers need not import it."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Finding:
-    """What one audit found.
+    """The result of one audit that was violated.
 
     Attributes:
         audit: name of the audit.
-        description: what should not be.
+        description: what must never be true.
         columns: names of the columns.
-        rows: the rows that violate it, at most as many as were asked for.
+        rows: the rows that violate the audit, up to the requested limit.
     """
 
     audit: str
@@ -29,7 +29,7 @@ class Finding:
     rows: tuple[tuple[object, ...], ...]
 
     def result(self) -> QueryResult:
-        """The rows as the result of a query."""
+        """The rows as a query result."""
         import pyarrow as pa
 
         columns = zip(*self.rows, strict=True)
@@ -38,14 +38,14 @@ class Finding:
 
 @dataclass(frozen=True)
 class Evaluation:
-    """What the definitions find in one run.
+    """The results of all definitions for one run.
 
     Attributes:
         columns: of main.metric_values without run_id, for every version of every metric that the run has, in order of
             metric, version and dimensions. A metric whose numbers do not fit their type has one row, without
             dimensions, whose value is None.
-        beyond_range: the views of metrics whose numbers do not fit, with what DuckDB says of them.
-        findings: the audits that something violates, with one row each.
+        beyond_range: the views of metrics whose numbers do not fit, with DuckDB's message.
+        findings: the audits that some row violates, with one such row each.
     """
 
     columns: dict[str, list[Any]]

@@ -1,7 +1,6 @@
-"""Evaluates the metrics of a run in a process of its own, which gets ready while the capture is decoded.
+"""Evaluates the metrics of a run in a separate process, which starts up while the capture is decoded.
 
-To import DuckDB and to read the definitions takes as long as to decode a small capture, on a core that has nothing else
-to do.
+Importing DuckDB and reading the definitions takes as long as decoding a small capture, and an idle core can do it.
 """
 
 from __future__ import annotations
@@ -22,17 +21,17 @@ if TYPE_CHECKING:
     from tracewarehouse.ingest.processes.pool import Helper
 
 _Task = tuple[Path | None, Mapping[str, Sequence[Path]], str, Path]
-"""The user's own definitions, the files, the run, and the folder for rows that memory does not hold."""
+"""The user's own definitions, the files, the run, and the folder for rows that do not fit in memory."""
 
 
 class ForkedEvaluator:
-    """Evaluates one run as `Evaluator` does, in a helper process; a context manager that leaves none behind.
+    """Evaluates one run as `Evaluator` does, but in a helper process; as a context manager, it ends that process.
 
-    Its attributes are those of `Evaluator`, and known once it has been called.
+    It has the attributes of `Evaluator`; they are set once it has been called.
 
     Args:
-        helper: the process; it begins to get ready.
-        sql: a folder of definitions beside those of the package, or None.
+        helper: the process; it starts to prepare at once.
+        sql: a folder of definitions in addition to the package's, or None.
     """
 
     def __init__(self, helper: Helper, sql: Path | None) -> None:
@@ -50,7 +49,7 @@ class ForkedEvaluator:
         self._helper.end()
 
     def __call__(self, files: Mapping[str, Sequence[Path]], run_id: str) -> pa.Table:
-        """Rows of main.metric_values, without run_id, from a run's files by table name; to be called once.
+        """Evaluate a run from its files by table name, and return rows of main.metric_values without run_id; call once.
 
         Raises:
             MetricError: a definition is not valid, or a metric cannot be evaluated.
@@ -60,7 +59,7 @@ class ForkedEvaluator:
             try:
                 self.fingerprint = self._helper.answer()
                 found = self._helper.ask(_evaluated, (self._sql, files, run_id, spill.path))
-            except BaseException:  # Ctrl-C too: it must not write to the folder any more
+            except BaseException:  # Ctrl-C too: the helper must stop writing to the folder
                 self._helper.end()
                 raise
         self._helper.dismiss()
@@ -78,13 +77,13 @@ def _evaluated(_: Any, task: _Task) -> Evaluation:
 
     sql, files, run_id, spill = task
     found = evaluate_files(*_prepared(sql), files, run_id, spill)
-    remember()  # a helper has no end at which this would be done
+    remember()  # a helper process is killed, so nothing would be saved at its end
     return found
 
 
 @cache
 def _prepared(sql: Path | None) -> tuple[duckdb.DuckDBPyConnection, PreparedMetrics]:
-    """A database and what it is asked; never closed, as the process is ended once it has answered."""
+    """A database and the prepared metrics; never closed, as the process is ended after its answer."""
     from tracewarehouse.definitions.user import load_with
     from tracewarehouse.evaluation.evaluator import database
     from tracewarehouse.evaluation.values import PreparedMetrics

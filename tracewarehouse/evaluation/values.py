@@ -1,9 +1,8 @@
-"""Evaluates the metrics of one run into rows of main.metric_values, and asks its audits beside them.
+"""Evaluates the metrics of one run into rows of main.metric_values, and runs its audits.
 
-Models that several definitions read are evaluated once, into tables of a scratch database whose tables are the run's
-rows; every metric then reads those under the names it knows, and a table goes once its last reader is done. Models with
-a row per op stay views: to keep their rows takes longer, and far more memory, than to compute them again. No metric is
-computed here: this only runs SQL of sql/.
+A scratch database holds the run's rows as tables. A model that several definitions read is evaluated once, into a table
+of the same name, which is dropped after its last reader. Models with a row per op stay views: storing their rows takes
+longer, and far more memory, than computing them again. This module computes no metric itself; it runs the SQL of sql/.
 """
 
 from __future__ import annotations
@@ -31,10 +30,10 @@ _Row = tuple[str, float]
 """Dimensions as JSON, and the value."""
 
 AT_ONCE = 2
-"""Statements at once; each of them may hold rows of the whole run."""
+"""Statements that run in parallel; each of them may hold rows of the whole run."""
 
 _ROW_PER_EVENT = frozenset(("ops", "host_events", "event_stats", "collectives", "counters"))
-"""Tables that are read where they are. The others are so small that it takes less time to copy them once than to open
+"""Tables that are read from their files. The others are so small that copying them once takes less time than opening
 their files for every statement."""
 
 
@@ -45,10 +44,10 @@ def evaluate(
     *,
     unstored: bool = False,
 ) -> Evaluation:
-    """Evaluate the metrics and audits of a run that a database has in schema main, such as a lens.
+    """Evaluate the metrics and audits of a run in the schema main of a database, such as a lens.
 
     Args:
-        connection: the database, which is left as it was.
+        connection: the database; it is not changed.
         run_id: the run.
         definitions: the models, metrics and audits; by default those of the package.
         unstored: evaluate deprecated and compatibility versions as well.
@@ -61,15 +60,16 @@ def evaluate(
 
 
 class PreparedMetrics:
-    """The evaluation of metrics and audits as far as it takes no run: which statements, parsed, and in which order.
+    """The part of evaluating metrics and audits that needs no run: the parsed statements and their order.
 
-    Metrics that compare runs have no rows: other runs would change them, so metrics.all_values evaluates them each
-    time. Nor have those of single instructions, deprecated and compatibility versions, whose views answer who asks.
+    Metrics that compare runs are left out: other runs would change their values, so metrics.all_values evaluates them
+    on each query. Metrics of single instructions, deprecated and compatibility versions are left out too; query their
+    views instead.
 
     Args:
-        connection: any database; it parses.
+        connection: any database; only its parser is used.
         definitions: the models, metrics and audits.
-        unstored: take metrics of single instructions, deprecated and compatibility versions as well.
+        unstored: include metrics of single instructions, deprecated and compatibility versions.
 
     Raises:
         MetricError: a definition cannot be parsed.
@@ -112,7 +112,7 @@ class PreparedMetrics:
         self._steps[name], self._needs[name] = step, needs
 
     def _readers(self, name: str, tables: Collection[str]) -> frozenset[str]:
-        """The steps that read a table or view, also through views."""
+        """The steps that read a table or view, directly or through views."""
         found = [n for n, read in self._needs.items() if name in read]
         return frozenset(found).union(*(self._readers(n, tables) for n in found if n not in tables))
 
@@ -120,10 +120,10 @@ class PreparedMetrics:
         """Evaluate a run.
 
         Args:
-            connection: a database, which is left as it was.
+            connection: a database; it is not changed.
             run_id: the run.
-            sources: per table of the schema the SQL of the run's rows, as it stands behind FROM; no entry for a table
-                without rows.
+            sources: maps each table of the schema to the SQL of the run's rows, in a form that can follow FROM; a table
+                without rows has no entry.
 
         Raises:
             MetricError: a metric or an audit fails, or the grain of a metric does not identify its rows.
@@ -148,18 +148,18 @@ class PreparedMetrics:
 
 
 class _Run:
-    """What is found in a run, step by step.
+    """Evaluates a run step by step and collects the results.
 
     Args:
         run_id: the run.
-        sources: the SQL of the run's rows by table.
+        sources: the SQL of the run's rows, by table.
     """
 
     def __init__(self, run_id: str, sources: Mapping[str, str]) -> None:
         self.rows: dict[str, list[_Row]] = {}
-        """Of each metric by its view's name."""
+        """Of each metric, by the name of its view."""
         self.too_large: dict[str, str] = {}
-        """What DuckDB says of metrics whose numbers do not fit."""
+        """DuckDB's message for each metric whose numbers do not fit."""
         self.findings: dict[str, Finding] = {}
         self._run_id = run_id
         self._sources = sources
@@ -170,7 +170,7 @@ class _Run:
         """Make a table of the schema."""
         source = self._sources.get(table)
         columns = {c.name: f'"{c.name}"' if source else f"CAST(NULL AS {c.type})" for c in TABLES[table].columns}
-        # every window and join carries run_id: as the only value of an ENUM it is a byte and not a string
+        # every window and join carries run_id; an ENUM with one value takes a byte instead of a string
         columns["run_id"] = f"CAST({literal(self._run_id)} AS main.run)"
         selected = ", ".join(f'{sql} AS "{name}"' for name, sql in columns.items())
         rows = f"FROM {source}" if source else "WHERE false"
@@ -201,7 +201,7 @@ class _Run:
         probe: duckdb.Statement,
         statement: duckdb.Statement,
     ) -> None:
-        """Find the rows of a metric."""
+        """Evaluate the rows of a metric."""
         name, reason = metric.view.qualified, self._reason(metric.view)
         try:
             self.rows[name] = []
@@ -216,19 +216,19 @@ class _Run:
             self.rows[name] = []
 
     def audit(self, cursor: duckdb.DuckDBPyConnection, audit: View, statement: duckdb.Statement) -> None:
-        """Ask an audit."""
+        """Run an audit."""
         if (reason := self._reason(audit)) is not None:
             self.findings[audit.name] = beyond_range(audit, reason)
         elif finding := run_audit(cursor, audit, statement):
             self.findings[audit.name] = finding
 
     def _has_rows(self, cursor: duckdb.DuckDBPyConnection, requires: str, probe: duckdb.Statement) -> bool:
-        if requires not in self._has:  # several metrics require the same
+        if requires not in self._has:  # several metrics have the same requirement
             self._has[requires] = bool(cursor.execute(probe).fetchall())
         return self._has[requires]
 
     def _reason(self, view: View) -> str | None:
-        """Why a view that reads a failed model has no rows; None where it reads none."""
+        """Why a view that reads a failed model has no rows; None if it reads no failed model."""
         return next((self._failed[n] for n in sorted(_read(view)) if n in self._failed), None)
 
 
@@ -241,7 +241,7 @@ def _parsed(connection: duckdb.DuckDBPyConnection, view: View, sql: str) -> duck
 
 
 def _rows(metric: Metric, rows: Sequence[Sequence[Any]]) -> Iterator[_Row]:
-    """Those of a metric that have a value."""
+    """The rows of a metric that have a value."""
     names = metric.header.grain[1:]
     seen = set()
     for *dimensions, value in rows:
@@ -257,7 +257,7 @@ def _rows(metric: Metric, rows: Sequence[Sequence[Any]]) -> Iterator[_Row]:
 
 
 def _beneath(definitions: Definitions, metrics: Sequence[Metric]) -> Iterator[tuple[View, str]]:
-    """What metrics and audits read, in order: a table where several read it, so that it is made once, else a view."""
+    """The models behind metrics and audits, in order: a table if several definitions read it, else a view."""
     readers: Counter[str] = Counter()
     for view in (*(m.view for m in metrics), *definitions.audits):
         readers.update(_read(view))
@@ -274,9 +274,9 @@ def _read(view: View) -> frozenset[str]:
 
 
 def _columns_read(view: View, readers: Sequence[View], added: Collection[str]) -> list[str]:
-    """The columns of a model whose names occur in what reads it.
+    """The columns of a model whose names occur in its readers.
 
-    All of them where a reader is a user's own, which may select them without their names; the package's own may not.
+    If a reader is a user's own, these are all columns, as it may use `SELECT *`; the package's own definitions may not.
     """
     if any(r.qualified in added for r in readers):
         return list(view.header.columns)
@@ -298,7 +298,7 @@ def _of_database(connection: duckdb.DuckDBPyConnection, run_id: str) -> dict[str
 
 @contextmanager
 def _scratch(connection: duckdb.DuckDBPyConnection, run_id: str) -> Iterator[list[duckdb.DuckDBPyConnection]]:
-    """Cursors of an empty database in memory, in which main.run is the type of the run's id."""
+    """Cursors of an empty database in memory, in which main.run is the type for the run's id."""
     name = f"scratch_{uuid.uuid4().hex}"
     cursors = [connection.cursor() for _ in range(AT_ONCE)]
     connection.execute(f"ATTACH ':memory:' AS {name} (READ_WRITE)")

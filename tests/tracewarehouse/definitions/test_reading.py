@@ -55,7 +55,7 @@ def test_definitions_come_in_order_of_dependency(tmp_path: Path) -> None:
         ("COUNT(*) AS n", "COUNT(* AS n", "the query cannot be parsed"),
         ("SELECT b.run_id", "DELETE FROM main.runs; SELECT b.run_id", "must be one SELECT"),
         ("FROM models.base AS b", "FROM base AS b", "write it with its schema"),
-        ("FROM models.base AS b", "FROM models.bass AS b", "reads models.bass, which is no table, model or metric"),
+        ("FROM models.base AS b", "FROM models.bass AS b", "reads models.bass, which is not a table, model or metric"),
         ("FROM main.runs AS r\n", "FROM runs AS r\n", "requires names the table runs"),
         ("requires: SELECT", "requires: SELEC", "requires"),
     ],
@@ -215,5 +215,5 @@ def test_fingerprints_do_not_follow_the_hash_seed_of_the_process() -> None:
 def test_an_installation_without_sql_is_an_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("tracewarehouse.definitions.reading.SQL", tmp_path / "sql")
 
-    with pytest.raises(MetricError, match="sql: no metric, model or audit is there; the installation is incomplete"):
+    with pytest.raises(MetricError, match="sql: no metric, model or audit found; the installation is incomplete"):
         load_definitions()
