@@ -1,13 +1,13 @@
-"""The errors a user can meet; every message says what was looked for, what was found and what to do."""
+"""The errors that users can see; every message says what was looked for, what was found and what to do."""
 
 from __future__ import annotations
 
 MAX_SHOWN = 1000
-"""Most characters of a foreign text that an error repeats."""
+"""Maximum number of characters of a foreign text that an error message quotes."""
 
 
 def printable(text: str) -> str:
-    """A text that a capture or a file may have made up, on one line and without anything that a terminal obeys.
+    """Make a foreign text, such as one from a capture, safe to print on one line of a terminal.
 
     Control characters, line ends, invisible and bidirectional marks become escapes.
     """
@@ -17,7 +17,7 @@ def printable(text: str) -> str:
 
 
 def shown(text: str) -> str:
-    """A foreign text as an error repeats it: printable, and not too long."""
+    """A foreign text as an error message quotes it: printable, and not too long."""
     text = printable(" ".join(text.split()))
     return text if len(text) <= MAX_SHOWN else f"{text[:MAX_SHOWN]}..."
 
@@ -31,11 +31,11 @@ class CaptureError(TracewarehouseError):
 
 
 class MalformedError(CaptureError):
-    """The bytes of a capture are not what their format promises."""
+    """The bytes of a capture do not follow their format."""
 
 
 class NoCaptureError(CaptureError):
-    """There is nothing at a location, or nothing that is a capture."""
+    """A location does not exist, or holds no capture."""
 
 
 class WarehouseError(TracewarehouseError):
@@ -47,8 +47,8 @@ class QueryError(TracewarehouseError):
 
 
 class MetricError(TracewarehouseError):
-    """A metric definition is not valid, or a metric was asked for that does not exist."""
+    """A metric definition is not valid, or a requested metric does not exist."""
 
 
 class UnreadRunWarning(UserWarning):
-    """Runs of a warehouse cannot be read and are left out of its answers; all others are there."""
+    """Some runs of a warehouse cannot be read and are left out of its answers; all other runs are included."""

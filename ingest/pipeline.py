@@ -45,13 +45,13 @@ class MetricEvaluator(Protocol):
     """Fingerprint of all metric definitions."""
 
     def __call__(self, files: Mapping[str, Sequence[Path]], run_id: str) -> pa.Table:
-        """Rows of main.metric_values, without run_id, from the run's files by table name."""
+        """Evaluate a run from its files by table name, and return rows of main.metric_values without run_id."""
         ...
 
 
 @dataclass(frozen=True)
 class IngestResult:
-    """What became of a capture."""
+    """The result of ingesting one capture."""
 
     run_id: str
     name: str
@@ -71,7 +71,7 @@ def ingest_one(
     evaluate: MetricEvaluator | None = None,
     jobs: int | None = None,
 ) -> IngestResult:
-    """Ingest the one capture that a path or URI stands for; see `ingest_capture`.
+    """Ingest the one capture at a path or URI; see `ingest_capture`.
 
     Raises:
         CaptureError: there is no capture, or more than one.
@@ -99,19 +99,19 @@ def ingest_capture(
 ) -> IngestResult:
     """Write a capture's tables and publish them as a run.
 
-    The same bytes are the same run whatever their file is called; when the warehouse has them already, and
-    nothing new is said about them, nothing is written. Publishing is atomic, so a call can be repeated or run
-    beside others freely.
+    The same bytes are the same run, whatever their files are called. If the warehouse already has the run, and the
+    manifest, the card and the arguments add nothing new, nothing is written. Publishing is atomic, so a call can be
+    repeated, and can run in parallel with others.
 
     Args:
         capture: the files of one run.
-        warehouse: the warehouse's folder; made if it is not there.
-        mesh: the device mesh, where no manifest tells it, or instead of the manifest's.
-        name: name for people, instead of the manifest's or the file's.
-        step_program: module whose executions begin a step, instead of what marks, the server or time tell.
+        warehouse: the warehouse's folder; created if it does not exist.
+        mesh: the device mesh; it replaces the mesh of a manifest.
+        name: name for people; it replaces the name in the manifest or of the file.
+        step_program: the module whose executions begin a step; it replaces the steps found by marks, server or time.
         evaluate: evaluates the run's metrics before it is published.
-        jobs: processes that may read a large capture at once, this one included; None for one per core. The tables
-            are the same, byte for byte.
+        jobs: number of processes that may read a large capture in parallel, this one included; None for one per core.
+            The tables are the same, byte for byte, for any number.
 
     Raises:
         CaptureError: a file is missing, empty, damaged, or not a capture; no such program ran; or `mesh` does not fit
@@ -158,7 +158,7 @@ def _survey(
     mesh: Mesh | None,
     step_program: str | None,
 ) -> RunSurvey:
-    """Survey the run, with what the server wrote of its batches and what the card says of the chips.
+    """Survey the run, including the server's files about its batches and the card's facts about the chips.
 
     Raises:
         CaptureError: `mesh` does not fit the devices, or the step program did not run.
@@ -174,14 +174,14 @@ def _survey(
 
 @dataclass(frozen=True)
 class _Source:
-    """The files of a capture, each content once.
+    """The files of a capture, without duplicates.
 
     Attributes:
-        files: the files, digested.
-        digest: digest of all of them.
+        files: the files, with their digests.
+        digest: digest of all files together.
         notes: a sentence for each file that was left out.
-        jobs: processes that may read one of them.
-        opened: those that are open already, by identity of the file.
+        jobs: number of processes that may read one file.
+        opened: the files that are already open, by identity of the file.
     """
 
     files: list[CaptureFile]
@@ -212,13 +212,13 @@ def _open(files: list[CaptureFile], processes: Processes, jobs: int) -> _Source:
 
 @dataclass(frozen=True)
 class _Identity:
-    """What a run is called: its id follows from its bytes, its version from everything that shapes its tables.
+    """The id, version and name of a run; the id follows from its bytes, the version from all that shapes its tables.
 
     Attributes:
-        run_id: of the run.
-        version: of its tables.
-        name: for people.
-        is_described: whether a manifest, a card, a mesh, a name, a program or batches say more than the bytes.
+        run_id: id of the run.
+        version: version of its tables.
+        name: name for people.
+        is_described: whether a manifest, a card, a mesh, a name, a program or batches add facts to the bytes.
     """
 
     run_id: str
@@ -315,7 +315,7 @@ def _card(capture: Capture) -> WorkloadCard | None:
 
 
 def _known(lake: Lake, identity: _Identity) -> RunVersion | None:
-    """The run as it is, where nothing new is said about it; a damaged or older one is written again."""
+    """The stored run, if nothing new is known about it; None for a damaged or older one, which is written again."""
     try:
         known = lake.run(identity.run_id)
     except WarehouseError:

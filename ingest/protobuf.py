@@ -1,6 +1,6 @@
-"""Protobuf message classes built from tables of fields, at import and without generated code.
+"""Builds protobuf message classes from tables of fields at import, without generated code.
 
-So any protobuf runtime from 4.25 on works, and a message has only the fields that are read.
+Any protobuf runtime from 4.25 on therefore works, and a message declares only the fields that are read.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
-"""The batches of a server: what vLLM on TPU writes beside its captures of the steps that it profiled.
+"""Reads the files about a server's batches that vLLM on TPU writes beside its captures.
 
-`batch_composition_stats_*.json` tells of each profiled step, `all_batches_stats_*.jsonl` of every batch while the
-profiler ran. Files named `dp<n>_*`, or in a folder `dp_rank_<n>`, are of data-parallel rank n.
+`batch_composition_stats_*.json` describes each profiled step, `all_batches_stats_*.jsonl` every batch while the
+profiler ran. Files named `dp<n>_*`, or in a folder `dp_rank_<n>`, belong to data-parallel rank n.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ _PHASES = {"prefill_only": "prefill", "decode_only": "decode"}
 
 @dataclass(frozen=True)
 class Batch:
-    """One row of main.step_batches: what was scheduled together; None where the server does not say."""
+    """One row of main.step_batches: what was scheduled together; a field is None if the server does not state it."""
 
     rank: int
     position: int
@@ -47,7 +47,7 @@ class Batch:
 
     @property
     def phase(self) -> str | None:
-        """Prefill or decode, of a batch that is nothing else; by its tokens where its kind is not told."""
+        """The phase of a batch that only prefills or only decodes; from its tokens if its kind is not stated."""
         if self.kind:
             return _PHASES.get(self.kind)
         if self.prefill_tokens is None or self.decode_tokens is None:
@@ -61,7 +61,7 @@ class Batch:
 
 
 def batch_files(folders: Iterable[Path]) -> list[Path]:
-    """The files of batches in some folders, in order of name."""
+    """The files about batches in some folders, sorted by name."""
     found = {p for folder in folders for p in folder.iterdir() if _is_batches(p)}
     return sorted(found, key=lambda p: (str(p.parent), _numbers(p.name)))
 
@@ -73,19 +73,19 @@ def _is_batches(path: Path) -> bool:
 
 
 def rank_of(path: PurePath) -> int:
-    """Data-parallel rank that a file is of, by its name or else its folder's; 0 where neither says."""
+    """Data-parallel rank of a file, from its name or else from its folder; 0 if neither states it."""
     found = _RANK.match(path.name) or _RANK.fullmatch(path.parent.name)
     return int(found[1]) if found else 0
 
 
 def read_batches(files: Sequence[Path]) -> list[Batch]:
-    """The batches of each rank in the order in which they ran.
+    """Read the batches of each rank in the order in which they ran.
 
-    Of a rank with files for profiled steps those, with what the other file adds to a batch of the same id; of one
-    without them, all its batches.
+    If a rank has files about profiled steps, only those batches are returned, completed by the other file's facts about
+    a batch with the same id. Otherwise all batches of the rank are returned.
 
     Raises:
-        CaptureError: a file cannot be read, or is not what a server writes.
+        CaptureError: a file cannot be read, or does not have the server's format.
     """
     profiled: dict[int, list[dict[str, Any]]] = {}
     every: dict[int, list[dict[str, Any]]] = {}

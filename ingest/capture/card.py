@@ -13,11 +13,11 @@ from tracewarehouse.ingest.capture.manifest import Int32, Int64, found_instead
 from tracewarehouse.ingest.errors import CaptureError, shown
 
 MAX_BYTES = 128 << 10
-"""Largest card that is read; real ones have some 2 kB."""
+"""Size limit for a card; real ones have about 2 kB."""
 MAX_DEPTH = 32
 
 Blank = Literal[""]
-"""What the card writes where a value is not known."""
+"""What the card holds if a value is not known."""
 
 _NOT_KNOWN = frozenset({"n/a", "na", "not applicable", "unknown"})
 
@@ -28,7 +28,7 @@ Flag = bool | Blank
 
 
 class _Section(BaseModel):
-    """A part of the card: what is missing, null or N/A becomes blank, what is not known here is kept."""
+    """A part of the card: missing values, null and N/A become blank; unknown fields are kept."""
 
     model_config = ConfigDict(extra="allow", populate_by_name=True, protected_namespaces=())
 
@@ -46,7 +46,7 @@ class _Section(BaseModel):
 
 
 def _is_blank(value: Any) -> bool:
-    """Whether a value says that nothing is known, as people write it."""
+    """Whether a value is one of the forms in which people write "unknown"."""
     return value is None or (isinstance(value, str) and value.strip().lower() in _NOT_KNOWN)
 
 
@@ -174,7 +174,7 @@ class WorkloadCard(_Section):
 
 
 class _Loader(yaml.SafeLoader):
-    """YAML's types that JSON has too: dates stay text, and there are no aliases, with which a small text is huge."""
+    """Loads only the YAML types that JSON also has: dates stay text, and aliases, which can blow up, are refused."""
 
     def compose_node(self, parent: yaml.Node | None, index: int) -> yaml.Node | None:
         if self.check_event(yaml.AliasEvent):
@@ -200,7 +200,7 @@ def load_card(path: Path) -> WorkloadCard:
         CaptureError: the file cannot be read, is not YAML, or a field has a wrong value; the message names the field.
     """
     try:
-        if not path.is_file():  # a pipe would be waited for
+        if not path.is_file():  # reading a pipe would block
             raise CaptureError(f"{path}: cannot be read as a workload card: expected a file, {found_instead(path)}")
         with path.open("rb") as file:
             raw = file.read(MAX_BYTES + 1)

@@ -51,7 +51,7 @@ class Mesh(BaseModel):
         return n
 
     def coordinates(self) -> dict[int, dict[str, int]]:
-        """Device id to its coordinate on every axis."""
+        """Map each device id to its coordinate on every axis."""
         out = {}
         for position, device in enumerate(self.device_ids or range(self.size)):
             rest, coordinate = position, {}
@@ -61,7 +61,7 @@ class Mesh(BaseModel):
         return out
 
     def strides(self) -> dict[str, int]:
-        """Axis to the distance in position between neighbours on it."""
+        """Map each axis to the distance in position between neighbours on it."""
         out, stride = {}, 1
         for axis in reversed(self.axes):
             out[axis] = stride
@@ -147,9 +147,9 @@ class ModelFacts(BaseModel):
 
 
 class Manifest(BaseModel):
-    """manifest.json: everything of a run that the profiler does not know.
+    """manifest.json: all facts about a run that the profiler does not know.
 
-    Ingest needs none of it; each field only adds facts. Fields that this version does not know are kept.
+    Ingest works without a manifest; each field only adds facts. Fields that this version does not know are kept.
     """
 
     model_config = ConfigDict(extra="allow")
@@ -182,7 +182,7 @@ class Manifest(BaseModel):
 
 
 def found_instead(path: Path) -> str:
-    """What is at a path that holds no file."""
+    """A phrase that says what is at a path instead of a file."""
     if path.is_symlink() and not path.exists():
         return "found a link that leads nowhere or to itself"
     return "found a folder" if path.is_dir() else "found a pipe or device"
@@ -192,10 +192,10 @@ def load_manifest(path: Path) -> Manifest:
     """Read and validate a manifest.
 
     Raises:
-        CaptureError: not JSON, or a field is missing or wrong; the message names the field.
+        CaptureError: the file is not JSON, or a field is missing or wrong; the message names the field.
     """
     try:
-        if not path.is_file():  # a pipe would be waited for
+        if not path.is_file():  # reading a pipe would block
             raise CaptureError(f"{path}: cannot be read as a manifest: expected a file, {found_instead(path)}")
         if path.stat().st_size > MAX_BYTES:
             raise CaptureError(f"{path}: cannot be read as a manifest: larger than {MAX_BYTES >> 20} MB")

@@ -1,4 +1,4 @@
-"""Whether a capture holds the collectives that its manifest promises."""
+"""Checks whether a capture holds the collectives that its manifest promises."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ NOTE = "promised collectives are missing: "
 
 
 class CollectiveStep(NamedTuple):
-    """What the executions of collectives are counted by."""
+    """The key by which executions of collectives are counted."""
 
     device_id: int
     phase: str | None
@@ -25,7 +25,7 @@ class CollectiveStep(NamedTuple):
 def broken_promises(
     manifest: Manifest, executed: Mapping[CollectiveStep, int], stages: Mapping[int, int | None]
 ) -> list[str]:
-    """One sentence for each promise that some step on some device does not keep, with what was found there.
+    """Return one sentence for each promise that a step on a device breaks, with what was found there.
 
     Args:
         manifest: the promises, and the steps that ran; without steps each promise holds for the steps in `executed`.

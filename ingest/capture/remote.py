@@ -1,6 +1,6 @@
-"""Captures that lie elsewhere: copied once per version into a local cache, and read from there.
+"""Copies remote captures into a local cache, once per version, to read them from there.
 
-A location is a URI of any file system that fsspec knows: `gs://`, `s3://`, `https://`, `memory://`.
+A location is a URI of any file system that fsspec supports, such as `gs://`, `s3://`, `https://` or `memory://`.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from tracewarehouse.ingest.errors import CaptureError, NoCaptureError
 from tracewarehouse.ingest.readers.formats import LOOKED_FOR, SUFFIXES
 
 Advance = Callable[[str, int, int | None], None]
-"""Called while a file is copied, with its name, the bytes copied so far, and its size where that is known."""
+"""Called while a file is copied, with its name, the bytes copied so far, and its size if known."""
 
 CACHE_VARIABLE = "TRACEWAREHOUSE_CACHE"
 _SCHEME = re.compile(r"([A-Za-z][A-Za-z0-9+.-]+)://")
@@ -39,27 +39,27 @@ def is_remote(location: str | os.PathLike[str]) -> bool:
 
 
 def cache_folder() -> Path:
-    """Where copies are kept: `$TRACEWAREHOUSE_CACHE`, or `tracewarehouse` in the user's cache folder."""
+    """The folder of the copies: `$TRACEWAREHOUSE_CACHE`, or `tracewarehouse` in the user's cache folder."""
     if chosen := os.environ.get(CACHE_VARIABLE):
         return Path(chosen)
     return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "tracewarehouse"
 
 
 def local_copy(location: str | os.PathLike[str], advance: Advance | None = None) -> Path:
-    """The path under which a location's captures can be read: a path is itself, a URI is copied to the cache.
+    """Return a local path for a location's captures: a path is returned unchanged, a URI is copied to the cache.
 
-    Of a folder the captures, manifests and cards are copied, in its layout. A file is copied again only when its
-    version (etag, or else size and time) has changed. An interrupted copy goes on where it stopped; a request that
-    fails for a passing reason is tried again with growing pauses.
+    Of a folder, the captures, manifests and cards are copied, in the same layout. A file is copied again only if its
+    version (etag, or else size and time) has changed. An interrupted copy resumes where it stopped. A request that
+    fails for a temporary reason is retried with growing pauses.
 
     Args:
         location: a path, or a URI of a file or folder.
-        advance: told how far each file is.
+        advance: called with the progress of each file.
 
     Raises:
-        NoCaptureError: nothing there, or no capture.
-        CaptureError: unknown protocol or missing driver, no access, a transfer that kept failing, or a cache that
-            cannot be written.
+        NoCaptureError: the location does not exist, or holds no capture.
+        CaptureError: the protocol is unknown, its driver is missing, access is denied, a transfer kept failing, or the
+            cache cannot be written.
     """
     if not is_remote(location):
         return Path(location)
@@ -78,25 +78,25 @@ def local_copy(location: str | os.PathLike[str], advance: Advance | None = None)
 
 @dataclass(frozen=True)
 class RemoteFile:
-    """A file of a store."""
+    """A file in a store."""
 
     path: str
-    """As the store names it."""
+    """The store's own path of the file."""
     place: PurePosixPath
-    """Below the location; never leads out of it."""
+    """The path relative to the location; it never leads out of it."""
     size: int | None
     version: str | None
-    """Differs when the content does; None where the store tells nothing of it."""
+    """Changes whenever the content changes; None if the store does not tell."""
 
     @property
     def is_capture(self) -> bool:
-        """Whether it is named as a capture."""
+        """Whether the file has the name of a capture."""
         return self.path.endswith(SUFFIXES)
 
 
 @dataclass(frozen=True)
 class Store:
-    """A location in a file system of fsspec, whose every request is retried."""
+    """A location in an fsspec file system; every request to it is retried."""
 
     filesystem: Any
     path: str
@@ -104,7 +104,7 @@ class Store:
 
     @property
     def name(self) -> str:
-        """Last part of the location, without what a URL has after its path."""
+        """Last part of the location's path, without a URL's query and fragment."""
         path = urlsplit(self.path).path if self._is_web else self.path
         return _placed(PurePosixPath(path).name or "capture", self.uri).name
 
@@ -124,7 +124,7 @@ class Store:
         ]
 
     def files(self, below: str = "") -> list[RemoteFile]:
-        """All files below the location, or below a folder of it, in order of name."""
+        """All files below the location, or below a folder in it, sorted by name."""
         root = f"{self.path}/{below}".rstrip("/")
         with _explained(root):
             self.filesystem.invalidate_cache()
@@ -152,7 +152,7 @@ class Store:
         return RemoteFile(info["name"], place, info.get("size"), _version(info))
 
     def now(self, file: RemoteFile) -> RemoteFile | None:
-        """The file as it is at this moment."""
+        """The current state of the file."""
         info = self._info(file.path)
         return self._file(file.place, info) if info else None
 
@@ -178,15 +178,15 @@ def open_store(uri: str) -> Store:
 
 
 def mirror(store: Store, files: list[RemoteFile], home: Path, advance: Advance | None = None) -> None:
-    """Make a folder hold these files as they are now, and no others.
+    """Make a folder hold the current versions of these files, and no others.
 
     Raises:
-        CaptureError: a file cannot be copied, or the folder not be written.
+        CaptureError: a file cannot be copied, or the folder cannot be written.
     """
     try:
         home.mkdir(parents=True, exist_ok=True)
         with (home / ".lock").open("w") as lock:
-            fcntl.flock(lock, fcntl.LOCK_EX)  # what another process is copying is used, not copied beside it
+            fcntl.flock(lock, fcntl.LOCK_EX)  # wait for a copy by another process instead of copying twice
             for file in files:
                 if not _is_current(home / file.place, file):
                     _copy(store, file, home / file.place, advance)
@@ -205,7 +205,7 @@ def _copy(store: Store, file: RemoteFile, target: Path, advance: Advance | None)
     part = target.with_name(f".{target.name}.{version}.part")
     for left in set(target.parent.glob(f".{glob.escape(target.name)}.*.part")) - {part}:
         left.unlink()
-    before = store.now(file)  # a listing may say it in other words
+    before = store.now(file)  # not the listing's version, which may be written differently
     with part.open("a+b") as sink:
         if file.version is None:
             sink.truncate(0)
@@ -221,7 +221,7 @@ def _copy(store: Store, file: RemoteFile, target: Path, advance: Advance | None)
 
 
 def _transfer(store: Store, file: RemoteFile, sink: BinaryIO, advance: Advance | None) -> None:
-    """Append to the sink what it lacks of the file."""
+    """Append the missing rest of the file to the sink."""
     try:
         _append(store, file, sink, advance, _PIECE)
     except ValueError:  # the server sends whole files only
@@ -268,15 +268,15 @@ def _is_current(target: Path, file: RemoteFile) -> bool:
 
 
 def _note(target: Path) -> Path:
-    """File beside a copy that names the version it is of."""
+    """The file beside a copy that holds its version."""
     return target.with_name(f".{target.name}.version")
 
 
 def _placed(place: str, uri: str) -> PurePosixPath:
-    """A name in a store as a relative path.
+    """Convert a name in a store to a relative path.
 
     Raises:
-        CaptureError: it would lead out of the folder, or no file can have it.
+        CaptureError: the path would lead out of the folder, or no local file can have the name.
     """
     parts = place.split("/")
     if any(p in ("", ".", "..") or "\0" in p or len(p.encode(errors="surrogateescape")) > 200 for p in parts):
@@ -317,7 +317,7 @@ def _unmasked(request: Callable[[], Any]) -> Any:
 
 
 def _status(error: BaseException) -> int | None:
-    """The HTTP status that an error of a driver carries."""
+    """The HTTP status in a driver's error."""
     status = getattr(error, "status", None) or getattr(error, "code", None)
     return int(status) if isinstance(status, int | str) and str(status).isdigit() else None
 
@@ -333,14 +333,14 @@ def _is_passing(error: BaseException) -> bool:
 
 @contextmanager
 def _explained(what: str) -> Iterator[None]:
-    """Turn what fsspec and its drivers raise into an error of ours."""
+    """Convert exceptions of fsspec and its drivers to tracewarehouse errors."""
     try:
         yield
     except CaptureError:
         raise
     except FileNotFoundError:
         raise NoCaptureError(f"{what}: no such file or folder") from None
-    except Exception as error:  # every driver raises classes of its own
+    except Exception as error:  # every driver raises its own classes
         if isinstance(error, PermissionError) or _status(error) in (401, 403):
             remedy = "check that this machine has credentials for it"
         elif _is_passing(error):

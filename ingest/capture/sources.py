@@ -1,4 +1,4 @@
-"""Finds captures: which files under a path belong together as the hosts of one run."""
+"""Finds captures under a path, and decides which files belong together as the hosts of one run."""
 
 from __future__ import annotations
 
@@ -15,16 +15,16 @@ from tracewarehouse.ingest.readers.files import MAX_GZIP_RATIO
 from tracewarehouse.ingest.readers.formats import FORMATS, LOOKED_FOR, SUFFIXES, format_by_file_name, profile_window
 
 _ENDINGS = (*(ending for f in FORMATS for ending in f.endings), ".gz")
-"""What is no part of a host's name at the end of a file's."""
+"""File suffixes that are not part of a host's name."""
 _LARGEST_EMPTY_GZIP = 512  # bytes: a header with a long file name
 _RANK = re.compile(r"^dp\d+_")
-"""How the names of the files of a server's data-parallel ranks begin."""
+"""The beginning of the file names of a server's data-parallel ranks."""
 _MIN_OVERLAP = 0.5  # of the shorter profile window, for two files of a folder to be hosts of one run
 
 
 @dataclass(frozen=True)
 class Capture:
-    """The files of one run, and what stands beside them."""
+    """The files of one run, and the manifest and card beside them."""
 
     name: str
     files: tuple[Path, ...]
@@ -35,12 +35,12 @@ class Capture:
 
     @property
     def batch_files(self) -> list[Path]:
-        """What a server says of its batches, beside the files."""
+        """The server's files about its batches, which lie beside the capture files."""
         return batch_files({f.parent for f in self.files})
 
     @property
     def empty_files(self) -> list[Path]:
-        """Complete captures of the same hosts that hold nothing, in place of which their exports are read."""
+        """Empty `.xplane.pb` files of the same hosts; their exports are read instead."""
         exports = [f for f in self.files if (of := format_by_file_name(f.name)) and of.is_export]
         return [p for f in exports for p in _siblings(f) if stem(p) == stem(f) and _is_empty(p)]
 
@@ -54,17 +54,17 @@ def stem(path: PurePath) -> str:
 
 
 def find_captures(path: Path, *, max_gzip_ratio: float | None = None) -> list[Capture]:
-    """The captures that a path stands for, in order of name.
+    """Find the captures at a path, sorted by name.
 
-    A file is one capture. In a folder, every `plugins/profile/<time>` is one capture with a host per file; several
-    of one `plugins/profile` are one capture where their profile windows overlap, or where the manifest names the hosts
-    of both: hosts that start a second apart make a folder each. Files that lie loose in one folder are hosts of one run
-    where their profile windows overlap, and runs of their own otherwise. A `.trace.json` beside the `.xplane.pb` of the
-    same host is the profiler's lossy export of it, and is left out, unless the `.xplane.pb` is empty, as that of a long
-    profile may be. Links that lead out of the folder are not followed.
+    A file is one capture. In a folder, every `plugins/profile/<time>` is one capture with one file per host. Hosts that
+    start a second apart each create such a folder; these folders are one capture if their profile windows overlap, or
+    if the manifest names the hosts of all of them. Loose files in one folder are hosts of one run if their profile
+    windows overlap, and separate runs otherwise. A `.trace.json` beside the `.xplane.pb` of the same host is the
+    profiler's lossy export and is ignored, unless the `.xplane.pb` is empty, as it may be after a long profile. Links
+    that lead out of the folder are not followed.
 
     Raises:
-        NoCaptureError: there is no such path, or no capture under it.
+        NoCaptureError: the path does not exist, or there is no capture under it.
     """
     ratio = MAX_GZIP_RATIO if max_gzip_ratio is None else max_gzip_ratio
     return [replace(c, max_gzip_ratio=ratio) for c in _find(path)]
@@ -99,7 +99,7 @@ _Folder = tuple[Path, list[Path]]
 
 
 def _joined(folders: list[_Folder]) -> list[list[_Folder]]:
-    """The folders, those together that hold the hosts of one run."""
+    """Group the folders: those that hold the hosts of one run come together."""
     beside: dict[Path, list[_Folder]] = {}
     for folder, files in folders:
         beside.setdefault(folder.parent if _in_run_folder(folder) else folder, []).append((folder, files))
@@ -133,12 +133,12 @@ def _hosts_of_manifest(folder: Path) -> set[str]:
     manifest, _ = _beside(folder)
     try:
         return set(load_manifest(manifest).hosts) if manifest else set()
-    except CaptureError:  # said when the capture is ingested
+    except CaptureError:  # reported when the capture is ingested
         return set()
 
 
 def _leads_out(entry: Path, root: Path) -> bool:
-    """Whether an entry is a link to nothing, or to what lies outside of a folder."""
+    """Whether an entry is a link to nothing, or to a place outside the folder."""
     return entry.is_symlink() and (not entry.exists() or not entry.resolve().is_relative_to(root))
 
 
@@ -158,7 +158,7 @@ def _single(path: Path) -> Capture:
     if _is_empty(path) and exports and path not in exports:
         return replace(_single(exports[0]), name=stem(path))
     if _without_exports([path, *_siblings(path)]) not in ([path], []):
-        manifest = card = None  # they speak of all the captures there, not of this file alone
+        manifest = card = None  # they describe all captures in the folder, not only this file
     return Capture(stem(path), (path,), manifest, card)
 
 
@@ -189,7 +189,7 @@ def _is_there(entry: Path, root: Path) -> bool:
 
 
 def _without_exports(files: Iterable[Path]) -> list[Path]:
-    """The files without exports of one that is there too; without an empty one whose export is there."""
+    """Leave out exports whose original is there too, and empty originals whose export is there."""
     named = [(f, format_by_file_name(f.name)) for f in files]
     exported = {stem(f) for f, of in named if of and of.is_export and not _is_empty(f)}
     named = [(f, of) for f, of in named if stem(f) not in exported or not _is_empty(f)]
@@ -198,7 +198,7 @@ def _without_exports(files: Iterable[Path]) -> list[Path]:
 
 
 def _is_empty(file: Path) -> bool:
-    """Whether a file holds nothing, gzipped or not; what cannot be read is not empty."""
+    """Whether a file, gzipped or not, has no content; an unreadable file does not count as empty."""
     try:
         size = file.stat().st_size
         if file.suffix == ".gz" and 0 < size <= _LARGEST_EMPTY_GZIP:
@@ -235,7 +235,7 @@ def _group_name(files: list[Path]) -> str:
 
 
 def _overlapping(files: list[Path]) -> list[list[Path]]:
-    """Groups of files whose profile windows overlap, or that are ranks of one server; others stand alone."""
+    """Group files whose profile windows overlap or that are ranks of one server; any other file is alone."""
     ranks = {_RANK.sub("", f.name) for f in files}
     if len(files) > 1 and len(ranks) == 1 and all(_RANK.match(f.name) for f in files):
         return [files]

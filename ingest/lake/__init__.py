@@ -1,1 +1,1 @@
-"""The lake: the schema of its tables, Parquet files, and the manifests that say what is there."""
+"""The lake: the schema of its tables, its Parquet files, and the manifests that list them."""

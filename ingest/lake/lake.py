@@ -1,15 +1,15 @@
-"""The lake: immutable Parquet files per run version, and one manifest per run that says what the run is now.
+"""The lake: immutable Parquet files per run version, and one manifest per run that names its current version.
 
     <warehouse>/lake/<run id>/<version>/<table>.parquet
                 manifests/<run id>.json
 
-Each file has its run as a column, so the folders are not named `key=value`: a reader would find the column twice.
-A version is written in a staging folder, moved into place as a whole, and becomes the run when its
-manifest is replaced. Readers list files from the manifests alone, so they see a run whole or not at all,
+Each file holds its run as a column, so the folders are not named `key=value`: a reader would find the column twice.
+A writer writes a version in a staging folder, moves the folder into place as a whole, and then replaces the manifest;
+this makes the version current. Readers find files only through manifests, so they see a run completely or not at all,
 and nothing ever blocks them.
 
-Files and folders are on disk before the manifest that names them is: after a loss of power a run is what it was, or
-what it became.
+Files and folders are synced to disk before the manifest that names them. After a loss of power, a run is therefore
+either in its old state or in its new one.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ _FILE_IN_LAKE = re.compile(
 
 @dataclass(frozen=True)
 class RunVersion:
-    """What a run is now: the version, and the files of its tables (paths relative to the warehouse)."""
+    """The current version of a run, and the files of its tables (paths relative to the warehouse)."""
 
     run_id: str
     version: str
@@ -60,9 +60,9 @@ class RunVersion:
     files: dict[str, list[str]] = field(default_factory=dict)
     rows: dict[str, int] = field(default_factory=dict)
     metrics_fingerprint: str | None = None
-    """Fingerprint of all metric definitions that `metric_values` was evaluated with."""
+    """Fingerprint of all the metric definitions with which `metric_values` was evaluated."""
     flags: list[str] = field(default_factory=list)
-    """Names of the run's quality flags, so that every answer can say them without a file read."""
+    """Names of the run's quality flags, so that every answer can name them without reading a file."""
     digests: dict[str, str] = field(default_factory=dict)
     """SHA-256 of each file, in hex, by its path."""
 
@@ -77,10 +77,10 @@ class UnreadRun:
     """A run that has a manifest and cannot be read.
 
     Attributes:
-        run_id: the run, as its manifest's file is named.
-        name: its name for people; the run id where that cannot be read.
+        run_id: the run id, from the name of the manifest file.
+        name: its name for people; the run id if the name cannot be read.
         why: what is wrong.
-        is_outdated: only its table schema is of another version.
+        is_outdated: nothing is wrong except that its table schema has another version.
     """
 
     run_id: str
@@ -102,8 +102,8 @@ class Leftover:
 
     Attributes:
         path: the file or folder.
-        what: how it came to be there.
-        bytes: what it takes on disk.
+        what: what it is, such as an interrupted ingest.
+        bytes: its size on disk.
     """
 
     path: Path
@@ -115,28 +115,28 @@ class Lake:
     """The Parquet tables of a warehouse folder."""
 
     filesystem: Any = None
-    """The fsspec file system that reads `root`, where DuckDB alone does not."""
+    """The fsspec file system that reads `root`, if DuckDB cannot read it alone."""
 
     def __init__(self, warehouse: Path) -> None:
         self.warehouse = warehouse
         self._lake = warehouse / "lake"
         self.root = str(warehouse.resolve())
-        """What the runs' file names are relative to: a path, or a URI."""
+        """The path or URI that the runs' file names are relative to."""
         self.folder = str(self._lake.resolve())
-        """Where all of them lie, without links; the same as `lake` below `root` unless that is a link."""
+        """The resolved folder of all files; it differs from `lake` below `root` only if that is a link."""
         self._manifests = warehouse / "manifests"
         self._warned: set[UnreadRun] = set()
 
     def sync(self) -> None:
-        """Take note of what other writers did; a folder needs no such thing."""
+        """Fetch the changes of other writers; a local folder has nothing to fetch."""
 
     def runs(self) -> list[RunVersion]:
-        """All runs as they are now, by run id.
+        """The current versions of all runs, sorted by run id.
 
         Runs that cannot be read are left out, and named once in an `UnreadRunWarning`.
 
         Raises:
-            WarehouseError: there are runs, and none can be read; or they cannot be listed.
+            WarehouseError: the runs cannot be listed, or there are runs but none can be read.
         """
         found, unread = self.listing()
         if unread and not found:
@@ -147,10 +147,10 @@ class Lake:
         return found
 
     def listing(self) -> tuple[list[RunVersion], list[UnreadRun]]:
-        """All runs as they are now, and those that cannot be read, each by run id.
+        """The current versions of all runs, and the runs that cannot be read, each sorted by run id.
 
         Raises:
-            WarehouseError: they cannot be listed.
+            WarehouseError: the runs cannot be listed.
         """
         found, unread = [], []
         for path in self.manifests():
@@ -167,7 +167,7 @@ class Lake:
         return found, unread
 
     def lacking(self, runs: Iterable[RunVersion]) -> list[UnreadRun]:
-        """Those of the runs of which files are gone; asks the file system for all of them, unlike `listing`."""
+        """The runs with missing files; unlike `listing`, this asks the file system for every file."""
         return [
             UnreadRun(run.run_id, run.name, f"{shown(run.name)} lacks {', '.join(gone)}", is_outdated=False)
             for run in runs
@@ -175,15 +175,15 @@ class Lake:
         ]
 
     def run(self, run_id: str) -> RunVersion | None:
-        """The run as it is now, or None.
+        """The current version of a run; None if there is no such run.
 
         Raises:
-            WarehouseError: its manifest cannot be read, or is of another schema version.
+            WarehouseError: its manifest cannot be read, or has another schema version.
         """
         return self._read(self._manifests / f"{_checked(run_id)}.json")
 
     def manifests(self) -> list[Path]:
-        """The manifests of all runs, readable or not, by run id.
+        """The manifests of all runs, readable or not, sorted by run id.
 
         Raises:
             WarehouseError: their folder cannot be listed.
@@ -206,7 +206,7 @@ class Lake:
         return [(self.warehouse / f).resolve() for f in run.files.get(table, [])]
 
     def is_whole(self, run: RunVersion) -> bool:
-        """Whether every file of a run is there, byte for byte as it was written; reads all of them."""
+        """Whether every file of a run exists and is unchanged since it was written; reads every byte."""
         paths = sorted(run.paths)
         try:
             with ThreadPoolExecutor(2) as pool:
@@ -217,9 +217,9 @@ class Lake:
 
     @contextmanager
     def stage(self, run_id: str, version: str) -> Iterator[Path]:
-        """A folder to write a version's files in; it is removed unless `publish` has moved it.
+        """Create a folder for the files of a version, and remove it at the end unless `publish` has moved it.
 
-        It is <run id>/<version> already, so that the files can be queried before they are published.
+        Its path already ends in <run id>/<version>, so the files can be queried before they are published.
 
         Raises:
             WarehouseError: the warehouse cannot be written.
@@ -227,9 +227,9 @@ class Lake:
         root = self._lake / f".staging-{os.getpid()}-{uuid.uuid4().hex[:8]}"
         staging = root / _checked(run_id) / _checked(version)
         held = None
-        try:  # from before the folder is made, as a signal may come any time
+        try:  # begins before the folder is created, as a signal may come at any time
             try:
-                with self.exclusive():  # or a garbage collection could take the folder before it is held
+                with self.exclusive():  # else garbage collection could remove the folder before it is locked
                     staging.mkdir(parents=True)
                     held = (root / _LOCK).open("w")
                     fcntl.flock(held, fcntl.LOCK_EX)
@@ -244,18 +244,18 @@ class Lake:
                 held.close()
 
     def publish(self, staging: Path, run: RunVersion, settling: Settling | None = None) -> RunVersion:
-        """Move a staged version into place and make it what the run is.
+        """Move a staged version into place and make it the current version of its run.
 
-        When another writer has published the same version meanwhile, theirs is kept: the same bytes give the same
+        If another writer has published the same version meanwhile, that one is kept: the same bytes give the same
         version.
 
         Args:
             staging: the folder of the version.
             run: the version; `files` names the staged files by table, relative to `staging`.
-            settling: what brings files of it to disk already.
+            settling: already syncs some of the files to disk.
 
         Raises:
-            WarehouseError: the files cannot be moved or the manifest not be written.
+            WarehouseError: the files cannot be moved, or the manifest cannot be written.
         """
         of_run = self._lake / _checked(run.run_id)
         try:
@@ -289,10 +289,10 @@ class Lake:
         return placed
 
     def replace_metric_values(self, run: RunVersion, staged: Path, rows: int, fingerprint: str) -> RunVersion | None:
-        """Put newly evaluated metric values in place of a run's; None when the run has changed meanwhile.
+        """Replace a run's metric values by newly evaluated ones; returns None if the run has changed meanwhile.
 
         Raises:
-            WarehouseError: they cannot be written.
+            WarehouseError: the values cannot be written.
         """
         name = f"metric_values-{fingerprint[:16]}-{uuid.uuid4().hex[:8]}.parquet"
         try:
@@ -326,7 +326,7 @@ class Lake:
         return placed
 
     def remove(self, run_id: str) -> bool:
-        """Forget a run; its files go with a later `collect_garbage`. False when there is no such run.
+        """Remove a run; a later `collect_garbage` deletes its files. Returns False if there is no such run.
 
         Raises:
             WarehouseError: the warehouse cannot be written.
@@ -344,14 +344,15 @@ class Lake:
         return True
 
     def leftovers(self, grace_seconds: float = GRACE_SECONDS, in_use: Collection[str] = ()) -> list[Leftover]:
-        """Files that nothing uses: of dead writers, and of replaced versions after the grace time.
+        """List unused files: those of dead writers, and those of replaced versions after the grace time.
 
-        Files that are not of our making are left out, and so is all of a run whose manifest cannot be read. A version
-        is of our making where a manifest names a file of it, or a file's footer says that it is the run's.
+        The list leaves out files that tracewarehouse did not write, and all files of a run whose manifest cannot be
+        read. A version counts as written by tracewarehouse if a manifest names one of its files, or if the footer of a
+        file says that it belongs to the run.
 
         Args:
-            grace_seconds: how long a replaced version is kept from then on, for readers that hold an older list.
-            in_use: files, relative to the warehouse, that something else than a manifest names.
+            grace_seconds: how long a version is kept after it was replaced, for readers that hold an older list.
+            in_use: files, relative to the warehouse, that something other than a manifest names.
 
         Raises:
             WarehouseError: the warehouse cannot be listed.
@@ -365,7 +366,7 @@ class Lake:
             raise WarehouseError(f"{self.warehouse}: cannot be listed: {error.strerror or error}") from None
 
     def collect_garbage(self, grace_seconds: float = GRACE_SECONDS, in_use: Collection[str] = ()) -> list[Leftover]:
-        """Remove what `leftovers` gives; returns what went.
+        """Remove the files that `leftovers` lists, and return them.
 
         Raises:
             WarehouseError: the warehouse cannot be written.
@@ -387,7 +388,7 @@ class Lake:
 
     @contextmanager
     def exclusive(self) -> Iterator[None]:
-        """Writers publish one after the other; the lock goes with its process, so a killed writer leaves none.
+        """Lock the warehouse, so that writers publish one after the other; a killed process leaves no lock.
 
         Raises:
             OSError: the warehouse cannot be written.
@@ -401,7 +402,7 @@ class Lake:
             yield
 
     def _before(self, run_id: str) -> RunVersion | None:
-        """The run as it is now; None also when its manifest is damaged."""
+        """The current version of the run; None if there is none or its manifest is damaged."""
         try:
             return self.run(run_id)
         except WarehouseError:
@@ -414,7 +415,7 @@ class Lake:
 
     @contextmanager
     def _taken_back(self, run_id: str, path: Path) -> Iterator[None]:
-        """Remove a file or folder again when what follows fails before the run's manifest names it."""
+        """Remove a file or folder again if the code inside fails before the run's manifest names it."""
         try:
             yield
         except BaseException:
@@ -426,7 +427,7 @@ class Lake:
             raise
 
     def _start_grace(self, before: RunVersion | None, kept: Collection[str]) -> None:
-        """Let the grace time of files that are about to be replaced begin now, however old they are."""
+        """Start the grace time of files that are about to be replaced, however old they are."""
         for path in before.paths.difference(kept) if before else ():
             with suppress(FileNotFoundError):
                 os.utime(self.warehouse / path)
@@ -435,7 +436,7 @@ class Lake:
         limit = time.time() - grace_seconds
         for folder in (self.warehouse, self._manifests):
             for path in _listed(folder, _PART):
-                yield Leftover(path, "a file that a dead process began", size_on_disk(path))
+                yield Leftover(path, "an unfinished file of a dead process", size_on_disk(path))
         for path in _listed(self._lake, _STAGING):
             if _is_staging(path) and not _is_held(path):
                 yield Leftover(path, "an interrupted ingest", size_on_disk(path))
@@ -468,7 +469,7 @@ class Lake:
 
 
 class Settling:
-    """Brings complete files to disk and digests them, while others are still written; a context manager."""
+    """Syncs complete files to disk and digests them while others are still being written; a context manager."""
 
     def __init__(self) -> None:
         self._threads = ThreadPoolExecutor(2)
@@ -481,14 +482,14 @@ class Settling:
         self._threads.shutdown(cancel_futures=True)
 
     def add(self, file: Path) -> None:
-        """Begin with a file."""
+        """Start to sync and digest a file."""
         self._digests[file] = self._threads.submit(_settled, file)
 
     def digests(self, files: Sequence[Path]) -> list[str]:
         """SHA-256 of each file, in hex, once all of them are on disk.
 
         Raises:
-            OSError: one cannot be read, or not be brought to disk.
+            OSError: a file cannot be read or synced to disk.
         """
         for file in files:
             if file not in self._digests:
@@ -498,7 +499,7 @@ class Settling:
 
 @contextmanager
 def placed_whole(target: Path) -> Iterator[Path]:
-    """A path to write a file at, which then takes the place of `target`, on disk and whole, or goes.
+    """Yield a path to write a file at; afterwards it is synced and replaces `target`, or is removed after an error.
 
     Raises:
         OSError: the file cannot be moved into place.
@@ -514,7 +515,7 @@ def placed_whole(target: Path) -> Iterator[Path]:
 
 
 def manifest_text(run: RunVersion) -> str:
-    """What a run's manifest holds."""
+    """The text of a run's manifest."""
     content = asdict(run)
     return json.dumps(content | {"checksum": _checksum(content)}, indent=1, sort_keys=True)
 
@@ -530,7 +531,7 @@ def file_digest(path: Path) -> str:
 
 
 def _parsed(path: Path) -> RunVersion | None:
-    """A manifest, of whatever schema version; None when there is none."""
+    """A manifest of any schema version; None if there is none."""
     try:
         content = json.loads(path.read_bytes())
         is_sealed = content.pop("checksum", None) == _checksum(content)
@@ -543,11 +544,11 @@ def _parsed(path: Path) -> RunVersion | None:
         why = str(error)
     else:
         if not is_sealed and run.schema_version == SCHEMA_VERSION:  # schema 1 knew no checksum
-            why = "its checksum is not that of its content"
+            why = "its checksum does not match its content"
         elif f"{run.run_id}.json" != path.name:
             why = f"it is of run {shown(str(run.run_id))}"
         elif not is_typed:
-            why = "its name is no text, or its schema version no number"
+            why = "its name is not text, or its schema version is not a number"
         elif outside:
             why = f"it names {shown(outside[0])!r}, outside the run's folder"
         else:
@@ -561,7 +562,7 @@ def _is_in_lake(file: str, run_id: str) -> bool:
 
 
 def _is_of_run(files: Sequence[Path]) -> bool:
-    """Whether one of the files of a version says that it is of the run that their folder is named after."""
+    """Whether a file of a version says that it belongs to the run that the folder is named after."""
     from tracewarehouse.ingest.lake.origin import is_file_of
 
     version = files[0].parent
@@ -580,7 +581,7 @@ def _outdated(run: RunVersion) -> str:
 
 
 def unread_sentence(runs: Sequence[UnreadRun]) -> str:
-    """One or more runs by what is wrong with them, and what to do."""
+    """A sentence that names runs, what is wrong with them, and what to do."""
     groups: dict[str, list[UnreadRun]] = {}
     for run in runs:
         groups.setdefault(run.why if run.is_outdated else "cannot be read", []).append(run)
@@ -604,7 +605,7 @@ def _checked(name: str) -> str:
 
 
 def _is_staging(folder: Path) -> bool:
-    """Whether a folder holds what `Lake.stage` makes and nothing else."""
+    """Whether a folder holds only what `Lake.stage` creates."""
     if folder.is_symlink() or not folder.is_dir():
         return False
     return all(
@@ -613,7 +614,7 @@ def _is_staging(folder: Path) -> bool:
 
 
 def _is_held(folder: Path) -> bool:
-    """Whether the process that made a staging folder lives; its lock goes with it."""
+    """Whether the process that created a staging folder still lives; its lock ends with it."""
     try:
         with (folder / _LOCK).open() as lock:
             fcntl.flock(lock, fcntl.LOCK_SH | fcntl.LOCK_NB)
@@ -638,7 +639,7 @@ def size_on_disk(path: Path) -> int:
 
 
 def _settled(file: Path) -> str:
-    """Bring a file to disk and return its digest."""
+    """Sync a file to disk and return its digest."""
     digest = file_digest(file)
     _sync(file)
     return digest

@@ -1,4 +1,4 @@
-"""Tells from a Parquet file's footer whether it is a file of a run."""
+"""Finds out from a Parquet file's footer whether the file belongs to a run."""
 
 from __future__ import annotations
 
@@ -10,10 +10,10 @@ import pyarrow.parquet as pq
 
 
 def is_file_of(run_id: str | None, path: Path) -> bool:
-    """Whether a file is one of a run's tables: its footer names the table that its name does, and the run.
+    """Whether a file is one of a run's tables: its footer names the run, and the same table as the file name.
 
     Args:
-        run_id: the run; None for a file of schema 3 or older, which names none.
+        run_id: the run; None for a file of schema 3 or older, which does not name its run.
         path: the file.
     """
     try:
@@ -25,7 +25,7 @@ def is_file_of(run_id: str | None, path: Path) -> bool:
 
 
 def _run_of(file: pq.ParquetFile) -> str | None:
-    """The one run of a file's rows; None where it names none, or several."""
+    """The only run of a file's rows; None if the file names no run or several."""
     if "run_id" not in file.schema_arrow.names or not file.num_row_groups:
         return None
     at = file.schema_arrow.names.index("run_id")

@@ -21,12 +21,12 @@ import pyarrow.parquet as pq
 from tracewarehouse.ingest.lake.schema import Table
 
 ROW_GROUP = 1 << 17
-"""Rows after which a row group is written; one holds up to what a call has added beyond that."""
+"""Number of rows after which a row group is written; the last call may add more rows to it."""
 _STATISTICS = {"run_id", "device_id", "start_ps", "event_id", "instruction_id", "step", "phase", "line"}
 
 
 class Coded:
-    """Text as codes into values; a negative code is NULL."""
+    """Text stored as codes that index into values; a negative code is NULL."""
 
     def __init__(self, codes: Any, values: Iterable[str | None]) -> None:
         self.codes = np.asarray(codes, np.int32)
@@ -35,19 +35,19 @@ class Coded:
 
 @dataclass(frozen=True)
 class Nullable:
-    """Numbers, and whether each is known; shape (n,) both."""
+    """Numbers, and whether each is known; both of shape (n,)."""
 
     values: npt.NDArray[Any]
     is_known: npt.NDArray[np.bool_]
 
     @classmethod
     def from_zero(cls, values: npt.NDArray[Any]) -> Nullable:
-        """Numbers of which the negative ones are NULL."""
+        """Numbers; negative ones become NULL."""
         return cls(values, values >= 0)
 
     @classmethod
     def of(cls, values: Iterable[float | None], dtype: npt.DTypeLike = np.int64) -> Nullable:
-        """Numbers of which None is NULL."""
+        """Numbers; None becomes NULL."""
         found = list(values)
         known = np.array([v is not None for v in found], bool)
         return cls(np.array([v or 0 for v in found], dtype), known)
@@ -57,17 +57,17 @@ class Nullable:
 
 
 class TableWriter:
-    """Appends columns to a table's file; the file is made with the first row group and complete after `close`.
+    """Appends columns to a table's file; the first row group creates the file, and `close` completes it.
 
-    The writer itself fills `run_id`, so that each file says what it is of, wherever it is copied to.
+    The writer fills `run_id` itself, so that each file names its run, wherever it is copied to.
 
     Args:
-        folder: where the file is made.
+        folder: the folder of the file.
         run_id: the run.
         table: the table.
-        background: encodes and writes row groups in the order they are submitted while the caller goes on, one at a
-            time; None for no other thread.
-        part: number of the file among those of its table, each made by a writer of its own; None for the only one.
+        background: encodes and writes row groups one at a time, in the order of their submission, while the caller goes
+            on; None to write in the calling thread.
+        part: number of the file, if several writers each write a file of the table; None if there is only one file.
     """
 
     def __init__(
@@ -92,7 +92,7 @@ class TableWriter:
         """Append `count` rows.
 
         A column is a numpy array, `Nullable` numbers, `Coded` text, an Arrow array, a list, or one value for all
-        rows; a column that is not given is NULL. Arrays are kept, not copied: they must not change afterwards.
+        rows; a missing column is NULL. Arrays are not copied, so they must not change afterwards.
 
         Raises:
             KeyError: the table has no such column, or it is `run_id`.
@@ -111,18 +111,18 @@ class TableWriter:
             self._flush()
 
     def write_rows(self, rows: Iterable[Mapping[str, Any]]) -> None:
-        """Append rows given as mappings; for the small tables."""
+        """Append rows given as mappings; meant for small tables."""
         found = list(rows)
         names = set[str]().union(*found)
         self.write(len(found), {n: [r.get(n) for r in found] for n in names})
 
     def flush(self) -> None:
-        """Write what is pending; in the background, where there is one."""
+        """Write the pending rows, in the background if there is one."""
         if self._pending_rows:
             self._flush()
 
     def finish(self, then: Callable[[Path], object] = lambda _: None) -> None:
-        """Write what is left and complete the file, in the background where there is one; `then` is told its path.
+        """Write the remaining rows, complete the file, and call `then` on its path; in the background if there is one.
 
         Nothing can be appended afterwards. A table without rows has no file.
         """
@@ -132,7 +132,7 @@ class TableWriter:
             self._do(self._complete, self._in_flight, then)
 
     def close(self) -> None:
-        """Finish, and wait for it."""
+        """Finish the file, and wait until it is complete."""
         self.finish()
         self._wait()
 
@@ -177,13 +177,13 @@ class TableWriter:
 
 
 def parquet_writer(path: Path, schema: pa.Schema) -> pq.ParquetWriter:
-    """A writer of zstd Parquet with the encodings that are fast and that DuckDB, Spark and polars all read.
+    """A writer of zstd Parquet with encodings that are fast and that DuckDB, Spark and polars can all read.
 
-    Text that is dictionary-encoded in memory is plain text to who reads the file: pyarrow cannot group rows of several
-    files by dictionaries, Polars would take them for categories, and Iceberg has none.
+    Text that is dictionary-encoded in memory is declared as plain text in the file: pyarrow cannot group rows of
+    several files by dictionaries, polars would read them as categories, and Iceberg has no such type.
 
-    Byte-stream-split would be a little faster for times, but DuckDB 1.5 reads it for floating point only, and
-    Spark 4.0 not at all. What delta encoding leaves of times hardly shrinks any more: -1 finds that out sooner than 1.
+    Byte-stream-split would be a little faster for times, but DuckDB 1.5 reads it only for floating point, and Spark 4.0
+    not at all. Delta-encoded times hardly compress further, and zstd level -1 finds that out sooner than level 1.
     """
     integers = [f.name for f in schema if pa.types.is_integer(f.type)]
     writer = pq.ParquetWriter(

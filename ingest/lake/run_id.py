@@ -7,10 +7,10 @@ from collections.abc import Iterable
 
 
 def digest_of(digests: Iterable[str]) -> str:
-    """The digest of a capture, from those of its files in any order."""
+    """The digest of a capture, computed from the digests of its files in any order."""
     return hashlib.sha256("".join(sorted(digests)).encode()).hexdigest()
 
 
 def run_id_of(source_digest: str) -> str:
-    """The run that a capture is, by its digest."""
+    """The run id of a capture with this digest."""
     return f"r{source_digest[:12]}"

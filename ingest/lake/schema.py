@@ -1,6 +1,6 @@
-"""Every table of the warehouse, defined once: name, columns, types, units and a sentence for each.
+"""Defines every table of the warehouse once: name, columns, types, units and a sentence for each.
 
-Parquet metadata, DuckDB comments and the documentation are generated from here.
+Parquet metadata, DuckDB comments and the documentation are generated from this module.
 Times are integer picoseconds since the run's profile start; intervals are half open, [start, end).
 """
 
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
 SCHEMA_VERSION = 5
-"""Raised whenever a table changes; a warehouse of another version names the command that re-ingests."""
+"""Increased whenever a table changes; an error about another version names the command that ingests again."""
 
 _ARROW = {
     "VARCHAR": "string",
@@ -31,7 +31,7 @@ _ARROW = {
 
 @dataclass(frozen=True)
 class Column:
-    """One column: SQL type, a sentence for the reader, and its unit where it has one."""
+    """One column: SQL type, a sentence for the reader, and its unit if it has one."""
 
     name: str
     type: str
@@ -69,7 +69,7 @@ class Table:
 
     @cached_property
     def arrow_of_run(self) -> pa.Schema:
-        """Arrow schema of rows that are of one run: without `run_id`, which the writer of their file adds."""
+        """Arrow schema of the rows of one run, without `run_id`, which the writer of the file adds."""
         return self.arrow.remove(self.arrow.get_field_index("run_id"))
 
     @property
