@@ -1,1 +1,1 @@
-"""Collectives: executions, the groups and mesh axes they run over, and the instances that ranks share."""
+"""Collectives: their executions, their groups and mesh axes, and the instances that their ranks share."""

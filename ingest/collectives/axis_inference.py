@@ -1,17 +1,18 @@
-"""Guesses the mesh axes of a run that nothing describes, from the device groups of its collectives.
+"""Infers the mesh axes of a run from the device groups of its collectives, if no manifest or user gives the mesh.
 
 A row-major mesh numbers devices digit by digit, as a clock numbers seconds: an axis of size n and stride s is the digit
-(device // s) % n. The groups of a collective that runs along some axes differ in exactly these digits. So the groups
-seen cut the numbers into digits, and what runs along a digit says which parallelism it is:
+(device // s) % n. The members of a group differ exactly in the digits of the axes that its collective runs along. The
+groups therefore show where one digit ends and the next begins, and the collectives along a digit show which kind of
+parallelism it is:
 
 1. `digits_of` finds the digits that a set of groups spans.
 2. `infer_axes` cuts the device numbers at the ends of all of them.
 3. Each digit is named after the kinds of its collectives and the parts of the model that they serve, with
-   LIKELIHOODS as the probability to see such a collective along an axis of each name. A kind and part counts by how
-   many instructions there are of it, as a share of the most frequent one: what carries the program decides, not one
-   all-to-all beside the two all-reduces of each layer. Twice as many of all make nothing surer. The confidence of a
-   name is its posterior probability, with all ways to give different names to the digits equally likely before, times
-   the share of collectives whose groups fit the mesh.
+   LIKELIHOODS as the probability to see such a collective along an axis of each name. A kind and part is weighted by
+   its number of instructions, relative to the most frequent one, so that one all-to-all does not outweigh the two
+   all-reduces of each layer. Doubling all numbers changes nothing. The confidence of a name is its posterior
+   probability times the share of collectives whose groups fit the mesh; the prior gives all ways to assign different
+   names to the digits the same probability.
 
 The likelihoods are judgements of what the usual implementations do (tensor parallelism: Shoeybi et al. 2019; sequence
 parallelism: Korthikanti et al. 2022, Jacobs et al. 2023, Liu et al. 2023; expert parallelism: Lepikhin et al. 2020;
@@ -31,9 +32,9 @@ from tracewarehouse.ingest.capture.mesh_axes import AXES
 NAMES = (*(axis for axis in AXES if axis != "sp"), "sp")
 """The axes; sp comes last, since of two that fit equally well the first is taken."""
 REPEATED = 8
-"""So many instructions of a kind without a part look like layers of a model."""
+"""From this many instructions on, a kind without a part is taken for layers of a model."""
 MIN_CONFIDENCE = 0.5
-"""Below it a digit has no name."""
+"""A digit whose best name has a lower confidence gets no name."""
 
 _REDUCTIONS = frozenset({"all-reduce", "all-gather", "reduce-scatter"})
 
@@ -56,7 +57,7 @@ LIKELIHOODS: dict[tuple[str, str], tuple[float, ...]] = {
     ("reduction", "any part"):          (0.10, 0.30, 0.20, 0.40, 0.30),
     ("none", "any part"):               (0.05, 0.90, 0.02, 0.02, 0.02),
 }  # fmt: skip
-"""Probability to see a collective of a kind in a part of the model along an axis of each of NAMES."""
+"""Probability of a collective of this kind in this part of the model along an axis of each of NAMES."""
 
 
 @dataclass(frozen=True)
@@ -105,7 +106,7 @@ Digit = tuple[int, int]
 
 
 def infer_axes(seen: Iterable[CollectiveSeen], world: int) -> list[InferredAxis]:
-    """The axes of a mesh of `world` devices, outermost first; none where no row-major mesh has such groups.
+    """Infer the axes of a mesh of `world` devices, outermost first; empty if no row-major mesh has such groups.
 
     Args:
         seen: collective instructions whose groups number devices from 0 to world - 1.
@@ -138,9 +139,9 @@ def infer_axes(seen: Iterable[CollectiveSeen], world: int) -> list[InferredAxis]
 
 
 def digits_of(groups: Sequence[tuple[int, ...]], world: int) -> tuple[Digit, ...] | None:
-    """The digits in which the members of every group differ; None unless they are all of a row-major mesh's groups.
+    """The digits in which the members of every group differ; None if these are not all groups of a row-major mesh.
 
-    Of pairs, those that share a device belong together.
+    Pairs that share a device count as one group.
     """
     parts = [sorted(p) for p in _joined(groups)]
     offsets = {tuple(d - part[0] for d in part) for part in parts}

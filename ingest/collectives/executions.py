@@ -1,4 +1,4 @@
-"""The executions of collectives, gathered while a run's events are read."""
+"""Gathers the executions of collectives while a run's events are read."""
 
 from __future__ import annotations
 
@@ -14,9 +14,10 @@ from tracewarehouse.ingest.hlo.instructions import OpFacts
 
 
 class CollectiveExecutions:
-    """The executions of collectives on some devices, put aside on disk; a context manager, at whose end they go.
+    """The executions of collectives on some devices, stored on disk; as a context manager, it removes them at its end.
 
-    What an execution lacks until all planes have been read (its groups, its instance) follows from a few integers.
+    Groups and instance of an execution are known only after all planes have been read; a few integers suffice to find
+    them then.
 
     Attributes:
         hosts: host by device, of the devices that have any.

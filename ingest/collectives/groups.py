@@ -1,4 +1,4 @@
-"""Which devices of the run take part in a collective: its groups, mesh axis, and bytes from device to device."""
+"""Finds the devices of the run that take part in a collective: its groups, mesh axis, and bytes between devices."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ class Membership:
         group_index: the group or pair it is in; of a permute's pairs the one in which it sends, if any.
         rank: its position in that group.
         component: the devices that wait for each other: a group, or the pairs that are linked by shared devices.
-        wire_bytes: what it sends in one execution; None where there is no algorithm model.
+        wire_bytes: bytes that it sends in one execution; None if there is no algorithm model.
     """
 
     group_index: int
@@ -48,14 +48,14 @@ class Participants:
     Attributes:
         kind: kind of collective.
         logical: groups or pairs as HLO counts devices.
-        group_size: devices in a group; None where groups differ or are not known.
+        group_size: devices in a group; None if groups differ or are unknown.
         axis: mesh axes that members of a group differ on, joined by '+'; 'none' for groups of one.
-        axis_source: 'mesh' where the axes were told, 'inferred' where they were guessed, None where unknown.
-        groups: the same groups as device ids, None for a member outside the capture. Twice as many and more where
-            each host counts its own devices from 0. None where HLO's numbers could not be matched with devices.
+        axis_source: 'mesh' if the mesh was given, 'inferred' if its axes were inferred, None if the axis is unknown.
+        groups: the same groups as device ids, None for a member outside the capture. If each host counts its own
+            devices from 0, there is a copy for each host. None if HLO's numbers could not be matched with devices.
         members: every device's place.
-        component_size: devices per component; None where some are outside the capture.
-        bytes_of_others: what a device in no group sends: nothing, in a permute whose pairs are known; else None.
+        component_size: devices per component; None if some are outside the capture.
+        bytes_of_others: bytes that a device in no group sends: 0 in a permute whose pairs are known, else None.
     """
 
     kind: str
@@ -76,7 +76,7 @@ class Participants:
         return OUTSIDE if self.kind == PERMUTE and self.groups else NOT_KNOWN
 
     def wire_bytes(self, device: int) -> int | None:
-        """What a device sends in one execution; None where it is not known."""
+        """Bytes that a device sends in one execution; None if unknown."""
         place = self.members.get(device)
         return place.wire_bytes if place else self.bytes_of_others
 
@@ -89,11 +89,11 @@ class CollectiveGroups:
         devices_of_host: device ids of each host, in order of their ordinals.
         coordinates: device id to its coordinate on every mesh axis; None without a mesh, and then axes are inferred.
         mesh: the mesh.
-        numbers: device id by its number in the mesh, where only some of the mesh's devices are here.
+        numbers: device id by its number in the mesh, if only some of the mesh's devices are in the capture.
 
     Attributes:
-        inferred: the inferred axes, outermost first; empty with a mesh, or where the groups fit none.
-        missing_devices: devices that programs count beyond those that are here.
+        inferred: the inferred axes, outermost first; empty with a mesh, or if the groups fit no mesh.
+        missing_devices: devices that programs count and the capture lacks.
     """
 
     def __init__(
@@ -120,14 +120,14 @@ class CollectiveGroups:
         self.inferred = self._infer() if coordinates is None else []
 
     def of(self, instruction_id: int) -> Participants:
-        """The participants of an instruction, found once."""
+        """The participants of an instruction; they are found once and then kept."""
         participants = self._participants.get(instruction_id)
         if participants is None:
             participants = self._participants[instruction_id] = self._match(self._instructions[instruction_id])
         return participants
 
     def components(self, instruction: Int32, device: int) -> Int32:
-        """The component of each execution of an instruction on a device; NOT_KNOWN or OUTSIDE where it has none."""
+        """The component of each execution of an instruction on a device; NOT_KNOWN or OUTSIDE if it has none."""
         used, of_row = distinct(instruction)
         return np.array([self.of(i).component(device) for i in used.tolist()], np.int32)[of_row]
 

@@ -1,4 +1,4 @@
-"""The instances of collectives: what the ranks of one execution share over all devices, numbered by first start."""
+"""Numbers the instances of collectives, by first start: all ranks of one execution share an instance."""
 
 from __future__ import annotations
 
@@ -13,15 +13,16 @@ from tracewarehouse.ingest.columns.records import Int32, Int64
 from tracewarehouse.ingest.hlo.instructions import InstructionRow
 
 NOT_KNOWN, OUTSIDE = -1, -2
-"""Instead of the number of a component: it is not known, or the device takes part without moving anything."""
+"""Used instead of a component's number: it is unknown, or the device takes part without moving anything."""
 _ALONE, _OUTSIDE = -(1 << 31), -(1 << 30)
 
 
 class Instances:
     """Joins the executions of collectives over all devices; holds 16 bytes of each until they are joined.
 
-    Ranks share the instruction and component, the launch of the program and the occurrence in it, both counted
-    on each device. Where groups are not known no rank can be joined, and each row is an instance of its own.
+    Ranks of an instance share the instruction, the component, the launch of the program and the occurrence in it; both
+    launch and occurrence are counted on each device. If groups are unknown, no ranks can be joined, and each row is an
+    instance of its own.
 
     Args:
         instructions: all instructions of the run.
@@ -48,9 +49,9 @@ class Instances:
     def joined(
         self, starts: Callable[[], Int64], expected: Callable[[int, int], int | None]
     ) -> tuple[Int32, npt.NDArray[np.bool_]]:
-        """The number of each row's instance, and whether that misses a member; rows in the order they were added.
+        """The number of each row's instance, and whether the instance lacks a member; rows in the order of `add`.
 
-        Nothing is left afterwards.
+        The rows are released afterwards.
 
         Args:
             starts: gives the start of every row.

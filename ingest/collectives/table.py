@@ -1,4 +1,4 @@
-"""Writes main.collectives: the executions of each device, then the instances that they are ranks of."""
+"""Writes main.collectives: the executions on each device, with the instances that they belong to."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from tracewarehouse.ingest.hlo.instructions import InstructionRow
 from tracewarehouse.ingest.lake.parquet import Coded, Nullable, TableWriter
 
 SLICE = 1 << 16
-"""Rows described and written together."""
+"""Number of rows that are described and written together."""
 
 
 class CollectiveWriter:

@@ -1,4 +1,4 @@
-"""Executions of collectives on one device: windows of asynchronous ones, and the part of each that is exposed."""
+"""Finds the executions of collectives on one device: their windows, and the exposed part of each."""
 
 from __future__ import annotations
 
@@ -60,14 +60,14 @@ def windows(
     spans: AsyncSpans | None,
     compute: Coverage | None = None,
 ) -> dict[str, npt.NDArray[Any]]:
-    """One row per execution on a device: a synchronous op, or a start joined with its done; by start.
+    """Return one row per execution on a device, sorted by start: a synchronous op, or a start joined with its done.
 
     Args:
-        facts: of all instructions so far.
-        programs: of instructions that name none: the one they were seen in.
+        facts: the facts of all instructions so far.
+        programs: for instructions that do not name their program, the program in which they were seen.
         ops: the device's op events.
         spans: its Async XLA Ops events, for starts whose done is not in the capture.
-        compute: when it computes, of a device that can do so while it runs a collective's op.
+        compute: when the device computes, if it can compute while it runs a collective's op.
     """
     n = len(ops.event_id)
     used, inverse = distinct(ops.instruction_id)
@@ -126,9 +126,9 @@ def _added(ops: CollectiveOps, compute: Coverage | None) -> Int64:
 def _pair_numbers(facts: Sequence[OpFacts], programs: Mapping[int, int | None], used: Sequence[int]) -> list[int]:
     """A number per instruction that a start shares with the done that ends it, also through updates between.
 
-    A done in or behind a loop that carries the collective ends what several starts begin, one before the loop and one
-    in it. Its operand is an element of the loop's tuple, so that it goes with the starts of its program that pass on
-    the same, if no other done names them.
+    If a loop carries the collective, a done in or after the loop ends several starts, one before the loop and one in
+    it. Its operand is an element of the loop's tuple, so it is paired with those starts of its program that pass on the
+    same element and that no other done names.
     """
     program = {i: programs.get(i, facts[i].program_id) for i in used}
     by_name = {(program[i], facts[i].name): i for i in used}

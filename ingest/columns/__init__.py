@@ -1,1 +1,1 @@
-"""Columns of events, and what is done with them in numpy, whatever file they came from."""
+"""Columns of events, and operations on them in numpy, independent of the capture's format."""

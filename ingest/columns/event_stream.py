@@ -1,4 +1,4 @@
-"""Cuts a line's batches into chunks that can be ordered and nested on their own, so that no line is held whole."""
+"""Cuts a line's batches into chunks that can be sorted and nested separately, so that no line is held in memory whole."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What is known of a line once its events have been read."""
+"""The extent of a line in time, known once its events have been read."""
 
 from __future__ import annotations
 

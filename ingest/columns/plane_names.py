@@ -1,4 +1,4 @@
-"""The names that XLA's profilers give planes and lines, and what each of them is; the rest is unknown."""
+"""The names that XLA's profilers give to planes and lines, and their kinds; any other name is of unknown kind."""
 
 from __future__ import annotations
 

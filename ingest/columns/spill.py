@@ -1,4 +1,4 @@
-"""Columns put aside on disk until what they miss is known, so that they need no memory meanwhile."""
+"""Keeps columns on disk, not in memory, until the values that they still lack are known."""
 
 from __future__ import annotations
 

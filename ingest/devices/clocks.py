@@ -1,8 +1,8 @@
-"""The hosts' clocks, corrected by what their devices did together: no rank leaves a collective before all have come.
+"""Corrects the hosts' clocks by the collectives that their devices share: no rank leaves one before all have arrived.
 
-Hosts start from their wall clocks, which differ by as much as their time service leaves. All ranks of one execution of
-a collective end together, up to a spread that is small beside that: the median difference of the ends over many
-executions is how far two clocks are apart. Executions are matched by counting, never by time.
+The hosts' wall clocks differ by the error of their time service. All ranks of one execution of a collective end almost
+together, within a spread that is small compared with that error. The median difference of these ends over many
+executions is therefore the difference of two clocks. Executions are matched by counting, never by time.
 """
 
 from __future__ import annotations
@@ -28,19 +28,19 @@ from tracewarehouse.ingest.hlo.instructions import InstructionRow, Instructions
 SYNCHRONISING = frozenset({"all-reduce", "all-gather", "reduce-scatter", "all-to-all", "ragged-all-to-all"})
 """Kinds in which every rank needs something of every other; a permute's source may end long before its target."""
 FEWEST = 3
-"""Executions that two hosts must share for their clocks to be compared."""
+"""Number of executions that two hosts must share before their clocks are compared."""
 _UNLIKE = 4
 """How many times the spread of another pairing must exceed that of the one by counting to rule it out."""
 
 
 @dataclass
 class SharedEnds:
-    """Executions of collectives of several hosts, on the run's clock as it is; arrays of shape (executions, hosts).
+    """Executions of collectives that hosts share, on the run's current clock; arrays of shape (executions, hosts).
 
     Attributes:
-        last_start: when the last rank on the host came; meaningless where the host has none.
+        last_start: when the last rank on the host arrived; meaningless if the host has no rank.
         end: when the last rank on the host left.
-        first_end: when its first rank left.
+        first_end: when the first rank on the host left.
         is_here: whether the host has a rank.
         repeats: shape (executions,); equal for executions of one instruction by the same devices, which are in order.
     """
@@ -64,12 +64,12 @@ _FIRST_EVENTS = 1 << 17
 def align(
     surveys: Sequence[HostSurvey], instructions: Instructions, groups: Callable[[], CollectiveGroups]
 ) -> list[Flag]:
-    """Correct the clocks of hosts of TPUs, with all that has been read of them; gives what remains unsure.
+    """Correct the clocks of TPU hosts and all their times read so far; returns flags for what remains uncertain.
 
     Args:
         surveys: all hosts of the run.
-        instructions: where their instructions are numbered.
-        groups: makes the groups of the instructions so far.
+        instructions: numbers their instructions.
+        groups: creates the groups of the instructions so far.
     """
     flags: list[Flag] = []
     if sum(bool(s.planes) for s in surveys) > 1:
@@ -159,12 +159,12 @@ def shared_ends(
     is_comparable: Callable[[InstructionRow], bool],
     hosts: int,
 ) -> SharedEnds | None:
-    """Match the executions of collectives over all devices; None where no two hosts share one.
+    """Match the executions of collectives over all devices; returns None if no two hosts share one.
 
     Args:
         devices: host, device id and op events of each device.
         instructions: all instructions of the run.
-        groups: whose instructions they are.
+        groups: the groups of these instructions.
         is_comparable: whether executions of an instruction can be matched by counting.
         hosts: number of hosts.
     """
@@ -211,10 +211,10 @@ def _synchronises(row: InstructionRow) -> bool:
 
 
 def correct(hosts: Sequence[Host], ends: SharedEnds) -> Iterator[Flag]:
-    """Correct the clocks of hosts that share collectives, beginning at the first host; gives what remains unsure.
+    """Correct the clocks of hosts that share collectives, starting at the first host; yields what remains uncertain.
 
-    Each host is compared with the one before it that it shares most executions with. Its clock is moved only where
-    that brings the ends closer together, by more than they scatter, and contradicts cause and effect no more often.
+    Each host is compared with that earlier host with which it shares most executions. Its clock is moved only if this
+    brings the ends closer together, by more than they scatter, and contradicts cause and effect no more often.
     """
     shared = ends.is_here.astype(np.int64).T @ ends.is_here.astype(np.int64)
     first = min(range(len(hosts)), key=lambda h: (hosts[h].clock_source == "none", hosts[h].clock_offset_ps, h))
@@ -257,7 +257,7 @@ def _compare(hosts: Sequence[Host], ends: SharedEnds, a: int, b: int) -> Iterato
 
 
 def _contradictions(ends: SharedEnds, at: Int64, a: int, b: int, by: int) -> int:
-    """Executions in which some rank leaves before another has come, with host b's clock moved."""
+    """Number of executions in which some rank leaves before another has arrived, with host b's clock moved."""
     early = ends.first_end[at, a] < ends.last_start[at, b] + by
     return int((early | (ends.first_end[at, b] + by < ends.last_start[at, a])).sum())
 

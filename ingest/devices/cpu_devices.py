@@ -1,14 +1,14 @@
-"""Virtual CPU devices: which device, execution and step an op event of a thread pool belongs to.
+"""Finds the device, execution and step of each op event that ran on the thread pool of virtual CPU devices.
 
 XLA's CPU client runs N virtual devices on a pool of threads, so a line is not a device. The profiler's
 ThreadpoolListener records who scheduled what: inside one `PjRtCpuExecutable::Execute`, the k-th `Record` starts
 device k; every region (`StartRegion` to `StopRegion`) belongs to the device whose record it consumes, and so do
 the records made in it.
 
-A launch on one device alone is told by its `ExecuteHelper` on the launching thread: a process of one device, or a
-program without SPMD, which is a `PjRtCpuExecutable::ExecuteSharded`. All records inside belong to that device then; a
-cheap program has none and runs its ops right there. Which device it is, of several without SPMD, no event says: it
-is counted as the first.
+A launch on one device only can be recognised by its `ExecuteHelper` on the launching thread: the process has one
+device, or the program has no SPMD and runs in a `PjRtCpuExecutable::ExecuteSharded`. All records inside then belong to
+that device; a cheap program has no records and runs its ops right there. If there are several devices and no SPMD, no
+event says which device it is; it counts as the first.
 """
 
 from __future__ import annotations
@@ -36,8 +36,8 @@ class CpuLine:
 
     Attributes:
         is_op: the event is the execution of an HLO instruction.
-        ordinal: index of the virtual device among the host's, -1 where the event is no op or its device is unknown.
-        execution: index into `CpuExecutions.executions`, -1 where unknown.
+        ordinal: index of the virtual device on the host; -1 if the event is not an op or its device is unknown.
+        execution: index into `CpuExecutions.executions`; -1 if unknown.
     """
 
     line: Line
@@ -66,10 +66,10 @@ class CpuExecutions:
     """The op events of a host's virtual devices.
 
     Attributes:
-        device_count: devices that were found.
+        device_count: number of devices found.
         lines: the threads.
-        executions: the launches, in order of their starts.
-        ordinals: what the client numbers each device with.
+        executions: the launches, sorted by start.
+        ordinals: the client's number of each device.
     """
 
     device_count: int
@@ -149,7 +149,7 @@ def is_op(events: EventBatch) -> npt.NDArray[np.bool_]:
 
 
 def name_modules(cpu: CpuExecutions) -> None:
-    """Give each execution the module that its ops name."""
+    """Set the module of each execution to the one that its ops name."""
     for line in cpu.lines:
         column = next((s for s in line.events.stats if s.name == "hlo_module"), None)
         code, names = codes(column, len(line.events))

@@ -1,7 +1,7 @@
-"""Virtual CPU devices whose op events state their device and launch, as those of JAX do.
+"""Reads virtual CPU devices whose op events state their device and launch, as in captures of JAX.
 
-Since 2025 XLA's CPU runtime writes `device_ordinal` and `run_id` to every op event. The launch on the host, an event
-with the same `run_id` on the thread that called the program, tells the step.
+Since 2025, XLA's CPU runtime writes `device_ordinal` and `run_id` to every op event. An event with the same `run_id`
+on the thread that called the program is the launch; the step follows from it.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from tracewarehouse.ingest.devices.markers import MarkedTime, StepMarker
 
 _RUNTIME = "ThunkExecutor::Execute"
 _MOST_DEVICES = 1 << 16
-"""Of a host; a number beyond is damage."""
+"""Maximum number of virtual devices on a host; a larger number means damage."""
 
 
 def has_thunks(plane: Plane) -> bool:
@@ -28,10 +28,10 @@ def has_thunks(plane: Plane) -> bool:
 def attribute(
     lines: Sequence[tuple[Line, EventBatch]], markers: Sequence[Sequence[StepMarker]]
 ) -> CpuExecutions | None:
-    """Take device and launch of each op from its stats; the devices are those that ran an op, in order of ordinals.
+    """Take device and launch of each op from its stats; the devices are those that ran an op, sorted by ordinal.
 
-    `markers` are the step markers of each line, in the order of `lines`. Launches with one `run_id` count as one. None
-    where no op states them.
+    `markers` are the step markers of each line, in the order of `lines`. Launches with the same `run_id` count as one.
+    Returns None if no op states device and launch.
     """
     stated = [_ops(events) for _, events in lines]
     if not any(is_stated.any() for is_stated, _, _ in stated):

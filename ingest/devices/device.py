@@ -1,4 +1,4 @@
-"""The devices of a run: numbered over all hosts, with their peaks."""
+"""The devices of a run, numbered over all hosts, with their peak rates."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ class Device:
 
 
 def accelerator(device_id: int, host: str, plane: Plane, backend: str, ordinal: int) -> Device:
-    """A TPU or GPU from its plane's stats; what the capture does not tell comes from the hardware table."""
+    """Create a TPU or GPU from its plane's stats; facts missing in the capture come from the hardware table."""
     stats = {s.name: s for s in plane.stats}
     device = Device(device_id, host, plane.name, ordinal, backend)
 
@@ -77,11 +77,11 @@ def accelerator(device_id: int, host: str, plane: Plane, backend: str, ordinal: 
 
 
 def complete_devices(devices: Iterable[Device], backend: str, model: str) -> None:
-    """Give devices whose capture tells no known kind the kind and the peaks of the chip that a card names.
+    """Set kind and peaks from the chip that a card names, for devices whose capture states no known kind.
 
     Args:
-        devices: the devices of the run; those of another backend stay as they are.
-        backend: what the card says that the chips are: tpu or gpu.
+        devices: the devices of the run; devices of another backend are not changed.
+        backend: the kind of chip according to the card: tpu or gpu.
         model: the chip as cards write it, such as tpu_v6e, v6e or TPU v6 Lite.
     """
     words = model.replace("_", " ").replace("-", " ").strip()

@@ -1,4 +1,4 @@
-"""The executions of programs on a GPU, from the ops of its streams: its planes have no line of modules."""
+"""Finds the executions of programs on a GPU from the ops of its streams, because its planes have no line of modules."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ from tracewarehouse.ingest.devices.timeline import Run
 
 
 def launches(batches: Iterable[EventBatch]) -> list[Run]:
-    """The executions on one GPU, by start.
+    """Find the executions on one GPU, sorted by start.
 
-    A program executes anew where another one ran between, and where its first op runs again. An op of a loop runs
-    several times in one execution; so what counts as first is the earliest of the ops that run least often, or once
-    more than those, as an execution may be cut off by the end of the capture.
+    A new execution of a program begins after another program has run, and whenever the program's first op runs again.
+    An op in a loop runs several times in one execution. The first op is therefore the earliest among the ops that run
+    least often, or once more than these, as the end of the capture may cut off an execution.
 
     Args:
         batches: events of all streams, on the run's clock.

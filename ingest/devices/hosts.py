@@ -1,4 +1,4 @@
-"""The hosts of a run: named apart, and brought to one clock."""
+"""The hosts of a run, with distinct names and on a common clock."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ class Host:
 
     @property
     def window_ps(self) -> tuple[int, int] | None:
-        """Start and end of its profile on the run's clock; None where the capture does not tell."""
+        """Start and end of its profile on the run's clock; None if the capture does not state them."""
         if self.start_ns is None or self.stop_ns is None or self.stop_ns < self.start_ns:
             return None
         return self.clock_offset_ps, self.clock_offset_ps + (self.stop_ns - self.start_ns) * 1000
@@ -68,7 +68,7 @@ def clock_notes(hosts: Sequence[Host]) -> list[str]:
 def open_hosts(traces: Sequence[Trace], file_names: Sequence[str]) -> list[Host]:
     """Name the hosts and align their clocks by the start of their profiles.
 
-    A host has its recorded name where that is its own in the run, else its file's, else its number.
+    A host gets its recorded name if no other host of the run has it, else the name of its file, else its number.
     """
     names = _names(traces, file_names)
     windows = [_window(t) for t in traces]

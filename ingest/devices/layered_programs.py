@@ -1,4 +1,4 @@
-"""Which programs of a run hold the layers of a model, found before its events are written."""
+"""Finds the programs of a run that hold the layers of a model, before the run's events are written."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _FIRST_EVENTS = 1 << 17
 
 
 def layered_programs(surveys: Sequence[HostSurvey], instructions: Instructions) -> set[str]:
-    """Modules that hold layers; of TPUs that run the same programs one is read. Instructions get their numbers.
+    """Find the modules that hold layers, and number their instructions; of TPUs with the same programs, one is read.
 
     Raises:
         CaptureError: the bytes are not events, or the file changed.

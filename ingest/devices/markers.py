@@ -1,4 +1,4 @@
-"""What names of host events say: which step of which phase the host was launching, or that it compiled."""
+"""Reads the names of host events: which step of which phase the host was launching, or that it was compiling."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ class StepMarker:
 
 
 def phase_of(name: str) -> str | None:
-    """Prefill or decode, where the name of a marker or HLO module says so; None otherwise."""
+    """Prefill or decode, if the name of a marker or HLO module says so; else None."""
     match = _PHASE.search(name.replace("_", " "))
     return match.group(1).lower() if match else None
 
@@ -52,7 +52,7 @@ def step_markers(plane: Plane, events: EventBatch) -> list[StepMarker]:
 
 
 class MarkedTime:
-    """The step markers of a thread, to be asked which one lasts at a time."""
+    """The step markers of a thread; finds the one that is active at a given time."""
 
     def __init__(self, markers: Sequence[StepMarker]) -> None:
         self._markers = sorted(markers, key=lambda m: m.start_ps)
@@ -60,7 +60,7 @@ class MarkedTime:
         self._latest_ends = list(accumulate((m.end_ps for m in self._markers), max))
 
     def innermost(self, at: int) -> StepMarker | None:
-        """The marker that begins last of those that last at a time."""
+        """Of the markers that are active at a time, the one that began last."""
         for i in range(bisect_right(self._starts, at) - 1, -1, -1):
             if self._latest_ends[i] < at:
                 break
@@ -71,9 +71,9 @@ class MarkedTime:
 
 @cache
 def is_compilation(event_name: str) -> bool:
-    """Whether a host event of that name is the compilation of a program.
+    """Whether a host event of this name is the compilation of a program.
 
-    Such as TfrtTpuCompiler::Compile, backend_compile or PjRtComputationClient::Compile. Frames of the Python tracer,
-    `$file.py:line function`, are not counted: importing `re` compiles too.
+    Examples are TfrtTpuCompiler::Compile, backend_compile and PjRtComputationClient::Compile. Frames of the Python
+    tracer, `$file.py:line function`, do not count: importing `re` compiles too.
     """
     return bool(_COMPILES.search(event_name)) and not _NO_COMPILES.search(event_name)

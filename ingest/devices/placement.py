@@ -1,4 +1,4 @@
-"""Where the devices of a run are in its mesh, and which of them are not in the capture."""
+"""Places the devices of a run in its mesh, and finds devices that are missing from the capture."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class MissingDevices:
-    """Devices that take part in a run and are not in its capture: how many, and who names them."""
+    """Devices that take part in a run but are missing from its capture: how many, and what names them."""
 
     count: int = 0
     sentence: str = ""
@@ -30,11 +30,11 @@ class Placement:
 
     Attributes:
         devices: the devices of all hosts, by device id.
-        mesh: the mesh; None where nobody tells it.
-        coordinates: device id to its coordinate on every mesh axis; None where the mesh is not known or does not fit.
-        mesh_numbers: device id by its number in the mesh, where only some of the mesh's hosts are here.
-        absent: devices of hosts that the manifest names and that are not here, a phrase per host.
-        mismatch: a sentence where the mesh does not fit the devices.
+        mesh: the mesh; None if neither user nor manifest gives it.
+        coordinates: device id to its coordinate on every mesh axis; None if the mesh is unknown or does not fit.
+        mesh_numbers: device id by its number in the mesh, if only some of the mesh's hosts are in the capture.
+        absent: devices of hosts that the manifest names and the capture lacks, one phrase per host.
+        mismatch: a sentence, if the mesh does not fit the devices.
     """
 
     devices: tuple[Device, ...]
@@ -45,7 +45,7 @@ class Placement:
     mismatch: str | None = None
 
     def missing(self, wanted: int, who: str) -> MissingDevices:
-        """Those missing where somebody names `wanted` devices; `who` begins the sentence that says so."""
+        """The devices that are missing from `wanted` devices; `who`, the source of that number, begins the sentence."""
         count = wanted - len(self.devices)
         if count <= 0:
             return MissingDevices()
@@ -55,12 +55,12 @@ class Placement:
 
     @property
     def missing_of_mesh(self) -> MissingDevices:
-        """Devices that the mesh has beyond those that are here."""
+        """The devices of the mesh that are missing from the capture."""
         return self.missing(self.mesh.size, f"the mesh {self.mesh} has") if self.mesh else MissingDevices()
 
 
 def place_devices(surveys: Sequence[HostSurvey], mesh: Mesh | None, manifest: Manifest | None) -> Placement:
-    """Give the devices of the hosts their mesh coordinates and the layers of their pipeline stages."""
+    """Set the mesh coordinates of the hosts' devices, and the layers of their pipeline stages."""
     devices = tuple(d for s in surveys for d in s.devices)
     if mesh is None:
         return Placement(devices)

@@ -1,4 +1,4 @@
-"""Quality flags: what a reader of a run's numbers must know about its capture, in one closed vocabulary."""
+"""Quality flags: a closed list of the defects of a capture that a reader of the run's numbers must know."""
 
 from __future__ import annotations
 
@@ -82,7 +82,7 @@ class Flag:
 
 
 def summarised(flags: Sequence[Flag], most: int = 5) -> list[Flag]:
-    """The flags without repeats, and of one kind and host only so many, with the number of those left out."""
+    """The flags without repeats; of one kind and host at most `most`, then a flag with the number of the others."""
     groups: dict[tuple[str, str | None], list[Flag]] = {}
     for flag in dict.fromkeys(flags):
         groups.setdefault((flag.name, flag.host), []).append(flag)
@@ -95,7 +95,7 @@ def summarised(flags: Sequence[Flag], most: int = 5) -> list[Flag]:
 
 
 def messages(errors: Iterable[str], warnings: Iterable[str], host: str) -> list[Flag]:
-    """What the profiler itself said, and whether that tells of dropped events."""
+    """Flags for the profiler's own messages, and for dropped events if a message mentions them."""
     flags = []
     for name, texts in (("profiler_error", errors), ("profiler_warning", warnings)):
         for text in texts:
@@ -106,7 +106,7 @@ def messages(errors: Iterable[str], warnings: Iterable[str], host: str) -> list[
 
 
 def dropped(planes: Sequence[Plane], host: str) -> list[Flag]:
-    """Planes whose own stats count dropped traces."""
+    """Flags for planes whose stats count dropped traces."""
     return [
         Flag("events_dropped", f"{p.name}: {s.name} is {s.value!r}", host)
         for p in planes
@@ -116,7 +116,7 @@ def dropped(planes: Sequence[Plane], host: str) -> list[Flag]:
 
 
 def clock_jump(where: str, extent: LineExtent, window: tuple[int, int] | None, host: str) -> list[Flag]:
-    """Whether a line's times can be: `window` is the host's profile on the run's clock, None where not known."""
+    """Flags for impossible times of a line; `window` is the host's profile on the run's clock, None if unknown."""
     flags = []
     if extent.negative:
         flags.append(Flag("clock_jump", f"{where}: {extent.negative} events have a negative duration", host))
@@ -137,7 +137,7 @@ def clock_jump(where: str, extent: LineExtent, window: tuple[int, int] | None, h
 
 
 def event_cap(where: str, count: int, host: str) -> list[Flag]:
-    """Whether a line or a file has exactly as many events as a profiler stops at."""
+    """A flag if a line or file has exactly as many events as the limit of a profiler."""
     return [Flag("event_cap", f"{where} has {count:,} events", host)] if count in EVENT_CAPS else []
 
 
@@ -153,7 +153,7 @@ def damaged_instructions(rows: Iterable[InstructionRow]) -> Iterator[Flag]:
 
 
 def uneven_launches(timelines: Sequence[tuple[int, Timeline]], programs: Collection[str | int | None]) -> list[Flag]:
-    """Programs with collectives that devices ran different numbers of times.
+    """Flags for programs with collectives that devices ran different numbers of times.
 
     Args:
         timelines: of each device, by its id.

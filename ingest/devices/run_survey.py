@@ -1,4 +1,4 @@
-"""What is known of a run before its events are written: its hosts on one clock, its devices in their mesh."""
+"""Surveys a run before its events are written: its hosts on one clock, its devices in their mesh, its steps."""
 
 from __future__ import annotations
 
@@ -25,17 +25,17 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class RunSurvey:
-    """What the tables of a run follow from, besides its events.
+    """Everything besides its events from which a run's tables are made.
 
     Attributes:
         hosts: the surveys of the hosts, by host index.
         placement: the devices of all hosts in the mesh.
-        manifest: the collector's manifest, where there is one.
-        instructions: numbers the instructions of the run; has those that the clocks needed, and gets the others when
-            the tables are written.
-        hlo_notes: what could not be read of embedded HLO modules, which are read when an instruction is looked up.
-        flags: what a reader of the run must know.
-        batches: what a server says of its batches, joined to the steps.
+        manifest: the collector's manifest, if there is one.
+        instructions: numbers the instructions of the run; it holds those that the survey needed, and gets the others
+            when the tables are written.
+        hlo_notes: problems with embedded HLO modules, which are read when an instruction is looked up.
+        flags: the quality flags found so far.
+        batches: the server's batches, joined to the steps.
     """
 
     hosts: tuple[HostSurvey, ...]
@@ -79,13 +79,13 @@ def survey_run(
 
     Args:
         hosts: the hosts of the run; their clocks are corrected.
-        mesh: the device mesh, where the user tells it instead of the manifest.
-        manifest: the collector's manifest, where there is one.
-        step_program: module whose executions begin a step, where the user names it.
-        batches: what a server says of its batches.
+        mesh: the device mesh, if the user gives it; it replaces the manifest's.
+        manifest: the collector's manifest, if there is one.
+        step_program: the module whose executions begin a step, if the user names it.
+        batches: the server's batches.
 
     Raises:
-        CaptureError: no execution is of the program that begins a step; the bytes are not events, or the file changed.
+        CaptureError: the step program never ran, the bytes are not events, or the file changed.
     """
     hlo_notes: list[str] = []
     surveys: list[HostSurvey] = []

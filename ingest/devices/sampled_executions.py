@@ -1,4 +1,4 @@
-"""Puts aside the ops of a few executions of each program of a device, while all ops are written."""
+"""Keeps the ops of a few executions of each program on a device, while all ops are written."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from tracewarehouse.ingest.devices.timeline import Run
 from tracewarehouse.ingest.layers.sequence import Execution
 
 EXECUTIONS = 3
-"""Executions of a program that are put aside on each device."""
+"""Number of executions of a program that are kept on each device."""
 MOST_OPS = 1 << 16
 """Ops of an execution that are put aside: a program that runs more has loops."""
 _LACKING, _LACKING_AT_EDGE = 5, 50
@@ -37,7 +37,7 @@ class SampledExecutions:
         self._count = np.zeros(len(runs), np.int64)
 
     def follow(self, execution: Int32, instruction: Int32, start: Int64, self_ps: Int64, is_leaf: Flags) -> None:
-        """Keep what is wanted of some events of an op line; arrays of shape (n,), times in ps."""
+        """Keep the wanted ones among some events of an op line; arrays of shape (n,), times in ps."""
         at = np.flatnonzero(self._is_wanted[execution])
         at = at[is_leaf[at]]
         if not len(at):
@@ -52,7 +52,7 @@ class SampledExecutions:
                 self._ops[number].append((instruction[of_run], start[of_run], self_ps[of_run]))
 
     def executions(self) -> list[Execution]:
-        """What was kept, once all ops of the device have been followed."""
+        """The executions that were kept; complete once `follow` has seen all ops of the device."""
         return [self._execution(number, ops) for number, ops in sorted(self._ops.items())]
 
     def _execution(self, number: int, ops: list[tuple[Int32, Int64, Int64]]) -> Execution:

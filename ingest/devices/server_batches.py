@@ -12,9 +12,10 @@ from tracewarehouse.ingest.devices.survey import HostSurvey
 
 
 def join_batches(surveys: Sequence[HostSurvey], batches: Sequence[Batch]) -> tuple[list[Batch], list[Flag]]:
-    """The batches with the steps that ran them: the k-th batch of a rank with the k-th step of its devices.
+    """Join the k-th batch of a rank to the k-th step of its devices.
 
-    Steps without a phase get that of their batch. Where a rank has not as many steps as batches, none is joined.
+    Steps without a phase get the phase of their batch. If a rank has a different number of steps and batches, none of
+    its batches is joined.
     """
     ranks = sorted({b.rank for b in batches})
     joined: list[Batch] = []

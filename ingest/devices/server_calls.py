@@ -1,7 +1,7 @@
-"""The calls in which a server, or the harness, launches the programs of a step, and which executions they launched.
+"""Finds the calls in which a server or the harness launches the programs of a step, and the executions they launched.
 
-Host and device clocks differ by up to milliseconds, so that an execution is never matched with a call by its time on
-the device: it is the k-th launch of the thread, or shares its `run_id` with the event that enqueued it on the host.
+Host and device clocks differ by up to milliseconds, so an execution is never matched to a call by its time on the
+device. It is the k-th launch of the thread, or has the same `run_id` as the event that enqueued it on the host.
 """
 
 from __future__ import annotations
@@ -24,18 +24,18 @@ _LOOP = re.compile(
     r"(?:\A|[ .:$])(?:step_with_batch_queue|step_fn|engine_step|run_batch|execute_model|generate_step|decode_step"
     r"|prefill_step)(?:\(|\Z)"
 )
-"""One call of a server's loop: vLLM's, SGLang's. Frames of the Python tracer end in the function's name."""
+"""One call in a server's loop, of vLLM or SGLang. Frames of the Python tracer end in the function's name."""
 _ENGINE = re.compile(r"\A\$?\w*engine\w*\.py:\d+ (?:generate|prefill)\Z", re.IGNORECASE)
 """JetStream's and MaxText's, whose threads prefill and generate at the same time."""
 _LINKED, _JITTED = re.compile(r"\APJRT_LoadedExecutable_Execute linkage\Z"), re.compile(r"\APjitFunction\(.+\)\Z")
 _ENQUEUED = "DoEnqueueProgram"
 _BESIDE = 64
-"""Calls that threads may make at the same time; those of one thread come one after the other."""
+"""Calls that several threads may make at the same time; calls of one thread follow each other."""
 
 
 @dataclass(frozen=True)
 class Call:
-    """A stretch of a host thread that belongs to one step; `step` is its number where it states one."""
+    """A stretch of a host thread that belongs to one step; `step` is the step's number, if the call states it."""
 
     thread: tuple[int, int]
     name: str
@@ -45,13 +45,13 @@ class Call:
 
     @property
     def phase(self) -> str | None:
-        """What its name says: a call that generates decodes."""
+        """The phase that its name states; a call that generates is decode."""
         return phase_of(self.name) or ("decode" if self.name.endswith(" generate") else None)
 
 
 @dataclass
 class Launches:
-    """What a host's threads say of its launches.
+    """The facts about launches on a host's threads.
 
     Attributes:
         marked: calls of the harness, which number their steps.
@@ -68,12 +68,12 @@ class Launches:
     enqueued: dict[tuple[int, int], int] = field(default_factory=dict)
 
     def starts(self, thread: tuple[int, int]) -> list[int]:
-        """When a thread launched a program: where it has no events for that, by its calls of jitted functions."""
+        """When a thread launched a program; if no events state it, the starts of its calls of jitted functions."""
         return sorted(self.linked.get(thread, ())) or [start for start, _ in _outermost(self.jitted.get(thread, ()))]
 
 
 def launches(host: Host) -> Launches:
-    """Read the calls and launches of a host; its lines are read only where names of events promise some.
+    """Read the calls and launches of a host; lines are read only if the capture names such events.
 
     Raises:
         CaptureError: the bytes are not events, or the file changed.
@@ -132,13 +132,13 @@ def _outermost(intervals: Sequence[tuple[int, int]]) -> list[tuple[int, int]]:
 
 
 def called_steps(of_host: Launches, runs: Mapping[int, Sequence[Run]]) -> tuple[dict[int, list[Step]], str]:
-    """Steps of a host's devices by ordinal, from the calls that launched their executions, and their source.
+    """Find the steps of a host's devices, by ordinal, from the calls that launched their executions; and their source.
 
-    The harness's marks come first, then the server's loop, of which the thread counts that launches most, then engines
-    that prefill and generate on several threads. No steps where nothing tells which call launched what.
+    The harness's marks are tried first, then the server's loop on the thread that launches most, then engines that
+    prefill and generate on several threads. There are no steps if nothing shows which call launched what.
 
     Args:
-        of_host: what its threads say.
+        of_host: the calls and launches of the host's threads.
         runs: executions of each device, by ordinal.
     """
     loops = [c for c in of_host.called if _LOOP.search(c.name)]

@@ -1,7 +1,7 @@
-"""Whether a program prefills or decodes, by the shapes of its products, where no name says it.
+"""Finds out from the shapes of its matrix products whether a program prefills or decodes, if no name says so.
 
-A step of prefill runs the layers on all tokens of its prompts and the output head on one token of each; in a step of
-decode both are one token of each sequence.
+A prefill step runs the layers on all tokens of its prompts, but the output head on one token of each prompt. A decode
+step runs both on one token of each sequence.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from tracewarehouse.ingest.hlo.instructions import InstructionRow, Instructions
 _FIRST_EVENTS = 1 << 17
 """Op events of a device, from the first on, that are looked at."""
 _FEWEST = 8
-"""Products of one number of tokens that a program with layers has at least."""
+"""Minimum number of products with the same number of tokens in a program with layers."""
 _PREFILL_RATIO, _OTHER_RATIO = 16, 4
 """Tokens over output rows from which a program prefills (padding less than doubles either), and over another's."""
 _PRODUCT = re.compile(r"convolution|dot|gemm|matmul")
@@ -32,7 +32,7 @@ Program = tuple[str, int | None]
 
 
 def phases_of_programs(surveys: Sequence[HostSurvey], instructions: Instructions) -> dict[Program, str]:
-    """Phase of the programs that the run's first TPU executes, where shapes tell it; instructions get their numbers.
+    """Find the phase of the programs on the run's first TPU, if shapes show it; numbers their instructions.
 
     Raises:
         CaptureError: the bytes are not events, or the file changed.
@@ -113,10 +113,10 @@ def _tokens(row: InstructionRow) -> int | None:
 
 
 def phase_of_shapes(tokens: int, sampled: int | None, others: Sequence[int]) -> str | None:
-    """Prefill or decode by the tokens of the layers, padded; None where they do not tell it.
+    """Prefill or decode, from the padded number of tokens in the layers; None if it does not show the phase.
 
-    A batch that both prefills and decodes looks like prefill. One row of output for each token is no proof of decode: a
-    short prompt may have its logits computed whole.
+    A batch that both prefills and decodes looks like prefill. One output row for each token does not prove decode: the
+    program may compute the logits of all tokens of a short prompt.
 
     Args:
         tokens: tokens that the program's layers run on.

@@ -1,4 +1,4 @@
-"""The steps of a run: what its server calls a step, by the first rule that the capture gives facts for."""
+"""Finds the steps of a run, as its server counts them, by the first rule for which the capture holds the facts."""
 
 from __future__ import annotations
 
@@ -24,19 +24,19 @@ _TimelineOf = list[tuple[Device, Timeline]]
 
 
 def number_steps(surveys: Sequence[HostSurvey], instructions: Instructions, program: str | None = None) -> list[Flag]:
-    """Give the devices of all hosts their steps; tells what was inferred.
+    """Set the steps of all hosts' devices, and return flags for what was inferred.
 
-    The program that the user names goes before all. Then come the profiler's Steps line; marks of the harness, which
-    may be the names of its modules; calls of the server; and last the programs that
-    hold layers, or the one with most device time.
+    The rules, in this order: the program that the user names; the profiler's Steps line; marks of the harness, which
+    may be the names of its modules; calls of the server; and last the programs that hold layers, or the program with
+    most device time.
 
     Args:
         surveys: the hosts of the run, on one clock.
-        instructions: where their instructions are numbered.
-        program: module that begins a step, as the user names it.
+        instructions: numbers their instructions.
+        program: the module that begins a step, if the user names it.
 
     Raises:
-        CaptureError: no execution is of that program; the bytes are not events, or the file changed.
+        CaptureError: that program never ran, the bytes are not events, or the file changed.
     """
     devices = [pair for s in surveys for pair in s.device_timelines]
     if program is not None:
@@ -54,10 +54,10 @@ def number_steps(surveys: Sequence[HostSurvey], instructions: Instructions, prog
 
 
 def starters(time_of: Mapping[str, int], with_layers: Collection[str] = ()) -> set[str]:
-    """The programs that begin a step, by the names of their modules.
+    """The names of the modules that begin a step.
 
-    All that hold layers, as servers compile one for each kind of batch and padded size; without such, the one with most
-    device time.
+    These are all modules that hold layers, as servers compile one for each kind of batch and padded size. If there are
+    none, it is the module with most device time.
 
     Args:
         time_of: device time of each program.
@@ -73,10 +73,10 @@ def launch_to_launch(
     source: str,
     phase_by_module: Mapping[str, str | None],
 ) -> list[list[Step]]:
-    """Steps that begin with an execution of some programs and last until the next one begins.
+    """Set steps that begin with an execution of certain programs and last until the next one begins.
 
-    Devices agree on a step by its program and how often that has run on them, so that a device which also ran
-    something alone does not count differently from then on. What runs before the first belongs to no step.
+    A step is identified across devices by its program and how often that has run on the device, so a device that also
+    ran something alone does not count differently afterwards. What runs before the first step belongs to no step.
     """
     keyed: list[list[tuple[tuple[str, int | None, int], Run, int]]] = []
     earliest: dict[tuple[str, int | None, int], int] = {}

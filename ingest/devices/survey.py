@@ -1,4 +1,4 @@
-"""What is known of a host before its events are written: its devices, their timelines, the embedded HLO."""
+"""Surveys a host before its events are written: its devices, their timelines, and the embedded HLO."""
 
 from __future__ import annotations
 
@@ -44,10 +44,10 @@ class HostSurvey:
         modules: the HLO modules that its capture embeds.
         devices: its devices, in order of their ordinals.
         planes: device planes by position in `host.trace.planes`.
-        cpu: op events of virtual devices; None where there are none.
+        cpu: op events of virtual devices; None if there are none.
         cpu_position: position in `host.trace.planes` of the plane that has them.
         timelines: of virtual CPU devices, in order of `devices`.
-        markers: step markers, where they had to be read ahead of the events.
+        markers: step markers, if they had to be read before the events.
     """
 
     host: Host
@@ -68,7 +68,7 @@ class HostSurvey:
 
 
 def survey_host(host: Host, first_device_id: int, hlo_notes: list[str]) -> HostSurvey:
-    """Find the devices of a host and number them from `first_device_id`; `hlo_notes` gets what HLO cannot be read."""
+    """Find the devices of a host, number them from `first_device_id`, and add unreadable HLO to `hlo_notes`."""
     planes = host.trace.planes
     survey = HostSurvey(host, HloModules([p for p in planes if not p.lines], hlo_notes))
     named = [(position, device_plane(p.name)) for position, p in enumerate(planes) if p.lines]

@@ -1,4 +1,4 @@
-"""A device's timeline: the executions of programs on it, and the steps and phases they make up."""
+"""A device's timeline: the executions of programs on it, and the steps and phases that they form."""
 
 from __future__ import annotations
 
@@ -36,12 +36,12 @@ class Run:
     start_ps: int
     end_ps: int
     run_id: int | None = None
-    """The profiler's number of the execution, which the host's events of its launch have too."""
+    """The profiler's number of the execution; the host's events of its launch have the same number."""
 
 
 @dataclass
 class Timeline:
-    """Executions and steps of a device, both by start."""
+    """Executions and steps of a device, both sorted by start."""
 
     runs: list[Run] = field(default_factory=list)
     steps: list[Step] = field(default_factory=list)
@@ -52,7 +52,7 @@ class Timeline:
         self.set_steps(self.steps)
 
     def set_steps(self, steps: list[Step]) -> None:
-        """Take these as the device's steps."""
+        """Set the device's steps."""
         self.steps = sorted(steps, key=lambda s: s.start_ps)
         start, end = _edges(self.steps)
         self._step_edges = start, np.append(start[1:], end[-1:])
@@ -60,7 +60,7 @@ class Timeline:
         self._step_phase = np.array([_phase_code(s.phase) for s in self.steps] + [-1], np.int32)
 
     def move(self, by_ps: int) -> None:
-        """Move everything on it."""
+        """Move all times on the timeline."""
         self.runs = [replace(r, start_ps=r.start_ps + by_ps, end_ps=r.end_ps + by_ps) for r in self.runs]
         self._run_edges = _edges(self.runs)
         self.set_steps([replace(s, start_ps=s.start_ps + by_ps, end_ps=s.end_ps + by_ps) for s in self.steps])
@@ -72,7 +72,7 @@ class Timeline:
     def steps_at(self, at: Int64) -> tuple[Int32, Int32]:
         """Step that owns each time, and code into PHASES; -1 for none.
 
-        A step owns what begins until the next one does, the last what begins until it ends.
+        A step owns everything that begins before the next step begins; the last step, everything before its end.
         """
         interval, count = _containing(self._step_edges, at)
         return np.repeat(self._step_index[interval], count), np.repeat(self._step_phase[interval], count)

@@ -1,1 +1,1 @@
-"""Facts of HLO instructions, found once per instruction, from HLO text or an embedded HLO proto."""
+"""Finds the facts of each HLO instruction once, from HLO text or an embedded HLO proto."""

@@ -1,4 +1,4 @@
-"""What a collective moves, among which devices: facts of one HLO instruction."""
+"""Reads from one HLO instruction what a collective moves, and among which devices."""
 
 from __future__ import annotations
 

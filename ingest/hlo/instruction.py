@@ -1,4 +1,4 @@
-"""One HLO instruction with the facts that the warehouse needs, whether read from text or from a proto."""
+"""One HLO instruction with the facts that the warehouse needs, read from text or from a proto."""
 
 from __future__ import annotations
 

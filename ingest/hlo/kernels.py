@@ -1,4 +1,4 @@
-"""What the name of a GPU kernel says of it where no HLO does: a collective of NCCL or RCCL, or a copy."""
+"""Recognises a collective of NCCL or RCCL, or a copy, by the name of its GPU kernel, if there is no HLO for it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What an HLO opcode says of the time of its event: what the device does in it, and whether it is half of an op."""
+"""Classifies HLO opcodes: what the device does during the event, and whether it is half of an asynchronous op."""
 
 from __future__ import annotations
 

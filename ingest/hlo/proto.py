@@ -1,4 +1,4 @@
-"""HLO modules from the `Hlo Proto` that profilers embed in captures.
+"""Reads HLO modules from the `Hlo Proto` that profilers embed in captures.
 
 Field numbers are those of hlo.proto and xla_data.proto. Only fields that are read are declared; the parser steps over
 the others. Strings are declared as bytes, because a profiler's strings need not be valid UTF-8.

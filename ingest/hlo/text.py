@@ -1,4 +1,4 @@
-"""HLO instructions from the text that profilers put into the names of event metadata.
+"""Reads HLO instructions from the text that profilers put into the names of event metadata.
 
 The text is read in one pass; every pattern is free of backtracking, so hostile text costs linear time.
 """

@@ -1,1 +1,1 @@
-"""Layers and parts of a model's programs that no name tells, from what repeats in them."""
+"""Infers layers and parts of a model from the repetition in its programs, if no names state them."""

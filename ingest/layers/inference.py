@@ -1,4 +1,4 @@
-"""Layers of programs that name none: what repeats in a few executions of each, if it is sure enough to be told."""
+"""Infers the layers of programs that do not name them, from what repeats in a few executions, if it is sure enough."""
 
 from __future__ import annotations
 

@@ -1,11 +1,12 @@
 """Finds the pieces that repeat in the ops of an execution, the layers of a transformer, and where each begins and ends.
 
-1. Anchors are every k-th op of a family of products or collectives: an op that stands in every layer k times.
-2. Their score says how much of what lies between two anchors is the same between all of them, and whether the ops
-   around them are the same: anchors that drift through a layer have other neighbours each time. The most pieces whose
-   score is near the best are the layers, since pairs of layers repeat as well as layers do.
-3. The core of a layer is its products and collectives that stand in every piece equally often. What lies between two
-   cores is divided by what stands before the first one.
+1. Anchors are every k-th op of a family of products or collectives, for an op that every layer contains k times.
+2. The score of a choice of anchors measures how much of what lies between two anchors is the same everywhere, and
+   whether the ops around the anchors are the same: anchors that drift through a layer have other neighbours each time.
+   Pairs of layers repeat as well as layers do, so the layers are the choice with most pieces among those near the best
+   score.
+3. The core of a layer consists of the products and collectives that occur in every piece equally often. The ops before
+   the first core decide how the ops between two cores are divided.
 """
 
 from __future__ import annotations

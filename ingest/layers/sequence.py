@@ -1,4 +1,4 @@
-"""An execution of a program as the search for layers sees it: its ops in order, in families that layers share."""
+"""An execution of a program in the form that the search for layers needs: its ops in order, grouped into families."""
 
 from __future__ import annotations
 

@@ -1,1 +1,1 @@
-"""Work shared among processes, and what they do about memory."""
+"""Shares work among processes, and tunes their use of memory."""

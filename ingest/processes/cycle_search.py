@@ -1,4 +1,4 @@
-"""Python's search for cycles of references, and how to do without."""
+"""Turns off Python's search for reference cycles where it only costs time."""
 
 from __future__ import annotations
 

@@ -1,10 +1,10 @@
 """Shares independent tasks among this process and helper processes, so that every core decodes.
 
-A process with a single thread forks its helpers, which then need no time to start and share the memory of what is
-imported. Beside another thread, of DuckDB, Arrow or the caller, a helper is a new interpreter: a fork would copy locks
-that the thread holds and nobody would open them. That is started by its own command and not by `multiprocessing`, which
-would run the caller's script again in each helper and leave helpers behind when the caller is killed. A helper that
-loses its caller ends.
+A process with a single thread forks its helpers, which then start at once and share the memory of imported modules. If
+there is another thread, of DuckDB, Arrow or the caller, each helper is a new interpreter: a fork would copy locks that
+the thread holds, and nothing would release them. The interpreter is started by its own command, not by
+`multiprocessing`, which would run the caller's script again in each helper, and leave helpers behind if the caller is
+killed. A helper ends when its caller has gone.
 """
 
 from __future__ import annotations

@@ -1,1 +1,1 @@
-"""Readers: the bytes of a capture become the columnar records of `ingest.columns.records`."""
+"""Readers convert the bytes of a capture to the columnar records of `ingest.columns.records`."""

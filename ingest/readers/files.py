@@ -1,6 +1,6 @@
-"""A capture's file: uncompressed if need be, digested, and read in pieces.
+"""A file of a capture: uncompressed if necessary, digested, and read in pieces.
 
-A mapped file that another process cuts short kills the reader with a bus error; a piece that is read says so instead.
+If another process truncates a mapped file, the reader dies with a bus error; reading in pieces gives an error instead.
 """
 
 from __future__ import annotations

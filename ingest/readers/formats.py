@@ -1,6 +1,6 @@
-"""The formats of captures: how each is told, opened and read a second time; a reader is one entry here and one folder.
+"""The formats of captures: how each is recognised, opened, and read again to verify a run.
 
-Each entry imports its reader when it is used.
+A reader is one entry here and one folder. Each entry imports its reader only when it is used.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
-"""What is read of a capture the plain way, an event at a time: by protobuf's own parser and by Python's json.
+"""Reads a capture the plain way, one event at a time, with protobuf's own parser and Python's json.
 
-Slow, and apart from the readers: what proves a run from the bytes of its capture must not share their mistakes. Common
-is only the file itself, unpacked and digested.
+This is slow, and separate from the other readers: the proof of a run from the bytes of its capture must not share their
+mistakes. Both share only the file itself, unpacked and digested.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""What the order of a device's leaf ops tells of each of them, in one pass: SQL would have to sort them for it."""
+"""Computes the columns that depend on the order of a device's leaf ops, in one pass; SQL would have to sort them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Writes the events of lines: the tables that are large, as one part of a run or as all of it."""
+"""Writes the events of lines, which are the large tables, for a whole run or for one part of it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Writes what planes, devices and instructions say of themselves, which needs no events."""
+"""Writes the tables about planes, devices and instructions that need no events."""
 
 from __future__ import annotations
 

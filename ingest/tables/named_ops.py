@@ -1,4 +1,4 @@
-"""Writes the op events of GPUs and virtual CPU devices, which name their HLO instruction in stats of their own."""
+"""Writes the op events of GPUs and virtual CPU devices, whose own stats name their HLO instruction."""
 
 from __future__ import annotations
 

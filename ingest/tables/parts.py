@@ -1,7 +1,7 @@
-"""Divides the lines of a large run into parts that processes write at the same time, each into files of its own.
+"""Divides the lines of a large run into parts, which processes write in parallel, each into its own files.
 
-The division, and with it every byte that is written, follows from the capture alone, not from how many processes
-there are. Events are numbered over the run, so they are counted before they are written.
+The division, and so every byte that is written, depends only on the capture, not on the number of processes. Events are
+numbered over the run, so they are counted before they are written.
 """
 
 from __future__ import annotations

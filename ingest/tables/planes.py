@@ -1,4 +1,4 @@
-"""The rows that a plane gives besides its events: itself, its lines, its stats, and what its metadata says."""
+"""The rows about a plane besides its events: the plane itself, its lines, its stats, and its metadata."""
 
 from __future__ import annotations
 

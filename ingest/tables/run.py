@@ -1,4 +1,4 @@
-"""What is said of a run as a whole: what ran, from manifest and card, and how complete the capture is."""
+"""The rows about a run as a whole: what ran, from manifest and card, and how complete the capture is."""
 
 from __future__ import annotations
 

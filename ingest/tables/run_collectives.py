@@ -1,4 +1,4 @@
-"""Writes what follows from the collectives of all devices: executions, groups, traffic and mesh axes."""
+"""Writes the tables about the collectives of all devices: executions, groups, traffic and mesh axes."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Tells the instructions of a run the layers that are inferred for programs whose names say none."""
+"""Adds inferred layers to a run's instructions, for programs whose names do not state their layers."""
 
 from __future__ import annotations
 

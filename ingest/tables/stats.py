@@ -1,4 +1,4 @@
-"""Stats without a column of their own, as rows of the stats tables."""
+"""Writes stats that have no column of their own as rows of the stats tables."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The files of the tables that follow from the run as a whole, as those of events follow from its lines."""
+"""The files of the tables about the run as a whole; other writers write the files of the events, line by line."""
 
 from __future__ import annotations
 

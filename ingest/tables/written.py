@@ -1,4 +1,4 @@
-"""Writes the tables of a run: every line of every plane, then what follows from all of them."""
+"""Writes the tables of a run: first every line of every plane, then the tables derived from all lines."""
 
 from __future__ import annotations
 

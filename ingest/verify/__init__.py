@@ -1,1 +1,1 @@
-"""Proves that the lake is whole, and that a run has all of its capture."""
+"""Proves that the lake is undamaged, and that a run holds everything in its capture."""

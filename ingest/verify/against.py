@@ -1,4 +1,4 @@
-"""Proves that a run has all of its capture: the bytes decoded once more by other parsers, and tallied line by line."""
+"""Proves that a run holds everything in its capture: decodes it again by other parsers and compares line by line."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Verifies the lake: that its files are whole and agree with each other."""
+"""Verifies that the files of the lake are undamaged and agree with each other."""
 
 from __future__ import annotations
 
