@@ -53,7 +53,6 @@ class Step:
     start: int
     end: int
     until: int = 0
-    is_last: bool = True
     ops: list[Row] = field(default_factory=list)
 
 
@@ -85,7 +84,6 @@ class Run:
         for steps in found.values():
             for step, after in zip(steps, [*steps[1:], None], strict=True):
                 step.until = after.start if after else step.end
-                step.is_last = after is None or after.phase != step.phase
         return found
 
     def _place(self) -> None:
@@ -163,10 +161,21 @@ def _grouped(rows: Iterable[Row], *names: str) -> dict[Any, list[Row]]:
 
 
 def step_time(run: Run) -> Values:
-    by_step: dict[Any, list[int]] = defaultdict(list)
-    for s in run.all_device_steps:
-        by_step[s.phase, s.number].append(s.until - s.start)
-    return {k: max(v) / MS for k, v in by_step.items()}
+    return {k: max(v) / MS if v else None for k, v in _by_step(run, is_followed=True).items()}
+
+
+def last_step(run: Run) -> Values:
+    """Beside step_time: the duration where no step follows."""
+    return {k: max(v) / MS if v else None for k, v in _by_step(run, is_followed=False).items()}
+
+
+def _by_step(run: Run, *, is_followed: bool) -> dict[Any, list[int]]:
+    """Times of each step on the devices where another step follows, or where none does."""
+    found: dict[Any, list[int]] = {(s.phase, s.number): [] for s in run.all_device_steps}
+    for steps in run.device_steps.values():
+        for s in steps[:-1] if is_followed else steps[-1:]:
+            found[s.phase, s.number].append(s.until - s.start)
+    return found
 
 
 def tpot(run: Run) -> Values:
@@ -174,16 +183,15 @@ def tpot(run: Run) -> Values:
 
 
 def _tokens(run: Run) -> dict[Any, list[int]]:
-    """Time of each decode step on its slowest device or host, by clock."""
+    """Time of each decode step before another one, on its slowest device or host, by clock."""
     found: dict[Any, list[int]] = {}
     for clock, places in (("host", run.host_steps), ("device", run.device_steps)):
         tokens: dict[int, list[int]] = defaultdict(list)
-        for s in (s for steps in places.values() for s in steps):
-            if s.phase == "decode":
-                tokens[s.number].append((s.end if s.is_last else s.until) - s.start)
-        slowest = [max(v) for v in tokens.values()]
-        if len(slowest) > 1:
-            found[(clock,)] = slowest
+        for s, after in (pair for steps in places.values() for pair in pairwise(steps)):
+            if s.phase == after.phase == "decode":
+                tokens[s.number].append(after.start - s.start)
+        if tokens:
+            found[(clock,)] = [max(v) for v in tokens.values()]
     return found
 
 
@@ -222,13 +230,17 @@ def ttft(run: Run) -> Values:
 
 def e2e_latency(run: Run) -> Values:
     prefill, decode = _bounds(run, "prefill"), _bounds(run, "decode")
-    return {(c,): (decode[c][1] - prefill[c][0]) / MS for c in prefill.keys() & decode.keys()}
+    numbers = {
+        clock: {s.number for steps in places.values() for s in steps if s.phase == "prefill"}
+        for clock, places in (("host", run.host_steps), ("device", run.device_steps))
+    }
+    alone = {c for c in prefill.keys() & decode.keys() if len(numbers[c]) == 1}
+    return {(c,): (decode[c][1] - prefill[c][0]) / MS for c in alone}
 
 
 def throughput(run: Run) -> Values:
     latency = e2e_latency(run).get(("host",))
-    prefills = {s.number for steps in run.host_steps.values() for s in steps if s.phase == "prefill"}
-    if latency is None or run.facts["batch_size"] is None or len(prefills) > 1:
+    if latency is None or run.facts["batch_size"] is None:
         return {}
     request = min(s.start for steps in run.host_steps.values() for s in steps if s.phase == "prefill")
     decodes = (s for steps in run.host_steps.values() for s in steps if s.phase == "decode")
@@ -847,6 +859,7 @@ COLUMNS: dict[tuple[str, str], Callable[[Run], Mapping[tuple[Any, ...], object]]
     ("roofline", "attained"): roofline_attained,
     ("roofline", "bound"): roofline_bound,
     ("mfu", "hlo_mfu"): hlo_mfu,
+    ("step_time", "last_step_ms"): last_step,
     ("tpot", "p90_ms"): lambda run: {k: rank(v, 90) / MS for k, v in _tokens(run).items()},
     ("traffic_interval", "p50_us"): lambda run: {k: rank(v, 50) / US for k, v in _intervals(run).items()},
     ("collective_transfer", "p90_us"): lambda run: {

@@ -9,15 +9,15 @@ value: e2e_latency_ms
 requires: SELECT run_id FROM models.steps WHERE phase = 'prefill'
 description: >
   Time from the start of prefill to the end of the last decode step: on the hosts' clock by their markers, on the devices'
-  from the first prefill op to the end of the last decode op over all devices. There is no row without both phases.
-  Decode steps before the first prefill are of other requests and do not count.
+  from the first prefill op to the end of the last decode op over all devices. There is no row without both phases,
+  and none for a run with several prefills, whose requests cannot be told apart. Decode steps before the prefill are of
+  other requests and do not count.
 changed: First version.
 ---*/
 SELECT
   run_id, -- The run.
   clock, -- host or device.
   (decode_end_ps - prefill_start_ps) / 1e9 AS e2e_latency_ms, -- Time from start to end.
-  prefill_steps, -- Prefill steps in it.
   decode_steps -- Decode steps in it.
 FROM models.request_times
-WHERE prefill_start_ps IS NOT NULL AND decode_end_ps IS NOT NULL
+WHERE prefill_steps = 1 AND decode_end_ps IS NOT NULL

@@ -8,9 +8,10 @@ grain: [run_id, phase, step]
 value: step_time_ms
 requires: SELECT run_id FROM models.steps
 description: >
-  Time of each step from its start to the next step's start, on the slowest device; the last step of a device by its own
-  duration. A run whose devices have no steps is measured by its hosts' markers. In a capture without marks every
-  execution of a program is a step, and phase is NULL.
+  Time of each step from its start to the next step's start, on the slowest device. A step that no other one follows has
+  no value, since when the next would have started is not known; its own duration is in a column. A run whose devices
+  have no steps is measured by its hosts' markers. In a capture without marks every execution of a program is a step, and
+  phase is NULL.
 changed: >
   A step lasts until the next one starts and counts on its slowest device; version 1 left out the gaps between steps, so
   that its steps did not add up to the time that passed.
@@ -26,8 +27,11 @@ SELECT
   run_id, -- The run.
   s.phase, -- prefill or decode; NULL for a step of neither.
   s.step, -- Step.
-  MAX(s.step_ps) / 1e9 AS step_time_ms, -- Time of the step on the slowest device.
-  MIN(s.step_ps) / 1e9 AS min_ms, -- Time of the step on the fastest device.
+  -- Time of the step on the slowest device; NULL where no step follows.
+  MAX(s.step_ps) FILTER (WHERE NOT s.is_last) / 1e9 AS step_time_ms,
+  MIN(s.step_ps) FILTER (WHERE NOT s.is_last) / 1e9 AS min_ms, -- The same on the fastest device.
+  -- Duration on the slowest of the devices where no step follows; NULL where one follows on all.
+  MAX(s.step_ps) FILTER (WHERE s.is_last) / 1e9 AS last_step_ms,
   COUNT(*) AS devices, -- Devices that ran it; hosts where the clock is theirs.
   MIN(clock) AS clock, -- Whose clock it is, device or host.
   MIN(s.source) AS source -- What the steps were read from.

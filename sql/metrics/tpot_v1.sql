@@ -6,24 +6,20 @@ unit: ms
 polarity: lower_is_better
 grain: [run_id, clock]
 value: tpot_ms
-requires: SELECT run_id FROM models.steps WHERE phase = 'decode'
+requires: SELECT run_id FROM models.steps WHERE phase = 'decode' AND NOT is_last_of_phase
 description: >
-  Time per output token: mean over decode steps of the time from a step's start to the next one's, the last step by its
-  own duration; each step as its slowest device or host saw it. There is no row below two decode steps. Percentiles are
-  by nearest rank.
+  Time per output token: mean over decode steps of the time from a step's start to the start of the decode step that
+  follows it; each step as its slowest device or host saw it. A decode step that no other one follows is left out: when
+  its token's successor would have started is not known. There is no row without two decode steps in a row. Percentiles
+  are by nearest rank.
 changed: First version.
 ccl_bench: tpot
 ---*/
--- the last decode step before something else counts by its own duration: the gap after it is not time between tokens
+-- the last decode step before something else has no end: its own duration is too short, the gap after it may be idle
 WITH tokens AS (
-  SELECT
-    run_id,
-    clock,
-    step,
-    MAX(CASE WHEN is_last_of_phase THEN end_ps - start_ps ELSE step_ps END) AS token_ps,
-    MIN(source) AS source
+  SELECT run_id, clock, step, MAX(step_ps) AS token_ps, MIN(source) AS source
   FROM models.steps
-  WHERE phase = 'decode'
+  WHERE phase = 'decode' AND NOT is_last_of_phase
   GROUP BY run_id, clock, step
 ),
 
@@ -36,11 +32,10 @@ SELECT
   run_id, -- The run.
   clock, -- host or device.
   SUM(token_ps) / (COUNT(*) * 1e9) AS tpot_ms, -- Mean time of a decode step.
-  COUNT(*) AS steps, -- Number of decode steps.
+  COUNT(*) AS steps, -- Decode steps that count.
   MIN(token_ps) FILTER (WHERE quantile >= 0.5) / 1e9 AS p50_ms, -- Median.
   MIN(token_ps) FILTER (WHERE quantile >= 0.9) / 1e9 AS p90_ms, -- 90th percentile.
   MIN(token_ps) FILTER (WHERE quantile >= 0.99) / 1e9 AS p99_ms, -- 99th percentile.
   MIN(source) AS source -- What the steps were read from.
 FROM ranked
 GROUP BY run_id, clock
-HAVING COUNT(*) >= 2

@@ -46,6 +46,7 @@ SELECT
   end_ps, -- End of the step's own work, exclusive.
   COALESCE(next_start_ps, end_ps) AS until_ps, -- Start of the next step; of the last one its end.
   COALESCE(next_start_ps, end_ps) - start_ps AS step_ps, -- Time of the step, until_ps - start_ps.
+  next_start_ps IS NULL AS is_last, -- No step follows, so that until_ps is not when the next would have started.
   -- The next step is of another phase, or there is none.
   next_phase IS NULL OR next_phase <> COALESCE(phase, 'none') AS is_last_of_phase,
   source -- What the step was read from.
