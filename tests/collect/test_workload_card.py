@@ -85,8 +85,8 @@ def test_a_published_model_on_a_tpu() -> None:
     hardware = card.workload.hardware
     assert hardware.xpu_spec.model_dump() == {"type": "TPU", "model": "tpu_v6e", "total_count": 8, "count_per_node": 8}
     assert hardware.network_topo.topology == "mesh-2x4"
-    # 6400 Gbit/s in both directions within the slice, as Google publishes it.
-    assert hardware.network_topo.bandwidth_gbps == ["", 6400]
+    # within the slice, in both directions: Google publishes 800 GB/s
+    assert hardware.network_topo.bandwidth_gbps == ["", 8 * 800]
     assert hardware.driver_version == "libtpu_0.0.21"
     assert card.workload.model.precision == "bf16"
     assert card.model_executor.framework.name == "other_stack"

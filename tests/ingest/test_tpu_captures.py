@@ -503,6 +503,29 @@ def test_a_card_names_the_chip_where_the_capture_does_not(
     ]
 
 
+@pytest.mark.parametrize(
+    ("kind", "memory", "links"),
+    [  # links of a chip times GB/s of a link in one direction
+        ("TPU v4", 1200.0, 6 * 50.0),
+        ("TPU v5 lite", 819.0, 4 * 50.0),
+        ("TPU v5p", 2765.0, 6 * 100.0),
+        ("TPU v6 lite", 1638.0, 4 * 100.0),
+    ],
+)
+def test_the_peaks_of_a_chip_are_those_of_its_documentation(
+    tmp_path: Path, tables_of: Callable[[Path], Query], kind: str, memory: float, links: float
+) -> None:
+    space = Space()
+    tpu = space.tpu(0)
+    tpu.modules.event(f"decode({PROGRAM})", 0, 100)
+    tpu.stats.clear()
+    space.write(tmp_path / "run" / "vm.xplane.pb")
+    (tmp_path / "run" / "card.yaml").write_text(f"workload: {{hardware: {{xpu_spec: {{type: TPU, model: {kind}}}}}}}")
+    ingest_one(tmp_path / "run", tmp_path / "warehouse")
+    query = tables_of(tmp_path / "warehouse")
+    assert query("SELECT peak_hbm_gbps, peak_ici_gbps FROM devices") == [(memory, links)]
+
+
 def test_a_given_mesh_that_does_not_fit_replaces_nothing(tmp_path: Path) -> None:
     space = Space()
     tpu = space.tpu(0)
