@@ -1,4 +1,4 @@
-"""Cuts a line's batches into chunks that can be sorted and nested separately, so that no line is held in memory whole."""
+"""Cuts a line's batches into chunks that can be sorted and nested separately, so no line is in memory whole."""
 
 from __future__ import annotations
 

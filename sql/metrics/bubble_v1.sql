@@ -8,8 +8,8 @@ grain: [run_id, phase, device_id]
 value: bubble_ms
 requires: SELECT run_id FROM main.ops WHERE is_leaf AND device_id IS NOT NULL AND step IS NOT NULL
 description: >
-  Time per step in which a device runs no op between the first and the last of the step, counting gaps above the
-  threshold only, and what comes after them. The gap from one step to the next is no bubble but host time. A capture
+  Time per step in which a device runs no op between the first and the last op of the step, counting only gaps above
+  the threshold, and what comes after them. The gap from one step to the next is host time, not a bubble. A capture
   without steps has no row.
 changed: First version.
 ---*/

@@ -9,8 +9,8 @@ value: executions_per_ms
 requires: SELECT run_id FROM main.collectives
 description: >
   Executions of collectives on a device per millisecond of the phase, all kinds of an axis together, over the devices
-  that take part. The time of a phase is that of its steps, the gaps between them included; in a capture without steps it
-  is from a device's first op to the end of its last, and phase is NULL.
+  that take part. The time of a phase is the time of its steps, including the gaps between them. In a capture without
+  steps, it is the time from a device's first op to the end of its last, and phase is NULL.
 changed: First version.
 ---*/
 WITH executed AS (

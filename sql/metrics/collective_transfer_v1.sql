@@ -8,13 +8,13 @@ grain: [run_id, phase, kind, axis, size_class]
 value: transfer_us
 requires: SELECT run_id FROM models.collective_instances WHERE NOT is_partial
 description: >
-  Latency and bandwidth of collectives, elsewhere the two metrics collective_latency and collective_bandwidth. The
-  transfer time is the shortest time over the ranks of an execution, its mean over executions, percentiles by nearest
-  rank. Bus bandwidth is message bytes times the factor of the kind (all-reduce 2 (n-1)/n, all-gather, reduce-scatter
-  and all-to-all (n-1)/n, collective-permute 1, in whole bytes) over the transfer time, all bytes of a row over all
-  its time, in decimal GB. Executions with ranks outside the capture are left out, since their transfer time is not
-  known. The window of an asynchronous collective may outlast its transfer, so that its time is an upper and its
-  bandwidth a lower bound.
+  Latency and bandwidth of collectives; other tools have two metrics, collective_latency and collective_bandwidth. The
+  transfer time of an execution is the shortest time over its ranks; mean and percentiles (by nearest rank) are over
+  executions. Bus bandwidth is message bytes times the factor of the kind (all-reduce 2 (n-1)/n, all-gather,
+  reduce-scatter and all-to-all (n-1)/n, collective-permute 1, in whole bytes) over the transfer time, all bytes of a
+  row over all its time, in decimal GB. Executions with ranks outside the capture are left out, since their transfer
+  time is unknown. The window of an asynchronous collective may outlast its transfer, so its time is an upper bound
+  and its bandwidth a lower bound.
 changed: First version.
 ccl_bench: bandwidth_utilization, comm_kernel_breakdown_tpu
 ---*/

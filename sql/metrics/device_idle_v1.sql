@@ -8,10 +8,10 @@ grain: [run_id, phase, device_id]
 value: idle_ratio
 requires: SELECT run_id FROM main.ops WHERE is_leaf AND device_id IS NOT NULL
 description: >
-  Share of a phase in which a device runs no op: 1 - busy / span. Busy is the union of its leaf ops, those between two
-  steps included; span is the time of the phase's steps, each from its start to the next one's, so that waiting for the
-  host counts. In a capture without steps the span is from the first op to the end of the last, and phase is NULL. Ops
-  outside the steps of a run that has some are left out. XProf's idle time also counts until the profile ends.
+  Share of a phase in which a device runs no op: 1 - busy / span. Busy is the union of its leaf ops, including those
+  between two steps. Span is the time of the phase's steps, each from its start to the start of the next, so waiting
+  for the host counts. In a capture without steps, the span is from the first op to the end of the last, and phase is
+  NULL. If a run has steps, ops outside of them are left out. XProf's idle time also counts until the profile ends.
 changed: First version.
 ---*/
 SELECT

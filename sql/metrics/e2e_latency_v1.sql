@@ -8,10 +8,10 @@ grain: [run_id, clock]
 value: e2e_latency_ms
 requires: SELECT run_id FROM models.steps WHERE phase = 'prefill'
 description: >
-  Time from the start of prefill to the end of the last decode step: on the hosts' clock by their markers, on the devices'
-  from the first prefill op to the end of the last decode op over all devices. There is no row without both phases,
-  and none for a run with several prefills, whose requests cannot be told apart. Decode steps before the prefill are of
-  other requests and do not count.
+  Time from the start of prefill to the end of the last decode step: on the hosts' clock by their markers, on the
+  devices' from the first prefill op to the end of the last decode op over all devices. A run without both phases has
+  no row, and neither has a run with several prefills, as its requests cannot be told apart. Decode steps before the
+  prefill belong to other requests and do not count.
 changed: First version.
 ---*/
 SELECT

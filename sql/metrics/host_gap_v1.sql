@@ -8,11 +8,11 @@ grain: [run_id, phase]
 value: gap_ratio
 requires: SELECT run_id FROM models.steps WHERE clock = 'device'
 description: >
-  Share of the steps' time in which no device of the run executes an op, so that all wait for the host. Between two ops of
-  a device up to a microsecond does not count: that is how its times are rounded and its ops are issued, and it is nobody's
-  waiting. A step of the run lasts from the first device's start to the first start of the next step, the last to its latest
-  end. Devices of several hosts are compared on the run's clock and so only as well as that aligns them. A capture without
-  steps has no row.
+  Share of the steps' time in which no device of the run executes an op, so that all devices wait for the host. A gap
+  of up to a microsecond between two ops of a device does not count: it comes from rounded times and from issuing ops,
+  not from waiting. A step of the run lasts from the first device's start to the first start of the next step; the
+  last step lasts to its latest end. Devices of several hosts are compared on the run's clock, so the result is only
+  as exact as the alignment of the clocks. A capture without steps has no row.
 changed: First version.
 ---*/
 WITH marks AS (

@@ -9,11 +9,11 @@ value: saved_percent
 requires: SELECT run_id FROM main.collectives WHERE NOT is_partial AND run_id NOT IN (SELECT r.run_id FROM main.runs AS r WHERE r.backend = 'gpu')
 description: >
   How much shorter a phase would be with faster links: 100 (T - T') / T, T the time of the phase's steps, all devices
-  together. In T' the transfer of every collective takes latency + bytes / (factor x bandwidth), with latency (0 where the
-  fit has it below) and bandwidth from the fit of models.transfer_fit for its kind and axis, and never longer than it
-  took; where sizes do not tell the two apart, all of the transfer counts as bandwidth, which is an upper bound. Waiting
-  for late ranks stays as it is. Only exposed time can be saved. Collectives with ranks outside the capture stay as
-  they are. GPUs, which have no such links, have no row.
+  together. In T', the transfer of every collective takes latency + bytes / (factor x bandwidth), but never longer
+  than it took. Latency and bandwidth come from models.transfer_fit for its kind and axis; a negative latency counts
+  as 0. If the sizes do not allow a fit, the whole transfer counts as bandwidth, which gives an upper bound. Waiting
+  for late ranks does not change. Only exposed time can be saved. Collectives with ranks outside the capture do not
+  change. GPUs have no such links and no row.
 changed: First version.
 ccl_bench: scale_up_bw_utility
 ---*/

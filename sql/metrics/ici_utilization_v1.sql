@@ -8,10 +8,11 @@ grain: [run_id, phase, kind, axis]
 value: utilization
 requires: SELECT run_id FROM main.devices WHERE peak_ici_gbps > 0
 description: >
-  Share of the peak inter-chip bandwidth that collectives reach: the bytes that a device sends over the transfer time,
-  which is the shortest time over the ranks, and over the device's peak of all links in one direction. All bytes of a row
-  over all its time. Ranks that send nothing, such as the target of a pair, and executions with ranks outside the capture
-  are left out. The window of an asynchronous collective may outlast its transfer, so that its share is a lower bound.
+  Share of the peak inter-chip bandwidth that collectives reach: the bytes that a device sends, divided by the
+  transfer time (the shortest time over the ranks) and by the device's peak of all links in one direction. A row
+  divides the sum of its bytes by the sum of its time. Ranks that send nothing, such as the target of a pair, and
+  executions with ranks outside the capture are left out. The window of an asynchronous collective may outlast its
+  transfer, so that its share is a lower bound.
 changed: First version.
 ---*/
 SELECT

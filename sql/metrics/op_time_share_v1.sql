@@ -8,9 +8,9 @@ grain: [run_id, phase, category]
 value: share
 requires: SELECT run_id FROM main.ops WHERE is_leaf AND device_id IS NOT NULL
 description: >
-  Share of the devices' op time by category of op: self time of the leaf ops of a category over that of all leaf ops of
-  the phase, all devices together. XProf's hlo_stats sums another time, the device clock's stat of each event; the shares
-  of the two agree within 0.1 % on a capture of four v6e chips.
+  Share of the devices' op time by category of op: self time of the leaf ops of a category over that of all leaf ops
+  of the phase, all devices together. XProf's hlo_stats sums a different time, which each event states on the device
+  clock; the shares of both agree within 0.1 % on a capture of four v6e chips.
 changed: First version.
 ccl_bench: dominant_kernel_concentration
 ---*/

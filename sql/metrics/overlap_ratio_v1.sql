@@ -9,7 +9,7 @@ value: overlap_ratio
 requires: SELECT run_id FROM main.collectives WHERE end_ps > start_ps
 description: >
   Share of the collectives' windows that is hidden behind other work: 1 - exposed / window, summed over executions and
-  devices. A synchronous collective hides nothing. Windows that overlap count each.
+  devices. A synchronous collective hides nothing. Each of several overlapping windows counts.
 changed: First version.
 ccl_bench: compute_comm_overlap
 ---*/

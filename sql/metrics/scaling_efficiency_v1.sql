@@ -9,11 +9,11 @@ grain: [run_id, baseline_run_id]
 value: efficiency
 requires: SELECT run_id FROM main.metric_values WHERE metric = 'throughput' AND version = 1
 description: >
-  Output tokens per second and chip relative to the run of the same workload on the fewest chips; 1 is a throughput that
-  grows with the chips. The same workload is the same model, batch size, prompt and output length, and the same precision
-  and kind of device, or of both runs not known. Where several runs have the fewest chips, such as repeats, there is a row
-  for each of them. It compares runs, so that it is not stored with any but evaluated when it is asked for, from the
-  stored values of throughput version 2.
+  Output tokens per second and chip relative to the run of the same workload on the fewest chips; 1 is a throughput
+  that grows with the chips. Two runs have the same workload if model, batch size, prompt and output length are equal,
+  and if precision and kind of device are equal or unknown for both. If several runs have the fewest chips, such as
+  repeats, there is a row for each of them. The metric compares runs, so it is not stored with a run: each query
+  evaluates it from the stored values of throughput version 2.
 changed: First version.
 ---*/
 WITH rated AS (

@@ -10,9 +10,9 @@ grain: [run_id, phase, step]
 value: step_time_ms
 requires: SELECT run_id FROM models.steps
 description: >
-  Mean over the devices of each step's own duration, from its start to its own end; the gap before the next step is in
-  no step. A run whose devices have no steps is measured by its hosts' markers. In a capture without marks every
-  execution of a program is a step, and phase is NULL.
+  Mean over the devices of each step's own duration, from its start to its own end; the gap before the next step
+  belongs to no step. If the devices of a run have no steps, its hosts' markers give the time. In a capture without
+  marks, every execution of a program is a step, and phase is NULL.
 changed: First version.
 ccl_bench: avg_step_time
 ---*/

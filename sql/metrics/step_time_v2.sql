@@ -8,10 +8,10 @@ grain: [run_id, phase, step]
 value: step_time_ms
 requires: SELECT run_id FROM models.steps
 description: >
-  Time of each step from its start to the next step's start, on the slowest device. A step that no other one follows has
-  no value, since when the next would have started is not known; its own duration is in a column. A run whose devices
-  have no steps is measured by its hosts' markers. In a capture without marks every execution of a program is a step, and
-  phase is NULL.
+  Time of each step from its start to the next step's start, on the slowest device. A step that no other step follows
+  has no value, because the start of a next step is unknown; a column holds its own duration. If the devices of a run
+  have no steps, its hosts' markers give the time. In a capture without marks, every execution of a program is a step,
+  and phase is NULL.
 changed: >
   A step lasts until the next one starts and counts on its slowest device; version 1 left out the gaps between steps, so
   that its steps did not add up to the time that passed.

@@ -8,8 +8,8 @@ grain: [run_id, phase, device_id]
 value: wait_ms
 requires: SELECT run_id FROM models.collective_instances WHERE NOT is_partial
 description: >
-  Time that a device waits in collectives for slower ranks: its own time in each beyond the shortest over the ranks, summed
-  over the phase. Executions with ranks outside the capture are left out.
+  Time that a device waits in collectives for slower ranks: its own time in each collective minus the shortest time
+  over the ranks, summed over the phase. Executions with ranks outside the capture are left out.
 changed: First version.
 ccl_bench: straggler_metrics
 ---*/

@@ -9,9 +9,9 @@ value: tpot_ms
 requires: SELECT run_id FROM models.steps WHERE phase = 'decode' AND NOT is_last_of_phase
 description: >
   Time per output token: mean over decode steps of the time from a step's start to the start of the decode step that
-  follows it; each step as its slowest device or host saw it. A decode step that no other one follows is left out: when
-  its token's successor would have started is not known. There is no row without two decode steps in a row. Percentiles
-  are by nearest rank.
+  follows it. Each step counts as its slowest device or host saw it. A decode step that no other decode step follows
+  is left out, because the start of a next step is unknown. A run without two decode steps in a row has no row.
+  Percentiles are by nearest rank.
 changed: First version.
 ccl_bench: tpot
 ---*/

@@ -8,10 +8,11 @@ grain: [run_id, phase, axis]
 value: message_bytes_per_device
 requires: SELECT run_id FROM main.collectives WHERE message_bytes IS NOT NULL
 description: >
-  Traffic of each kind of parallelism, and how sure it is that it is of that kind: message bytes per device of all
-  collectives along an axis of the mesh, or along several at once, mean over the devices that take part, with the source of
-  the axis, its confidence and the evidence from main.mesh_axes. Where axes are inferred and a collective runs along
-  several, confidence and evidence are those of the axis that is least sure, beyond which the combination cannot be.
+  Traffic of each kind of parallelism, and how certain it is that the kind is right. The traffic is the message bytes
+  per device of all collectives along one axis of the mesh, or along several at once, as a mean over the devices that
+  take part. Source, confidence and evidence of the axis come from main.mesh_axes. If a collective runs along several
+  inferred axes, confidence and evidence are those of the least certain axis, as the combination cannot be more
+  certain.
 changed: First version.
 ---*/
 WITH carried AS (

@@ -8,9 +8,10 @@ grain: [run_id, phase, axis_from, axis_to]
 value: interval_us
 requires: SELECT run_id FROM models.traffic_intervals
 description: >
-  Time on a device from the end of one collective to the start of the next, of the same axis or of another, mean over all
-  devices, percentiles by nearest rank. The one before is that which ends last of those that started earlier; a collective
-  that starts before its end follows at 0. Both are of the same phase; the gaps between its steps count.
+  Time on a device from the end of one collective to the start of the next, on the same axis or another; mean over all
+  devices, percentiles by nearest rank. The previous collective is the one that ends last among those that started
+  earlier; if the next one starts before that end, the interval is 0. Both are in the same phase; the gaps between its
+  steps count.
 changed: First version.
 ccl_bench: traffic_window
 ---*/

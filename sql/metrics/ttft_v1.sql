@@ -8,11 +8,11 @@ grain: [run_id, clock]
 value: ttft_ms
 requires: SELECT run_id FROM models.steps WHERE phase = 'prefill'
 description: >
-  Time to first token. On the host's clock from the start of the prefill marker to its end, when the token is on the
-  host; on the devices' clock from the start of the first prefill op to the end of the op that gives the first token,
-  the last one that the prefill owns on any device. Ops before the next step belong to the prefill, so that sampling by
-  a program of its own counts. Where a run has several prefills, those count that begin before the first decode step
-  after the first of them, such as the chunks of one prompt.
+  Time to first token. On the host's clock, it is the time from the start of the prefill marker to its end, when the
+  token is on the host. On the devices' clock, it is the time from the start of the first prefill op to the end of the
+  op that gives the first token: the last op that the prefill owns on any device. Ops before the next step belong to
+  the prefill, so sampling by a separate program counts. If a run has several prefills, such as the chunks of one
+  prompt, all those count that begin before the first decode step that follows the first prefill.
 changed: First version.
 ccl_bench: ttft
 ---*/

@@ -2,9 +2,9 @@
 model: ccl_events
 inline: true
 description: >
-  Device events as a Chrome export holds them and CCL-Bench reads them, for the ccl_* metrics alone: every line of a TPU's
-  plane but the asynchronous one, which the exporters drop; programs, steps and containers are counted beside the ops in
-  them.
+  Device events as a Chrome export holds them and CCL-Bench reads them, only for the ccl_* metrics: every line of a
+  TPU's plane except the asynchronous one, which the exporters drop; programs, steps and containers count in addition
+  to the ops in them.
 ---*/
 SELECT
   run_id, -- The run.

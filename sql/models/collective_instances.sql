@@ -1,8 +1,8 @@
 /*---
 model: collective_instances
 description: >
-  One row per execution of a collective over all its ranks. The rank that arrives last waits for nobody, so the shortest
-  time over the ranks is the time of the transfer itself; what others take beyond it is waiting.
+  One row per execution of a collective over all its ranks. The rank that arrives last waits for nobody, so the
+  shortest time over the ranks is the time of the transfer itself; any longer time of other ranks is waiting.
 ---*/
 WITH joined AS (
   SELECT

@@ -1,9 +1,9 @@
 /*---
 model: copy_windows
 description: >
-  Copies on a device from start to end: a copy op of its own, or the start of an asynchronous op that is no collective to
-  the end of its done. A done closes the start of its instruction that is the last one before it on the device; a start or
-  a done that is left alone has no window.
+  Copies on a device from start to end: a single copy op, or an asynchronous op other than a collective from its start
+  half to the end of its done half. A done ends the last start of its instruction before it on the device; a start or
+  a done without a partner has no window.
 ---*/
 -- a start and its dones have one pair, the lowest instruction_id of them; is_start is NULL for a copy that is one op
 WITH copies AS (

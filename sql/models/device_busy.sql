@@ -1,8 +1,8 @@
 /*---
 model: device_busy
 description: >
-  Time in which a device was busy, per step. An op between two steps, such as a sampling program, belongs to the step
-  before it, which lasts until the next begins: ingest says so.
+  Time in which a device was busy, per step. An op between two steps, such as one of a sampling program, belongs to
+  the step before it, as ingest lets a step last until the next one begins.
 ---*/
 SELECT
   run_id, -- The run.

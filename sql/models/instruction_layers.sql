@@ -1,10 +1,10 @@
 /*---
 model: instruction_layers
 description: >
-  Transformer layer and microbatch that a device works on in an HLO instruction, also where a pipeline runs one program for
-  all of its stages. The program then has slots for the layers of a stage, and the stage is the device's place on the pp
-  axis. main.devices knows where the layers of each stage are among the slots; where it does not, stages hold equally many
-  layers. In tick t stage s works on microbatch t - s.
+  Transformer layer and microbatch that a device works on in an HLO instruction, even if a pipeline runs one program
+  for all of its stages. The program then has slots for the layers of a stage, and the stage is the device's place on
+  the pp axis. main.devices holds the slots of each stage's layers; if it does not, all stages are taken to hold the
+  same number of layers. In tick t, stage s works on microbatch t - s.
 ---*/
 SELECT
   run_id, -- The run.

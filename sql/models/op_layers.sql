@@ -2,8 +2,7 @@
 model: op_layers
 inline: true
 description: >
-  Transformer layer and microbatch of every device op, as models.instruction_layers tells them of its instruction on its
-  device.
+  Transformer layer and microbatch of every device op, from models.instruction_layers by its instruction and device.
 ---*/
 SELECT
   run_id, -- The run.

@@ -1,8 +1,9 @@
 /*---
 model: request_times
 description: >
-  First start and last end of prefill and decode of a run, on the hosts' clock by markers, on the devices' by leaf ops.
-  Decode steps that start before the first prefill are of requests whose own is not in the capture, and left out.
+  First start and last end of prefill and decode of a run, on the hosts' clock by markers, on the devices' by leaf
+  ops. Decode steps that start before the first prefill are left out: the prefill of their requests is not in the
+  capture.
 ---*/
 WITH device_steps AS (
   SELECT run_id, device_id, step, MIN(first_start_ps) AS start_ps, MAX(last_end_ps) AS end_ps

@@ -1,8 +1,8 @@
 /*---
 model: run_chips
 description: >
-  How many chips a run uses, those of devices outside the capture included. A device whose chip is not known counts as one;
-  missing devices are taken to lie as many to a chip as those in the capture.
+  Number of chips that a run uses, including those of devices outside the capture. A device whose chip is unknown
+  counts as one chip; a chip is assumed to hold as many missing devices as devices in the capture.
 ---*/
 WITH captured AS (
   SELECT run_id, MIN(kind) AS kind, COUNT(*) AS devices, COUNT(DISTINCT chip_id) + COUNT(*) - COUNT(chip_id) AS chips

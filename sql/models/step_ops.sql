@@ -2,8 +2,8 @@
 model: step_ops
 inline: true
 description: >
-  The leaf ops with the time that each adds to those before it, and the step that owns it. Each moment counts once, for
-  the op that covers it first in order of start.
+  The leaf ops, with the time that each adds to the ops before it, and the step that owns it. Each moment counts once,
+  for the op that started first among those that cover it.
 ---*/
 SELECT
   run_id, -- The run.

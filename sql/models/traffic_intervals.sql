@@ -1,8 +1,8 @@
 /*---
 model: traffic_intervals
 description: >
-  Time on a device from the end of collectives to the start of the next one, within a phase; one row per collective that
-  has another before it. Where it starts while another is still under way there is no gap, and the interval is 0.
+  Time on a device from the end of collectives to the start of the next one, within a phase; one row per collective
+  that has another before it. If it starts while another is still running, there is no gap, and the interval is 0.
 ---*/
 WITH followed AS (
   SELECT
