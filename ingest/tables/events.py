@@ -41,12 +41,12 @@ class EventsWritten:
 
 
 def plane_lines(survey: RunSurvey) -> list[PlaneLines]:
-    """The planes of a run that have lines; the instructions of its TPU planes get their numbers."""
+    """The planes of a run that have lines; numbers the instructions of its TPU planes."""
     return [lines for of_host in survey.hosts for lines in _of_host(survey, of_host)]
 
 
 def has_instructions(plane: Plane, core: DevicePlane | None) -> bool:
-    """Whether a plane's event metadata are HLO instructions, or names of a device's events, themselves."""
+    """Whether a plane's event metadata are themselves HLO instructions or names of a device's events."""
     if core is not None:
         return core.device.backend != "gpu"
     return plane.name.startswith(DEVICE_PREFIX) and bool(plane.lines)
@@ -79,7 +79,7 @@ def write_in_parts(
     settling: Settling,
     meanwhile: Callable[[], None],
 ) -> EventsWritten:
-    """Write all lines in parts; this process does `meanwhile` while the helpers begin. The helpers end.
+    """Write all lines in parts; this process runs `meanwhile` while the helpers start. The helpers end afterwards.
 
     Raises:
         CaptureError: the bytes are not events, or the file changed.
@@ -107,7 +107,7 @@ def write_in_parts(
 def write_together(
     tables: LineTables, survey: RunSurvey, planes: Sequence[PlaneLines], settling: Settling
 ) -> EventsWritten:
-    """Write all lines here, one after the other; nothing more is added to the tables.
+    """Write all lines in this process, one after the other; nothing can be added to the tables afterwards.
 
     Raises:
         CaptureError: the bytes are not events, or the file changed.
@@ -139,7 +139,7 @@ def write_together(
 
 
 def _owners(survey: RunSurvey, lines: PlaneLines) -> list[int]:
-    """The devices whose events a plane may hold."""
+    """The devices whose events a plane can hold."""
     of_host = survey.hosts[lines.host_index]
     if of_host.cpu:
         return [d.device_id for d in of_host.devices if d.plane == lines.plane.name]

@@ -15,13 +15,13 @@ from tracewarehouse.ingest.hlo.opcodes import OP_CLASSES
 from tracewarehouse.ingest.lake.parquet import Nullable
 
 NO_LEAF = OP_CLASSES.index("container")
-"""Class of an event that is no leaf op, as no container is."""
+"""Class of an event that is not a leaf op, such as a container."""
 _COMPUTE = OP_CLASSES.index("compute")
 
 
 @dataclass(frozen=True)
 class LeafTimes:
-    """What is known of events from the leaf ops of their device, shape (n,) each; see main.ops."""
+    """The columns of events that depend on all leaf ops of their device, each of shape (n,); see main.ops."""
 
     idle_before: Nullable
     overlap: Nullable
@@ -40,7 +40,7 @@ class LeafTimes:
 class LeafOrder:
     """The leaf ops of a device in order of start, chunk by chunk.
 
-    What is told of an op is exact where no op of a later chunk starts before the op ends.
+    The values of an op are exact if no op of a later chunk starts before the op ends.
     """
 
     def __init__(self) -> None:
@@ -49,7 +49,7 @@ class LeafOrder:
         self._compute_ps = 0
 
     def follow(self, start: Int64, end: Int64, op_class: Int8) -> LeafTimes:
-        """What is known of the next events.
+        """Compute the columns of the next events.
 
         Args:
             start: starts, shape (n,), ascending.
@@ -74,7 +74,7 @@ class LeafOrder:
         self._busy_until = int(until[-1])
         still: Int64 | int = 0
         if (idle >= 0).all():
-            self._class_until[int(op_class[-1])] = int(end[-1])  # what ended before can overlap nothing that follows
+            self._class_until[int(op_class[-1])] = int(end[-1])  # an op that ended earlier cannot overlap a later one
         else:
             overlap = np.clip(-idle, 0, end - start)
             idle = np.maximum(idle, 0)

@@ -15,7 +15,7 @@ from tracewarehouse.ingest.tables.writers import RunWriters
 
 @dataclass(frozen=True)
 class LinesCounted:
-    """How many events the lines of a run have, and what is odd about them.
+    """The number of events on each line of a run, and the flags about their times.
 
     Attributes:
         events_of_host: events on all lines of each host.
@@ -27,7 +27,7 @@ class LinesCounted:
 
 
 def write_lines(writers: RunWriters, survey: RunSurvey, events: EventsWritten) -> LinesCounted:
-    """Write a row per line, in the order of their numbers."""
+    """Write one row per line, sorted by the number of the line."""
     first_plane = first_planes(survey)
     counts = [0] * len(survey.hosts)
     rows: list[dict[str, Any]] = []

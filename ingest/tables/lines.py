@@ -31,7 +31,7 @@ EVENT_TABLES = ("ops", "host_events", "counters", "event_stats")
 
 @dataclass(frozen=True)
 class DeviceEvents:
-    """What the events of a device plane's lines follow from.
+    """What is needed to write the events on a device plane's lines.
 
     Attributes:
         device_id: the device; None on a plane that belongs to no single one.
@@ -48,7 +48,7 @@ class DeviceEvents:
 
 @dataclass(frozen=True)
 class PlaneLines:
-    """Lines of a plane of one host; those of a device, or of host threads. `position` is the plane's in its trace."""
+    """Lines of one plane of a host, of a device or of host threads; `position` is the plane's position in its trace."""
 
     host_index: int
     host: str
@@ -60,13 +60,13 @@ class PlaneLines:
 
     @property
     def size(self) -> int:
-        """Bytes of the lines, where they lie in the file one after the other."""
+        """The bytes of the lines, if they follow each other in the file."""
         return sum(line.end - line.start for line in self.lines)
 
 
 @dataclass
 class LinesWritten:
-    """What became of some lines.
+    """The result of writing some lines.
 
     Attributes:
         files: path and rows of the files of each table.
@@ -125,8 +125,8 @@ class LineTables:
             self._stack.__exit__(*error)
 
     def finish(self, then: Callable[[Path], object] = lambda _: None) -> LinesWritten:
-        """What was written, to which nothing more is added; `then` is told of files when they are complete."""
-        for writer in self.writers.values():  # none waits for the one before
+        """Finish writing and return the result; `then` is called on each file when it is complete."""
+        for writer in self.writers.values():  # start all of them before waiting for any
             writer.finish(then)
         self.written.files = {n: (w.path, w.rows) for n, w in self.writers.items() if w.rows}
         self.written.programs = self.ops.programs
@@ -158,7 +158,7 @@ class LineTables:
         return first_event_id
 
     def _times_of_several(self, trace: Trace, of: PlaneLines, device: DeviceEvents) -> dict[int, LeafTimes]:
-        """What the leaf ops of a device with several op lines tell, by place of the line: they are read once more."""
+        """The leaf-op columns of a device with several op lines, by position of the line; reads the lines once more."""
         places = [i for i, line in enumerate(of.lines) if line.name in device.op_lines]
         if len(places) < 2:
             return {}
@@ -203,7 +203,7 @@ class LineTables:
 def times_of(
     trace: Trace, of: PlaneLines, lines: Sequence[Line], class_of: Callable[[EventBatch], Int8]
 ) -> list[LeafTimes]:
-    """What the leaf ops of a device tell that lie on several lines, by line in file order; reads the lines.
+    """The leaf-op columns of a device with several op lines, by line in file order; reads the lines.
 
     Args:
         trace: what the lines are of.

@@ -39,7 +39,7 @@ _COMPUTE = OP_CLASSES.index("compute")
 
 @dataclass(frozen=True)
 class _CpuOps:
-    """Ops of a virtual device on one thread; arrays of shape (n,). Device -1 is not known."""
+    """Ops of a virtual device on one thread; arrays of shape (n,). Device -1 means unknown."""
 
     ordinal: int
     at: Int64
@@ -50,7 +50,7 @@ class _CpuOps:
 
 
 class NamedOpWriter:
-    """Writes the planes whose instructions are only known when their events have been read."""
+    """Writes the planes whose instructions are known only after their events have been read."""
 
     def __init__(self, tables: LineTables, instructions: Instructions) -> None:
         self._tables = tables
@@ -166,7 +166,7 @@ class NamedOpWriter:
         return found
 
     def _cpu_times(self, ops: list[list[_CpuOps]]) -> dict[int, Iterator[LeafTimes]]:
-        """What the leaf ops of each virtual device tell, thread by thread."""
+        """The leaf-op columns of each virtual device, thread by thread."""
         op_class = self._tables.ops.op_classes()
         lines: dict[int, list[tuple[Int64, Int64, Int8]]] = {}
         for found in (o for ops_of_line in ops for o in ops_of_line):
@@ -176,7 +176,7 @@ class NamedOpWriter:
     def _instructions_of(
         self, hlo_modules: HloModules, plane: Plane, batch: EventBatch
     ) -> tuple[Int32, list[StatColumn]]:
-        """Instruction per event, from the stats that name its HLO op, module and program, and what it does not say."""
+        """Each event's instruction, from the stats that name its HLO op, module and program; and all other stats."""
         n = len(batch)
         stats = {s.name: s for s in batch.stats}
         op, ops = codes(stats.get("hlo_op"), n)

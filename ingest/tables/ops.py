@@ -29,7 +29,7 @@ _OWN_COLUMN = frozenset({"device_offset_ps", "device_duration_ps"})
 
 @dataclass(frozen=True)
 class DeviceLine:
-    """Where a device line's events belong."""
+    """The host, plane and device that a device line's events belong to."""
 
     host: str
     plane: str
@@ -54,11 +54,11 @@ class OpColumns:
     phase: Int32
     stats: list[StatColumn] = field(default_factory=list)
     leaf_times: LeafTimes | None = None
-    """Where the leaf ops of the device lie on several lines."""
+    """Set if the leaf ops of the device lie on several lines."""
 
 
 class OpWriter:
-    """Writes device lines one after the other and hands on what the collectives are built from.
+    """Writes device lines one after the other, and passes on the events from which the collectives are built.
 
     Attributes:
         programs: module and program of instructions that name none, from the first execution in which they run.
@@ -85,14 +85,14 @@ class OpWriter:
         timeline: Timeline,
         leaf_times: LeafTimes | None = None,
     ) -> int:
-        """Write a whole line whose instructions follow from event metadata; returns its number of events.
+        """Write a whole line whose instructions are known from event metadata; returns its number of events.
 
         Args:
             line: the line.
             batches: its events.
             of_row: instruction id by row of the plane's event metadata.
             timeline: the device's executions and steps.
-            leaf_times: of all its events, where it is not the device's only op line.
+            leaf_times: the leaf-op columns of all its events, if it is not the device's only op line.
         """
         count = 0
         self._order = LeafOrder()
@@ -195,18 +195,18 @@ class OpWriter:
             self._executions.add_spans(line.device_id, spans)
 
     def finish_device(self, device_id: int) -> None:
-        """Take the device as complete; see `CollectiveExecutions.finish_device`."""
+        """Mark the device as complete; see `CollectiveExecutions.finish_device`."""
         self._executions.finish_device(device_id, self._facts, {i: p for i, (_, p) in self.programs.items()})
 
     def op_classes(self) -> Int8:
-        """Place in OP_CLASSES by instruction id."""
+        """Index into OP_CLASSES by instruction id."""
         if len(self._op_class) != len(self._facts):
             self._op_class = np.array([OP_CLASSES.index(f.op_class) for f in self._facts], np.int8)
             self._lacks_program = np.array([f.is_hlo and f.program_id is None for f in self._facts], bool)
         return self._op_class
 
     def _homeless(self, of_row: Int32) -> list[int]:
-        """Those of the instructions whose program is not known yet."""
+        """The instructions whose program is not known yet."""
         self.op_classes()
         found = np.flatnonzero(np.bincount(of_row[self._lacks_program[of_row]])).tolist()
         return [i for i in found if self.programs.get(i, ("", None))[1] is None]
@@ -236,7 +236,7 @@ class OpWriter:
 
 
 def _order(start: Int64, duration: Int64) -> Int64 | slice:
-    """Brings events in order of start, longer ones first; most lines are in that order."""
+    """Sorts events by start, longer ones first; most lines are already in that order."""
     is_later, is_tie = start[1:] > start[:-1], start[1:] == start[:-1]
     if (is_later | (is_tie & (duration[1:] <= duration[:-1]))).all():
         return slice(None)
@@ -264,7 +264,7 @@ def _stat(column: StatColumn | None, count: int, order: Int64 | slice) -> Nullab
 
 
 def _leftover(column: StatColumn) -> StatColumn:
-    """What of a stat has no column: all of it, or of one with a column the values that are not integers."""
+    """The values of a stat that no column holds: all, or, if the stat has a column, those that are not integers."""
     if column.name not in _OWN_COLUMN:
         return column
     return unheld(column, (column.kinds == StatKind.UINT64) | (column.kinds == StatKind.INT64))

@@ -25,13 +25,13 @@ from tracewarehouse.ingest.readers.formats import format_of
 from tracewarehouse.ingest.tables.lines import LinesWritten, LineTables, PlaneLines
 
 DIVIDED = 32 << 20
-"""Bytes of lines from which a run is written in parts: below, another process costs more time than it saves."""
+"""A run with at least this many bytes of lines is written in parts; for fewer, another process does not pay off."""
 _SMALLEST, _PARTS = 8 << 20, 16
 
 
 @dataclass(frozen=True)
 class Part:
-    """Lines that are written together; `planes` are indices into the planes of the whole run."""
+    """Lines that one process writes together; `planes` are indices into the planes of the whole run."""
 
     number: int
     planes: tuple[int, ...]
@@ -40,7 +40,7 @@ class Part:
 
 @dataclass(frozen=True)
 class Shared:
-    """What all processes read when they write parts."""
+    """The data that all processes read when they write parts."""
 
     folder: Path
     run_id: str
@@ -59,14 +59,14 @@ def helpers(files: Sequence[CaptureFile], jobs: int) -> Processes:
 
 
 _Counted = list[tuple[int, object]]
-"""Events of each of some lines, and where they are."""
+"""The number of events on each of some lines, and their places in the file."""
 
 
 @dataclass(frozen=True)
 class Counting:
-    """The events of the lines of a run that is written in parts, which are being counted.
+    """Counts the events on the lines of a run that is written in parts.
 
-    Where the events are is kept until the end of a context, so that who decodes them need not look for them again.
+    The places of the events are kept until the end of a context, so that the decoder need not search for them again.
 
     Attributes:
         traces: all traces of the run.
@@ -86,7 +86,7 @@ class Counting:
             task[-1].unlink(missing_ok=True)
 
     def of_planes(self, planes: Sequence[PlaneLines]) -> list[int]:
-        """Events of each of these planes, to which this process counts its share.
+        """The number of events on each of these planes; this process helps to count them.
 
         Raises:
             CaptureError: the bytes are not events, or the file changed.
@@ -101,7 +101,7 @@ class Counting:
 
 
 def start_counting(folder: Path, traces: Sequence[Trace], processes: Processes) -> Counting | None:
-    """Let helpers begin to count the events of a run, if it is written in parts; None where it is not.
+    """Let helpers start to count the events of a run, if it is written in parts; else return None.
 
     Args:
         folder: where places of events are put aside.
@@ -119,7 +119,7 @@ def start_counting(folder: Path, traces: Sequence[Trace], processes: Processes) 
 
 
 def _divided(traces: Sequence[Trace]) -> list[DivisibleTrace]:
-    """The traces, if a run of them is written in parts; none otherwise."""
+    """The traces, if their run is written in parts; else an empty result."""
     divisible = [t for t in traces if isinstance(t, DivisibleTrace)]
     size = sum(line.end - line.start for t in divisible for p in t.planes for line in p.lines)
     if len(divisible) < len(traces) or size < DIVIDED:
@@ -134,7 +134,7 @@ def _backends(trace: Trace) -> set[str]:
 
 
 def divide(planes: Sequence[PlaneLines]) -> tuple[list[PlaneLines], list[Part]]:
-    """The planes, those of many host threads in several pieces, and the parts they make up.
+    """Divide the planes into parts; planes with many host threads are first cut into several pieces.
 
     All planes of a device are in one part, since its collectives are paired over them. Parts are in the order of their
     first line in the run.
@@ -161,12 +161,12 @@ def divide(planes: Sequence[PlaneLines]) -> tuple[list[PlaneLines], list[Part]]:
 
 
 def _pieces(plane: PlaneLines, target: int) -> list[PlaneLines]:
-    """A plane of threads, cut where a piece would get larger than the target."""
+    """Cut a plane of threads into pieces that are not larger than the target, if possible."""
     return [replace(plane, lines=lines) for lines in _cut(plane.lines, target)]
 
 
 def _cut(lines: Sequence[Line], target: int) -> list[Sequence[Line]]:
-    """Lines, cut where a piece would get larger than the target."""
+    """Cut lines into pieces that are not larger than the target, if possible."""
     cuts, size = [0], 0
     for i, line in enumerate(lines):
         size += line.end - line.start
@@ -187,7 +187,7 @@ def start_parts(
     processes: Processes,
     then: Callable[[LinesWritten], object],
 ) -> Callable[[], list[LinesWritten]]:
-    """Let the helpers begin to write parts of planes that have so many events each; `then` is told of each part.
+    """Let the helpers start to write parts of planes with these numbers of events; `then` is called for each part.
 
     Returns:
         Takes part in it; gives what was written in the order of the parts, once all is. It raises CaptureError where
@@ -207,7 +207,7 @@ def start_parts(
 
 
 def count_events(traces: Sequence[DivisibleTrace], task: tuple[int, Plane, Sequence[Line], Path]) -> _Counted:
-    """Events of each of some lines of a plane, and where they are."""
+    """The number of events on each of some lines of a plane, and their places in the file."""
     host_index, plane, lines, path = task
     with closing(Spill(path)) as aside:
         return [traces[host_index].count(plane, line, aside) for line in lines]
@@ -227,6 +227,6 @@ def write_part(shared: Shared, task: tuple[Part, tuple[int, ...]]) -> LinesWritt
 
 
 def _slim(of: PlaneLines) -> Plane:
-    """The plane without metadata that its events do not need."""
+    """The plane without the metadata that its events do not need."""
     names = [] if of.device else [EventMetadata(m.name) for m in of.plane.event_metadata]
     return replace(of.plane, event_metadata=names, metadata_ids=[], lines=[], stats=())

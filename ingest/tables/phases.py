@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 
 def write_phases(writers: RunWriters, survey: RunSurvey, parts: Iterable[LinesWritten]) -> None:
-    """Write the rows of all devices and hosts, whose step markers were met in `parts`."""
+    """Write the rows of all devices and hosts; `parts` holds the step markers that were found."""
     for of_host in survey.hosts:
         host = of_host.host
         for device, timeline in of_host.device_timelines:

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class RunFacts:
-    """What is said of a run as a whole.
+    """The rows about a run as a whole.
 
     Attributes:
         row: the row of main.runs as a mapping of column to value.
@@ -59,12 +59,12 @@ def run_facts(
     survey: RunSurvey,
     written: Written,
 ) -> RunFacts:
-    """What manifest, card, survey and tables say of a run.
+    """Collect what manifest, card, survey and tables state about a run.
 
     Args:
         name: name for people.
         capture: the files of the run.
-        card: its workload card, where there is one.
+        card: its workload card, if there is one.
         source_digest: digest of their bytes.
         notes: sentences about files that were left out.
         survey: the survey of the run.
@@ -76,7 +76,7 @@ def run_facts(
 
 
 def quality_flags(survey: RunSurvey, written: Written) -> list[Flag]:
-    """All flags of a run, but for those of files that were left out."""
+    """All flags of a run, except those about files that were left out."""
     flags = [*survey.flags, *written.flags]
     for s, event_count in zip(survey.hosts, written.events_of_host, strict=True):
         host, trace = s.host, s.host.trace
@@ -141,7 +141,7 @@ def _run_row(
 
 
 def manifest_facts(manifest: Manifest) -> dict[str, Any]:
-    """What a manifest says of the run, by column."""
+    """The facts that a manifest states about the run, by column."""
     from tracewarehouse.ingest.capture.manifest import ModelFacts
 
     model = manifest.model or ModelFacts(name="")
@@ -168,7 +168,7 @@ def manifest_facts(manifest: Manifest) -> dict[str, Any]:
 
 
 def card_facts(card: WorkloadCard) -> dict[str, Any]:
-    """What a workload card says of the run, by column; a manifest, which knows it exactly, goes before."""
+    """The facts that a workload card states about the run, by column; a manifest is exact and takes precedence."""
     model, data = card.workload.model, card.workload.data
     plan, framework = card.model_executor.model_plan_parallelization, card.model_executor.framework
     arch = model.model_arch
@@ -196,7 +196,7 @@ def card_facts(card: WorkloadCard) -> dict[str, Any]:
 
 
 def _microbatches(batch_size: object, plan: ParallelizationPlan) -> int | None:
-    """Microbatches of the pipeline, from their size; 1 without a pipeline, None where the card does not say enough."""
+    """Number of microbatches, from their size; 1 without a pipeline, None if the card does not state enough."""
     if plan.pp == 1:
         return 1
     degrees = [d if isinstance(d, int) else 1 for d in (plan.dp_replicate, plan.dp_shard, plan.ep)]
@@ -218,5 +218,5 @@ def _missing_hosts(survey: RunSurvey) -> str | None:
 
 
 def _missing_devices(survey: RunSurvey, written: Written) -> MissingDevices:
-    """Those that the mesh names or those that replica groups count, whichever are more."""
+    """The missing devices according to the mesh or to the replica groups, whichever are more."""
     return max(survey.placement.missing_of_mesh, written.missing, key=lambda m: m.count)

@@ -18,13 +18,13 @@ from tracewarehouse.ingest.tables.writers import RunWriters
 
 @dataclass(frozen=True)
 class CollectivesWritten:
-    """What the collectives of a run tell of it.
+    """What the collectives of a run show about it.
 
     Attributes:
         counts: executions by device, step, kind and axis.
         incomplete_instances: instances without a row of some device that is in the run.
-        inferred: the mesh axes that were guessed; empty where the mesh is known.
-        missing: devices that replica groups count and that are not here.
+        inferred: the inferred mesh axes; empty if the mesh is known.
+        missing: devices that replica groups count and the capture lacks.
     """
 
     counts: Mapping[CollectiveStep, int]
@@ -34,7 +34,7 @@ class CollectivesWritten:
 
 
 def write_collectives(writers: RunWriters, survey: RunSurvey, parts: Sequence[LinesWritten]) -> CollectivesWritten:
-    """Join the executions that the devices of all parts had, and write the tables of collectives."""
+    """Join the executions on the devices of all parts, and write the tables of collectives."""
     groups = survey.groups()
     with ExitStack() as stack:
         executions = [stack.enter_context(p.executions) for p in parts]

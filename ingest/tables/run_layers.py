@@ -14,13 +14,13 @@ from tracewarehouse.ingest.layers.sequence import Execution
 
 
 def place_in_layers(survey: RunSurvey, executions: Iterable[Execution]) -> list[Flag]:
-    """Set the inferred places of the run's instructions, and say of which programs they were inferred.
+    """Set the inferred layers and parts of the run's instructions, and return a flag that names their programs.
 
-    A pipeline stage that is a program of its own counts its layers from 0: they are layers of the stage.
+    A pipeline stage with its own program counts its layers from 0: they are layers of the stage.
 
     Args:
         survey: the survey of the run; its instructions know their programs, and their texts have been read.
-        executions: some of each program.
+        executions: some executions of each program.
     """
     rows = survey.instructions.rows
     found = [p for p in infer_layers(executions, rows) if p.is_inferred]

@@ -35,7 +35,7 @@ def write_instruction_stats(writer: TableWriter, stats_of: Sequence[Sequence[Sta
 
 
 def unheld(column: StatColumn, is_held: npt.NDArray[np.bool_]) -> StatColumn:
-    """The values that need rows: those that nothing else holds, and of a name given twice to an event the first."""
+    """The values that need rows: those that nothing else holds; if an event repeats a name, all but the last value."""
     is_last = np.append(column.rows[1:] != column.rows[:-1], True)
     at = np.flatnonzero(~(is_held & is_last))
     return StatColumn(column.name, column.rows[at], column.kinds[at], column.bits[at], column.texts)
@@ -64,7 +64,7 @@ def _values(kind: int, bits: np.ndarray[Any, np.dtype[np.uint64]], column: StatC
 
 
 def _columns(stats: Sequence[Stat]) -> dict[str, list[Any]]:
-    """Many stats of metadata as name, kind and value columns, of those only the ones that hold any."""
+    """Many stats of metadata as columns for name, kind and values; value columns without a value are left out."""
     columns: dict[str, list[Any]] = {"name": [s.name for s in stats], "kind": [_KIND_NAME[s.kind] for s in stats]}
     for i, stat in enumerate(stats):
         column, value = _value(stat.value)
@@ -75,7 +75,7 @@ def _columns(stats: Sequence[Stat]) -> dict[str, list[Any]]:
 
 
 def stat_row(stat: Stat) -> dict[str, Any]:
-    """One stat of a plane or of metadata as name, kind and value columns."""
+    """One stat of a plane or of metadata, as columns for name, kind and value."""
     column, value = _value(stat.value)
     return {"name": stat.name, "kind": _KIND_NAME[stat.kind], column: value}
 

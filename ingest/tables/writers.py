@@ -13,7 +13,7 @@ from tracewarehouse.ingest.lake.parquet import TableWriter
 from tracewarehouse.ingest.lake.schema import TABLES
 
 FilesOfTables = dict[str, list[tuple[Path, int]]]
-"""Path and rows of the files of each table that has rows."""
+"""Path and number of rows of the files of each table that has rows."""
 
 
 class RunWriters:
