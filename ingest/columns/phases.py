@@ -1,4 +1,4 @@
 """The phases of inference."""
 
 PHASES = ("prefill", "decode")
-"""Columns hold a phase as its place in here, -1 where it is unknown."""
+"""Columns hold a phase as its index in this tuple, -1 if it is unknown."""

@@ -84,9 +84,9 @@ class EventBatch:
 
 @dataclass(frozen=True)
 class EventMetadata:
-    """What all events of one metadata id share: name, and on TPU the HLO facts as stats.
+    """The facts that all events with one metadata id share: their name, and on TPU the HLO facts as stats.
 
-    Planes of one trace share the object where the content is the same, so its facts are found once.
+    Planes of one trace share the object if its content is the same, so its facts are found once.
     """
 
     name: str
@@ -148,17 +148,17 @@ class Trace(Protocol):
 
     @property
     def errors(self) -> Sequence[str]:
-        """What the profiler says went wrong."""
+        """The errors that the profiler recorded."""
         ...
 
     @property
     def warnings(self) -> Sequence[str]:
-        """What the profiler warns of."""
+        """The warnings that the profiler recorded."""
         ...
 
     @property
     def foreign(self) -> str | None:
-        """Where another profiler than XLA's wrote the file: which, and what is not read of it; else None."""
+        """If a profiler other than XLA's wrote the file: its name, and what is not read of the file; else None."""
         ...
 
     @property

@@ -21,7 +21,7 @@ class Instruction(NamedTuple):
         opcode: HLO opcode such as 'dot' or 'all-reduce-start'.
         shape: shape of the result.
         operand_names: operands in order, without '%'; '' for an operand without a name.
-        operand_shapes: their shapes, as many as names; None where the text gives only a name.
+        operand_shapes: their shapes, as many as names; None if the text gives only a name.
         channel_id: channel of a collective.
         replica_groups: expanded; () for '{}', which means all devices in one group.
         source_target_pairs: of a collective-permute, or of a send or recv made from one.
@@ -36,7 +36,7 @@ class Instruction(NamedTuple):
         fusion_kind: 'kLoop', 'kOutput', ... of a fusion.
         called: names of called computations, without '%'.
         custom_call_target: target of a custom-call.
-        async_opcode: what an async-start, -update or -done runs.
+        async_opcode: the opcode that an async-start, -update or -done runs.
         inner: collectives in the computation of a fusion or an async op, in order; only a proto can tell.
         text: the HLO text, if it was read from text.
         is_truncated: the text breaks off, so that operands or attributes are missing.

@@ -39,7 +39,7 @@ _OWN_COLUMN = {"hlo_category", "program_id", "flops", "model_flops", "bytes_acce
 
 
 class OpFacts(NamedTuple):
-    """What the rows of an instruction's events follow from.
+    """The facts of an instruction that are needed to write the rows of its events.
 
     `start_name` and `carried` are of halves of an asynchronous collective: the operand that a done continues, and what
     passes from start to done, its kind and shape.
@@ -60,11 +60,11 @@ class OpFacts(NamedTuple):
 
 
 class InferredPlace(NamedTuple):
-    """Where in the model an instruction is, by what repeats in its program.
+    """The place of an instruction in the model, inferred from what repeats in its program.
 
     Attributes:
         layer: the layer; of a pipeline's stage with a program of its own, counted from the stage's first one.
-        part: part of the model; None where not known.
+        part: part of the model; None if unknown.
         confidence: how sure it is, from 0 to 1.
         is_in_stage: the layer counts within a stage.
     """
@@ -105,7 +105,7 @@ class InstructionRow:
 
     @cached_property
     def collective(self) -> Collective | None:
-        """What kind of collective it is and what it moves; None where it is none."""
+        """The kind of collective and what it moves; None if the instruction is not a collective."""
         if self.outline:
             return None
         if self.hlo is None:
@@ -161,7 +161,7 @@ class InstructionRow:
 
     @property
     def facts(self) -> OpFacts:
-        """What its events need to know of it."""
+        """The facts about it that its events need."""
         found = self.collective
         return OpFacts(
             self.name,
@@ -361,7 +361,7 @@ class Instructions:
 
 
 def _may_carry_collective(hlo: Instruction, category: str | None) -> bool:
-    """Whether only the proto can tell what the instruction moves: an async op, or a fusion of a collective."""
+    """Whether only the proto states what the instruction moves: it is an async op, or a fusion of a collective."""
     if hlo.opcode.startswith("async-") or is_spread(hlo):
         return True
     return hlo.opcode in ("fusion", "custom-call") and any(kind in (category or "") for kind in KINDS)
@@ -466,7 +466,7 @@ class HloModule:
 
     @cached_property
     def device_counts(self) -> tuple[int, int]:
-        """Replicas and partitions of the program; 1 of each where the proto is damaged."""
+        """Replicas and partitions of the program; 1 of each if the proto is damaged."""
         from tracewarehouse.ingest.hlo import proto
 
         try:
@@ -476,7 +476,7 @@ class HloModule:
             return 1, 1
 
     def instruction(self, name: str) -> Instruction | None:
-        """The instruction of that name in any computation; None where there is none or the proto is damaged."""
+        """The instruction with this name in any computation; None if there is none or the proto is damaged."""
         try:
             return self._instructions.get(name)
         except MalformedError as error:

@@ -58,7 +58,7 @@ _MAX_CHARACTERS = 4096
 
 @lru_cache(maxsize=1 << 16)
 def layer_and_part(op_name: str | None) -> tuple[int | None, str | None]:
-    """The transformer layer and the part of the model (one of PARTS) that an op_name names; None where it does not.
+    """The transformer layer and the part of the model (one of PARTS) in an op_name; None for what it does not state.
 
     Of a fused op's several paths the first with a layer decides the layer, the first with a part the part.
     """
@@ -76,7 +76,7 @@ def layer_and_part(op_name: str | None) -> tuple[int | None, str | None]:
 
 @lru_cache(maxsize=1 << 16)
 def stage_layer_and_tick(op_name: str | None) -> tuple[int | None, int | None]:
-    """The layer within a pipeline stage and the tick of the schedule that an op_name names; None where it does not.
+    """The layer within a pipeline stage and the tick of the schedule in an op_name; None for what it does not state.
 
     Of a fused op's several paths the first that names one decides it. With P stages, microbatches enter the first one
     by one, so in tick t stage s works on microbatch t - s (GPipe, Huang et al. 2019).

@@ -64,7 +64,7 @@ def op_class(opcode: str | None, *, is_collective: bool) -> OpClass:
     that the device executes, whatever it makes. An event that is no instruction counts as compute.
 
     Args:
-        opcode: HLO opcode; None where the event is no instruction.
+        opcode: HLO opcode; None if the event is not an instruction.
         is_collective: it is a collective or carries one, or is half of one.
     """
     for name, pattern in OP_CLASS_RULES:
@@ -123,7 +123,7 @@ def base_opcode(opcode: str) -> str:
 
 
 def async_opcode_by_name(name: str, called: tuple[str, ...]) -> str | None:
-    """What an async-start, -update or -done runs, by the names that XLA gives.
+    """The opcode that an async-start, -update or -done runs, from the name that XLA gives it.
 
     A last resort for text, which names the wrapped computation but not its instruction: XLA calls the instruction
     '<opcode>-start.N' and the computation 'async_<opcode>' or 'wrapped_<opcode>'. Only whole names count.

@@ -28,7 +28,7 @@ _ALGORITHMS = {
 
 
 def algorithm(kind: str) -> str | None:
-    """Name of the algorithm model of a kind of collective: ring, pairwise or direct; None where there is none."""
+    """Name of the algorithm model of a kind of collective: ring, pairwise or direct; None if there is none."""
     return _ALGORITHMS.get(kind)
 
 

@@ -25,16 +25,16 @@ Program = tuple[str, int | None]
 
 @dataclass(frozen=True)
 class ProgramLayers:
-    """What the executions of a program say of its layers.
+    """The layers of a program, as its executions show them.
 
     Attributes:
         program: its module name and id.
         is_marked: names of its instructions say layers; nothing is inferred.
-        count: layers that were found; 0 where there are none.
+        count: number of layers found.
         confidence: how sure it is, from 0 to 1.
-        refusal: why no layer is told; None where they are.
-        layer: layer by instruction id, without what is in none; empty where refused.
-        part: part by instruction id, of those in a layer.
+        refusal: why no layers are inferred; None if they are.
+        layer: layer by instruction id, without instructions in no layer; empty if refused.
+        part: part by instruction id, for instructions in a layer.
     """
 
     program: Program
@@ -47,7 +47,7 @@ class ProgramLayers:
 
     @property
     def is_inferred(self) -> bool:
-        """Whether layers are told that no name says."""
+        """Whether layers were inferred that no name states."""
         return not self.is_marked and self.refusal is None
 
 
@@ -65,9 +65,9 @@ def infer_layers(executions: Iterable[Execution], rows: Sequence[InstructionRow]
 
 
 def programs_with_layers(executions: Iterable[Execution], rows: Sequence[InstructionRow]) -> set[Program]:
-    """The programs that run transformer layers, by the names of their instructions or by what repeats in them.
+    """Find the programs that run transformer layers, by the names of their instructions or by what repeats in them.
 
-    A server launches such a program once per step, and beside it small ones that sample or copy.
+    A server launches such a program once per step, and also small programs that sample or copy.
 
     Args:
         executions: a few of each program.
@@ -139,7 +139,7 @@ class _Votes:
         return len(self._found) >= _TRIED and all(p.confidence < MIN_CONFIDENCE for _, _, p in self._found)
 
     def result(self, program: Program) -> ProgramLayers:
-        """What most executions agree on, or why nothing is told."""
+        """The result that most executions agree on, or the reason for a refusal."""
         counts: Counter[int] = Counter()
         for order, _, pieces in self._found:
             counts[pieces.count] += order.count

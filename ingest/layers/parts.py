@@ -26,7 +26,7 @@ _HINTS = (
 
 
 def said_part(name: str, op_name: str | None) -> str | None:
-    """The part that an instruction's names say, if it is in a layer; None where they say none."""
+    """The part that an instruction's names state, if it is in a layer; None if they state none."""
     _, part = layer_and_part(op_name)
     text = f"{op_name or ''} {name}"
     return part or next((p for p, pattern in _HINTS if pattern.search(text)), None)
@@ -40,10 +40,10 @@ def is_norm(name: str, op_name: str | None) -> bool:
 def parts_in_layers(
     said: Sequence[str | None], norms: Flags, layer: Int64, contracts: Flags, moves: Flags
 ) -> list[str | None]:
-    """The part of each op of an execution; None where it is in no layer or not known.
+    """The part of each op of an execution; None if the op is in no layer or its part is unknown.
 
     Args:
-        said: the part that the names of each op say.
+        said: the part that the names of each op state.
         norms: which ops have the functions of a norm, shape (n,).
         layer: layer of each op, -1 for none, shape (n,).
         contracts: products and collectives, shape (n,).
@@ -61,7 +61,7 @@ def parts_in_layers(
 def _of_layer(said: list[str | None], contracts: list[bool], moves: list[bool]) -> list[str | None]:
     is_seed = [part in _BLOCKS and c for part, c in zip(said, contracts, strict=True)]
     if len({part for part, seed in zip(said, is_seed, strict=True) if seed}) < 2:
-        return said  # names of one kind of block do not say where another begins
+        return said  # names of one kind of block do not show where another kind begins
     parts = list(said)
     block: str | None = None
     pending: list[int] = []

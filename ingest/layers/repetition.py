@@ -46,7 +46,7 @@ class Pieces:
     """What repeats in an execution.
 
     Attributes:
-        count: the pieces; 0 where nothing repeats.
+        count: number of pieces; 0 if nothing repeats.
         layer: piece of each op, -1 for none, shape (n,).
         score: how much of the ops repeats and stands where it does in other pieces, from 0 to 1.
         ordered: share of neighbouring pieces of which one ends before the other begins.
@@ -97,7 +97,7 @@ def _find(s: OpSequence, family: Int64) -> Pieces:
 
 
 def _best_anchors(s: OpSequence, family: Int64) -> tuple[Int64, float]:
-    """Positions of the anchors, and their score; none where no product or collective repeats."""
+    """Positions of the anchors, and their score; empty if no product or collective repeats."""
     product_time = np.where(s.collective, 0, s.time)
     time_of = np.bincount(family, weights=product_time)
     candidates = []

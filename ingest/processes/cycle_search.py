@@ -28,8 +28,8 @@ def without_cycle_search() -> Iterator[None]:
 def search_seldom() -> None:
     """Spare a process that ends soon most searches for cycles of references, and the ones at its end.
 
-    At the end all memory goes back to the system anyhow; to look through what numpy and Arrow made takes 30 ms. DuckDB,
-    where it was imported, would call what is not freed a leak.
+    At its end the system takes back all memory anyway, and searching the objects of numpy and Arrow takes 30 ms. If
+    DuckDB was imported, the last search is kept, as DuckDB would report objects that are not freed as a leak.
     """
     gc.set_threshold(200_000)
     atexit.register(lambda: None if "duckdb" in sys.modules else gc.freeze())

@@ -27,7 +27,7 @@ IN_MEMORY = 8 << 20
 
 
 class CaptureFile:
-    """One file of a capture, plain or gzipped; told apart by content, not by name."""
+    """One file of a capture, plain or gzipped; its content decides which, not its name."""
 
     def __init__(self, path: Path, *, max_gzip_ratio: float = MAX_GZIP_RATIO) -> None:
         self.path = path
@@ -168,7 +168,7 @@ class CaptureFile:
         return self._stamp_now()
 
     def _stamp_now(self) -> tuple[int, int]:
-        """Size and time of the last change: what tells that someone else still writes the file."""
+        """Size and time of the last change; they show whether another process still writes the file."""
         status = os.fstat(self._plain)
         return status.st_size, status.st_mtime_ns
 

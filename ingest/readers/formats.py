@@ -134,7 +134,7 @@ def format_of(file: CaptureFile) -> Format:
 
 
 def format_by_file_name(name: str) -> Format | None:
-    """The format of files that are named so; None where the name is no capture's."""
+    """The format of a file, by its name; None if it is not the name of a capture."""
     return next((f for f in FORMATS if name.endswith(f.suffixes)), None)
 
 
@@ -172,6 +172,6 @@ def plain_planes(file: CaptureFile) -> Iterator[PlainPlane]:
 
 
 def profile_window(path: Path) -> Window | None:
-    """The profile window of a file, by its name; None where its format has none or it does not say."""
+    """The profile window of a file in the format of its name; None if format or file do not state one."""
     by_name = format_by_file_name(path.name)
     return by_name.profile_window(path) if by_name and by_name.profile_window else None

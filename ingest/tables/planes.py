@@ -56,7 +56,7 @@ def stat_metadata_rows(index: int, plane: Plane) -> Iterator[dict[str, Any]]:
 
 
 def metadata_stat_rows(index: int, plane: Plane, *, has_instructions: bool) -> Iterator[dict[str, Any]]:
-    """Rows of main.metadata_stats; if the metadata are instructions, these hold all stats but the children's."""
+    """Rows of main.metadata_stats; if the metadata are instructions, only children: instructions hold the stats."""
     ids = plane.metadata_ids or range(len(plane.event_metadata))
     names: dict[int, str] | None = None
     for metadata_id, m in zip(ids, plane.event_metadata, strict=True):
