@@ -298,7 +298,7 @@ def _intervals(run: Run) -> dict[Any, list[int]]:
                 before = max(rows[:at], key=lambda b: (b["end_ps"], b["start_ps"], b["event_id"]))
                 if before["phase"] == c["phase"]:
                     gap = max(0, c["start_ps"] - before["end_ps"])
-                    found[c["phase"], before["axis"], c["axis"]].append(gap)
+                    found[c["phase"], before["axis"], c["axis"], before["step"] != c["step"]].append(gap)
     return found
 
 
@@ -317,10 +317,13 @@ def exposed_communication(run: Run) -> Values:
     }
 
 
-def _by_phase(run: Run, of_device: Callable[[str | None, int], int]) -> dict[str | None, list[int]]:
+def _by_phase(
+    run: Run, of_device: Callable[[str | None, int], int], devices: set[int] | None = None
+) -> dict[str | None, list[int]]:
     found: dict[str | None, list[int]] = defaultdict(list)
     for phase, device in run.places():
-        found[phase].append(of_device(phase, device))
+        if devices is None or device in devices:
+            found[phase].append(of_device(phase, device))
     return found
 
 
@@ -397,8 +400,14 @@ def sync_wait(run: Run) -> Values:
     for ranks in run.instances():
         shortest = min(c["end_ps"] - c["start_ps"] for c in ranks)
         for c in ranks:
-            found[c["phase"], c["device_id"]] += c["end_ps"] - c["start_ps"] - shortest
+            found[c["phase"], c["device_id"]] += _waited(c, shortest)
     return {k: v / MS for k, v in found.items()}
+
+
+def _waited(c: Row, transfer: int) -> int:
+    """Time of a rank beyond the transfer, of an asynchronous one at most what is exposed of it."""
+    beyond = c["end_ps"] - c["start_ps"] - transfer
+    return min(beyond, c["exposed_ps"]) if c["is_async"] else beyond
 
 
 SIZES = {
@@ -445,10 +454,10 @@ def collective_wait(run: Run) -> Values:
     """Beside collective_transfer: mean time of a rank beyond the transfer."""
     waits: dict[Any, list[int]] = defaultdict(list)
     for ranks in run.instances():
-        times = [c["end_ps"] - c["start_ps"] for c in ranks]
+        shortest = min(c["end_ps"] - c["start_ps"] for c in ranks)
         size = max(c["message_bytes"] for c in ranks)
         name = SIZES[max(s for s in SIZES if s <= size)]
-        waits[ranks[0]["phase"], ranks[0]["kind"], ranks[0]["axis"], name] += [t - min(times) for t in times]
+        waits[ranks[0]["phase"], ranks[0]["kind"], ranks[0]["axis"], name] += [_waited(c, shortest) for c in ranks]
     return {k: sum(v) / len(v) / US for k, v in waits.items()}
 
 
@@ -551,12 +560,17 @@ def _bubble(run: Run, kinds: set[str]) -> Values:
 
 
 def load_imbalance(run: Run) -> Values:
-    busy = _by_phase(run, run.busy)
+    busy = _by_phase(run, run.busy, _ranks(run))
     return {(p,): max(v) * len(v) / sum(v) for p, v in busy.items() if len(v) > 1 and sum(v)}
 
 
+def _ranks(run: Run) -> set[int]:
+    """The devices that compute."""
+    return {o["device_id"] for o in run.ops if is_compute(o) and o["duration_ps"]}
+
+
 def _imbalance(run: Run, of_device: Callable[[str | None, int], int]) -> Values:
-    loads = _by_phase(run, of_device)
+    loads = _by_phase(run, of_device, _ranks(run))
     return {k: max(v) * len(v) / sum(v) if sum(v := loads[k[0]]) else None for k in load_imbalance(run)}
 
 

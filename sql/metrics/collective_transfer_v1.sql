@@ -48,7 +48,8 @@ SELECT
   MIN(transfer_ps) FILTER (WHERE quantile >= 0.5) / 1e6 AS p50_us, -- Median.
   MIN(transfer_ps) FILTER (WHERE quantile >= 0.9) / 1e6 AS p90_us, -- 90th percentile.
   MIN(transfer_ps) FILTER (WHERE quantile >= 0.99) / 1e6 AS p99_us, -- 99th percentile.
-  SUM(wait_ps) / (SUM(ranks) * 1e6) AS wait_us, -- Mean time of a rank beyond the transfer time.
+  -- Mean time of a rank beyond the transfer time, of an asynchronous one at most its exposed time.
+  SUM(wait_ps) / (SUM(ranks) * 1e6) AS wait_us,
   -- Bus bandwidth; NULL where no bytes are known.
   SUM(bus_bytes) FILTER (WHERE bus_bytes > 0) * 1000
   / NULLIF(SUM(transfer_ps) FILTER (WHERE bus_bytes > 0), 0) AS bus_gbps,

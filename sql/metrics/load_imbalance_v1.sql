@@ -9,7 +9,8 @@ value: busy_imbalance
 requires: SELECT run_id FROM main.ops WHERE is_leaf AND device_id IS NOT NULL
 description: >
   Busy time of the busiest device over the mean of the devices that ran the phase; 1 is balance. Waiting in a collective
-  is busy time, so the column for compute shows imbalance that ranks wait out. There is no row for one device.
+  is busy time, so the column for compute shows imbalance that ranks wait out. A device that computes nothing in the whole
+  capture, such as one that is only copied to, is no rank and does not count. There is no row for one device.
 changed: First version.
 ccl_bench: load_imbalance_ratio
 ---*/
@@ -20,9 +21,17 @@ WITH experts AS (
   GROUP BY run_id, phase, device_id
 ),
 
+ranks AS (
+  SELECT run_id, device_id
+  FROM models.device_busy
+  GROUP BY run_id, device_id
+  HAVING SUM(compute_ps) > 0
+),
+
 loads AS (
-  SELECT d.run_id, d.phase, d.busy_ps, d.compute_ps, COALESCE(e.moe_ps, 0) AS moe_ps
+  SELECT run_id, d.phase, d.busy_ps, d.compute_ps, COALESCE(e.moe_ps, 0) AS moe_ps
   FROM models.device_phases AS d
+  INNER JOIN ranks USING (run_id, device_id)
   LEFT JOIN experts AS e ON d.run_id = e.run_id AND d.device_id = e.device_id AND d.phase IS NOT DISTINCT FROM e.phase
 )
 
@@ -34,7 +43,7 @@ SELECT
   MAX(compute_ps) * COUNT(*) / NULLIF(SUM(compute_ps), 0) AS compute_imbalance,
   -- The same of self time of the experts' part without communication; NULL without experts.
   MAX(moe_ps) * COUNT(*) / NULLIF(SUM(moe_ps), 0) AS moe_imbalance,
-  COUNT(*) AS devices -- Devices that ran the phase.
+  COUNT(*) AS devices -- Devices that ran the phase and compute.
 FROM loads
 GROUP BY run_id, phase
 HAVING COUNT(*) > 1 AND SUM(busy_ps) > 0

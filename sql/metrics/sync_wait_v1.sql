@@ -8,13 +8,24 @@ grain: [run_id, phase, device_id]
 value: wait_ms
 requires: SELECT run_id FROM models.collective_instances WHERE NOT is_partial
 description: >
-  Time that a device waits in collectives for slower ranks: its own time in each collective minus the shortest time
-  over the ranks, summed over the phase. Executions with ranks outside the capture are left out.
+  Time that a device waits in collectives for slower ranks: its own time in each beyond the shortest over the ranks, summed
+  over the phase. Of an asynchronous collective that is at most its exposed time, since a device that computes beside it
+  does not wait. Executions with ranks outside the capture are left out.
 changed: First version.
 ccl_bench: straggler_metrics
 ---*/
 WITH waited AS (
-  SELECT run_id, c.phase, c.device_id, SUM(c.end_ps - c.start_ps - i.transfer_ps) AS wait_ps, COUNT(*) AS collectives
+  SELECT
+    run_id,
+    c.phase,
+    c.device_id,
+    SUM(
+      CASE
+        WHEN c.is_async THEN LEAST(c.end_ps - c.start_ps - i.transfer_ps, c.exposed_ps)
+        ELSE c.end_ps - c.start_ps - i.transfer_ps
+      END
+    ) AS wait_ps,
+    COUNT(*) AS collectives
   FROM main.collectives AS c
   INNER JOIN models.collective_instances AS i USING (run_id, instance)
   WHERE NOT i.is_partial

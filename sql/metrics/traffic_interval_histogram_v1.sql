@@ -4,7 +4,7 @@ version: 1
 status: stable
 unit: count
 polarity: none
-grain: [run_id, phase, axis_from, axis_to, from_us]
+grain: [run_id, phase, axis_from, axis_to, crosses_step, from_us]
 value: intervals
 requires: SELECT run_id FROM models.traffic_intervals
 description: >
@@ -18,6 +18,7 @@ WITH placed AS (
     phase,
     axis_from,
     axis_to,
+    crosses_step,
     CAST(
       CASE
         WHEN interval_ps < 1000000 THEN 0
@@ -36,9 +37,10 @@ SELECT
   phase, -- Phase; NULL outside of phases.
   axis_from, -- Mesh axes of the collective that ends.
   axis_to, -- Mesh axes of the collective that starts.
+  crosses_step, -- The collective that starts is of another step than the one that ends.
   from_us, -- Lower end of the bin, inclusive.
   -- Upper end of the bin, exclusive; NULL for the last.
   CASE WHEN from_us = 0 THEN 1 WHEN from_us < 10000 THEN from_us * 10 END AS until_us,
   COUNT(*) AS intervals -- Number of intervals.
 FROM placed
-GROUP BY run_id, phase, axis_from, axis_to, from_us
+GROUP BY run_id, phase, axis_from, axis_to, crosses_step, from_us

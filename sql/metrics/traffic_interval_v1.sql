@@ -4,14 +4,14 @@ version: 1
 status: stable
 unit: us
 polarity: none
-grain: [run_id, phase, axis_from, axis_to]
+grain: [run_id, phase, axis_from, axis_to, crosses_step]
 value: interval_us
 requires: SELECT run_id FROM models.traffic_intervals
 description: >
-  Time on a device from the end of one collective to the start of the next, on the same axis or another; mean over all
-  devices, percentiles by nearest rank. The previous collective is the one that ends last among those that started
-  earlier; if the next one starts before that end, the interval is 0. Both are in the same phase; the gaps between its
-  steps count.
+  Time on a device from the end of one collective to the start of the next, of the same axis or of another, mean over all
+  devices, percentiles by nearest rank. The one before is that which ends last of those that started earlier; a collective
+  that starts before its end follows at 0. Both are of the same phase; gaps within a step
+  and gaps from one step to the next have rows of their own.
 changed: First version.
 ccl_bench: traffic_window
 ---*/
@@ -21,9 +21,10 @@ WITH ranked AS (
     phase,
     axis_from,
     axis_to,
+    crosses_step,
     interval_ps,
     is_overlapping,
-    CUME_DIST() OVER (PARTITION BY run_id, phase, axis_from, axis_to ORDER BY interval_ps) AS quantile
+    CUME_DIST() OVER (PARTITION BY run_id, phase, axis_from, axis_to, crosses_step ORDER BY interval_ps) AS quantile
   FROM models.traffic_intervals
 )
 
@@ -32,6 +33,7 @@ SELECT
   phase, -- Phase; NULL outside of phases.
   axis_from, -- Mesh axes of the collective that ends.
   axis_to, -- Mesh axes of the collective that starts.
+  crosses_step, -- The collective that starts is of another step than the one that ends.
   SUM(interval_ps) / (COUNT(*) * 1e6) AS interval_us, -- Mean interval.
   MIN(interval_ps) FILTER (WHERE quantile >= 0.5) / 1e6 AS p50_us, -- Median.
   MIN(interval_ps) FILTER (WHERE quantile >= 0.9) / 1e6 AS p90_us, -- 90th percentile.
@@ -40,4 +42,4 @@ SELECT
   -- Those in which the next started before the end of the one before.
   COUNT(*) FILTER (WHERE is_overlapping) AS overlapping
 FROM ranked
-GROUP BY run_id, phase, axis_from, axis_to
+GROUP BY run_id, phase, axis_from, axis_to, crosses_step

@@ -1,10 +1,31 @@
 /*---
 model: collective_instances
 description: >
-  One row per execution of a collective over all its ranks. The rank that arrives last waits for nobody, so the
-  shortest time over the ranks is the time of the transfer itself; any longer time of other ranks is waiting.
+  One row per execution of a collective over all its ranks. The rank that arrives last waits for nobody, so the shortest
+  time over the ranks is the time of the transfer itself; what others take beyond it is waiting, of an asynchronous one at most the
+  time in which the device's op line runs communication.
 ---*/
-WITH joined AS (
+WITH ranks AS (
+  SELECT
+    run_id,
+    instance,
+    kind,
+    axis,
+    phase,
+    step,
+    group_size,
+    is_partial,
+    is_async,
+    message_bytes,
+    start_ps,
+    end_ps,
+    exposed_ps,
+    MIN(end_ps - start_ps) OVER (PARTITION BY run_id, instance) AS transfer_ps
+  FROM main.collectives
+  WHERE instance IS NOT NULL
+),
+
+joined AS (
   SELECT
     run_id,
     instance,
@@ -20,10 +41,14 @@ WITH joined AS (
     MIN(start_ps) AS first_start_ps,
     MAX(start_ps) AS last_start_ps,
     MAX(end_ps) AS end_ps,
-    MIN(end_ps - start_ps) AS transfer_ps,
-    SUM(end_ps - start_ps) AS window_ps
-  FROM main.collectives
-  WHERE instance IS NOT NULL
+    MIN(transfer_ps) AS transfer_ps,
+    SUM(
+      CASE
+        WHEN is_async THEN LEAST(end_ps - start_ps - transfer_ps, exposed_ps)
+        ELSE end_ps - start_ps - transfer_ps
+      END
+    ) AS wait_ps
+  FROM ranks
   GROUP BY run_id, instance
 )
 
@@ -71,6 +96,7 @@ SELECT
   last_start_ps, -- Start of the last rank.
   end_ps, -- Latest end over the ranks.
   transfer_ps, -- Shortest time over the ranks.
-  CAST(window_ps - ranks * transfer_ps AS BIGINT) AS wait_ps, -- Time of all ranks together beyond transfer_ps.
+  -- Time of all ranks together beyond transfer_ps, of an asynchronous rank at most its exposed time.
+  CAST(wait_ps AS BIGINT) AS wait_ps,
   last_start_ps - first_start_ps AS skew_ps -- last_start_ps - first_start_ps.
 FROM joined

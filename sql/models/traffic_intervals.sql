@@ -9,6 +9,7 @@ WITH followed AS (
     run_id,
     device_id,
     phase,
+    step,
     event_id,
     axis,
     start_ps,
@@ -17,6 +18,7 @@ WITH followed AS (
     LAG(end_ps) OVER (PARTITION BY run_id, device_id ORDER BY start_ps, event_id) AS previous_end_ps,
     LAG(axis) OVER (PARTITION BY run_id, device_id ORDER BY start_ps, event_id) AS previous_axis,
     LAG(phase) OVER (PARTITION BY run_id, device_id ORDER BY start_ps, event_id) AS previous_phase,
+    LAG(step) OVER (PARTITION BY run_id, device_id ORDER BY start_ps, event_id) AS previous_step,
     MAX(end_ps) OVER (
       PARTITION BY run_id, device_id ORDER BY start_ps, event_id ROWS BETWEEN UNBOUNDED PRECEDING AND 1 PRECEDING
     ) AS last_end_ps
@@ -29,6 +31,7 @@ outlasted AS (
     run_id,
     device_id,
     phase,
+    step,
     event_id,
     axis,
     start_ps,
@@ -46,12 +49,14 @@ pairs AS (
     run_id,
     device_id,
     phase,
+    step,
     event_id,
     axis,
     start_ps,
     last_end_ps,
     previous_axis AS last_axis,
-    previous_phase AS last_phase
+    previous_phase AS last_phase,
+    previous_step AS last_step
   FROM followed
   WHERE previous_end_ps = last_end_ps
   UNION ALL
@@ -59,12 +64,14 @@ pairs AS (
     e.run_id,
     e.device_id,
     e.phase,
+    e.step,
     e.event_id,
     e.axis,
     e.start_ps,
     e.last_end_ps,
     n.previous_axis AS last_axis,
-    n.previous_phase AS last_phase
+    n.previous_phase AS last_phase,
+    n.previous_step AS last_step
   FROM outlasted AS e
   INNER JOIN followed AS n ON e.run_id = n.run_id AND e.device_id = n.device_id AND e.first_place = n.place
   WHERE e.previous_end_ps < e.last_end_ps
@@ -78,6 +85,8 @@ SELECT
   -- Mesh axes of the collective before it, the one that ends last of those that started earlier.
   last_axis AS axis_from,
   axis AS axis_to, -- Mesh axes of the collective that starts.
+  -- The two are of different steps, or one of them is of none.
+  COALESCE(step <> last_step, COALESCE(step, last_step) IS NOT NULL) AS crosses_step,
   GREATEST(start_ps - last_end_ps, 0) AS interval_ps, -- Time between them.
   start_ps < last_end_ps AS is_overlapping -- It starts while another is under way.
 FROM pairs
