@@ -37,7 +37,7 @@ _TEXTS = {
     "unit": "1",
 }
 
-LEAF_TIMES = ("idle_before_ps", "overlap_ps", "class_overlap_ps", "compute_before_ps", "compute_during_ps")
+LEAF_TIMES = ("idle_before_ps", "overlap_ps", "class_overlap_ps", "work_before_ps", "work_during_ps")
 _LEAF_TIMES_SCHEMA = pa.schema([("run_id", pa.string()), *((n, pa.int64()) for n in ("event_id", *LEAF_TIMES))])
 
 Rows = Sequence[Mapping[str, Any]] | Mapping[str, Any]

@@ -492,7 +492,7 @@ def hbm_bandwidth(run: Run) -> Values:
 
 
 def copy_overhead(run: Run) -> Values:
-    """Moments in copy windows without compute, each for the step of the window that covers it first."""
+    """Moments in copy windows without other ops, each for the step of the window that covers it first."""
     windows = [(o["start_ps"], o["event_id"], o["end"], o["device_id"]) for o in run.ops if _is_copy_op(o)]
     windows += [(s["start_ps"], s["event_id"], d["end"], s["device_id"]) for s, d in _copies(run)]
     if not windows:
@@ -500,15 +500,13 @@ def copy_overhead(run: Run) -> Values:
     step_of = {o["event_id"]: s for s in run.all_device_steps for o in s.ops}
     exposed: dict[Any, int] = defaultdict(int)
     until: dict[int, int] = {}
-    compute = {
-        d: merged((o["start_ps"], o["end"]) for o in run.ops if o["device_id"] == d and is_compute(o))
-        for _, d in run.places()
-    }
+    working = [o for o in run.ops if is_compute(o) or o["i"]["collective"] is not None]
+    work = {d: merged((o["start_ps"], o["end"]) for o in working if o["device_id"] == d) for _, d in run.places()}
     for start, event, end, device in sorted(windows):
         begin = max(start, until.get(device, start))
         until[device] = max(until.get(device, end), end)
         if begin < end and event in step_of:
-            hidden = sum(max(0, min(e, end) - max(s, begin)) for s, e in compute[device])
+            hidden = sum(max(0, min(e, end) - max(s, begin)) for s, e in work[device])
             exposed[step_of[event].phase] += end - begin - hidden
     return {(p,): exposed[p] / sum(spans) for p, spans in _by_phase(run, run.span).items() if sum(spans)}
 

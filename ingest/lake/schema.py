@@ -15,7 +15,7 @@ from tracewarehouse.ingest.columns.plane_names import LINE_KINDS, PLANE_KINDS
 if TYPE_CHECKING:
     import pyarrow as pa
 
-SCHEMA_VERSION = 5
+SCHEMA_VERSION = 6
 """Increased whenever a table changes; an error about another version names the command that ingests again."""
 
 _ARROW = {
@@ -377,15 +377,15 @@ OPS = _table(
         "ps",
     ),
     Column(
-        "compute_before_ps",
+        "work_before_ps",
         "BIGINT",
-        "Of a leaf op that communicates or copies, time before it in which the device computes.",
+        "Of a leaf op that copies, time before it in which the device computes or communicates.",
         "ps",
     ),
     Column(
-        "compute_during_ps",
+        "work_during_ps",
         "BIGINT",
-        "Of a leaf op that communicates or copies, time in it in which the device computes as well.",
+        "Of a leaf op that copies, time in it in which the device computes or communicates as well.",
         "ps",
     ),
     Column("execution", "INTEGER", "Which execution of a program on this device, from 0 in time order."),

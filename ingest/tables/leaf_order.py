@@ -16,7 +16,7 @@ from tracewarehouse.ingest.lake.parquet import Nullable
 
 NO_LEAF = OP_CLASSES.index("container")
 """Class of an event that is not a leaf op, such as a container."""
-_COMPUTE = OP_CLASSES.index("compute")
+_WORK = (OP_CLASSES.index("compute"), OP_CLASSES.index("communication"))
 
 
 @dataclass(frozen=True)
@@ -26,8 +26,8 @@ class LeafTimes:
     idle_before: Nullable
     overlap: Nullable
     class_overlap: Nullable
-    compute_before: Nullable
-    compute_during: Nullable
+    work_before: Nullable
+    work_during: Nullable
 
     def __getitem__(self, at: Any) -> LeafTimes:
         return LeafTimes(**{name: column[at] for name, column in self.columns().items()})
@@ -46,7 +46,8 @@ class LeafOrder:
     def __init__(self) -> None:
         self._busy_until: int | None = None
         self._class_until: dict[int, int] = {}
-        self._compute_ps = 0
+        self._work_until: int | None = None
+        self._work_ps = 0
 
     def follow(self, start: Int64, end: Int64, op_class: Int8) -> LeafTimes:
         """Compute the columns of the next events.
@@ -65,38 +66,38 @@ class LeafOrder:
 
     def _of_leaves(self, start: Int64, end: Int64, op_class: Int8) -> LeafTimes:
         overlap, class_overlap, during = (np.zeros(len(start), np.int64) for _ in range(3))
-        is_compute, is_known, is_preceded = op_class == _COMPUTE, np.ones(len(start), bool), np.ones(len(start), bool)
+        is_work, is_known, is_preceded = np.isin(op_class, _WORK), np.ones(len(start), bool), np.ones(len(start), bool)
         if not len(start):
             return LeafTimes(*(Nullable(overlap, is_known) for _ in range(5)))
         is_preceded[0] = self._busy_until is not None
         until = _reached(end, int(start[0]) if self._busy_until is None else self._busy_until)
         idle = start - until[:-1]
         self._busy_until = int(until[-1])
-        still: Int64 | int = 0
+        work_until = int(start[0]) if self._work_until is None else self._work_until
+        reached_by_work = _reached(np.where(is_work, end, work_until), work_until)
+        self._work_until = int(reached_by_work[-1])
+        still = np.maximum(reached_by_work[:-1] - start, 0)
         if (idle >= 0).all():
             self._class_until[int(op_class[-1])] = int(end[-1])  # an op that ended earlier cannot overlap a later one
         else:
             overlap = np.clip(-idle, 0, end - start)
             idle = np.maximum(idle, 0)
-            compute_until = self._class_until.get(_COMPUTE, int(start[0]))
-            reached = _reached(np.where(is_compute, end, compute_until), compute_until)
-            still = np.maximum(reached[:-1] - start, 0)
-            begun = np.append(min(compute_until, int(start[0])), start[is_compute])
-            during = Coverage(begun, np.append(compute_until, end[is_compute])).within(start, end)
+            begun = np.append(min(work_until, int(start[0])), start[is_work])
+            during = Coverage(begun, np.append(work_until, end[is_work])).within(start, end)
             for code in np.unique(op_class).tolist():
                 at = np.flatnonzero(op_class == code)
                 reached = _reached(end[at], self._class_until.get(code, int(start[0])))
                 class_overlap[at] = np.clip(reached[:-1] - start[at], 0, (end - start)[at])
                 self._class_until[code] = int(reached[-1])
-        compute = np.append(self._compute_ps, (end - start - class_overlap) * is_compute)
-        np.cumsum(compute, out=compute)
-        self._compute_ps = int(compute[-1])
+        work = np.append(self._work_ps, np.maximum(end - start - still, 0) * is_work)
+        np.cumsum(work, out=work)
+        self._work_ps = int(work[-1])
         return LeafTimes(
             Nullable(idle, is_preceded),
             Nullable(overlap, is_known),
             Nullable(class_overlap, is_known),
-            Nullable(compute[:-1] - still, ~is_compute),
-            Nullable(during, ~is_compute),
+            Nullable(work[:-1] - still, ~is_work),
+            Nullable(during, ~is_work),
         )
 
 

@@ -8,14 +8,14 @@ grain: [run_id, phase]
 value: overhead
 requires: SELECT run_id FROM models.copy_windows
 description: >
-  Share of a phase in which a device copies and does not compute: time in the windows of copies that no op covers which is
-  neither communication nor a copy, over the time of the phase's steps, all devices together. The window of an
+  Share of a phase in which a device copies and neither computes nor communicates: time in the windows of copies that no
+  op covers other than copies, over the time of the phase's steps, all devices together. The window of an
   asynchronous copy lasts from its start half to the end of its done half. Each moment counts once, and for the step in
   which the window that covers it first begins; in a capture without steps the time is from a device's first op to the end of its last, and phase is NULL.
 changed: First version.
 ccl_bench: memory_transfer_overhead
 ---*/
--- on a clock that stands still while the device computes, what a window adds to the windows before it is exposed
+-- on a clock that stands still while the device computes or communicates, what a window adds to the windows before it is exposed
 WITH windows AS (
   SELECT
     run_id,
@@ -24,8 +24,8 @@ WITH windows AS (
     phase,
     step IS NOT NULL AS is_in_step,
     start_ps,
-    start_ps - start_compute_ps AS start_other_ps,
-    end_ps - end_compute_ps AS end_other_ps
+    start_ps - start_work_ps AS start_other_ps,
+    end_ps - end_work_ps AS end_other_ps
   FROM models.copy_windows
 ),
 

@@ -30,8 +30,8 @@ ops AS (
     o.step,
     o.start_ps,
     o.start_ps + o.duration_ps AS end_ps,
-    o.compute_before_ps AS start_compute_ps,
-    o.compute_before_ps + o.compute_during_ps AS end_compute_ps,
+    o.work_before_ps AS start_work_ps,
+    o.work_before_ps + o.work_during_ps AS end_work_ps,
     c.is_start,
     c.pair
   FROM main.ops AS o
@@ -48,10 +48,10 @@ followed AS (
     phase,
     step,
     start_ps,
-    start_compute_ps,
+    start_work_ps,
     is_start,
     LEAD(CASE WHEN NOT is_start THEN end_ps END) OVER pairs AS done_end_ps,
-    LEAD(end_compute_ps) OVER pairs AS done_compute_ps
+    LEAD(end_work_ps) OVER pairs AS done_work_ps
   FROM ops
   WHERE is_start IS NOT NULL
   WINDOW pairs AS (PARTITION BY run_id, device_id, pair ORDER BY start_ps, event_id)
@@ -68,8 +68,8 @@ windows AS (
     start_ps,
     end_ps,
     FALSE AS is_async,
-    start_compute_ps,
-    end_compute_ps
+    start_work_ps,
+    end_work_ps
   FROM ops
   WHERE is_start IS NULL
   UNION ALL
@@ -83,8 +83,8 @@ windows AS (
     start_ps,
     done_end_ps AS end_ps,
     TRUE AS is_async,
-    start_compute_ps,
-    done_compute_ps AS end_compute_ps
+    start_work_ps,
+    done_work_ps AS end_work_ps
   FROM followed
   WHERE is_start AND done_end_ps IS NOT NULL
 )
@@ -100,7 +100,7 @@ SELECT
   w.end_ps, -- End of the window, exclusive.
   c.bytes, -- The instruction's bytes_accessed, of a start those of one execution; NULL where not known.
   w.is_async, -- A start with its done.
-  w.start_compute_ps, -- Time before its start in which the device computes.
-  w.end_compute_ps -- The same before its end.
+  w.start_work_ps, -- Time before its start in which the device computes or communicates.
+  w.end_work_ps -- The same before its end.
 FROM windows AS w
 INNER JOIN copies AS c USING (run_id, instruction_id)

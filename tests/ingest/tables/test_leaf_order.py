@@ -47,12 +47,13 @@ def _moments(events: list[Event]) -> set[int]:
 def _expected(events: list[Event]) -> list[dict[str, int | None]]:
     """By brute force over moments, of events in order of start."""
     leaves = [e for e in events if e[2] != "container"]
-    compute = _moments([e for e in leaves if e[2] == "compute"])
+    working = ("compute", "communication")
+    work = _moments([e for e in leaves if e[2] in working])
     rows = []
     for at, event in enumerate(events):
         start, _, kind = event
         row: dict[str, int | None] = dict.fromkeys(
-            ("idle_before", "overlap", "class_overlap", "compute_before", "compute_during")
+            ("idle_before", "overlap", "class_overlap", "work_before", "work_during")
         )
         if kind != "container":
             before = [e for e in events[:at] if e[2] != "container"]
@@ -61,9 +62,9 @@ def _expected(events: list[Event]) -> list[dict[str, int | None]]:
                 row["idle_before"] = max(start - max(s + n for s, n, _ in before), 0)
             row["overlap"] = len(own & _moments(before))
             row["class_overlap"] = len(own & _moments([e for e in before if e[2] == kind]))
-            if kind != "compute":
-                row["compute_before"] = len({t for t in compute if t < start})
-                row["compute_during"] = len(own & compute)
+            if kind not in working:
+                row["work_before"] = len({t for t in work if t < start})
+                row["work_during"] = len(own & work)
         rows.append(row)
     return rows
 
