@@ -48,11 +48,11 @@ def on_the_device(rows: list[dict[str, Any]]) -> dict[str, Any]:
 
 
 def test_values_difference_and_verdict(warehouse: Warehouse) -> None:
-    """TPOT on the devices: two steps to the next one's start, the last one's 100 us."""
+    """TPOT on the devices: two steps to the next one's start; the last one has no end."""
     with comparing(warehouse, "slow", "fast") as found:
         row = on_the_device(found.values(["tpot"]).dicts())
-    assert (row["baseline"], row["value"]) == (pytest.approx(0.4 / 3), pytest.approx(0.46 / 3))
-    assert row["relative"] == pytest.approx(0.15)
+    assert (row["baseline"], row["value"]) == (pytest.approx(0.15), pytest.approx(0.18))
+    assert row["relative"] == pytest.approx(0.2)
     assert (row["unit"], row["verdict"]) == ("ms", "worse")
     with comparing(warehouse, "fast", "slow") as found:
         assert on_the_device(found.values(["tpot"]).dicts())["verdict"] == "better"
@@ -171,9 +171,9 @@ def test_repeats_are_found_and_give_the_noise(warehouse: Warehouse) -> None:
         assert found.sides.run_repeats == (ids[3],)
         assert found.sides.baseline_repeats == (ids[0], *sorted(ids[1:3]))
         row = on_the_device(found.values(["tpot"]).dicts())
-    # two of three decode steps last a period: r0 to r1 are 6 us apart, so 4 us of the mean; r3 is 22 / 3 us from r0
-    assert (row["noise"], row["noise_source"]) == (pytest.approx(2 * 4e-3), "repeats")
-    assert (row["difference"], row["verdict"]) == (pytest.approx(22e-3 / 3), "noise")
+    # a decode step lasts a period: r0 to r1 are 6 us apart; r3 is 11 us from r0
+    assert (row["noise"], row["noise_source"]) == (pytest.approx(2 * 6e-3), "repeats")
+    assert (row["difference"], row["verdict"]) == (pytest.approx(11e-3), "noise")
     with comparing(warehouse, "r3,r1", ["r0", "r2"]) as found:
         assert found.sides.run_repeats == (ids[3], ids[1])
         row = on_the_device(found.values(["tpot"]).dicts())
@@ -184,19 +184,19 @@ def test_repeats_are_found_and_give_the_noise(warehouse: Warehouse) -> None:
 
 
 @pytest.mark.parametrize(
-    ("limit", "tail", "is_passed"), [(0.1499, 1, False), (0.1501, 1, True), (0.1501, 0.1499, False)]
+    ("limit", "tail", "is_passed"), [(0.1999, 1, False), (0.2001, 1, True), (0.2001, 0.1999, False)]
 )
 def test_both_limits_count(warehouse: Warehouse, limit: float, tail: float, is_passed: bool) -> None:
     with comparing(warehouse, "slow", "fast") as found:
-        # a device's steps: 150, 150 and 100 us, and 180, 180 and 100
+        # a device's steps: 150 and 150 us, and 180 and 180
         result = check(found, ["tpot"], Limits(limit, tail))
     assert result.is_passed is is_passed
     assert len(result.checked) == 2
 
 
-@pytest.mark.parametrize(("allowed", "is_passed"), [(0.0199, False), (0.0201, True)])
+@pytest.mark.parametrize(("allowed", "is_passed"), [(0.0299, False), (0.0301, True)])
 def test_a_difference_in_the_unit_is_allowed(warehouse: Warehouse, allowed: float, is_passed: bool) -> None:
-    """TPOT is longer by 0.06 / 3 ms, on either clock."""
+    """TPOT is longer by 0.03 ms, on either clock."""
     with comparing(warehouse, "slow", "fast") as found:
         assert check(found, ["tpot"], Limits(0, 0, differences={"tpot": allowed})).is_passed is is_passed
         assert not check(found, ["tpot"], Limits(0, 0, differences={"ttft": 100})).is_passed
@@ -255,16 +255,16 @@ def test_check_exits_with_one_on_a_regression(folder: Path, capsys: pytest.Captu
     start = ["-w", str(folder), "check"]
     assert run([*start, "slow", "--against", "fast", "-m", "tpot"]) == 1
     shown = capsys.readouterr()
-    assert "+15.0 %" in shown.out
+    assert "+20.0 %" in shown.out
     assert "worse by more than 5 %" in shown.err
-    allowed = ["--max-regression", "20%", "--max-tail-regression", "20"]
+    allowed = ["--max-regression", "21%", "--max-tail-regression", "21"]
     assert run([*start, "slow", "--against", "fast", "-m", "tpot", *allowed]) == 0
     assert capsys.readouterr().out == ""
     assert run([*start, "fast", "--against", "slow", "-m", "tpot"]) == 0
     capsys.readouterr()
     assert run([*start, "slow", "--against", "fast", "-m", "tpot", "--format", "ndjson"]) == 1
     rows = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
-    assert on_the_device(rows)["loss"] == pytest.approx(0.15)
+    assert on_the_device(rows)["loss"] == pytest.approx(0.2)
 
 
 def test_what_is_missing_never_passes_in_silence(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
