@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
+from tracewarehouse.collect.device_threads import wait_until_asleep
 from tracewarehouse.ingest.capture.manifest import PhaseMark
 
 
@@ -41,7 +42,7 @@ def wait_for_devices(value: Any) -> None:
     """Wait until all devices have a value that the last program gives.
 
     `wait_device_ops` alone waits for the first device; copying every device's shard waits for all, and adds no program
-    of its own.
+    of its own. Virtual devices are waited for until their threads sleep.
     """
     import torch_xla
     import torch_xla.core.xla_model as xm
@@ -49,6 +50,7 @@ def wait_for_devices(value: Any) -> None:
 
     xm.wait_device_ops()
     torch_xla._XLAC._get_local_shards([unwrap_sharded_tensor(value)])
+    wait_until_asleep()
 
 
 @contextmanager
