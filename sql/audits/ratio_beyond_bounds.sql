@@ -2,12 +2,7 @@
 audit: ratio_beyond_bounds
 description: A share of a whole, as a metric states it, that is negative or above 1.
 ---*/
-SELECT
-  run_id, -- The run.
-  metric, -- The metric.
-  phase, -- Phase; NULL for the steps of none.
-  ratio -- Its value.
-FROM (
+WITH ratios AS (
   SELECT run_id, 'communication_fraction' AS metric, phase, max_fraction AS ratio
   FROM metrics.communication_fraction_v1
   UNION ALL
@@ -34,5 +29,12 @@ FROM (
   UNION ALL
   SELECT run_id, 'pipeline_bubble' AS metric, phase, bubble_ratio AS ratio
   FROM metrics.pipeline_bubble_v1
-) AS ratios
+)
+
+SELECT
+  run_id, -- The run.
+  metric, -- The metric.
+  phase, -- Phase; NULL for the steps of none.
+  ratio -- Its value.
+FROM ratios
 WHERE ratio < -1e-9 OR ratio > 1 + 1e-9

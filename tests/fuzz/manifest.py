@@ -50,7 +50,7 @@ class ManifestTarget(Target):
             return kind, text.encode()
         if kind == "value":
             places = [tree, tree, tree["model"], *tree["phases"], *(tree["promised_collectives"] or ())]
-            places += tree["stages"]
+            places += tree["stages"] or ()
             for parent in r.choices(places, k=r.choice((1, 1, 2, 4))):
                 parent[r.choice([*parent, "extra"])] = r.choice(VALUES)
         elif kind == "mesh":

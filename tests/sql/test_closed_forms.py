@@ -3,7 +3,7 @@
 Bytes per device and step, for a batch b on the device, prompt S (1 in decode), width H and elements of four bytes:
 
 tp   two all-reduces of b S H per layer
-ep   two all-to-alls, dispatch and combine, of experts x tokens of the device x H per layer of experts
+ep   two all-to-alls per layer of experts, dispatch and combine, of as many places as docs/parallelism.md says
 sp   in prefill a reduce-scatter and an all-gather in place of each all-reduce of tp
 pp   M + P - 2 permutes of a microbatch's activations b/M S H, an all-reduce of the result b H, the work of tp in each
      of M + P - 1 ticks
@@ -12,6 +12,7 @@ pp   M + P - 2 permutes of a microbatch's activations b/M S H, an all-reduce of 
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -44,6 +45,9 @@ class Workload:
     hidden: int
     expert_layers: int = 0
     experts: int = 0
+    experts_per_token: int = 0
+    capacity_factor: float | None = None
+    """Room of the experts; without it every token goes to every expert, as in the recordings beside the repository."""
     pp: int = 1
     dp: int = 1
     ep: int = 1
@@ -58,13 +62,20 @@ class Workload:
         """Sequences on a device."""
         return self.batch // (self.dp * self.ep)
 
-    def expected(self, phase: str) -> dict[tuple[str, str], int]:
+    def _exchanged(self, tokens: int) -> float:
+        """Elements that a layer of experts sends for so many tokens of a device, there and back."""
+        if self.capacity_factor is None:
+            return 2 * self.experts * tokens * self.hidden
+        places = min(tokens, max(4, math.ceil(self.capacity_factor * tokens * self.experts_per_token / self.ep)))
+        return self.ep * places * ((self.hidden + self.experts / self.ep) + (self.hidden + 1))
+
+    def expected(self, phase: str) -> dict[tuple[str, str], float]:
         """Message bytes of a device in one step, by kind and axis."""
         length = self.prompt if phase == "prefill" else 1
         activations = self.sequences * length * self.hidden * FLOAT
         last_token = self.sequences * self.hidden * FLOAT
         ticks = self.microbatches + self.pp - 1
-        found: dict[tuple[str, str], int] = {}
+        found: dict[tuple[str, str], float] = {}
         if self.tp > 1:
             reduced = 2 * (self.layers // self.pp) * ticks * activations // self.microbatches
             if self.is_sequence_parallel and phase == "prefill":
@@ -72,7 +83,7 @@ class Workload:
             else:
                 found["all-reduce", "tp"] = reduced
         if self.ep > 1:
-            found["all-to-all", "ep"] = 2 * self.expert_layers * self.experts * activations
+            found["all-to-all", "ep"] = self.expert_layers * self._exchanged(self.sequences * length) * FLOAT
         if self.pp > 1:
             # what the last stage makes of the last position goes to all
             found["collective-permute", "pp"] = (ticks - 1) * activations // self.microbatches
@@ -109,6 +120,8 @@ def _recorded() -> dict[str, Workload]:
             model["hidden_size"],
             expert_layers=model["num_layers"] - 1 if experts else 0,  # DeepSeek's first layer is dense
             experts=experts,
+            experts_per_token=2 if experts else 0,  # as all tiny models have
+            capacity_factor=float(m["capacity_factor"]) if experts else None,
             **{axis: axes.get(axis, 1) for axis in ("pp", "dp", "ep", "tp")},
             microbatches=m["microbatches"] or 1,
             is_sequence_parallel=m["sequence_parallelism"] == "megatron",

@@ -77,7 +77,7 @@ def test_busy_and_compute_time_are_lengths_of_unions(
         for r, d in {(r, d) for r, d, *_ in ops}
         for i, (s, e) in enumerate(steps)
     ]
-    inside = [next((i for i, (s, e) in enumerate(steps) if s <= start < e), None) for *_, start, _ in ops]
+    inside = [_step_at(steps, start) for *_, start, _ in ops]  # as ingest says it
     tables = {
         "phases": phases,
         "instructions": [i | {"run_id": r} for r in "abcd" for i in _INSTRUCTIONS],
@@ -181,7 +181,7 @@ def test_gaps_and_exposed_copies_are_what_other_intervals_leave(
         start = (steps[-1][1] if steps else 0) + gap
         steps.append((start, start + length))
     devices = {(r, d) for r, d, *_ in ops}
-    inside = [next((i for i, (s, e) in enumerate(steps) if s <= start < e), None) for *_, start, _ in ops]
+    inside = [_step_at(steps, start) for *_, start, _ in ops]  # as ingest says it
     tables = {
         "phases": [
             {"run_id": r, "kind": "step", "name": "decode", "index": i, "device_id": d}

@@ -76,7 +76,8 @@ def test_stored_values_are_those_of_the_views(
     for metric in DEFINITIONS.metrics:
         for row in _rows(connection, f"metrics.{metric.view.name}", run_id):
             dimensions = json.dumps({c: row[c] for c in metric.header.grain[1:]}, ensure_ascii=False)
-            live[metric.name, metric.version, dimensions] = row[metric.header.value]
+            if row[metric.header.value] is not None:  # rows without a value are not stored
+                live[metric.name, metric.version, dimensions] = row[metric.header.value]
     assert stored == live
     assert stored
 
@@ -217,7 +218,8 @@ def test_a_gpu_capture_without_collectives_has_shares_and_idleness_only(
 ) -> None:
     metrics = {r["metric"] for r in evaluate(connection, runs[GPU]).values().to_pylist()}
     assert {"op_time_share", "device_idle"} <= metrics
-    assert not metrics & {"ttft", "tpot", "step_time", "collective_count", "traffic_volume", "communication_time"}
+    assert "step_time" in metrics  # its steps are the runs of its one large program
+    assert not metrics & {"ttft", "tpot", "collective_count", "traffic_volume", "communication_time"}
 
 
 @pytest.mark.parametrize(
