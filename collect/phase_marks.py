@@ -46,11 +46,13 @@ def wait_for_devices(value: Any) -> None:
     """
     import torch_xla
     import torch_xla.core.xla_model as xm
+    from torch_xla import runtime
     from torch_xla.distributed.spmd.xla_sharding import unwrap_sharded_tensor
 
     xm.wait_device_ops()
     torch_xla._XLAC._get_local_shards([unwrap_sharded_tensor(value)])
-    wait_until_asleep()
+    if runtime.device_type() == "CPU":
+        wait_until_asleep()
 
 
 @contextmanager
