@@ -17,7 +17,7 @@ from typing import Annotated, Any
 import typer
 
 from tracewarehouse import stuck_query
-from tracewarehouse.cli import collect, compare, ingest, maintenance, metrics, query, report, runs, tpu, watch
+from tracewarehouse.cli import collect, compare, export, ingest, maintenance, metrics, query, report, runs, tpu, watch
 from tracewarehouse.cli.place import Place
 from tracewarehouse.ingest.errors import TracewarehouseError, UnreadRunWarning, printable
 from tracewarehouse.ingest.processes.cycle_search import search_seldom
@@ -42,6 +42,7 @@ app.command()(compare.compare)
 app.command()(compare.check)
 app.command()(compare.baseline)
 app.command()(report.report)
+app.add_typer(export.app, name="export")
 app.command()(maintenance.build)
 app.command()(maintenance.audit)
 app.command()(maintenance.fsck)
