@@ -14,20 +14,10 @@ description: >
 changed: First version.
 ccl_bench: tpot
 ---*/
-WITH ranked AS (
-  SELECT
-    run_id,
-    duration_ps,
-    ROW_NUMBER() OVER (PARTITION BY run_id ORDER BY start_ps, event_id) AS place,
-    COUNT(*) OVER (PARTITION BY run_id) AS places
-  FROM main.host_events
-  WHERE name = '$core.py:331 step'
-)
-
 SELECT
   run_id, -- The run.
   SUM(duration_ps) / (COUNT(*) * 1e12) AS tpot_s, -- Mean duration without the first event.
   COUNT(*) AS steps -- Events that it covers.
-FROM ranked
+FROM models.ccl_steps
 WHERE place > 1
 GROUP BY run_id
