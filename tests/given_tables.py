@@ -2,7 +2,8 @@
 
 Columns that a row does not name take a default: keys count, `run_id` is 'r', `self_ps` is the duration, an op is a leaf
 of instruction 0, an instruction's `op_class` follows from its opcode; other columns are NULL, or where that is not
-allowed, 0, false or a typical text. What leaf ops owe to the order of their device's ops is filled as ingest does it.
+allowed, 0, false or a typical text. What leaf ops and collectives owe to the order of those of their device, and the
+copies that follow from ops, are filled as ingest does it.
 Times may be written in microseconds or milliseconds (`start_us`, `duration_ms`).
 """
 
@@ -18,9 +19,12 @@ import numpy as np
 import pyarrow as pa
 
 from tracewarehouse.definitions.reading import Definitions, View
+from tracewarehouse.ingest.hlo.instructions import OpFacts
 from tracewarehouse.ingest.hlo.opcodes import OP_CLASSES, op_class
 from tracewarehouse.ingest.lake.parquet import Nullable
 from tracewarehouse.ingest.lake.schema import TABLES, Column
+from tracewarehouse.ingest.tables.copies import CopyOps
+from tracewarehouse.ingest.tables.copies import windows as copy_windows
 from tracewarehouse.ingest.tables.leaf_order import of_lines
 from tracewarehouse.lens import create_lens
 
@@ -37,7 +41,8 @@ _TEXTS = {
     "unit": "1",
 }
 
-LEAF_TIMES = ("idle_before_ps", "overlap_ps", "class_overlap_ps", "work_before_ps", "work_during_ps")
+LEAF_TIMES = ("idle_before_ps", "overlap_ps", "class_overlap_ps")
+_COPY_COLUMNS = ("done_event_id", "instruction_id", "is_async", "start_ps", "end_ps", "exposed_added_ps")
 _LEAF_TIMES_SCHEMA = pa.schema([("run_id", pa.string()), *((n, pa.int64()) for n in ("event_id", *LEAF_TIMES))])
 
 Rows = Sequence[Mapping[str, Any]] | Mapping[str, Any]
@@ -68,46 +73,89 @@ def fill(connection: duckdb.DuckDBPyConnection, given: Mapping[str, Rows]) -> No
     unknown = given.keys() - TABLES.keys()
     if unknown:
         raise KeyError(f"there is no table {', '.join(sorted(unknown))}")
-    for name, table in TABLES.items():
+    for name in TABLES:
         connection.execute(f"TRUNCATE given.{name}")
         rows = [_complete(name, row, position) for position, row in enumerate(_mappings(given.get(name, ())))]
         if rows:
-            schema = pa.schema([c.arrow.with_nullable(True) for c in table.columns])
-            connection.register("arrow_rows", pa.Table.from_pylist(rows, schema))
-            connection.execute(f"INSERT INTO given.{name} SELECT * FROM arrow_rows")
-            connection.unregister("arrow_rows")
+            _insert(connection, name, rows)
     if "instructions" not in given:
         connection.execute(
             "INSERT INTO given.instructions BY NAME SELECT DISTINCT run_id, 0 AS instruction_id, 'fusion.0' AS name, "
             "'fusion' AS opcode, 'loop fusion' AS category, 'compute' AS op_class FROM given.ops"
         )
     _fill_leaf_times(connection)
+    _fill_collectives(connection)
 
 
 def _fill_leaf_times(connection: duckdb.DuckDBPyConnection) -> None:
-    """Fill what ingest tells of leaf ops, by the same function, and of collectives from the others of their device."""
+    """Fill what ingest tells of leaf ops, and the copies among them, by the same functions."""
     found = connection.execute(
         """
-        SELECT run_id, device_id, event_id, start_ps, start_ps + duration_ps AS end_ps, op_class
+        SELECT run_id, device_id, event_id, start_ps, start_ps + duration_ps AS end_ps, op_class, instruction_id, phase,
+          step
         FROM given.ops JOIN given.instructions USING (run_id, instruction_id)
         WHERE is_leaf AND device_id IS NOT NULL
         ORDER BY run_id, device_id, event_id
         """
     ).fetchall()
-    rows = []
-    for (run_id, _), ops in groupby(found, key=itemgetter(0, 1)):
-        _, _, events, starts, ends, classes = zip(*ops, strict=True)
+    rows, copies = [], []
+    facts = _facts(connection)
+    for (run_id, device_id), ops in groupby(found, key=itemgetter(0, 1)):
+        _, _, events, starts, ends, classes, instructions, phases, steps = zip(*ops, strict=True)
         codes = np.array([OP_CLASSES.index(c) for c in classes], np.int8)
-        [times] = of_lines([(np.array(starts, np.int64), np.array(ends, np.int64), codes)])
-        columns = [_nullable(c) for c in times.columns().values()]
+        start, end = np.array(starts, np.int64), np.array(ends, np.int64)
+        [times] = of_lines([(start, end, codes)])
+        columns = [_nullable(getattr(times, name.removesuffix("_ps"))) for name in LEAF_TIMES]
         names = ("run_id", "event_id", *LEAF_TIMES)
         rows += [dict(zip(names, (run_id, *row), strict=True)) for row in zip(events, *columns, strict=True)]
+        at = np.flatnonzero(codes == OP_CLASSES.index("copy"))
+        if len(at):
+            of_event = dict(zip(events, zip(phases, steps, strict=True), strict=True))
+            unknown = np.full(len(at), -1, np.int32)
+            of_device = CopyOps(
+                np.array(events, np.int64)[at],
+                np.array(instructions, np.int32)[at],
+                start[at],
+                end[at],
+                times.work_before.values[at],
+                times.work_during.values[at],
+                unknown,
+                unknown,
+            )
+            windows = copy_windows(facts[run_id], {}, of_device)
+            for event, *row in zip(
+                windows["event_id"].tolist(), *(windows[n].tolist() for n in _COPY_COLUMNS), strict=True
+            ):
+                phase, step = of_event[event]
+                place = {"run_id": run_id, "device_id": device_id, "event_id": event, "phase": phase, "step": step}
+                copies.append(place | {"host": "host0"} | dict(zip(_COPY_COLUMNS, row, strict=True)))
+    if copies:
+        for copy in copies:
+            copy["done_event_id"] = copy["done_event_id"] if copy["is_async"] else None
+        _insert(connection, "copies", copies)
     if rows:
         connection.register("leaf_times", pa.Table.from_pylist(rows, _LEAF_TIMES_SCHEMA))
         sets = ", ".join(f"{name} = t.{name}" for name in LEAF_TIMES)
         same = "o.run_id = t.run_id AND o.event_id = t.event_id"
         connection.execute(f"UPDATE given.ops AS o SET {sets} FROM leaf_times AS t WHERE {same}")
         connection.unregister("leaf_times")
+
+
+def _fill_collectives(connection: duckdb.DuckDBPyConnection) -> None:
+    """Fill what a collective owes to its ops, and to the collective before it on its device."""
+    connection.execute(
+        """
+        UPDATE given.collectives AS c SET previous_axis = p.axis, previous_end_ps = p.end_ps,
+          previous_phase = p.phase, previous_step = p.step
+        FROM (
+          SELECT n.run_id, n.event_id AS next, unnest(max_by(b, (b.end_ps, b.start_ps, b.event_id)))
+          FROM given.collectives AS n JOIN given.collectives AS b
+          ON n.run_id = b.run_id AND n.device_id = b.device_id AND (b.start_ps, b.event_id) < (n.start_ps, n.event_id)
+          GROUP BY n.run_id, n.event_id
+        ) AS p
+        WHERE c.run_id = p.run_id AND c.event_id = p.next
+        """
+    )
     connection.execute(
         """
         UPDATE given.collectives AS c SET exposed_added_ps = coalesce((
@@ -116,6 +164,26 @@ def _fill_leaf_times(connection: duckdb.DuckDBPyConnection) -> None:
         ), 0)
         """
     )
+
+
+def _facts(connection: duckdb.DuckDBPyConnection) -> dict[str, list[OpFacts]]:
+    """What ingest knows of the instructions of each run, by instruction id."""
+    facts: dict[str, list[OpFacts]] = {}
+    columns = "run_id, instruction_id, name, program_id, op_class, async_role, async_start"
+    nothing = OpFacts("", None, False, "compute", None, None, None)
+    for run_id, number, *row in connection.execute(f"SELECT {columns} FROM given.instructions").fetchall():
+        name, program_id, op_class, role, start_name = row
+        of_run = facts.setdefault(run_id, [])
+        of_run += [nothing] * (number + 1 - len(of_run))
+        of_run[number] = OpFacts(name, program_id, True, op_class, role, start_name, None)
+    return facts
+
+
+def _insert(connection: duckdb.DuckDBPyConnection, table: str, rows: list[dict[str, Any]]) -> None:
+    schema = pa.schema([c.arrow.with_nullable(True) for c in TABLES[table].columns])
+    connection.register("arrow_rows", pa.Table.from_pylist(rows, schema))
+    connection.execute(f"INSERT INTO given.{table} SELECT * FROM arrow_rows")
+    connection.unregister("arrow_rows")
 
 
 def _nullable(column: Nullable) -> list[int | None]:

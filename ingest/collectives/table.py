@@ -70,6 +70,10 @@ class CollectiveWriter:
         done, source, phase, step = (
             spill.get(device, n, low, high) for n in ("done_event_id", "window_source", "phase", "step")
         )
+        previous, previous_end, previous_phase, previous_step = (
+            spill.get(device, f"previous_{n}", low, high) for n in ("instruction_id", "end_ps", "phase", "step")
+        )
+        before, of_previous = distinct(previous)
         used, of_row = distinct(columns["instruction_id"])
         facts = [self._instructions[i].collective for i in used.tolist()]
         participants = [groups.of(i) for i in used.tolist()]
@@ -92,6 +96,10 @@ class CollectiveWriter:
             "window_source": Coded(source, WINDOW_SOURCES),
             "phase": Coded(phase, PHASES),
             "step": Nullable.from_zero(step),
+            "previous_axis": Coded(of_previous, [groups.of(i).axis if i >= 0 else None for i in before.tolist()]),
+            "previous_end_ps": Nullable(previous_end, previous >= 0),
+            "previous_phase": Coded(previous_phase, PHASES),
+            "previous_step": Nullable.from_zero(previous_step),
         }
 
     def _count(

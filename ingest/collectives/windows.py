@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, fields
-from typing import Any, Self
+from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
 from tracewarehouse.ingest.columns.keys import distinct, occurrence, packed
 from tracewarehouse.ingest.columns.nesting import Coverage
-from tracewarehouse.ingest.columns.records import Int32, Int64
+from tracewarehouse.ingest.columns.records import Columns, Int32, Int64
 from tracewarehouse.ingest.hlo.instructions import MAX_UPDATES, OpFacts
 
 WINDOW_SOURCES = ("op", "start/done pair", "async line", "start only")
@@ -19,17 +19,8 @@ _OP, _PAIR, _SPAN, START_ONLY = range(4)
 _ROLES: dict[str | None, int] = {None: 0, "start": 1, "update": 2, "done": 3}
 
 
-class _Columns:
-    """Columns of one length."""
-
-    @classmethod
-    def joined(cls, parts: Sequence[Self]) -> Self:
-        """All parts as one."""
-        return cls(*(np.concatenate([getattr(p, f.name) for p in parts]) for f in fields(cls)))  # type: ignore[arg-type]
-
-
 @dataclass
-class CollectiveOps(_Columns):
+class CollectiveOps(Columns):
     """Op-line events of one device that are collectives or halves of them; columns of shape (n,).
 
     `phase` is a code into columns.phases.PHASES; phase, step and execution are -1 where unknown.
@@ -45,7 +36,7 @@ class CollectiveOps(_Columns):
 
 
 @dataclass
-class AsyncSpans(_Columns):
+class AsyncSpans(Columns):
     """Events of a device's Async XLA Ops line, each the whole span of an asynchronous op; columns of shape (n,)."""
 
     instruction_id: Int32
@@ -85,22 +76,38 @@ def windows(
     if spans is not None:
         _take_spans(np.flatnonzero(source == START_ONLY), ops, spans, end, source)
     kept = np.flatnonzero(is_op | is_start)
-    order = kept[np.argsort(ops.start_ps[kept], kind="stable")]
+    order = kept[np.lexsort((ops.event_id[kept], ops.start_ps[kept]))]
     start, end = ops.start_ps[order], end[order]
+    previous = _previous(end)
+    owned: dict[str, npt.NDArray[Any]] = {
+        "instruction_id": ops.instruction_id[order],
+        "end_ps": end,
+        "phase": ops.phase[order].astype(np.int8),
+        "step": ops.step[order],
+    }
     return {
         "event_id": ops.event_id[order],
         "done_event_id": done_event_id[order],
-        "instruction_id": ops.instruction_id[order],
         "is_async": is_start[order],
         "start_ps": start,
-        "end_ps": end,
         "exposed_ps": _exposed(ops, compute, start, end),
         "exposed_added_ps": exposed_added[order],
         "window_source": source[order],
         "execution": ops.execution[order],
-        "phase": ops.phase[order].astype(np.int8),
-        "step": ops.step[order],
+        **owned,
+        **{f"previous_{name}": np.where(previous < 0, -1, column[previous]) for name, column in owned.items()},
     }
+
+
+def _previous(end: Int64) -> Int64:
+    """Row of the window that ends last of those before each one, the latest of several; -1 for the first; shape (n,).
+
+    Args:
+        end: ends of windows in order of start.
+    """
+    row = np.arange(len(end))
+    last = np.maximum.accumulate(np.where(end == np.maximum.accumulate(end), row, 0))
+    return np.where(row > 0, np.roll(last, 1), -1)
 
 
 def _exposed(ops: CollectiveOps, compute: Coverage | None, start: Int64, end: Int64) -> Int64:

@@ -8,9 +8,9 @@ is read as a sequence of batches of numpy columns.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from enum import IntEnum
-from typing import NamedTuple, Protocol, runtime_checkable
+from typing import NamedTuple, Protocol, Self, runtime_checkable
 
 import numpy as np
 import numpy.typing as npt
@@ -22,6 +22,15 @@ UInt64 = npt.NDArray[np.uint64]
 UInt8 = npt.NDArray[np.uint8]
 Int32 = npt.NDArray[np.int32]
 Int8 = npt.NDArray[np.int8]
+
+
+class Columns:
+    """Base of a dataclass of columns of one length."""
+
+    @classmethod
+    def joined(cls, parts: Sequence[Self]) -> Self:
+        """All parts as one."""
+        return cls(*(np.concatenate([getattr(p, f.name) for p in parts]) for f in fields(cls)))  # type: ignore[arg-type]
 
 
 class StatKind(IntEnum):

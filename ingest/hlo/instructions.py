@@ -41,8 +41,8 @@ _OWN_COLUMN = {"hlo_category", "program_id", "flops", "model_flops", "bytes_acce
 class OpFacts(NamedTuple):
     """The facts of an instruction that are needed to write the rows of its events.
 
-    `start_name` and `carried` are of halves of an asynchronous collective: the operand that a done continues, and what
-    passes from start to done, its kind and shape.
+    `role` and `start_name` are of parts of an asynchronous op: which part it is, and the operand that an update or done
+    continues. `carried` is of halves of an asynchronous collective: what passes from start to done, its kind and shape.
     """
 
     name: str
@@ -97,7 +97,7 @@ class InstructionRow:
     inferred: InferredPlace | None = None
     """Where it is, in a program whose names say no layer."""
     outline: text.Outline | None = None
-    """Of `hlo` only this has been read yet; it is no collective."""
+    """Of `hlo` only this has been read yet; it is no collective, and no done."""
     kernel: str | None = None
     """Name of the event of a GPU's stream that it is."""
     started: Collective | None = None
@@ -168,8 +168,8 @@ class InstructionRow:
             self.program_id,
             self.hlo is not None,
             self.op_class,
-            found.role if found else None,
-            found.start_name if found else None,
+            found.role if found else async_role(self.hlo) if self.hlo else None,
+            found.start_name if found else async_start_name(self.hlo) if self.hlo else None,
             self._carried,
         )
 
@@ -334,7 +334,7 @@ class Instructions:
             del row.collective  # which was made with the groups
 
     def complete(self) -> None:
-        """Read what is left of texts whose instructions are no collectives, which no event needs."""
+        """Read what is left of the texts of which no event needs more than the outline."""
         for row in self.rows:
             if row.outline and row.hlo:
                 row.hlo = text.parse_instruction(row.hlo.text or "", has_groups=False, outline=row.outline)
@@ -377,7 +377,8 @@ def _row_of_metadata(metadata: EventMetadata, *, has_groups: bool) -> Instructio
     row.program_id = _integer(stats.get("program_id"), signed=False)
     row.category = _string(stats.get("hlo_category"))
     if hlo:
-        if base_opcode(hlo.opcode) in KINDS or _may_carry_collective(hlo, row.category):
+        names_start = async_role(hlo) == "done"  # by an operand, which pairs it with its start
+        if names_start or base_opcode(hlo.opcode) in KINDS or _may_carry_collective(hlo, row.category):
             row.hlo = hlo = text.parse_instruction(metadata.name, has_groups=has_groups, outline=outline)
         else:
             row.outline = outline

@@ -15,7 +15,7 @@ from tracewarehouse.ingest.columns.plane_names import LINE_KINDS, PLANE_KINDS
 if TYPE_CHECKING:
     import pyarrow as pa
 
-SCHEMA_VERSION = 6
+SCHEMA_VERSION = 7
 """Increased whenever a table changes; an error about another version names the command that ingests again."""
 
 _ARROW = {
@@ -376,18 +376,6 @@ OPS = _table(
         "The same among the leaf ops of its op_class, such as all that compute.",
         "ps",
     ),
-    Column(
-        "work_before_ps",
-        "BIGINT",
-        "Of a leaf op that copies, time before it in which the device computes or communicates.",
-        "ps",
-    ),
-    Column(
-        "work_during_ps",
-        "BIGINT",
-        "Of a leaf op that copies, time in it in which the device computes or communicates as well.",
-        "ps",
-    ),
     Column("execution", "INTEGER", "Which execution of a program on this device, from 0 in time order."),
     Column("phase", "VARCHAR", "prefill, decode or another marked phase."),
     Column(
@@ -435,6 +423,38 @@ COLLECTIVES = _table(
     _must("window_source", "VARCHAR", "How the window was found: op, start/done pair, async line, or start only."),
     Column("phase", "VARCHAR", "Phase."),
     Column("step", "INTEGER", "Step of the run."),
+    Column(
+        "previous_axis",
+        "VARCHAR",
+        "Mesh axes of the collective before it: of those that started before it on the device, the one that ends last. "
+        "NULL for the device's first.",
+    ),
+    Column("previous_end_ps", "BIGINT", "End of the collective before it; NULL for the device's first.", "ps"),
+    Column("previous_phase", "VARCHAR", "Phase of the collective before it."),
+    Column("previous_step", "INTEGER", "Step of the collective before it."),
+)
+
+COPIES = _table(
+    "copies",
+    "One row per copy on a device: an op that copies, or the start of an asynchronous op other than a collective with "
+    "the done that ends it. A done ends the last start of its instruction before it; one without a partner has no row.",
+    _key("event_id", "BIGINT", "The event: the op, or the start half of an asynchronous one."),
+    Column("done_event_id", "BIGINT", "The done half of an asynchronous one."),
+    _must("host", "VARCHAR", "The host."),
+    _must("device_id", "INTEGER", "The device."),
+    _must("instruction_id", "INTEGER", "The HLO instruction."),
+    _must("is_async", "BOOLEAN", "Split into a start and a done."),
+    _must("start_ps", "BIGINT", "Start of the window: of the op, or of the start half.", "ps"),
+    _must("end_ps", "BIGINT", "End of the window: of the op, or of the done half.", "ps"),
+    _must(
+        "exposed_added_ps",
+        "BIGINT",
+        "Part of the window in which the device neither computes nor communicates, and in which no copy that began "
+        "before it is under way; adds up to the exposed copy time of a device.",
+        "ps",
+    ),
+    Column("phase", "VARCHAR", "Phase in which it starts."),
+    Column("step", "INTEGER", "Step in which it starts."),
 )
 
 COLLECTIVE_GROUPS = _table(
@@ -591,7 +611,7 @@ METRIC_VALUES = _table(
 TABLES: dict[str, Table] = {
     t.name: t
     for t in (
-        RUNS, QUALITY_FLAGS, HOSTS, DEVICES, PLANES, LINES, INSTRUCTIONS, OPS, COLLECTIVES, COLLECTIVE_GROUPS,
+        RUNS, QUALITY_FLAGS, HOSTS, DEVICES, PLANES, LINES, INSTRUCTIONS, OPS, COLLECTIVES, COPIES, COLLECTIVE_GROUPS,
         MESH_AXES, TRAFFIC, PHASES, STEP_BATCHES, HOST_EVENTS, COUNTERS, EVENT_STATS, INSTRUCTION_STATS, PLANE_STATS,
         METADATA_STATS, STAT_METADATA, METRIC_VALUES,
     )

@@ -26,7 +26,7 @@ from tracewarehouse.ingest.tables.leaf_order import LeafTimes, of_lines
 from tracewarehouse.ingest.tables.ops import DeviceLine, OpWriter
 from tracewarehouse.ingest.tables.stats import write_event_stats
 
-EVENT_TABLES = ("ops", "host_events", "counters", "event_stats")
+EVENT_TABLES = ("ops", "copies", "host_events", "counters", "event_stats")
 
 
 @dataclass(frozen=True)

@@ -20,11 +20,14 @@ from tracewarehouse.ingest.devices.timeline import Timeline
 from tracewarehouse.ingest.hlo.instructions import OpFacts
 from tracewarehouse.ingest.hlo.opcodes import OP_CLASSES
 from tracewarehouse.ingest.lake.parquet import Coded, Nullable, TableWriter
+from tracewarehouse.ingest.tables.copies import CopyOps, CopyWriter
 from tracewarehouse.ingest.tables.leaf_order import NO_LEAF, LeafOrder, LeafTimes
 from tracewarehouse.ingest.tables.stats import unheld, write_event_stats
 
-_COMMUNICATION = OP_CLASSES.index("communication")
+_COMMUNICATION, _COPY = OP_CLASSES.index("communication"), OP_CLASSES.index("copy")
 _OWN_COLUMN = frozenset({"device_offset_ps", "device_duration_ps"})
+_OF_ORDER = ("idle_before", "overlap", "class_overlap")
+"""The leaf-op columns of main.ops, without their unit."""
 
 
 @dataclass(frozen=True)
@@ -58,7 +61,7 @@ class OpColumns:
 
 
 class OpWriter:
-    """Writes device lines one after the other, and passes on the events from which the collectives are built.
+    """Writes device lines one after the other, and passes on the events from which collectives and copies are built.
 
     Attributes:
         programs: module and program of instructions that name none, from the first execution in which they run.
@@ -73,6 +76,7 @@ class OpWriter:
         self._op_class: Int8 = np.zeros(0, np.int8)
         self._lacks_program: Flags = np.zeros(0, bool)
         self._executions = executions
+        self._copies = CopyWriter(writers["copies"])
         self.programs: dict[int, tuple[str, int | None]] = {}
         self.sampled: dict[int, SampledExecutions] = {}
         self._order = LeafOrder()
@@ -161,7 +165,7 @@ class OpWriter:
                 "parent_event_id": parent,
                 "is_overlapping": is_overlapping,
                 "is_leaf": op_class[instruction] != NO_LEAF if line.is_op_line else False,
-                **({f"{name}_ps": column for name, column in leaf_times.columns().items()} if leaf_times else {}),
+                **({f"{name}_ps": getattr(leaf_times, name) for name in _OF_ORDER} if leaf_times else {}),
                 "execution": Nullable.from_zero(events.execution[order]),
                 "phase": Coded(events.phase[order], PHASES),
                 "step": Nullable.from_zero(events.step[order]),
@@ -172,6 +176,20 @@ class OpWriter:
         self._keep_collectives(
             line, events, event_id, end, np.flatnonzero(op_class[events.instruction_id] == _COMMUNICATION)
         )
+        if leaf_times and line.device_id is not None:
+            copies = np.flatnonzero(op_class[instruction] == _COPY)
+            if len(copies):
+                ops = CopyOps(
+                    event_id[order][copies],
+                    instruction[copies],
+                    start[copies],
+                    end[order][copies],
+                    leaf_times.work_before.values[copies],
+                    leaf_times.work_during.values[copies],
+                    events.phase[order][copies],
+                    events.step[order][copies],
+                )
+                self._copies.add_ops(line.device_id, line.host, ops)
 
     def _keep_collectives(self, line: DeviceLine, events: OpColumns, event_id: Int64, end: Int64, at: Int64) -> None:
         if line.device_id is None or not len(at):
@@ -195,8 +213,14 @@ class OpWriter:
             self._executions.add_spans(line.device_id, spans)
 
     def finish_device(self, device_id: int) -> None:
-        """Mark the device as complete; see `CollectiveExecutions.finish_device`."""
-        self._executions.finish_device(device_id, self._facts, {i: p for i, (_, p) in self.programs.items()})
+        """Pair the starts and dones of a device whose events have all been written.
+
+        Raises:
+            OSError: the disk is full.
+        """
+        programs = {i: p for i, (_, p) in self.programs.items()}
+        self._executions.finish_device(device_id, self._facts, programs)
+        self._copies.finish_device(device_id, self._facts, programs)
 
     def op_classes(self) -> Int8:
         """Index into OP_CLASSES by instruction id."""

@@ -149,7 +149,7 @@ def _contradictions(lake: Lake, run: RunVersion) -> Iterator[str]:
     if not (times_seen == 1).all():
         yield f"{int((times_seen != 1).sum())} of its {count} events are not in ops and host_events exactly once"
     instructions = run.rows.get("instructions", 0)
-    for table in ("ops", "collectives"):
+    for table in ("ops", "collectives", "copies"):
         if any(i.max(initial=-1) >= instructions for [i] in _column_batches(lake, run, table, ["instruction_id"])):
             yield f"{table} names an instruction that is not in instructions"
 

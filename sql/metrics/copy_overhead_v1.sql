@@ -15,44 +15,15 @@ description: >
 changed: First version.
 ccl_bench: memory_transfer_overhead
 ---*/
--- on a clock that stands still while the device computes or communicates, what a window adds to the windows before it is exposed
-WITH windows AS (
+WITH exposed AS (
   SELECT
     run_id,
-    event_id,
     device_id,
     phase,
     step IS NOT NULL AS is_in_step,
-    start_ps,
-    start_ps - start_work_ps AS start_other_ps,
-    end_ps - end_work_ps AS end_other_ps
+    SUM(exposed_added_ps) AS exposed_copy_ps
   FROM models.copy_windows
-),
-
-followed AS (
-  SELECT
-    run_id,
-    device_id,
-    phase,
-    is_in_step,
-    start_other_ps,
-    end_other_ps,
-    MAX(end_other_ps) OVER (
-      PARTITION BY run_id, device_id ORDER BY start_ps, event_id ROWS BETWEEN UNBOUNDED PRECEDING AND 1 PRECEDING
-    ) AS until_other_ps
-  FROM windows
-),
-
-exposed AS (
-  SELECT
-    run_id,
-    device_id,
-    phase,
-    is_in_step,
-    SUM(GREATEST(end_other_ps - GREATEST(start_other_ps, COALESCE(until_other_ps, start_other_ps)), 0))
-      AS exposed_copy_ps
-  FROM followed
-  GROUP BY run_id, device_id, phase, is_in_step
+  GROUP BY run_id, device_id, phase, step IS NOT NULL
 ),
 
 copying AS (

@@ -32,7 +32,7 @@ _Row = tuple[str, float]
 AT_ONCE = 2
 """Statements that run in parallel; each of them may hold rows of the whole run."""
 
-_ROW_PER_EVENT = frozenset(("ops", "host_events", "event_stats", "collectives", "counters"))
+_ROW_PER_EVENT = frozenset(("ops", "host_events", "event_stats", "collectives", "copies", "counters"))
 """Tables that are read from their files. The others are so small that copying them once takes less time than opening
 their files for every statement."""
 
