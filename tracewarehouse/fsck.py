@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterator
 
 import duckdb
 
+from tracewarehouse.definitions.ranges import all_audits
 from tracewarehouse.definitions.reading import Definitions
 from tracewarehouse.evaluation.audits import run_audits
 from tracewarehouse.ingest.errors import MetricError, WarehouseError
@@ -42,7 +43,7 @@ def fsck(lake: Lake, definitions: Definitions, leftovers: Callable[[], list[Left
 
 def _audits(lake: Lake, definitions: Definitions, runs: list[RunVersion]) -> Iterator[Problem]:
     with duckdb.connect(":memory:") as connection:
-        views = definitions.with_upstream(n for a in definitions.audits for n in a.depends_on)
+        views = definitions.with_upstream(n for a in all_audits(definitions) for n in a.depends_on)
         create_lens(connection, run_sources(lake.root, runs), definitions, views=views)
         for run in runs:
             try:

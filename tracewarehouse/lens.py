@@ -312,10 +312,8 @@ def _all_values(definitions: Definitions) -> str:
 def values_now(metric: Metric) -> str:
     """SQL of the rows that a metric would have in metrics.all_values, if its values were stored."""
     h = metric.header
-    members = [f"""'"{c}": ' || coalesce(to_json("{c}")::VARCHAR, 'null')""" for c in h.grain[1:]]
-    dimensions = " || ', ' || ".join(members)
     return (
-        f"SELECT run_id, {literal(h.metric)}, {h.version}, '{{' || {dimensions or repr('')} || '}}', "  # noqa: S608
+        f"SELECT run_id, {literal(h.metric)}, {h.version}, {metric.dimensions_sql}, "  # noqa: S608
         f'CAST("{h.value}" AS DOUBLE), {literal(h.unit)} FROM {metric.view.qualified} WHERE "{h.value}" IS NOT NULL'
     )
 

@@ -429,13 +429,14 @@ class Warehouse:
             WarehouseError: a run does not exist, or its files cannot be read.
             MetricError: an audit fails.
         """
+        from tracewarehouse.definitions.ranges import all_audits
         from tracewarehouse.evaluation.audits import run_audits
         from tracewarehouse.session import naming_lost_files
 
         references = [run] if isinstance(run, str) else run
         runs = self.lake.runs() if references is None else [self.run(r) for r in references]
         session = self._session()
-        session.create({n for a in self.definitions.audits for n in a.depends_on})
+        session.create({n for a in all_audits(self.definitions) for n in a.depends_on})
         with naming_lost_files(self.lake, runs):
             return [f for r in runs for f in run_audits(session.connection, r.run_id, self.definitions, limit=limit)]
 

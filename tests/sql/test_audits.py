@@ -8,11 +8,14 @@ import duckdb
 import pytest
 from given_tables import warehouse_of
 
+from tracewarehouse.definitions.ranges import all_audits, beyond_range
 from tracewarehouse.definitions.reading import load_definitions
 from tracewarehouse.evaluation.audits import run_audit, run_audits
+from tracewarehouse.evaluation.values import evaluate
 
 DEFINITIONS = load_definitions()
-READ = DEFINITIONS.with_upstream(n for a in DEFINITIONS.audits for n in a.depends_on)
+AUDITS = all_audits(DEFINITIONS)
+READ = DEFINITIONS.with_upstream(n for a in AUDITS for n in a.depends_on)
 _TPU = [{"device_id": 0, "backend": "tpu"}]
 _STEP = {"kind": "step", "name": "decode", "device_id": 0}
 _PAIR = {"instance": 0, "kind": "all-reduce", "group_size": 2, "end_ps": 9}
@@ -60,7 +63,7 @@ VIOLATIONS: dict[str, tuple[dict[str, Any], int]] = {
     ),
     "exposed_beyond_window": ({"collectives": [_PAIR | {"is_partial": True, "start_ps": 5, "exposed_ps": 5}]}, 1),
     # in a step of 10 a device that did 4e15 operations, at a peak of 1e15 in a second
-    "ratio_beyond_bounds": (
+    "value_beyond_range": (
         {
             "runs": [
                 {
@@ -133,7 +136,7 @@ VIOLATIONS: dict[str, tuple[dict[str, Any], int]] = {
 }
 
 
-@pytest.mark.parametrize("audit", [v.name for v in DEFINITIONS.audits])
+@pytest.mark.parametrize("audit", [v.name for v in AUDITS])
 def test_an_audit_finds_what_it_is_for(audit: str) -> None:
     given, rows = VIOLATIONS[audit]
     with warehouse_of(given, DEFINITIONS, READ) as connection:
@@ -143,6 +146,25 @@ def test_an_audit_finds_what_it_is_for(audit: str) -> None:
         assert findings[audit].columns[0] == "run_id"
         assert findings[audit].result().rows() == list(findings[audit].rows)
         assert run_audits(connection, "another", DEFINITIONS) == []
+
+
+def test_the_values_of_an_evaluation_are_checked_against_the_ranges_of_their_metrics() -> None:
+    given, _ = VIOLATIONS["value_beyond_range"]
+    with warehouse_of(given, DEFINITIONS) as connection:
+        [finding] = evaluate(connection, "r", DEFINITIONS).findings
+        assert finding == next(f for f in run_audits(connection, "r", DEFINITIONS) if f.audit == finding.audit)
+    row = dict(zip(finding.columns, finding.rows[0], strict=True))
+    # 4e15 operations in 10 ps are 4e26 in a second, of 1e15
+    assert (row["metric"], row["version"], row["column"]) == ("mfu", 1, "mfu")
+    assert (row["dimensions"], row["value"]) == ('{"phase": "decode"}', pytest.approx(4e11))
+
+
+def test_a_range_holds_its_ends_but_no_nan() -> None:
+    metric = DEFINITIONS.metric("communication_fraction")
+    assert metric.header.ranges == {"fraction": (0, 1), "max_fraction": (0, 1)}
+    assert list(beyond_range(metric, (0.0, 1.0 + 1e-10))) == []
+    assert list(beyond_range(metric, (None, -0.1))) == [("max_fraction", -0.1)]
+    assert [c for c, _ in beyond_range(metric, (float("nan"), 1.1))] == ["fraction", "max_fraction"]
 
 
 _WITH_OTHERS = {"negative_durations", "exposed_beyond_window", "collective_ends_before_start", "step_numbered_twice"}

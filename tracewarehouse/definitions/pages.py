@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 
 from tracewarehouse.definitions.markdown_table import table
+from tracewarehouse.definitions.ranges import all_audits
 from tracewarehouse.definitions.reading import Definitions, Metric
 from tracewarehouse.result import QueryResult
 
@@ -41,7 +42,7 @@ def index_page(definitions: Definitions, written_by: str) -> str:
             *_unstored("Definitions of other tools", _OTHERS, listed["compatibility"]),
             *_unstored("Deprecated", _NEITHER, listed["deprecated"]),
             "\n## Audits\n\nWhat must never be so. `tw ingest` ends with them, and `tw audit RUN` lists the rows.\n\n",
-            table(("audit", "finds"), [(a.name, _line(a.header.description)) for a in definitions.audits]),
+            table(("audit", "finds"), [(a.name, _line(a.header.description)) for a in all_audits(definitions)]),
         ]
     )
 
@@ -86,6 +87,7 @@ def _page(definitions: Definitions, query: Query, name: str) -> Iterator[str]:
         ("a row is one of", ", ".join(f"`{g}`" for g in about.grain)),
         ("value", f"`{about.value}`"),
     ]
+    facts += [("range", f"`{c}` from {least:g} to {most:g}") for c, (least, most) in about.ranges.items()]
     if about.status != "stable":
         facts.insert(1, ("status", f"{about.status}{': ' if about.deprecated else ''}{_line(about.deprecated)}"))
     if current.view.compares_runs:

@@ -97,6 +97,9 @@ class MetricHeader(BaseModel):
     requires: str = Field(description="a SELECT of run_id; a run without a row there does not have the metric")
     description: Sentence
     columns: dict[Name, Sentence] = Field(min_length=2)
+    ranges: dict[Name, tuple[float, float]] = Field(
+        default={}, description="by column, the least and the greatest value that it can have; audits look for others"
+    )
     changed: Sentence
     ccl_bench: str | None = None
 
@@ -110,7 +113,10 @@ class MetricHeader(BaseModel):
             )
         if self.status != "experimental" and self.changed.startswith(UNFILLED):
             raise ValueError(f"changed must say what is new before the version is {self.status}")
-        for name in (*self.grain, self.value):
+        for name, (least, greatest) in self.ranges.items():
+            if not least < greatest:
+                raise ValueError(f"the range of {name} is empty: {least} is not below {greatest}")
+        for name in (*self.grain, self.value, *self.ranges):
             if name not in self.columns:
                 raise ValueError(f"columns says nothing about {name}")
         if self.value in self.grain:
@@ -205,6 +211,13 @@ class Metric:
     def version(self) -> int:
         """Version of the definition."""
         return self.header.version
+
+    @property
+    def dimensions_sql(self) -> str:
+        """SQL of a row's dimensions as main.metric_values has them: a JSON object of the grain without run_id."""
+        members = [f"""'"{c}": ' || coalesce(to_json("{c}")::VARCHAR, 'null')""" for c in self.header.grain[1:]]
+        listed = " || ', ' || ".join(members) or "''"
+        return f"'{{' || {listed} || '}}'"
 
 
 class Definitions:
@@ -486,10 +499,8 @@ def _meaning(header: Header) -> Mapping[str, str]:
     return meaning if header.scope == "run" else meaning | {"scope": header.scope}
 
 
-_REST_ON_OP_CLASS = re.compile(
-    r"\b(?:op_class|is_leaf|class_overlap_ps|compute_before_ps|compute_during_ps)\b", re.IGNORECASE
-)
-"""Columns that ingest fills by its rules about what an op does."""
+_REST_ON_OP_CLASS = re.compile(r"\b(?:op_class|is_leaf|class_overlap_ps|exposed_added_ps|copies)\b", re.IGNORECASE)
+"""Columns, and a table, that ingest fills by its rules about what an op does."""
 
 
 def _fingerprint(sql: str, meaning: Mapping[str, str]) -> str:

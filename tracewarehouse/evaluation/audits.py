@@ -1,4 +1,7 @@
-"""Runs the audits of sql/audits: queries that return a row for each fact that must never be true."""
+"""Runs the audits: queries that return a row for each fact that must never be true.
+
+They are the files of sql/audits, and one that looks for values outside the ranges that metrics state.
+"""
 
 from __future__ import annotations
 
@@ -6,6 +9,7 @@ from collections.abc import Mapping
 
 import duckdb
 
+from tracewarehouse.definitions.ranges import all_audits
 from tracewarehouse.definitions.reading import Definitions, View, load_definitions
 from tracewarehouse.evaluation.findings import Finding
 from tracewarehouse.ingest.errors import MetricError
@@ -35,7 +39,7 @@ def run_audits(
     parameters = {"run_id": run_id} if run_id is not None else None
     return [
         finding
-        for audit in (definitions or load_definitions()).audits
+        for audit in all_audits(definitions or load_definitions())
         if (finding := run_audit(connection, audit, audit_sql(audit, limit, of_run=run_id is not None), parameters))
     ]
 

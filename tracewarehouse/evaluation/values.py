@@ -14,10 +14,12 @@ from collections import Counter
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import partial
+from operator import itemgetter
 from typing import Any
 
 import duckdb
 
+from tracewarehouse.definitions import ranges
 from tracewarehouse.definitions.reading import Definitions, Metric, MetricHeader, ModelHeader, View, load_definitions
 from tracewarehouse.evaluation.audits import BEYOND_RANGE, audit_sql, beyond_range, run_audit
 from tracewarehouse.evaluation.cursors import run_tasks
@@ -26,8 +28,8 @@ from tracewarehouse.ingest.errors import MetricError
 from tracewarehouse.ingest.lake.schema import TABLES
 from tracewarehouse.query import literal
 
-_Row = tuple[str, float]
-"""Dimensions as JSON, and the value."""
+_Row = tuple[str, float | None, tuple[float | None, ...]]
+"""Dimensions as JSON, the value, and the values of the columns that have a range."""
 
 AT_ONCE = 2
 """Statements that run in parallel; each of them may hold rows of the whole run."""
@@ -96,7 +98,8 @@ class PreparedMetrics:
         for metric in self._metrics:
             header, view = metric.header, metric.view
             probe = parsed(view, f"SELECT 1 FROM ({header.requires}) LIMIT 1")  # noqa: S608
-            names = ", ".join((*header.grain[1:], f"CAST({header.value} AS DOUBLE)"))
+            numbers = [f"CAST({c} AS DOUBLE)" for c in (header.value, *header.ranges)]
+            names = ", ".join((*header.grain[1:], *numbers))
             statement = parsed(view, f"SELECT {names} FROM ({view.sql})")  # noqa: S608
             step = partial(_Run.value, metric=metric, probe=probe, statement=statement)
             self._add(f"value of {view.qualified}", step, _read(view))
@@ -135,7 +138,9 @@ class PreparedMetrics:
         columns: dict[str, list[Any]] = {n: [] for n in TABLES["metric_values"].arrow_of_run.names}
         for metric in self._metrics:
             fingerprint = self.definitions.fingerprint(metric.view)
-            for dimensions, value in run.rows[metric.view.qualified]:
+            for dimensions, value, _ in run.rows[metric.view.qualified]:
+                if value is None:
+                    continue
                 columns["metric"].append(metric.name)
                 columns["version"].append(metric.version)
                 columns["dimensions"].append(dimensions)
@@ -144,6 +149,15 @@ class PreparedMetrics:
                 columns["fingerprint"].append(fingerprint)
         names = [m.view.qualified for m in self._metrics if m.view.qualified in run.too_large]
         findings = [run.findings[a.name] for a in self.definitions.audits if a.name in run.findings]
+        beyond = [
+            (run_id, metric.name, metric.version, dimensions, column, value)
+            for metric in self._metrics
+            for dimensions, _, values in run.rows[metric.view.qualified]
+            for column, value in ranges.beyond_range(metric, values)
+        ]
+        if beyond:
+            header = ranges.HEADER
+            findings.append(Finding(header.audit, header.description, tuple(header.columns), (min(beyond),)))
         return Evaluation(columns, {n: run.too_large[n] for n in names}, findings)
 
 
@@ -206,7 +220,8 @@ class _Run:
         try:
             self.rows[name] = []
             if reason is None and self._has_rows(cursor, metric.header.requires, probe):
-                self.rows[name] = sorted(_rows(metric, cursor.execute(statement).fetchall()))
+                rows = _rows(metric, cursor.execute(statement).fetchall())
+                self.rows[name] = sorted(rows, key=itemgetter(0))
         except BEYOND_RANGE as error:
             reason = str(error)
         except duckdb.Error as error:
@@ -241,19 +256,19 @@ def _parsed(connection: duckdb.DuckDBPyConnection, view: View, sql: str) -> duck
 
 
 def _rows(metric: Metric, rows: Sequence[Sequence[Any]]) -> Iterator[_Row]:
-    """The rows of a metric that have a value."""
+    """The rows of a metric."""
     names = metric.header.grain[1:]
     seen = set()
-    for *dimensions, value in rows:
-        text = json.dumps(dict(zip(names, dimensions, strict=True)), ensure_ascii=False)
+    for row in rows:
+        value, *ranged = row[len(names) :]
+        text = json.dumps(dict(zip(names, row, strict=False)), ensure_ascii=False)
         if text in seen:
             raise MetricError(
                 f"{metric.view.path}: grain {', '.join(metric.header.grain)} is not unique, "
                 f"there are two rows of {text}"
             )
         seen.add(text)
-        if value is not None:
-            yield text, value
+        yield text, value, tuple(ranged)
 
 
 def _beneath(definitions: Definitions, metrics: Sequence[Metric]) -> Iterator[tuple[View, str]]:

@@ -1,0 +1,47 @@
+"""The audit of the ranges that metrics state for their columns."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+
+from tracewarehouse.definitions.reading import SQL, AuditHeader, Definitions, Metric, View
+
+HEADER = AuditHeader(
+    audit="value_beyond_range",
+    description="A value outside the range that its metric states, such as a share of a whole above 1.",
+    columns={
+        "run_id": "The run.",
+        "metric": "The metric.",
+        "version": "Its version.",
+        "dimensions": "The row's other grain columns as a JSON object.",
+        "column": "The column of the value.",
+        "value": "The value.",
+    },
+)
+_TOLERANCE = 1e-9
+"""How far outside its range a value may be, for the rounding of doubles."""
+
+
+def all_audits(definitions: Definitions) -> list[View]:
+    """The audits of the definitions, and the one of the ranges if a metric states any."""
+    selects = [
+        f"SELECT run_id, '{m.name}' AS metric, {m.version} AS version, {m.dimensions_sql} AS dimensions, "  # noqa: S608
+        f"'{column}' AS \"column\", CAST({column} AS DOUBLE) AS value FROM {m.view.qualified} "
+        f"WHERE {column} < {least - _TOLERANCE!r} OR {column} > {greatest + _TOLERANCE!r}"
+        for m in definitions.metrics
+        for column, (least, greatest) in m.header.ranges.items()
+    ]
+    of_ranges = View(SQL / "metrics", "audits", HEADER.audit, HEADER, " UNION ALL ".join(selects))
+    return [*definitions.audits, of_ranges] if selects else definitions.audits
+
+
+def beyond_range(metric: Metric, values: Iterable[float | None]) -> Iterator[tuple[str, float]]:
+    """The columns and values of a row that are outside the range of their column.
+
+    Args:
+        metric: the metric.
+        values: those of the row in the columns that have a range, in the order of `ranges`.
+    """
+    for (column, (least, greatest)), value in zip(metric.header.ranges.items(), values, strict=True):
+        if value is not None and not least - _TOLERANCE <= value <= greatest + _TOLERANCE:  # nor may it be NaN
+            yield column, value
