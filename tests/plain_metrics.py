@@ -462,18 +462,18 @@ def collective_wait(run: Run) -> Values:
 
 
 def ici_bandwidth_utility(run: Run) -> Values:
-    lines = _lines(run)
-    saved: dict[Any, dict[str, float]] = defaultdict(lambda: {"2": 0, "4": 0, "infinite": 0})
+    peaks = [d["peak_ici_gbps"] for d in run.tables["devices"] if (d["peak_ici_gbps"] or 0) > 0]
+    lines = {k: line for k, line in _lines(run).items() if not peaks or 1000 / line.slope <= min(peaks)}
+    saved: dict[Any, dict[str, Fraction]] = defaultdict(lambda: dict.fromkeys(("2", "4", "infinite"), Fraction(0)))
     for ranks in run.instances():
-        key = ranks[0]["kind"], ranks[0]["axis"]
-        sent = _bus_bytes(key[0], max(c["message_bytes"] for c in ranks), ranks[0]["group_size"])
-        if not sent:
+        line = lines.get((ranks[0]["kind"], ranks[0]["axis"]))
+        sent = _bus_bytes(ranks[0]["kind"], max(c["message_bytes"] for c in ranks), ranks[0]["group_size"])
+        if line is None or not sent:
             continue
         transfer = min(c["end_ps"] - c["start_ps"] for c in ranks)
-        latency, slope = lines[key][:2] if key in lines else (Fraction(0), Fraction(0))
-        fixed, moving = (max(latency, Fraction(0)), slope * sent) if slope > 0 else (Fraction(0), Fraction(transfer))
-        for factor, share in (("2", Fraction(1, 2)), ("4", Fraction(1, 4)), ("infinite", Fraction(0))):
-            shorter = max(transfer - fixed - moving * share, Fraction(0))
+        most = max(transfer - max(line.intercept, Fraction(0)), Fraction(0))
+        for factor, share in (("2", Fraction(1, 2)), ("4", Fraction(3, 4)), ("infinite", Fraction(1))):
+            shorter = min(share * line.slope * sent, most)
             saved[ranks[0]["phase"]][factor] += sum(min(Fraction(c["exposed_ps"]), shorter) for c in ranks)
     spans = {p: sum(v) for p, v in _by_phase(run, run.span).items()}
     return {
@@ -731,8 +731,54 @@ def ici_utilization(run: Run) -> Values:
     }
 
 
-def _lines(run: Run) -> dict[Any, tuple[Fraction, Fraction, Fraction | None]]:
-    """Intercept in ps, slope in ps per byte and r2 of transfer time on bytes, in exact fractions."""
+@dataclass
+class Line:
+    """Least squares of transfer time on bytes, in ps and ps per byte, with exact moments."""
+
+    intercept: Fraction
+    slope: Fraction
+    r2: Fraction
+    points: int
+    variance: Fraction
+    mean_bytes: Fraction
+    square_bytes: Fraction
+
+    @property
+    def quantile(self) -> float:
+        """Student's quantile for a two-sided 95 %: the root of its distribution, integrated step by step."""
+        return student_quantile(self.points - 2)
+
+    @property
+    def slope_error(self) -> float:
+        """Half of the 95 % interval of the slope."""
+        return self.quantile * math.sqrt(self.variance / self.square_bytes)
+
+    @property
+    def intercept_error(self) -> float:
+        """Half of the 95 % interval of the intercept."""
+        spread = Fraction(1, self.points) + self.mean_bytes**2 / self.square_bytes
+        return self.quantile * math.sqrt(self.variance * spread)
+
+
+def student_quantile(degrees: int) -> float:
+    """Where Student's distribution has 97.5 % below, by bisection over an integral of its density."""
+    norm = math.exp(math.lgamma((degrees + 1) / 2) - math.lgamma(degrees / 2)) / math.sqrt(degrees * math.pi)
+
+    def half(end: float) -> float:
+        width = end / 400
+        weights = [1, *([4, 2] * 199), 4, 1]
+        heights = (norm * (1 + (n * width) ** 2 / degrees) ** (-(degrees + 1) / 2) for n in range(401))
+        return width / 3 * sum(w * h for w, h in zip(weights, heights, strict=True))
+
+    low, high = 1.0, 20.0
+    for _ in range(40):
+        middle = (low + high) / 2
+        low, high = (middle, high) if half(middle) < 0.475 else (low, middle)
+    return low
+
+
+def _lines(run: Run) -> dict[Any, Line]:
+    """The fits that three repeated sizes, growing time and an r2 of 0.9 support."""
     points: dict[Any, list[tuple[Fraction, Fraction]]] = defaultdict(list)
     for ranks in run.instances():
         size = max(c["message_bytes"] for c in ranks)
@@ -742,24 +788,35 @@ def _lines(run: Run) -> dict[Any, tuple[Fraction, Fraction, Fraction | None]]:
             points[ranks[0]["kind"], ranks[0]["axis"]].append((Fraction(sent), Fraction(time)))
     found = {}
     for key, pairs in points.items():
+        if sum(n > 1 for n in Counter(size for size, _ in pairs).values()) < 3:
+            continue
         x, y = (sum(p[at] for p in pairs) / len(pairs) for at in (0, 1))
         xx, yy = (sum((p[at] - mean) ** 2 for p in pairs) for at, mean in ((0, x), (1, y)))
-        if xx:
-            xy = sum((a - x) * (b - y) for a, b in pairs)
-            found[key] = (y - xy / xx * x, xy / xx, xy * xy / (xx * yy) if yy else None)
+        xy = sum((a - x) * (b - y) for a, b in pairs)
+        if xy > 0 and xy * xy >= Fraction(9, 10) * xx * yy:
+            left = (yy - xy * xy / xx) / (len(pairs) - 2)
+            found[key] = Line(y - xy / xx * x, xy / xx, xy * xy / (xx * yy), len(pairs), left, x, xx)
     return found
 
 
 def hockney(run: Run) -> Values:
-    return {k: float(intercept) / US for k, (intercept, _, _) in _lines(run).items()}
+    return {k: float(line.intercept) / US for k, line in _lines(run).items()}
+
+
+def hockney_latency_high(run: Run) -> Values:
+    return {k: (float(line.intercept) + line.intercept_error) / US for k, line in _lines(run).items()}
 
 
 def hockney_bandwidth(run: Run) -> Values:
-    return {k: 1000 / float(slope) if slope > 0 else None for k, (_, slope, _) in _lines(run).items()}
+    return {k: 1000 / float(line.slope) for k, line in _lines(run).items()}
+
+
+def hockney_bandwidth_low(run: Run) -> Values:
+    return {k: 1000 / (float(line.slope) + line.slope_error) for k, line in _lines(run).items()}
 
 
 def hockney_r2(run: Run) -> Values:
-    return {k: None if r2 is None else float(r2) for k, (_, _, r2) in _lines(run).items()}
+    return {k: float(line.r2) for k, line in _lines(run).items()}
 
 
 def _rooflines(run: Run) -> dict[Any, tuple[float | None, float | None, str | None]]:
@@ -857,17 +914,15 @@ METRICS: dict[str, Callable[[Run], Values]] = {
         step_time, tpot, ttft, e2e_latency, throughput, collective_count, collective_frequency, traffic_volume,
         traffic_matrix, traffic_interval, communication_time, exposed_communication, communication_fraction,
         comm_to_compute, overlap_ratio, collective_skew, sync_wait, collective_transfer, traffic_interval_histogram,
-        ici_bandwidth_utility, hbm_bandwidth, copy_overhead,
+        hbm_bandwidth, copy_overhead,
         moe_fraction, device_idle, bubble, load_imbalance, host_gap, op_time_share, layer_time,
-        launch_overhead, pipeline_bubble, copy_bandwidth, ici_utilization, hockney, roofline, mfu,
+        launch_overhead, pipeline_bubble, copy_bandwidth, ici_utilization, roofline, mfu,
     )
 }  # fmt: skip
 """The newest version of each metric that is computed here."""
 
 COLUMNS: dict[tuple[str, str], Callable[[Run], Mapping[tuple[Any, ...], object]]] = {
     ("pipeline_bubble", "waiting_ratio"): pipeline_waiting,
-    ("hockney", "bandwidth_gbps"): hockney_bandwidth,
-    ("hockney", "r2"): hockney_r2,
     ("roofline", "attained"): roofline_attained,
     ("roofline", "bound"): roofline_bound,
     ("mfu", "hlo_mfu"): hlo_mfu,
@@ -894,5 +949,12 @@ COLUMNS: dict[tuple[str, str], Callable[[Run], Mapping[tuple[Any, ...], object]]
 }
 """Columns beside the values of the metrics in METRICS."""
 
-ROUNDED = {"hockney", "ici_bandwidth_utility"}
-"""Metrics that are defined with rounded differences, so that the exact ones here agree to a millionth."""
+OF_FITS: dict[tuple[str, str], Callable[[Run], Values]] = {
+    ("hockney", "latency_us"): hockney,
+    ("hockney", "latency_high_us"): hockney_latency_high,
+    ("hockney", "bandwidth_gbps"): hockney_bandwidth,
+    ("hockney", "bandwidth_low_gbps"): hockney_bandwidth_low,
+    ("hockney", "r2"): hockney_r2,
+    ("ici_bandwidth_utility", "saved_percent"): ici_bandwidth_utility,
+}
+"""Columns of metrics that need transfer times on a line."""

@@ -11,7 +11,7 @@ from typing import Any
 import duckdb
 import pytest
 from given_tables import warehouse_of
-from plain_metrics import COLUMNS, METRICS, ROUNDED, Run
+from plain_metrics import COLUMNS, METRICS, Run
 from random_runs import RandomRun
 
 from tracewarehouse.definitions.reading import load_definitions
@@ -62,13 +62,12 @@ def test_plain_python_computes_the_same(
     for run_id, *grain, value in connection.execute(f"SELECT {names} FROM metrics.{metric.view.name}").fetchall():
         found[run_id][tuple(grain)] = value
     assert sum(map(len, found.values())) > RUNS / 6, "too few rows to prove anything"
-    near = 1e-6 if name in ROUNDED else 1e-9
     for run_id, run in runs.items():
         expected = _COLUMNS[name, column](run)
         assert found[run_id].keys() == expected.keys(), run_id
         for key, value in expected.items():
             is_number = isinstance(value, float | int)
-            assert found[run_id][key] == (pytest.approx(value, rel=near, abs=1e-9) if is_number else value), (
+            assert found[run_id][key] == (pytest.approx(value, rel=1e-9, abs=1e-9) if is_number else value), (
                 run_id,
                 key,
             )
