@@ -52,6 +52,7 @@ def model_facts(spec: RunSpec, model: Any) -> ModelFacts:
         num_params=total,
         num_params_active=active,
         num_params_embedding=model.get_input_embeddings().weight.numel(),
+        tie_word_embeddings=bool(config.tie_word_embeddings),
     )
 
 
@@ -98,6 +99,9 @@ def workload_card(
                         "num_layers": facts.num_layers,
                         "num_heads": facts.num_heads,
                         "head_dim": facts.head_dim,
+                        "hidden_size": facts.hidden_size,
+                        "vocab_size": facts.vocab_size,
+                        "tie_word_embeddings": facts.tie_word_embeddings,
                     },
                 },
                 "data": {

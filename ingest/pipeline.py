@@ -6,7 +6,7 @@ import hashlib
 import json
 import os
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal, Protocol
 
@@ -35,6 +35,7 @@ from tracewarehouse.ingest.version import VERSION
 
 if TYPE_CHECKING:
     from tracewarehouse.ingest.capture.card import WorkloadCard
+    from tracewarehouse.ingest.capture.costs import Costs
     from tracewarehouse.ingest.capture.manifest import Manifest, Mesh
 
 
@@ -68,6 +69,7 @@ def ingest_one(
     mesh: Mesh | None = None,
     name: str | None = None,
     step_program: str | None = None,
+    costs: Costs | None = None,
     evaluate: MetricEvaluator | None = None,
     jobs: int | None = None,
 ) -> IngestResult:
@@ -83,7 +85,14 @@ def ingest_one(
         found = ", ".join(c.name for c in captures)
         raise CaptureError(f"{path}: holds {len(captures)} captures ({found}); ingest them one by one")
     return ingest_capture(
-        captures[0], warehouse, mesh=mesh, name=name, step_program=step_program, evaluate=evaluate, jobs=jobs
+        captures[0],
+        warehouse,
+        mesh=mesh,
+        name=name,
+        step_program=step_program,
+        costs=costs,
+        evaluate=evaluate,
+        jobs=jobs,
     )
 
 
@@ -94,6 +103,7 @@ def ingest_capture(
     mesh: Mesh | None = None,
     name: str | None = None,
     step_program: str | None = None,
+    costs: Costs | None = None,
     evaluate: MetricEvaluator | None = None,
     jobs: int | None = None,
 ) -> IngestResult:
@@ -109,6 +119,7 @@ def ingest_capture(
         mesh: the device mesh; it replaces the mesh of a manifest.
         name: name for people; it replaces the name in the manifest or of the file.
         step_program: the module whose executions begin a step; it replaces the steps found by marks, server or time.
+        costs: what kernels cost whose cost the profiler does not know.
         evaluate: evaluates the run's metrics before it is published.
         jobs: number of processes that may read a large capture in parallel, this one included; None for one per core.
             The tables are the same, byte for byte, for any number.
@@ -125,7 +136,7 @@ def ingest_capture(
     manifest, card = _manifest(capture), _card(capture)
     with helpers(files, most) as processes:
         source = _open(files, processes, most)
-        identity = _identify(source, capture, manifest, mesh, name, step_program)
+        identity = _identify(source, capture, manifest, mesh, name, step_program, costs)
         lake = Lake(warehouse)
         known = _known(lake, identity)
         if known:
@@ -138,6 +149,7 @@ def ingest_capture(
                 with without_cycle_search():
                     counting = start_counting(staging, [h.trace for h in hosts], processes)
                     survey = _survey(hosts, capture, card, manifest, identity.name, mesh, step_program)
+                    survey = replace(survey, costs=costs)
                     written = write_tables(staging, identity.run_id, survey, counting, processes, settling)
                     facts = run_facts(identity.name, capture, card, source.digest, source.notes, survey, written)
                 made = written.files | facts.write(staging, identity.run_id, settling)
@@ -218,7 +230,7 @@ class _Identity:
         run_id: id of the run.
         version: version of its tables.
         name: name for people.
-        is_described: whether a manifest, a card, a mesh, a name, a program or batches add facts to the bytes.
+        is_described: whether a manifest, a card, a mesh, a name, a program, costs or batches add facts to the bytes.
     """
 
     run_id: str
@@ -234,6 +246,7 @@ def _identify(
     mesh: Mesh | None,
     name: str | None,
     step_program: str | None,
+    costs: Costs | None,
 ) -> _Identity:
     said = {
         "manifest": _digest(capture.manifest),
@@ -242,6 +255,7 @@ def _identify(
         "batches": [_digest(p) for p in capture.batch_files],
         "name": name,
         "step_program": step_program,
+        "costs": costs.digest if costs else None,
     }
     key = json.dumps([source.digest, said, SCHEMA_VERSION, VERSION], sort_keys=True)
     return _Identity(

@@ -485,10 +485,43 @@ def hbm_bandwidth(run: Run) -> Values:
     found: Values = {}
     for phase, device in run.places():
         ops = [o["i"] for s in run.steps_of(device, phase) for o in s.ops]
-        size = sum(i["bytes_accessed"] or 0 for i in ops if i["async_role"] != "done")
+        size = sum(cost(i, "bytes_accessed") or 0 for i in ops if i["async_role"] != "done")
         if size and run.busy(phase, device):
             found[phase, device] = 1000 * size / run.busy(phase, device)
     return found
+
+
+def hbm_unsized(run: Run) -> dict[Any, float | None]:
+    """Beside hbm_bandwidth: the share of the self time of ops whose bytes are not known."""
+    found: dict[Any, float | None] = {}
+    for phase, device in hbm_bandwidth(run):
+        ops = [o for s in run.steps_of(device, phase) for o in s.ops]
+        unsized = [o for o in ops if o["i"]["async_role"] != "done" and cost(o["i"], "bytes_accessed") is None]
+        total = sum(o["self_ps"] for o in ops)
+        found[phase, device] = sum(o["self_ps"] for o in unsized) / total if total else None
+    return found
+
+
+def cost(i: Row, name: str) -> int | None:
+    """What an instruction costs, as told or as stated; of a custom call 0 is no statement."""
+    given = i["given_bytes_accessed"] if name == "bytes_accessed" else i["given_flops"]
+    if given is not None:
+        return int(given)
+    return None if i["opcode"] == "custom-call" and not i[name] else i[name]
+
+
+def product_type(i: Row) -> str | None:
+    """Of a matrix product, the type whose peak it has."""
+    if i["operand_dtype"] is None:
+        return None
+    return {"s8": "int8", "u8": "int8", "f8e4m3fn": "fp8"}.get(i["operand_dtype"], "bf16")
+
+
+def peak(device: Row, of_type: str | None) -> float | None:
+    """Peak rate of a device for a type, that of bf16 where it has no other."""
+    bf16 = device["peak_flops_per_s"] or None
+    own = {"int8": device["peak_int8_flops_per_s"], "fp8": device["peak_fp8_flops_per_s"]}.get(of_type or "bf16")
+    return bf16 and (own or bf16)
 
 
 def copy_overhead(run: Run) -> Values:
@@ -825,26 +858,30 @@ def _rooflines(run: Run) -> dict[Any, tuple[float | None, float | None, str | No
     found = {}
     for (number,), ops in _grouped(run.ops, "instruction_id").items():
         i, time = run.instructions[number], sum(o["self_ps"] for o in ops) / 1e12
-        if i["async_role"] or not time or not (i["flops"] or i["bytes_accessed"]):
+        flops, size = cost(i, "flops"), cost(i, "bytes_accessed")
+        if i["async_role"] or not time or not (flops or size):
             continue
         sent: list[int | None] = [c["wire_bytes"] for c in run.collectives if c["instruction_id"] == number]
         wire = None if None in sent or not sent else sum(size or 0 for size in sent)
         used = {
             "ici": (wire, "peak_ici_gbps", 1e9),
-            "memory": ((i["bytes_accessed"] or 0) * len(ops), "peak_hbm_gbps", 1e9),
-            "compute": ((i["flops"] or 0) * len(ops), "peak_flops_per_s", 1.0),
+            "memory": ((size or 0) * len(ops), "peak_hbm_gbps", 1e9),
+            "compute": ((flops or 0) * len(ops), None, 1.0),
         }
         if not wire:
             del used["ici"]
         needs: dict[str, float | None] = {}
-        for bound, (amount, peak, unit) in used.items():
-            peaks = [p for o in ops if (p := devices[o["device_id"]][peak]) is not None]
+        for bound, (amount, name, unit) in used.items():
+            of_devices = [devices[o["device_id"]] for o in ops]
+            rates = [d[name] if name else peak(d, product_type(i)) for d in of_devices]
+            peaks = [p for p in rates if p is not None]
             needs[bound] = (amount or 0) / (min(peaks) * unit) if peaks and min(peaks) else None
         known = [need for need in needs.values() if need is not None]
-        is_known = len(known) == len(needs) and not (i["collective"] and wire is None)
+        is_unsized = is_compute(ops[0]) and (flops is None or size is None)
+        is_known = len(known) == len(needs) and not (i["collective"] and wire is None) and not is_unsized
         longest = max(known) if is_known else None
         bound = next((b for b, need in needs.items() if need == longest), None) if longest is not None else None
-        rate = None if i["flops"] is None else i["flops"] * len(ops) / time
+        rate = None if flops is None else flops * len(ops) / time
         found[(number,)] = (rate, None if longest is None else longest / time, bound)
     return found
 
@@ -861,51 +898,85 @@ def roofline_bound(run: Run) -> dict[tuple[Any, ...], str | None]:
     return {k: bound for k, (_, _, bound) in _rooflines(run).items()}
 
 
-def _flops(run: Run) -> dict[str, tuple[int | None, int | None]]:
-    """Operations that the model needs, token by token, and those that the profiler states, of each phase."""
-    f = run.facts
-    steps = {s.number: s.phase for s in run.all_device_steps}
-    prefills = [n for n, phase in steps.items() if phase == "prefill"]
-    heads = f["num_heads"] * f["head_dim"] if f["num_heads"] and f["head_dim"] else f["hidden_size"]
-    shape = (f["num_params_active"], f["num_params_embedding"], f["num_layers"], heads, f["batch_size"])
-    needed: dict[str | None, int] = defaultdict(int)
-    if None not in (*shape, f["input_length"]):
-        params = f["num_params_active"] - f["num_params_embedding"]
-        for number, phase in steps.items():
-            after = f["input_length"] + number
-            for context in range(1, f["input_length"] + 1) if phase == "prefill" else [after]:
-                needed[phase] += f["batch_size"] * (2 * params + 4 * f["num_layers"] * heads * context)
-    stated: dict[str | None, list[int]] = defaultdict(list)
+def _timed(run: Run) -> dict[int, tuple[str | None, int]]:
+    """Phase and longest time of the steps that another follows on every device; all of a phase that has none."""
+    found: dict[int, tuple[str | None, int]] = {}
+    lasts = {steps[-1].number for steps in run.device_steps.values()}
     for s in run.all_device_steps:
-        stated[s.phase] += [
-            o["i"]["model_flops"] for o in s.ops if is_compute(o) and o["i"]["model_flops"] is not None
-        ]  # fmt: skip
-    found = {}
-    for phase in {p for p in steps.values() if p is not None}:
-        of_model = None if phase == "prefill" and len(prefills) > 1 else needed.get(phase)
-        found[phase] = (of_model, sum(stated[phase]) if stated[phase] else None)
+        found[s.number] = (s.phase, max(s.until - s.start, found.get(s.number, (None, 0))[1]))
+    whole = {phase for number, (phase, _) in found.items() if number not in lasts}
+    return {n: (phase, time) for n, (phase, time) in found.items() if n not in lasts or phase not in whole}
+
+
+def _model_flops(run: Run) -> dict[Any, int]:
+    """Operations that the model needs for its timed steps, token by token."""
+    f = run.facts
+    prefills = {s.number for s in run.all_device_steps if s.phase == "prefill"}
+    heads = f["num_heads"] * f["head_dim"] if f["num_heads"] and f["head_dim"] else f["hidden_size"]
+    table = f["vocab_size"] and f["vocab_size"] * f["hidden_size"]
+    embedding = table if f["num_params_embedding"] is None else f["num_params_embedding"]
+    head = table or embedding
+    shape = (f["num_params_active"], embedding, f["num_layers"], heads, f["batch_size"], f["input_length"])
+    if None in shape:
+        return {}
+    is_inside = f["has_tied_embeddings"] or embedding >= 2 * head
+    body = f["num_params_active"] - embedding - (0 if is_inside else head)
+    needed: dict[Any, int] = defaultdict(int)
+    for number, (phase, _) in _timed(run).items():
+        contexts = range(1, f["input_length"] + 1) if phase == "prefill" else [f["input_length"] + number]
+        of_sequence = 2 * head + sum(2 * body + 4 * f["num_layers"] * heads * c for c in contexts)
+        needed[phase] += f["batch_size"] * of_sequence
+    return {p: n for p, n in needed.items() if p == "decode" or (p == "prefill" and len(prefills) == 1)}
+
+
+def _stated_flops(run: Run) -> dict[Any, int]:
+    """Operations of the ops that compute, of each phase."""
+    found: dict[Any, int] = defaultdict(int)
+    for s in run.all_device_steps:
+        for o in s.ops:
+            if is_compute(o) and (flops := cost(o["i"], "model_flops")) is not None:
+                found[s.phase] += flops
     return found
 
 
-def _utilization(run: Run, of: int, devices: Callable[[list[float]], int]) -> Values:
-    peaks = [d["peak_flops_per_s"] for d in run.tables["devices"] if (d["peak_flops_per_s"] or 0) > 0]
+def _peaks(run: Run, phase: str) -> list[float]:
+    """Peak of each device that has one, of the type that most of the time of products multiplies."""
+    times: dict[str, int] = defaultdict(int)
+    for o in (o for s in run.all_device_steps if s.phase == phase for o in s.ops):
+        if of_type := product_type(o["i"]):
+            times[of_type] += o["self_ps"]
+    chosen = min(times, key=lambda t: (-times[t], t), default=None)
+    if chosen is None:
+        said = (run.facts["dtype"] or "").lower()
+        chosen = "int8" if "int8" in said else "fp8" if "float8" in said or "fp8" in said else "bf16"
+    return [p for d in run.tables["devices"] if (p := peak(d, chosen))]
+
+
+def _utilization(run: Run, of_model: bool) -> Values:
+    needed, stated = _model_flops(run), _stated_flops(run)
     time: dict[Any, int] = defaultdict(int)
-    for steps in _grouped(({"n": s.number, "s": s} for s in run.all_device_steps), "n").values():
-        time[steps[0]["s"].phase] += max(s["s"].until - s["s"].start for s in steps)
+    if of_model:
+        for phase, longest in _timed(run).values():
+            time[phase] += longest
+    else:
+        for steps in _grouped(({"n": s.number, "s": s} for s in run.all_device_steps), "n").values():
+            time[steps[0]["s"].phase] += max(s["s"].until - s["s"].start for s in steps)
     found: Values = {}
-    for phase, flops in _flops(run).items():
-        if peaks and time[phase] and flops != (None, None):
-            one = flops[of]
-            found[(phase,)] = None if one is None else one * 1e12 / (time[phase] * devices(peaks) * min(peaks))
+    for phase in ("prefill", "decode"):
+        peaks = _peaks(run, phase)
+        if peaks and time[phase] and (phase in needed or phase in stated):
+            flops = (needed if of_model else stated).get(phase)
+            devices = run.facts["device_count"] + (run.facts["missing_devices"] or 0) if of_model else len(peaks)
+            found[(phase,)] = None if flops is None else flops * 1e12 / (time[phase] * devices * min(peaks))
     return found
 
 
 def mfu(run: Run) -> Values:
-    return _utilization(run, 0, lambda _: int(run.facts["device_count"] + (run.facts["missing_devices"] or 0)))
+    return _utilization(run, of_model=True)
 
 
 def hlo_mfu(run: Run) -> Values:
-    return _utilization(run, 1, len)
+    return _utilization(run, of_model=False)
 
 
 METRICS: dict[str, Callable[[Run], Values]] = {
@@ -926,6 +997,7 @@ COLUMNS: dict[tuple[str, str], Callable[[Run], Mapping[tuple[Any, ...], object]]
     ("roofline", "attained"): roofline_attained,
     ("roofline", "bound"): roofline_bound,
     ("mfu", "hlo_mfu"): hlo_mfu,
+    ("hbm_bandwidth", "unsized_share"): hbm_unsized,
     ("step_time", "last_step_ms"): last_step,
     ("tpot", "p90_ms"): lambda run: {k: rank(v, 90) / MS for k, v in _tokens(run).items()},
     ("traffic_interval", "p50_us"): lambda run: {k: rank(v, 50) / US for k, v in _intervals(run).items()},

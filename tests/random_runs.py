@@ -20,6 +20,7 @@ _OPS: dict[int, Row] = {
     5: {"name": "slice-start.5", "opcode": "async-start", "async_role": "start"},
     6: {"name": "slice-done.5", "opcode": "async-done", "async_role": "done", "async_start": "slice-start.5"},
     7: {"name": "while.7", "opcode": "while"},
+    8: {"name": "kernel.8", "opcode": "custom-call", "category": "custom-call"},
 }
 _KINDS = ("all-reduce", "all-gather", "reduce-scatter", "all-to-all", "collective-permute")
 
@@ -83,11 +84,15 @@ class RandomRun:
             num_heads=maybe(4),
             head_dim=8,
             num_params_active=maybe(7_000),
-            num_params_embedding=1_000,
+            vocab_size=maybe(50),
+            has_tied_embeddings=self.random.choice([None, False, True]),
+            dtype=self.random.choice([None, "bfloat16", "int8", "float8_e4m3fn"]),
+            num_params_embedding=maybe(self.random.choice([1_200, 2_400])),
             batch_size=maybe(3),
             input_length=maybe(5),
         )
         peaks = {"peak_flops_per_s": maybe(1e12), "peak_hbm_gbps": maybe(100.0), "peak_ici_gbps": maybe(20.0)}
+        peaks |= {"peak_int8_flops_per_s": maybe(2e12), "peak_fp8_flops_per_s": maybe(1.5e12)}
         for device in self.devices:
             self._add("devices", device_id=device, backend="tpu", pp_index=device // self.tp, **peaks)
 
@@ -100,6 +105,9 @@ class RandomRun:
             i["bytes_accessed"] = maybe(pick((0, 1_000, 200_000)))
             if "async_role" not in i and i["opcode"] != "copy":
                 i["flops"] = i["model_flops"] = maybe(pick((0, 50_000, 2_000_000)))
+                i["operand_dtype"] = pick((None, None, "bf16", "s8", "f8e4m3fn"))
+            if i["opcode"] == "custom-call":
+                i["given_flops"], i["given_bytes_accessed"] = pick((None, None, 70_000)), pick((None, None, 30_000))
         for axis, number in (("tp", 10), ("pp", 20)):
             of_axis = "collective-permute" if axis == "pp" else pick(_KINDS)
             for at, size in enumerate(self.random.sample(_SIZES, 2)):
@@ -137,7 +145,7 @@ class RandomRun:
         """Instructions in order; of an asynchronous op the done somewhere behind its start."""
         found: list[int] = []
         for _ in range(self.random.randrange(2, 8)):
-            chosen = self.random.choice([0, 0, 1, 2, 3, 5, *(n for n in (10, 13, 20, 23))])
+            chosen = self.random.choice([0, 0, 1, 2, 3, 5, 8, *(n for n in (10, 13, 20, 23))])
             if self.instructions[chosen].get("collective") and self.random.random() < 0.4:
                 chosen += 1
             at = self.random.randrange(len(found) + 1)

@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from tracewarehouse.evaluation.evaluator import Evaluator
     from tracewarehouse.evaluation.findings import Finding
     from tracewarehouse.evaluation.forked import ForkedEvaluator
+    from tracewarehouse.ingest.capture.costs import Costs
     from tracewarehouse.ingest.capture.manifest import Mesh
     from tracewarehouse.ingest.capture.sources import Capture
     from tracewarehouse.ingest.pipeline import IngestResult
@@ -355,6 +356,7 @@ class Warehouse:
         mesh: Mesh | str | None = None,
         name: str | None = None,
         step_program: str | None = None,
+        costs: str | os.PathLike[str] | None = None,
         jobs: int | None = None,
         max_gzip_ratio: float | None = None,
     ) -> list[IngestResult]:
@@ -366,12 +368,13 @@ class Warehouse:
             mesh: the device mesh, such as 'dp=2,tp=4', if no manifest gives it.
             name: name of the run, for a path that holds one capture.
             step_program: the module whose executions begin a step, instead of the capture's own steps.
+            costs: a JSON or TOML file with what kernels cost whose cost the profiler does not know.
             jobs: number of processes that may read a large capture in parallel; None for one per core.
             max_gzip_ratio: how many times larger than itself a gzipped file may unpack before it is refused as a trap;
                 None for the reader's own limit.
 
         Raises:
-            CaptureError: a capture cannot be read; the captures before it are in the warehouse.
+            CaptureError: a capture cannot be read; the captures before it are in the warehouse. Or the costs cannot be.
             WarehouseError: the warehouse cannot be written.
         """
         from tracewarehouse.ingest.capture.remote import local_copy
@@ -380,7 +383,10 @@ class Warehouse:
         captures = find_captures(local_copy(path), max_gzip_ratio=max_gzip_ratio)
         if name is not None and len(captures) > 1:
             raise CaptureError(f"{path}: holds {len(captures)} captures, but a name can be given only to one")
-        return [self.ingest_capture(c, mesh=mesh, name=name, step_program=step_program, jobs=jobs) for c in captures]
+        return [
+            self.ingest_capture(c, mesh=mesh, name=name, step_program=step_program, costs=costs, jobs=jobs)
+            for c in captures
+        ]
 
     def ingest_capture(
         self,
@@ -389,6 +395,7 @@ class Warehouse:
         mesh: Mesh | str | None = None,
         name: str | None = None,
         step_program: str | None = None,
+        costs: str | os.PathLike[str] | None = None,
         evaluate: bool = True,
         jobs: int | None = None,
     ) -> IngestResult:
@@ -399,17 +406,26 @@ class Warehouse:
             mesh: the device mesh.
             name: name of the run.
             step_program: the module whose executions begin a step.
+            costs: a JSON or TOML file with what kernels cost.
             evaluate: store the metric values with the run.
             jobs: number of processes that may read a large capture in parallel; None for one per core.
         """
         folder, parsed = self._folder("ingest"), parse_mesh(mesh)
+        given = _costs(costs)
         with self._evaluator(jobs) if evaluate else nullcontext() as evaluator:
             from tracewarehouse.ingest.pipeline import (
                 ingest_capture,  # imported after the evaluator is started, which gets ready meanwhile
             )
 
             result = ingest_capture(
-                capture, folder, mesh=parsed, name=name, step_program=step_program, evaluate=evaluator, jobs=jobs
+                capture,
+                folder,
+                mesh=parsed,
+                name=name,
+                step_program=step_program,
+                costs=given,
+                evaluate=evaluator,
+                jobs=jobs,
             )
         findings = evaluator.findings if evaluator else []
         notes = [f"audit {f.audit} found something; see `tw audit {result.run_id}`" for f in findings]
@@ -626,6 +642,14 @@ def parse_mesh(mesh: Mesh | str | None) -> Mesh | None:
         return Parser.parse(mesh)
     except ValueError as error:  # also pydantic's, whose text puts the field before the message
         raise CaptureError(f"mesh {mesh!r}: {str(error).splitlines()[-1]}") from None
+
+
+def _costs(path: str | os.PathLike[str] | None) -> Costs | None:
+    if path is None:
+        return None
+    from tracewarehouse.ingest.capture.costs import load_costs
+
+    return load_costs(path)
 
 
 def _listed(runs: Sequence[RunVersion], limit: int = 10) -> str:

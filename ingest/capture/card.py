@@ -59,6 +59,9 @@ class ModelArch(_Section):
     num_layers: Count = ""
     num_heads: Count = ""
     head_dim: Count = ""
+    hidden_size: Count = ""
+    vocab_size: Count = ""
+    tie_word_embeddings: Flag = Field(default="", description="the output head is the embedding table")
 
 
 class CardModel(_Section):

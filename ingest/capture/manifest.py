@@ -140,7 +140,10 @@ class ModelFacts(BaseModel):
     num_kv_heads: Int32 | None = None
     head_dim: Int32 | None = None
     vocab_size: Int32 | None = None
-    num_experts: Int32 | None = None
+    num_experts: Int32 | None = Field(default=None, description="null for a dense model")
+    tie_word_embeddings: bool | None = Field(
+        default=None, description="the output head is the embedding table; null counts as false"
+    )
     num_params: Int64 | None = None
     num_params_active: Int64 | None = None
     num_params_embedding: Int64 | None = None

@@ -35,6 +35,8 @@ class Device:
     last_layer: int | None = None
     first_slot: int | None = None
     peak_flops_per_s: float | None = None
+    peak_int8_flops_per_s: float | None = None
+    peak_fp8_flops_per_s: float | None = None
     peak_hbm_gbps: float | None = None
     peak_ici_gbps: float | None = None
     peak_source: str | None = None
@@ -68,9 +70,7 @@ def accelerator(device_id: int, host: str, plane: Plane, backend: str, ordinal: 
         device.core_id, device.chip_id, device.global_id = core.get(3, 0), core.get(5, 0), core.get(6, 0)
     known = _hardware(device.kind)
     if known:
-        device.peak_flops_per_s = device.peak_flops_per_s or known["peak_flops_per_s"]["bf16"]
-        device.peak_hbm_gbps = device.peak_hbm_gbps or known["hbm_gbps"]
-        device.peak_ici_gbps = known["ici_gbps"]
+        _complete(device, known)
     if from_capture or known:
         device.peak_source = "both" if from_capture and known else "capture" if from_capture else "hardware table"
     return device
@@ -91,10 +91,17 @@ def complete_devices(devices: Iterable[Device], backend: str, model: str) -> Non
             continue
         device.kind = device.kind or (known["kind"] if known else model)
         if known:
-            device.peak_flops_per_s = device.peak_flops_per_s or known["peak_flops_per_s"]["bf16"]
-            device.peak_hbm_gbps = device.peak_hbm_gbps or known["hbm_gbps"]
-            device.peak_ici_gbps = known["ici_gbps"]
+            _complete(device, known)
             device.peak_source = "both" if device.peak_source else "card"
+
+
+def _complete(device: Device, known: dict[str, Any]) -> None:
+    """Fill the peaks that the capture does not state from an entry of the hardware table."""
+    rates = known["peak_flops_per_s"]
+    device.peak_flops_per_s = device.peak_flops_per_s or rates["bf16"]
+    device.peak_int8_flops_per_s, device.peak_fp8_flops_per_s = rates.get("int8"), rates.get("fp8")
+    device.peak_hbm_gbps = device.peak_hbm_gbps or known["hbm_gbps"]
+    device.peak_ici_gbps = known["ici_gbps"]
 
 
 def _hardware(kind: str | None) -> dict[str, Any] | None:

@@ -37,6 +37,7 @@ FLAGS = {
     "inferred_axes": "No mesh was told: axes are guesses from the groups of collectives, see main.mesh_axes.",
     "inferred_layers": "No name says layers: they are inferred from what repeats, see main.instructions.layer_source.",
     "inferred_steps": "Steps or their phases follow from programs, shapes or other devices: no mark tells them.",
+    "given_costs": "Costs of kernels were told at ingest (main.runs.costs): metrics of bytes and operations use them.",
     "promise_broken": "Collectives that the manifest promises for the parallelism are missing.",
     "unattributed_ops": "Some op events could not be given to a virtual device.",
     "hlo_unreadable": "An HLO module or text in the capture is damaged: its instructions lack their facts.",

@@ -20,6 +20,7 @@ from tracewarehouse.ingest.devices.timeline import Timeline
 from tracewarehouse.ingest.hlo.instructions import MOST_MEMBERS, Instructions
 
 if TYPE_CHECKING:
+    from tracewarehouse.ingest.capture.costs import Costs
     from tracewarehouse.ingest.capture.manifest import Manifest, Mesh
 
 
@@ -36,6 +37,7 @@ class RunSurvey:
         hlo_notes: problems with embedded HLO modules, which are read when an instruction is looked up.
         flags: the quality flags found so far.
         batches: the server's batches, joined to the steps.
+        costs: the costs of kernels that the user gives.
     """
 
     hosts: tuple[HostSurvey, ...]
@@ -45,6 +47,7 @@ class RunSurvey:
     hlo_notes: list[str]
     flags: tuple[Flag, ...] = ()
     batches: tuple[Batch, ...] = ()
+    costs: Costs | None = None
 
     @property
     def devices(self) -> tuple[Device, ...]:

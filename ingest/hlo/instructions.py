@@ -8,7 +8,7 @@ import re
 from collections.abc import Hashable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
@@ -28,7 +28,11 @@ from tracewarehouse.ingest.hlo.opcodes import (
     is_spread_step,
     op_class,
 )
+from tracewarehouse.ingest.hlo.products import operand_dtype
 from tracewarehouse.ingest.hlo.replica_groups import Groups
+
+if TYPE_CHECKING:
+    from tracewarehouse.ingest.capture.costs import KernelCost
 
 MOST_MEMBERS = 1 << 20
 """Members that replica groups of a run may have, or one per 4 bytes of a larger capture; see `Instructions`."""
@@ -100,6 +104,8 @@ class InstructionRow:
     """Of `hlo` only this has been read yet; it is no collective, and no done."""
     kernel: str | None = None
     """Name of the event of a GPU's stream that it is."""
+    given: KernelCost | None = None
+    """What the user says that it costs."""
     started: Collective | None = None
     """The collective that its start is, of a done that does not say itself what it ends."""
 
@@ -205,9 +211,12 @@ class InstructionRow:
             "hlo_text": hlo.text if hlo else None,
             "shape": hlo.shape.text if hlo else None,
             "dtype": hlo.shape.dtype if hlo else None,
+            "operand_dtype": operand_dtype(hlo, self.category) if hlo and not found else None,
             "flops": self.flops,
             "model_flops": self.model_flops,
             "bytes_accessed": self.bytes_accessed,
+            "given_flops": self.given.flops if self.given else None,
+            "given_bytes_accessed": self.given.bytes if self.given else None,
             "op_name": self.op_name,
             "layer": layer,
             "stage_layer": stage_layer,

@@ -39,6 +39,11 @@ _WRAPPED = frozenset(
 )
 
 
+def kernel_name(name: str) -> str:
+    """Name of a kernel from that of an instruction, without the numbers that the compiler appends."""
+    return _NAME_SUFFIX.sub("", name) if len(name) <= _MAX_NAME else name
+
+
 OpClass = Literal["container", "communication", "copy", "compute"]
 OP_CLASSES: tuple[OpClass, ...] = get_args(OpClass)
 """What a device does in the time of an op; see `op_class`."""

@@ -120,8 +120,14 @@ RUNS = _table(
     Column("num_heads", "INTEGER", "Attention query heads.", "heads"),
     Column("head_dim", "INTEGER", "Width of an attention head.", "elements"),
     Column("num_params", "BIGINT", "Parameters of the model.", "parameters"),
-    Column("num_params_active", "BIGINT", "Parameters that one token uses.", "parameters"),
+    Column("vocab_size", "INTEGER", "Tokens of the vocabulary.", "tokens"),
+    Column("num_params_active", "BIGINT", "Parameters that one token uses; of a dense model all.", "parameters"),
     Column("num_params_embedding", "BIGINT", "Parameters of the embedding tables.", "parameters"),
+    Column(
+        "has_tied_embeddings",
+        "BOOLEAN",
+        "The output head is the embedding table and counts once among the parameters.",
+    ),
     Column("mesh", "VARCHAR", "Mesh axes and sizes, outermost first, such as 'dp=2,tp=2'."),
     Column("pp", "INTEGER", "Size of the pipeline-parallel axis."),
     Column("dp", "INTEGER", "Size of the data-parallel axis."),
@@ -135,6 +141,7 @@ RUNS = _table(
     Column("framework", "VARCHAR", "What ran the model and its version, such as 'torch_xla 2.9.0'."),
     Column("card", "VARCHAR", "The CCL-Bench workload card as JSON, whole; NULL without a card."),
     Column("manifest", "VARCHAR", "The collector's manifest as JSON, whole; NULL without a manifest."),
+    Column("costs", "VARCHAR", "The costs of kernels that were given at ingest, as JSON; NULL without any."),
     _must("is_truncated", "BOOLEAN", "The profiler dropped events, or a line stands at a known event cap."),
     Column("missing_hosts", "VARCHAR", "Hosts that the manifest names and that are not here, separated by commas."),
     Column(
@@ -209,7 +216,9 @@ DEVICES = _table(
         "INTEGER",
         "Slot of first_layer in the program of all stages, as instructions.stage_layer counts them.",
     ),
-    Column("peak_flops_per_s", "DOUBLE", "Peak dense matrix rate.", "FLOP/s"),
+    Column("peak_flops_per_s", "DOUBLE", "Peak dense matrix rate, of bf16 where the chip has several.", "FLOP/s"),
+    Column("peak_int8_flops_per_s", "DOUBLE", "The same of int8; NULL where it has no rate of its own.", "FLOP/s"),
+    Column("peak_fp8_flops_per_s", "DOUBLE", "The same of fp8; NULL where it has no rate of its own.", "FLOP/s"),
     Column("peak_hbm_gbps", "DOUBLE", "Peak memory bandwidth, decimal.", "GB/s"),
     Column("peak_ici_gbps", "DOUBLE", "Peak inter-chip bandwidth of the chip, all links, one direction.", "GB/s"),
     Column(
@@ -279,6 +288,12 @@ INSTRUCTIONS = _table(
     Column("hlo_text", "VARCHAR", "The instruction as HLO text, where the capture holds it."),
     Column("shape", "VARCHAR", "Result shape without layout, such as 'bf16[1024,5120]'."),
     Column("dtype", "VARCHAR", "Element type of the result, or of a tuple's largest element."),
+    Column(
+        "operand_dtype",
+        "VARCHAR",
+        "Of a matrix product, the element type that it multiplies: that of its operands, the wider of two; of a fusion "
+        "the narrowest that two of its matrices have. NULL of other instructions, and where not known.",
+    ),
     Column("flops", "BIGINT", "Floating-point operations of one execution, as the profiler says.", "FLOP"),
     Column("model_flops", "BIGINT", "The same without work that the compiler added, as the profiler says.", "FLOP"),
     Column(
@@ -287,6 +302,13 @@ INSTRUCTIONS = _table(
         "Memory traffic of one execution (not message bytes), as the profiler says.",
         "bytes",
     ),
+    Column(
+        "given_flops",
+        "BIGINT",
+        "Floating-point operations of one execution, as `tw ingest --costs` was told; takes precedence.",
+        "FLOP",
+    ),
+    Column("given_bytes_accessed", "BIGINT", "Memory traffic of one execution, in the same way.", "bytes"),
     Column("op_name", "VARCHAR", "The framework's name path of the operation."),
     Column(
         "layer",

@@ -130,6 +130,7 @@ def _run_row(
         "schema_version": SCHEMA_VERSION,
         "ingest_version": VERSION,
         "manifest": capture.manifest.read_text(encoding="utf-8") if capture.manifest else None,
+        "costs": survey.costs.text if survey.costs else None,
     }
     if card:
         row |= card_facts(card)
@@ -158,8 +159,11 @@ def manifest_facts(manifest: Manifest) -> dict[str, Any]:
         "num_heads": model.num_heads,
         "head_dim": model.head_dim,
         "num_params": model.num_params,
-        "num_params_active": model.num_params_active,
+        "vocab_size": model.vocab_size,
+        # a dense model uses all of its parameters
+        "num_params_active": model.num_params_active or (None if model.num_experts else model.num_params),
         "num_params_embedding": model.num_params_embedding,
+        "has_tied_embeddings": model.tie_word_embeddings,
         "sequence_parallelism": manifest.sequence_parallelism,
         "microbatches": manifest.microbatches,
         "framework": f"{manifest.backend} {versions}" if versions else manifest.backend,
@@ -182,8 +186,12 @@ def card_facts(card: WorkloadCard) -> dict[str, Any]:
         "num_heads": arch.num_heads,
         "head_dim": arch.head_dim,
         "num_params": _whole(arch.num_params),
-        "num_params_active": _whole(arch.num_params_active),
+        "hidden_size": arch.hidden_size,
+        "vocab_size": arch.vocab_size,
+        # a dense model uses all of its parameters
+        "num_params_active": _whole(arch.num_params_active or (arch.num_params if model.moe is False else "")),
         "num_params_embedding": _whole(arch.num_params_embedding),
+        "has_tied_embeddings": arch.tie_word_embeddings,
         "pp": plan.pp,
         "dp": plan.dp_replicate,
         "ep": plan.ep,

@@ -23,6 +23,7 @@ from tracewarehouse.ingest.tables.metadata import write_instructions, write_meta
 from tracewarehouse.ingest.tables.parts import Counting
 from tracewarehouse.ingest.tables.phases import write_phases
 from tracewarehouse.ingest.tables.run_collectives import CollectivesWritten, write_collectives
+from tracewarehouse.ingest.tables.run_costs import give_costs
 from tracewarehouse.ingest.tables.run_layers import place_in_layers
 from tracewarehouse.ingest.tables.writers import FilesOfTables, RunWriters
 
@@ -96,6 +97,7 @@ def write_tables(
         for number, (module, program_id) in (item for p in events.parts for item in p.programs.items()):
             survey.instructions.assign_program(number, module, program_id)
         instruction_flags += place_in_layers(survey, (e for p in events.parts for e in p.sampled))
+        instruction_flags += give_costs(survey.instructions.rows, survey.costs)
         write_instructions(writers, survey)
         collectives = write_collectives(writers, survey, events.parts)
         write_phases(writers, survey, events.parts)

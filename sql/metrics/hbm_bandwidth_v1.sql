@@ -6,13 +6,14 @@ unit: GB/s
 polarity: higher_is_better
 grain: [run_id, phase, device_id]
 value: hbm_gbps
-requires: SELECT run_id FROM main.instructions WHERE bytes_accessed > 0
+requires: SELECT run_id FROM models.instruction_costs WHERE bytes_accessed > 0
 description: >
   Memory traffic of a device over its busy time: the profiler's bytes_accessed of the leaf ops over their union, in
   decimal GB. Bytes and time are those of the same ops: an op between two steps, such as a sampling program, belongs to
   the step before it, and ops outside the steps of a run that has some are left out. Of an asynchronous op the start
-  counts and the done does not, which states the same bytes again. The bytes are the compiler's estimate, and what an op
-  keeps in on-chip memory is among them.
+  counts and the done does not, which states the same bytes again. The bytes are the compiler's estimate, or those told at
+  ingest, and what an op keeps in on-chip memory is among them. The time of ops without known bytes counts and their
+  bytes do not, so that the value is a lower bound where unsized_share is above 0.
 changed: First version.
 ---*/
 WITH moved AS (
@@ -20,10 +21,13 @@ WITH moved AS (
     run_id,
     e.device_id,
     e.phase,
-    CAST(SUM(CASE WHEN i.async_role = 'done' THEN 0 ELSE i.bytes_accessed * e.ops END) AS BIGINT) AS bytes,
-    SUM(e.ops) FILTER (WHERE COALESCE(i.async_role, 'start') = 'start' AND i.bytes_accessed IS NULL) AS unsized_ops
+    CAST(SUM(CASE WHEN i.async_role = 'done' THEN 0 ELSE c.bytes_accessed * e.ops END) AS BIGINT) AS bytes,
+    SUM(e.self_ps) AS self_ps,
+    SUM(e.self_ps) FILTER (WHERE COALESCE(i.async_role, 'start') = 'start' AND c.bytes_accessed IS NULL) AS unsized_ps,
+    SUM(e.ops) FILTER (WHERE COALESCE(i.async_role, 'start') = 'start' AND c.bytes_accessed IS NULL) AS unsized_ops
   FROM models.instruction_time AS e
   INNER JOIN main.instructions AS i USING (run_id, instruction_id)
+  INNER JOIN models.instruction_costs AS c USING (run_id, instruction_id)
   WHERE e.is_in_device_phases
   GROUP BY run_id, e.device_id, e.phase
 )
@@ -37,7 +41,8 @@ SELECT
   m.bytes * 1000 / d.busy_ps / NULLIF(v.peak_hbm_gbps, 0) AS utilization,
   m.bytes, -- Bytes of the phase.
   d.busy_ps / 1e9 AS busy_ms, -- Union of the leaf ops.
-  CAST(COALESCE(m.unsized_ops, 0) AS BIGINT) AS unsized_ops -- Ops whose bytes are not known and that are missing here.
+  CAST(COALESCE(m.unsized_ops, 0) AS BIGINT) AS unsized_ops, -- Ops whose bytes are not known and that are missing here.
+  COALESCE(m.unsized_ps, 0) / NULLIF(m.self_ps, 0) AS unsized_share -- Their share of the self time of the ops.
 FROM models.device_phases AS d
 INNER JOIN moved AS m ON d.run_id = m.run_id AND d.device_id = m.device_id AND d.phase IS NOT DISTINCT FROM m.phase
 LEFT JOIN main.devices AS v ON d.run_id = v.run_id AND d.device_id = v.device_id

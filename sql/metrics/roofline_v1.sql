@@ -6,12 +6,13 @@ unit: FLOP/s
 polarity: none
 grain: [run_id, instruction_id]
 value: flops_per_s
-requires: SELECT run_id FROM main.instructions WHERE flops > 0 OR bytes_accessed > 0
+requires: SELECT run_id FROM models.instruction_costs WHERE flops > 0 OR bytes_accessed > 0
 description: >
   Each HLO instruction's place under the roofline: floating-point operations and memory traffic of its executions over
-  their self time, all devices together, as the profiler states flops and bytes. The bound is the resource that would
-  take longest at its peak - the matrix units, the memory, or for a collective the inter-chip links with the bytes that
-  it sends - and the attained share is that time over the time it took. The halves of asynchronous ops, which state the
+  their self time, all devices together, as the profiler states flops and bytes or ingest was told them. The bound is the
+  resource that would take longest at its peak - the matrix units at the rate of the type that they multiply, the memory,
+  or for a collective the inter-chip links with the bytes that it sends - and the attained share is that time over the
+  time it took. An op that computes and whose flops or bytes are not known, such as a Pallas kernel, has no bound. The halves of asynchronous ops, which state the
   bytes of a transfer that goes on between them, have no row. XProf's roofline has the same operations,
   bytes and peaks, no bound by links, and time by another clock of the device, by which single ops differ by some percent.
   Source: Williams et al., Roofline (2009).
@@ -20,15 +21,33 @@ changed: First version.
 WITH timed AS (
   SELECT
     run_id,
-    o.instruction_id,
+    instruction_id,
     SUM(o.self_ps) AS self_ps,
     CAST(SUM(o.ops) AS BIGINT) AS executions,
-    MIN(d.peak_flops_per_s) AS peak_flops_per_s,
+    MIN(k.peak_flops_per_s) AS peak_flops_per_s,
     MIN(d.peak_hbm_gbps) AS peak_hbm_gbps,
     MIN(d.peak_ici_gbps) AS peak_ici_gbps
   FROM models.instruction_time AS o
+  INNER JOIN models.instruction_costs AS c USING (run_id, instruction_id)
   LEFT JOIN main.devices AS d USING (run_id, device_id)
-  GROUP BY run_id, o.instruction_id
+  LEFT JOIN models.device_peaks AS k
+    ON
+      o.run_id = k.run_id
+      AND o.device_id = k.device_id
+      AND COALESCE(c.product_type, 'bf16') = k.product_type
+  GROUP BY run_id, instruction_id
+),
+
+shares AS (
+  SELECT
+    run_id,
+    COALESCE(SUM(t.self_ps) FILTER (WHERE c.flops IS NULL OR c.bytes_accessed IS NULL), 0)
+    / NULLIF(SUM(t.self_ps), 0) AS unsized_share
+  FROM timed AS t
+  INNER JOIN main.instructions AS i USING (run_id, instruction_id)
+  INNER JOIN models.instruction_costs AS c USING (run_id, instruction_id)
+  WHERE i.op_class = 'compute'
+  GROUP BY run_id
 ),
 
 sent AS (
@@ -46,19 +65,23 @@ needed AS (
     instruction_id,
     i.name,
     i.category,
-    i.flops,
-    i.bytes_accessed,
-    i.collective IS NOT NULL AND s.wire_bytes IS NULL AS is_unsized,
+    c.flops,
+    c.bytes_accessed,
+    (i.collective IS NOT NULL AND s.wire_bytes IS NULL)
+    OR (i.op_class = 'compute' AND (c.flops IS NULL OR c.bytes_accessed IS NULL)) AS is_unsized,
+    h.unsized_share,
     s.wire_bytes,
     t.self_ps,
     t.executions,
-    CAST(COALESCE(i.flops, 0) AS DOUBLE) * t.executions * (1e12 / NULLIF(t.peak_flops_per_s, 0)) AS compute_ps,
-    CAST(COALESCE(i.bytes_accessed, 0) AS DOUBLE) * t.executions * (1e3 / NULLIF(t.peak_hbm_gbps, 0)) AS memory_ps,
+    CAST(COALESCE(c.flops, 0) AS DOUBLE) * t.executions * (1e12 / NULLIF(t.peak_flops_per_s, 0)) AS compute_ps,
+    CAST(COALESCE(c.bytes_accessed, 0) AS DOUBLE) * t.executions * (1e3 / NULLIF(t.peak_hbm_gbps, 0)) AS memory_ps,
     COALESCE(s.wire_bytes, 0) * (1e3 / NULLIF(t.peak_ici_gbps, 0)) AS ici_ps
   FROM timed AS t
   INNER JOIN main.instructions AS i USING (run_id, instruction_id)
+  INNER JOIN models.instruction_costs AS c USING (run_id, instruction_id)
   LEFT JOIN sent AS s USING (run_id, instruction_id)
-  WHERE t.self_ps > 0 AND i.async_role IS NULL AND (i.flops > 0 OR i.bytes_accessed > 0)
+  LEFT JOIN shares AS h USING (run_id)
+  WHERE t.self_ps > 0 AND i.async_role IS NULL AND (c.flops > 0 OR c.bytes_accessed > 0)
 )
 
 SELECT
@@ -66,7 +89,7 @@ SELECT
   instruction_id, -- The HLO instruction.
   name, -- Its name.
   category, -- The profiler's category.
-  -- Operations per second of a device; NULL where the profiler states none.
+  -- Operations per second of a device; NULL where they are not known.
   CAST(flops AS DOUBLE) * executions * 1e12 / self_ps AS flops_per_s,
   flops, -- Operations of one execution.
   bytes_accessed, -- Memory traffic of one execution.
@@ -79,11 +102,13 @@ SELECT
     WHEN wire_bytes > 0 AND ici_ps >= memory_ps AND ici_ps >= compute_ps THEN 'ici'
     WHEN memory_ps >= compute_ps THEN 'memory'
     ELSE 'compute'
-  END AS bound, -- compute, memory or ici; NULL where a peak, or what a collective sends, is not known.
+  END AS bound, -- compute, memory or ici; NULL where a peak, a cost, or what a collective sends is not known.
   CASE
     WHEN compute_ps IS NULL OR memory_ps IS NULL THEN NULL
     WHEN is_unsized OR (wire_bytes > 0 AND ici_ps IS NULL) THEN NULL
     ELSE GREATEST(compute_ps, memory_ps, COALESCE(ici_ps, memory_ps)) / self_ps
   END AS attained, -- Share of the bound's peak; NULL where the bound is.
-  executions -- Executions on all devices.
+  executions, -- Executions on all devices.
+  -- Of the self time of the run's ops that compute, the share whose flops or bytes are not known; NULL without such ops.
+  unsized_share
 FROM needed

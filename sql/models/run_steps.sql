@@ -5,7 +5,14 @@ description: >
   latest end.
 ---*/
 WITH united AS (
-  SELECT run_id, step, MIN(phase) AS phase, MIN(start_ps) AS start_ps, MAX(end_ps) AS end_ps, MAX(step_ps) AS longest_ps
+  SELECT
+    run_id,
+    step,
+    MIN(phase) AS phase,
+    MIN(start_ps) AS start_ps,
+    MAX(end_ps) AS end_ps,
+    MAX(step_ps) AS longest_ps,
+    MIN(CASE WHEN is_last THEN 0 ELSE 1 END) AS is_followed
   FROM models.steps
   WHERE clock = 'device'
   GROUP BY run_id, step
@@ -18,5 +25,8 @@ SELECT
   start_ps, -- Earliest start over the devices.
   -- Earliest start of the next step; of the last step its latest end.
   COALESCE(LEAD(start_ps) OVER (PARTITION BY run_id ORDER BY start_ps, step), end_ps) AS until_ps,
-  longest_ps -- Time of the step on the slowest device, start to next start.
+  longest_ps, -- Time of the step on the slowest device, start to next start.
+  -- Its time is that of a whole step: another step follows on every device; or the phase has none such, so that the
+  -- duration of its last step is all that is known.
+  is_followed = 1 OR MAX(is_followed) OVER (PARTITION BY run_id, phase) = 0 AS is_timed
 FROM united

@@ -31,6 +31,18 @@ MeshOption = Annotated[
     ),
 ]
 
+
+def _checked_costs(costs: str | None) -> str | None:
+    if costs is not None:
+        from tracewarehouse.ingest.capture.costs import load_costs
+
+        try:
+            load_costs(costs)
+        except TracewarehouseError as error:
+            raise typer.BadParameter(str(error)) from None
+    return costs
+
+
 RatioOption = Annotated[
     float | None,
     typer.Option(
@@ -58,6 +70,15 @@ def ingest(
             show_default=False,
         ),
     ] = None,
+    costs: Annotated[
+        str | None,
+        typer.Option(
+            metavar="FILE",
+            help="JSON or TOML with flops and bytes of kernels by name, for kernels whose cost the profiler lacks.",
+            callback=_checked_costs,
+            show_default=False,
+        ),
+    ] = None,
     jobs: Annotated[
         int | None,
         typer.Option(min=1, help="Processes that read a large capture; default: one per core."),
@@ -77,7 +98,9 @@ def ingest(
             for count, capture in enumerate(captures, 1):
                 update(f"{count}/{len(captures)} {capture.name}")
                 try:
-                    result = warehouse.ingest_capture(capture, mesh=mesh, name=name, step_program=step, jobs=jobs)
+                    result = warehouse.ingest_capture(
+                        capture, mesh=mesh, name=name, step_program=step, costs=costs, jobs=jobs
+                    )
                 except TracewarehouseError as error:
                     failures += 1
                     update("")

@@ -1,0 +1,110 @@
+"""The file of costs that a user gives at ingest: operations and bytes of kernels whose cost the profiler lacks."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import tomllib
+from dataclasses import dataclass
+from fnmatch import fnmatchcase
+from pathlib import Path
+from typing import Annotated, Any
+
+from pydantic import BaseModel, ConfigDict, Field, RootModel, ValidationError, model_validator
+
+from tracewarehouse.ingest.capture.manifest import found_instead
+from tracewarehouse.ingest.errors import CaptureError, shown
+
+MAX_BYTES = 1 << 20
+
+Amount = Annotated[int, Field(ge=0, lt=1 << 63)]
+
+
+class KernelCost(BaseModel):
+    """What one execution of a kernel costs on one device; what is not given stays as the profiler states it."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    flops: Amount | None = Field(default=None, description="floating-point operations")
+    bytes: Amount | None = Field(default=None, description="memory traffic")
+
+    @model_validator(mode="after")
+    def _check(self) -> KernelCost:
+        if self.flops is None and self.bytes is None:
+            raise ValueError("give flops, bytes or both")
+        return self
+
+
+class _Kernels(RootModel[dict[str, KernelCost]]):
+    """Costs by pattern of names."""
+
+    root: dict[Annotated[str, Field(min_length=1)], KernelCost] = Field(min_length=1)
+
+
+@dataclass(frozen=True)
+class Costs:
+    """The costs of a file.
+
+    Attributes:
+        name: name of the file.
+        kernels: costs by pattern of kernel names, such as `RPA-*`, in the order of the file.
+    """
+
+    name: str
+    kernels: dict[str, KernelCost]
+
+    @property
+    def text(self) -> str:
+        """All costs as JSON, in their order."""
+        return json.dumps({n: c.model_dump(exclude_none=True) for n, c in self.kernels.items()}, ensure_ascii=False)
+
+    @property
+    def digest(self) -> str:
+        """Digest of the costs, however their file is laid out."""
+        return hashlib.sha256(self.text.encode()).hexdigest()
+
+    def pattern_of(self, kernel: str) -> str | None:
+        """The first pattern that the name of a kernel, without its numbers, matches; None for none."""
+        return next((pattern for pattern in self.kernels if fnmatchcase(kernel, pattern)), None)
+
+
+def load_costs(path: str | os.PathLike[str]) -> Costs:
+    """Read and validate a file of costs: JSON, or TOML where its name ends so.
+
+    Raises:
+        CaptureError: the file cannot be read, or a field is missing or wrong; the message names the field.
+    """
+    file = Path(path)
+    try:
+        if not file.is_file():  # reading a pipe would block
+            found = found_instead(file) if file.exists() or file.is_symlink() else "found nothing"
+            raise CaptureError(f"{shown(str(file))}: cannot be read as costs: expected a file, {found}")
+        with file.open("rb") as opened:
+            raw = opened.read(MAX_BYTES + 1)
+        if len(raw) > MAX_BYTES:
+            raise CaptureError(f"{shown(str(file))}: cannot be read as costs: larger than {MAX_BYTES >> 20} MB")
+        text = raw.decode("utf-8-sig")
+        tree: Any = tomllib.loads(text) if file.suffix == ".toml" else json.loads(text, object_pairs_hook=_distinct)
+        json.dumps(tree, ensure_ascii=False).encode()  # half a surrogate pair has no UTF-8
+        return Costs(file.name, _Kernels.model_validate(tree).root)
+    except ValidationError as error:
+        where = "; ".join(f"{'.'.join(str(p) for p in e['loc']) or 'costs'}: {e['msg']}" for e in error.errors())
+        raise CaptureError(
+            f"{shown(str(file))}: not valid costs: {shown(where)}; a kernel has flops, bytes or both, as in "
+            '{"kernel-*": {"flops": 4000000, "bytes": 20000}}'
+        ) from None
+    except RecursionError:
+        raise CaptureError(f"{shown(str(file))}: cannot be read as costs: nested too deeply") from None
+    except (OSError, ValueError, TypeError) as error:
+        raise CaptureError(f"{shown(str(file))}: cannot be read as costs: {shown(str(error))}") from None
+
+
+def _distinct(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    """A JSON object; a name that stands twice would hide a cost."""
+    found = dict(pairs)
+    if len(found) < len(pairs):
+        names = [name for name, _ in pairs]
+        twice = next(n for n in names if names.count(n) > 1)
+        raise ValueError(f"{twice!r} is given twice")
+    return found

@@ -1,0 +1,22 @@
+/*---
+model: device_peaks
+inline: true
+description: >
+  Peak rates of each device by the type that a matrix product multiplies. A chip without a rate of its own for a type
+  runs it at that of bf16.
+---*/
+SELECT
+  run_id, -- The run.
+  device_id, -- The device.
+  'bf16' AS product_type, -- bf16, int8 or fp8.
+  peak_flops_per_s -- Operations per second; no row where not known.
+FROM main.devices
+WHERE peak_flops_per_s > 0
+UNION ALL
+SELECT run_id, device_id, 'int8' AS product_type, COALESCE(peak_int8_flops_per_s, peak_flops_per_s) AS peak_flops_per_s
+FROM main.devices
+WHERE peak_flops_per_s > 0
+UNION ALL
+SELECT run_id, device_id, 'fp8' AS product_type, COALESCE(peak_fp8_flops_per_s, peak_flops_per_s) AS peak_flops_per_s
+FROM main.devices
+WHERE peak_flops_per_s > 0
