@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 from xplane_builder import Space, TpuPlane, Unsigned
 
+from tracewarehouse.ingest.capture.costs import load_costs
 from tracewarehouse.ingest.capture.manifest import Mesh
 from tracewarehouse.ingest.capture.sources import find_captures
 from tracewarehouse.ingest.errors import CaptureError
@@ -504,16 +505,21 @@ def test_a_card_names_the_chip_where_the_capture_does_not(
 
 
 @pytest.mark.parametrize(
-    ("kind", "memory", "links"),
-    [  # links of a chip times GB/s of a link in one direction
-        ("TPU v4", 1200.0, 6 * 50.0),
-        ("TPU v5 lite", 819.0, 4 * 50.0),
-        ("TPU v5p", 2765.0, 6 * 100.0),
-        ("TPU v6 lite", 1638.0, 4 * 100.0),
+    ("kind", "rates", "memory", "links"),
+    [  # TFLOP/s of bf16, int8 and fp8; links of a chip times GB/s of a link in one direction
+        ("TPU v4", (275, 275, None), 1200.0, 6 * 50.0),
+        ("TPU v5 lite", (197, 393, None), 819.0, 4 * 50.0),
+        ("TPU v5p", (459, 918, 459), 2765.0, 6 * 100.0),
+        ("TPU v6 lite", (918, 1836, 918), 1638.0, 4 * 100.0),
     ],
 )
 def test_the_peaks_of_a_chip_are_those_of_its_documentation(
-    tmp_path: Path, tables_of: Callable[[Path], Query], kind: str, memory: float, links: float
+    tmp_path: Path,
+    tables_of: Callable[[Path], Query],
+    kind: str,
+    rates: tuple[int | None, ...],
+    memory: float,
+    links: float,
 ) -> None:
     space = Space()
     tpu = space.tpu(0)
@@ -524,6 +530,79 @@ def test_the_peaks_of_a_chip_are_those_of_its_documentation(
     ingest_one(tmp_path / "run", tmp_path / "warehouse")
     query = tables_of(tmp_path / "warehouse")
     assert query("SELECT peak_hbm_gbps, peak_ici_gbps FROM devices") == [(memory, links)]
+    peaks = query("SELECT peak_flops_per_s, peak_int8_flops_per_s, peak_fp8_flops_per_s FROM devices")
+    assert peaks == [tuple(rate and rate * 1e12 for rate in rates)]
+
+
+@pytest.mark.parametrize(
+    ("facts", "expected"),
+    [
+        ("{moe: false, model_arch: {num_params: 70}}", 70),
+        ("{moe: false, model_arch: {num_params: 70, num_params_active: 60}}", 60),
+        ("{moe: true, model_arch: {num_params: 70}}", None),
+        ("{model_arch: {num_params: 70}}", None),
+    ],
+)
+def test_a_dense_model_uses_all_of_its_parameters(
+    tmp_path: Path, tables_of: Callable[[Path], Query], facts: str, expected: int | None
+) -> None:
+    space = Space()
+    space.tpu(0).modules.event(f"decode({PROGRAM})", 0, 100)
+    space.write(tmp_path / "run" / "vm.xplane.pb")
+    (tmp_path / "run" / "card.yaml").write_text(f"workload: {{model: {facts}}}")
+    ingest_one(tmp_path / "run", tmp_path / "warehouse")
+    assert tables_of(tmp_path / "warehouse")("SELECT num_params_active FROM runs") == [(expected,)]
+
+
+def test_a_manifest_tells_experts_and_a_shared_table(tmp_path: Path, tables_of: Callable[[Path], Query]) -> None:
+    space = Space()
+    space.tpu(0).modules.event(f"decode({PROGRAM})", 0, 100)
+    for name, model in {
+        "dense": {"num_params": 70, "vocab_size": 9, "tie_word_embeddings": True},
+        "sparse": {"num_params": 70, "num_experts": 8, "tie_word_embeddings": False},
+    }.items():
+        space.write(tmp_path / name / "vm.xplane.pb")
+        (tmp_path / name / "manifest.json").write_text(json.dumps({"name": name, "model": {"name": "m"} | model}))
+        ingest_one(tmp_path / name, tmp_path / f"w-{name}")
+    sql = "SELECT num_params_active, vocab_size, has_tied_embeddings FROM runs"
+    assert tables_of(tmp_path / "w-dense")(sql) == [(70, 9, True)]
+    assert tables_of(tmp_path / "w-sparse")(sql) == [(None, None, False)]
+
+
+def test_costs_that_are_given_go_to_the_kernels_they_name(tmp_path: Path, tables_of: Callable[[Path], Query]) -> None:
+    space = Space()
+    tpu = space.tpu(0)
+    tpu.modules.event(f"decode({PROGRAM})", 0, 400)
+    kernel = '%RPA-x.{} = bf16[8,8] custom-call(bf16[8,8] %a), custom_call_target="tpu_custom_call"'
+    for at, number in enumerate((3, 17)):
+        stats = {"flops": 0, "model_flops": 0, "bytes_accessed": 0, "program_id": Unsigned(PROGRAM)}
+        tpu.ops.event(tpu.instruction(kernel.format(number), hlo_category="custom-call", **stats), 100 * at, 100)
+    add_op(tpu, DOT, 200, 50)
+    add_op(tpu, REDUCE, 250, 50, "all-reduce")
+    file = space.write(tmp_path / "vm.xplane.pb")
+    warehouse = tmp_path / "warehouse"
+    before = ingest_one(file, warehouse)
+    (tmp_path / "c.toml").write_text('["RPA-*"]\nflops = 5\n["all-reduce"]\nbytes = 7\n')
+    costs = load_costs(tmp_path / "c.toml")
+
+    result = ingest_one(file, warehouse, costs=costs)
+    assert (result.run_id, result.status) == (before.run_id, "ingested")
+    assert "c.toml gives the costs of RPA-* (2 instructions); all-reduce matches none" in result.notes
+    assert "given_costs" in result.entry.flags
+    query = tables_of(warehouse)
+    assert query("SELECT costs FROM runs") == [(costs.text,)]
+    sql = "SELECT name, flops, given_flops, bytes_accessed, given_bytes_accessed FROM instructions"
+    assert query(f"{sql} WHERE opcode = 'custom-call' ORDER BY name") == [
+        ("RPA-x.17", 0, 5, 0, None),
+        ("RPA-x.3", 0, 5, 0, None),
+    ]
+    assert query(f"{sql} WHERE given_bytes_accessed IS NOT NULL") == []
+
+    assert ingest_one(file, warehouse, costs=costs).status == "unchanged"
+    assert ingest_one(file, warehouse).status == "unchanged"
+    (tmp_path / "c.toml").write_text('["RPA-*"]\nflops = 6\n')
+    assert ingest_one(file, warehouse, costs=load_costs(tmp_path / "c.toml")).status == "ingested"
+    assert against(find_captures(file)[0], warehouse).differences == []
 
 
 def test_a_given_mesh_that_does_not_fit_replaces_nothing(tmp_path: Path) -> None:

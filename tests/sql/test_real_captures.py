@@ -272,3 +272,28 @@ def test_times_of_a_device_fit_into_each_other(
         own = [e["exposed_ms"] for e in exposed if (e["phase"], e["device_id"]) == (r["phase"], r["device_id"])]
         assert sum(own) <= r["communication_time_ms"] * (1 + 1e-12)
     assert all(0 <= r["idle_ratio"] <= 1 for r in _rows(connection, "metrics.device_idle", run_id))
+
+
+def test_kernels_without_a_cost_are_a_quarter_of_the_time_on_vllm(
+    connection: duckdb.DuckDBPyConnection, runs: dict[str, str]
+) -> None:
+    rows = _rows(connection, "metrics.hbm_bandwidth", runs[VLLM])
+    kernels = connection.execute(
+        "SELECT device_id, sum(self_ps) FILTER (WHERE opcode = 'custom-call') / sum(self_ps) FROM main.ops "
+        "JOIN main.instructions USING (run_id, instruction_id) WHERE is_leaf AND device_id IS NOT NULL AND run_id = ? "
+        "GROUP BY device_id ORDER BY device_id",
+        [runs[VLLM]],
+    ).fetchall()
+    assert [(r["device_id"], pytest.approx(r["unsized_share"])) for r in rows] == kernels
+    assert [round(share, 3) for _, share in kernels] == [0.253, 0.253]
+
+
+def test_no_fit_of_transfers_where_the_sizes_do_not_support_one(
+    connection: duckdb.DuckDBPyConnection, runs: dict[str, str]
+) -> None:
+    """These captures have one or two sizes of a kind, or times that scatter beyond any line."""
+    for name in CAPTURES:
+        for fit in _rows(connection, "metrics.hockney", runs[name]):
+            assert (fit["sizes"] >= 3, fit["r2"] >= 0.9) == (True, True)
+    assert _rows(connection, "metrics.hockney", runs[VLLM]) == []
+    assert _rows(connection, "metrics.ici_bandwidth_utility", runs[VLLM]) == []

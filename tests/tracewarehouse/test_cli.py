@@ -349,6 +349,17 @@ class TestIngest:
         assert tw("-w", tmp_path / "w", "ingest", file, "--mesh", "nonsense").code == 2
         assert tw("-w", tmp_path / "w", "ingest", file, other, "--name", "x").code == 2
 
+    def test_costs(self, tw: Tw, capture: Path, tmp_path: Path) -> None:
+        (tmp_path / "c.json").write_text('{"nothing": {"flops": 1}}')
+        assert tw("-w", tmp_path / "w", "ingest", capture, "--costs", tmp_path / "c.json").code == 0
+        notes = tw("-w", tmp_path / "w", "runs", "--notes").err
+        assert "flag given_costs: c.json gives the costs of no kernel of the run; nothing matches none" in notes
+        (tmp_path / "c.json").write_text('{"nothing": {"flop": 1}}')
+        wrong = tw("-w", tmp_path / "none", "ingest", capture, "--costs", tmp_path / "c.json")
+        assert wrong.code == 2
+        assert "nothing.flop" in wrong.err
+        assert not (tmp_path / "none").exists()
+
     def test_a_warehouse_that_cannot_be_written(self, tw: Tw, capture: Path, tmp_path: Path) -> None:
         (tmp_path / "w").write_text("a file")
         done = tw("-w", tmp_path / "w", "ingest", capture)
