@@ -13,6 +13,7 @@ from pathlib import Path
 
 import duckdb
 
+from tracewarehouse.definitions import missing
 from tracewarehouse.definitions.reading import Definitions, MacroHeader, Metric, View, load_definitions
 from tracewarehouse.ingest.errors import MetricError, WarehouseError
 from tracewarehouse.ingest.lake.lake import RunVersion, placed_whole
@@ -60,7 +61,7 @@ def create_lens(
     comments: bool = True,
     views: Iterable[View] | None = None,
 ) -> None:
-    """Create the schemas main, models, metrics and macros over the given tables, in the connection's current database.
+    """Create the schemas of the lens over the given tables, in the connection's current database.
 
     Args:
         connection: an open database that holds none of the views yet.
@@ -69,8 +70,8 @@ def create_lens(
             (`main.ops`) is used as it is.
         definitions: the models and metrics; by default those of the package.
         comments: also write a comment on every table, view and column.
-        views: create only these models and metrics, without macros and metrics.all_values; each must come after what it
-            reads. `add_views` can add the rest later. Creating everything takes half a second.
+        views: create only these views, without macros, metrics.all_values and metrics.missing; each must come after
+            what it reads. `add_views` can add the rest later. Creating everything takes half a second.
 
     Raises:
         MetricError: DuckDB refuses a definition; the message names its file.
@@ -82,7 +83,7 @@ def create_lens(
         connection.execute(statement)
     statements = [_catalog(found)]
     if views is None:
-        statements += [*_views(found, found.ordered), _all_values(found), *_macros(found)]
+        statements += [*_views(found, found.ordered), _all_values(found), _missing(found), *_macros(found)]
         if comments:
             statements += _comments(tables, found)
     else:
@@ -96,7 +97,7 @@ def create_lens(
 
 def begin_lens(connection: duckdb.DuckDBPyConnection) -> None:
     """Create the empty schemas of a lens; `add_views` fills them."""
-    connection.execute("CREATE SCHEMA models; CREATE SCHEMA metrics; CREATE SCHEMA macros")
+    connection.execute("CREATE SCHEMA models; CREATE SCHEMA preconditions; CREATE SCHEMA metrics; CREATE SCHEMA macros")
 
 
 def add_views(
@@ -107,9 +108,10 @@ def add_views(
     tables: Mapping[str, str | None] | None = None,
     catalog: bool = False,
     all_values: bool = False,
+    missing_metrics: bool = False,
     macros: bool = False,
 ) -> None:
-    """Add missing parts to a lens: tables, models, metrics, metrics.catalog, metrics.all_values or macros.
+    """Add parts to a lens that it lacks: tables, views of sql/, metrics.catalog and the like, or macros.
 
     Args:
         connection: a database that `begin_lens` or `create_lens` was called on.
@@ -118,6 +120,7 @@ def add_views(
         tables: the tables to add, as for `create_lens`.
         catalog: add metrics.catalog.
         all_values: add metrics.all_values.
+        missing_metrics: add metrics.missing.
         macros: add all macros.
 
     Raises:
@@ -130,6 +133,8 @@ def add_views(
     statements += _views(definitions, views)
     if all_values:
         statements.append(_all_values(definitions))
+    if missing_metrics:
+        statements.append(_missing(definitions))
     if macros:
         statements += _macros(definitions)
     try:
@@ -309,6 +314,10 @@ def _all_values(definitions: Definitions) -> str:
     return f"CREATE VIEW metrics.all_values AS {' UNION ALL '.join([stored, *live])}"
 
 
+def _missing(definitions: Definitions) -> str:
+    return f"CREATE VIEW {missing.MISSING} AS {missing.missing_sql(definitions)}"
+
+
 def values_now(metric: Metric) -> str:
     """SQL of the rows that a metric would have in metrics.all_values, if its values were stored."""
     h = metric.header
@@ -342,6 +351,7 @@ def _comments(tables: Mapping[str, str | None], definitions: Definitions) -> Ite
         "ingest; metrics that compare runs are evaluated now."
     )
     yield from _comment("VIEW", "metrics.all_values", about, _ALL_VALUES_COLUMNS)
+    yield from _comment("VIEW", missing.MISSING, missing.ABOUT, missing.COLUMNS)
 
 
 def _summary(view: View) -> str:

@@ -10,6 +10,7 @@ from contextlib import contextmanager
 import duckdb
 
 from tracewarehouse import consolidated
+from tracewarehouse.definitions import missing
 from tracewarehouse.definitions.reading import Definitions
 from tracewarehouse.ingest.errors import MetricError, QueryError, WarehouseError
 from tracewarehouse.ingest.lake.lake import Lake, RunVersion, unread_sentence
@@ -21,7 +22,7 @@ from tracewarehouse.tables_read import TablesRead
 from tracewarehouse.temporary import TemporaryFolder
 
 _CATALOG, _ALL_VALUES, _MACROS = "metrics.catalog", "metrics.all_values", "macros"
-_EXTRAS = frozenset((_CATALOG, _ALL_VALUES, _MACROS))  # parts of the lens that are not views of sql/
+_EXTRAS = frozenset((_CATALOG, _ALL_VALUES, missing.MISSING, _MACROS))  # parts of the lens that are not views of sql/
 COMPARED = frozenset(("main.runs", _CATALOG, _MACROS))
 """The parts of a lens that a comparison of runs reads directly; `behind` adds what these read in turn."""
 
@@ -108,6 +109,7 @@ class Session:
                 tables={t: self._source(t) for t in TABLES if f"main.{t}" in wanted},
                 catalog=_CATALOG in wanted,
                 all_values=_ALL_VALUES in wanted,
+                missing_metrics=missing.MISSING in wanted,
                 macros=_MACROS in wanted,
             )
         except duckdb.Error as error:
@@ -131,7 +133,9 @@ def of_lens(definitions: Definitions, read: TablesRead) -> tuple[set[str], bool]
         The qualified names, with aliases resolved; and True if the query reads the catalogue, names something that is
         not in the lens, or could not be analysed.
     """
-    known = {n: n for n in (*_TABLES, _CATALOG, _ALL_VALUES, *(v.qualified for v in definitions.ordered))}
+    known = {
+        n: n for n in (*_TABLES, _CATALOG, _ALL_VALUES, missing.MISSING, *(v.qualified for v in definitions.ordered))
+    }
     known |= {f"metrics.{name}": m.view.qualified for name, m in definitions.aliases().items()}
     named = [f"{schema or 'main'}.{name}" for schema, name in read.tables]
     own = {schema == "macros" for schema, name in read.functions if schema or name not in ROW_FUNCTIONS}
@@ -145,6 +149,8 @@ def behind(definitions: Definitions, names: Collection[str]) -> set[str]:
     if _MACROS in wanted:
         stands_for = {f"metrics.{name}": m.view.qualified for name, m in definitions.aliases().items()}
         wanted |= {stands_for.get(n, n) for m in definitions.macros for n in m.depends_on}
+    if missing.MISSING in wanted:
+        wanted |= missing.reads(definitions)
     if _ALL_VALUES in wanted:
         wanted |= {"main.metric_values", *(m.view.qualified for m in definitions.metrics if m.view.compares_runs)}
     views = definitions.with_upstream(wanted)

@@ -48,7 +48,9 @@ class TablesRead:
         return (
             not self.is_known
             or any(schema == "macros" for schema, _ in self.functions)
-            or any(n in TABLES or (s in ("models", "metrics") and n != "catalog") for s, n in self.tables)
+            or any(
+                n in TABLES or (s in ("models", "preconditions", "metrics") and n != "catalog") for s, n in self.tables
+            )
         )
 
     @property

@@ -7,6 +7,7 @@ polarity: none
 grain: [run_id, phase, axis]
 value: executions_per_ms
 requires: SELECT run_id FROM main.collectives
+needs: [collectives]
 description: >
   Executions of collectives on a device per millisecond of the phase, all kinds of an axis together, over the devices
   that take part. The time of a phase is the time of its steps, including the gaps between them. In a capture without

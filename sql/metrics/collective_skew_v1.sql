@@ -7,6 +7,7 @@ polarity: lower_is_better
 grain: [run_id, phase, axis]
 value: skew_us
 requires: SELECT run_id FROM models.collective_instances WHERE NOT is_partial AND ranks > 1
+needs: [several_ranks]
 description: >
   Start of the last rank of a collective minus the start of the first, mean over executions, percentiles by nearest rank;
   and the device that was last most often. Executions with ranks outside the capture, or with one rank, are left out.

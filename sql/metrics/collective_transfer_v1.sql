@@ -7,6 +7,7 @@ polarity: lower_is_better
 grain: [run_id, phase, kind, axis, size_class]
 value: transfer_us
 requires: SELECT run_id FROM models.collective_instances WHERE NOT is_partial
+needs: [whole_collectives]
 description: >
   Latency and bandwidth of collectives; other tools have two metrics, collective_latency and collective_bandwidth. The
   transfer time of an execution is the shortest time over its ranks; mean and percentiles (by nearest rank) are over

@@ -7,6 +7,7 @@ polarity: lower_is_better
 grain: [run_id, phase]
 value: comm_to_compute
 requires: SELECT run_id FROM main.collectives
+needs: [collectives]
 description: >
   Time in which collectives are under way over the time in which devices compute, all devices together: the union of the
   windows on a device, hidden parts and waiting included, over the union of its ops that are neither communication nor

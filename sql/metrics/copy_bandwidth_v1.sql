@@ -7,6 +7,7 @@ polarity: higher_is_better
 grain: [run_id, device_id, kind]
 value: copy_gbps
 requires: SELECT run_id FROM models.copy_windows WHERE is_async AND bytes > 0
+needs: [async_copy_bytes]
 description: >
   Bytes of asynchronous copies over their windows, each from the start of the start half to the end of its done half on
   the same device: all bytes of a row over all its time, in decimal GB. Bytes are the profiler's bytes_accessed of the

@@ -8,6 +8,7 @@ grain: [run_id, phase]
 value: overhead
 ranges: {overhead: [0, 1]}
 requires: SELECT run_id FROM models.copy_windows
+needs: [copies]
 description: >
   Share of a phase in which a device copies and neither computes nor communicates: time in the windows of copies that no
   op covers other than copies, over the time of the phase's steps, all devices together. The window of an

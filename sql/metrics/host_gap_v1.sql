@@ -8,6 +8,7 @@ grain: [run_id, phase]
 value: gap_ratio
 ranges: {gap_ratio: [0, 1]}
 requires: SELECT run_id FROM models.steps WHERE clock = 'device'
+needs: [device_steps]
 description: >
   Share of the steps' time in which no device of the run executes an op, so that all devices wait for the host. A gap
   of up to a microsecond between two ops of a device does not count: it comes from rounded times and from issuing ops,

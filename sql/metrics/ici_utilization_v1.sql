@@ -7,6 +7,7 @@ polarity: higher_is_better
 grain: [run_id, phase, kind, axis]
 value: utilization
 requires: SELECT run_id FROM main.devices WHERE peak_ici_gbps > 0
+needs: [inter_chip_links, link_peak, sent_bytes]
 description: >
   Share of the peak inter-chip bandwidth that collectives reach: the bytes that a device sends, divided by the
   transfer time (the shortest time over the ranks) and by the device's peak of all links in one direction. A row

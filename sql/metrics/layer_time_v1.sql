@@ -9,6 +9,7 @@ value: self_us
 requires: >
   SELECT run_id FROM main.instructions
   WHERE layer IS NOT NULL OR stage_layer IS NOT NULL OR part IS NOT NULL
+needs: [layers]
 description: >
   Self time of the leaf ops by transformer layer and part of the model, per step, mean over the devices that ran any of
   it; compute and communication apart, the rest being copies. In a pipeline the layer is that of the stage that the device

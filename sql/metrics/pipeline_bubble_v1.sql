@@ -8,6 +8,7 @@ grain: [run_id, phase]
 value: bubble_ratio
 ranges: {bubble_ratio: [0, 1]}
 requires: SELECT run_id FROM main.runs WHERE pp > 1
+needs: [pipeline_transfers]
 description: >
   Share of a pipeline's ticks in which a stage does no work of its own: gaps without an op, and exposed time of collectives
   on axis pp, where it waits for its neighbours; over the time from the first op of a step to its last end, all stages

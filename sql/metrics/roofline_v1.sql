@@ -7,6 +7,7 @@ polarity: none
 grain: [run_id, instruction_id]
 value: flops_per_s
 requires: SELECT run_id FROM models.instruction_costs WHERE flops > 0 OR bytes_accessed > 0
+needs: [op_costs]
 description: >
   Each HLO instruction's place under the roofline: floating-point operations and memory traffic of its executions over
   their self time, all devices together, as the profiler states flops and bytes or ingest was told them. The bound is the

@@ -7,6 +7,7 @@ polarity: none
 grain: [run_id, phase, axis]
 value: message_bytes_per_device
 requires: SELECT run_id FROM main.collectives WHERE message_bytes IS NOT NULL
+needs: [message_bytes]
 description: >
   Traffic of each kind of parallelism, and how certain it is that the kind is right. The traffic is the message bytes
   per device of all collectives along one axis of the mesh, or along several at once, as a mean over the devices that

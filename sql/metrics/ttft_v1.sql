@@ -7,6 +7,7 @@ polarity: lower_is_better
 grain: [run_id, clock]
 value: ttft_ms
 requires: SELECT run_id FROM models.steps WHERE phase = 'prefill'
+needs: [prefill]
 description: >
   Time to first token. On the host's clock, it is the time from the start of the prefill marker to its end, when the
   token is on the host. On the devices' clock, it is the time from the start of the first prefill op to the end of the

@@ -123,6 +123,7 @@ def test_comments_are_shown_by_every_relation_of_the_catalogue_that_has_them(
         ("FROM ops", {"main.ops"}, False),
         ("SELECT 'metrics.ttft' FROM main.Runs", {"main.runs"}, False),
         ("FROM metrics.catalog", {"metrics.catalog"}, False),
+        ("FROM metrics.missing", {"metrics.missing"}, False),
         ("FROM metrics.all_values, range(3)", {"metrics.all_values"}, False),
         ("FROM macros.compare_steps(['x'], [])", {"macros"}, False),
         ("SHOW TABLES", set(), True),
@@ -151,6 +152,8 @@ def test_an_alias_stands_for_a_version_and_what_that_reads_comes_with_it(
     [
         ("FROM metric_values", True),
         ("FROM metrics.all_values", True),
+        ("FROM metrics.missing", True),
+        ("FROM preconditions.steps", False),
         ("FROM metrics.scaling_efficiency", True),
         ("EXPLAIN FROM metrics.all_values", True),
         ("PIVOT metric_values ON metric USING count(*)", True),

@@ -100,6 +100,10 @@ def _page(definitions: Definitions, query: Query, name: str) -> Iterator[str]:
     yield "\n## Columns\n\n" + table(("column", "meaning"), [(c, _line(s)) for c, s in about.columns.items()])
     yield f"\n## Example\n\n{_example(query, current)}"
     yield f"\nOnly a run that this query names can have rows:\n\n```sql\n{_line(about.requires)}\n```\n"
+    if needs := definitions.needs(current):
+        yield "\n## Where it is missing\n\n"
+        yield "Of a run without a row, `metrics.missing` tells the first of these that it does not meet:\n\n"
+        yield table(("precondition", "what is said"), [(f"`{n.precondition}`", n.sentence) for n in needs])
     yield f"\n## Formula\n\n```sql\n{current.view.sql}\n```\n"
     yield f"\n## Lineage\n\n```mermaid\n{_lineage(definitions, current)}\n```\n"
     yield "\n## Versions\n\n"

@@ -24,6 +24,9 @@ SQL = Path(__file__).resolve().parents[1] / "sql"
 _OPENING, _CLOSING = "/*---", "---*/"
 _METRIC_FILE = re.compile(r"([a-z][a-z0-9_]*)_v([1-9][0-9]*)")
 
+SCHEMAS = ("models", "preconditions", "metrics", "audits", "macros")
+"""The folders of definitions; a folder is the schema of its views."""
+
 UNSTORED = ("deprecated", "compatibility")
 """Statuses of versions whose values are not stored: superseded versions, and definitions of other tools."""
 
@@ -32,6 +35,8 @@ UNFILLED = "TODO"
 
 Name = Annotated[str, StringConstraints(pattern=r"^[a-z][a-z0-9_]*$")]
 Sentence = Annotated[str, StringConstraints(strip_whitespace=True, min_length=3, pattern=r"\.$")]
+Clause = Annotated[str, StringConstraints(strip_whitespace=True, min_length=3, pattern=r"[^.;]$")]
+"""A part of a sentence, without a full stop."""
 
 
 class ModelHeader(BaseModel):
@@ -78,6 +83,29 @@ class MacroHeader(BaseModel):
         return [f"{n} := NULL" if n in self.optional else n for n in self.parameters]
 
 
+class PreconditionHeader(BaseModel):
+    """Front matter of a file in sql/preconditions: a query of the runs that have something which metrics need."""
+
+    model_config = ConfigDict(extra="forbid")
+
+    precondition: Name
+    needs: list[Name] = Field(default=[], description="preconditions to be told first where a run does not meet them")
+    reason: Clause = Field(description="why a run that does not meet it lacks the metric")
+    remedy: Clause | None = Field(default=None, description="what the user can do about it")
+    columns: dict[Name, Sentence] = {"run_id": "The run."}
+
+    @property
+    def description(self) -> str:
+        """A sentence for the view's comment."""
+        return f"The runs that meet it; of any other it is said: {self.sentence}"
+
+    @property
+    def sentence(self) -> str:
+        """Why a metric is missing, and what to do about it."""
+        text = self.reason if self.remedy is None else f"{self.reason}; {self.remedy}"
+        return f"{text}."
+
+
 class MetricHeader(BaseModel):
     """Front matter of a file in sql/metrics."""
 
@@ -95,6 +123,7 @@ class MetricHeader(BaseModel):
     grain: list[Name] = Field(min_length=1, description="columns that identify a row; run_id comes first")
     value: Name
     requires: str = Field(description="a SELECT of run_id; a run without a row there does not have the metric")
+    needs: list[Name] = Field(default=[], description="preconditions; the first that a run does not meet is the reason")
     description: Sentence
     columns: dict[Name, Sentence] = Field(min_length=2)
     ranges: dict[Name, tuple[float, float]] = Field(
@@ -129,16 +158,16 @@ class MetricHeader(BaseModel):
         return self.status not in UNSTORED and "instruction_id" not in self.grain
 
 
-Header = ModelHeader | AuditHeader | MacroHeader | MetricHeader
+Header = ModelHeader | AuditHeader | MacroHeader | PreconditionHeader | MetricHeader
 
 
 @dataclass(frozen=True)
 class View:
-    """One definition: a view of schema models or metrics, an audit, or a macro.
+    """One definition: a view of schema models, preconditions or metrics, an audit, or a macro.
 
     Attributes:
         path: the file.
-        schema: models, metrics, audits or macros.
+        schema: models, preconditions, metrics, audits or macros.
         name: name in the schema, such as leaf_ops or ttft_v1.
         header: the front matter.
         sql: the SELECT without front matter.
@@ -224,14 +253,14 @@ class Definitions:
     """All definitions of one or more folders.
 
     Attributes:
-        ordered: models and metrics, each after what it reads.
+        ordered: models, preconditions and metrics, each after what it reads.
         metrics: every version of every metric, by name.
         audits: the audits by name; what they read is checked when they run.
         macros: the macros by name; what they read is checked when they are created.
         added: qualified names of a user's own definitions.
 
     Args:
-        views: models, metrics, audits and macros.
+        views: models, preconditions, metrics, audits and macros.
         added: which of them are a user's own.
 
     Raises:
@@ -255,6 +284,8 @@ class Definitions:
             (Metric(v, v.header) for v in self._views.values() if isinstance(v.header, MetricHeader)),
             key=lambda m: (m.name, m.version),
         )
+        for metric in self.metrics:
+            self.needs(metric)
 
     def __getitem__(self, qualified: str) -> View:
         return self._views[qualified]
@@ -277,6 +308,28 @@ class Definitions:
         raise MetricError(
             f"metric {name} has no version {version}; it has {', '.join(str(m.version) for m in versions)}"
         )
+
+    def needs(self, metric: Metric) -> list[PreconditionHeader]:
+        """What a run must have for the metric to have rows, in the order in which it is told what is missing.
+
+        Raises:
+            MetricError: a precondition does not exist, or preconditions need each other in a circle.
+        """
+        found: dict[str, PreconditionHeader] = {}
+        self._collect_needs(metric.view, found, ())
+        return list(found.values())
+
+    def _collect_needs(self, view: View, found: dict[str, PreconditionHeader], above: tuple[str, ...]) -> None:
+        if not isinstance(view.header, MetricHeader | PreconditionHeader):
+            return
+        for name in view.header.needs:
+            needed = self._views.get(f"preconditions.{name}")
+            if needed is None or not isinstance(needed.header, PreconditionHeader):
+                raise MetricError(f"{view.path}: needs {name}, but there is no preconditions/{name}.sql")
+            if name in above:
+                raise MetricError(f"preconditions need each other in a circle: {' -> '.join((*above, name))}")
+            self._collect_needs(needed, found, (*above, name))
+            found.setdefault(name, needed.header)
 
     def aliases(self) -> dict[str, Metric]:
         """Map each metric name to the version it stands for.
@@ -340,7 +393,7 @@ class Definitions:
             for name in sorted(read):
                 if name in self._views and self._views[name].is_compatibility:
                     raise MetricError(f"{view.path}: reads {name}, which only another compatibility metric may")
-        if view.compares_runs:
+        if view.compares_runs or view.schema == "preconditions":
             return
         if "main.metric_values" in read:
             raise MetricError(f"{view.path}: reads main.metric_values, which only a metric with scope: warehouse may")
@@ -352,7 +405,7 @@ class Definitions:
         known = {f"main.{t}" for t in TABLES} | self._views.keys()
         graph: dict[str, list[str]] = {}  # sorted, because fingerprints depend on the order
         for v in self._views.values():
-            if v.schema not in ("models", "metrics"):
+            if v.schema not in ("models", "preconditions", "metrics"):
                 continue
             read = v.depends_on | v.probe_depends_on
             for name in sorted(read - known):
@@ -366,7 +419,7 @@ class Definitions:
 
 
 def load_definitions(*folders: Path) -> Definitions:
-    """Read models/, metrics/, audits/ and macros/ of each folder; by default of the package's own folder.
+    """Read the definitions of each folder; by default of the package's own folder.
 
     Raises:
         MetricError: a file is not valid (the message names the file and the field), or the package's SQL is missing.
@@ -378,13 +431,12 @@ def load_definitions(*folders: Path) -> Definitions:
 
 
 def read_folder(folder: Path) -> list[View]:
-    """Read the definitions in models/, metrics/, audits/ and macros/ of a folder, and in their subfolders.
+    """Read the definitions in the folders of `SCHEMAS` in a folder, and in their subfolders.
 
     Raises:
         MetricError: a file is not valid; the message names the file and the field.
     """
-    schemas = ("models", "metrics", "audits", "macros")
-    return [read_view(p, schema) for schema in schemas for p in sorted((folder / schema).rglob("*.sql"))]
+    return [read_view(p, schema) for schema in SCHEMAS for p in sorted((folder / schema).rglob("*.sql"))]
 
 
 def fingerprint() -> str:
@@ -401,7 +453,7 @@ def read_view(path: Path, schema: str) -> View:
 
     Args:
         path: the file.
-        schema: models, metrics, audits or macros.
+        schema: models, preconditions, metrics, audits or macros.
 
     Raises:
         MetricError: the front matter or the file's name is not valid.
@@ -458,6 +510,8 @@ def _header(schema: str, front: object) -> Header:
             return AuditHeader.model_validate(front)
         case "macros":
             return MacroHeader.model_validate(front)
+        case "preconditions":
+            return PreconditionHeader.model_validate(front)
         case _:
             return MetricHeader.model_validate(front)
 
@@ -470,6 +524,8 @@ def _name(header: Header) -> str:
             return header.audit
         case MacroHeader():
             return header.macro
+        case PreconditionHeader():
+            return header.precondition
         case MetricHeader():
             return f"{header.metric}_v{header.version}"
 

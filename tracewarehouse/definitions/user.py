@@ -11,7 +11,7 @@ from pathlib import Path
 from tracewarehouse.definitions.reading import SQL, Definitions, MetricHeader, View, load_definitions, read_folder
 from tracewarehouse.ingest.errors import MetricError
 
-_RESERVED = {"metrics.catalog", "metrics.all_values"}
+_RESERVED = {"metrics.catalog", "metrics.all_values", "metrics.missing"}
 
 
 def load_with(folder: Path | None) -> Definitions:

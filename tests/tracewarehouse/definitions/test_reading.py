@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -66,6 +67,61 @@ def test_an_invalid_file_is_named_with_its_field(tmp_path: Path, old: str, new: 
         _load(tmp_path, metrics__m_v1=METRIC.replace(old, new, 1), models__base=MODEL)
     assert "m_v1.sql" in str(error.value)
     assert said in str(error.value)
+
+
+PRECONDITION = """/*---
+precondition: runs
+reason: there is no run
+remedy: ingest a capture
+---*/
+SELECT run_id FROM main.runs
+"""
+
+
+def test_needs_come_after_what_they_need_themselves(tmp_path: Path) -> None:
+    found = _load(
+        tmp_path,
+        models__base=MODEL,
+        preconditions__runs=PRECONDITION,
+        preconditions__more=PRECONDITION.replace("precondition: runs", "precondition: more\nneeds: [runs]"),
+        metrics__m_v1=METRIC.replace("grain:", "needs: [more, runs]\ngrain:"),
+    )
+    assert [(n.precondition, n.sentence) for n in found.needs(found.metric("m"))] == [
+        ("runs", "there is no run; ingest a capture."),
+        ("more", "there is no run; ingest a capture."),
+    ]
+
+
+def test_what_a_metric_needs_is_no_part_of_its_meaning(tmp_path: Path) -> None:
+    before = _load(tmp_path, models__base=MODEL, preconditions__runs=PRECONDITION, metrics__m_v1=METRIC)
+    after = _load(tmp_path, metrics__m_v1=METRIC.replace("grain:", "needs: [runs]\ngrain:"))
+    assert before.all_fingerprint == after.all_fingerprint
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "said"),
+    [
+        ("reason: there is no run\n", "", "reason: Field required"),
+        ("there is no run", "There is none.", "reason: String should match pattern"),
+        ("precondition: runs", "precondition: run", "so it must be called run.sql"),
+        (
+            "precondition: runs",
+            "precondition: runs\nneeds: [steps]",
+            "needs steps, but there is no preconditions/steps.sql",
+        ),
+        ("precondition: runs", "precondition: runs\nneeds: [runs]", "in a circle: runs -> runs"),
+        ("main.runs", "main.rans", "reads main.rans"),
+    ],
+)
+def test_an_invalid_precondition_is_refused(tmp_path: Path, old: str, new: str, said: str) -> None:
+    metric = METRIC.replace("grain:", "needs: [runs]\ngrain:")
+    with pytest.raises(MetricError, match=re.escape(said)):
+        _load(tmp_path, models__base=MODEL, preconditions__runs=PRECONDITION.replace(old, new), metrics__m_v1=metric)
+
+
+def test_a_metric_cannot_need_what_does_not_exist(tmp_path: Path) -> None:
+    with pytest.raises(MetricError, match=r"m_v1\.sql: needs runs, but there is no preconditions/runs\.sql"):
+        _load(tmp_path, models__base=MODEL, metrics__m_v1=METRIC.replace("grain:", "needs: [runs]\ngrain:"))
 
 
 def test_a_value_of_one_run_may_not_come_from_others(tmp_path: Path) -> None:

@@ -6,10 +6,12 @@ import json
 import re
 from pathlib import Path
 
+import duckdb
 import pytest
 
 import tracewarehouse as tw
 from tracewarehouse.cli import run
+from tracewarehouse.definitions.missing import UNTOLD
 from tracewarehouse.definitions.user import load_with, portability_notes
 from tracewarehouse.ingest.errors import MetricError
 
@@ -91,6 +93,33 @@ def test_a_metric_of_ones_own_is_evaluated_at_ingest(capture: Path, sql: Path, t
         assert warehouse.stale_runs() == []
 
 
+PRECONDITION = """/*---
+precondition: wide_batch
+reason: the batch has fewer than a thousand sequences
+remedy: record a larger one
+---*/
+SELECT run_id FROM main.runs WHERE batch_size >= 1000
+"""
+
+
+def test_a_precondition_of_ones_own_tells_why_a_metric_is_missing(capture: Path, tmp_path: Path) -> None:
+    """Beside those of the package; a metric that names none says so, in the API and in warehouse.duckdb."""
+    never = METRIC.replace("FROM main.ops AS o\n", "FROM main.ops AS o WHERE false\n")
+    other = never.replace("my_ops_per_step", "my_other").replace("grain:", "needs: [device_ops, wide_batch]\ngrain:")
+    files = {"models/my_ops": MODEL, "metrics/my_ops_per_step_v1": never, "metrics/my_other_v1": other}
+    sql = _write(tmp_path / "mine", files | {"preconditions/wide_batch": PRECONDITION})
+    expected = [
+        ("my_ops_per_step", None, UNTOLD),
+        ("my_other", "wide_batch", "the batch has fewer than a thousand sequences; record a larger one."),
+    ]
+    question = "SELECT metric, unmet, reason FROM metrics.missing WHERE metric LIKE 'my%' ORDER BY metric"
+    with tw.open(tmp_path / "warehouse", create=True, sql=sql) as warehouse:
+        warehouse.ingest(capture)
+        assert warehouse.query(question).rows() == expected
+        with duckdb.connect(str(warehouse.build()), read_only=True) as database:
+            assert database.execute(question).fetchall() == expected
+
+
 def test_refresh_adds_it_to_the_runs_that_lack_it_and_follows_a_change(folder: Path, sql: Path) -> None:
     with tw.open(folder, sql=sql) as warehouse:
         [before] = warehouse.stale_runs()
@@ -142,6 +171,7 @@ def _package_metric(name: str, version: int = 1) -> str:
     [
         ("metrics/ttft_v1", _package_metric("ttft"), "metrics.ttft_v1 is a name of the package"),
         ("metrics/ttft_v9", _package_metric("ttft", 9), "metrics.ttft is a name of the package"),
+        ("metrics/missing_v1", _package_metric("missing"), "metrics.missing is a name of the package"),
         ("metrics/catalog_v1", _package_metric("catalog"), "metrics.catalog is a name of the package"),
         ("metrics/ttft_v1_v1", _package_metric("ttft_v1"), "metrics.ttft_v1 is a name of the package"),
         (

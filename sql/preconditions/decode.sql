@@ -1,0 +1,9 @@
+/*---
+precondition: decode
+needs: [phases]
+reason: no step is a decode
+remedy: record on while tokens are generated
+---*/
+SELECT run_id
+FROM models.steps
+WHERE phase = 'decode'

@@ -1,0 +1,8 @@
+/*---
+precondition: experts
+needs: [layers]
+reason: no op is known to be of a mixture of experts
+---*/
+SELECT run_id
+FROM main.instructions
+WHERE part = 'moe'

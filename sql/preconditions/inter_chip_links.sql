@@ -1,0 +1,7 @@
+/*---
+precondition: inter_chip_links
+reason: the capture is of a GPU, which has no inter-chip links
+---*/
+SELECT run_id
+FROM main.runs
+WHERE backend <> 'gpu'

@@ -1,0 +1,8 @@
+/*---
+precondition: lengths
+reason: neither manifest nor card tells how many tokens go in and come out
+remedy: put a card.yaml with them beside the capture
+---*/
+SELECT run_id
+FROM main.runs
+WHERE input_length IS NOT NULL AND output_length IS NOT NULL

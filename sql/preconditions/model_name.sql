@@ -1,0 +1,8 @@
+/*---
+precondition: model_name
+reason: neither manifest nor card names the model
+remedy: put a card.yaml with it beside the capture
+---*/
+SELECT run_id
+FROM main.runs
+WHERE model IS NOT NULL

@@ -1,0 +1,11 @@
+/*---
+precondition: model_shape
+needs: [model_name]
+reason: neither manifest nor card tells parameters and layers of the model
+remedy: put a card.yaml with them beside the capture
+---*/
+SELECT run_id
+FROM main.runs
+WHERE
+  num_params_active IS NOT NULL AND num_params_embedding IS NOT NULL AND num_layers IS NOT NULL
+  AND (num_heads IS NOT NULL AND head_dim IS NOT NULL OR hidden_size IS NOT NULL)

@@ -1,0 +1,9 @@
+/*---
+precondition: pipeline
+needs: [device_steps]
+reason: the run is not told to be a pipeline
+remedy: if it is one, say so with `tw ingest --mesh pp=...`
+---*/
+SELECT run_id
+FROM main.runs
+WHERE pp > 1

@@ -1,0 +1,257 @@
+"""metrics.missing tells of every metric without a row why: each precondition by hand, and all real captures."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import duckdb
+import pytest
+from given_tables import fill, warehouse_of
+
+from tracewarehouse.definitions.missing import ALL_MET
+from tracewarehouse.definitions.reading import load_definitions
+from tracewarehouse.warehouse import Warehouse, open_warehouse
+
+DEFINITIONS = load_definitions()
+PRECONDITIONS = sorted(v.name for v in DEFINITIONS.ordered if v.schema == "preconditions")
+DATA = Path(__file__).parents[2] / "data" / "captures"
+
+Tables = dict[str, Any]
+
+_OP = {"device_id": 0, "duration_ps": 5}
+_STEP = {"kind": "step", "device_id": 0, "index": 0, "name": "decode", "start_ps": 0, "end_ps": 5}
+_NEXT = _STEP | {"index": 1, "start_ps": 5, "end_ps": 9}
+_PREFILL, _NAMELESS = _STEP | {"name": "prefill"}, _STEP | {"name": "main"}
+_MODULE = {"kind": "module", "device_id": 0, "index": 0, "name": "main"}
+_SUM = {"instance": 0, "device_id": 0, "kind": "all-reduce", "group_size": 2, "message_bytes": 8, "end_ps": 9}
+_PEER = _SUM | {"device_id": 1, "event_id": 1}
+_COPY = {"opcode": "copy-start", "async_role": "start", "op_class": "copy", "bytes_accessed": 8}
+_MODEL = {"num_params_active": 9, "num_params_embedding": 1, "num_layers": 2, "num_heads": 4, "head_dim": 8}
+
+CASES: dict[str, tuple[Tables, list[Tables]]] = {
+    "device_ops": (
+        {"ops": [_OP]},
+        [{}, {"ops": [_OP | {"device_id": None}]}, {"ops": [_OP | {"is_leaf": False}]}],
+    ),
+    "several_devices": (
+        {"ops": [_OP, _OP | {"device_id": 1, "event_id": 1}]},
+        [{"devices": [{"device_id": 0}, {"device_id": 1}], "ops": [_OP, _OP | {"event_id": 1}]}],
+    ),
+    "repeated_launches": (
+        {"phases": [_MODULE, _MODULE | {"index": 1}]},
+        [{"phases": [_MODULE, _MODULE | {"device_id": 1}]}, {"phases": [_STEP, _NEXT]}],
+    ),
+    "steps": ({"phases": [_STEP | {"device_id": None}]}, [{"phases": [_MODULE]}]),
+    "device_steps": ({"phases": [_STEP]}, [{"phases": [_STEP | {"device_id": None}]}]),
+    "followed_step": ({"phases": [_NAMELESS, _NEXT]}, [{"phases": [_STEP, _STEP | {"device_id": 1}]}]),
+    "phases": ({"phases": [_PREFILL]}, [{"phases": [_NAMELESS]}]),
+    "prefill": ({"phases": [_PREFILL]}, [{"phases": [_STEP]}]),
+    "decode": ({"phases": [_STEP]}, [{"phases": [_PREFILL]}]),
+    "followed_decode": ({"phases": [_STEP, _NEXT]}, [{"phases": [_STEP]}, {"phases": [_STEP, _NEXT | {"name": "x"}]}]),
+    "decode_after_prefill": (
+        {"phases": [_PREFILL, _NEXT]},
+        [
+            {"phases": [_STEP, _NEXT | {"name": "prefill"}]},
+            {"phases": [_PREFILL, _NEXT | {"device_id": None}]},  # on another clock
+        ],
+    ),
+    "one_prefill": (
+        {"phases": [_PREFILL, _PREFILL | {"device_id": 1}]},
+        [{"phases": [_PREFILL, _NEXT | {"name": "prefill"}]}, {"phases": [_STEP]}],
+    ),
+    "collectives": ({"collectives": [_SUM]}, [{}]),
+    "timed_collectives": ({"collectives": [_SUM]}, [{"collectives": [_SUM | {"end_ps": 0}]}]),
+    "consecutive_collectives": (
+        {"collectives": [_SUM, _SUM | {"event_id": 1, "instance": 1}]},
+        [{"collectives": [_SUM, _PEER]}, {"collectives": [_SUM, _SUM | {"event_id": 1, "phase": "decode"}]}],
+    ),
+    "message_bytes": ({"collectives": [_SUM]}, [{"collectives": [_SUM | {"message_bytes": None}]}]),
+    "whole_collectives": (
+        {"collectives": [_SUM]},
+        [{"collectives": [_SUM, _PEER | {"is_partial": True}]}, {"collectives": [_SUM | {"instance": None}]}],
+    ),
+    "several_ranks": ({"collectives": [_SUM, _PEER]}, [{"collectives": [_SUM, _PEER | {"instance": 1}]}]),
+    "transfer_bytes": (
+        {"collectives": [_SUM]},
+        [{"collectives": [_SUM | {"message_bytes": 0}]}, {"collectives": [_SUM | {"group_size": 1}]}],
+    ),
+    "several_sizes": (
+        {"collectives": [_SUM, _SUM | {"event_id": 1, "instance": 1, "message_bytes": 16}]},
+        [{"collectives": [_SUM, _SUM | {"event_id": 1, "instance": 1, "message_bytes": 16, "kind": "all-gather"}]}],
+    ),
+    "sent_bytes": ({"collectives": [_SUM | {"wire_bytes": 8}]}, [{"collectives": [_SUM]}]),
+    "traffic": ({"traffic": [{"source_device_id": 0, "target_device_id": 1, "bytes": 8}]}, [{}]),
+    "inter_chip_links": ({"runs": [{"backend": "tpu"}]}, [{"runs": [{"backend": "gpu"}]}]),
+    "accelerators": ({"runs": [{"backend": "gpu"}]}, [{"runs": [{"backend": "cpu"}]}]),
+    "link_peak": ({"devices": [{"peak_ici_gbps": 1.0}]}, [{"devices": [{"peak_flops_per_s": 1.0}]}]),
+    "matrix_peak": ({"devices": [{"peak_flops_per_s": 1.0}]}, [{"devices": [{"peak_ici_gbps": 1.0}]}]),
+    "copies": ({"instructions": [_COPY]}, [{"instructions": [{"opcode": "fusion"}]}]),
+    "async_copies": ({"instructions": [_COPY]}, [{"instructions": [_COPY | {"async_role": None}]}]),
+    "async_copy_bytes": ({"instructions": [_COPY]}, [{"instructions": [_COPY | {"bytes_accessed": None}]}]),
+    "memory_traffic": ({"instructions": [{"bytes_accessed": 1}]}, [{"instructions": [{"flops": 1}]}]),
+    "op_costs": ({"instructions": [{"flops": 1}]}, [{"instructions": [{"flops": 0}]}]),
+    "layers": ({"instructions": [{"stage_layer": 0}]}, [{"instructions": [{}]}]),
+    "experts": ({"instructions": [{"part": "moe"}]}, [{"instructions": [{"part": "mlp", "layer": 0}]}]),
+    "pipeline": ({"runs": [{"pp": 2}]}, [{"runs": [{"pp": 1}]}, {"runs": [{}]}]),
+    "pipeline_transfers": (
+        {"collectives": [_SUM | {"axis": "pp", "step": 0}]},
+        [{"collectives": [_SUM | {"axis": "tp", "step": 0}]}, {"collectives": [_SUM | {"axis": "pp"}]}],
+    ),
+    "batch_size": ({"runs": [{"batch_size": 1}]}, [{"runs": [{}]}]),
+    "lengths": ({"runs": [{"input_length": 1, "output_length": 1}]}, [{"runs": [{"input_length": 1}]}]),
+    "model_name": ({"runs": [{"model": "llama"}]}, [{"runs": [{}]}]),
+    "model_shape": (
+        {"runs": [_MODEL]},
+        [{"runs": [_MODEL | {"head_dim": None}]}, {"runs": [_MODEL | {"num_params_embedding": None}]}],
+    ),
+    "throughput": (
+        {"metric_values": [{"metric": "throughput", "version": 1, "dimensions": "{}"}]},
+        [{"metric_values": [{"metric": "ttft", "version": 1, "dimensions": "{}"}]}],
+    ),
+}
+"""Rows that meet a precondition, and others that do not."""
+
+
+@pytest.fixture(scope="module")
+def connection() -> Iterator[duckdb.DuckDBPyConnection]:
+    with warehouse_of({}) as database:
+        yield database
+
+
+def test_every_precondition_has_a_case() -> None:
+    assert sorted(CASES) == PRECONDITIONS
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_a_precondition_is_met_by_what_it_asks_for(connection: duckdb.DuckDBPyConnection, name: str) -> None:
+    met, unmet = CASES[name]
+    for given, expected in [(met, {("r",)}), *((tables, set()) for tables in unmet)]:
+        fill(connection, given)
+        assert set(connection.execute(f"SELECT run_id FROM preconditions.{name}").fetchall()) == expected, given
+
+
+def _told(connection: duckdb.DuckDBPyConnection, given: Tables) -> dict[str, tuple[str | None, str]]:
+    fill(connection, {"runs": [{"backend": "tpu"}]} | given)
+    rows = connection.execute("SELECT metric, unmet, reason FROM metrics.missing WHERE run_id = 'r'").fetchall()
+    assert len(rows) == len({metric for metric, _, _ in rows})
+    return {metric: (unmet, reason) for metric, unmet, reason in rows}
+
+
+def test_the_first_unmet_need_is_the_reason(connection: duckdb.DuckDBPyConnection) -> None:
+    """What a precondition needs itself comes before it: without steps it says nothing of phases."""
+    assert _told(connection, {})["tpot"] == (
+        "steps",
+        "no step is known; mark the steps, or name the program that begins one with `tw ingest --step PROGRAM`.",
+    )
+    for phases, unmet in (
+        ([_NAMELESS], "phases"),
+        ([_PREFILL], "decode"),
+        ([_PREFILL, _NEXT], "followed_decode"),
+        ([_STEP, _NEXT], None),
+    ):
+        assert _told(connection, {"phases": phases})["tpot"][0] == unmet
+
+
+def test_a_metric_whose_needs_are_met_says_that_this_is_not_known(connection: duckdb.DuckDBPyConnection) -> None:
+    assert _told(connection, {"phases": [_STEP, _NEXT]})["tpot"] == (None, ALL_MET)
+
+
+def test_a_metric_with_a_value_is_not_missing(connection: duckdb.DuckDBPyConnection) -> None:
+    value = {"metric": "tpot", "version": 1, "dimensions": "{}", "value": 1.0}
+    told = _told(connection, {"metric_values": [value]})
+    assert "tpot" not in told
+    assert "ttft" in told
+
+
+def test_a_metric_that_no_run_stores_is_missing_by_its_needs_alone(connection: duckdb.DuckDBPyConnection) -> None:
+    assert _told(connection, {"ops": [_OP]})["roofline"][0] == "op_costs"
+    assert "roofline" not in _told(connection, {"ops": [_OP], "instructions": [{"flops": 1}]})
+
+
+def test_what_compares_runs_is_told_of_too(connection: duckdb.DuckDBPyConnection) -> None:
+    assert _told(connection, {})["scaling_efficiency"][0] == "throughput"
+
+
+def test_other_tools_definitions_and_deprecated_ones_are_left_out(connection: duckdb.DuckDBPyConnection) -> None:
+    told = _told(connection, {})
+    assert not [metric for metric in told if metric.startswith("ccl_")]
+    fill(connection, {"runs": [{}]})
+    versions = connection.execute("SELECT version FROM metrics.missing WHERE metric = 'step_time'").fetchall()
+    assert versions == [(2,)]
+
+
+@pytest.fixture(scope="module")
+def warehouse(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Warehouse]:
+    with open_warehouse(tmp_path_factory.mktemp("missing") / "warehouse", create=True) as opened:
+        opened.ingest(DATA)
+        yield opened
+
+
+@pytest.fixture(scope="module")
+def shared_warehouse(shared_traces: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Warehouse]:
+    with open_warehouse(tmp_path_factory.mktemp("shared") / "warehouse", create=True) as opened:
+        opened.ingest(shared_traces)
+        chrome = shared_traces / "tpu-2chip-vllm-tp2-prefill.trace.json.gz"
+        opened.ingest(chrome, name="chrome")
+        yield opened
+
+
+def _unmet(warehouse: Warehouse) -> dict[str, dict[str, str]]:
+    """Unmet precondition by metric and run; none may be unknown, nor be that of a metric with rows."""
+    found: dict[str, dict[str, str]] = {r.name: {} for r in warehouse.lake.runs()}
+    rows = warehouse.query("SELECT name, metric, unmet, reason FROM metrics.missing JOIN main.runs USING (run_id)")
+    for name, metric, unmet, reason in rows.rows():
+        assert unmet is not None, (name, metric, reason)
+        found[name][metric] = unmet
+    preconditions = " UNION ALL ".join(f"SELECT run_id, '{n}' AS need FROM preconditions.{n}" for n in PRECONDITIONS)
+    met = set(warehouse.query(f"SELECT DISTINCT run_id, need FROM ({preconditions})").rows())
+    stored = warehouse.query("SELECT DISTINCT run_id, metric, version FROM metrics.all_values")
+    for run_id, metric, version in stored.rows():
+        for need in warehouse.definitions.needs(warehouse.definitions.metric(metric, version)):
+            assert (run_id, need.precondition) in met, (metric, warehouse.run(run_id).name)
+    return found
+
+
+_OF_TPUS = {
+    "mfu": "accelerators",
+    "ici_utilization": "accelerators",
+    "copy_bandwidth": "async_copies",
+    "hbm_bandwidth": "memory_traffic",
+    "roofline": "op_costs",
+}
+"""What virtual CPU devices never have."""
+_NO_PIPELINE = {"pipeline_bubble": "pipeline"}
+_NO_EXPERTS = {"moe_fraction": "experts"}
+
+
+def test_captures_of_the_repository(warehouse: Warehouse) -> None:
+    assert _unmet(warehouse) == {
+        "deepseek_v2-ep4-b4-i16-o9": _OF_TPUS | _NO_PIPELINE,
+        "llama-pp2tp2-b4-i16-o5": _OF_TPUS | _NO_EXPERTS,
+        "llama-pp2tp2-b4-i16-o5-hosts2": _OF_TPUS | _NO_EXPERTS | {"pipeline_bubble": "pipeline_transfers"},
+        "llama-tp4-b4-i16-o17": _OF_TPUS | _NO_EXPERTS | _NO_PIPELINE,
+        "llama-tp4-sp-b4-i16-o9": _OF_TPUS | _NO_EXPERTS | _NO_PIPELINE,
+        "qwen3-dp2tp2-b4-i16-o9": _OF_TPUS | _NO_EXPERTS | _NO_PIPELINE,
+    }
+
+
+def test_captures_of_other_programs(shared_warehouse: Warehouse) -> None:
+    found = _unmet(shared_warehouse)
+    gpu, v6e = found["gpu-mi300-jax-gemm"], found["tpu-v6e-4chip-host-offload"]
+    assert gpu["ttft"] == gpu["tpot"] == v6e["ttft"] == v6e["e2e_latency"] == "phases"
+    assert gpu["communication_time"] == "collectives"
+    assert gpu["ici_utilization"] == gpu["ici_bandwidth_utility"] == "inter_chip_links"
+    assert gpu["load_imbalance"] == "several_devices"
+    assert v6e["collective_transfer"] == v6e["ici_utilization"] == "whole_collectives"
+    assert v6e["traffic_matrix"] == "traffic"
+    for name in ("tpu-2chip-vllm-tp2-prefill", "chrome"):
+        assert found[name]["tpot"] == "decode"
+        assert found[name]["step_time"] == "followed_step"
+        assert found[name]["mfu"] == "matrix_peak"
+        assert found[name]["ici_utilization"] == "link_peak"
+        assert "ttft" not in found[name]
+    assert found["cpu_llama_pp2tp2"]["pipeline_bubble"] == "pipeline"
+    assert found["cpu_llama_tp4"]["throughput"] == "batch_size"
+    assert found["cpu_llama_tp4"]["scaling_efficiency"] == "throughput"
