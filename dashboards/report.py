@@ -13,11 +13,11 @@ from typing import TYPE_CHECKING, Any
 from tracewarehouse.dashboards.communication import exposed_communication, traffic_matrix, traffic_volume
 from tracewarehouse.dashboards.ops import op_time_share
 from tracewarehouse.dashboards.steps import step_parts
-from tracewarehouse.dashboards.summary import Fact, Tile, facts_of, tiles_of
 from tracewarehouse.dashboards.timeline import device_timeline
 from tracewarehouse.ingest.devices.quality import FLAGS
 from tracewarehouse.ingest.errors import WarehouseError
 from tracewarehouse.quality import CLOCKS
+from tracewarehouse.run_summary import Number, facts_of, labelled, numbers_of
 
 if TYPE_CHECKING:
     from tracewarehouse.warehouse import Warehouse
@@ -39,9 +39,9 @@ class RunSection:
 
     run_id: str
     name: str
-    facts: list[Fact]
+    facts: list[tuple[str, str]]
     notes: list[str]
-    tiles: list[Tile]
+    tiles: list[Number]
     charts: list[tuple[str, str]] = field(default_factory=list)
     """Name of each chart and its Vega-Lite specification, as JSON that can stand in a script element."""
     values: list[dict[str, Any]] = field(default_factory=list)
@@ -87,8 +87,9 @@ def save_chart(chart: Any, output: Path) -> Path:
 
 
 def _section(warehouse: Warehouse, run_id: str) -> RunSection:
-    [run] = warehouse.query("SELECT * FROM main.runs WHERE run_id = $run_id", run_id=run_id).dicts()
-    section = RunSection(run_id, run["name"], facts_of(run), _notes(warehouse, run), tiles_of(warehouse, run_id))
+    facts = facts_of(warehouse.query, run_id)
+    tiles = [n for n in numbers_of(warehouse.query, run_id) if n.value is not None]
+    section = RunSection(run_id, facts["name"], labelled(facts), _notes(warehouse, facts), tiles)
     for name, draw in CHARTS.items():
         chart = draw(warehouse, run_id)
         if chart is not None:

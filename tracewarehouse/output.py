@@ -91,7 +91,7 @@ def text(result: QueryResult, format_: Format, width: int | None = None) -> Iter
         yield from _csv(result) if width is None else (_for_terminal(line) for line in _csv(result))
     elif format_ == "ndjson":
         for row in result.dicts():
-            yield f"{_dump(row)}\n"
+            yield f"{dump(row)}\n"
     else:
         yield from _array(result.dicts())
 
@@ -106,7 +106,7 @@ def _csv(result: QueryResult) -> Iterator[str]:
 def _array(rows: Iterable[dict[str, Any]]) -> Iterator[str]:
     separator = "["
     for row in rows:
-        yield f"{separator}{_dump(row)}"
+        yield f"{separator}{dump(row)}"
         separator = ",\n "
     yield "[]\n" if separator == "[" else "]\n"
 
@@ -115,7 +115,7 @@ def _csv_field(value: Any) -> str:
     if value is None:
         return ""
     if isinstance(value, (bool, list, dict, tuple)):
-        text = _dump(value)
+        text = dump(value)
     elif isinstance(value, (bytes, bytearray)):
         text = base64.b64encode(value).decode("ascii")
     else:
@@ -129,7 +129,7 @@ def _for_terminal(text: str) -> str:
     return "\n".join(map(printable, text.split("\n")))
 
 
-def _dump(value: Any) -> str:
+def dump(value: Any) -> str:
     """JSON in which every character that a terminal would execute is escaped."""
     text = json.dumps(_json_value(value), ensure_ascii=False, allow_nan=False)
     if text.isprintable():

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import replace
 from difflib import get_close_matches
-from functools import cached_property
+from functools import cached_property, partial
 from glob import glob
 from pathlib import Path
 from types import TracebackType
@@ -32,6 +32,7 @@ if TYPE_CHECKING:
     from tracewarehouse.ingest.verify.against import CaptureComparison
     from tracewarehouse.ingest.verify.fsck import Problem
     from tracewarehouse.result import QueryResult
+    from tracewarehouse.run_summary import RunSummary
     from tracewarehouse.session import Session
 
 
@@ -190,15 +191,20 @@ class Warehouse:
 
     def _query_of(self, run_ids: Sequence[str], sql: str) -> QueryResult:
         """Ask a query of some runs alone, so that no file of another is opened."""
-        from tracewarehouse.query import run_query
         from tracewarehouse.session import Session, naming_lost_files
 
         session = Session(self.lake, self.definitions, is_restricted=True, only=run_ids)
         try:
             with naming_lost_files(self.lake, session.runs):
-                return run_query(session.connection, sql, runs=session.runs, prepare=session.prepare)
+                return self._ask(session, sql)
         finally:
             session.close()
+
+    @staticmethod
+    def _ask(session: Session, sql: str) -> QueryResult:
+        from tracewarehouse.query import run_query
+
+        return run_query(session.connection, sql, runs=session.runs, prepare=session.prepare)
 
     def reads_values(self, sql: str) -> bool:
         """Whether SQL reads stored metric values, directly or through a view or macro; False if it cannot be parsed."""
@@ -265,7 +271,32 @@ class Warehouse:
                 raise WarehouseError(f"{reference!r} stands for {len(fitting)} runs: {_listed(fitting)}; use a run id")
         if not runs:
             raise WarehouseError(f"no run {reference!r}: the warehouse {self.path} is empty; add runs with `tw ingest`")
+        names = [*dict.fromkeys(r.name for r in runs), *(r.run_id for r in runs)]
+        if close := get_close_matches(reference, names, n=3):
+            raise WarehouseError(f"no run {reference!r} in {self.path}; did you mean {' or '.join(close)}?")
         raise WarehouseError(f"no run {reference!r} in {self.path}; there are: {_listed(runs)}")
+
+    def summary(self, run: str) -> RunSummary:
+        """A run in short: facts, main numbers, what dominates its steps, flags, and what is missing and why.
+
+        Args:
+            run: a run (see `run`).
+
+        Raises:
+            WarehouseError: the run does not exist, or its files cannot be read.
+        """
+        from tracewarehouse.run_summary import summarise
+        from tracewarehouse.session import Session, naming_lost_files
+
+        run_id = self.run(run).run_id
+        session = Session(
+            self.lake, self.definitions, is_restricted=True, only=[run_id]
+        )  # opens no file of another run
+        try:
+            with naming_lost_files(self.lake, session.runs):
+                return summarise(partial(self._ask, session), run_id)
+        finally:
+            session.close()
 
     def metrics(self) -> QueryResult:
         """The catalogue of metrics, metrics.catalog."""

@@ -3,72 +3,30 @@ macro: run_tiles
 parameters:
   runs: The runs, as a list of run ids.
 description: >
-  The main numbers of runs, as the head of a report shows them: a row per clock of the latencies, and per phase of what
-  the devices do. A number without data has no row, or no value.
+  The ten main numbers of runs, as `tw show` prints them and the head of a report draws them: latencies a row per clock,
+  what devices do in a step a row per phase. A number without data has one row without a value.
 columns:
   run_id: The run.
-  position: Place of the number among those of the run, from 0; numbers of several phases share theirs.
-  phase: Phase; empty outside of phases, and for the latencies.
-  label: What it is.
+  position: Place of the number among the ten, from 0.
+  metric: The metric that it comes from.
+  name: What it is.
+  part: The clock, or the phase; empty where there is but one row.
   value: The number.
   unit: Its unit; empty for a count.
   detail: A line that says more.
 ---*/
-WITH latencies AS (
-  SELECT
-    run_id,
-    0 AS position,
-    NULL AS phase,
-    'TTFT, ' || clock AS name,
-    ttft_ms AS value,
-    'ms' AS unit,
-    prefill_steps || ' prefill step' || CASE WHEN prefill_steps > 1 THEN 's' ELSE '' END AS detail
-  FROM metrics.ttft
-  WHERE run_id IN (SELECT UNNEST(runs))
-  UNION ALL
-  SELECT
-    run_id,
-    1 AS position,
-    NULL AS phase,
-    'TPOT, ' || clock AS name,
-    tpot_ms AS value,
-    'ms' AS unit,
-    'p50 ' || ROUND(p50_ms, 3) || ', p90 ' || ROUND(p90_ms, 3) AS detail
-  FROM metrics.tpot
-  WHERE run_id IN (SELECT UNNEST(runs))
-),
-
-counted AS (
-  SELECT
-    run_id,
-    2 AS position,
-    phase,
-    'Collectives per step' AS name,
-    SUM(executions_per_step) AS value,
-    '' AS unit,
-    STRING_AGG(kind || ' ' || axis || ' ' || ROUND(executions_per_step, 2), ', ' ORDER BY kind, axis) AS detail
-  FROM metrics.collective_count
-  WHERE run_id IN (SELECT UNNEST(runs))
-  GROUP BY run_id, phase
-),
-
-moved AS (
-  SELECT run_id, phase, SUM(message_bytes_per_step) AS bytes_per_step
-  FROM metrics.traffic_volume
-  WHERE run_id IN (SELECT UNNEST(runs))
-  GROUP BY run_id, phase
-),
-
-traffic AS (
-  SELECT
-    run_id,
-    3 AS position,
-    phase,
-    'Traffic per step' AS name,
-    CASE WHEN bytes_per_step >= 1e7 THEN bytes_per_step / 1e6 ELSE bytes_per_step / 1e3 END AS value,
-    CASE WHEN bytes_per_step >= 1e7 THEN 'MB' ELSE 'kB' END AS unit,
-    'message bytes of a device' AS detail
-  FROM moved
+WITH numbers (position, metric, name) AS (
+  VALUES
+  (0, 'ttft', 'TTFT'),
+  (1, 'tpot', 'TPOT'),
+  (2, 'throughput', 'Throughput'),
+  (3, 'step_time', 'Step time'),
+  (4, 'mfu', 'MFU'),
+  (5, 'hbm_bandwidth', 'Memory bandwidth'),
+  (6, 'device_idle', 'Device idle'),
+  (7, 'exposed_communication', 'Exposed communication'),
+  (8, 'collective_count', 'Collectives per step'),
+  (9, 'traffic_volume', 'Traffic per step')
 ),
 
 running AS (
@@ -78,50 +36,132 @@ running AS (
   GROUP BY run_id, phase
 ),
 
-exposed AS (
+moved AS (
+  SELECT run_id, phase, SUM(message_bytes_per_step) AS bytes
+  FROM metrics.traffic_volume
+  WHERE run_id IN (SELECT UNNEST(runs))
+  GROUP BY run_id, phase
+),
+
+found AS (
+  SELECT
+    run_id,
+    'ttft' AS metric,
+    clock AS part,
+    ttft_ms AS value,
+    'ms' AS unit,
+    prefill_steps || ' prefill step' || CASE WHEN prefill_steps > 1 THEN 's' ELSE '' END AS detail
+  FROM metrics.ttft
+  WHERE run_id IN (SELECT UNNEST(runs))
+  UNION ALL
+  SELECT
+    run_id,
+    'tpot' AS metric,
+    clock AS part,
+    tpot_ms AS value,
+    'ms' AS unit,
+    'p50 ' || ROUND(p50_ms, 3) || ', p90 ' || ROUND(p90_ms, 3) AS detail
+  FROM metrics.tpot
+  WHERE run_id IN (SELECT UNNEST(runs))
+  UNION ALL
+  SELECT
+    run_id,
+    'throughput' AS metric,
+    '' AS part,
+    output_tokens_per_s AS value,
+    'tokens/s' AS unit,
+    output_tokens || ' tokens, ' || clock || ' clock' AS detail
+  FROM metrics.throughput
+  WHERE run_id IN (SELECT UNNEST(runs))
+  UNION ALL
+  SELECT
+    run_id,
+    'step_time' AS metric,
+    phase AS part,
+    SUM(step_time_ms) / COUNT(step_time_ms) AS value,
+    'ms' AS unit,
+    'slowest device, mean over ' || COUNT(step_time_ms) AS detail
+  FROM metrics.step_time
+  WHERE run_id IN (SELECT UNNEST(runs)) AND step_time_ms IS NOT NULL
+  GROUP BY run_id, phase
+  UNION ALL
+  SELECT
+    run_id,
+    'mfu' AS metric,
+    phase AS part,
+    100 * mfu AS value,
+    '%' AS unit,
+    'of the peak of all devices' AS detail
+  FROM metrics.mfu
+  WHERE run_id IN (SELECT UNNEST(runs))
+  UNION ALL
+  SELECT
+    run_id,
+    'hbm_bandwidth' AS metric,
+    phase AS part,
+    SUM(bytes) / SUM(busy_ms) / 1e6 AS value,
+    'GB/s' AS unit,
+    'of a device while it is busy' AS detail
+  FROM metrics.hbm_bandwidth
+  WHERE run_id IN (SELECT UNNEST(runs))
+  GROUP BY run_id, phase
+  UNION ALL
+  SELECT
+    run_id,
+    'device_idle' AS metric,
+    phase AS part,
+    100 * idle_ratios / devices AS value,
+    '%' AS unit,
+    'mean over devices' AS detail
+  FROM running
+  UNION ALL
   SELECT
     e.run_id,
-    4 AS position,
-    e.phase,
-    'Exposed communication' AS name,
+    'exposed_communication' AS metric,
+    e.phase AS part,
     SUM(e.exposed_ms) / ANY_VALUE(r.devices) AS value,
     'ms' AS unit,
     'per step, mean over devices' AS detail
   FROM metrics.exposed_communication AS e
   INNER JOIN running AS r ON e.run_id = r.run_id AND e.phase IS NOT DISTINCT FROM r.phase
   GROUP BY e.run_id, e.phase
-),
-
-idle AS (
+  UNION ALL
   SELECT
     run_id,
-    5 AS position,
-    phase,
-    'Device idle' AS name,
-    100 * idle_ratios / devices AS value,
-    '%' AS unit,
-    'mean over devices' AS detail
-  FROM running
-),
-
-tiles AS (
-  SELECT * FROM latencies
+    'collective_count' AS metric,
+    phase AS part,
+    SUM(executions_per_step) AS value,
+    '' AS unit,
+    STRING_AGG(kind || ' ' || axis || ' ' || ROUND(executions_per_step, 2), ', ' ORDER BY kind, axis) AS detail
+  FROM metrics.collective_count
+  WHERE run_id IN (SELECT UNNEST(runs))
+  GROUP BY run_id, phase
   UNION ALL
-  SELECT * FROM counted
-  UNION ALL
-  SELECT * FROM traffic
-  UNION ALL
-  SELECT * FROM exposed
-  UNION ALL
-  SELECT * FROM idle
+  SELECT
+    run_id,
+    'traffic_volume' AS metric,
+    phase AS part,
+    CASE
+      WHEN bytes >= 1e9 THEN bytes / 1e9
+      WHEN bytes >= 1e6 THEN bytes / 1e6
+      WHEN bytes >= 1e3 THEN bytes / 1e3
+      ELSE bytes
+    END AS value,
+    CASE WHEN bytes >= 1e9 THEN 'GB' WHEN bytes >= 1e6 THEN 'MB' WHEN bytes >= 1e3 THEN 'kB' ELSE 'bytes' END AS unit,
+    'message bytes of a device' AS detail
+  FROM moved
 )
 
 SELECT
-  run_id,
-  position,
-  COALESCE(phase, '') AS phase,
-  name || COALESCE(', ' || phase, '') AS label,
-  value,
-  unit,
-  detail
-FROM tiles
+  r.run_id,
+  n.position,
+  n.metric,
+  n.name,
+  COALESCE(f.part, '') AS part,
+  f.value,
+  COALESCE(f.unit, '') AS unit,
+  f.detail
+FROM main.runs AS r
+CROSS JOIN numbers AS n
+LEFT JOIN found AS f ON r.run_id = f.run_id AND n.metric = f.metric AND f.value IS NOT NULL
+WHERE r.run_id IN (SELECT UNNEST(runs))

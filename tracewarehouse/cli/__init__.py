@@ -17,7 +17,20 @@ from typing import Annotated, Any
 import typer
 
 from tracewarehouse import stuck_query
-from tracewarehouse.cli import collect, compare, export, ingest, maintenance, metrics, query, report, runs, tpu, watch
+from tracewarehouse.cli import (
+    collect,
+    compare,
+    export,
+    ingest,
+    maintenance,
+    metrics,
+    query,
+    report,
+    runs,
+    show,
+    tpu,
+    watch,
+)
 from tracewarehouse.cli.place import Place
 from tracewarehouse.ingest.errors import TracewarehouseError, UnreadRunWarning, printable
 from tracewarehouse.ingest.processes.cycle_search import search_seldom
@@ -37,6 +50,7 @@ app.command()(ingest.ingest)
 app.command()(watch.watch)
 app.command()(query.query)
 app.command()(runs.runs)
+app.command()(show.show)
 app.add_typer(metrics.app, name="metrics")
 app.command()(compare.compare)
 app.command()(compare.check)

@@ -1,0 +1,75 @@
+/*---
+macro: run_facts
+parameters:
+  runs: The runs, as a list of run ids.
+description: What ran in runs, on what, and how its steps were found; a row per run.
+columns:
+  run_id: The run.
+  name: Its name.
+  model: The model's name, else its family; NULL where neither is known.
+  layers: Transformer layers.
+  dtype: Precision of weights and activations.
+  batch_size: Sequences per step.
+  input_length: Prompt tokens per sequence.
+  output_length: Generated tokens per sequence.
+  mesh: Mesh axes and sizes, outermost first; an axis without a name is '?'.
+  mesh_source: mesh, or inferred; NULL without a mesh.
+  mesh_confidence: Probability that the least certain name of an axis is right.
+  sequence_parallelism: Sequence-parallel mode.
+  backend: tpu, gpu, cpu (virtual devices) or unknown.
+  device_kind: Kind of the devices; NULL where not known.
+  devices: Devices in the capture.
+  chips: Chips of the run, those outside the capture included; NULL without devices.
+  hosts: Hosts in the capture.
+  steps: Steps; 0 where none is known.
+  steps_source: What the steps were read from; NULL without steps.
+  framework: What ran the model, and its version.
+  captured_ns: Start of the profile, Unix time in ns; NULL where not known.
+  events: Events of the capture.
+---*/
+WITH axes AS (
+  SELECT
+    run_id,
+    STRING_AGG(COALESCE(axis, '?') || '=' || size, ',' ORDER BY "position") AS mesh,
+    MIN(source) AS source,
+    MIN(confidence) AS confidence
+  FROM main.mesh_axes
+  WHERE run_id IN (SELECT UNNEST(runs))
+  GROUP BY run_id
+),
+
+stepped AS (
+  SELECT run_id, COUNT(DISTINCT step) AS steps, STRING_AGG(DISTINCT source, ', ' ORDER BY source) AS source
+  FROM models.steps
+  WHERE run_id IN (SELECT UNNEST(runs))
+  GROUP BY run_id
+)
+
+SELECT
+  run_id,
+  r.name,
+  COALESCE(r.model, r.model_family) AS model,
+  r.num_layers AS layers,
+  r.dtype,
+  r.batch_size,
+  r.input_length,
+  r.output_length,
+  COALESCE(r.mesh, a.mesh) AS mesh,
+  CASE WHEN r.mesh IS NOT NULL THEN 'mesh' ELSE a.source END AS mesh_source,
+  CASE WHEN r.mesh IS NOT NULL THEN 1.0 ELSE a.confidence END AS mesh_confidence,
+  r.sequence_parallelism,
+  r.backend,
+  c.kind AS device_kind,
+  r.device_count AS devices,
+  c.chips,
+  r.host_count AS hosts,
+  COALESCE(s.steps, 0) AS steps,
+  s.source AS steps_source,
+  r.framework,
+  r.profile_start_ns AS captured_ns,
+  r.event_count AS events
+FROM main.runs AS r
+LEFT JOIN models.run_chips AS c USING (run_id)
+LEFT JOIN axes AS a USING (run_id)
+LEFT JOIN stepped AS s USING (run_id)
+WHERE run_id IN (SELECT UNNEST(runs))

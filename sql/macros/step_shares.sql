@@ -1,0 +1,28 @@
+/*---
+macro: step_shares
+parameters:
+  runs: The runs, as a list of run ids.
+description: Where the time of a phase's steps goes on the devices of runs, all steps together; a row per phase and part.
+columns:
+  run_id: The run.
+  phase: Phase; empty for steps of none.
+  part: compute and copies, exposed communication, or idle.
+  share: Share of the time of the phase's steps.
+  mean_ms: Time of a step, mean over devices and steps.
+  steps: Steps of the phase.
+---*/
+WITH summed AS (
+  SELECT run_id, phase, part, SUM(time_ps) AS time_ps, SUM(mean_ms) / COUNT(*) AS mean_ms, COUNT(*) AS steps
+  FROM models.step_parts
+  WHERE run_id IN (SELECT UNNEST(runs))
+  GROUP BY run_id, phase, part
+)
+
+SELECT
+  run_id,
+  COALESCE(phase, '') AS phase,
+  part,
+  time_ps / NULLIF(SUM(time_ps) OVER (PARTITION BY run_id, phase), 0) AS share,
+  mean_ms,
+  steps
+FROM summed

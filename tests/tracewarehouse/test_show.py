@@ -1,0 +1,183 @@
+"""`tw show` and `Warehouse.summary`: what they say is what the views say, and it fits a terminal."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from given_tables import warehouse_of
+from xplane_builder import Space
+
+from tracewarehouse.cli import run
+from tracewarehouse.ingest.errors import WarehouseError
+from tracewarehouse.result import QueryResult
+from tracewarehouse.run_summary import StepShare, labelled, quantity, sentences, step_shares_of
+from tracewarehouse.warehouse import Warehouse, open_warehouse
+
+DATA = Path(__file__).parents[2] / "data" / "captures"
+NAMES = sorted(p.parent.name for p in DATA.glob("*/manifest.json"))
+LLAMA = "llama-tp4-b4-i16-o17"
+
+
+@pytest.fixture(scope="module")
+def warehouse(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Warehouse]:
+    """The captures of the repository, and one of a host alone whose name is hostile."""
+    folder = tmp_path_factory.mktemp("show")
+    with open_warehouse(folder / "warehouse", create=True) as opened:
+        opened.ingest(DATA)
+        space = Space()
+        space.host().line("python").event("f", 1, 2)
+        opened.ingest(space.write(folder / "x.xplane.pb"), name="\x1b[31mred")
+        yield opened
+
+
+def test_the_ten_numbers_are_those_of_the_metrics(warehouse: Warehouse) -> None:
+    summary = warehouse.summary(LLAMA)
+    values = {(n.metric, n.part): n.value for n in summary.numbers}
+    assert len({n.name for n in summary.numbers}) == 10
+    run_id = warehouse.run(LLAMA).run_id
+
+    def one(sql: str) -> object:
+        return pytest.approx(warehouse.query(f"{sql} AND run_id = '{run_id}'").scalar(), rel=1e-12)
+
+    for clock in ("host", "device"):
+        assert values["ttft", clock] == one(f"SELECT ttft_ms FROM metrics.ttft WHERE clock = '{clock}'")
+        assert values["tpot", clock] == one(f"SELECT tpot_ms FROM metrics.tpot WHERE clock = '{clock}'")
+    assert values["throughput", ""] == one("SELECT output_tokens_per_s FROM metrics.throughput WHERE true")
+    for phase in ("prefill", "decode"):
+        where = f"WHERE phase = '{phase}'"
+        assert values["step_time", phase] == one(f"SELECT AVG(step_time_ms) FROM metrics.step_time {where}")
+        assert values["device_idle", phase] == one(f"SELECT 100 * AVG(idle_ratio) FROM metrics.device_idle {where}")
+        exposed = f"SELECT SUM(exposed_ms) / 4 FROM metrics.exposed_communication {where}"
+        assert values["exposed_communication", phase] == one(exposed)
+        count = f"SELECT SUM(executions_per_step) FROM metrics.collective_count {where}"
+        assert values["collective_count", phase] == one(count)
+        moved = f"SELECT SUM(message_bytes_per_step) / 1000 FROM metrics.traffic_volume {where}"
+        assert values["traffic_volume", phase] == one(moved)
+    assert values["mfu", ""] is None
+    assert values["hbm_bandwidth", ""] is None
+
+
+def test_every_number_without_a_value_has_a_reason(warehouse: Warehouse) -> None:
+    for name in (*NAMES, "\x1b[31mred"):
+        summary = warehouse.summary(name)
+        without = {n.metric for n in summary.numbers if n.value is None}
+        assert without <= {m.metric for m in summary.missing}
+        assert sorted(m for metrics in summary.reasons.values() for m in metrics) == [m.metric for m in summary.missing]
+
+
+def test_facts_say_what_ran_and_how_steps_were_found(warehouse: Warehouse) -> None:
+    assert labelled(warehouse.summary("llama-pp2tp2-b4-i16-o5-hosts2").facts) == [
+        ("Model", "llama-tiny, 2 layers, float32"),
+        ("Requests", "4 sequences, 16 tokens in, 5 out"),
+        ("Devices", "4 x virtual CPU device, 2 hosts"),
+        ("Mesh", "pp=2,tp=2"),
+        ("Steps", "5, read from: marker"),
+        ("Captured", "2026-11-22 23:33:17 UTC, 2,892 events"),
+        ("Framework", "torch_xla 2.9.0"),
+        ("Run", warehouse.run("llama-pp2tp2-b4-i16-o5-hosts2").run_id),
+    ]
+
+
+def test_an_inferred_mesh_says_how_sure_it_is() -> None:
+    facts = dict.fromkeys(
+        ("model", "layers", "dtype", "batch_size", "input_length", "output_length", "device_kind", "framework")
+    )
+    facts |= {"mesh": "?=2,dp=4", "mesh_source": "inferred", "mesh_confidence": 0.39, "backend": "tpu", "devices": 1}
+    facts |= {"chips": 1, "hosts": 1, "steps": 0, "captured_ns": 2**70, "events": 3, "run_id": "r"}
+    assert labelled(facts) == [
+        ("Devices", "1 x TPU, 1 chip, 1 host"),
+        ("Mesh", "?=2,dp=4 (inferred, 39 % sure; --mesh at ingest tells it)"),
+        ("Steps", "none known"),
+        ("Captured", "3 events"),
+        ("Run", "r"),
+    ]
+
+
+def test_what_dominates_a_step() -> None:
+    """Two decode steps of 10 us: 6 and 4 us of ops, of which 2 us are an all-reduce; 10 us of 20 are idle."""
+    step = {"kind": "step", "name": "decode", "device_id": 0}
+    given = {
+        "runs": [{}],
+        "phases": [
+            step | {"index": 0, "start_us": 0, "end_us": 9},
+            step | {"index": 1, "start_us": 10, "end_us": 20},
+        ],
+        "ops": [
+            {"event_id": 0, "device_id": 0, "phase": "decode", "step": 0, "start_us": 0, "duration_us": 4},
+            {"event_id": 2, "device_id": 0, "phase": "decode", "step": 0, "start_us": 4, "duration_us": 2},
+            {"event_id": 1, "device_id": 0, "phase": "decode", "step": 1, "start_us": 10, "duration_us": 4},
+        ],
+        "collectives": [
+            {"event_id": 2, "device_id": 0, "phase": "decode", "step": 0, "start_us": 4, "end_us": 6, "exposed_us": 2}
+        ],
+    }
+    with warehouse_of(given) as database:
+        shares = step_shares_of(lambda sql: QueryResult(database.sql(sql).to_arrow_table()), "r")
+    assert shares == [
+        StepShare("decode", "idle", 0.5, 0.005, 2),
+        StepShare("decode", "compute and copies", 0.4, 0.004, 2),
+        StepShare("decode", "exposed communication", 0.1, 0.001, 2),
+    ]
+    assert sentences(shares) == [
+        "decode, 0.01 ms each, 2 steps: mostly idle 50 %; compute and copies 40 %, exposed communication 10 %"
+    ]
+
+
+@pytest.mark.parametrize(
+    ("value", "unit", "text"),
+    [
+        (3.25678, "ms", "3.26 ms"),
+        (6.0, "", "6"),
+        (1041.3, "GB/s", "1,041 GB/s"),
+        (0.0994, "%", "0.0994 %"),
+        (131.072, "kB", "131 kB"),
+        (0.0, "%", "0 %"),
+    ],
+)
+def test_quantities_as_people_read_them(value: float, unit: str, text: str) -> None:
+    assert quantity(value, unit) == text
+
+
+@pytest.mark.parametrize("name", [*NAMES, "\x1b[31mred"])
+def test_it_fits_80_columns(
+    warehouse: Warehouse, name: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("COLUMNS", "80")
+    assert run(["-w", str(warehouse.path), "show", name]) == 0
+    printed = capsys.readouterr().out
+    assert max(map(len, printed.splitlines())) <= 80
+    assert "\x1b" not in printed
+    for heading in ("TTFT", "Traffic per step", "Missing:"):
+        assert f"\n{heading}" in printed
+
+
+def test_flags_come_with_their_sentences(
+    warehouse: Warehouse, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("COLUMNS", "100")
+    run(["-w", str(warehouse.path), "show", "\x1b[31mred"])
+    assert "no_device_events: Only the host was profiled: no plane of a device has events." in capsys.readouterr().out
+
+
+def test_json_holds_everything(warehouse: Warehouse, capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(["-w", str(warehouse.path), "show", LLAMA, "--json"]) == 0
+    found = json.loads(capsys.readouterr().out)
+    assert found == warehouse.summary(LLAMA).to_dict()
+    assert found["facts"]["mesh"] == "tp=4"
+    assert {"metric": "mfu", "version": 1, "unmet": "accelerators"}.items() <= {
+        k: v for m in found["missing"] if m["metric"] == "mfu" for k, v in m.items()
+    }.items()
+
+
+def test_an_unknown_run_gets_the_ones_that_may_be_meant(
+    warehouse: Warehouse, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(WarehouseError, match=rf"did you mean {LLAMA} or "):
+        warehouse.run("lama-tp4-b4-i16-o17")
+    with pytest.raises(WarehouseError, match=r"no run 'zzz' in .*; there are: "):
+        warehouse.run("zzz")
+    assert run(["-w", str(warehouse.path), "show", "lama-tp4-b4-i16-o17"]) == 1
+    assert capsys.readouterr().err.startswith("error: no run 'lama-tp4-b4-i16-o17'")

@@ -1,0 +1,87 @@
+"""`tw show`: a run in short."""
+
+from __future__ import annotations
+
+import shutil
+import textwrap
+from collections.abc import Iterator
+from itertools import groupby
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from tracewarehouse.ingest.errors import printable
+
+if TYPE_CHECKING:
+    from tracewarehouse.run_summary import Number, RunSummary
+
+_LABEL = 12
+_NAME = 24
+_NUMBER = 22
+
+
+def show(
+    context: typer.Context,
+    run: Annotated[str, typer.Argument(help="Run id, beginning of an id, or name.", show_default=False)],
+    json: Annotated[bool, typer.Option("--json", help="Print everything as one JSON object.")] = False,
+) -> None:
+    """Show a run in short: what ran, ten main numbers, what dominates a step, its flags, and what is missing.
+
+    A number without data says why. `tw metrics values RUN` prints all values, `tw report RUN` draws the run.
+    """
+    with context.obj.open() as warehouse:
+        summary = warehouse.summary(run)
+    if json:
+        from tracewarehouse.output import dump
+
+        typer.echo(dump(summary.to_dict()))
+        return
+    width = min(shutil.get_terminal_size().columns, 100)
+    for line in _lines(summary, width):
+        typer.echo(line)
+
+
+def _lines(summary: RunSummary, width: int) -> Iterator[str]:
+    from tracewarehouse.run_summary import labelled, sentences
+
+    yield from _wrapped(summary.facts["name"], width)
+    yield ""
+    for label, text in labelled(summary.facts):
+        yield from _wrapped(f"{label:<{_LABEL}}{text}", width, _LABEL)
+    yield ""
+    reasons = {m.metric: m.reason for m in summary.missing}
+    for name, numbers in groupby(summary.numbers, key=lambda n: n.name):
+        yield from _number_lines(name, list(numbers), reasons, width)
+    if summary.steps:
+        yield "\nWhere the time of a step goes, mean over devices:"
+        for sentence in sentences(summary.steps):
+            yield from _wrapped(f"  {sentence}.", width, 4)
+    if summary.flags:
+        yield "\nRead with care:"
+        for flag in summary.flags:
+            yield from _wrapped(f"  {flag.flag}: {flag}", width, 4)
+    if summary.missing:
+        yield "\nMissing:"
+        for reason, metrics in summary.reasons.items():
+            yield from _wrapped(f"  {', '.join(metrics)}: {reason}", width, 4)
+
+
+def _number_lines(name: str, numbers: list[Number], reasons: dict[str, str], width: int) -> Iterator[str]:
+    """The values of one number beside each other, or why there is none."""
+    from tracewarehouse.run_summary import quantity
+
+    cells = [f"{n.part} {quantity(n.value, n.unit)}".strip() for n in numbers if n.value is not None]
+    if not cells:
+        reason = reasons.get(numbers[0].metric, "no value.")
+        yield from _wrapped(f"{name:<{_NAME}}none: {reason.partition(';')[0].rstrip('.')}", width, _NAME)
+        return
+    yield from _wrapped(f"{name:<{_NAME}}{''.join(f'{c:<{_NUMBER}}  ' for c in cells)}", width, _NAME)
+
+
+def _wrapped(text: str, width: int, indent: int = 0) -> Iterator[str]:
+    """Lines of a text that ends up on a terminal, with what is aligned left as it is where it fits."""
+    line = printable(text).rstrip()
+    if len(line) <= width:
+        yield line
+        return
+    yield from textwrap.wrap(line, width, subsequent_indent=" " * indent, break_on_hyphens=False)
