@@ -292,12 +292,25 @@ class Instructions:
                 del row.collective
                 self.facts[numbers[id(row)]] = row.facts
 
-    def of_op(self, modules: HloModules, op: str, module: str | None, program_id: int | None, event: str) -> int:
-        """Instruction of an event that names its HLO instruction in stats, as on CPU and GPU."""
+    def of_op(
+        self,
+        modules: HloModules,
+        op: str,
+        module: str | None,
+        program_id: int | None,
+        event: str,
+        hlo_text: str | None = None,
+    ) -> int:
+        """Instruction of an event that names its HLO instruction in stats, as on CPU and GPU.
+
+        Its facts are those of the module or, without it, of the HLO text.
+        """
         found = modules.find(program_id, module)
-        key = (found.digest if found else None, program_id, module, op, event)
+        key = (found.digest if found else None, program_id, module, op, event, hlo_text)
         known = self._by_key.get(key)
-        return known if known is not None else self._add(key, _row_of_op(found, op, module, program_id, event))
+        if known is not None:
+            return known
+        return self._add(key, _row_of_op(found, op, module, program_id, event, hlo_text))
 
     def of_name(self, name: str) -> int:
         """Instruction row of a device event that is none."""
@@ -405,9 +418,14 @@ def _row_of_metadata(metadata: EventMetadata, *, has_groups: bool) -> Instructio
 
 
 def _row_of_op(
-    module: HloModule | None, op: str, module_name: str | None, program_id: int | None, event: str
+    module: HloModule | None,
+    op: str,
+    module_name: str | None,
+    program_id: int | None,
+    event: str,
+    hlo_text: str | None,
 ) -> InstructionRow:
-    hlo = module.instruction(op) if module else None
+    hlo = module.instruction(op) if module else text.parse_instruction(hlo_text) if hlo_text else None
     row = InstructionRow(op, program_id, module_name, hlo=hlo, kernel=event)
     if hlo:
         row.op_name, row.source = hlo.op_name, _source(hlo)

@@ -15,6 +15,7 @@ from tracewarehouse.ingest.columns.phases import PHASES
 from tracewarehouse.ingest.columns.plane_names import STREAM_PREFIX
 from tracewarehouse.ingest.columns.records import (
     EventBatch,
+    EventMetadata,
     Int8,
     Int32,
     Int64,
@@ -29,6 +30,7 @@ from tracewarehouse.ingest.devices.device import Device
 from tracewarehouse.ingest.devices.timeline import Timeline
 from tracewarehouse.ingest.hlo.instructions import HloModules, Instructions
 from tracewarehouse.ingest.hlo.opcodes import OP_CLASSES
+from tracewarehouse.ingest.hlo.text import is_meant_as_instruction
 from tracewarehouse.ingest.tables.leaf_order import LeafTimes, of_lines
 from tracewarehouse.ingest.tables.lines import LineTables, PlaneLines, times_of
 from tracewarehouse.ingest.tables.ops import DeviceLine, OpColumns
@@ -186,16 +188,23 @@ class NamedOpWriter:
         _, first, inverse = np.unique(packed(columns), return_index=True, return_inverse=True)
         ids = []
         for m, o, h, p, has in zip(*(c[first].tolist() for c in columns), strict=True):
-            event = plane.event_metadata[m].name if m >= 0 else "(unnamed)"
+            event, hlo_text = _named(plane.event_metadata[m]) if m >= 0 else ("(unnamed)", None)
             if o < 0:
                 ids.append(self._instructions.of_name(event))
             else:
                 name = modules[h] if h >= 0 else None
                 number = p % (1 << 64) if has else None
-                ids.append(self._instructions.of_op(hlo_modules, ops[o], name, number, event))
+                ids.append(self._instructions.of_op(hlo_modules, ops[o], name, number, event, hlo_text))
         said = {"hlo_op": op >= 0, "hlo_module": (op >= 0) & (module >= 0), "program_id": (op >= 0) & has_program}
         left = [unheld(s, said[s.name][s.rows]) if s.name in said else s for s in batch.stats]
         return np.array(ids, np.int32)[inverse], left
+
+
+def _named(metadata: EventMetadata) -> tuple[str, str | None]:
+    """Name of an event, and the HLO text of its instruction, which a Chrome trace may have in place of protos."""
+    if metadata.display_name and is_meant_as_instruction(metadata.name):
+        return metadata.display_name, metadata.name
+    return metadata.name, None
 
 
 def _select(batch: EventBatch, at: Any) -> EventBatch:

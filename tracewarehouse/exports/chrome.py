@@ -1,0 +1,373 @@
+"""Writes a run as a Chrome trace, in the layout of the profiler's exporter, but whole.
+
+Processes are planes and threads are lines, as in the files of JAX and XProf. Beside what those hold, asynchronous ops
+are async events (`b` and `e`), program_id, symbol_id and flops stay arguments, and no event is left out. Where the HLO
+of an op was in a proto, which the format has no room for, `long_name` is its text: result, opcode, groups and metadata.
+
+DuckDB writes the text of the events, a bounded number of them at a time.
+"""
+
+from __future__ import annotations
+
+import gzip
+import json
+import re
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass
+from pathlib import Path
+from typing import IO, TYPE_CHECKING, Any, cast
+
+import numpy as np
+
+from tracewarehouse.ingest.errors import TracewarehouseError, WarehouseError
+from tracewarehouse.ingest.lake.lake import placed_whole
+from tracewarehouse.query import literal
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+    from tracewarehouse.warehouse import Warehouse
+
+AT_ONCE = 1 << 16
+"""Events whose text is in memory at once."""
+_HOST_PID, _OTHER_PID = 701, 501
+"""Process numbers that the profiler's exporter gives to the host's threads, and from which on to custom planes."""
+
+
+@dataclass(frozen=True)
+class _Thread:
+    """A line of a plane: its process and thread in the trace, and where its events are in the run."""
+
+    pid: int
+    tid: int
+    name: str
+    kind: str
+    is_named: bool
+    first_event_id: int
+    event_count: int
+
+
+def export_chrome(warehouse: Warehouse, run: str, target: Path) -> list[Path]:
+    """Write a run as Chrome trace JSON; returns the files.
+
+    Args:
+        warehouse: the warehouse.
+        run: a run id, the beginning of one, or a name.
+        target: a file that ends in .json or .json.gz, for all hosts; or a folder, which becomes a log folder of
+            TensorBoard with one file per host, `plugins/profile/<run>/<host>.trace.json.gz`.
+
+    Raises:
+        WarehouseError: there is no such run.
+        TracewarehouseError: the target has another ending, or cannot be written.
+    """
+    found = warehouse.run(run)
+    run_id = found.run_id
+    hosts = [h for (h,) in _rows(warehouse, f"SELECT host FROM main.hosts WHERE {_of(run_id)} ORDER BY host_index")]
+    if target.name.endswith((".json", ".json.gz")):
+        files = {target: hosts}
+    elif target.suffix == "" or target.is_dir():
+        folder = target / "plugins" / "profile" / _file_name(found.name)
+        files = {folder / f"{_file_name(host)}.trace.json.gz": [host] for host in hosts}
+    else:
+        raise TracewarehouseError(
+            f"{target}: a Chrome trace ends in .json or .json.gz; name such a file, or a folder for one file per host"
+        )
+    try:
+        for path, of_file in files.items():
+            path.parent.mkdir(parents=True, exist_ok=True)
+            with placed_whole(path) as part, ExitStack() as stack:
+                stream = cast("IO[bytes]", stack.enter_context(part.open("wb")))
+                if path.suffix == ".gz":
+                    stream = cast("IO[bytes]", stack.enter_context(gzip.GzipFile("", "wb", 3, stream, mtime=0)))
+                for piece in chrome_text(warehouse, run_id, of_file):
+                    stream.write(piece)
+    except OSError as error:
+        raise TracewarehouseError(f"{target}: cannot be written: {error.strerror or error}") from None
+    return list(files)
+
+
+def _file_name(name: str) -> str:
+    return re.sub(r"[^\w.-]", "_", name)
+
+
+def chrome_text(warehouse: Warehouse, run_id: str, hosts: Sequence[str]) -> Iterator[bytes | memoryview]:
+    """Yield the Chrome trace of some hosts of a run, piece by piece.
+
+    Raises:
+        WarehouseError: the run is no longer in the warehouse, or cannot be read.
+    """
+    started = _rows(warehouse, f"SELECT profile_start_ns FROM main.runs WHERE {_of(run_id)}")
+    if not started:
+        raise WarehouseError(f"run {run_id} was removed while it was exported; ingest its capture again")
+    head: dict[str, object] = {"displayTimeUnit": "ns", "metadata": {"highres-ticks": True}}
+    if started[0][0] is not None:
+        head["baseTimeNanoseconds"] = started[0][0]
+    yield json.dumps(head, separators=(",", ":"))[:-1].encode() + b',"traceEvents":[\n'
+    threads, names = _threads(warehouse, run_id, hosts)
+    yield from names
+    for first in range(0, len(threads), 1000):  # hosts may have 10^5 threads
+        some = [t for t in threads[first : first + 1000] if t.event_count]
+        low, end = 0, 0
+        group: list[_Thread] = []
+        for thread in some:
+            if group and thread.first_event_id != end:
+                yield from _events(warehouse, run_id, group, low, end)
+                group = []
+            low = low if group else thread.first_event_id
+            end = thread.first_event_id + thread.event_count
+            group.append(thread)
+        if group:
+            yield from _events(warehouse, run_id, group, low, end)
+    yield b"{}]}\n"
+
+
+def _events(
+    warehouse: Warehouse, run_id: str, threads: Sequence[_Thread], low: int, end: int
+) -> Iterator[bytes | memoryview]:
+    """The text of the events from number `low` on before `end`, all of these threads."""
+    for first in range(low, end, AT_ONCE):
+        stop = min(first + AT_ONCE, end)
+        here = [t for t in threads if t.first_event_id < stop and t.first_event_id + t.event_count > first]
+        table = warehouse.query(_sql(run_id, here, first, stop)).arrow()
+        for chunk in table.column(0).chunks:
+            yield _bytes_of(chunk)
+
+
+def _bytes_of(texts: pa.StringArray) -> memoryview:
+    """The texts of an Arrow array one after the other, without a copy."""
+    _, offsets, data = texts.buffers()
+    ends = np.frombuffer(offsets, np.int64 if str(texts.type) == "large_string" else np.int32)
+    low, high = int(ends[texts.offset]), int(ends[texts.offset + len(texts)])
+    return memoryview(data)[low:high]
+
+
+def _threads(warehouse: Warehouse, run_id: str, hosts: Sequence[str]) -> tuple[list[_Thread], Iterator[bytes]]:
+    """The lines of the hosts in the order of their events, and the metadata events that name them."""
+    wanted = ", ".join(map(literal, hosts))
+    found = _rows(
+        warehouse,
+        "SELECT l.plane_index, l.host, l.plane, p.plane_id, p.kind, l.line, l.kind, l.line_id, l.first_event_id, "
+        "l.event_count, r.format = 'chrome' FROM main.lines AS l "
+        f"INNER JOIN main.planes AS p USING (run_id, plane_index) INNER JOIN main.runs AS r USING (run_id) "
+        f"WHERE {_of(run_id)} AND l.host IN ({wanted}) ORDER BY l.line_index",
+    )
+    pids: dict[int, int] = {}
+    taken: set[int] = set()
+    tids: dict[int, set[int]] = {}
+    threads: list[_Thread] = []
+    processes: dict[int, str] = {}
+    for plane_index, host, plane, plane_id, plane_kind, line, kind, line_id, first, count, is_chrome in found:
+        if plane_index not in pids:
+            if is_chrome:
+                number = plane_id
+            elif plane_kind == "host":
+                number = _HOST_PID
+            else:
+                number = plane_id + 1 if plane_id + 1 < _OTHER_PID else _OTHER_PID
+            pids[plane_index] = _free(number, taken)
+            processes[pids[plane_index]] = plane if len(hosts) == 1 else f"{host} {plane}"
+        pid = pids[plane_index]
+        is_named = plane_kind == "host" or plane.startswith("/device:GPU:")
+        tid = _free(line_id, tids.setdefault(pid, set()))
+        threads.append(_Thread(pid, tid, line, kind, is_named, first, count))
+    return threads, _names(processes, threads)
+
+
+def _free(number: int, taken: set[int]) -> int:
+    """The number in 32 bits, as viewers take it, or the next one that is not taken."""
+    number &= 0xFFFFFFFF
+    while number in taken:
+        number = (number + 1) & 0xFFFFFFFF
+    taken.add(number)
+    return number
+
+
+def _names(processes: dict[int, str], threads: Sequence[_Thread]) -> Iterator[bytes]:
+    for pid, name in processes.items():
+        yield _metadata(pid, None, "process_name", "name", name)
+        yield _metadata(pid, None, "process_sort_index", "sort_index", pid)
+    for index, thread in enumerate(threads):
+        yield _metadata(thread.pid, thread.tid, "thread_name", "name", thread.name)
+        yield _metadata(thread.pid, thread.tid, "thread_sort_index", "sort_index", index)
+
+
+def _metadata(pid: int, tid: int | None, event: str, key: str, value: str | int) -> bytes:
+    thread = {} if tid is None else {"tid": tid}
+    content = {"ph": "M", "pid": pid, **thread, "name": event, "args": {key: value}}
+    return json.dumps(content, separators=(",", ":"), ensure_ascii=False).encode("utf-8", "replace") + b",\n"
+
+
+def _sql(run_id: str, threads: Sequence[_Thread], low: int, end: int) -> str:
+    """SQL for the text of the events from `low` on before `end`, in file order."""
+    own = f"{_of(run_id)} AND event_id >= {low} AND event_id < {end}"
+    places = ", ".join(
+        f'({t.first_event_id}, \'"pid":{t.pid},"tid":{t.tid}\', {literal(t.kind)}, {t.is_named})' for t in threads
+    )
+    return f"""
+WITH threads (first_event_id, place, kind, is_named) AS (VALUES {places}),
+events AS (
+  SELECT event_id, instruction_id, NULL AS name, start_ps, duration_ps, device_offset_ps, device_duration_ps
+  FROM main.ops
+  WHERE {own}
+  UNION ALL
+  SELECT event_id, NULL, name, start_ps, duration_ps, NULL, NULL
+  FROM main.host_events
+  WHERE {own}
+),
+stats AS (
+  SELECT
+    event_id,
+    string_agg({_member("name", _STAT)}, ',') AS members,
+    string_agg({_member("name", _SAMPLE)}, ',') AS samples
+  FROM main.event_stats
+  WHERE {own}
+  GROUP BY event_id
+),
+of_instruction AS (
+  SELECT
+    instruction_id,
+    max(string_value) FILTER (WHERE name = 'name') AS long_name,
+    max(string_value) FILTER (WHERE name IN ('display_name', 'event_name')) AS event_name,
+    string_agg({_member("name", _STAT)}, ',') FILTER (WHERE name NOT IN ('name', 'display_name', 'event_name'))
+      AS members
+  FROM main.instruction_stats
+  WHERE {_of(run_id)}
+  GROUP BY instruction_id
+),
+used AS (SELECT DISTINCT instruction_id FROM events WHERE instruction_id IS NOT NULL),
+instructions AS (
+  SELECT
+    i.instruction_id,
+    coalesce(s.event_name, i.name) AS name,
+    nullif(concat_ws(',', {_DESCRIBED}, s.members), '') AS members,
+    nullif(concat_ws(',', {_NAMED}, s.members), '') AS named_members
+  FROM used
+  INNER JOIN main.instructions AS i USING (instruction_id)
+  LEFT JOIN of_instruction AS s USING (instruction_id)
+  WHERE {_of(run_id)}
+),
+placed AS (SELECT * FROM events ASOF INNER JOIN threads ON events.event_id >= threads.first_event_id),
+written AS (
+  SELECT
+    e.event_id,
+    e.place,
+    e.kind,
+    e.duration_ps,
+    {_microseconds("e.start_ps")} AS ts,
+    {_microseconds("e.duration_ps")} AS dur,
+    {_microseconds("e.start_ps + e.duration_ps")} AS end_ts,
+    to_json(coalesce(i.name, e.name))::VARCHAR AS name,
+    s.samples,
+    concat_ws(
+      ',',
+      s.members,
+      CASE WHEN e.is_named THEN i.named_members ELSE i.members END,
+      '"device_offset_ps":"' || e.device_offset_ps || '"',
+      '"device_duration_ps":"' || e.device_duration_ps || '"'
+    ) AS members
+  FROM placed AS e
+  LEFT JOIN instructions AS i USING (instruction_id)
+  LEFT JOIN stats AS s USING (event_id)
+)
+SELECT
+  CASE
+    WHEN kind = 'async_ops'
+      THEN '{{"ph":"b",' || place || ',"ts":' || ts || ',"cat":"async","id":"0x' || printf('%x', event_id)
+        || '","name":' || name || ',"args":{{' || members || '}}}},\n{{"ph":"e",' || place || ',"ts":' || end_ts
+        || ',"cat":"async","id":"0x' || printf('%x', event_id) || '","name":' || name || '}},\n'
+    WHEN kind = 'counters' AND duration_ps = 0
+      THEN '{{"ph":"C",' || place || ',"ts":' || ts || ',"name":' || name || ',"args":{{' || coalesce(samples, '')
+        || '}}}},\n'
+    ELSE '{{"ph":"X",' || place || ',"ts":' || ts || ',"dur":' || dur || ',"name":' || name
+      || CASE WHEN members = '' THEN '' ELSE ',"args":{{' || members || '}}' END || '}},\n'
+  END AS text
+FROM written
+ORDER BY event_id
+"""
+
+
+_STAT = """CASE kind
+      WHEN 'double' THEN CASE
+        WHEN isfinite(double_value) THEN CAST(double_value AS VARCHAR)
+        ELSE '"' || double_value || '"'
+      END
+      WHEN 'bytes' THEN '"<opaque bytes>"'
+      ELSE coalesce('"' || int_value || '"', to_json(coalesce(string_value, ''))::VARCHAR)
+    END"""
+"""A stat as the exporters write it: integers as text, bytes not at all."""
+_SAMPLE = f"coalesce(CAST(int_value AS VARCHAR), {_STAT})"
+"""The value of a counter, which viewers draw if it is a number."""
+
+
+def _member(name: str, value: str) -> str:
+    return f"to_json({name})::VARCHAR || ':' || {value}"
+
+
+def _text(key: str, value: str) -> str:
+    """A member with a text, or NULL without one."""
+    return f"'\"{key}\":' || to_json({value})::VARCHAR"
+
+
+def _number(key: str, value: str) -> str:
+    """A member with an integer as text, or NULL without one."""
+    return f"'\"{key}\":\"' || {value} || '\"'"
+
+
+_FACTS = [_number("program_id", "i.program_id"), _text("source", "i.source"), _text("tf_op", "i.op_name")]
+_DESCRIBED = ", ".join(
+    [
+        _text("hlo_category", "i.category"),
+        _text("long_name", "coalesce(i.hlo_text, s.long_name)"),
+        _number("flops", "i.flops"),
+        _number("model_flops", "i.model_flops"),
+        _number("bytes_accessed", "i.bytes_accessed"),
+        *_FACTS,
+    ]
+)
+"""The columns of an instruction of a TPU, whose events have its facts as arguments."""
+_ESCAPED = r"""replace(replace({}, '\', '\\'), '"', '\"')"""
+_HLO_TEXT = f"""'%' || i.name || ' = ' || i.shape || ' ' || i.opcode || '()' || concat_ws(
+      '',
+      CASE WHEN i.category LIKE '_% fusion' THEN ', kind=k' || upper(i.category[1]) || i.category[2:-8] END,
+      ', channel_id=' || i.channel_id,
+      CASE
+        WHEN i.opcode LIKE 'collective-permute%' OR i.opcode LIKE 'send%' OR i.opcode LIKE 'recv%'
+          THEN ', source_target_pairs='
+        ELSE ', replica_groups='
+      END || translate(i.replica_groups, '[]', '{{}}'),
+      ', metadata={{' || nullif(concat_ws(
+        ' ',
+        'op_name="' || {_ESCAPED.format("i.op_name")} || '"',
+        'source_file="' || {_ESCAPED.format("regexp_replace(i.source, ':[0-9]+$', '')")} || '"',
+        'source_line=' || nullif(regexp_extract(i.source, ':([0-9]+)$', 1), '')
+      ), '') || '}}'
+    )"""
+"""The text of an instruction whose facts were in a proto, without its operands, which no table has."""
+_NAMED = ", ".join(
+    [
+        "CASE WHEN coalesce(i.module, i.opcode, s.event_name, CAST(i.program_id AS VARCHAR)) IS NOT NULL "
+        f"THEN {_text('hlo_op', 'i.name')} END",
+        _text("hlo_module", "i.module"),
+        _number("program_id", "i.program_id"),
+        _text("long_name", f"coalesce(i.hlo_text, {_HLO_TEXT})"),
+    ]
+)
+"""Those of an op of a GPU or a virtual device, whose events name their instruction."""
+
+
+def _microseconds(picoseconds: str) -> str:
+    """Microseconds with six decimals, exactly."""
+    size = f"abs({picoseconds})"
+    return (
+        f"CASE WHEN {picoseconds} < 0 THEN '-' ELSE '' END || {size} // 1000000 || '.' "
+        f"|| lpad(CAST({size} % 1000000 AS VARCHAR), 6, '0')"
+    )
+
+
+def _of(run_id: str) -> str:
+    return f"run_id = {literal(run_id)}"
+
+
+def _rows(warehouse: Warehouse, sql: str) -> list[tuple[Any, ...]]:
+    return warehouse.query(sql).rows()
