@@ -13,6 +13,7 @@ from unittest.mock import patch
 from chrome_reference import everything
 
 from tracewarehouse.ingest.errors import CaptureError
+from tracewarehouse.ingest.readers.chrome import document
 from tracewarehouse.ingest.readers.chrome import ranges as chrome_ranges
 from tracewarehouse.ingest.readers.chrome.reader import ChromeTrace
 from tracewarehouse.ingest.readers.files import CaptureFile
@@ -54,11 +55,7 @@ class Done:
 @contextmanager
 def always_divided() -> Iterator[None]:
     """Divides traces of any size, as soon as one of their events is known."""
-    with (
-        patch.object(chrome_ranges, "DIVIDED", 0),
-        patch.object(chrome_ranges, "SMALLEST", 1),
-        patch.object(chrome_ranges, "FIRST", 0),
-    ):
+    with patch.object(chrome_ranges, "DIVIDED", 0), patch.object(document, "CHUNK", 1 << 16):
         yield
 
 

@@ -91,7 +91,7 @@ class EventBatch:
         return len(self.metadata)
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, slots=True)
 class EventMetadata:
     """The facts that all events with one metadata id share: their name, and on TPU the HLO facts as stats.
 

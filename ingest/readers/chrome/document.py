@@ -3,34 +3,38 @@
 A piece is cut where two events seem to meet, and parsed as an array of its own. That proves the cut, if the piece
 begins with an event: only outside of strings and at the array's own depth can a closing bracket make whole JSON.
 Where it is none, the strings and brackets of the piece are walked one by one. What stands before and behind the events
-is parsed as the documents that it makes with an empty array.
+is parsed as the document that it makes with an empty array.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
+from typing import NamedTuple
 
 import msgspec
 
 from tracewarehouse.ingest.errors import MalformedError
-from tracewarehouse.ingest.readers.chrome.events import NOTHING, Event, EventParser, NotJsonError
+from tracewarehouse.ingest.readers.chrome.events import NOTHING, Event, NotJsonError, parsed
 from tracewarehouse.ingest.readers.files import CaptureFile
 
 CHUNK = 4 << 20
 """Bytes of events parsed together; an event that is longer gets a larger piece of its own."""
 _HEAD = 1 << 16  # bytes in which the first event is looked for first
-_LOOK = 1 << 16  # bytes before the end of a piece, and behind the border of a range, in which two events meet
+_LOOK = 1 << 16  # bytes in which two events are looked for that meet
 
+_BLANK = b" \t\r\n"
 _SPACE = rb"[ \t\r\n]*+"
-_OPENING = re.compile(rb"%b([\[{])" % _SPACE)
 _EVENTS = re.compile(rb"%b:%b\[" % (_SPACE, _SPACE))
 _BEGIN = re.compile(rb"%b(\{(?:%b\"[^\"\\]*+\")?)" % (_SPACE, _SPACE))
 _TOKEN = re.compile(rb'"[^"\\]*+(?:\\.[^"\\]*+)*"|["\[\]{},]', re.DOTALL)
+_READ = b"[ ]"
+"""Stands for the array of events that has been read, where the rest is parsed."""
+_NO_JSON = (msgspec.MsgspecError, UnicodeDecodeError, RecursionError)
 _names = msgspec.json.Decoder(dict[str, msgspec.Raw]).decode
 
 
-class _Known(msgspec.Struct, gc=False, rename="camel"):
+class _Members(msgspec.Struct, gc=False, rename="camel"):
     """Members of a trace that are looked at; a million of others must not become objects."""
 
     trace_events: msgspec.Raw = NOTHING
@@ -39,13 +43,7 @@ class _Known(msgspec.Struct, gc=False, rename="camel"):
     device_properties: msgspec.Raw = NOTHING
 
 
-_known = msgspec.json.Decoder(_Known).decode
-
-
-def _members(text: bytes) -> dict[str, msgspec.Raw]:
-    """The members of a JSON object that are looked at, by name."""
-    found = zip(_Known.__struct_encode_fields__, msgspec.structs.astuple(_known(text)), strict=True)
-    return {name: value.copy() for name, value in found if bytes(value)}
+_members = msgspec.json.Decoder(_Members).decode
 
 
 class Document:
@@ -53,191 +51,160 @@ class Document:
 
     Attributes:
         file: the trace.
+        chunk: bytes of events that are parsed together.
         start: where the array of events begins, behind its bracket.
         is_list: the trace is nothing but that array.
-        members: what is looked at beside the events at top level, as JSON; of those behind the events once they are
-            read.
     """
 
-    def __init__(self, file: CaptureFile, chunk: int = CHUNK) -> None:
-        """Find the events.
-
-        Args:
-            file: the trace.
-            chunk: bytes of events that are parsed together.
+    def __init__(self, file: CaptureFile, chunk: int | None = None) -> None:
+        """Find the events; `chunk` is CHUNK unless it is given.
 
         Raises:
-            MalformedError: there are none, or what stands before them is no JSON.
+            MalformedError: there are none.
         """
-        self.file, self.chunk = file, chunk
+        self.file, self.chunk = file, chunk or CHUNK
         bom = 3 if file.read(0, min(3, file.size)) == b"\xef\xbb\xbf" else 0
-        size, start = _HEAD, None
+        size = _HEAD
         while True:
             text = file.read(bom, min(bom + size, file.size))
-            opening = _OPENING.match(text)
-            self.is_list = opening is not None and opening[1] == b"["
-            start = opening.end() if opening and self.is_list else _start_of_events(text)
-            if start is not None or not opening or bom + size >= file.size:
+            mark = text.lstrip(_BLANK)[:1]
+            if mark not in (b"[", b"{"):
+                found = repr(text[:20]) if mark else "the end of the file"
+                raise MalformedError(f"no Chrome trace: looked for JSON that starts with {{ or [, found {found}")
+            self.is_list = mark == b"["
+            start = text.index(b"[") + 1 if self.is_list else _start_of_events(text)
+            if start is not None:
                 break
+            if bom + size >= file.size:
+                raise _without_events(text)
             size *= 4
-        if opening is None:
-            found = repr(text[:20]) if text.strip() else "the end of the file"
-            raise MalformedError(f"no Chrome trace: looked for JSON that starts with {{ or [, found {found}")
-        self.members = {} if self.is_list else _members_before(text, start)
-        self.start = bom + (start or 0)
+        self.start = bom + start
+        self._head = text[: start - 1]
         begin = _BEGIN.match(file.read(self.start, min(self.start + _LOOK, file.size)))
         first = re.escape(begin[1] if begin else b"{")
         self._border = re.compile(rb"\}%b,(?=%b%b)" % (_SPACE, _SPACE, first))
 
-    def borders(self, places: Iterable[int]) -> list[int]:
-        """Where events seem to begin that begin like the first, each behind one of the places; fewer than those."""
-        found = []
-        for place in places:
+    def border(self, low: int) -> int:
+        """Where a piece ends that begins at `low`: where an event seems to begin that begins like the first.
+
+        It is the first place for it behind the next multiple of `chunk`, so it does not depend on the pieces before.
+        """
+        place = low + self.chunk - (low - self.start) % self.chunk
+        while place < self.file.size:
             seen = self._border.search(self.file.read(place, min(place + _LOOK, self.file.size)))
             if seen:
-                found.append(place + seen.end())
-        return sorted(set(found))
+                return place + seen.end()
+            place += max(self.chunk, _LOOK)
+        return self.file.size
 
-    def finish(self, end: int) -> None:
-        """Check what stands behind the events, which end at `end`.
+    def members(self, end: int) -> dict[str, bytes]:
+        """What is looked at beside the events, which end at `end`: members at top level, as JSON.
 
         Raises:
-            MalformedError: it is no JSON, or names events again.
+            MalformedError: what stands beside the events is no JSON, or names events again.
         """
         text = self.file.read(end, self.file.size)
         if self.is_list:
-            rest = text.lstrip(b" \t\r\n")
+            rest = text.lstrip(_BLANK)
             if rest:
                 raise MalformedError(f"not one JSON text: looked for the end of the file, found {rest[:20]!r}")
-            return
+            return {}
         try:
-            behind = _members(b'{"":0' + text)
-        except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
-            found = f"{text[:20]!r}, which is none: {error}" if text.strip() else "the end of the file; copy it again"
+            values = map(bytes, msgspec.structs.astuple(_members(self._head + _READ + text)))
+        except _NO_JSON as error:
+            found = f"{text[:20]!r} and an error: {error}" if text.strip() else "the end of the file; copy it again"
             raise MalformedError(
-                f"not complete JSON: looked for ',' or '}}' and other members behind traceEvents, found {found}"
+                f"not complete JSON: looked for ',' or '}}' and other members around traceEvents, found {found}"
             ) from None
-        if "traceEvents" in behind:
+        members = {n: value for n, value in zip(_Members.__struct_encode_fields__, values, strict=True) if value}
+        if members.pop("traceEvents") != _READ:
             raise MalformedError("ambiguous trace: two members are called traceEvents, expected one")
-        self.members |= behind
-
-    def likely_end(self, text: bytearray, *, is_last: bool) -> int:
-        """Where the comma or bracket behind a piece seems to be; -1 where it is not seen."""
-        if is_last:
-            return text.rfind(b"]")
-        low = max(0, len(text) - _LOOK)
-        return max((border.end() for border in self._border.finditer(text, low)), default=0) - 1
+        return members
 
 
-class Pieces:
-    """Events of a document, parsed piece by piece, as an iterator of their lists.
+class Piece(NamedTuple):
+    """Some of the events."""
 
-    Attributes:
-        end: where they end that have been read: behind the comma of the last, or behind the bracket of the array.
-        is_closed: they are the last of the array.
-        is_open: they are the last of an array that nobody closed, as a program leaves it that was stopped.
-    """
-
-    def __init__(self, document: Document, parse: EventParser, low: int, high: int) -> None:
-        """Prepare to read from an event at `low` up to `high`, or to the end of the event there."""
-        self._document, self._parse, self._high = document, parse, high
-        self.end = low
-        self.is_closed = self.is_open = False
-        self._refusal = ""
-
-    def __iter__(self) -> Iterator[list[Event]]:
-        """Parse the events.
-
-        Raises:
-            MalformedError: the bytes are not events.
-            CaptureError: the file changed.
-        """
-        document, file = self._document, self._document.file
-        size = document.chunk
-        while not self.is_closed and (self.end < self._high or self._high == file.size):
-            limit = self._high if size == document.chunk else file.size
-            count = min(size, limit - self.end)
-            text = bytearray(1 + count)  # with a place for the bracket that makes an array of the piece
-            text[0] = ord("[")
-            file.read_into(memoryview(text)[1:], self.end)
-            is_last = self.end + count == file.size
-            is_range = self.end + count == self._high and not is_last
-            stop = count if is_range and text[count] == ord(",") else document.likely_end(text, is_last=is_last)
-            events = self._parsed(text, stop) if stop > 0 else None
-            if events is None:
-                stop = _end_of_events(text)
-                if stop < 0 and not is_last:
-                    size = max(2 * size, 2 * count)  # one event is longer than the piece
-                    continue
-                if stop < 0:
-                    stop = self._left_open(text)
-                events = self._strictly_parsed(text, stop)
-            self.is_closed = self.is_open or text[stop] == ord("]")
-            if not events and not self.is_open and not (self.is_closed and self.end == document.start):
-                raise self._refused(stop, "none")
-            self.end += stop
-            size = document.chunk
-            yield events
-
-    def _left_open(self, text: bytearray) -> int:
-        """Close an array that ends with the file; returns where."""
-        if not self._document.is_list:
-            raise MalformedError(
-                "truncated trace: looked for the end of traceEvents, found the end of the file; copy or record it again"
-            )
-        if self.end == self._document.start and not text[1:].strip():
-            raise MalformedError("truncated trace: looked for events, found a lone [; copy or record it again")
-        self.is_open = True
-        text.append(ord("]"))
-        return len(text) - 1
-
-    def _strictly_parsed(self, text: bytearray, stop: int) -> list[Event]:
-        """Events up to the comma or bracket at `stop`, which ends one."""
-        if text[stop] == ord("}"):
-            raise self._refused(stop, "'}'")
-        events = self._parsed(text, stop)
-        if events is None:
-            raise self._refused(stop, self._refusal)
-        return events
-
-    def _refused(self, stop: int, found: str) -> MalformedError:
-        at = f"in the bytes {self.end} to {self.end + stop}"
-        return MalformedError(
-            f"not complete JSON: looked for events, and ',' or ']' behind an event, {at}, found {found}"
-        )
-
-    def _parsed(self, text: bytearray, stop: int) -> list[Event] | None:
-        """Events up to the comma or bracket at `stop`; None where they are none."""
-        mark, text[stop] = text[stop], ord("]")
-        try:
-            return self._parse(memoryview(text)[: stop + 1])
-        except NotJsonError as error:
-            self._refusal = str(error)
-            return None
-        finally:
-            text[stop] = mark
+    events: list[Event]
+    end: int
+    """Where they end: behind the comma of the last, or behind the bracket of the array."""
+    mark: bytes
+    """The comma or bracket there; nothing where nobody closed the array, as a program leaves it that was stopped."""
+    is_replaced: bool
+    """Bytes that are not UTF-8 were replaced."""
 
 
-def _members_before(text: bytes, start: int | None) -> dict[str, msgspec.Raw]:
-    """The members before the events; `start` is None where the whole text has none.
+def pieces(document: Document, low: int, high: int) -> Iterator[Piece]:
+    """The events from the one at `low` up to `high`, or to the end of the piece there.
 
     Raises:
-        MalformedError: it has none, or is no JSON.
+        MalformedError: the bytes are not events.
+        CaptureError: the file changed.
     """
+    size = document.file.size
+    end = document.border(low)
+    while low < high or high == size:
+        text = document.file.read(low, end)
+        piece = _piece(document, low, text)
+        if piece is None:  # one event is longer than the text
+            end = min(low + 2 * len(text), size)
+            continue
+        yield piece
+        if piece.mark != b",":
+            return
+        low = piece.end
+        end = document.border(low)
+
+
+def _piece(document: Document, low: int, text: bytes) -> Piece | None:
+    """The events at `low` of which the text has the end; None if it has none."""
+    is_last = low + len(text) == document.file.size
     try:
-        members = _members(text if start is None else text[:start] + b"]}")
-    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
-        raise MalformedError(f"not JSON: looked for an object with the member traceEvents, found {error}") from None
-    if start is None and "traceEvents" in members:
-        found = bytes(members["traceEvents"])[:20]
-        raise MalformedError(f"no Chrome trace: looked for an array as traceEvents, found {found!r}")
-    if start is None:
-        names = ", ".join(repr(k[:40]) for k in list(_names(text))[:5])
+        return _parsed(document, low, text, text.rfind(b"]") if is_last else len(text) - 1)
+    except NotJsonError:
+        stop = _end_of_events(text)
+    if stop < 0 and not is_last:
+        return None
+    if stop < 0 and not document.is_list:
         raise MalformedError(
-            f"no Chrome trace: looked for the member traceEvents, found {f'only {names}' if names else 'none'}; "
-            "give the profiler's .trace.json"
+            "truncated trace: looked for the end of traceEvents, found the end of the file; copy or record it again"
         )
-    return members
+    if stop < 0 and low == document.start and not text.strip():
+        raise MalformedError("truncated trace: looked for events, found a lone [; copy or record it again")
+    stop = len(text) if stop < 0 else stop
+    try:
+        return _parsed(document, low, text, stop)
+    except NotJsonError as error:
+        raise MalformedError(
+            "not complete JSON: looked for events, and ',' or ']' behind an event, "
+            f"in the bytes {low} to {low + stop}, found {error}"
+        ) from None
+
+
+def _parsed(document: Document, low: int, text: bytes, stop: int) -> Piece:
+    """The events of a text up to the comma or bracket at `stop`, or up to its end."""
+    mark = text[stop : stop + 1]
+    if stop < 0 or mark not in (b",", b"]", b""):
+        raise NotJsonError(repr(mark.decode("latin-1")))
+    events, is_replaced = parsed(b"[%b]" % text[:stop])
+    if not events and mark and not (mark == b"]" and low == document.start):
+        raise NotJsonError("none")
+    return Piece(events, low + stop + len(mark), mark, is_replaced)
+
+
+def _without_events(text: bytes) -> MalformedError:
+    """What is wrong with a document that has no array of events."""
+    try:
+        events = bytes(_members(text).trace_events)
+        names = ", ".join(repr(name[:40]) for name in list(_names(text))[:5])
+    except _NO_JSON as error:
+        return MalformedError(f"not JSON: looked for an object with the member traceEvents, found {error}")
+    if events:
+        return MalformedError(f"no Chrome trace: looked for an array as traceEvents, found {events[:20]!r}")
+    return MalformedError(
+        f"no Chrome trace: looked for the member traceEvents, found {f'only {names}' if names else 'none'}; "
+        "give the profiler's .trace.json"
+    )
 
 
 def _start_of_events(text: bytes) -> int | None:
@@ -251,26 +218,22 @@ def _start_of_events(text: bytes) -> int | None:
     return None
 
 
-def _end_of_events(text: bytearray) -> int:
+def _end_of_events(text: bytes) -> int:
     """Where the last comma between two elements of an array is, or the bracket that ends it; -1 where neither is.
 
     The bracket may be one of an object, which is an error.
     """
     depth, comma = 0, -1
-    for token in _TOKEN.finditer(text, 1):
-        mark = text[token.start()]
-        if mark == ord('"'):
-            if token.end() == token.start() + 1:
+    for token in _TOKEN.finditer(text):
+        match token[0]:
+            case b'"':
                 break  # the text ends inside a string
-        elif mark in b"{[":
-            depth += 1
-        elif mark != ord(","):
-            depth -= 1
-            if depth < 0:
-                return token.start()
-        elif not depth:
-            comma = token.start()
+            case b"{" | b"[":
+                depth += 1
+            case b"}" | b"]":
+                depth -= 1
+                if depth < 0:
+                    return token.start()
+            case b"," if not depth:
+                comma = token.start()
     return comma
-
-
-__all__ = ["CHUNK", "Document", "Pieces"]

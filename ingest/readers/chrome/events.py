@@ -1,4 +1,9 @@
-"""Events of a Chrome trace as the JSON has them: numbers and arguments stay text until they are needed."""
+"""Events of a Chrome trace as the JSON has them: numbers and arguments stay text until they are needed.
+
+They are parsed strictly and fast where they can be, tolerantly where they must be. Tolerated are invalid UTF-8 and
+halves of surrogate pairs (replaced by U+FFFD), control characters inside strings, NaN and Infinity (taken as strings)
+and fields of an unusual type (taken as their JSON text).
+"""
 
 from __future__ import annotations
 
@@ -32,50 +37,31 @@ class Event(msgspec.Struct, gc=False):
 _decode = msgspec.json.Decoder(list[Event]).decode
 
 
-class EventParser:
-    """Parses arrays of events: strictly and fast where it can, tolerantly where it must.
+def parsed(array: bytes) -> tuple[list[Event], bool]:
+    """The events of a JSON array, and whether bytes that are not UTF-8 were replaced.
 
-    Tolerated are invalid UTF-8 and halves of surrogate pairs (replaced by U+FFFD), control characters inside
-    strings, NaN and Infinity (taken as strings) and fields of an unusual type (taken as their JSON text).
-
-    Attributes:
-        has_replaced: invalid UTF-8 was replaced somewhere.
+    Raises:
+        NotJsonError: the text is not an array of JSON objects.
     """
-
-    def __init__(self) -> None:
-        self.has_replaced = False
-
-    def __call__(self, array: memoryview) -> list[Event]:
-        """The events of a JSON array.
-
-        Raises:
-            NotJsonError: the text is not an array of JSON objects.
-        """
-        text, is_replaced = bytes(array), False
-        if not text.isascii():
-            try:
-                text.decode()
-            except UnicodeDecodeError:
-                text = text.decode("utf-8", "replace").encode()
-                is_replaced = True
-        events = self._events(text)
-        self.has_replaced |= is_replaced
-        return events
-
-    def _events(self, text: bytes) -> list[Event]:
+    is_replaced = False
+    if not array.isascii():
         try:
-            return _decode(text)
-        except (msgspec.MsgspecError, RecursionError):
-            pass
-        try:
-            elements = json.loads(
-                text, strict=False, parse_float=verbatim, parse_int=verbatim, parse_constant=lambda name: name
-            )
-            return _decode(msgspec.json.encode([_usual(e) for e in elements]))
-        except RecursionError:
-            raise NotJsonError("values nested too deeply") from None
-        except (ValueError, msgspec.MsgspecError) as error:
-            raise NotJsonError(str(error)) from None
+            array.decode()
+        except UnicodeDecodeError:
+            array, is_replaced = array.decode("utf-8", "replace").encode(), True
+    try:
+        return _decode(array), is_replaced
+    except (msgspec.MsgspecError, RecursionError):
+        pass
+    try:
+        elements = json.loads(
+            array, strict=False, parse_float=verbatim, parse_int=verbatim, parse_constant=lambda name: name
+        )
+        return _decode(msgspec.json.encode([_usual(e) for e in elements])), is_replaced
+    except RecursionError:
+        raise NotJsonError("values nested too deeply") from None
+    except (ValueError, msgspec.MsgspecError) as error:
+        raise NotJsonError(str(error)) from None
 
 
 def verbatim(number: str) -> msgspec.Raw:
@@ -90,19 +76,14 @@ def _usual(element: Any) -> dict[str, Any]:
     event: dict[str, Any] = _clean(element)
     for field in ("ph", "name", "cat"):
         value = event.get(field, "")
-        if value is None:
-            del event[field]
-        elif not isinstance(value, str):
-            event[field] = msgspec.json.encode(value).decode()
+        if not isinstance(value, str):
+            event[field] = "" if value is None else msgspec.json.encode(value).decode()
     for field in ("pid", "tid"):
-        value = event.get(field)
-        if isinstance(value, msgspec.Raw):
-            try:
-                msgspec.json.decode(value, type=Id)
-            except msgspec.MsgspecError:  # a float without end, say
-                event[field] = bytes(value).decode()
-        elif value is not None and not isinstance(value, str):
-            event[field] = msgspec.json.encode(value).decode()
+        text = msgspec.json.encode(event.get(field))
+        try:
+            msgspec.json.decode(text, type=Id)
+        except msgspec.MsgspecError:  # true, an array, a float without end
+            event[field] = text.decode()
     return event
 
 

@@ -5,8 +5,7 @@ from __future__ import annotations
 import pickle
 import tempfile
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sized
-from enum import Enum
+from collections.abc import Iterator, Mapping, Sequence, Sized
 from itertools import pairwise
 from typing import Any
 
@@ -18,31 +17,20 @@ from tracewarehouse.ingest.columns.records import EventBatch, Int64, StatColumn
 from tracewarehouse.ingest.columns.spill import Spill
 from tracewarehouse.ingest.errors import CaptureError, MalformedError
 from tracewarehouse.ingest.readers.chrome.args import Arguments, Content, merged
-from tracewarehouse.ingest.readers.chrome.document import Document, Pieces
-from tracewarehouse.ingest.readers.chrome.events import NOTHING, Event, EventParser, Id
+from tracewarehouse.ingest.readers.chrome.document import Document, pieces
+from tracewarehouse.ingest.readers.chrome.events import NOTHING, Event, Id
 from tracewarehouse.ingest.readers.chrome.times import INT64_MAX, PS_PER_US, exact_picoseconds, picoseconds
 
 _MAX_ORIGIN_PS = PS_PER_US << 62  # so that differences from it fit into 64 bits
+_MOST_ARGUMENTS = 16 << 20
+"""Bytes of arguments whose event metadata are remembered; what comes again after so many is told again."""
 MOST_LINES = 1 << 17
 """Threads of all processes that are taken for those of a profiled program; each takes some 600 bytes of memory."""
-
-
-class Special(Enum):
-    """Lines that are no thread."""
-
-    COUNTERS = 0
-
-
+COUNTERS = ("counters",)
+"""Stands for the tid of a line of counters, which is no thread."""
 Key = tuple[Id, Any]
-"""A line: its pid, and its tid or Special."""
-
-
-class _Codes(dict[Key, int]):
-    """A number per line, in the order of their first event."""
-
-    def __missing__(self, key: Key) -> int:
-        code = self[key] = len(self)
-        return code
+"""A line: its pid, and its tid or COUNTERS."""
+_UNREADABLE = "event(s) without a readable time, left out"
 
 
 class Gathered:
@@ -54,23 +42,22 @@ class Gathered:
         begun: events that began before the range and have not ended, by line, the innermost last.
 
     Attributes:
-        end: where its events end.
-        is_closed, is_open: see `Pieces`.
+        end, mark: of the last piece.
         has_replaced: bytes that are not UTF-8 were replaced.
+        has_pairs: events begin or end, which may be in another range than the other half.
         codes: number of each line, in the order of their first event.
         places: of the events of each line, one array per piece with rows of line, piece, and bytes from and to.
-        used: lines and the event metadata that they have, as line << 32 | number.
+        used: lines and the event metadata that they have, as line << 32 | number, one array per piece.
         process_names, thread_names: what the trace calls processes and threads.
         left_out: events of each phase that are not read.
         counted: what else is to be warned of.
-        has_strays: events ended that had not begun.
     """
 
     def __init__(self, descriptor: int, origin_us: int | None, begun: dict[Key, list[Event]]) -> None:
         self.origin_us, self.begun = origin_us, begun
-        self.end = 0
-        self.is_closed = self.is_open = self.has_replaced = self.has_strays = False
-        self.codes: dict[Key, int] = _Codes()
+        self.end, self.mark = 0, b""
+        self.has_replaced = self.has_pairs = False
+        self.codes: dict[Key, int] = {}
         self.places: list[Int64] = []
         self.used: list[Int64] = []
         self.process_names: dict[Id, str] = {}
@@ -91,82 +78,85 @@ class Gathered:
             MalformedError: the bytes are not events.
             CaptureError: the file changed, or there is no room on disk.
         """
-        parse = EventParser()
-        pieces = Pieces(document, parse, low, high)
-        for events in pieces:
-            self._add_all(events)
-        self.end, self.is_closed, self.is_open = pieces.end, pieces.is_closed, pieces.is_open
-        self.has_replaced = parse.has_replaced
-        self._finish()
+        for piece in pieces(document, low, high):
+            self._add_all(piece.events)
+            self.end, self.mark = piece.end, piece.mark
+            self.has_replaced |= piece.is_replaced
+        if self.mark != b",":
+            self._close()
+        self._put_metadata()
 
-    def close(self) -> None:
-        """Take what was begun and never ended."""
-        rest = [event for stack in self.begun.values() for event in stack]
-        self.counted["begin event(s) without an end, kept with duration 0"] += len(rest)
-        if rest:
-            self._add(rest, [self.codes[e.pid, e.tid] for e in rest], dict.fromkeys(range(len(rest)), 0))
-        self._finish()
-
-    def lots_of_metadata(self) -> Iterator[list[Content]]:
+    def metadata(self) -> Iterator[Content]:
         """The event metadata in the order of their numbers."""
         for i in range(self._lots):
-            yield pickle.loads(self._spill.get(-1 - i, "metadata").data)  # noqa: S301  our own file without a name
+            yield from pickle.loads(self._spill.get(-1 - i, "metadata").data)  # noqa: S301  our own file without a name
 
     def batch(self, piece: int, low: int, high: int) -> EventBatch:
         """The events at one of the places."""
         batch: EventBatch = pickle.loads(self._spill.get(piece, "batches", low, high).data)  # noqa: S301  as above
         return batch
 
-    def _add_all(self, events: Iterable[Event]) -> None:
-        rows: list[Event] = []
+    def _code(self, pid: Id, tid: Any) -> int:
+        return self.codes.setdefault((pid, tid), len(self.codes))
+
+    def _add_all(self, events: Sequence[Event]) -> None:
+        """Sort events by what becomes of them."""
+        spans: list[Event] = []
         codes: list[int] = []
-        fixed: dict[int, int] = {}
+        durations: dict[int, int] = {}
         for e in events:
-            key: Key = e.pid, e.tid
+            tid: Any = e.tid
             match e.ph:
                 case "X":
                     pass
                 case "M":
                     self._name(e)
                     continue
-                case "C":
-                    fixed[len(rows)] = 0
-                    key = e.pid, Special.COUNTERS
-                case "i" | "I":
-                    fixed[len(rows)] = 0
+                case "C" | "i" | "I":
+                    durations[len(spans)] = 0
+                    tid = COUNTERS if e.ph == "C" else tid
                 case "B":
+                    self.has_pairs = True
                     e.ts, e.dur, e.args = e.ts.copy(), NOTHING, e.args.copy()  # not all the piece
-                    self.begun.setdefault(key, []).append(e)
+                    self.begun.setdefault((e.pid, e.tid), []).append(e)
                     continue
                 case "E":
+                    self.has_pairs = True
                     pair = self._paired(e)
                     if pair is None:
                         continue
-                    e, fixed[len(rows)] = pair
+                    e, durations[len(spans)] = pair
                 case _:
                     if e.ph or e.name or e.ts:
                         self.left_out[e.ph] += 1
                     continue
-            rows.append(e)
-            codes.append(self.codes[key])
+            spans.append(e)
+            codes.append(self._code(e.pid, tid))
         check_lines(self.codes, self.process_names, self.thread_names)
-        if rows:
-            self._add(rows, codes, fixed)
+        if spans:
+            self._add(spans, codes, durations)
+
+    def _close(self) -> None:
+        """Take what was begun and never ended."""
+        rest = [event for stack in self.begun.values() for event in stack]
+        if rest:
+            self.counted["begin event(s) without an end, kept with duration 0"] += len(rest)
+            self._add(rest, [self._code(e.pid, e.tid) for e in rest], dict.fromkeys(range(len(rest)), 0))
 
     def _paired(self, end: Event) -> tuple[Event, int] | None:
         """The event that `end` ends and its duration, if there is one."""
         stack = self.begun.get((end.pid, end.tid))
         if not stack:
-            self.has_strays = True
             self.counted["end event(s) without a begin, left out"] += 1
             return None
         begin = stack.pop()
         start, stop = exact_picoseconds(bytes(begin.ts)), exact_picoseconds(bytes(end.ts))
         if start is None or stop is None or abs(stop - start) > INT64_MAX:
-            self.counted["event(s) without a readable time, left out"] += 1
+            self.counted[_UNREADABLE] += 1
             return None
-        args = merged(begin.args, end.args) if bytes(end.args) else begin.args
-        return Event("X", begin.pid, begin.tid, begin.ts, name=begin.name, cat=begin.cat, args=args), stop - start
+        if bytes(end.args):
+            begin.args = merged(begin.args, end.args)
+        return begin, stop - start
 
     def _name(self, e: Event) -> None:
         if e.name not in ("process_name", "thread_name"):
@@ -182,47 +172,47 @@ class Gathered:
         elif isinstance(name, str):
             self.thread_names[e.pid, e.tid] = name
 
-    def _add(self, events: list[Event], codes: list[int], fixed: Mapping[int, int]) -> None:
-        """Put events aside: those of one line one behind the other, in file order."""
+    def _add(self, events: Sequence[Event], codes: Sequence[int], durations: Mapping[int, int]) -> None:
+        """Put events aside: those of one line one behind the other, in file order.
+
+        Args:
+            events: those of a piece, n of them.
+            codes: their lines, n.
+            durations: in picoseconds, of events whose `dur` does not tell it.
+        """
         if self.origin_us is None:
             first = exact_picoseconds(bytes(events[0].ts)) or 0
             self.origin_us = first // PS_PER_US if INT64_MAX < first < _MAX_ORIGIN_PS else 0
         start, has_start = picoseconds([e.ts for e in events], self.origin_us)
         duration, has_duration = picoseconds([e.dur for e in events])
-        at = np.fromiter(fixed, np.int64, len(fixed))
-        duration[at] = np.fromiter(fixed.values(), np.int64, len(fixed))
-        has_duration[at] = True
-        keep = np.flatnonzero(has_start)
-        if len(keep) < len(events):
-            self.counted["event(s) without a readable time, left out"] += len(events) - len(keep)
-            events = [events[i] for i in keep.tolist()]
+        for i, known in durations.items():
+            duration[i], has_duration[i] = known, True
+        self.counted[_UNREADABLE] += int((~has_start).sum())
         self.counted["event(s) without a readable dur, kept with duration 0"] += int((has_start & ~has_duration).sum())
-        if not events:
+        keep = np.flatnonzero(has_start)
+        if not len(keep):
             return
-        metadata, stats = self._arguments.columns(events)
+        metadata, stats = self._arguments.columns([events[i] for i in keep.tolist()])
         line = np.array(codes, np.int64)[keep]
         self.used.append(distinct(line << 32 | metadata))
         order = np.argsort(line, kind="stable")
-        place = np.argsort(order)
-        stats = [_moved(column, place) for column in stats]
-        whole = EventBatch(metadata[order], start[keep][order], duration[keep][order], stats)
-        line = line[order]
+        line, keep = line[order], keep[order]
+        stats = [_moved(column, np.argsort(order)) for column in stats]
+        batch = EventBatch(metadata[order], start[keep], duration[keep], stats)
         borders = np.append(np.flatnonzero(np.diff(line, prepend=-1)), len(line))
-        packed = [pickle.dumps(part(whole, a, z), 5) for a, z in pairwise(borders.tolist())]
+        packed = [pickle.dumps(part(batch, a, z), 5) for a, z in pairwise(borders.tolist())]
         ends = np.cumsum([0, *map(len, packed)])
         piece = len(self.places)
         self.places.append(np.stack([line[borders[:-1]], np.full(len(packed), piece), ends[:-1], ends[1:]]))
         self._put(piece, "batches", b"".join(packed))
-        if self._arguments.is_full:
+        if self._arguments.size > _MOST_ARGUMENTS:
             self._put_metadata()
 
-    def _finish(self) -> None:
-        self._put_metadata()
-        self.used = [distinct(np.concatenate([np.zeros(0, np.int64), *self.used]))]
-
     def _put_metadata(self) -> None:
+        known = self._arguments
         self._lots += 1
-        self._put(-self._lots, "metadata", pickle.dumps(self._arguments.take(), 5))
+        self._put(-self._lots, "metadata", pickle.dumps(known.contents, 5))
+        self._arguments = Arguments(known.first + len(known.contents))
 
     def _put(self, key: int, name: str, content: bytes) -> None:
         try:
@@ -259,6 +249,3 @@ def _moved(column: StatColumn, place: Int64) -> StatColumn:
     rows = place[column.rows]
     order = np.argsort(rows, kind="stable")
     return StatColumn(column.name, rows[order], column.kinds[order], column.bits[order], column.texts)
-
-
-__all__ = ["Gathered", "Key", "Special", "check_lines", "distinct", "no_room"]

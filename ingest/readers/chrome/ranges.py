@@ -20,10 +20,8 @@ from tracewarehouse.ingest.readers.chrome.gather import Gathered, Key, no_room
 
 DIVIDED = 64 << 20
 """Bytes from which processes share a trace: below, another process costs more time than it saves."""
-SMALLEST, MOST = 16 << 20, 16
-"""Bytes of a range, at least, and ranges, at most."""
-FIRST = 1 << 20
-"""Bytes read before the rest is shared, as they tell what times count from."""
+RANGES = 16
+"""Ranges that processes share."""
 
 Range = tuple[int, int, int]
 """The bytes from and to, and the descriptor of an open file for the events."""
@@ -44,17 +42,18 @@ class Ranges:
     def __init__(self, document: Document, jobs: int) -> None:
         self._document = document
         low, size = document.start, document.file.size
-        first = min(low + FIRST, size)
-        count = max(1, min(MOST, (size - first) // SMALLEST))
-        # each smaller than the one before, so that all processes end at about the same time
-        shares = [1 - (1 - i / count) ** 1.5 for i in range(count)]
-        limits = [low, *document.borders([first + int((size - first) * share) for share in shares]), size]
-        descriptors = [self._temporary() for _ in limits]
-        self._rest = descriptors.pop()
-        self._ranges: list[Range] = [(*limit, d) for limit, d in zip(pairwise(limits), descriptors, strict=True)]
+        limits = [low, size]
+        if jobs > 1 and size >= DIVIDED:
+            first = document.border(low)  # tells what times count from
+            # each smaller than the one before, so that all processes end at about the same time
+            shares = [1 - (1 - i / RANGES) ** 1.5 for i in range(RANGES)]
+            borders = {first, *(document.border(first + int((size - first) * share)) for share in shares)}
+            limits[1:1] = sorted(borders - {size})
+        self._ranges: list[Range] = [(a, z, self._temporary()) for a, z in pairwise(limits)]
         self._processes: Processes | None = None
-        if jobs > 1 and size >= DIVIDED and len(limits) > 2:
-            self._processes = Processes(min(jobs, count) - 1, [document.file.descriptor, *descriptors], [__name__])
+        if len(self._ranges) > 1:
+            files = [document.file.descriptor, *(descriptor for _, _, descriptor in self._ranges)]
+            self._processes = Processes(min(jobs, RANGES) - 1, files, [__name__])
 
     def __enter__(self) -> Iterator[Gathered]:
         return self._read()
@@ -64,7 +63,7 @@ class Ranges:
             self._processes.__exit__()
 
     def _read(self) -> Iterator[Gathered]:
-        """What the ranges hold, in file order, and at last what never ended.
+        """What the ranges hold, in file order.
 
         Raises:
             CaptureError: it is malformed, the file changed, or there is no room for its events.
@@ -80,21 +79,14 @@ class Ranges:
                 self._processes.share((self._document, origin_us))
                 reads = self._processes.start(read_range, ranges).results()
                 known = {r[0]: found for r, found in zip(ranges, reads, strict=True)}
-            found = known.get(low) if at == low else None
-            if found is None or (found.has_strays and begun):
+            found = known.get(low) if at == low and not begun else None
+            if found is None:
                 found = Gathered(descriptor, origin_us, begun)
                 found.read(self._document, at, high)
-            else:
-                for key, stack in found.begun.items():
-                    begun.setdefault(key, []).extend(stack)
-            at, origin_us, is_open = found.end, found.origin_us, found.is_open
+            at, origin_us = found.end, found.origin_us
             yield found
-            if found.is_closed:
-                break
-        rest = Gathered(self._rest, origin_us, begun)
-        rest.close()
-        rest.end, rest.is_open = at, is_open
-        yield rest
+            if found.mark != b",":
+                return
 
     def _temporary(self) -> int:
         """Descriptor of a file that has no name."""
@@ -108,14 +100,11 @@ class Ranges:
 
 
 def read_range(shared: Shared, task: Range) -> Gathered | None:
-    """What a range holds, as a task; None where it does not hold events."""
+    """What a range holds, as a task; None where it does not hold whole events, or halves of pairs."""
     (document, origin_us), (low, high, descriptor) = shared, task
     found = Gathered(descriptor, origin_us, {})
     try:
         found.read(document, low, high)
     except MalformedError:
         return None
-    return found
-
-
-__all__ = ["DIVIDED", "FIRST", "MOST", "SMALLEST", "Range", "Ranges", "Shared", "read_range"]
+    return None if found.has_pairs else found

@@ -20,47 +20,32 @@ microsecond, which then is the `profile_start_time` of a plane `Task Environment
 from __future__ import annotations
 
 import re
-from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from copy import copy
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, cast
 
 import numpy as np
 
-from tracewarehouse.ingest.columns.event_stream import part
-from tracewarehouse.ingest.columns.records import (
-    EventBatch,
-    EventMetadata,
-    Int64,
-    Line,
-    Plane,
-    Stat,
-    StatColumn,
-    StatKind,
-    concatenate,
-)
+from tracewarehouse.ingest.columns.plane_names import COUNTER_LINE, PROFILE_START, TASK_PLANE
+from tracewarehouse.ingest.columns.records import EventBatch, Int64, Line, Plane, Stat, StatKind
 from tracewarehouse.ingest.errors import MalformedError
-from tracewarehouse.ingest.readers.chrome.args import Content, event_metadata
-from tracewarehouse.ingest.readers.chrome.document import CHUNK, Document
+from tracewarehouse.ingest.readers.chrome.document import Document
 from tracewarehouse.ingest.readers.chrome.events import Id
-from tracewarehouse.ingest.readers.chrome.gather import Gathered, Key, Special, check_lines, distinct
+from tracewarehouse.ingest.readers.chrome.gather import COUNTERS
+from tracewarehouse.ingest.readers.chrome.joined import Joined
 from tracewarehouse.ingest.readers.chrome.ranges import Ranges
 from tracewarehouse.ingest.readers.chrome.times import INT64_MAX
 from tracewarehouse.ingest.readers.files import MAX_GZIP_RATIO, CaptureFile, digest_of_file
 
-COUNTERS = "_counters_"
 KINETO = (
     "a PyTorch (Kineto) trace: its operators, kernels and copies are read as events of threads; its devices, steps, "
     "collectives, flows and shapes are not, so that no metric of a device has a value"
 )
 _KINETO_MEMBERS = frozenset({"schemaVersion", "deviceProperties"})
 """Members that Kineto writes beside the events, and no other profiler."""
-BATCH = 1 << 15
-"""Events of a line that are handed out together, but for the last."""
-_NUMBER = (1 << 32) - 1
 _HOST_PREFIX = re.compile(r"([A-Za-z0-9][-.\w]*) (/(?:host|device):.*)", re.DOTALL)
 
 
@@ -70,96 +55,24 @@ class _ChromePlane(Plane):
     """Numbers of its event metadata among those of the whole trace, ascending."""
 
 
-class _Joined:
-    """What the ranges of a trace hold, put together in file order.
-
-    What comes out follows from the file alone, whatever ranges it was cut into and whoever read them: lines and event
-    metadata are in the order of their first event, and a line's events come in batches of a fixed size.
-    """
-
-    def __init__(self, ranges: Iterable[Gathered]) -> None:
-        self.codes: dict[Key, int] = {}
-        self.metadata: list[EventMetadata] = []
-        self.process_names: dict[Id, str] = {}
-        self.thread_names: dict[tuple[Id, Id], str] = {}
-        self.left_out: Counter[str] = Counter()
-        self.counted: Counter[str] = Counter()
-        self.has_replaced = False
-        self._ranges: list[Gathered] = []
-        self._numbers: list[Int64] = []
-        places, used = [], []
-        known: dict[Content, int] = {}
-        for i, found in enumerate(ranges):
-            lines = np.array([self.codes.setdefault(key, len(self.codes)) for key in found.codes], np.int64)
-            numbers = np.array([self._number(known, c) for lot in found.lots_of_metadata() for c in lot], np.int64)
-            places += [np.stack([lines[p[0]], np.full(p.shape[1], i), *p[1:]]) for p in found.places]
-            used += [lines[u >> 32] << 32 | numbers[u & _NUMBER] for u in found.used]
-            self._ranges.append(found)
-            self._numbers.append(numbers)
-            self.process_names.update(found.process_names)
-            self.thread_names.update(found.thread_names)
-            check_lines(self.codes, self.process_names, self.thread_names)
-            self.left_out.update(found.left_out)
-            self.counted.update(found.counted)
-            self.has_replaced |= found.has_replaced
-            found.places, found.used, found.codes = [], [], {}
-        self.end, self.is_open, self.origin_us = found.end, found.is_open, found.origin_us or 0
-        self._places = np.concatenate([np.zeros((5, 0), np.int64), *places], axis=1)
-        self._places = self._places[:, np.argsort(self._places[0], kind="stable")]
-        self._used = distinct(np.concatenate(used))
-
-    def _number(self, known: dict[Content, int], content: Content) -> int:
-        number = known.setdefault(content, len(known))
-        if number == len(self.metadata):
-            self.metadata.append(event_metadata(content))
-        return number
-
-    def used(self, codes: Iterable[int]) -> Int64:
-        """Numbers of the metadata that events of some lines have, ascending."""
-        borders = [self._used.searchsorted([code << 32, code + 1 << 32]) for code in codes]
-        return distinct(np.concatenate([self._used[:0], *(self._used[a:z] & _NUMBER for a, z in borders)]))
-
-    def places(self, code: int) -> Int64:
-        """Where the events of a line are."""
-        a, z = self._places[0].searchsorted([code, code + 1])
-        return self._places[1:, a:z].T
-
-    def batches(self, code: int) -> Iterator[EventBatch]:
-        """The events of a line, so many at a time, with numbers of `metadata`."""
-        waiting: list[EventBatch] = []
-        count = 0
-        for i, piece, low, high in self.places(code).tolist():
-            batch = self._ranges[i].batch(piece, low, high)
-            metadata = self._numbers[i][batch.metadata].astype(np.int32)
-            waiting.append(EventBatch(metadata, batch.start_ps, batch.duration_ps, batch.stats))
-            count += len(batch)
-            if count >= BATCH:
-                whole = concatenate(waiting)
-                cut = count - count % BATCH
-                yield from (_in_order(part(whole, a, a + BATCH)) for a in range(0, cut, BATCH))
-                waiting = [part(whole, cut, count)] if cut < count else []
-                count -= cut
-        if count:
-            yield _in_order(concatenate(waiting))
-
-
 class ChromeTrace:
     """One Chrome trace, read from front to back at once; its events then wait in temporary files."""
 
     format = "chrome"
     origin_ns = None
 
-    def __init__(self, file: CaptureFile, jobs: int = 1, chunk: int = CHUNK) -> None:
+    def __init__(self, file: CaptureFile, jobs: int = 1, chunk: int | None = None) -> None:
         self.size = file.size
         self.errors: Sequence[str] = ()
+        members: dict[str, bytes] = {}
         try:
             document = Document(file, chunk)
             self._files = Ranges(document, jobs)
             with self._files as ranges, ThreadPoolExecutor(1) as thread:
                 digest = thread.submit(digest_of_file, None, copy(file))
-                self._joined = _Joined(ranges)
-                if not self._joined.is_open:
-                    document.finish(self._joined.end)
+                self._joined = Joined(ranges)
+                if self._joined.mark:
+                    members = document.members(self._joined.end)
                 self.digest = digest.result()
         except MalformedError as error:
             raise MalformedError(f"{file.path}: {error}") from None
@@ -167,16 +80,15 @@ class ChromeTrace:
         self.planes: list[Plane] = self._planes()
         if not self.planes:
             raise MalformedError(f"{file.path}: a Chrome trace without events; nothing was profiled, record it again")
-        self._add_start(bytes(document.members.get("baseTimeNanoseconds", b"")))
+        self._add_start(members.get("baseTimeNanoseconds", b""))
         self.warnings = self._warnings()
-        self.foreign = KINETO if document.members.keys() >= _KINETO_MEMBERS else None
+        self.foreign = KINETO if members.keys() >= _KINETO_MEMBERS else None
 
     def batches(self, plane: Plane, line: Line) -> Iterator[EventBatch]:
         """The events of a line, in file order."""
         used = cast(_ChromePlane, plane).used
         for batch in self._joined.batches(line.start):
-            rows = used.searchsorted(batch.metadata).astype(np.int32)
-            yield EventBatch(rows, batch.start_ps, batch.duration_ps, batch.stats)
+            yield replace(batch, metadata=used.searchsorted(batch.metadata).astype(np.int32))
 
     def _planes(self) -> list[Plane]:
         found = self._joined
@@ -190,7 +102,7 @@ class ChromeTrace:
             lines.setdefault(pid, {})[tid] = code
         counters: dict[Id, int] = {}
         for (pid, tid), name in found.thread_names.items():
-            if name == COUNTERS and (number := _number(tid)) is not None:
+            if name == COUNTER_LINE and (number := _number(tid)) is not None:
                 counters.setdefault(pid, number)
         planes: list[Plane] = []
         for pid, codes in lines.items():
@@ -200,8 +112,8 @@ class ChromeTrace:
             for tid, code in codes.items():
                 if not len(found.places(code)):
                     continue
-                if tid is Special.COUNTERS:
-                    name, number = COUNTERS, counters.get(pid)
+                if tid == COUNTERS:
+                    name, number = COUNTER_LINE, counters.get(pid)
                 else:
                     name = found.thread_names.get((pid, tid), "unknown thread" if tid is None else str(tid))
                     number = _number(tid)
@@ -213,9 +125,7 @@ class ChromeTrace:
         """Name the time that the events count from, where the trace says it."""
         start = (int(base) if base.isdigit() and len(base) < 20 else 0) + self._joined.origin_us * 1000
         if 0 < start < 1 << 63:
-            self.planes.append(
-                _ChromePlane("Task Environment", stats=(Stat("profile_start_time", StatKind.UINT64, start),))
-            )
+            self.planes.append(_ChromePlane(TASK_PLANE, stats=(Stat(PROFILE_START, StatKind.UINT64, start),)))
 
     def _warnings(self) -> list[str]:
         found = self._joined
@@ -225,7 +135,7 @@ class ChromeTrace:
             warnings.append(f"{found.left_out.total()} events that are not spans or counters were left out: {phases}")
         if found.has_replaced:
             warnings.append("names or arguments hold bytes that are not UTF-8; they were replaced by U+FFFD")
-        if found.is_open:
+        if not found.mark:
             warnings.append("the array of events has no end; the trace may be truncated")
         if len(self.hostnames) > 1:
             warnings.append(f"one file of {len(self.hostnames)} hosts: {', '.join(self.hostnames[:10])}")
@@ -254,23 +164,3 @@ def _number(value: Id) -> int | None:
     if isinstance(value, int) or (isinstance(value, float) and value.is_integer()):
         return int(value) if abs(value) <= INT64_MAX else None
     return None
-
-
-def _in_order(batch: EventBatch) -> EventBatch:
-    """The batch with its stats by name and their texts in the order of their first use."""
-    stats = sorted(batch.stats, key=lambda s: s.name)
-    return EventBatch(batch.metadata, batch.start_ps, batch.duration_ps, [_texts_in_order(s) for s in stats])
-
-
-def _texts_in_order(column: StatColumn) -> StatColumn:
-    if not column.texts:
-        return column
-    is_text = column.kinds >= StatKind.STRING
-    used, first, codes = np.unique(column.bits[is_text], return_index=True, return_inverse=True)
-    order = np.argsort(first)
-    bits = column.bits.copy()
-    bits[is_text] = np.argsort(order)[codes]
-    return StatColumn(column.name, column.rows, column.kinds, bits, [column.texts[i] for i in used[order].tolist()])
-
-
-__all__ = ["COUNTERS", "ChromeTrace", "read_chrome"]

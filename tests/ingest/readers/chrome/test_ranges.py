@@ -55,7 +55,7 @@ def joined(path: Path, chunk: int = 300) -> list[bool]:
 
     with patch.object(Ranges, "_read", spy):
         opened_in_ranges(path, chunk)
-    return taken[1:-1]
+    return taken[1:]
 
 
 @pytest.fixture(scope="module")
@@ -67,10 +67,10 @@ def capture(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def test_any_number_of_processes_reads_the_same(capture: Path) -> None:
-    whole = columns(opened(capture, 1 << 22))
+    whole = columns(opened(capture, 1 << 16))
     with always_divided():
-        for jobs, chunk in ((2, 1 << 22), (3, 1 << 16)):
-            assert columns(opened(capture, chunk, jobs)) == whole
+        for jobs in (2, 3):
+            assert columns(opened(capture, 1 << 16, jobs)) == whole
     assert all(joined(capture, 1 << 16)[1:])  # the first ranges hold names only
 
 
@@ -80,16 +80,15 @@ def test_any_number_of_processes_writes_the_same_bytes(capture: Path, tmp_path: 
         ingest_capture(find_captures(capture)[0], warehouse, jobs=jobs)
         return {str(p.relative_to(warehouse)): p.read_bytes() for p in warehouse.rglob("*") if p.is_file()}
 
-    first = ingested(1)
     with always_divided():
-        assert ingested(2) == first
+        assert ingested(2) == ingested(1)
 
 
 def test_a_gzipped_trace_is_read_in_ranges(capture: Path, tmp_path: Path) -> None:
     packed = tmp_path / "x.trace.json.gz"
     packed.write_bytes(gzip.compress(capture.read_bytes(), 1))
     with always_divided():
-        assert columns(opened(packed, 1 << 16, 2)) == columns(opened(capture, 1 << 22))
+        assert columns(opened(packed, 1 << 16, 2)) == columns(opened(capture, 1 << 16))
 
 
 @settings(
