@@ -199,8 +199,8 @@ def _table_macros(connection: duckdb.DuckDBPyConnection) -> frozenset[str]:
     """The table macros that the warehouse itself defines, except those with the name of a built-in function."""
     found = connection.execute(
         """
-        SELECT function_name FROM duckdb_functions() WHERE function_type = 'table_macro' AND NOT internal
-        EXCEPT SELECT function_name FROM duckdb_functions() WHERE internal
+        SELECT function_name FROM duckdb_functions() GROUP BY function_name
+        HAVING bool_or(function_type = 'table_macro') AND NOT bool_or(internal)
         """
     ).fetchall()
     return frozenset(name.lower() for (name,) in found)
