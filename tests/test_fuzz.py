@@ -30,12 +30,12 @@ INPUTS = {
     "xplane-places": 700,
     "hlo-text": 3000,
     "hlo-proto": 3000,
-    "chrome": 300,
+    "chrome": 150,
     "card": 100,
     "manifest": 1000,
-    "ingest": 12,
-    "ingest-divided": 8,
-    "ingest-chrome": 20,
+    "ingest": 8,
+    "ingest-divided": 4,
+    "ingest-chrome": 12,
 }
 
 # The random generator is hypothesis' own source of choices, so that a failure shrinks.

@@ -6,7 +6,7 @@ import hashlib
 import re
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cache, cached_property
 from graphlib import CycleError, TopologicalSorter
 from pathlib import Path
 from typing import Annotated, Literal
@@ -424,8 +424,14 @@ def load_definitions(*folders: Path) -> Definitions:
     Raises:
         MetricError: a file is not valid (the message names the file and the field), or the package's SQL is missing.
     """
-    views = [v for folder in folders or (SQL,) for v in read_folder(folder)]
-    if not folders and not views:
+    return Definitions([v for f in folders for v in read_folder(f)]) if folders else _package(SQL)
+
+
+@cache
+def _package(folder: Path) -> Definitions:
+    """Those of the package, which do not change while a process runs."""
+    views = read_folder(folder)
+    if not views:
         raise MetricError(f"{SQL}: no metric, model or audit found; the installation is incomplete, install it again")
     return Definitions(views)
 
