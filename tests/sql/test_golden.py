@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from plain_metrics import METRICS, ROUNDED, Run
+from plain_metrics import METRICS, Run
 
 from tracewarehouse.evaluation.values import evaluate
 from tracewarehouse.ingest.lake.schema import TABLES
@@ -122,9 +122,8 @@ def _assert_computed_the_same(warehouse: Warehouse, capture: str) -> None:
         }
         found = {key: value for key, value in compute(run).items() if value is not None}
         assert found.keys() == expected.keys(), name
-        near = 1e-6 if name in ROUNDED else 1e-9
         for key, value in expected.items():
-            assert found[key] == pytest.approx(value, rel=near, abs=1e-12), (name, key)
+            assert found[key] == pytest.approx(value, rel=1e-9, abs=1e-12), (name, key)
 
 
 def test_a_golden_file_belongs_to_every_capture() -> None:
