@@ -12,11 +12,12 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from fractions import Fraction
 from itertools import pairwise
-from typing import Any
+from typing import Any, TypeVar
 
 Row = dict[str, Any]
 Values = dict[tuple[Any, ...], float | None]
 Interval = tuple[int, int]
+T = TypeVar("T")
 MS, US = 1_000_000_000, 1_000_000
 COPIES = {"copy", "copy-start", "copy-done"}
 
@@ -140,11 +141,25 @@ class Run:
 
     def instances(self) -> list[list[Row]]:
         """The ranks of each execution of a collective that is here as a whole."""
+        return [ranks for ranks in self.all_instances() if not is_partial(ranks)]
+
+    def all_instances(self) -> list[list[Row]]:
+        """The ranks of each execution of a collective, some of which may be missing."""
         found: dict[int, list[Row]] = defaultdict(list)
         for c in self.collectives:
             if c["instance"] is not None:
                 found[c["instance"]].append(c)
-        return [ranks for ranks in found.values() if not any(c["is_partial"] for c in ranks)]
+        return list(found.values())
+
+
+def is_partial(ranks: list[Row]) -> bool:
+    """Whether ranks of an execution are missing."""
+    return any(c["is_partial"] for c in ranks)
+
+
+def whole_first(found: dict[Any, list[tuple[bool, T]]]) -> dict[Any, list[T]]:
+    """Of each key the items that are whole, or those that are partial where there are no others."""
+    return {k: [item for partial, item in v if partial == all(p for p, _ in v)] for k, v in found.items()}
 
 
 def is_compute(op: Row) -> bool:
@@ -385,19 +400,21 @@ def last_share(run: Run) -> Values:
 
 
 def _arrivals(run: Run) -> dict[Any, list[tuple[int, int]]]:
-    """Skew of each whole execution, and the device that started last."""
-    found: dict[Any, list[tuple[int, int]]] = defaultdict(list)
-    for ranks in run.instances():
+    """Skew of each execution that counts, and the device that started last."""
+    found: dict[Any, list[tuple[bool, tuple[int, int]]]] = defaultdict(list)
+    for ranks in run.all_instances():
         if len(ranks) > 1:
             first, last = min(c["start_ps"] for c in ranks), max(c["start_ps"] for c in ranks)
             device = min(c["device_id"] for c in ranks if c["start_ps"] == last)
-            found[ranks[0]["phase"], ranks[0]["axis"]].append((last - first, device))
-    return found
+            found[ranks[0]["phase"], ranks[0]["axis"]].append((is_partial(ranks), (last - first, device)))
+    return whole_first(found)
 
 
 def sync_wait(run: Run) -> Values:
     found: dict[Any, int] = defaultdict(int)
-    for ranks in run.instances():
+    for ranks in run.all_instances():
+        if is_partial(ranks) and len(ranks) == 1:
+            continue
         shortest = min(c["end_ps"] - c["start_ps"] for c in ranks)
         for c in ranks:
             found[c["phase"], c["device_id"]] += _waited(c, shortest)
@@ -421,15 +438,15 @@ SIZES = {
 
 
 def _transfers(run: Run) -> dict[Any, list[tuple[int, int, int]]]:
-    """Transfer time, message bytes and group size of each whole execution."""
-    found: dict[Any, list[tuple[int, int, int]]] = defaultdict(list)
-    for ranks in run.instances():
+    """Transfer time, message bytes and group size of each execution that counts."""
+    found: dict[Any, list[tuple[bool, tuple[int, int, int]]]] = defaultdict(list)
+    for ranks in run.all_instances():
         c = ranks[0]
         size = max(r["message_bytes"] for r in ranks)
         name = SIZES[max(s for s in SIZES if s <= size)]
         time = min(r["end_ps"] - r["start_ps"] for r in ranks)
-        found[c["phase"], c["kind"], c["axis"], name].append((time, size, c["group_size"]))
-    return found
+        found[c["phase"], c["kind"], c["axis"], name].append((is_partial(ranks), (time, size, c["group_size"])))
+    return whole_first(found)
 
 
 def collective_transfer(run: Run) -> Values:
@@ -452,13 +469,14 @@ def bus_bandwidth(run: Run) -> dict[Any, float | None]:
 
 def collective_wait(run: Run) -> Values:
     """Beside collective_transfer: mean time of a rank beyond the transfer."""
-    waits: dict[Any, list[int]] = defaultdict(list)
-    for ranks in run.instances():
+    waits: dict[Any, list[tuple[bool, int]]] = defaultdict(list)
+    for ranks in run.all_instances():
         shortest = min(c["end_ps"] - c["start_ps"] for c in ranks)
         size = max(c["message_bytes"] for c in ranks)
         name = SIZES[max(s for s in SIZES if s <= size)]
-        waits[ranks[0]["phase"], ranks[0]["kind"], ranks[0]["axis"], name] += [_waited(c, shortest) for c in ranks]
-    return {k: sum(v) / len(v) / US for k, v in waits.items()}
+        key = ranks[0]["phase"], ranks[0]["kind"], ranks[0]["axis"], name
+        waits[key] += [(is_partial(ranks), _waited(c, shortest)) for c in ranks]
+    return {k: sum(v) / len(v) / US for k, v in whole_first(waits).items()}
 
 
 def ici_bandwidth_utility(run: Run) -> Values:
@@ -750,16 +768,18 @@ def copy_bandwidth(run: Run) -> Values:
 
 def ici_utilization(run: Run) -> Values:
     peaks = {d["device_id"]: d["peak_ici_gbps"] or 0 for d in run.tables["devices"]}
-    found: dict[Any, list[tuple[int, int, float]]] = defaultdict(list)
-    for ranks in run.instances():
+    found: dict[Any, list[tuple[bool, tuple[int, int, float]]]] = defaultdict(list)
+    for ranks in run.all_instances():
         transfer = min(c["end_ps"] - c["start_ps"] for c in ranks)
+        bus = _bus_bytes(ranks[0]["kind"], max(c["message_bytes"] for c in ranks), ranks[0]["group_size"])
         for c in ranks:
-            if c["wire_bytes"] and peaks[c["device_id"]] > 0:
-                key = c["phase"], c["kind"], c["axis"]
-                found[key].append((c["wire_bytes"], transfer, peaks[c["device_id"]]))
+            sent = bus if is_partial(ranks) and c["wire_bytes"] is None else c["wire_bytes"]
+            if sent and peaks[c["device_id"]] > 0:
+                row = (sent, transfer, peaks[c["device_id"]])
+                found[c["phase"], c["kind"], c["axis"]].append((is_partial(ranks), row))
     return {
         k: 1000 * sum(size for size, _, _ in v) / sum(time for _, time, _ in v) / min(peak for _, _, peak in v)
-        for k, v in found.items()
+        for k, v in whole_first(found).items()
         if sum(time for _, time, _ in v)
     }
 

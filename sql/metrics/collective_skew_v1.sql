@@ -6,18 +6,34 @@ unit: us
 polarity: lower_is_better
 grain: [run_id, phase, axis]
 value: skew_us
-requires: SELECT run_id FROM models.collective_instances WHERE NOT is_partial AND ranks > 1
+requires: SELECT run_id FROM models.collective_instances WHERE ranks > 1
 needs: [several_ranks]
 description: >
   Start of the last rank of a collective minus the start of the first, mean over executions, percentiles by nearest rank;
-  and the device that was last most often. Executions with ranks outside the capture, or with one rank, are left out.
+  and the device that was last most often. Executions with one rank are left out. Those with ranks outside the capture
+  count only in a row that has no others, where the skew of the ranks at hand is a lower bound.
 changed: First version.
 ccl_bench: straggler
 ---*/
-WITH ranked AS (
-  SELECT run_id, phase, axis, skew_ps, CUME_DIST() OVER (PARTITION BY run_id, phase, axis ORDER BY skew_ps) AS quantile
+WITH chosen AS (
+  SELECT run_id, phase, axis, instance, is_partial, skew_ps, last_start_ps
   FROM models.collective_instances
-  WHERE NOT is_partial AND ranks > 1
+  WHERE ranks > 1
+  -- whole executions, or those that lack ranks where there are no others
+  QUALIFY
+    CASE WHEN is_partial THEN 1 ELSE 0 END
+    = MIN(CASE WHEN is_partial THEN 1 ELSE 0 END) OVER (PARTITION BY run_id, phase, axis)
+),
+
+ranked AS (
+  SELECT
+    run_id,
+    phase,
+    axis,
+    is_partial,
+    skew_ps,
+    CUME_DIST() OVER (PARTITION BY run_id, phase, axis ORDER BY skew_ps) AS quantile
+  FROM chosen
 ),
 
 summed AS (
@@ -29,6 +45,7 @@ summed AS (
     MIN(skew_ps) FILTER (WHERE quantile >= 0.5) AS p50_ps,
     MIN(skew_ps) FILTER (WHERE quantile >= 0.9) AS p90_ps,
     MIN(skew_ps) FILTER (WHERE quantile >= 0.99) AS p99_ps,
+    COUNT(*) FILTER (WHERE is_partial) AS partial_executions,
     COUNT(*) AS executions
   FROM ranked
   GROUP BY run_id, phase, axis
@@ -37,9 +54,8 @@ summed AS (
 -- the rank that starts last; of several the lowest
 latest AS (
   SELECT j.run_id, j.phase, j.axis, j.instance, MIN(c.device_id) AS device_id
-  FROM models.collective_instances AS j
+  FROM chosen AS j
   INNER JOIN main.collectives AS c ON j.run_id = c.run_id AND j.instance = c.instance AND j.last_start_ps = c.start_ps
-  WHERE NOT j.is_partial AND j.ranks > 1
   GROUP BY j.run_id, j.phase, j.axis, j.instance
 ),
 
@@ -60,6 +76,8 @@ SELECT
   s.phase, -- Phase; NULL outside of phases.
   s.axis, -- Mesh axes of the groups.
   s.skew_ps / (s.executions * 1e6) AS skew_us, -- Mean skew.
+  -- lower where ranks are missing from the capture, so that the skew was at least that; NULL for the skew itself.
+  CASE WHEN s.partial_executions > 0 THEN 'lower' END AS bound,
   s.p50_ps / 1e6 AS p50_us, -- Median.
   s.p90_ps / 1e6 AS p90_us, -- 90th percentile.
   s.p99_ps / 1e6 AS p99_us, -- 99th percentile.

@@ -6,20 +6,21 @@ unit: us
 polarity: lower_is_better
 grain: [run_id, phase, kind, axis, size_class]
 value: transfer_us
-requires: SELECT run_id FROM models.collective_instances WHERE NOT is_partial
-needs: [whole_collectives]
+requires: SELECT run_id FROM models.collective_instances
+needs: [collectives]
 description: >
   Latency and bandwidth of collectives; other tools have two metrics, collective_latency and collective_bandwidth. The
   transfer time of an execution is the shortest time over its ranks; mean and percentiles (by nearest rank) are over
   executions. Bus bandwidth is message bytes times the factor of the kind (all-reduce 2 (n-1)/n, all-gather,
   reduce-scatter and all-to-all (n-1)/n, collective-permute 1, in whole bytes) over the transfer time, all bytes of a
-  row over all its time, in decimal GB. Executions with ranks outside the capture are left out, since their transfer
-  time is unknown. The window of an asynchronous collective may outlast its transfer, so its time is an upper bound
-  and its bandwidth a lower bound.
+  row over all its time, in decimal GB. Executions with ranks outside the capture count only in a row that has no others:
+  the shortest time over the ranks at hand is then an upper bound of the transfer time, and bandwidths and waiting are
+  lower bounds. The window of an asynchronous collective may outlast its transfer, so its time is an upper bound and its
+  bandwidth a lower bound.
 changed: First version.
 ccl_bench: bandwidth_utilization, comm_kernel_breakdown_tpu
 ---*/
-WITH ranked AS (
+WITH chosen AS (
   SELECT
     run_id,
     phase,
@@ -27,6 +28,29 @@ WITH ranked AS (
     axis,
     size_class,
     size_from_bytes,
+    is_partial,
+    is_async,
+    ranks,
+    transfer_ps,
+    wait_ps,
+    bus_bytes,
+    message_bytes
+  FROM models.collective_instances
+  -- whole executions, or those that lack ranks where there are no others
+  QUALIFY
+    CASE WHEN is_partial THEN 1 ELSE 0 END
+    = MIN(CASE WHEN is_partial THEN 1 ELSE 0 END) OVER (PARTITION BY run_id, phase, kind, axis, size_class)
+),
+
+ranked AS (
+  SELECT
+    run_id,
+    phase,
+    kind,
+    axis,
+    size_class,
+    size_from_bytes,
+    is_partial,
     is_async,
     ranks,
     transfer_ps,
@@ -34,8 +58,7 @@ WITH ranked AS (
     bus_bytes,
     message_bytes,
     CUME_DIST() OVER (PARTITION BY run_id, phase, kind, axis, size_class ORDER BY transfer_ps) AS quantile
-  FROM models.collective_instances
-  WHERE NOT is_partial
+  FROM chosen
 )
 
 SELECT
@@ -46,6 +69,8 @@ SELECT
   size_class, -- Range of the message size; NULL where it is not known.
   MIN(size_from_bytes) AS size_from_bytes, -- Smallest message size of the class; NULL where it is not known.
   SUM(transfer_ps) / (COUNT(*) * 1e6) AS transfer_us, -- Mean transfer time.
+  -- upper where ranks are missing from the capture, so that the transfer took at most that long; NULL for the time itself.
+  CASE WHEN COUNT(*) FILTER (WHERE is_partial) > 0 THEN 'upper' END AS bound,
   MIN(transfer_ps) FILTER (WHERE quantile >= 0.5) / 1e6 AS p50_us, -- Median.
   MIN(transfer_ps) FILTER (WHERE quantile >= 0.9) / 1e6 AS p90_us, -- 90th percentile.
   MIN(transfer_ps) FILTER (WHERE quantile >= 0.99) / 1e6 AS p99_us, -- 99th percentile.

@@ -11,25 +11,51 @@ needs: [inter_chip_links, link_peak, sent_bytes]
 description: >
   Share of the peak inter-chip bandwidth that collectives reach: the bytes that a device sends, divided by the
   transfer time (the shortest time over the ranks) and by the device's peak of all links in one direction. A row
-  divides the sum of its bytes by the sum of its time. Ranks that send nothing, such as the target of a pair, and
-  executions with ranks outside the capture are left out. The window of an asynchronous collective may outlast its
-  transfer, so that its share is a lower bound.
+  divides the sum of its bytes by the sum of its time. Ranks that send nothing, such as the target of a pair, are left
+  out. Executions with ranks outside the capture count only in a row that has no others, with the bytes that the
+  algorithm of their kind sends; their transfer took at most the shortest time at hand, so that the share is a lower
+  bound. The window of an asynchronous collective may outlast its transfer, so that its share is one too.
 changed: First version.
 ---*/
+WITH sent AS (
+  SELECT
+    run_id,
+    c.phase,
+    c.kind,
+    c.axis,
+    c.is_async,
+    i.is_partial,
+    i.transfer_ps,
+    d.peak_ici_gbps,
+    CASE WHEN i.is_partial THEN COALESCE(c.wire_bytes, i.bus_bytes) ELSE c.wire_bytes END AS wire_bytes
+  FROM main.collectives AS c
+  INNER JOIN models.collective_instances AS i USING (run_id, instance)
+  INNER JOIN main.devices AS d USING (run_id, device_id)
+),
+
+chosen AS (
+  SELECT run_id, phase, kind, axis, is_async, is_partial, transfer_ps, peak_ici_gbps, wire_bytes
+  FROM sent
+  WHERE wire_bytes > 0 AND peak_ici_gbps > 0
+  -- whole executions, or those that lack ranks where there are no others
+  QUALIFY
+    CASE WHEN is_partial THEN 1 ELSE 0 END
+    = MIN(CASE WHEN is_partial THEN 1 ELSE 0 END) OVER (PARTITION BY run_id, phase, kind, axis)
+)
+
 SELECT
   run_id, -- The run.
-  c.phase, -- Phase; NULL outside of phases.
-  c.kind, -- Kind of collective.
-  c.axis, -- Mesh axes of its groups.
-  SUM(c.wire_bytes) * 1000 / SUM(i.transfer_ps) / MIN(d.peak_ici_gbps) AS utilization, -- Share of the peak.
-  SUM(c.wire_bytes) * 1000 / SUM(i.transfer_ps) AS sent_gbps, -- Bytes sent over transfer time.
-  MIN(d.peak_ici_gbps) AS peak_gbps, -- Peak of a device; the smallest where devices differ.
-  CAST(SUM(c.wire_bytes) AS BIGINT) AS wire_bytes, -- Bytes that all devices send.
+  phase, -- Phase; NULL outside of phases.
+  kind, -- Kind of collective.
+  axis, -- Mesh axes of its groups.
+  SUM(wire_bytes) * 1000 / SUM(transfer_ps) / MIN(peak_ici_gbps) AS utilization, -- Share of the peak.
+  -- lower where ranks are missing from the capture, so that the share is at least that; NULL for the share itself.
+  CASE WHEN COUNT(*) FILTER (WHERE is_partial) > 0 THEN 'lower' END AS bound,
+  SUM(wire_bytes) * 1000 / SUM(transfer_ps) AS sent_gbps, -- Bytes sent over transfer time.
+  MIN(peak_ici_gbps) AS peak_gbps, -- Peak of a device; the smallest where devices differ.
+  CAST(SUM(wire_bytes) AS BIGINT) AS wire_bytes, -- Bytes that all devices send.
   COUNT(*) AS executions, -- Executions that it covers, each on every device that sends.
-  COUNT(*) FILTER (WHERE c.is_async) AS async_executions -- Those that are asynchronous.
-FROM main.collectives AS c
-INNER JOIN models.collective_instances AS i USING (run_id, instance)
-INNER JOIN main.devices AS d USING (run_id, device_id)
-WHERE c.wire_bytes > 0 AND d.peak_ici_gbps > 0 AND NOT i.is_partial
-GROUP BY run_id, c.phase, c.kind, c.axis
-HAVING SUM(i.transfer_ps) > 0
+  COUNT(*) FILTER (WHERE is_async) AS async_executions -- Those that are asynchronous.
+FROM chosen
+GROUP BY run_id, phase, kind, axis
+HAVING SUM(transfer_ps) > 0

@@ -6,12 +6,13 @@ unit: ms
 polarity: lower_is_better
 grain: [run_id, phase, device_id]
 value: wait_ms
-requires: SELECT run_id FROM models.collective_instances WHERE NOT is_partial
-needs: [whole_collectives]
+requires: SELECT run_id FROM models.collective_instances WHERE NOT is_partial OR ranks > 1
+needs: [collectives]
 description: >
   Time that a device waits in collectives for slower ranks: its own time in each beyond the shortest over the ranks, summed
   over the phase. Of an asynchronous collective that is at most its exposed time, since a device that computes beside it
-  does not wait. Executions with ranks outside the capture are left out.
+  does not wait. Where ranks are outside the capture, the shortest may be among them, so that the value is a lower bound;
+  executions of which one rank alone is here are then left out.
 changed: First version.
 ccl_bench: straggler_metrics
 ---*/
@@ -26,10 +27,11 @@ WITH waited AS (
         ELSE c.end_ps - c.start_ps - i.transfer_ps
       END
     ) AS wait_ps,
+    COUNT(*) FILTER (WHERE i.is_partial) AS partial_collectives,
     COUNT(*) AS collectives
   FROM main.collectives AS c
   INNER JOIN models.collective_instances AS i USING (run_id, instance)
-  WHERE NOT i.is_partial
+  WHERE NOT i.is_partial OR i.ranks > 1
   GROUP BY run_id, c.phase, c.device_id
 )
 
@@ -38,6 +40,8 @@ SELECT
   w.phase, -- Phase; NULL outside of phases.
   w.device_id, -- The device.
   w.wait_ps / 1e9 AS wait_ms, -- Time waited.
+  -- lower where ranks are missing from the capture, so that the device waited at least that; NULL for the time itself.
+  CASE WHEN w.partial_collectives > 0 THEN 'lower' END AS bound,
   -- The same per step; without steps the capture counts as one.
   w.wait_ps / (COALESCE(s.steps, 1) * 1e9) AS wait_ms_per_step,
   w.collectives -- Executions that it covers.
