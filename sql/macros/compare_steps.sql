@@ -6,8 +6,9 @@ parameters:
 description: >
   Why a step takes longer or shorter than in other runs: what the time of a step consists of on both sides, per phase and
   split in three ways, by layer, by category of op and by collective. The time of a step is the mean over the steps, start
-  to start, of all devices and runs of a side. Each moment counts once, for the op that covers it first, and the time
-  without an op is idle, so that the rows of a split add up to the step, and their differences to the difference.
+  to start, of all devices and runs of a side; a last step, after which none starts, counts only in a phase without
+  others. Each moment counts once, for the op that covers it first, and the time without an op is idle, so that the rows
+  of a split add up to the step, and their differences to the difference.
 ---*/
 WITH parts AS (
   SELECT
@@ -60,11 +61,11 @@ named AS (
 steps AS (
   SELECT
     phase,
-    SUM(steps) FILTER (WHERE LIST_CONTAINS(runs, run_id)) AS value_steps,
-    SUM(steps) FILTER (WHERE LIST_CONTAINS(baselines, run_id)) AS baseline_steps,
-    SUM(time_ps) FILTER (WHERE LIST_CONTAINS(runs, run_id)) AS value_ps,
-    SUM(time_ps) FILTER (WHERE LIST_CONTAINS(baselines, run_id)) AS baseline_ps
-  FROM models.phase_steps
+    NULLIF(COUNT(*) FILTER (WHERE LIST_CONTAINS(runs, run_id)), 0) AS value_steps,
+    NULLIF(COUNT(*) FILTER (WHERE LIST_CONTAINS(baselines, run_id)), 0) AS baseline_steps,
+    SUM(step_ps) FILTER (WHERE LIST_CONTAINS(runs, run_id)) AS value_ps,
+    SUM(step_ps) FILTER (WHERE LIST_CONTAINS(baselines, run_id)) AS baseline_ps
+  FROM models.timed_steps
   WHERE LIST_CONTAINS(LIST_CONCAT(runs, baselines), run_id)
   GROUP BY phase
 ),

@@ -10,7 +10,8 @@ requires: SELECT run_id FROM models.steps
 needs: [followed_step]
 description: >
   Time of each step from its start to the next step's start, on the slowest device. A step that no other step follows
-  has no value, because the start of a next step is unknown; a column holds its own duration. If the devices of a run
+  has no value, because the start of a next step is unknown; a column holds its own duration, which leaves out the gap to
+  a next step and must not be compared with times of steps. A capture of a single step has thus no value. If the devices of a run
   have no steps, its hosts' markers give the time. In a capture without marks, every execution of a program is a step,
   and phase is NULL.
 changed: >

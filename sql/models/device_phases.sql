@@ -2,8 +2,9 @@
 model: device_phases
 description: >
   Span, busy and compute time of each phase on a device. The span is the time of the phase's steps, each from its start
-  to the next one's; in a capture without steps it is from the first op to the end of the last, and phase is NULL. Ops
-  outside the steps of a run that has some are left out, and so are devices without ops in the capture.
+  to the next one's; in a capture without steps it is from the first op to the end of the last, and phase is NULL. The
+  last step of a capture lasts until its own end, up to which its ops count too, so that shares of the span are over the
+  same moments. Ops outside the steps of a run that has some are left out, and so are devices without ops in the capture.
 ---*/
 WITH busy AS (
   SELECT

@@ -2,14 +2,15 @@
 model: step_composition
 description: >
   What the steps of each phase consist of: the time of their ops by layer, category and collective, and the time without
-  an op. Steps last from start to start and each moment counts once, for the op that covers it first, so that the rows of
-  a phase add up to the time of its steps on all devices, to the picosecond.
+  an op. Steps last from start to start, as models.timed_steps has them: a last step, after which none starts, counts only
+  in a phase without others. Each moment counts once, for the op that covers it first, so that the rows of a phase add up
+  to the time of these steps on all devices, to the picosecond.
 ---*/
 WITH ops AS (
   SELECT run_id, o.device_id, o.phase, o.instruction_id, c.kind, c.axis, SUM(o.busy_ps) AS time_ps
   FROM models.step_ops AS o
+  INNER JOIN models.timed_steps AS t USING (run_id, device_id, step)
   LEFT JOIN models.communication_ops AS c USING (run_id, event_id)
-  WHERE o.step IS NOT NULL
   GROUP BY run_id, o.device_id, o.phase, o.instruction_id, c.kind, c.axis
 ),
 
@@ -31,8 +32,16 @@ parts AS (
   SELECT run_id, phase, layer, category, collective, axis, FALSE AS is_idle, time_ps
   FROM described
   UNION ALL
-  SELECT run_id, phase, NULL AS layer, NULL AS category, NULL AS collective, NULL AS axis, TRUE AS is_idle, time_ps
-  FROM models.phase_steps
+  SELECT
+    run_id,
+    phase,
+    NULL AS layer,
+    NULL AS category,
+    NULL AS collective,
+    NULL AS axis,
+    TRUE AS is_idle,
+    step_ps AS time_ps
+  FROM models.timed_steps
   UNION ALL
   SELECT
     run_id,

@@ -28,6 +28,7 @@ VIEWS = [v.qualified for v in DEFINITIONS.ordered]
 NEED_MORE = {
     *(v for v in VIEWS if ".ccl_" in v),  # host events and the stats of an export
     "models.copy_windows",
+    "models.device_peaks",  # the peaks of a device
     "models.instruction_layers",  # devices
     "models.run_chips",
     "models.transfer_fit",  # messages of several sizes
@@ -35,6 +36,7 @@ NEED_MORE = {
     "metrics.copy_overhead_v1",
     "metrics.hbm_bandwidth_v1",  # bytes accessed
     "metrics.hockney_v1",
+    "metrics.ici_bandwidth_utility_v1",
     "metrics.ici_utilization_v1",  # the peaks of a device
     "metrics.launch_overhead_v1",  # a line of modules
     "metrics.layer_time_v1",  # devices

@@ -208,7 +208,6 @@ def test_nothing_is_invented_for_a_partial_collective(
     [volume] = _rows(connection, "metrics.traffic_volume", runs[V6E])
     assert volume["message_bytes_per_device"] == 3 * 5 * 1024 * 1024 * 256 * 4
     assert volume["wire_bytes_per_device"] is None
-    assert _rows(connection, "metrics.collective_transfer", runs[V6E]) == []
     assert all(0 <= r["idle_ratio"] < 1 for r in _rows(connection, "metrics.device_idle", runs[V6E]))
     assert _rows(connection, "metrics.ttft", runs[V6E]) == []
 
@@ -297,3 +296,26 @@ def test_no_fit_of_transfers_where_the_sizes_do_not_support_one(
             assert (fit["sizes"] >= 3, fit["r2"] >= 0.9) == (True, True)
     assert _rows(connection, "metrics.hockney", runs[VLLM]) == []
     assert _rows(connection, "metrics.ici_bandwidth_utility", runs[VLLM]) == []
+
+
+def test_a_collective_whose_partners_are_on_another_host_has_bounds(
+    connection: duckdb.DuckDBPyConnection, runs: dict[str, str]
+) -> None:
+    """Three all-reduces of 5 x 1024 x 1024 x 256 floats, each of 4 devices with one on the host that is not here."""
+    message = 5 * 1024 * 1024 * 256 * 4
+    durations = connection.execute(
+        "SELECT end_ps - start_ps FROM main.collectives WHERE run_id = ?", [runs[V6E]]
+    ).fetchall()
+    assert len(durations) == 12
+    [transfer] = _rows(connection, "metrics.collective_transfer", runs[V6E])
+    total = sum(ps for (ps,) in durations)
+    assert (transfer["bound"], transfer["executions"]) == ("upper", 12)
+    assert transfer["transfer_us"] == pytest.approx(total / 12 / 1e6)
+    [used] = _rows(connection, "metrics.ici_utilization", runs[V6E])
+    assert (used["bound"], used["executions"], used["wire_bytes"]) == ("lower", 12, 12 * message)
+    assert used["utilization"] == pytest.approx(12 * message * 1000 / total / 400)
+    assert _rows(connection, "metrics.collective_skew", runs[V6E]) == []
+    assert _rows(connection, "metrics.sync_wait", runs[V6E]) == []
+    for name in (VLLM, *CPU):
+        for view in ("collective_transfer", "collective_skew", "sync_wait", "ici_utilization"):
+            assert {r["bound"] for r in _rows(connection, f"metrics.{view}", runs[name])} <= {None}
