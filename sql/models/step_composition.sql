@@ -9,7 +9,7 @@ description: >
 WITH ops AS (
   SELECT run_id, o.device_id, o.phase, o.instruction_id, c.kind, c.axis, SUM(o.busy_ps) AS time_ps
   FROM models.step_ops AS o
-  INNER JOIN models.timed_steps AS t USING (run_id, device_id, step)
+  INNER JOIN models.timed_steps USING (run_id, device_id, step)
   LEFT JOIN models.communication_ops AS c USING (run_id, event_id)
   GROUP BY run_id, o.device_id, o.phase, o.instruction_id, c.kind, c.axis
 ),

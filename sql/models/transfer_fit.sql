@@ -41,14 +41,14 @@ ranges AS (
     kind,
     axis,
     COUNT(*) AS points,
-    COUNT(*) FILTER (WHERE is_async) AS async_points,
-    COUNT(DISTINCT bus_bytes) AS sizes,
-    SUM(bus_bytes) AS sum_bytes,
-    SUM(transfer_ps) AS sum_ps,
-    MAX(bus_bytes) - MIN(bus_bytes) AS range_bytes,
-    MAX(transfer_ps) - MIN(transfer_ps) AS range_ps,
+    COUNT(*) FILTER (WHERE p.is_async) AS async_points,
+    COUNT(DISTINCT p.bus_bytes) AS sizes,
+    SUM(p.bus_bytes) AS sum_bytes,
+    SUM(p.transfer_ps) AS sum_ps,
+    MAX(p.bus_bytes) - MIN(p.bus_bytes) AS range_bytes,
+    MAX(p.transfer_ps) - MIN(p.transfer_ps) AS range_ps,
     CASE WHEN COUNT(*) < 1024 THEN 67108864 WHEN COUNT(*) < 65536 THEN 8388608 ELSE 1048576 END AS finest
-  FROM points
+  FROM points AS p
   INNER JOIN repeated USING (run_id, kind, axis)
   GROUP BY run_id, kind, axis
 ),
@@ -88,6 +88,7 @@ moments AS (
     t.sizes,
     t.sum_bytes,
     t.sum_ps,
+    k.peak_gbps,
     t.range_bytes // t.finest + 1 AS unit_bytes,
     t.range_ps // t.finest + 1 AS unit_ps,
     CAST(m.sum_xx AS DOUBLE) - CAST(m.sum_x AS DOUBLE) * CAST(m.sum_x AS DOUBLE) / t.points AS xx,
@@ -95,6 +96,7 @@ moments AS (
     CAST(m.sum_yy AS DOUBLE) - CAST(m.sum_y AS DOUBLE) * CAST(m.sum_y AS DOUBLE) / t.points AS yy
   FROM summed AS m
   INNER JOIN ranges AS t USING (run_id, kind, axis)
+  LEFT JOIN peaks AS k USING (run_id)
 ),
 
 lines AS (
@@ -105,6 +107,7 @@ lines AS (
     points,
     async_points,
     sizes,
+    peak_gbps,
     CAST(sum_bytes AS DOUBLE) / points AS mean_bytes,
     CAST(sum_ps AS DOUBLE) / points AS mean_ps,
     xx * CAST(unit_bytes AS DOUBLE) * CAST(unit_bytes AS DOUBLE) AS square_bytes,
@@ -138,4 +141,3 @@ SELECT
   -- NULL where that is not known.
   1e3 / slope > peak_gbps AS is_above_peak
 FROM lines
-LEFT JOIN peaks USING (run_id)
