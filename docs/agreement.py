@@ -1,0 +1,234 @@
+"""Writes docs/agreement.md: the main numbers of each real capture beside a recomputation, XProf and CCL-Bench.
+
+python docs/agreement.py                     write the page, with what XProf said last time
+python docs/agreement.py --xprof PYTHON      ask XProf anew, of an interpreter that has it
+python docs/agreement.py --traces DIR        folder of the captures that are not in the repository
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import subprocess
+import sys
+import tempfile
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+DOCS = Path(__file__).resolve().parent
+ROOT = DOCS.parent
+sys.path.insert(0, str(ROOT / "tests"))  # the second computation is the tests' own
+
+from plain_main_numbers import main_numbers  # noqa: E402
+from plain_metrics import Run  # noqa: E402
+
+from tracewarehouse.definitions.markdown_table import table  # noqa: E402
+from tracewarehouse.ingest.capture.sources import Capture, find_captures  # noqa: E402
+from tracewarehouse.ingest.lake.schema import TABLES  # noqa: E402
+from tracewarehouse.run_summary import Number, quantity  # noqa: E402
+from tracewarehouse.warehouse import Warehouse, open_warehouse  # noqa: E402
+
+PAGE, XPROF = DOCS / "agreement.md", DOCS / "agreement_xprof.json"
+DATA, TRACES = ROOT / "data" / "captures", ROOT.parent / "shared" / "traces"
+_CHROME = "tpu-2chip-vllm-tp2-prefill.trace.json.gz"
+_READ = ("runs", "devices", "instructions", "ops", "collectives", "traffic", "phases")
+_UNIT_OF_BYTES = {"bytes": 1, "kB": 1e3, "MB": 1e6, "GB": 1e9}
+_NEAR = 0.005
+"""Numbers of other tools that differ by less are the same: XProf prints them with few digits."""
+
+_HEAD = """<!-- Written by docs/agreement.py. -->
+
+# Agreement
+
+The main numbers of each real capture, as `tw show` prints them, beside three others:
+
+- **recomputed**: plain Python over the rows of the run, without SQL (`tests/plain_metrics.py`). That these rows hold
+  what the capture's bytes hold is proved apart, by protobuf's own parser and Python's json, as `tw fsck --against`
+  does; each capture says how many events and stats were compared. Recomputed numbers agree to one part in a thousand
+  million, or the script stops. Which step owns an op, and which virtual device a thread works for, both take from
+  ingest.
+- **XProf** {version}: its overview, hlo_stats and op_profile. It knows no phases. What it sums over a capture is
+  divided by our number of steps and devices. It reads no Chrome trace, and several hosts are not asked of it.
+- **CCL-Bench**: its definitions as our `ccl_*` views have them. They read TPU captures alone.
+
+A dash means that a tool has no number. Every difference is explained below its table.
+"""
+
+REASONS = {
+    ("device_idle", "XProf"): "counts until the profile's end; ours is the time of the steps.",
+    ("step_time", "XProf"): (
+        "averages the durations of the host's step marks, with prefill in some captures and without it in others, as "
+        "its maximum shows, and prints one digit; ours lasts from start to next start on the slowest device, by phase."
+    ),
+    ("hbm_bandwidth", "XProf"): (
+        "estimates bytes from the HLO of GPU programs by a cost model of its own; we take what the profiler states, "
+        "which is nothing on GPUs."
+    ),
+    ("mfu", "CCL-Bench"): (
+        "divides the profiler's model_flops by the time in which ops run and by 918 TFLOP/s, whatever the chip; ours "
+        "counts what the model needs, and so needs its size."
+    ),
+    ("traffic_volume", "CCL-Bench"): (
+        "sums bytes_accessed, which is memory traffic: an all-reduce reads and writes its message, so that it counts "
+        "twice."
+    ),
+}
+"""Why another tool's number differs from ours, by metric and tool."""
+
+
+def captures(traces: Path) -> list[Capture]:
+    """The captures of the repository, and those of the folder where it is there."""
+    found = find_captures(DATA)
+    if traces.is_dir():
+        found += [*find_captures(traces), *find_captures(traces / _CHROME)]
+    return found
+
+
+def title(capture: Capture) -> str:
+    """The heading of a capture's section."""
+    return f"{capture.name}, Chrome trace" if ".trace.json" in capture.files[0].name else capture.name
+
+
+def section(warehouse: Warehouse, capture: Capture, xprof: Mapping[str, float]) -> str:
+    """The part of the page about one capture, which is ingested for it.
+
+    Args:
+        warehouse: receives the run.
+        capture: the capture.
+        xprof: what XProf says of it, as docs/xprof_numbers.py prints it.
+
+    Raises:
+        ValueError: a recomputed number differs, or another tool's does without a reason in `REASONS`.
+    """
+    run_id = warehouse.ingest_capture(capture).run_id
+    proof = warehouse.against(capture)
+    if proof.differences:
+        raise ValueError(f"{capture.name}: its run differs from its bytes: {proof.differences[0]}")
+    summary = warehouse.summary(run_id)
+    facts = summary.facts
+    plain = main_numbers(Run(_tables(warehouse, run_id)))
+    others = {"XProf": _of_xprof(xprof, facts, summary.numbers), "CCL-Bench": _of_ccl_bench(warehouse, run_id, facts)}
+    rows: list[tuple[str, ...]] = []
+    differences: list[str] = []
+    lacking: dict[str, list[str]] = {}
+    missing = {m.metric: m.reason for m in summary.missing}
+    for n in summary.numbers:
+        scale = _UNIT_OF_BYTES.get(n.unit, 1)
+        ours = None if n.value is None else n.value * scale
+        key = n.metric, n.part
+        if not _is_near(ours, plain.get(key), 1e-9):
+            raise ValueError(f"{capture.name}: {n.label} is {ours}, recomputed {plain.get(key)}")
+        theirs = [others[tool].get(key) for tool in others]
+        shown = [_shown(v, n, key, scale) for v in (ours, plain.get(key), *theirs)]
+        rows.append((n.label, *shown))
+        for tool, value in zip(others, theirs, strict=True):
+            if value is not None and not _is_near(ours, value, _NEAR):
+                if (n.metric, tool) not in REASONS:
+                    raise ValueError(f"{capture.name}: {n.label} is {ours}, of {tool} {value}, and no reason is known")
+                differences.append(f"{n.label}: {tool} {REASONS[n.metric, tool]}")
+        if ours is None:
+            lacking.setdefault(missing[n.metric].partition(";")[0].rstrip("."), []).append(n.name)
+    kind = facts["device_kind"] or facts["backend"]
+    proved = f"all {proof.events:,} events and {proof.stats:,} stats of the capture"
+    said = f"{facts['devices']} x {kind}. The run has {proved}."
+    differences += [f"{', '.join(names)}: ours is missing, as {reason}." for reason, names in lacking.items()]
+    listed = "".join(f"- {d}\n" for d in differences)
+    numbers = table(("number", "ours", "recomputed", *others), rows)
+    return f"\n## {title(capture)}\n\n{said}\n\n{numbers}" + (f"\n{listed}" if listed else "")
+
+
+def _tables(warehouse: Warehouse, run_id: str) -> dict[str, list[dict[str, Any]]]:
+    found = {}
+    for name in _READ:
+        columns = ", ".join(f'"{c.name}"' for c in TABLES[name].columns if c.name != "run_id")
+        sql = f"SELECT {columns} FROM main.{name} WHERE run_id = $run_id"  # noqa: S608  names of the schema
+        found[name] = list(warehouse.query(sql, run_id=run_id).dicts())
+    return found
+
+
+def _of_xprof(
+    xprof: Mapping[str, float], facts: Mapping[str, Any], numbers: Sequence[Number]
+) -> dict[tuple[str, str], float]:
+    """XProf's numbers in our units; it knows no phases, so that only step time stands beside those of a phase."""
+    phases = {n.part for n in numbers if n.metric == "device_idle"}
+    found = {("step_time", "decode" if "decode" in phases else ""): xprof.get("step_time_ms")}
+    if len(phases) == 1:
+        [phase] = phases
+        devices_and_steps = facts["devices"] * max(facts["steps"], 1)
+        found[("device_idle", phase)] = xprof.get("idle_percent")
+        [bandwidth] = [n for n in numbers if n.metric == "hbm_bandwidth"]
+        found[(bandwidth.metric, bandwidth.part)] = xprof.get("hbm_gbps")
+        if "collectives" in xprof:
+            found[("collective_count", phase)] = xprof["collectives"] / devices_and_steps
+            found[("exposed_communication", phase)] = xprof["collectives_ms"] / devices_and_steps
+    return {key: value for key, value in found.items() if value is not None}
+
+
+def _of_ccl_bench(warehouse: Warehouse, run_id: str, facts: Mapping[str, Any]) -> dict[tuple[str, str], float]:
+    """Numbers of the ccl_* views in our units: what they sum over a capture is divided by devices and steps."""
+    steps = "SELECT coalesce(max(phase), '') FROM models.steps WHERE run_id = $run_id AND clock = 'device'"
+    phase = warehouse.query(steps, run_id=run_id).scalar()
+    asked = {
+        ("ttft", "host"): "SELECT 1000 * ttft_s FROM metrics.ccl_ttft WHERE run_id = $run_id",
+        ("tpot", "host"): "SELECT 1000 * tpot_s FROM metrics.ccl_tpot WHERE run_id = $run_id",
+        ("step_time", phase): "SELECT 1000 * avg_step_time_s FROM metrics.ccl_avg_step_time WHERE run_id = $run_id",
+        ("mfu", ""): "SELECT mfu_percent FROM metrics.ccl_mfu WHERE run_id = $run_id",
+        ("traffic_volume", phase): "SELECT 1e9 * sum(volume_gb) FROM metrics.ccl_collective_vol WHERE run_id = $run_id",
+    }
+    found = {key: warehouse.query(sql, run_id=run_id).rows() for key, sql in asked.items()}
+    values = {key: rows[0][0] for key, rows in found.items() if rows and rows[0][0] is not None}
+    if ("traffic_volume", phase) in values:
+        values["traffic_volume", phase] /= facts["devices"] * max(facts["steps"], 1)
+    return values
+
+
+def _is_near(one: float | None, other: float | None, relative: float) -> bool:
+    if one is None or other is None:
+        return one is other
+    return abs(one - other) <= relative * max(abs(one), abs(other)) + 1e-12
+
+
+def _shown(value: float | None, number: Number, key: tuple[str, str], scale: float) -> str:
+    if value is None:
+        return "-"
+    unit = number.unit or {"mfu": "%", "hbm_bandwidth": "GB/s"}.get(key[0], "")
+    return quantity(value / scale, unit)
+
+
+def asked_xprof(python: Path, capture: Capture) -> dict[str, Any]:
+    """What XProf says of a capture; nothing of a Chrome trace, nor of several hosts' files."""
+    if len(capture.files) != 1 or not capture.files[0].name.endswith(".xplane.pb"):
+        return {}
+    command = [str(python), str(DOCS / "xprof_numbers.py"), str(capture.files[0])]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=600, check=True)  # noqa: S603
+    answer: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
+    return answer
+
+
+def page_head(xprof: Mapping[str, Any]) -> str:
+    """What stands before the captures."""
+    return _HEAD.format(version=xprof.get("version", ""))
+
+
+def main() -> int:
+    """Write the page; the exit code."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--xprof", type=Path, metavar="PYTHON", help="an interpreter that has XProf")
+    parser.add_argument("--traces", type=Path, default=TRACES, help="folder of captures outside the repository")
+    options = parser.parse_args()
+    found = captures(options.traces)
+    said = json.loads(XPROF.read_text(encoding="utf-8")) if XPROF.is_file() else {"captures": {}}
+    if options.xprof:
+        answers = {title(c): asked_xprof(options.xprof, c) for c in found}
+        versions = sorted({a["version"] for a in answers.values() if a})
+        said = {"version": ", ".join(versions), "captures": {t: a["numbers"] for t, a in answers.items() if a}}
+        XPROF.write_text(json.dumps(said, indent=2) + "\n", encoding="utf-8")
+    with tempfile.TemporaryDirectory() as folder, open_warehouse(Path(folder) / "warehouse", create=True) as warehouse:
+        sections = [section(warehouse, c, said["captures"].get(title(c), {})) for c in found]
+    PAGE.write_text(page_head(said) + "".join(sections), encoding="utf-8")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,64 @@
+"""The main numbers of a run a second time, in plain Python over its rows: see the macro run_tiles."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterator
+
+from plain_metrics import METRICS, Run, collective_count, exposed_communication
+
+Numbers = dict[tuple[str, str], float]
+"""Value by metric and part (clock, phase, or ''); bytes for traffic, otherwise in the unit of the macro."""
+
+
+def main_numbers(run: Run) -> Numbers:
+    """Every main number that the run has."""
+    return {key: value for key, value in _numbers(run) if value is not None}
+
+
+def _numbers(run: Run) -> Iterator[tuple[tuple[str, str], float | None]]:
+    for name in ("ttft", "tpot"):
+        for (clock,), value in METRICS[name](run).items():
+            yield (name, clock), value
+    for value in METRICS["throughput"](run).values():
+        yield ("throughput", ""), value
+    for (phase,), value in METRICS["mfu"](run).items():
+        yield ("mfu", phase), None if value is None else 100 * value
+    times: dict[str | None, list[float]] = defaultdict(list)
+    for (phase, _), value in METRICS["step_time"](run).items():
+        if value is not None:
+            times[phase].append(value)
+    for phase, found in times.items():
+        yield ("step_time", phase or ""), sum(found) / len(found)
+    moved: dict[str | None, list[tuple[float, int]]] = defaultdict(list)
+    for (phase, device), gbps in METRICS["hbm_bandwidth"](run).items():
+        moved[phase].append((gbps or 0, run.busy(phase, device)))
+    for phase, rates in moved.items():
+        yield ("hbm_bandwidth", phase or ""), sum(r * t for r, t in rates) / sum(t for _, t in rates)
+    idle: dict[str | None, list[float]] = defaultdict(list)
+    for (phase, _), value in METRICS["device_idle"](run).items():
+        idle[phase].append(100 * (value or 0))
+    exposed: dict[str | None, float] = defaultdict(float)
+    for (phase, *_), value in exposed_communication(run).items():
+        exposed[phase] += value or 0
+    counts: dict[str | None, float] = defaultdict(float)
+    for (phase, *_), value in collective_count(run).items():
+        counts[phase] += value or 0
+    for phase, shares in idle.items():
+        yield ("device_idle", phase or ""), sum(shares) / len(shares)
+        if phase in exposed:
+            yield ("exposed_communication", phase or ""), exposed[phase] / len(shares)
+    for phase, count in counts.items():
+        yield ("collective_count", phase or ""), count
+        yield ("traffic_volume", phase or ""), _traffic(run, phase)
+
+
+def _traffic(run: Run, phase: str | None) -> float:
+    """Message bytes per device and step: of each kind and axis over the devices that take part."""
+    size: dict[tuple[str, str], int] = defaultdict(int)
+    devices: dict[tuple[str, str], set[int]] = defaultdict(set)
+    for c in run.collectives:
+        if c["phase"] == phase and c["message_bytes"] is not None:
+            size[c["kind"], c["axis"]] += c["message_bytes"]
+            devices[c["kind"], c["axis"]].add(c["device_id"])
+    return sum(b / sum(len(run.steps_of(d, phase)) or 1 for d in devices[key]) for key, b in size.items())
