@@ -20,6 +20,7 @@ DOCS = Path(__file__).resolve().parent
 ROOT = DOCS.parent
 sys.path.insert(0, str(ROOT / "tests"))  # the second computation is the tests' own
 
+from numbers_from_bytes import numbers_from_bytes  # noqa: E402
 from plain_main_numbers import main_numbers  # noqa: E402
 from plain_metrics import Run  # noqa: E402
 
@@ -41,13 +42,15 @@ _HEAD = """<!-- Written by docs/agreement.py. -->
 
 # Agreement
 
-The main numbers of each real capture, as `tw show` prints them, beside three others:
+The main numbers of each real capture, as `tw show` prints them, beside four others:
 
 - **recomputed**: plain Python over the rows of the run, without SQL (`tests/plain_metrics.py`). That these rows hold
   what the capture's bytes hold is proved apart, by protobuf's own parser and Python's json, as `tw fsck --against`
   does; each capture says how many events and stats were compared. Recomputed numbers agree to one part in a thousand
   million, or the script stops. Which step owns an op, and which virtual device a thread works for, both take from
   ingest.
+- **from the bytes**: what a hundred lines find in the xplane file, with protobuf's own parser and without ingest
+  (`tests/numbers_from_bytes.py`): of TPUs what the devices do, of others the host's marks. As exact.
 - **XProf** {version}: its overview, hlo_stats and op_profile. It knows no phases. What it sums over a capture is
   divided by our number of steps and devices. It reads no Chrome trace, and several hosts are not asked of it.
 - **CCL-Bench**: its definitions as our `ccl_*` views have them. They read TPU captures alone.
@@ -108,6 +111,8 @@ def section(warehouse: Warehouse, capture: Capture, xprof: Mapping[str, float]) 
     summary = warehouse.summary(run_id)
     facts = summary.facts
     plain = main_numbers(Run(_tables(warehouse, run_id)))
+    phases = sorted({n.part for n in summary.numbers if n.metric == "device_idle"})
+    of_bytes = numbers_from_bytes(capture.files[0], phases[-1]) if _is_one_xplane(capture) else {}
     others = {"XProf": _of_xprof(xprof, facts, summary.numbers), "CCL-Bench": _of_ccl_bench(warehouse, run_id, facts)}
     rows: list[tuple[str, ...]] = []
     differences: list[str] = []
@@ -119,8 +124,10 @@ def section(warehouse: Warehouse, capture: Capture, xprof: Mapping[str, float]) 
         key = n.metric, n.part
         if not _is_near(ours, plain.get(key), 1e-9):
             raise ValueError(f"{capture.name}: {n.label} is {ours}, recomputed {plain.get(key)}")
+        if key in of_bytes and not _is_near(ours, of_bytes[key], 1e-9):
+            raise ValueError(f"{capture.name}: {n.label} is {ours}, from the bytes {of_bytes[key]}")
         theirs = [others[tool].get(key) for tool in others]
-        shown = [_shown(v, n, key, scale) for v in (ours, plain.get(key), *theirs)]
+        shown = [_shown(v, n, key, scale) for v in (ours, plain.get(key), of_bytes.get(key), *theirs)]
         rows.append((n.label, *shown))
         for tool, value in zip(others, theirs, strict=True):
             if value is not None and not _is_near(ours, value, _NEAR):
@@ -134,7 +141,7 @@ def section(warehouse: Warehouse, capture: Capture, xprof: Mapping[str, float]) 
     said = f"{facts['devices']} x {kind}. The run has {proved}."
     differences += [f"{', '.join(names)}: ours is missing, as {reason}." for reason, names in lacking.items()]
     listed = "".join(f"- {d}\n" for d in differences)
-    numbers = table(("number", "ours", "recomputed", *others), rows)
+    numbers = table(("number", "ours", "recomputed", "from the bytes", *others), rows)
     return f"\n## {title(capture)}\n\n{said}\n\n{numbers}" + (f"\n{listed}" if listed else "")
 
 
@@ -198,12 +205,16 @@ def _shown(value: float | None, number: Number, key: tuple[str, str], scale: flo
 
 def asked_xprof(python: Path, capture: Capture) -> dict[str, Any]:
     """What XProf says of a capture; nothing of a Chrome trace, nor of several hosts' files."""
-    if len(capture.files) != 1 or not capture.files[0].name.endswith(".xplane.pb"):
+    if not _is_one_xplane(capture):
         return {}
     command = [str(python), str(DOCS / "xprof_numbers.py"), str(capture.files[0])]
     done = subprocess.run(command, capture_output=True, text=True, timeout=600, check=True)  # noqa: S603
     answer: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
     return answer
+
+
+def _is_one_xplane(capture: Capture) -> bool:
+    return len(capture.files) == 1 and capture.files[0].name.endswith(".xplane.pb")
 
 
 def page_head(xprof: Mapping[str, Any]) -> str:

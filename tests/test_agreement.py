@@ -52,5 +52,11 @@ def test_a_number_that_cannot_be_recomputed_is_refused(warehouse: Warehouse, mon
         return {key: value * (1 + 1e-6) for key, value in real(run).items()}
 
     monkeypatch.setattr(agreement, "main_numbers", one_off)
-    with pytest.raises(ValueError, match="TTFT, host is .*, recomputed "):
+    with pytest.raises(ValueError, match=r"TTFT, host is .*, recomputed "):
+        agreement.section(warehouse, CAPTURES[0], {})
+
+
+def test_a_number_that_the_bytes_contradict_is_refused(warehouse: Warehouse, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(agreement, "numbers_from_bytes", lambda path, phase: {("ttft", "host"): 1.0})
+    with pytest.raises(ValueError, match=r"TTFT, host is .*, from the bytes 1\.0"):
         agreement.section(warehouse, CAPTURES[0], {})

@@ -1,0 +1,112 @@
+"""Main numbers of a TPU capture, and the host's latencies of any other, straight from the bytes of its xplane file.
+
+Protobuf's own parser reads the events; steps, containers and collectives are told by the simplest rules that fit the
+captures: the program with most device time begins a step, the profiler's hlo_category tells what an op is.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from collections import defaultdict
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+from plain_metrics import MS, length
+
+from tracewarehouse.ingest.readers.files import CaptureFile
+from tracewarehouse.ingest.readers.formats import plain_planes
+from tracewarehouse.ingest.readers.plain import PlainLine, PlainPlane
+
+_COLLECTIVE = re.compile(r"(all-reduce|all-gather|reduce-scatter|all-to-all|collective-permute)(-start|-done)?")
+_CONTAINERS = {"while", "conditional", "call"}
+_SHAPE = re.compile(r"([a-z]+[0-9]+)\[([0-9,]*)\]")
+
+
+@dataclass(frozen=True)
+class Event:
+    """An event with the stats of its metadata and its own."""
+
+    name: str
+    start: int
+    end: int
+    stats: dict[str, Any]
+
+    @property
+    def category(self) -> str:
+        """The profiler's hlo_category."""
+        return bytes(self.stats.get("hlo_category", b"")).decode()
+
+    @property
+    def message_bytes(self) -> int:
+        """Bytes of the shapes before the opcode in the HLO text: of an all-reduce or all-gather, its message."""
+        shapes = _SHAPE.findall(self.name.partition(" = ")[2].partition(f" {self.category}(")[0])
+        return sum(math.prod(map(int, filter(None, s.split(",")))) * int(re.sub(r"\D", "", t)) // 8 for t, s in shapes)
+
+
+def numbers_from_bytes(path: Path, phase: str) -> dict[tuple[str, str], float]:
+    """The numbers by metric and part, as `main_numbers` has them; those of device steps stand under `phase`."""
+    planes = list(plain_planes(CaptureFile(path)))
+    devices = [p for p in planes if re.fullmatch(r"/device:TPU:\d+", p.name)]
+    return dict(_of_devices(devices, phase)) | dict(_of_host([p for p in planes if p.name == "/host:CPU"]))
+
+
+def _of_host(planes: Iterable[PlainPlane]) -> Iterator[tuple[tuple[str, str], float]]:
+    """The durations of prefill marks, and the times from a decode mark to the next."""
+    marks = sorted(
+        (e.start, e.end, e.name) for p in planes for line in p.lines for e in _events(p, line) if "step_num" in e.stats
+    )
+    if prefills := [end - start for start, end, name in marks if "prefill" in name]:
+        yield ("ttft", "host"), prefills[0] / MS
+    if gaps := [b[0] - a[0] for a, b in pairwise(marks) if "decode" in a[2] and "decode" in b[2]]:
+        yield ("tpot", "host"), sum(gaps) / len(gaps) / MS
+
+
+def _of_devices(planes: list[PlainPlane], phase: str) -> Iterator[tuple[tuple[str, str], float]]:
+    lines = [{line.name: list(_events(p, line)) for line in p.lines} for p in planes]
+    if not lines:
+        return
+    time: dict[str, int] = defaultdict(int)
+    for module in (e for of_device in lines for e in of_device["XLA Modules"]):
+        time[module.name] += module.end - module.start
+    program = max(time, key=lambda name: time[name])
+    steps, gaps, busy, exposed, count, size, moved, idle = 0, defaultdict(list), 0, 0, 0, 0, 0, []
+    first, last = math.inf, 0
+    for of_device in lines:
+        modules = sorted(of_device["XLA Modules"], key=lambda e: e.start)
+        starts = [e.start for e in modules if e.name == program]
+        until = max(e.end for e in modules)
+        steps += len(starts)
+        for number, (one, following) in enumerate(pairwise(starts)):
+            gaps[number].append(following - one)
+        ops = [e for e in of_device["XLA Ops"] if e.category not in _CONTAINERS and starts[0] <= e.start < until]
+        collectives = [e for e in of_device["XLA Ops"] if _COLLECTIVE.fullmatch(e.category)]
+        first, last = min(first, *(e.start for e in ops)), max(last, *(e.end for e in ops))
+        own = length((e.start, e.end) for e in ops)
+        busy += own
+        idle.append(100 * (1 - own / (until - starts[0])))
+        exposed += length((e.start, e.end) for e in collectives)
+        count += len(collectives)
+        size += sum(e.message_bytes for e in collectives)
+        moved += sum(e.stats.get("bytes_accessed", 0) for e in ops if not e.category.endswith("-done"))
+    if gaps:
+        yield ("step_time", phase), sum(max(g) for g in gaps.values()) / len(gaps) / MS
+    yield ("device_idle", phase), sum(idle) / len(idle)
+    yield ("hbm_bandwidth", phase), 1000 * moved / busy
+    if count:
+        yield ("exposed_communication", phase), exposed / steps / MS
+        yield ("collective_count", phase), count / steps
+        yield ("traffic_volume", phase), size / steps
+    if phase == "prefill" and steps == len(lines):
+        yield ("ttft", "device"), (last - first) / MS
+
+
+def _events(plane: PlainPlane, line: PlainLine) -> Iterator[Event]:
+    metadata = {m.metadata_id: m for m in plane.metadata}
+    for metadata_id, start, duration, stats in line.events():
+        about = metadata.get(metadata_id) if metadata_id is not None else None
+        told = {name: value for name, _, value in (*(about.stats if about else ()), *stats)}
+        yield Event(about.name if about else "", start, start + duration, told)
