@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, field
+from functools import partial
 from math import inf
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, get_args
@@ -150,7 +151,10 @@ def comparing(
     with open_with(warehouse, baseline) if baseline else nullcontext(warehouse.query) as query:
         unknown = _check_alike(query, run_ids, baseline_ids, is_unlike_allowed=is_unlike_allowed)
         replaced = _replaced(warehouse, baseline) if baseline else []
-        yield Comparison(query, _with_repeats(query, run_ids, baseline_ids), unknown, replaced)
+        sides = _with_repeats(query, run_ids, baseline_ids)
+        if not baseline:
+            query = partial(warehouse.query_of, {*sides.run_repeats, *sides.baseline_repeats})
+        yield Comparison(query, sides, unknown, replaced)
 
 
 def run_ids_of(warehouse: Warehouse, references: str | Sequence[str]) -> tuple[str, ...]:
@@ -320,7 +324,6 @@ def _with_repeats(query: Query, runs: tuple[str, ...], baselines: tuple[str, ...
 
 
 def _list(run_ids: Sequence[str]) -> str:
-    # literals: DuckDB skips the files of other runs only if the run ids are literals
     return f"[{', '.join(map(literal, run_ids))}]"
 
 

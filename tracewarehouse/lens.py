@@ -179,7 +179,8 @@ def parquet_source(files: Iterable[str | Path]) -> str | None:
 
     The SQL states that every row's run_id is the folder of its file. If a query names one run, DuckDB can therefore
     skip the files of all other runs; opening a file takes 0.1 ms even if no row of it is wanted. If a query lists
-    several runs, DuckDB opens all files, and skips the row groups of other runs by their statistics.
+    several runs, DuckDB opens all files, and skips the row groups of other runs by their statistics; so a session asks
+    such a query of a lens over these runs alone.
     """
     quoted = ", ".join(literal(str(f)) for f in files)
     if not quoted:
@@ -315,22 +316,31 @@ def _catalog_row(definitions: Definitions, metric: Metric) -> str:
 
 
 def _all_values(definitions: Definitions) -> str:
-    columns = ", ".join(_ALL_VALUES_COLUMNS)
-    stored = f"SELECT {columns} FROM main.metric_values"  # noqa: S608
     live = [values_now(m) for m in definitions.metrics if m.view.compares_runs and m.header.is_stored]
-    return f"CREATE VIEW metrics.all_values AS {' UNION ALL '.join([stored, *live])}"
+    return f"CREATE VIEW metrics.all_values AS {' UNION ALL '.join([stored_values(), *live])}"
 
 
 def _missing(definitions: Definitions) -> str:
     return f"CREATE VIEW {missing.MISSING} AS {missing.missing_sql(definitions)}"
 
 
-def values_now(metric: Metric) -> str:
-    """SQL of the rows that a metric would have in metrics.all_values, if its values were stored."""
+def stored_values(condition: str = "true") -> str:
+    """SQL of the stored rows of metrics.all_values for which a condition holds."""
+    return f"SELECT {', '.join(_ALL_VALUES_COLUMNS)} FROM main.metric_values WHERE {condition}"  # noqa: S608
+
+
+def values_now(metric: Metric, condition: str = "true") -> str:
+    """SQL of the rows that a metric would have in metrics.all_values, if its values were stored.
+
+    Args:
+        metric: the metric.
+        condition: what must hold for a row of its view.
+    """
     h = metric.header
     return (
         f"SELECT run_id, {literal(h.metric)}, {h.version}, {metric.dimensions_sql}, "  # noqa: S608
-        f'CAST("{h.value}" AS DOUBLE), {literal(h.unit)} FROM {metric.view.qualified} WHERE "{h.value}" IS NOT NULL'
+        f'CAST("{h.value}" AS DOUBLE), {literal(h.unit)} FROM {metric.view.qualified} '
+        f'WHERE "{h.value}" IS NOT NULL AND {condition}'
     )
 
 

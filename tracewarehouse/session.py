@@ -18,7 +18,8 @@ from tracewarehouse.ingest.lake.schema import TABLES
 from tracewarehouse.lens import add_comments, add_views, begin_lens, table_source
 from tracewarehouse.memory_limit import set_memory_limit
 from tracewarehouse.query import ROW_FUNCTIONS, literal, restrict
-from tracewarehouse.tables_read import TablesRead
+from tracewarehouse.runs_read import runs_read
+from tracewarehouse.tables_read import TablesRead, syntax_tree, tables_read
 from tracewarehouse.temporary import TemporaryFolder
 
 _CATALOG, _ALL_VALUES, _MACROS = "metrics.catalog", "metrics.all_values", "macros"
@@ -42,7 +43,7 @@ class Session:
         definitions: the models and metrics.
         is_restricted: restrict the database to queries that only read.
         only: the ids of the runs that it holds; None for all. If a query lists several runs, DuckDB opens the files of
-            all that it knows.
+            all that it knows; `runs_read` finds the runs that suffice.
 
     Raises:
         WarehouseError: the runs cannot be listed.
@@ -91,6 +92,22 @@ class Session:
         if (read.shows_comments or not read.is_known) and not self._has_comments:
             add_comments(self.connection, self._definitions)
             self._has_comments = True
+
+    def runs_read(self, sql: str) -> frozenset[str] | None:
+        """The ids of the runs whose rows suffice for a query; None if it may need those of any run.
+
+        A metric that compares runs needs them all. So may a query that cannot be parsed.
+        """
+        try:
+            read = tables_read(self.connection, sql)
+            tree = syntax_tree(self.connection, sql)
+        except (duckdb.Error, UnicodeError, RecursionError):
+            return None
+        names, is_all = of_lens(self._definitions, read)
+        compare = {_MACROS, *(m.view.qualified for m in self._definitions.metrics if m.view.compares_runs)}
+        if is_all or "query_table" in {n for _, n in read.functions} or behind(self._definitions, names) & compare:
+            return None
+        return runs_read(tree)
 
     def complete(self) -> None:
         """Create every view and macro that is still missing."""

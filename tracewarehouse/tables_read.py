@@ -134,16 +134,16 @@ def _of_select(connection: duckdb.DuckDBPyConnection, sql: str) -> TablesRead:
         return TablesRead(is_known=False)
     tables, functions, texts = set(), set(), set()
     shows_catalogue, is_known = False, True
-    for node, defined in _scoped(tree):
+    for node, defined in scoped(tree):
         kind = node.get("type")
         if kind == "BASE_TABLE":
-            schema, name = _lower(node, "schema_name"), _lower(node, "table_name")
+            schema, name = lower(node, "schema_name"), lower(node, "table_name")
             if schema or name not in defined:
                 tables.add((schema, name))
         elif kind == "TABLE_FUNCTION":
             function = node["function"]
-            name = _lower(function, "function_name")
-            functions.add((_lower(function, "schema"), name))
+            name = lower(function, "function_name")
+            functions.add((lower(function, "schema"), name))
             if name == "query_table":
                 named = _constants(function)
                 is_known &= named is not None
@@ -155,7 +155,7 @@ def _of_select(connection: duckdb.DuckDBPyConnection, sql: str) -> TablesRead:
     return TablesRead(frozenset(tables), frozenset(functions), frozenset(texts), shows_catalogue, is_known)
 
 
-def _scoped(tree: Any) -> Iterator[tuple[dict[str, Any], frozenset[str]]]:
+def scoped(tree: Any) -> Iterator[tuple[dict[str, Any], frozenset[str]]]:
     """All objects of a syntax tree, each with the WITH names visible to it; no recursion, as SQL may nest deeply."""
     stack: list[tuple[Any, frozenset[str]]] = [(tree, frozenset())]
     while stack:
@@ -164,10 +164,10 @@ def _scoped(tree: Any) -> Iterator[tuple[dict[str, Any], frozenset[str]]]:
             stack += [(child, defined) for child in node]
         elif isinstance(node, dict):
             if node.get("type") == "RECURSIVE_CTE_NODE":
-                defined |= {_lower(node, "cte_name")}
+                defined |= {lower(node, "cte_name")}
             for entry in (node.get("cte_map") or {}).get("map", ()):  # each entry sees the entries before it
                 stack.append((entry["value"], defined))
-                defined |= {_lower(entry, "key")}
+                defined |= {lower(entry, "key")}
             yield node, defined
             stack += [(child, defined) for key, child in node.items() if key != "cte_map"]
 
@@ -181,5 +181,6 @@ def _constants(function: dict[str, Any]) -> list[str] | None:
     return [str(x["text"]) for x in literals] if all(x.get("kind") == "STRING" for x in literals) else None
 
 
-def _lower(node: dict[str, Any], key: str) -> str:
+def lower(node: dict[str, Any], key: str) -> str:
+    """A name in a syntax tree in lower case; empty if there is none."""
     return str(node.get(key) or "").lower()

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import replace
 from difflib import get_close_matches
@@ -179,6 +179,9 @@ class Warehouse:
         from tracewarehouse.session import naming_lost_files
 
         session = self._session() if read_only else self._unrestricted_session()
+        # DuckDB itself skips the files of other runs only if a query names one run
+        if read_only and len(listed := session.runs_read(sql) or ()) > 1:
+            return self.query_of(listed, sql, **parameters)
         with naming_lost_files(self.lake, session.runs):
             return run_query(
                 session.connection,
@@ -189,22 +192,22 @@ class Warehouse:
                 prepare=session.prepare,
             )
 
-    def _query_of(self, run_ids: Sequence[str], sql: str) -> QueryResult:
-        """Ask a query of some runs alone, so that no file of another is opened."""
+    def query_of(self, run_ids: Collection[str], sql: str, /, **parameters: Any) -> QueryResult:
+        """Run a read-only query on the files of some runs alone, as if the warehouse had no others; see `query`."""
         from tracewarehouse.session import Session, naming_lost_files
 
         session = Session(self.lake, self.definitions, is_restricted=True, only=run_ids)
         try:
             with naming_lost_files(self.lake, session.runs):
-                return self._ask(session, sql)
+                return self._ask(session, sql, **parameters)
         finally:
             session.close()
 
     @staticmethod
-    def _ask(session: Session, sql: str) -> QueryResult:
+    def _ask(session: Session, sql: str, **parameters: Any) -> QueryResult:
         from tracewarehouse.query import run_query
 
-        return run_query(session.connection, sql, runs=session.runs, prepare=session.prepare)
+        return run_query(session.connection, sql, parameters, runs=session.runs, prepare=session.prepare)
 
     def reads_values(self, sql: str) -> bool:
         """Whether SQL reads stored metric values, directly or through a view or macro; False if it cannot be parsed."""
@@ -322,12 +325,9 @@ class Warehouse:
         if references is None:
             return self.query(f"SELECT * FROM metrics.{view} ORDER BY ALL")  # noqa: S608  the view's name is checked
         # DuckDB skips the files of other runs only if run ids are literals, not parameters or a join
-        ids = [self.run(r).run_id for r in references]
+        ids = dict.fromkeys(self.run(r).run_id for r in references)
         where = f"run_id IN ({', '.join(map(literal, ids))})" if ids else "false"
-        sql = f"SELECT * FROM metrics.{view} WHERE {where} ORDER BY ALL"  # noqa: S608
-        if len(ids) == 1 or metric.view.compares_runs:
-            return self.query(sql)
-        return self._query_of(ids, sql)
+        return self.query(f"SELECT * FROM metrics.{view} WHERE {where} ORDER BY ALL")  # noqa: S608
 
     def values(
         self,
@@ -352,27 +352,27 @@ class Warehouse:
             MetricError: a metric or version does not exist.
             WarehouseError: a run does not exist.
         """
-        from tracewarehouse.lens import values_now
+        from tracewarehouse.lens import stored_values, values_now
         from tracewarehouse.query import literal
 
         conditions = ["true"]
-        sources = ["SELECT * FROM metrics.all_values"]
-        if run is not None:
-            references = [run] if isinstance(run, str) else run
-            wanted = ", ".join(literal(self.run(r).run_id) for r in references)
-            conditions.append(f"v.run_id IN ({wanted})" if wanted else "false")
+        now = [m for m in self.definitions.metrics if m.view.compares_runs and m.header.is_stored]
         if metrics is not None:
             for name in metrics:
                 find_metric(self.definitions, name, version)
-            sources += [
-                values_now(m)
-                for m in self.definitions.metrics
-                if m.name in metrics and not m.header.is_stored and version in (None, m.version)
-            ]
+            unstored = [m for m in self.definitions.metrics if not m.header.is_stored and version in (None, m.version)]
+            now = [m for m in (*now, *unstored) if m.name in metrics]
+        of_runs = "true"
+        if run is not None:
+            ids = dict.fromkeys(self.run(r).run_id for r in ([run] if isinstance(run, str) else run))
+            of_runs = f"run_id IN ({', '.join(map(literal, ids))})" if ids else "false"
+            conditions.append(f"r.{of_runs}" if ids else of_runs)
+        if metrics is not None:
             names = ", ".join(map(literal, metrics))
             conditions.append(f"v.metric IN ({names})" if names else "false")
         if version is not None:
             conditions.append(f"v.version = {int(version)}")
+        sources = [stored_values(of_runs), *(values_now(m, of_runs) for m in now)]
         return self.query(
             "SELECT v.run_id, r.name, v.metric, v.version, v.dimensions, v.value, v.unit, c.status "  # noqa: S608  literals
             f"FROM ({' UNION ALL '.join(sources)}) AS v JOIN main.runs AS r ON r.run_id = v.run_id "

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import shutil
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 
 import duckdb
@@ -16,8 +17,11 @@ from pyiceberg.catalog.sql import SqlCatalog
 from run_copies import publish_copy
 from tiny_capture import write_capture_directory
 
+from tracewarehouse.compare import Comparison, Sides
+from tracewarehouse.ingest.errors import WarehouseError
 from tracewarehouse.ingest.lake.lake import Lake
 from tracewarehouse.ingest.lake.schema import TABLES
+from tracewarehouse.session import Session
 from tracewarehouse.warehouse import Warehouse, open_warehouse
 
 Rows = list[str]
@@ -117,6 +121,82 @@ CONDITIONS = {
     "equal": "run_id = '{0}'",
     "through a window": "n > 0 AND run_id = '{0}'",
 }
+
+
+LISTED = {
+    "a table": "SELECT count(*) FROM main.ops WHERE run_id IN ('r2', 'r3')",
+    "a metric, which joins": "SELECT count(*) FROM metrics.device_idle WHERE run_id IN ('r2', 'r3')",
+    "a join by USING": "SELECT count(*) FROM ops JOIN instructions USING (run_id, instruction_id) "
+    "WHERE run_id IN ('r2', 'r3') AND start_ps >= 0",
+    "a join by ON": "SELECT count(*) FROM ops AS o LEFT JOIN main.instructions AS i ON i.run_id = o.run_id "
+    "AND i.instruction_id = o.instruction_id JOIN metrics.catalog AS c ON c.metric = 'mfu' "
+    "WHERE (o.run_id IN ('r2', 'r3'))",
+    "two parts": "SELECT count(*) FROM (SELECT event_id FROM ops WHERE run_id = 'r2' UNION ALL "
+    "SELECT event_id FROM ops AS p WHERE p.run_id = 'r3')",
+    "a name by WITH": "WITH t AS (SELECT event_id FROM ops WHERE run_id IN ('r2', 'r3')) SELECT count(*) FROM t",
+}
+
+
+@pytest.mark.parametrize("sql", LISTED.values(), ids=LISTED)
+def test_a_query_that_lists_runs_opens_their_files_only(sql: str, listed: Path) -> None:
+    with Warehouse(listed) as opened:
+        expected = opened.query_of(["r2", "r3"], sql).rows()
+        assert opened.query(sql).rows() == expected
+        assert expected[0][0] > 0
+        with pytest.raises(WarehouseError, match="tw fsck"):
+            opened.query(sql.replace("'r3'", "'r4'"))
+
+
+ALL = {
+    "another column": "SELECT count(*) FROM ops WHERE host IN ('r2', 'r3')",
+    "either": "SELECT count(*) FROM ops WHERE run_id IN ('r2', 'r3') OR depth = 0",
+    "neither": "SELECT count(*) FROM ops WHERE run_id NOT IN ('r2', 'r3')",
+    "a join across runs": "SELECT count(*) FROM ops AS o JOIN runs AS r ON o.device_id = r.dp "
+    "WHERE o.run_id IN ('r2', 'r3')",
+    "a subquery": "SELECT count(*), (SELECT count(*) FROM runs) FROM ops WHERE run_id IN ('r2', 'r3')",
+    "a metric that compares runs": "SELECT count(*) FROM metrics.scaling_efficiency WHERE run_id IN ('r2', 'r3')",
+    "a metric that compares runs, below": "SELECT count(*) FROM metrics.all_values WHERE run_id IN ('r2', 'r3')",
+    "a table by its text": "SELECT count(*) FROM query_table('ops') WHERE run_id IN ('r2', 'r3')",
+    "a pivot": "SELECT count(*) FROM (PIVOT ops ON depth IN (0) USING count(*) GROUP BY run_id) "
+    "WHERE run_id IN ('r2', 'r3')",
+    "a sample": "SELECT count(*) FROM ops TABLESAMPLE 10 ROWS WHERE run_id IN ('r2', 'r3')",
+    "by position": "SELECT count(*) FROM ops POSITIONAL JOIN runs AS r WHERE ops.run_id IN ('r2', 'r3')",
+    "a parameter": "SELECT count(*) FROM ops WHERE run_id IN ('r2', $run)",
+    "no table": "SELECT 1 AS run_id WHERE run_id IN ('r2', 'r3')",
+}
+
+
+@pytest.mark.parametrize("sql", ALL.values(), ids=ALL)
+def test_a_query_that_may_need_other_runs_sees_them_all(sql: str, folder: Path) -> None:
+    with Warehouse(folder) as opened:
+        session = Session(opened.lake, opened.definitions, is_restricted=True)
+        assert not session.runs_read(sql)
+        session.close()
+
+
+def test_values_and_comparisons_of_listed_runs_open_their_files_only(listed: Path, folder: Path) -> None:
+    run = Lake(folder).runs()[0]
+    with Warehouse(listed) as opened, Warehouse(folder) as whole:
+        expected = [row[2:] for row in whole.values(run.run_id, metrics=["device_idle", "ccl_mfu"]).rows()]
+        found = opened.values(["r2", "r3"], metrics=["device_idle", "ccl_mfu"]).rows()
+        assert {row[0] for row in found} == {"r2", "r3"}
+        assert [row[2:] for row in found if row[0] == "r2"] == expected
+        sides = Sides(("r2",), ("r3",), ("r2",), ("r3",))
+        compared = Comparison(partial(opened.query_of, ["r2", "r3"]), sides, ())
+        assert {row["verdict"] for row in compared.values(["device_idle"]).dicts()} == {"same"}
+
+
+@pytest.fixture(scope="module")
+def listed(folder: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A warehouse of five runs; every file of all but r2 and r3 is damaged from the first byte to the last."""
+    lake = Lake(tmp_path_factory.mktemp("listed") / "w")
+    [run, _] = Lake(folder).runs()
+    for number in range(5):
+        publish_copy(Lake(folder), run, lake, f"r{number}", f"copy {number}")
+    for other in lake.runs():
+        for path in (p for t in other.files for p in lake.paths(other, t)) if other.run_id not in ("r2", "r3") else ():
+            path.write_bytes(b"\0" * path.stat().st_size)
+    return lake.warehouse
 
 
 @pytest.mark.parametrize("condition", CONDITIONS.values(), ids=CONDITIONS)

@@ -1,0 +1,108 @@
+"""Finds the runs to which a query limits all tables that it reads, in DuckDB's syntax tree of it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+from tracewarehouse.tables_read import lower, scoped
+
+_RUN_ID = "run_id"
+_CATALOG = ("metrics", "catalog")
+
+
+def runs_read(tree: dict[str, Any]) -> frozenset[str] | None:
+    """The ids of the runs whose rows suffice for a query; None if it may need those of any other run.
+
+    They suffice if every SELECT over tables has `run_id = 'a'` or `run_id IN ('a', 'b')` among its conditions, and
+    each of its joins compares run_id: then no row of another run meets a row that is wanted.
+
+    Args:
+        tree: the syntax tree of SELECTs, from `tables_read.syntax_tree`, over tables and views whose rows of a run
+            follow from that run alone.
+    """
+    found = set[str]()
+    tables = limited = 0
+    for node, defined in scoped(tree):
+        tables += _is_of_runs(node, defined)
+        if node.get("type") == "SELECT_NODE":
+            aliases = _joined(node.get("from_table") or {}, defined)
+            if aliases is None:
+                return None
+            if aliases:
+                named = _named(node.get("where_clause"), aliases)
+                if named is None:
+                    return None
+                found |= named
+                limited += len(aliases)
+    return frozenset(found) if limited == tables else None  # others are where no SELECT limits them, as in a PIVOT
+
+
+def _is_of_runs(node: dict[str, Any], defined: frozenset[str]) -> bool:
+    """Whether a node is a table or view of runs, and no name that the query defines by WITH."""
+    if node.get("type") != "BASE_TABLE":
+        return False
+    schema, name = lower(node, "schema_name"), lower(node, "table_name")
+    return (schema, name) != _CATALOG and (bool(schema) or name not in defined)
+
+
+def _joined(source: dict[str, Any], defined: frozenset[str]) -> list[str] | None:
+    """The names by which a FROM clause knows its tables of runs; None if rows of different runs can meet in it.
+
+    What is no table of runs, such as a subquery, has conditions of its own.
+    """
+    if _is_of_runs(source, defined):
+        return None if source.get("sample") else [lower(source, "alias") or lower(source, "table_name")]
+    if source.get("type") != "JOIN":
+        return []
+    left, right = (_joined(source[side], defined) for side in ("left", "right"))
+    if left is None or right is None or source.get("ref_type") not in ("REGULAR", "CROSS"):
+        return None
+    return left + right if not left or not right or _is_by_run(source, left, right) else None
+
+
+def _is_by_run(join: dict[str, Any], left: list[str], right: list[str]) -> bool:
+    if _RUN_ID in (str(c).lower() for c in join.get("using_columns") or ()):
+        return True
+    for condition in _conditions(join.get("condition")):
+        if condition.get("type") == "COMPARE_EQUAL":
+            first, second = _table_of_run_id(condition["left"]), _table_of_run_id(condition["right"])
+            if (first in left and second in right) or (first in right and second in left):
+                return True
+    return False
+
+
+def _named(where: dict[str, Any] | None, aliases: list[str]) -> set[str] | None:
+    """The run ids that a WHERE clause allows; None if it allows any."""
+    for condition in _conditions(where):
+        kind = condition.get("type")
+        if kind == "COMPARE_EQUAL":
+            column, *values = condition["left"], condition["right"]
+        elif kind == "COMPARE_IN":
+            column, *values = condition["children"]
+        else:
+            continue
+        if _table_of_run_id(column) in ("", *aliases):
+            literals = [v.get("literal") or {} for v in values]
+            if all(x.get("kind") == "STRING" for x in literals):
+                return {str(x["text"]) for x in literals}
+    return None
+
+
+def _conditions(expression: dict[str, Any] | None) -> Iterator[dict[str, Any]]:
+    """The conditions that all must hold."""
+    left = [expression] if expression else []
+    while left:
+        condition = left.pop()
+        if condition.get("type") == "CONJUNCTION_AND":
+            left += condition["children"]
+        else:
+            yield condition
+
+
+def _table_of_run_id(expression: dict[str, Any]) -> str | None:
+    """The table that qualifies a column run_id, empty if none does; None if the expression is no such column."""
+    names = [str(n).lower() for n in expression.get("column_names") or ()]
+    if expression.get("type") != "COLUMN_REF" or names[-1:] != [_RUN_ID]:
+        return None
+    return names[-2] if len(names) > 1 else ""
