@@ -14,11 +14,11 @@ A user's folder of metrics has a lock of its own, which `tw --sql DIR metrics lo
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 
 import yaml
 
-from tracewarehouse.definitions.reading import SQL, Definitions, Metric
+from tracewarehouse.definitions.reading import SQL, Definitions, Metric, View
 from tracewarehouse.ingest.errors import MetricError
 
 LOCK = SQL / "metrics.lock"
@@ -106,15 +106,18 @@ def _broken(definitions: Definitions, lock: Lock, now: Lock, folder: str) -> lis
     for name, fingerprint in lock.metrics.items():
         base, _, version = name.rpartition("_v")
         if name not in now.metrics:
+            files = [_file(m.view, folder) for m in definitions.metrics if m.view.name == name]
+            file = files[0] if files else f"{name}.sql in {folder}/metrics"
             found.append(
-                f"{name} was released and is gone or no longer stable; restore {folder}/metrics/{name}.sql, and set "
+                f"{name} was released and is gone or no longer stable; restore {file}, and set "
                 "its status to deprecated if it should no longer be used"
             )
         elif now.metrics[name] != fingerprint:
             latest = max(m.version for m in definitions.metrics if m.name == base)
+            file = _file(definitions.metric(base, int(version)).view, folder)
             found.append(
-                f"{folder}/metrics/{name}.sql was released and has changed; restore it and put the change into "
-                f"{folder}/metrics/{base}_v{max(latest, int(version)) + 1}.sql"
+                f"{file} was released and has changed; restore it and put the change into "
+                f"{file.with_name(f'{base}_v{max(latest, int(version)) + 1}.sql')}"
             )
     return found
 
@@ -129,12 +132,18 @@ def _changed_models(definitions: Definitions, lock: Lock, now: Lock, folder: str
                 if _is_released(m) and f"models.{name}" in {v.qualified for v in definitions.upstream(m.view)}
             ]
             is_package = bool(definitions.added) and f"models.{name}" not in definitions.added
-            file = f"{'sql' if is_package else folder}/models/{name}.sql"
+            file = _file(definitions[f"models.{name}"], "sql" if is_package else folder)
             found.append(
                 f"{file} has changed beneath {', '.join(above)}; if every case still gives the same rows, run "
                 f"`{_COMMAND} --accept-models`, else restore it and give the changed model a new name"
             )
     return found
+
+
+def _file(view: View, folder: str) -> PurePosixPath:
+    """The path of a definition, which may lie in a subfolder, from the folder of the locked definitions on."""
+    room = next(p for p in view.path.parents if p.name == view.schema)
+    return PurePosixPath(folder, view.schema, view.path.relative_to(room).as_posix())
 
 
 def _unlocked(lock: Lock, now: Lock) -> list[str]:

@@ -128,7 +128,7 @@ def _column_sentences(sql: str) -> dict[str, str]:
 
     depth = 0
     sentences: dict[str, str] = {}
-    name, said, is_listing = "", list[str](), False
+    name, before, said, is_listing = "", "", list[str](), False
     try:
         tokens = sqlglot.tokenize(sql, dialect="duckdb")
     except sqlglot.errors.SqlglotError as error:
@@ -139,16 +139,17 @@ def _column_sentences(sql: str) -> dict[str, str]:
         if not is_listing:
             is_listing = depth == 0 and kind == "SELECT"
             continue
-        ends = depth == 0 and kind in ("FROM", "COMMA")
-        if kind != "FROM" or depth:
+        is_end = depth == 0 and kind == "FROM" and before != "DISTINCT"  # it may be of IS DISTINCT FROM
+        before = kind
+        if not is_end:
             said += token.comments
-        if not ends:
+        if not is_end and (depth or kind != "COMMA"):
             name = token.text
             continue
         if said:
             sentences[name] = " ".join(" ".join(said).split())
         said = []
-        if kind == "FROM":
+        if is_end:
             break
     return sentences
 

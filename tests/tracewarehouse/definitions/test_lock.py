@@ -55,6 +55,19 @@ def test_a_changed_version_says_which_file_takes_the_change(folder: Path, old: s
         write_lock(load_definitions(folder), folder / "lock", accept_models=True)
 
 
+def test_a_definition_in_a_subfolder_is_named_by_its_path(folder: Path) -> None:
+    for room, name in (("metrics", "m_v1.sql"), ("models", "base.sql")):
+        (folder / room / "group").mkdir()
+        (folder / room / name).rename(folder / room / "group" / name)
+    assert _changes(folder) == []
+    _edit(folder / "metrics/group/m_v1.sql", "COUNT(*)", "COUNT(*) + 1")
+    _edit(folder / "models/group/base.sql", "FROM main.runs AS r", "FROM main.runs AS r WHERE true")
+    of_metric, of_model = _changes(folder)
+    assert "sql/metrics/group/m_v1.sql was released and has changed" in of_metric
+    assert of_metric.endswith("put the change into sql/metrics/group/m_v2.sql")
+    assert of_model.startswith("sql/models/group/base.sql has changed beneath m_v1")
+
+
 def test_a_changed_model_is_accepted_only_on_demand(folder: Path) -> None:
     _edit(folder / "models/base.sql", "FROM main.runs AS r", "FROM main.runs AS r WHERE true")
     [said] = _changes(folder)

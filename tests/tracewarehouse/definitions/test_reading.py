@@ -13,6 +13,7 @@ import pytest
 from counting_definitions import METRIC, MODEL
 
 from tracewarehouse.definitions.reading import Definitions, fingerprint, load_definitions, normalised
+from tracewarehouse.definitions.texts import column_sentences
 from tracewarehouse.ingest.errors import MetricError
 
 
@@ -234,6 +235,17 @@ def test_a_sentence_may_stand_beside_its_column(tmp_path: Path) -> None:
     twice = text.replace("value: v", "value: n").replace("changed:", "columns:\n  n: Rows.\nchanged:")
     with pytest.raises(MetricError, match=r"m_v1\.sql: column n is described in the front matter and beside it"):
         _load(tmp_path, metrics__m_v1=twice)
+
+
+def test_the_list_of_columns_does_not_end_at_is_distinct_from() -> None:
+    sql = """
+    SELECT
+      run_id, -- The run.
+      a IS DISTINCT FROM b AS differs, -- They differ.
+      a IS NOT DISTINCT FROM b AS is_same -- They do not.
+    FROM main.t -- all of them
+    """
+    assert column_sentences(sql) == {"run_id": "The run.", "differs": "They differ.", "is_same": "They do not."}
 
 
 def test_what_reproduces_another_tool_is_read_by_its_like_alone(tmp_path: Path) -> None:
