@@ -22,7 +22,7 @@ WITH shares AS (
     run_id,
     phase,
     exposed_communication_ps / span_ps AS share,
-    CAST(exposed_communication_ps / span_ps * 1e15 AS BIGINT) AS units
+    CAST(FLOOR(exposed_communication_ps / span_ps * 1e15 + 5e-1) AS BIGINT) AS units
   FROM models.exposed_phases
   WHERE span_ps > 0
 )

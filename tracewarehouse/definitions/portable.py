@@ -25,7 +25,7 @@ _ALLOWED = (
     exp.Count, exp.Sum, exp.Min, exp.Max, exp.Coalesce, exp.Nullif, exp.Greatest, exp.Least, exp.Abs, exp.Distinct,
     exp.Lower, exp.Filter,
     # of doubles, which IEEE 754 rounds alike everywhere
-    exp.Sqrt,
+    exp.Sqrt, exp.Floor,
     # windows
     exp.Window, exp.WindowSpec, exp.Order, exp.Ordered, exp.RowNumber, exp.CumeDist, exp.Lag, exp.Lead,
 )  # fmt: skip
