@@ -61,7 +61,7 @@ saved AS (
     t.is_fitted,
     CASE
       WHEN t.is_fitted = 1
-        THEN CAST(1000 * LEAST(t.exposed_ps, a.saved_share * t.byte_ps, t.beyond_latency_ps) AS BIGINT)
+        THEN CAST(FLOOR(1000 * LEAST(t.exposed_ps, a.saved_share * t.byte_ps, t.beyond_latency_ps) + 5e-1) AS BIGINT)
       ELSE 0
     END AS saved_fs
   FROM timed AS t
