@@ -32,6 +32,7 @@ _ALLOWED = (
 _NUMBERING = (exp.RowNumber, exp.CumeDist, exp.Lag, exp.Lead)
 _COMPARISONS = (exp.EQ, exp.NEQ, exp.LT, exp.LTE, exp.GT, exp.GTE)
 _TYPES = {"BIGINT", "DOUBLE", "VARCHAR", "TEXT", "INT", "INTEGER", "BOOLEAN"}
+_INTEGERS = {"BIGINT", "INT", "INTEGER"}
 _JOINS = {"INNER", "LEFT", "CROSS"}
 _GROUP_BY_RUN = "GROUP BY must contain run_id"
 _AGGREGATE_BY_RUN = "an aggregate needs GROUP BY run_id"
@@ -93,6 +94,8 @@ def _complaints(node: exp.Expr) -> Iterator[str]:
         case exp.Cast():
             if node.to.this.name not in _TYPES:
                 yield f"no cast to {node.to.sql()}"
+            elif node.to.this.name in _INTEGERS and _computes_double(node.this):
+                yield "engines round or cut a double that becomes an integer; write CAST(FLOOR(x + 5e-1) AS BIGINT)"
         case exp.Like():
             pattern = node.expression
             if not (isinstance(pattern, exp.Literal) and pattern.is_string and "\\" not in pattern.this):
@@ -165,6 +168,12 @@ def _is_double(node: exp.Expr) -> bool:
     if isinstance(node, exp.Literal):
         return not node.is_string and "e" in node.this.lower()
     return isinstance(node, exp.Div) or (isinstance(node, exp.Cast) and node.to.this.name == "DOUBLE")
+
+
+def _computes_double(node: exp.Expr) -> bool:
+    """Whether an expression has a part that produces a double, outside of FLOOR."""
+    inside = (exp.Floor, exp.IntDiv)
+    return any(_is_double(n) for n in node.walk(prune=lambda n: isinstance(n, inside)) if not isinstance(n, inside))
 
 
 def _is_decimal(node: exp.Literal) -> bool:

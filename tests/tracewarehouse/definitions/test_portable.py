@@ -41,6 +41,7 @@ _SUMMED = "GROUP BY o.run_id"
         (f"SELECT SUM(o.self_ps * 1e3) AS a {_ROWS} {_SUMMED}", "sums of doubles"),
         (f"SELECT o.self_ps * 1.5 AS a {_ROWS}", "DECIMAL"),
         (f"SELECT CAST(o.self_ps AS HUGEINT) AS a {_ROWS}", "no cast to"),
+        (f"SELECT CAST(o.self_ps / 2 AS BIGINT) AS a {_ROWS}", "write CAST(FLOOR(x + 5e-1) AS BIGINT)"),
         (f"SELECT CASE o.step WHEN 1 THEN 2 ELSE 3 END AS a {_ROWS}", "searched form"),
         (f"SELECT * {_ROWS}", "columns must be named"),
         (f"SELECT o.step + 1 {_ROWS}", "a computed column needs a name"),
