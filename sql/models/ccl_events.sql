@@ -2,22 +2,90 @@
 model: ccl_events
 inline: true
 description: >
-  Device events as a Chrome export holds them and CCL-Bench reads them, only for the ccl_* metrics: every line of a
-  TPU's plane except the asynchronous one, which the exporters drop; programs, steps and containers count in addition
-  to the ops in them.
+  The complete events (X) of a run's Chrome trace, as CCL-Bench reads them, only for the ccl_* metrics: of every line, on
+  the devices and on the host, so that programs, steps and containers count in addition to the ops in them. Asynchronous
+  ops and samples of counters are events of other kinds there. Their order in the file is that of event_id.
 ---*/
+WITH exported AS (
+  SELECT
+    run_id,
+    o.event_id,
+    o.host,
+    o.plane,
+    CASE WHEN o.plane LIKE '/device:%' THEN o.device_id END AS device_id,
+    o.plane LIKE '/device:%' AND o.plane NOT LIKE '/device:GPU:%' AS has_facts,
+    COALESCE(s.event_name, i.name) AS name,
+    i.category,
+    o.start_ps,
+    o.duration_ps,
+    o.device_offset_ps,
+    o.device_duration_ps,
+    COALESCE(i.bytes_accessed, s.raw_bytes_accessed) AS copied_bytes,
+    i.bytes_accessed,
+    i.model_flops
+  FROM main.ops AS o
+  INNER JOIN main.instructions AS i USING (run_id, instruction_id)
+  LEFT JOIN models.ccl_instruction_stats AS s USING (run_id, instruction_id)
+  WHERE
+    o.line <> 'Async XLA Ops'
+    AND (o.duration_ps <> 0 OR (o.line <> '_counters_' AND o.line NOT LIKE 'counters_%'))
+  UNION ALL
+  SELECT
+    run_id,
+    event_id,
+    host,
+    plane,
+    NULL AS device_id,
+    FALSE AS has_facts,
+    name,
+    NULL AS category,
+    start_ps,
+    duration_ps,
+    NULL AS device_offset_ps,
+    NULL AS device_duration_ps,
+    NULL AS copied_bytes,
+    NULL AS bytes_accessed,
+    NULL AS model_flops
+  FROM main.host_events
+  WHERE duration_ps <> 0 OR (thread <> '_counters_' AND thread NOT LIKE 'counters_%')
+),
+
+processes AS (
+  SELECT run_id, plane
+  FROM main.lines
+  GROUP BY run_id, plane
+  UNION ALL
+  SELECT run_id, plane
+  FROM main.ops
+  GROUP BY run_id, plane
+),
+
+with_tpus AS (
+  SELECT run_id
+  FROM processes
+  WHERE plane LIKE '%/device:TPU:%'
+  GROUP BY run_id
+)
+
 SELECT
   run_id, -- The run.
-  o.event_id, -- The event.
-  device_id, -- The device, one process of the export.
-  i.name, -- Name of the event.
-  i.category, -- The profiler's hlo_category.
-  i.collective AS kind, -- Kind of collective that the name or the category contains; NULL for none.
-  o.start_ps, -- Start since the run's profile start.
-  COALESCE(o.device_duration_ps, o.duration_ps) AS duration_ps, -- The device's own duration, or that of the event.
-  i.bytes_accessed, -- Memory traffic that the profiler states.
-  i.model_flops -- Operations that the profiler states.
-FROM main.ops AS o
-INNER JOIN main.instructions AS i USING (run_id, instruction_id)
-INNER JOIN main.devices AS d USING (run_id, device_id)
-WHERE d.backend = 'tpu' AND o.line <> 'Async XLA Ops'
+  e.event_id, -- The event.
+  e.host, -- The host.
+  e.plane, -- The plane, which is a process of the trace.
+  e.device_id, -- The device, on a plane of a device.
+  e.plane LIKE '%/device:TPU:%' AS is_tpu, -- On a TPU.
+  e.plane LIKE '%/device:TPU:%' OR t.run_id IS NULL AS counts, -- On a TPU, or any event of a run without TPUs.
+  e.name, -- Name of the event.
+  CASE WHEN e.has_facts THEN e.category END AS category, -- The profiler's hlo_category.
+  e.start_ps, -- Start since the run's profile start.
+  e.duration_ps, -- Duration.
+  e.device_offset_ps, -- Start on the device's own clock.
+  e.device_duration_ps, -- Duration on the device's own clock.
+  -- What CCL-Bench takes for the duration, in 10^-6 of its unit: it adds microseconds of events without a duration on
+  -- the device's clock to nanoseconds of the others.
+  COALESCE(e.device_duration_ps * 1000, e.duration_ps) AS mixed_duration,
+  CASE WHEN e.has_facts THEN e.copied_bytes END AS copied_bytes, -- bytes_accessed, else raw_bytes_accessed.
+  CASE WHEN e.has_facts THEN e.bytes_accessed END AS bytes_accessed, -- Memory traffic that the profiler states.
+  CASE WHEN e.has_facts THEN e.model_flops END AS model_flops -- Operations that the profiler states.
+FROM exported AS e
+LEFT JOIN with_tpus AS t USING (run_id)

@@ -24,8 +24,10 @@ _ALLOWED = (
     # functions of integers, and of text for MIN, MAX, COUNT, COALESCE and NULLIF
     exp.Count, exp.Sum, exp.Min, exp.Max, exp.Coalesce, exp.Nullif, exp.Greatest, exp.Least, exp.Abs, exp.Distinct,
     exp.Lower, exp.Filter,
-    # of doubles, which IEEE 754 rounds alike everywhere
-    exp.Sqrt, exp.Floor,
+    # of doubles, which engines round alike
+    exp.Sqrt, exp.Floor, exp.Round,
+    # of text: patterns that both engines read alike, and a value out of JSON as text
+    exp.RegexpLike, exp.RegexpExtract, exp.JSONExtractScalar, exp.JSONPath, exp.JSONPathRoot, exp.JSONPathKey,
     # windows
     exp.Window, exp.WindowSpec, exp.Order, exp.Ordered, exp.RowNumber, exp.CumeDist, exp.Lag, exp.Lead,
 )  # fmt: skip
@@ -100,6 +102,10 @@ def _complaints(node: exp.Expr) -> Iterator[str]:
             pattern = node.expression
             if not (isinstance(pattern, exp.Literal) and pattern.is_string and "\\" not in pattern.this):
                 yield "LIKE needs a literal pattern without a backslash"
+        case exp.RegexpLike() | exp.RegexpExtract():
+            pattern = node.expression
+            if not (isinstance(pattern, exp.Literal) and pattern.is_string and "\\" not in pattern.this):
+                yield "a regular expression must be a literal without a backslash"
         case exp.In():
             if node.args.get("query") is not None:
                 yield "no subquery in IN; join"

@@ -240,7 +240,8 @@ instructions AS (
   SELECT
     i.instruction_id,
     coalesce(s.event_name, i.name) AS name,
-    nullif(concat_ws(',', {_DESCRIBED}, s.members), '') AS members,
+    nullif(concat_ws(',', {_DESCRIBED}, {_MODEL_FLOPS}, s.members), '') AS members,
+    nullif(concat_ws(',', {_DESCRIBED}, s.members), '') AS async_members,
     nullif(concat_ws(',', {_NAMED}, s.members), '') AS named_members
   FROM used
   INNER JOIN main.instructions AS i USING (instruction_id)
@@ -262,7 +263,7 @@ written AS (
     concat_ws(
       ',',
       s.members,
-      CASE WHEN e.is_named THEN i.named_members ELSE i.members END,
+      CASE WHEN e.is_named THEN i.named_members WHEN e.kind = 'async_ops' THEN i.async_members ELSE i.members END,
       '"device_offset_ps":"' || e.device_offset_ps || '"',
       '"device_duration_ps":"' || e.device_duration_ps || '"'
     ) AS members
@@ -320,12 +321,13 @@ _DESCRIBED = ", ".join(
         _text("hlo_category", "i.category"),
         _text("long_name", "coalesce(i.hlo_text, s.long_name)"),
         _number("flops", "i.flops"),
-        _number("model_flops", "i.model_flops"),
         _number("bytes_accessed", "i.bytes_accessed"),
         *_FACTS,
     ]
 )
 """The columns of an instruction of a TPU, whose events have its facts as arguments."""
+_MODEL_FLOPS = _number("model_flops", "i.model_flops")
+"""Not for asynchronous ops: readers that add up all events would count them here and at the start half."""
 _ESCAPED = r"""replace(replace({}, '\', '\\'), '"', '\"')"""
 _HLO_TEXT = f"""'%' || i.name || ' = ' || i.shape || ' ' || i.opcode || '()' || concat_ws(
       '',

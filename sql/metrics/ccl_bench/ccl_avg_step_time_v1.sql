@@ -6,19 +6,43 @@ unit: s
 polarity: lower_is_better
 grain: [run_id]
 value: avg_step_time_s
-requires: SELECT run_id FROM main.host_events WHERE name = '$core.py:331 step'
+requires: SELECT run_id FROM models.ccl_card WHERE iterations > 0
 description: >
   Reproduces CCL-Bench's avg_step_time with its faults, to explain a published number; use step_time instead. It reads
   host events named exactly $core.py:331 step, a line number of one version of vLLM: mean duration without the first and
-  the last, prefill and decode alike, without the gaps between. Its fallback, span over the iterations of the card, is
-  not reproduced.
+  the last of the file where there are more than two, prefill and decode alike, without the gaps between. A run without
+  such events gets the whole span of the trace over the iterations of the card, rounded to microseconds.
 changed: First version.
 ccl_bench: avg_step_time
 ---*/
+WITH marked AS (
+  SELECT run_id, SUM(duration_ps) / (COUNT(*) * 1e12) AS avg_step_time_s, COUNT(*) AS steps
+  FROM models.ccl_steps
+  WHERE places <= 2 OR (file_place > 1 AND file_place < places)
+  GROUP BY run_id
+),
+
+events AS (
+  SELECT run_id, start_ps, start_ps + duration_ps AS end_ps
+  FROM main.ops
+  UNION ALL
+  SELECT run_id, start_ps, start_ps + duration_ps AS end_ps
+  FROM main.host_events
+),
+
+spans AS (
+  SELECT run_id, MAX(end_ps) - MIN(start_ps) AS span_ps
+  FROM events
+  GROUP BY run_id
+)
+
 SELECT
   run_id, -- The run.
-  SUM(duration_ps) / (COUNT(*) * 1e12) AS avg_step_time_s, -- Mean duration.
-  COUNT(*) AS steps -- Events that it covers.
-FROM models.ccl_steps
-WHERE place > 1 AND place < places
-GROUP BY run_id
+  -- Mean duration, or the share of an iteration in the span.
+  COALESCE(m.avg_step_time_s, ROUND(s.span_ps / (c.iterations * 1e12), 6)) AS avg_step_time_s,
+  COALESCE(m.steps, c.iterations) AS steps, -- Events that it covers, or iterations.
+  m.run_id IS NOT NULL AS has_marks -- It is read from events and not from the span.
+FROM spans AS s
+LEFT JOIN marked AS m USING (run_id)
+LEFT JOIN models.ccl_card AS c USING (run_id)
+WHERE m.run_id IS NOT NULL OR (c.iterations > 0 AND s.span_ps > 0)

@@ -6,34 +6,62 @@ unit: GB/s
 polarity: higher_is_better
 grain: [run_id, kind]
 value: bandwidth
-requires: SELECT run_id FROM models.ccl_events WHERE category IN ('all-reduce', 'all-gather', 'all-to-all', 'reduce-scatter', 'collective-permute')
+requires: SELECT run_id FROM models.ccl_events WHERE category IN ('all-reduce', 'all-gather', 'all-to-all', 'reduce-scatter')
 description: >
   Reproduces CCL-Bench's bandwidth_utilization_* with its faults, to explain a published number; use
   collective_transfer instead. Median over events of bytes_accessed / 2^30 x f / duration, f = 2 (n-1)/n for all-reduce
-  and (n-1)/n else. bytes_accessed is memory traffic, about twice the message; n is the number of devices in the
-  capture, not of a group; the unit is GiB/s though it is called GB/s; waiting for late ranks counts as transfer.
+  and (n-1)/n else. bytes_accessed is memory traffic, about twice the message; n is the number of devices with events of
+  the same all_reduce_unique_id, for other kinds of the same name, and not the size of a group; the unit is GiB/s though
+  it is called GB/s; waiting for late ranks counts as transfer.
 changed: First version.
 ccl_bench: bandwidth_utilization
 ---*/
-WITH processes AS (
-  SELECT run_id, COUNT(DISTINCT device_id) AS devices
-  FROM models.ccl_events
-  GROUP BY run_id
+WITH numbered AS (
+  SELECT run_id, event_id, MAX(COALESCE(string_value, CAST(int_value AS VARCHAR))) AS unique_id
+  FROM main.event_stats
+  WHERE name = 'all_reduce_unique_id'
+  GROUP BY run_id, event_id
+),
+
+collectives AS (
+  SELECT
+    run_id,
+    e.event_id,
+    e.category AS kind,
+    CASE WHEN e.category = 'all-reduce' THEN COALESCE(n.unique_id, '') ELSE e.name END AS group_key,
+    e.host,
+    e.plane,
+    e.device_id,
+    e.bytes_accessed AS bytes,
+    e.device_duration_ps AS duration_ps
+  FROM models.ccl_events AS e
+  LEFT JOIN numbered AS n USING (run_id, event_id)
+  WHERE e.category IN ('all-reduce', 'all-gather', 'all-to-all', 'reduce-scatter')
+),
+
+members AS (
+  SELECT run_id, kind, group_key, host, plane, device_id
+  FROM collectives
+  GROUP BY run_id, kind, group_key, host, plane, device_id
+),
+
+sizes AS (
+  SELECT run_id, kind, group_key, COUNT(*) AS devices
+  FROM members
+  GROUP BY run_id, kind, group_key
 ),
 
 rated AS (
   SELECT
     run_id,
-    e.event_id,
-    e.category AS kind,
-    p.devices,
-    CASE WHEN e.category = 'all-reduce' THEN 2 ELSE 1 END * (p.devices - 1) * e.bytes_accessed
-    / (p.devices * e.duration_ps) AS bytes_per_ps
-  FROM models.ccl_events AS e
-  INNER JOIN processes AS p USING (run_id)
-  WHERE
-    e.bytes_accessed IS NOT NULL AND e.duration_ps > 0
-    AND e.category IN ('all-reduce', 'all-gather', 'all-to-all', 'reduce-scatter', 'collective-permute')
+    c.event_id,
+    c.kind,
+    z.devices,
+    CASE WHEN c.kind = 'all-reduce' THEN 2 ELSE 1 END * (z.devices - 1) * c.bytes
+    / (z.devices * c.duration_ps) AS bytes_per_ps
+  FROM collectives AS c
+  INNER JOIN sizes AS z USING (run_id, kind, group_key)
+  WHERE c.bytes > 0 AND c.duration_ps > 0
 ),
 
 ranked AS (
@@ -56,6 +84,6 @@ SELECT
   )
   * (5e11 / 1073741824) AS bandwidth, -- Median, in GiB/s.
   COUNT(*) AS events, -- Events that it covers.
-  MIN(devices) AS devices -- Devices with events, taken for the group.
+  MAX(devices) AS devices -- Most devices taken for a group.
 FROM ranked
 GROUP BY run_id, kind

@@ -6,21 +6,54 @@ unit: GB
 polarity: lower_is_better
 grain: [run_id, kind]
 value: volume_gb
-requires: SELECT run_id FROM models.ccl_events WHERE category IN ('all-reduce', 'all-gather', 'all-to-all', 'reduce-scatter', 'collective-permute')
+requires: SELECT run_id FROM models.ccl_events
 description: >
   Reproduces CCL-Bench's collective_vol_*_gb with its faults, to explain a published number; use traffic_volume instead.
   The profiler's bytes_accessed of events whose category is exactly a collective's, over all devices and the whole
-  capture: memory traffic, which for an all-reduce is twice the message and more, not what goes over links.
+  capture: memory traffic, which for an all-reduce is twice the message and more, not what goes over links. A kind
+  without an event has 0.
 changed: First version.
 ccl_bench: collective_vol
 ---*/
+WITH added AS (
+  SELECT
+    run_id,
+    COALESCE(SUM(bytes_accessed) FILTER (WHERE category = 'all-reduce'), 0) AS all_reduce_bytes,
+    COUNT(bytes_accessed) FILTER (WHERE category = 'all-reduce') AS all_reduces,
+    COALESCE(SUM(bytes_accessed) FILTER (WHERE category = 'all-gather'), 0) AS all_gather_bytes,
+    COUNT(bytes_accessed) FILTER (WHERE category = 'all-gather') AS all_gathers,
+    COALESCE(SUM(bytes_accessed) FILTER (WHERE category = 'reduce-scatter'), 0) AS reduce_scatter_bytes,
+    COUNT(bytes_accessed) FILTER (WHERE category = 'reduce-scatter') AS reduce_scatters,
+    COALESCE(SUM(bytes_accessed) FILTER (WHERE category = 'all-to-all'), 0) AS all_to_all_bytes,
+    COUNT(bytes_accessed) FILTER (WHERE category = 'all-to-all') AS all_to_alls
+  FROM models.ccl_events
+  GROUP BY run_id
+),
+
+volumes AS (
+  SELECT run_id, 'all-reduce' AS kind, all_reduce_bytes AS bytes, all_reduces AS events
+  FROM added
+  UNION ALL
+  SELECT run_id, 'all-gather' AS kind, all_gather_bytes AS bytes, all_gathers AS events
+  FROM added
+  UNION ALL
+  SELECT run_id, 'reduce-scatter' AS kind, reduce_scatter_bytes AS bytes, reduce_scatters AS events
+  FROM added
+  UNION ALL
+  SELECT run_id, 'all-to-all' AS kind, all_to_all_bytes AS bytes, all_to_alls AS events
+  FROM added
+  UNION ALL
+  SELECT
+    run_id,
+    'total' AS kind,
+    all_reduce_bytes + all_gather_bytes + reduce_scatter_bytes + all_to_all_bytes AS bytes,
+    all_reduces + all_gathers + reduce_scatters + all_to_alls AS events
+  FROM added
+)
+
 SELECT
   run_id, -- The run.
-  category AS kind, -- The category.
-  SUM(bytes_accessed) / 1e9 AS volume_gb, -- Memory traffic in decimal GB.
-  COUNT(*) AS events -- Events that it covers.
-FROM models.ccl_events
-WHERE
-  bytes_accessed IS NOT NULL
-  AND category IN ('all-reduce', 'all-gather', 'all-to-all', 'reduce-scatter', 'collective-permute')
-GROUP BY run_id, category
+  kind, -- The category, or total for all four.
+  bytes / 1e9 AS volume_gb, -- Memory traffic in decimal GB.
+  events -- Events that it covers.
+FROM volumes

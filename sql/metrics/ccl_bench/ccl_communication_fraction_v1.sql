@@ -9,44 +9,50 @@ value: fraction_percent
 requires: SELECT run_id FROM models.ccl_events
 description: >
   Reproduces CCL-Bench's communication_fraction with its faults, to explain a published number; use
-  communication_fraction instead. Per device the duration of events whose name or category is exactly a collective's,
-  over the duration of all events, mean over devices. Programs, steps and loops are in the denominator beside their ops;
-  most asynchronous and all fused collectives are missed; a local broadcast counts.
+  communication_fraction instead. Per TPU the duration of events whose name or category is exactly a collective's, over
+  the duration of all events, mean over TPUs; in a run without TPUs per process. Programs, steps and loops are in the
+  denominator beside their ops; most asynchronous and all fused collectives are missed; a local broadcast counts.
+  Microseconds of events that state no duration on the device's clock are added to nanoseconds of the others.
 changed: First version.
 ccl_bench: communication_fraction
 ---*/
-WITH devices AS (
+WITH processes AS (
   SELECT
     run_id,
+    host,
+    plane,
     device_id,
-    SUM(duration_ps) AS all_ps,
+    MIN(event_id) AS first_event_id,
+    SUM(mixed_duration) AS total,
     SUM(
       CASE
-        WHEN category IN (
-          'all-reduce', 'all-gather', 'all-to-all', 'reduce-scatter', 'collective-permute',
-          'collective-permute-start', 'collective-permute-done', 'send', 'recv', 'broadcast'
-        ) OR name IN (
-          'all-reduce', 'all-gather', 'all-to-all', 'reduce-scatter', 'collective-permute',
-          'collective-permute-start', 'collective-permute-done', 'send', 'recv', 'broadcast'
-        ) THEN duration_ps
+        WHEN LOWER(category) IN (
+          'all-reduce', 'allreduce', 'all_reduce', 'all-gather', 'allgather', 'all_gather', 'all-to-all', 'alltoall',
+          'reduce-scatter', 'reducescatter', 'reduce_scatter', 'collective-permute', 'collective-permute-start',
+          'collective-permute-done', 'send', 'recv', 'broadcast'
+        ) OR LOWER(name) IN (
+          'all-reduce', 'allreduce', 'all_reduce', 'all-gather', 'allgather', 'all_gather', 'all-to-all', 'alltoall',
+          'reduce-scatter', 'reducescatter', 'reduce_scatter', 'collective-permute', 'collective-permute-start',
+          'collective-permute-done', 'send', 'recv', 'broadcast'
+        ) THEN mixed_duration
         ELSE 0
       END
-    ) AS communication_ps
+    ) AS communication
   FROM models.ccl_events
-  GROUP BY run_id, device_id
+  WHERE counts AND mixed_duration > 0
+  GROUP BY run_id, host, plane, device_id
 ),
 
 shares AS (
-  SELECT run_id, device_id, communication_ps / all_ps AS fraction
-  FROM devices
-  WHERE all_ps > 0
+  SELECT run_id, first_event_id, communication / total AS fraction
+  FROM processes
 ),
 
 added AS (
   SELECT
     run_id,
     SUM(fraction) OVER (
-      PARTITION BY run_id ORDER BY device_id ROWS BETWEEN UNBOUNDED PRECEDING AND CURRENT ROW
+      PARTITION BY run_id ORDER BY first_event_id ROWS BETWEEN UNBOUNDED PRECEDING AND CURRENT ROW
     ) AS fraction
   FROM shares
 )
@@ -54,6 +60,6 @@ added AS (
 SELECT
   run_id, -- The run.
   1e2 * MAX(fraction) / COUNT(*) AS fraction_percent, -- Mean share in percent.
-  COUNT(*) AS devices -- Devices that it covers.
+  COUNT(*) AS devices -- Processes that it covers.
 FROM added
 GROUP BY run_id

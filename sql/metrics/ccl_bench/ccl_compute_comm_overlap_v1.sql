@@ -11,30 +11,23 @@ description: >
   Reproduces CCL-Bench's compute_comm_overlap with its faults, to explain a published number; use overlap_ratio instead.
   Time in which an event whose name holds a word of communication and one whose name holds a word of compute run
   together, over that of communication. Devices and hosts are merged into one timeline, so that one device's compute
-  hides another's communication; programs, loops and host frames count by their names. Only the host's steps count,
-  without the first and the last where there are more than two - events named $core.py:331 step, a line number of one
-  version of vLLM, else StepMarker events of more than a tenth of the longest.
+  hides another's communication; programs, loops and host frames count by their names. Only the host's steps count, each
+  for itself where they overlap, without the first and the last where there are more than two - events named
+  $core.py:331 step, a line number of one version of vLLM, else StepMarker events of more than a tenth of the longest.
 changed: First version.
 ccl_bench: compute_comm_overlap
 ---*/
-WITH exported AS (
-  SELECT run_id
-  FROM models.ccl_events
-  GROUP BY run_id
-),
-
-candidates AS (
+WITH candidates AS (
   SELECT
     run_id,
-    h.event_id,
-    h.name,
-    h.start_ps,
-    h.duration_ps,
-    MIN(h.name) OVER (PARTITION BY run_id) AS used_name,
-    MAX(h.duration_ps) OVER (PARTITION BY run_id, h.name) AS longest_ps
-  FROM main.host_events AS h
-  INNER JOIN exported USING (run_id)
-  WHERE h.name IN ('$core.py:331 step', 'StepMarker')
+    event_id,
+    name,
+    start_ps,
+    duration_ps,
+    MIN(name) OVER (PARTITION BY run_id) AS used_name,
+    MAX(duration_ps) OVER (PARTITION BY run_id, name) AS longest_ps
+  FROM models.ccl_events
+  WHERE name IN ('$core.py:331 step', 'StepMarker')
 ),
 
 ranked AS (
@@ -62,12 +55,8 @@ stepped AS (
 
 -- a run without a step has no row, and its events need no sweep
 events AS (
-  SELECT run_id, d.name, d.start_ps, d.start_ps + d.duration_ps AS end_ps
-  FROM models.ccl_events AS d
-  INNER JOIN stepped USING (run_id)
-  UNION ALL
-  SELECT run_id, h.name, h.start_ps, h.start_ps + h.duration_ps AS end_ps
-  FROM main.host_events AS h
+  SELECT run_id, e.name, e.start_ps, e.start_ps + e.duration_ps AS end_ps
+  FROM models.ccl_events AS e
   INNER JOIN stepped USING (run_id)
 ),
 
@@ -81,18 +70,11 @@ sorted_names AS (
   SELECT
     run_id,
     name,
-    (
-      LOWER(name) LIKE '%nccl%' OR LOWER(name) LIKE '%allreduce%' OR LOWER(name) LIKE '%all_reduce%'
-      OR LOWER(name) LIKE '%allgather%' OR LOWER(name) LIKE '%all_gather%' OR LOWER(name) LIKE '%reducescatter%'
-      OR LOWER(name) LIKE '%reduce_scatter%' OR LOWER(name) LIKE '%alltoall%' OR LOWER(name) LIKE '%all_to_all%'
-      OR LOWER(name) LIKE '%cross_device%' OR LOWER(name) LIKE '%crossdevice%' OR LOWER(name) LIKE '%sendrecv%'
-      OR LOWER(name) LIKE '%collective%' OR LOWER(name) LIKE '%allto_all%' OR LOWER(name) LIKE '%all_toall%'
+    REGEXP_MATCHES(
+      LOWER(name),
+      'nccl|all[-_]?reduce|all[-_]?gather|reduce[-_]?scatter|all[-_]?to[-_]?all|cross[-_]?device|sendrecv|collective'
     ) AS is_communication,
-    (
-      LOWER(name) LIKE '%dot%' OR LOWER(name) LIKE '%convolution%' OR LOWER(name) LIKE '%gemm%'
-      OR LOWER(name) LIKE '%matmul%' OR LOWER(name) LIKE '%fusion%' OR LOWER(name) LIKE '%compute%'
-      OR LOWER(name) LIKE '%custom-call%'
-    ) AS has_compute_word
+    REGEXP_MATCHES(LOWER(name), 'dot|convolution|gemm|matmul|fusion|compute|custom-call') AS has_compute_word
   FROM names
 ),
 
@@ -147,8 +129,8 @@ swept AS (
 summed AS (
   SELECT
     run_id,
-    SUM(length_ps) AS communication_ps,
-    COALESCE(SUM(length_ps) FILTER (WHERE computes > 0), 0) AS overlap_ps
+    SUM(length_ps * steps) AS communication_ps,
+    COALESCE(SUM(length_ps * steps) FILTER (WHERE computes > 0), 0) AS overlap_ps
   FROM swept
   WHERE steps > 0 AND communications > 0
   GROUP BY run_id

@@ -6,32 +6,39 @@ unit: "%"
 polarity: lower_is_better
 grain: [run_id]
 value: overhead_percent
-requires: SELECT run_id FROM main.host_events WHERE name = '$core.py:331 step'
+requires: SELECT run_id FROM models.ccl_steps
 description: >
   Reproduces CCL-Bench's memory_transfer_overhead with its faults, to explain a published number; use copy_overhead
-  instead. Time in the windows of asynchronous copies, from the start half to the end of the done half, in which no
-  compute runs, over the sum of the host's steps, events named exactly $core.py:331 step, a line number of one version of
-  vLLM. Devices are merged into one timeline, so that one device's compute hides another's copies. Compute is here every
-  event of a device with a category other than a copy's or a collective's, loops among them.
+  instead. Time from the start of a copy's start half to the start of its done half in which no compute runs, over the
+  sum of the host's steps, events named exactly $core.py:331 step, a line number of one version of vLLM. Devices are
+  merged into one timeline of their own clocks, so that one device's compute hides another's copies. Compute is every
+  event of a TPU that is no numbered half of a copy, no program named jit_ and no dependency-wait: collectives, halves
+  without a number, loops and steps among them. Rounded to four decimals.
 changed: First version.
 ccl_bench: memory_transfer_overhead
 ---*/
 WITH stepped AS (
   SELECT run_id, SUM(duration_ps) AS steps_ps
-  FROM main.host_events
-  WHERE name = '$core.py:331 step'
+  FROM models.ccl_steps
   GROUP BY run_id
 ),
 
 intervals AS (
-  SELECT run_id, w.event_id, w.start_ps, w.end_ps, FALSE AS is_compute
-  FROM models.copy_windows AS w
-  INNER JOIN main.devices AS d USING (run_id, device_id)
-  WHERE w.is_async AND w.kind = 'copy' AND d.backend = 'tpu'
+  SELECT run_id, event_id, start_offset_ps AS start_ps, end_offset_ps AS end_ps, FALSE AS is_compute
+  FROM models.ccl_copies
+  WHERE purpose = 'overhead'
   UNION ALL
-  SELECT run_id, event_id, start_ps, start_ps + duration_ps AS end_ps, TRUE AS is_compute
+  SELECT
+    run_id,
+    event_id,
+    device_offset_ps AS start_ps,
+    device_offset_ps + device_duration_ps AS end_ps,
+    TRUE AS is_compute
   FROM models.ccl_events
-  WHERE kind IS NULL AND category IS NOT NULL AND category NOT IN ('copy', 'copy-start', 'copy-done')
+  WHERE
+    is_tpu AND device_offset_ps IS NOT NULL AND device_duration_ps > 0
+    AND name NOT LIKE '%copy-start.%' AND name NOT LIKE '%copy-done.%' AND NOT REGEXP_MATCHES(name, '^jit_')
+    AND name NOT LIKE '%dependency-wait%' AND name <> '$core.py:331 step'
 ),
 
 covered AS (
@@ -55,16 +62,17 @@ exposed AS (
         WHEN is_compute THEN GREATEST(end_ps - GREATEST(start_ps, COALESCE(computed_until_ps, start_ps)), 0)
         ELSE 0
       END
-    ) AS exposed_ps
+    ) AS exposed_ps,
+    COUNT(*) FILTER (WHERE NOT is_compute) AS copies
   FROM covered
   GROUP BY run_id
 )
 
 SELECT
   run_id, -- The run.
-  x.exposed_ps * 100 / s.steps_ps AS overhead_percent, -- Share of the steps' time in percent.
+  ROUND(x.exposed_ps * 100 / s.steps_ps, 4) AS overhead_percent, -- Share of the steps' time in percent.
   x.exposed_ps / 1e9 AS exposed_ms, -- Time in copies without compute.
   s.steps_ps / 1e9 AS steps_ms -- Duration of the host's steps.
 FROM stepped AS s
 INNER JOIN exposed AS x USING (run_id)
-WHERE s.steps_ps > 0
+WHERE s.steps_ps > 0 AND x.copies > 0

@@ -9,8 +9,9 @@ value: mfu_percent
 requires: SELECT run_id FROM models.ccl_events WHERE model_flops > 0
 description: >
   Reproduces CCL-Bench's mfu with its faults, to explain a published number; use mfu instead. Operations of all events
-  that state some, over the union of these events' intervals over all devices, over 918e12 for every device of the run.
-  Idle time does not count; a while loop counts with its body, and all-reduces count; every chip is a v6e.
+  that state some, over the union of these events' intervals over all devices, over 918e12 for every chip of the run.
+  Idle time does not count; a while loop counts with its body, and all-reduces count. Of TPUs it knows the v6e alone.
+  Rounded to four decimals.
 changed: First version.
 ccl_bench: mfu
 ---*/
@@ -19,8 +20,8 @@ WITH timed AS (
     run_id,
     model_flops,
     start_ps,
-    start_ps + duration_ps AS end_ps,
-    MAX(start_ps + duration_ps) OVER (
+    start_ps + GREATEST(duration_ps, 0) AS end_ps,
+    MAX(start_ps + GREATEST(duration_ps, 0)) OVER (
       PARTITION BY run_id ORDER BY start_ps, event_id ROWS BETWEEN UNBOUNDED PRECEDING AND 1 PRECEDING
     ) AS covered_until_ps
   FROM models.ccl_events
@@ -39,8 +40,7 @@ summed AS (
 SELECT
   run_id, -- The run.
   -- Utilization in percent.
-  s.model_flops * 1e2
-  / (CAST(s.active_ps AS DOUBLE) * (918 * (r.device_count + COALESCE(r.missing_devices, 0)))) AS mfu_percent
+  ROUND(s.model_flops * 1e2 / (CAST(s.active_ps AS DOUBLE) * (918 * c.chips)), 4) AS mfu_percent
 FROM summed AS s
-INNER JOIN main.runs AS r USING (run_id)
-WHERE s.active_ps > 0 AND r.device_count > 0
+INNER JOIN models.ccl_card AS c USING (run_id)
+WHERE s.active_ps > 0 AND c.chips > 0 AND c.hardware = 'tpu_v6e'

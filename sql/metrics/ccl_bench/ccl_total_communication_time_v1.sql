@@ -6,19 +6,44 @@ unit: s
 polarity: lower_is_better
 grain: [run_id]
 value: communication_s
-requires: SELECT run_id FROM models.ccl_events WHERE kind IS NOT NULL
+requires: SELECT run_id FROM models.ccl_events
 description: >
   Reproduces CCL-Bench's total_communication_time with its faults, to explain a published number; use communication_time
-  instead. Duration of all events that are a collective, or the start or done of one, summed over the devices, so that
-  it grows with their number. It is that of the whole capture: the division by the card's number of iterations, and the
-  fallback to host frames, are not reproduced.
+  instead. Duration on the device's clock of all events whose name has a word of communication, summed over the devices,
+  so that it grows with their number; where none states such a duration, that of all of them, calls of the host such as
+  collective_rpc among them. Divided by the card's iterations, and 0 where no name has such a word.
 changed: First version.
 ccl_bench: total_communication_time
 ---*/
+WITH worded AS (
+  SELECT
+    run_id,
+    device_duration_ps,
+    duration_ps,
+    (
+      LOWER(name) LIKE '%all-reduce%' OR LOWER(name) LIKE '%allreduce%' OR LOWER(name) LIKE '%all-gather%'
+      OR LOWER(name) LIKE '%allgather%' OR LOWER(name) LIKE '%reduce-scatter%' OR LOWER(name) LIKE '%reducescatter%'
+      OR LOWER(name) LIKE '%all-to-all%' OR LOWER(name) LIKE '%alltoall%' OR LOWER(name) LIKE '%collective%'
+      OR LOWER(name) LIKE '%nccl%'
+    ) AS is_communication
+  FROM models.ccl_events
+),
+
+summed AS (
+  SELECT
+    run_id,
+    COUNT(*) FILTER (WHERE is_communication) AS events,
+    SUM(device_duration_ps) FILTER (WHERE is_communication) AS device_ps,
+    SUM(duration_ps) FILTER (WHERE is_communication) AS event_ps
+  FROM worded
+  GROUP BY run_id
+)
+
 SELECT
   run_id, -- The run.
-  SUM(duration_ps) / 1e12 AS communication_s, -- Duration over all devices.
-  COUNT(*) AS events -- Events that it covers.
-FROM models.ccl_events
-WHERE kind IS NOT NULL
-GROUP BY run_id
+  -- Duration over all devices per iteration.
+  COALESCE(s.device_ps, s.event_ps, 0)
+  / (CASE WHEN c.iterations > 0 THEN c.iterations ELSE 1 END * 1e12) AS communication_s,
+  s.events -- Events whose name has such a word.
+FROM summed AS s
+INNER JOIN models.ccl_card AS c USING (run_id)

@@ -6,18 +6,19 @@ unit: s
 polarity: lower_is_better
 grain: [run_id]
 value: ttft_s
-requires: SELECT run_id FROM main.host_events WHERE name = '$core.py:331 step'
+requires: SELECT run_id FROM models.ccl_steps
 description: >
   Reproduces CCL-Bench's ttft with its faults, to explain a published number; use ttft instead. It reads host events
   named exactly $core.py:331 step, a line number of one version of vLLM, and takes the duration of the first, whether it
-  is a prefill or not.
+  is a prefill or not. Not for training.
 changed: First version.
 ccl_bench: ttft
 ---*/
 SELECT
   run_id, -- The run.
-  SUM(duration_ps) / (COUNT(*) * 1e12) AS ttft_s, -- Duration of the first event.
+  SUM(s.duration_ps) / (COUNT(*) * 1e12) AS ttft_s, -- Duration of the first event.
   COUNT(*) AS steps -- Events that it covers, 1.
-FROM models.ccl_steps
-WHERE place = 1
+FROM models.ccl_steps AS s
+INNER JOIN models.ccl_card AS c USING (run_id)
+WHERE s.place = 1 AND c.phase = 'inference'
 GROUP BY run_id
