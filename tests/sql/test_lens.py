@@ -26,7 +26,16 @@ from tracewarehouse.lens import FILE_NAME, build, create_lens, run_sources
 DEFINITIONS = load_definitions()
 VIEWS = [v.qualified for v in DEFINITIONS.ordered]
 NEED_MORE = {
-    *(v for v in VIEWS if ".ccl_" in v),  # host events and the stats of an export
+    "models.ccl_copies",
+    "models.ccl_instruction_stats",
+    "models.ccl_steps",  # host events
+    "metrics.ccl_average_memory_bandwidth_v1",
+    "metrics.ccl_bandwidth_utilization_v1",
+    "metrics.ccl_compute_comm_overlap_v1",
+    "metrics.ccl_memory_transfer_overhead_v1",
+    "metrics.ccl_mfu_v1",
+    "metrics.ccl_tpot_v1",
+    "metrics.ccl_ttft_v1",
     "models.copy_windows",
     "models.device_peaks",  # the peaks of a device
     "models.instruction_layers",  # devices

@@ -31,7 +31,15 @@ _SUMMED = "GROUP BY o.run_id"
             f"SELECT PERCENTILE_DISC(0.5) WITHIN GROUP (ORDER BY o.self_ps) AS a {_ROWS} {_SUMMED}",
             "PercentileDisc is not in the portable subset",
         ),
-        (f"SELECT ROUND(o.self_ps) AS a {_ROWS}", "Round is not in the portable subset"),
+        (f"SELECT FLOOR(o.self_ps) AS a {_ROWS}", "Floor is not in the portable subset"),
+        (
+            f"SELECT REGEXP_MATCHES(o.line, '\\d') AS a {_ROWS}",
+            "a regular expression must be a literal without a backslash",
+        ),
+        (
+            f"SELECT REGEXP_EXTRACT(o.line, o.phase, 1) AS a {_ROWS}",
+            "a regular expression must be a literal without a backslash",
+        ),
         (f"SELECT o.name LIKE o.line AS a {_ROWS}", "LIKE needs a literal pattern"),
         (f"SELECT o.name LIKE 'a\\_%' AS a {_ROWS}", "without a backslash"),
         (f"SELECT o.name ILIKE 'a%' AS a {_ROWS}", "ILike is not in the portable subset"),
@@ -123,8 +131,14 @@ def test_the_lint_names_what_is_not_portable(sql: str, sentence: str) -> None:
             "SELECT run_id, step FROM (SELECT run_id, step, CUME_DIST() OVER (PARTITION BY run_id"
             " ORDER BY step NULLS LAST) AS _w FROM main.ops) AS _t WHERE _w >= 0.9",
         ),
+        (
+            "SELECT ROUND(pp / 3, 4) AS a, card ->> '$.workload.model.phase' AS b FROM main.runs WHERE "
+            "REGEXP_MATCHES(name, '^jit_') OR REGEXP_EXTRACT(name, 'copy-start[.]([0-9]+)', 1) = ''",
+            "SELECT ROUND(pp / 3, 4) AS a, GET_JSON_OBJECT(card, '$.workload.model.phase') AS b FROM main.runs WHERE "
+            "name RLIKE '^jit_' OR REGEXP_EXTRACT(name, 'copy-start[.]([0-9]+)') = ''",
+        ),
     ],
-    ids=["using", "not distinct", "filter", "named window", "qualify"],
+    ids=["using", "not distinct", "filter", "named window", "qualify", "text"],
 )
 def test_the_short_forms_are_portable(sql: str, spark: str) -> None:
     assert complaints(sql) == []
