@@ -20,7 +20,7 @@ import msgspec
 import numpy as np
 import pyarrow as pa
 
-from tracewarehouse.ingest.columns.records import Int32, Int64, Stat, StatColumn, StatKind
+from tracewarehouse.ingest.columns.records import Int32, Int64, StatColumn, StatKind
 from tracewarehouse.ingest.errors import MalformedError
 from tracewarehouse.ingest.readers.chrome.events import Event, verbatim
 
@@ -41,8 +41,8 @@ _INTEGER = re.compile(r"0|-?[1-9][0-9]{0,19}")
 Typed = tuple[StatKind, int | float | str]
 Value = str | Typed
 """A value of an argument: a string whose type its text tells, or one of a known type."""
-Content = tuple[str, str, tuple[Stat, ...]]
-"""Name, display name and stats of event metadata."""
+Content = tuple[str, str, tuple[tuple[str, StatKind, int | float | str], ...]]
+"""Name, display name and stats of event metadata, as tuples, which are pickled fast."""
 
 _values = msgspec.json.Decoder(dict[str, msgspec.Raw]).decode
 _strings: Callable[[msgspec.Raw], dict[str, Value]] = msgspec.json.Decoder(dict[str, str]).decode  # type: ignore[assignment]
@@ -74,7 +74,7 @@ class Arguments:
         self._numbers: dict[tuple[Any, ...], int] = {}
 
     def columns(self, events: Sequence[Event]) -> tuple[Int32, list[StatColumn]]:
-        """Number of the metadata of each event, shape (n,), and the stats of the events by name.
+        """Number of the metadata of each event, shape (n,), and the stats of the events, by name.
 
         Raises:
             MalformedError: the arguments have more names than a profiler gives them.
@@ -104,16 +104,19 @@ class Arguments:
                 rows, values = columns[name]
                 rows.append(i)
                 values.append(facts[name])
-        stats = [_column(name, np.array(rows, np.int64), v) for name, (rows, v) in columns.items() if rows]
+        stats = [_column(name, np.array(rows, np.int64), v) for name, (rows, v) in sorted(columns.items()) if rows]
         return np.array(metadata, np.int32), stats
 
     def _new(self, key: tuple[str, tuple[str, ...], Any], size: int) -> int:
         """The number of event metadata that have come for the first time."""
         name, names, values = key
-        facts = zip(names, values if len(names) > 1 else (values,), strict=False)
-        stats = [Stat(n, *_typed(n, v)) for n, v in facts]
-        long_name = next((str(s.value) for s in stats if s.name == "long_name" and s.kind == StatKind.STRING), "")
-        stats = [s for s in stats if s.name != "long_name" or s.kind != StatKind.STRING]
+        long_name, stats = "", []
+        for argument, value in zip(names, values if len(names) > 1 else (values,), strict=False):
+            kind, content = _typed(argument, value)
+            if argument == "long_name" and kind == StatKind.STRING:
+                long_name = str(content)
+            else:
+                stats.append((argument, kind, content))
         self.contents.append((long_name or name, name if long_name else "", tuple(stats)))
         self.size += 200 + size
         number = self._numbers[key] = self.first + len(self._numbers)

@@ -9,10 +9,11 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable, Iterator
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 
-from tracewarehouse.ingest.columns.records import EventBatch, EventMetadata, Int64
+from tracewarehouse.ingest.columns.records import EventBatch, EventMetadata, Int64, Stat
 from tracewarehouse.ingest.readers.chrome.events import Id
 from tracewarehouse.ingest.readers.chrome.gather import Gathered, Key, check_lines, distinct
 
@@ -41,8 +42,7 @@ class Joined:
         places, used = [np.zeros((5, 0), np.int64)], [np.zeros(0, np.int64)]
         for i, found in enumerate(ranges):
             lines = np.array([self.codes.setdefault(key, len(self.codes)) for key in found.codes], np.int64)
-            contents = (EventMetadata(*content) for content in found.metadata())
-            numbers = np.array([known.setdefault(content, len(known)) for content in contents], np.int64)
+            numbers = np.array([known.setdefault(_metadata(*c), len(known)) for c in found.metadata()], np.int64)
             places += [np.stack([lines[p[0]], np.full(p.shape[1], i), *p[1:]]) for p in found.places]
             used += [lines[u >> 32] << 32 | numbers[u & _NUMBER] for u in found.used]
             found.places, found.used, found.codes = [], [], {}
@@ -75,3 +75,7 @@ class Joined:
         for i, piece, low, high in self.places(code).tolist():
             batch = self._ranges[i].batch(piece, low, high)
             yield replace(batch, metadata=self._numbers[i][batch.metadata].astype(np.int32))
+
+
+def _metadata(name: str, display_name: str, stats: tuple[Any, ...]) -> EventMetadata:
+    return EventMetadata(name, display_name, tuple(map(Stat._make, stats)))

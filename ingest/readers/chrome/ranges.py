@@ -20,8 +20,8 @@ from tracewarehouse.ingest.readers.chrome.gather import Gathered, Key, no_room
 
 DIVIDED = 64 << 20
 """Bytes from which processes share a trace: below, another process costs more time than it saves."""
-RANGES = 16
-"""Ranges that processes share."""
+RANGES = 4
+"""Ranges for each process; what several of them have in common is found by each."""
 
 Range = tuple[int, int, int]
 """The bytes from and to, and the descriptor of an open file for the events."""
@@ -46,14 +46,15 @@ class Ranges:
         if jobs > 1 and size >= DIVIDED:
             first = document.border(low)  # tells what times count from
             # each smaller than the one before, so that all processes end at about the same time
-            shares = [1 - (1 - i / RANGES) ** 1.5 for i in range(RANGES)]
+            count = RANGES * jobs
+            shares = [1 - (1 - i / count) ** 1.5 for i in range(count)]
             borders = {first, *(document.border(first + int((size - first) * share)) for share in shares)}
             limits[1:1] = sorted(borders - {size})
         self._ranges: list[Range] = [(a, z, self._temporary()) for a, z in pairwise(limits)]
         self._processes: Processes | None = None
         if len(self._ranges) > 1:
             files = [document.file.descriptor, *(descriptor for _, _, descriptor in self._ranges)]
-            self._processes = Processes(min(jobs, RANGES) - 1, files, [__name__])
+            self._processes = Processes(jobs - 1, files, [__name__])
 
     def __enter__(self) -> Iterator[Gathered]:
         return self._read()

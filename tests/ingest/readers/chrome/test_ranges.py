@@ -107,7 +107,7 @@ def test_ranges_of_random_traces_hold_what_the_whole_holds(
 def test_ranges_are_taken_as_they_were_read(tmp_path: Path, gap: bytes) -> None:
     path = written(tmp_path, b'{"a":1,"traceEvents":[' + (b"," + gap).join(events(400)) + b'],"z":[{},{"ph":1}]}')
     taken = joined(path)
-    assert len(taken) > 12
+    assert len(taken) >= 12
     assert all(taken)
     assert read_all_ways(path, 300) == reference(path.read_bytes())
 
