@@ -41,6 +41,8 @@ _INTEGER = re.compile(r"0|-?[1-9][0-9]{0,19}")
 Typed = tuple[StatKind, int | float | str]
 Value = str | Typed
 """A value of an argument: a string whose type its text tells, or one of a known type."""
+_Shared = tuple[str, tuple[str, ...], Any]
+"""Name of an event, names of the arguments of its instruction, and their values: a tuple, or the only one."""
 Content = tuple[str, str, tuple[tuple[str, StatKind, int | float | str], ...]]
 """Name, display name and stats of event metadata, as tuples, which are pickled fast."""
 
@@ -71,7 +73,8 @@ class Arguments:
         self.contents: list[Content] = []
         self.size = 0
         self.first = first
-        self._numbers: dict[tuple[Any, ...], int] = {}
+        self._numbers: dict[_Shared, int] = {}
+        self._last: dict[str, tuple[_Shared | None, int]] = {}  # of each name; to compare texts takes less than to hash
 
     def columns(self, events: Sequence[Event]) -> tuple[Int32, list[StatColumn]]:
         """Number of the metadata of each event, shape (n,), and the stats of the events, by name.
@@ -95,8 +98,11 @@ class Arguments:
                         f"{MOST_NAMES:,} names of such"
                     )
             key = event.name, layout.shared, layout.of_instruction(facts)
-            number = self._numbers.get(key)
-            metadata.append(self._new(key, len(bytes(event.args))) if number is None else number)
+            last, number = self._last.get(event.name, (None, 0))
+            if last != key:
+                number = self._number(key, len(bytes(event.args)))
+                self._last[event.name] = key, number
+            metadata.append(number)
             if event.cat:
                 columns["cat"][0].append(i)
                 columns["cat"][1].append((StatKind.STRING, event.cat))
@@ -107,8 +113,10 @@ class Arguments:
         stats = [_column(name, np.array(rows, np.int64), v) for name, (rows, v) in sorted(columns.items()) if rows]
         return np.array(metadata, np.int32), stats
 
-    def _new(self, key: tuple[str, tuple[str, ...], Any], size: int) -> int:
-        """The number of event metadata that have come for the first time."""
+    def _number(self, key: _Shared, size: int) -> int:
+        """The number of event metadata; new ones are put down with the bytes of their arguments."""
+        if key in self._numbers:
+            return self._numbers[key]
         name, names, values = key
         long_name, stats = "", []
         for argument, value in zip(names, values if len(names) > 1 else (values,), strict=False):

@@ -96,9 +96,6 @@ class Gathered:
         batch: EventBatch = pickle.loads(self._spill.get(piece, "batches", low, high).data)  # noqa: S301  as above
         return batch
 
-    def _code(self, pid: Id, tid: Any) -> int:
-        return self.codes.setdefault((pid, tid), len(self.codes))
-
     def _add_all(self, events: Sequence[Event]) -> None:
         """Sort events by what becomes of them."""
         spans: list[Event] = []
@@ -131,7 +128,7 @@ class Gathered:
                         self.left_out[e.ph] += 1
                     continue
             spans.append(e)
-            codes.append(self._code(e.pid, tid))
+            codes.append(self.codes.setdefault((e.pid, tid), len(self.codes)))
         check_lines(self.codes, self.process_names, self.thread_names)
         if spans:
             self._add(spans, codes, durations)
@@ -141,7 +138,8 @@ class Gathered:
         rest = [event for stack in self.begun.values() for event in stack]
         if rest:
             self.counted["begin event(s) without an end, kept with duration 0"] += len(rest)
-            self._add(rest, [self._code(e.pid, e.tid) for e in rest], dict.fromkeys(range(len(rest)), 0))
+            codes = [self.codes.setdefault((e.pid, e.tid), len(self.codes)) for e in rest]
+            self._add(rest, codes, dict.fromkeys(range(len(rest)), 0))
 
     def _paired(self, end: Event) -> tuple[Event, int] | None:
         """The event that `end` ends and its duration, if there is one."""
