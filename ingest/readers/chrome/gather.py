@@ -71,8 +71,10 @@ class Gathered:
     def __getstate__(self) -> dict[str, Any]:
         return self.__dict__ | {"_arguments": None}
 
-    def read(self, document: Document, low: int, high: int) -> None:
-        """Read from the event at `low` up to `high`, or to the end of the event there.
+    def read(self, document: Document, low: int, high: int, *, is_alone: bool = False) -> None:
+        """Read from the event at `low` up to `high`, or to the end of the piece there.
+
+        It stops at halves of pairs if it `is_alone`, which means that the ranges before have not been read.
 
         Raises:
             MalformedError: the bytes are not events.
@@ -82,6 +84,8 @@ class Gathered:
             self._add_all(piece.events)
             self.end, self.mark = piece.end, piece.mark
             self.has_replaced |= piece.is_replaced
+            if is_alone and self.has_pairs:
+                return
         if self.mark != b",":
             self._close()
         self._put_metadata()

@@ -105,7 +105,7 @@ def read_range(shared: Shared, task: Range) -> Gathered | None:
     (document, origin_us), (low, high, descriptor) = shared, task
     found = Gathered(descriptor, origin_us, {})
     try:
-        found.read(document, low, high)
+        found.read(document, low, high, is_alone=True)
     except MalformedError:
         return None
     return None if found.has_pairs else found

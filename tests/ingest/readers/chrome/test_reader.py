@@ -397,6 +397,7 @@ def untyped(stats: Any) -> set[tuple[str, str]]:
         (b'"text"', "looked for JSON"),
         (b"{}", "traceEvents"),
         (b'{"a":1,"b":[{}]}', "only 'a', 'b'"),
+        (b'{"\xba":1}', "not JSON"),
         (b'{"traceEvents":3}', "looked for an array"),
         (b'{"traceEvents":[]}', "without events"),
         (b"[]", "without events"),
@@ -437,6 +438,15 @@ def test_more_threads_than_a_profiled_program_has_are_refused(
     names = [{**e, "name": "thread_name"} for e in names] if field == "tid" else names
     with pytest.raises(CaptureError, match="more than 100 threads"):
         read_chrome(write(tmp_path, names))
+
+
+def test_blanks_behind_an_event_do_not_end_the_array(tmp_path: Path) -> None:
+    """The text that is read of an event longer than a piece may end behind it and before its comma."""
+    event = b'{"ph":"X","pid":1,"tid":1,"ts":%d,"dur":1,"name":"a"}'
+    for gap in range(0, 300, 11):
+        path = write(tmp_path, b"[" + (b" " * gap + b",").join(event % i for i in range(4)) + b"]")
+        for chunk in (1, 25, 90):
+            assert everything(opened(path, chunk)) == reference(path.read_bytes())
 
 
 def test_an_array_without_end_is_read_with_a_warning(tmp_path: Path) -> None:
