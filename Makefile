@@ -10,9 +10,10 @@ PEERS := $(VENV)/peers
 LOWEST := $(VENV)/lowest
 TW := $(BIN)/tw -w $(DEMO)/warehouse
 
-# What `make quick` runs of the tests: the rules of ingest and of the definitions, and what a query may do.
+# What `make quick` runs of the tests: the rules of ingest and of the definitions, the cases of all metrics, and what a
+# query may do.
 QUICK := tests/ingest/capture tests/ingest/collectives tests/ingest/columns tests/ingest/devices tests/ingest/hlo \
-  tests/ingest/lake tests/ingest/readers/xplane tests/tracewarehouse/definitions \
+  tests/ingest/lake tests/ingest/readers/xplane tests/sql/test_cases.py tests/tracewarehouse/definitions \
   tests/tracewarehouse/test_query_read_only.py tests/tracewarehouse/test_tables_read.py \
   tests/tracewarehouse/test_output.py tests/tracewarehouse/test_text_table.py
 

@@ -63,7 +63,8 @@ def test_nothing_violates_an_audit(connection: duckdb.DuckDBPyConnection, runs: 
     assert run_audits(connection, runs[capture], DEFINITIONS) == []
 
 
-@pytest.mark.parametrize("capture", CAPTURES)
+# Of captures from CPUs, the golden ones show it.
+@pytest.mark.parametrize("capture", [V6E, VLLM, VLLM_CHROME, GPU])
 def test_stored_values_are_those_of_the_views(
     connection: duckdb.DuckDBPyConnection, runs: dict[str, str], capture: str
 ) -> None:
