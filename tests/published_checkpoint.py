@@ -1,10 +1,9 @@
-"""Small checkpoints in the form of published ones; as a program: published_checkpoint.py '{"FOLDER": {ARGUMENTS}}'."""
+"""Small checkpoints in the form of published ones."""
 
 from __future__ import annotations
 
 import json
 import math
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -98,8 +97,3 @@ def write_shards(weights: dict[str, Any], folder: Path) -> None:
     (folder / "model.safetensors.index.json").write_text(
         json.dumps({"metadata": {"total_size": total}, "weight_map": index})
     )
-
-
-if __name__ == "__main__":
-    for place, arguments in json.loads(sys.argv[1]).items():
-        write_checkpoint(Path(place), **arguments)

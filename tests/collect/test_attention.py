@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 import importlib.util
-import json
-import subprocess
-import sys
 from typing import Any
 
 import pytest
 
+from tests.collect.torch_processes import TorchProcesses
 from tracewarehouse.collect.parallel import attention
 from tracewarehouse.collect.run_spec import run_spec
 
@@ -52,9 +50,8 @@ print(json.dumps([errors, shapes]))
 
 
 @pytest.mark.skipif(importlib.util.find_spec("torch_xla") is None, reason="torch_xla is not installed")
-def test_the_kernel_is_given_what_makes_it_agree_with_einsums() -> None:
-    done = subprocess.run([sys.executable, "-c", PROGRAM], capture_output=True, text=True, check=True)
-    errors, shapes = json.loads(done.stdout)
+def test_the_kernel_is_given_what_makes_it_agree_with_einsums(torch_processes: TorchProcesses) -> None:
+    errors, shapes = torch_processes.answer(PROGRAM)
 
     assert max(errors) < 1e-5
     # Keys and values for every head and only of the prompt, wide heads filled up; a decode step does without.

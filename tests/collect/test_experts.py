@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 import importlib.util
-import json
-import subprocess
-import sys
 from math import inf
 
 import pytest
 
+from tests.collect.torch_processes import TorchProcesses
 from tracewarehouse.collect.parallel.experts import Places, places
 
 PROGRAM = """
@@ -74,11 +72,9 @@ print(json.dumps(found))
 """
 
 
-@pytest.mark.skipif(importlib.util.find_spec("torch") is None, reason="torch is not installed")
-def test_dispatch_computes_what_a_loop_over_tokens_does() -> None:
-    done = subprocess.run([sys.executable, "-c", PROGRAM], capture_output=True, text=True, check=True)
-
-    for factor, error, dropped_agree, dropped, is_taken in json.loads(done.stdout):
+@pytest.mark.skipif(importlib.util.find_spec("torch_xla") is None, reason="torch_xla is not installed")
+def test_dispatch_computes_what_a_loop_over_tokens_does(torch_processes: TorchProcesses) -> None:
+    for factor, error, dropped_agree, dropped, is_taken in torch_processes.answer(PROGRAM):
         assert error < 1e-4
         assert dropped_agree and is_taken
         assert dropped == 0 if factor == "inf" else dropped > 0 or factor != "1.0"

@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 
 from tests.captured_collectives import assert_as_promised, collectives
+from tests.collect.torch_processes import TorchProcesses
 from tracewarehouse.collect.memory import loading_bytes
 from tracewarehouse.collect.pretrained import pretrained_model
 from tracewarehouse.collect.run_spec import RunSpec, run_spec
@@ -23,7 +24,6 @@ from tracewarehouse.ingest.pipeline import ingest_one
 if importlib.util.find_spec("torch_xla") is None:
     pytest.skip("torch_xla is not installed: pip install 'tracewarehouse[collect]'", allow_module_level=True)
 
-TESTS = Path(__file__).parents[1]
 LLAMA_3 = {"rope_type": "llama3", "factor": 8.0, "low_freq_factor": 1.0, "high_freq_factor": 4.0}
 YARN = {"type": "yarn", "factor": 40, "beta_fast": 32, "beta_slow": 1, "mscale": 0.707, "mscale_all_dim": 0.707}
 SHORT = {"original_max_position_embeddings": 16}
@@ -51,22 +51,26 @@ MODELS: dict[str, dict[str, Any]] = {
 }
 
 
-def run_python(code: str, *arguments: str, **variables: str) -> dict[str, Any]:
-    environment = os.environ | {"PJRT_DEVICE": "CPU", "CPU_NUM_DEVICES": "4", "PYTHONWARNINGS": "ignore"} | variables
-    environment["PYTHONPATH"] = os.pathsep.join([str(TESTS), os.environ.get("PYTHONPATH", str(TESTS.parent))])
-    command = [sys.executable, "-c", code, *arguments]
-    done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
-    assert done.returncode == 0, done.stderr[-3000:]
-    answer: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
-    return answer
+CPU = {"PJRT_DEVICE": "CPU", "CPU_NUM_DEVICES": "4"}
 
 
 @pytest.fixture(scope="module")
-def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def folder(torch_processes: TorchProcesses, tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("published")
     todo = json.dumps({str(folder / name): arguments for name, arguments in MODELS.items()})
-    subprocess.run([sys.executable, "-W", "ignore", str(TESTS / "published_checkpoint.py"), todo], check=True)
+    torch_processes.answer(WRITE, todo)
     return folder
+
+
+WRITE = """
+import json, sys
+from pathlib import Path
+from published_checkpoint import write_checkpoint
+
+for place, arguments in json.loads(sys.argv[1]).items():
+    write_checkpoint(Path(place), **arguments)
+print("null")
+"""
 
 
 LOAD = """
@@ -140,7 +144,7 @@ print(json.dumps(found))
 """
 
 
-def test_every_device_holds_its_part_of_the_published_weights(folder: Path) -> None:
+def test_every_device_holds_its_part_of_the_published_weights(torch_processes: TorchProcesses, folder: Path) -> None:
     cases = [
         ("llama", "tp=4"),
         ("llama", "pp=2,tp=2"),
@@ -154,7 +158,7 @@ def test_every_device_holds_its_part_of_the_published_weights(folder: Path) -> N
         ("deepseek_v3", "ep=2,tp=2"),
     ]
 
-    found = run_python(LOAD, json.dumps([(str(folder / name), mesh) for name, mesh in cases]))
+    found = torch_processes.answer(LOAD, json.dumps([(str(folder / name), mesh) for name, mesh in cases]), **CPU)
 
     assert {case: facts["wrong"] for case, facts in found.items()} == {f"{n} {m}": [] for n, m in cases}
     assert found["llama tp=4"]["weights"] == 3 + 4 * 9
@@ -197,8 +201,8 @@ print(json.dumps(found))
 """
 
 
-def test_a_host_reads_only_what_its_devices_hold(folder: Path) -> None:
-    found = run_python(ONE_HOST, str(folder / "llama"))
+def test_a_host_reads_only_what_its_devices_hold(torch_processes: TorchProcesses, folder: Path) -> None:
+    found = torch_processes.answer(ONE_HOST, str(folder / "llama"), **CPU)
 
     up, head = 256 * 128, 512 * 128
     every = [f"layers.{n}.mlp.up_proj.weight" for n in range(4)]
@@ -246,25 +250,33 @@ def test_the_host_holds_a_file_and_a_copy_of_one_weight_for_each_device(folder: 
     model = pretrained_model(str(folder / "large"))
     assert loading_bytes(model, run_spec(model=str(folder / "large"), mesh=f"tp={devices}")) == devices * embedding
 
-    found = run_python(
-        PEAK,
-        str(folder / "large"),
-        str(devices),
-        CPU_NUM_DEVICES=str(devices),
-        MALLOC_MMAP_THRESHOLD_="65536",  # what is free is given back
-    )
+    # From its beginning a process of its own: one that was forked does not count the memory that it shares.
+    variables = {"PJRT_DEVICE": "CPU", "CPU_NUM_DEVICES": str(devices), "PYTHONWARNINGS": "ignore"}
+    variables |= {"MALLOC_MMAP_THRESHOLD_": "65536"}  # what is free is given back
+    command = [sys.executable, "-c", PEAK, str(folder / "large"), str(devices)]
+    done = subprocess.run(command, env=os.environ | variables, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr[-3000:]
+    found = json.loads(done.stdout.splitlines()[-1])
 
     assert found["whole"] > 2.5 * found["shard"]
     on_devices = found["whole"] + (devices - 1) * embedding
     assert 0.95 * on_devices < found["peak"] < on_devices + devices * embedding + 1.1 * found["shard"]
 
 
-def record(spec: RunSpec, output: Path, host_memory: int | None = None) -> Path:
+RECORD = """
+import sys
+from tracewarehouse.collect import harness, subject
+
+specification, output, host_memory = sys.argv[1:]
+if host_memory:
+    subject.available_memory = lambda: int(host_memory)
+print(harness.main([specification, output]))
+"""
+
+
+def record(processes: TorchProcesses, spec: RunSpec, output: Path, host_memory: int | None = None) -> Path:
     """Record in a process of its own, on a host with less memory when it is given."""
-    code = "import sys; from tracewarehouse.collect import harness, subject; from functools import partial; "
-    code += f"subject.available_memory = lambda: {host_memory}; " if host_memory else ""
-    code += "code = harness.main(sys.argv[1:]); print(code)"
-    assert run_python(code, spec.model_dump_json(), str(output)) == 0
+    assert processes.answer(RECORD, spec.model_dump_json(), str(output), str(host_memory or "")) == 0
     return output / spec.name
 
 
@@ -278,7 +290,9 @@ def write_tokenizer(folder: Path) -> None:
     tokenizer.save(str(folder / "tokenizer.json"))
 
 
-def test_recording_eight_bit_weights_of_deepseek_v3(folder: Path, tmp_path: Path) -> None:
+def test_recording_eight_bit_weights_of_deepseek_v3(
+    torch_processes: TorchProcesses, folder: Path, tmp_path: Path
+) -> None:
     write_tokenizer(folder / "deepseek_v3")
     spec = run_spec(
         model=str(folder / "deepseek_v3"),
@@ -290,7 +304,7 @@ def test_recording_eight_bit_weights_of_deepseek_v3(folder: Path, tmp_path: Path
         output_length=3,
     )
 
-    capture = record(spec, tmp_path / "captures")
+    capture = record(torch_processes, spec, tmp_path / "captures")
 
     manifest = load_manifest(capture / "manifest.json")
     assert manifest.checks["reference"] == "full"
@@ -318,11 +332,11 @@ def test_recording_eight_bit_weights_of_deepseek_v3(folder: Path, tmp_path: Path
     ids=lambda value: value if isinstance(value, str) else value["mesh"],
 )
 def test_every_family_is_recorded_from_its_checkpoint(
-    folder: Path, tmp_path: Path, model: str, fields: dict[str, Any]
+    torch_processes: TorchProcesses, folder: Path, tmp_path: Path, model: str, fields: dict[str, Any]
 ) -> None:
     spec = run_spec(model=str(folder / model), batch=4, input_length=8, output_length=3, **fields)
 
-    capture = record(spec, tmp_path / "captures")
+    capture = record(torch_processes, spec, tmp_path / "captures")
 
     manifest = load_manifest(capture / "manifest.json")
     assert manifest.checks["reference"] == "full"
@@ -331,11 +345,13 @@ def test_every_family_is_recorded_from_its_checkpoint(
     assert_as_promised(capture, collectives(capture, tmp_path / "warehouse"), is_head_split=model != "qwen2")
 
 
-def test_a_model_larger_than_the_host_is_compared_by_its_first_layers(folder: Path, tmp_path: Path) -> None:
+def test_a_model_larger_than_the_host_is_compared_by_its_first_layers(
+    torch_processes: TorchProcesses, folder: Path, tmp_path: Path
+) -> None:
     spec = run_spec(model=str(folder / "llama"), mesh="pp=2,tp=2", batch=4, input_length=8, output_length=3)
     assert spec.layers == 4
 
-    capture = record(spec, tmp_path, host_memory=2_300_000)
+    capture = record(torch_processes, spec, tmp_path, host_memory=2_300_000)
 
     manifest = load_manifest(capture / "manifest.json")
     assert manifest.checks["reference"] == "first_layers"

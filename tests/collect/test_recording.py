@@ -1,4 +1,7 @@
-"""Runs of the real harness, each in a process of its own; everything else in this folder needs no torch."""
+"""Runs of the real harness, each in a process of its own.
+
+Two are started as `tw collect` starts them, the others forked from a process that has imported torch_xla.
+"""
 
 from __future__ import annotations
 
@@ -6,12 +9,14 @@ import importlib.util
 import signal
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
 import tracewarehouse as tw
 from tests.captured_collectives import assert_as_promised, collectives
+from tests.collect.torch_processes import ENVIRONMENT, TorchProcesses
 from tests.running_processes import running, wait_until
 from tracewarehouse.collect.experiment import Experiment
 from tracewarehouse.collect.run_spec import RunSpec, run_spec
@@ -25,14 +30,29 @@ if importlib.util.find_spec("torch_xla") is None:
 SMALL = {"batch": 2, "input_length": 8, "output_length": 4}
 
 
-def record(output: Path, spec: RunSpec) -> Path:
+@pytest.fixture
+def record(torch_processes: TorchProcesses, tmp_path: Path) -> Callable[[RunSpec], Path]:
+    """Records a run; gives the capture directory."""
+
+    def recorded(spec: RunSpec) -> Path:
+        done = torch_processes.run(RECORD, spec.model_dump_json(), str(tmp_path))
+        assert done.returncode == 0, done.stderr[-3000:]
+        return tmp_path / spec.name
+
+    return recorded
+
+
+RECORD = "import sys; from tracewarehouse.collect import harness; sys.exit(harness.main(sys.argv[1:]))"
+
+
+def collected(output: Path, spec: RunSpec) -> Path:
     (result,) = collect(Experiment.of(spec, retries=1), output)
     assert result.status == "recorded", result.error
     return result.path
 
 
 def test_llama_over_tp(tmp_path: Path) -> None:
-    capture = record(tmp_path, run_spec(mesh="tp=2", **SMALL))
+    capture = collected(tmp_path, run_spec(mesh="tp=2", **SMALL))
 
     manifest = load_manifest(capture / "manifest.json")
     assert manifest.checks["tokens_equal"] is True
@@ -55,10 +75,10 @@ def test_llama_over_tp(tmp_path: Path) -> None:
     assert {c["step"] for c in reduces} == {0, 1, 2, 3}
 
 
-def test_deepseek_pipeline_of_unlike_stages(tmp_path: Path) -> None:
+def test_deepseek_pipeline_of_unlike_stages(record: Callable[[RunSpec], Path], tmp_path: Path) -> None:
     """The richest program: stages, expert groups, latent attention, and a dense layer that only the first stage has."""
     size = {"layers": 4, "batch": 4, "input_length": 8, "output_length": 2}
-    capture = record(tmp_path, run_spec(model="deepseek_v3", mesh="pp=2,ep=2", capacity_factor="inf", **size))
+    capture = record(run_spec(model="deepseek_v3", mesh="pp=2,ep=2", capacity_factor="inf", **size))
 
     checks = load_manifest(capture / "manifest.json").checks
     assert (checks["tokens_equal"], checks["comparable_share"], checks["dropped_pairs"]) == (True, 1.0, 0)
@@ -82,10 +102,10 @@ def test_deepseek_pipeline_of_unlike_stages(tmp_path: Path) -> None:
     ]
 
 
-def test_unlike_stages_with_a_program_each(tmp_path: Path) -> None:
+def test_unlike_stages_with_a_program_each(record: Callable[[RunSpec], Path], tmp_path: Path) -> None:
     size = {"layers": 4, "batch": 2, "input_length": 8, "output_length": 2}
     spec = run_spec(model="deepseek_v2", mesh="pp=2,tp=2", hosts=2, capacity_factor="inf", **size)
-    capture = record(tmp_path, spec)
+    capture = record(spec)
 
     checks = load_manifest(capture / "manifest.json").checks
     assert (checks["tokens_equal"], checks["comparable_share"], checks["dropped_pairs"]) == (True, 1.0, 0)
@@ -94,9 +114,11 @@ def test_unlike_stages_with_a_program_each(tmp_path: Path) -> None:
     assert sum(c["kind"] == "all-reduce" for c in rows) == (2 + 3 + 3 + 3) * 2 * 2
 
 
-def test_experts_exchange_and_reduce_no_more_than_their_places(tmp_path: Path) -> None:
+def test_experts_exchange_and_reduce_no_more_than_their_places(
+    record: Callable[[RunSpec], Path], tmp_path: Path
+) -> None:
     size = {"batch": 4, "input_length": 32, "output_length": 2}
-    capture = record(tmp_path, run_spec(model="deepseek_v2", mesh="ep=4,tp=2", **size))
+    capture = record(run_spec(model="deepseek_v2", mesh="ep=4,tp=2", **size))
 
     manifest = load_manifest(capture / "manifest.json")
     # One layer of experts; 32 tokens and then one of each of the 4 sequences, each for 2 experts.
@@ -120,8 +142,8 @@ def test_experts_exchange_and_reduce_no_more_than_their_places(tmp_path: Path) -
         assert reduced == {tokens * 128 * 4, tokens * (128 + 1) * 4}
 
 
-def test_a_split_sequence_in_a_pipeline(tmp_path: Path) -> None:
-    capture = record(tmp_path, run_spec(mesh="pp=2,tp=2", sequence_parallelism="megatron", **SMALL))
+def test_a_split_sequence_in_a_pipeline(record: Callable[[RunSpec], Path], tmp_path: Path) -> None:
+    capture = record(run_spec(mesh="pp=2,tp=2", sequence_parallelism="megatron", **SMALL))
 
     assert load_manifest(capture / "manifest.json").checks["tokens_equal"] is True
     rows = collectives(capture, tmp_path / "warehouse")
@@ -132,8 +154,8 @@ def test_a_split_sequence_in_a_pipeline(tmp_path: Path) -> None:
     assert_as_promised(capture, rows)
 
 
-def test_ring_attention(tmp_path: Path) -> None:
-    capture = record(tmp_path, run_spec(model="qwen3", mesh="dp=2,tp=2", sequence_parallelism="ring", **SMALL))
+def test_ring_attention(record: Callable[[RunSpec], Path], tmp_path: Path) -> None:
+    capture = record(run_spec(model="qwen3", mesh="dp=2,tp=2", sequence_parallelism="ring", **SMALL))
 
     assert load_manifest(capture / "manifest.json").checks["tokens_equal"] is True
     rows = collectives(capture, tmp_path / "warehouse")
@@ -143,8 +165,8 @@ def test_ring_attention(tmp_path: Path) -> None:
     assert_as_promised(capture, rows)
 
 
-def test_ulysses_attention(tmp_path: Path) -> None:
-    capture = record(tmp_path, run_spec(mesh="tp=2", sequence_parallelism="ulysses", **SMALL))
+def test_ulysses_attention(record: Callable[[RunSpec], Path], tmp_path: Path) -> None:
+    capture = record(run_spec(mesh="tp=2", sequence_parallelism="ulysses", **SMALL))
 
     assert load_manifest(capture / "manifest.json").checks["tokens_equal"] is True
     rows = collectives(capture, tmp_path / "warehouse")
@@ -153,7 +175,8 @@ def test_ulysses_attention(tmp_path: Path) -> None:
     assert_as_promised(capture, rows)
 
 
-def test_two_hosts_after_the_collector_was_killed(tmp_path: Path) -> None:
+def test_two_hosts_after_the_collector_was_killed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("XLA_FLAGS", ENVIRONMENT["XLA_FLAGS"])
     options = ["--mesh", "pp=2,tp=2", "--hosts", "2", "--batch", "2", "--input-length", "8", "--output-length", "4"]
     command = [sys.executable, "-m", "tracewarehouse", "collect", *options, "-o", str(tmp_path)]
     collector = subprocess.Popen(command)
@@ -164,7 +187,7 @@ def test_two_hosts_after_the_collector_was_killed(tmp_path: Path) -> None:
     wait_until(lambda: not running("tracewarehouse.collect.harness", str(tmp_path)))
     assert [p.name for p in tmp_path.iterdir() if not p.name.startswith(".") and p.is_dir()] == []
 
-    capture = record(tmp_path, run_spec(mesh="pp=2,tp=2", hosts=2, **SMALL))
+    capture = collected(tmp_path, run_spec(mesh="pp=2,tp=2", hosts=2, **SMALL))
 
     manifest = load_manifest(capture / "manifest.json")
     assert manifest.hosts == ["host0", "host1"]
@@ -178,9 +201,9 @@ def test_two_hosts_after_the_collector_was_killed(tmp_path: Path) -> None:
     assert {c["axis"] for c in rows} == {"tp"}
 
 
-def test_ring_attention_over_two_hosts(tmp_path: Path) -> None:
+def test_ring_attention_over_two_hosts(record: Callable[[RunSpec], Path], tmp_path: Path) -> None:
     spec = run_spec(model="qwen3", mesh="pp=2,tp=2", hosts=2, sequence_parallelism="ring", **SMALL)
-    capture = record(tmp_path, spec)
+    capture = record(spec)
 
     manifest = load_manifest(capture / "manifest.json")
     assert manifest.checks["tokens_equal"] is True

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import importlib.util
-import json
-import subprocess
-import sys
 
 import pytest
 
-if importlib.util.find_spec("torch") is None:
-    pytest.skip("torch is not installed: pip install 'tracewarehouse[collect]'", allow_module_level=True)
+from tests.collect.torch_processes import TorchProcesses
+
+if importlib.util.find_spec("torch_xla") is None:
+    pytest.skip("torch_xla is not installed: pip install 'tracewarehouse[collect]'", allow_module_level=True)
 
 PROGRAM = """
 import json
@@ -44,9 +43,8 @@ print(json.dumps(found))
 """
 
 
-def test_a_difference_is_an_error_unless_rounding_explains_it() -> None:
-    done = subprocess.run([sys.executable, "-c", PROGRAM], capture_output=True, text=True, check=True)
-    outcome = json.loads(done.stdout)
+def test_a_difference_is_an_error_unless_rounding_explains_it(torch_processes: TorchProcesses) -> None:
+    outcome = torch_processes.answer(PROGRAM)
 
     assert outcome["same"] == [True, 0.0, 1.0]
     # Another token from a tie is another text: what follows is not compared, but the tokens are not called equal.

@@ -3,18 +3,16 @@
 from __future__ import annotations
 
 import importlib.util
-import json
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 
+from tests.collect.torch_processes import TorchProcesses
 from tracewarehouse.collect.reference_cache import weight_files
 from tracewarehouse.collect.run_spec import run_spec
 
-if importlib.util.find_spec("torch") is None:
-    pytest.skip("torch is not installed: pip install 'tracewarehouse[collect]'", allow_module_level=True)
+if importlib.util.find_spec("torch_xla") is None:
+    pytest.skip("torch_xla is not installed: pip install 'tracewarehouse[collect]'", allow_module_level=True)
 
 PROGRAM = """
 import json
@@ -47,10 +45,8 @@ print(json.dumps(out))
 """
 
 
-def test_a_reference_is_computed_once_for_all_meshes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("TRACEWAREHOUSE_REFERENCES", str(tmp_path / "references"))
-    done = subprocess.run([sys.executable, "-c", PROGRAM], capture_output=True, text=True, check=True)
-    found = json.loads(done.stdout)
+def test_a_reference_is_computed_once_for_all_meshes(torch_processes: TorchProcesses, tmp_path: Path) -> None:
+    found = torch_processes.answer(PROGRAM, TRACEWAREHOUSE_REFERENCES=str(tmp_path / "references"))
 
     assert found["off"] == found["not kept"] == ["finite_logits", None, 0]
     kind, size, computed = found["first"]

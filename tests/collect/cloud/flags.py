@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from typing import NamedTuple
 
 WIDE = {
     "account": True,
@@ -22,8 +22,7 @@ WIDE = {
 """Flags of every command, and whether they take a value."""
 
 
-@dataclass(frozen=True)
-class Verb:
+class Verb(NamedTuple):
     """What one command takes."""
 
     positional: tuple[int, int]
@@ -31,7 +30,7 @@ class Verb:
     """Flags with a value, separated by spaces."""
     switches: str = ""
     required: tuple[str, ...] = ()
-    one_of: tuple[tuple[str, ...], ...] = field(default_factory=tuple)
+    one_of: tuple[tuple[str, ...], ...] = ()
     """Groups of flags of which exactly one must be given."""
 
     def flags(self) -> dict[str, bool]:

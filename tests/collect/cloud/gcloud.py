@@ -548,7 +548,3 @@ def compute_disks_delete(positional: list[str], flags: dict[str, str]) -> None:
 def quotas_info_list(positional: list[str], flags: dict[str, str]) -> None:
     """Print quotas."""
     print("[]")
-
-
-if __name__ == "__main__":
-    main(sys.argv[1:])

@@ -189,5 +189,7 @@ TOOLS = {"mkfs.ext4": mkfs} | {
     f.__name__: f for f in (python3, uv, python, hostname, sudo, findmnt, lsblk, blkid, mount, mountpoint, gcsfuse)
 }
 
-if __name__ == "__main__":
-    sys.exit(TOOLS[os.environ["FAKE_TOOL"]](sys.argv[1:]))
+
+def main(arguments: list[str]) -> int:
+    """Run the tool that was called."""
+    return TOOLS[os.environ["FAKE_TOOL"]](arguments)
