@@ -104,12 +104,6 @@ def record(file: str, name: str, output: str) -> int:
     return 0
 
 
-def hostname(arguments: list[str]) -> int:
-    """As Google names the hosts of a slice."""
-    print(f"t1v-n-{MACHINE}-w-{WORKER}")
-    return 0
-
-
 def sudo(arguments: list[str]) -> int:
     """Only what mounts a disk."""
     assert arguments[0] in ("mount", "mkfs.ext4", "blkid", "chmod"), arguments
@@ -186,7 +180,7 @@ def gcsfuse(arguments: list[str]) -> int:
 
 
 TOOLS = {"mkfs.ext4": mkfs} | {
-    f.__name__: f for f in (python3, uv, python, hostname, sudo, findmnt, lsblk, blkid, mount, mountpoint, gcsfuse)
+    f.__name__: f for f in (python3, uv, python, sudo, findmnt, lsblk, blkid, mount, mountpoint, gcsfuse)
 }
 
 
