@@ -18,7 +18,6 @@ unit: count
 polarity: none
 grain: [run_id]
 value: n
-requires: SELECT r.run_id FROM main.runs AS r
 description: Counts runs.
 columns:
   run_id: The run.

@@ -6,7 +6,6 @@ unit: ms
 polarity: lower_is_better
 grain: [run_id, phase, device_id]
 value: bubble_ms
-requires: SELECT run_id FROM main.ops WHERE is_leaf AND device_id IS NOT NULL AND step IS NOT NULL
 needs: [device_steps]
 description: >
   Time per step in which a device runs no op between the first and the last op of the step, counting only gaps above

@@ -6,7 +6,6 @@ unit: count
 polarity: none
 grain: [run_id, phase, kind, axis]
 value: executions_per_step
-requires: SELECT run_id FROM main.collectives
 needs: [collectives]
 description: >
   Executions of collectives per device and step, over the devices that take part. Without marks every execution of a

@@ -6,7 +6,6 @@ unit: 1/ms
 polarity: none
 grain: [run_id, phase, axis]
 value: executions_per_ms
-requires: SELECT run_id FROM main.collectives
 needs: [collectives]
 description: >
   Executions of collectives on a device per millisecond of the phase, all kinds of an axis together, over the devices

@@ -6,7 +6,6 @@ unit: us
 polarity: lower_is_better
 grain: [run_id, phase, axis]
 value: skew_us
-requires: SELECT run_id FROM models.collective_instances WHERE ranks > 1
 needs: [several_ranks]
 description: >
   Start of the last rank of a collective minus the start of the first, mean over executions, percentiles by nearest rank;

@@ -6,7 +6,6 @@ unit: us
 polarity: lower_is_better
 grain: [run_id, phase, kind, axis, size_class]
 value: transfer_us
-requires: SELECT run_id FROM models.collective_instances
 needs: [collectives]
 description: >
   Latency and bandwidth of collectives; other tools have two metrics, collective_latency and collective_bandwidth. The

@@ -6,7 +6,6 @@ unit: ratio
 polarity: lower_is_better
 grain: [run_id, phase]
 value: comm_to_compute
-requires: SELECT run_id FROM main.collectives
 needs: [collectives]
 description: >
   Time in which collectives are under way over the time in which devices compute, all devices together: the union of the

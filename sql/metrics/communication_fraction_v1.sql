@@ -7,7 +7,6 @@ polarity: lower_is_better
 grain: [run_id, phase]
 value: fraction
 ranges: {fraction: [0, 1], max_fraction: [0, 1]}
-requires: SELECT run_id FROM main.collectives
 needs: [collectives]
 description: >
   Share of a phase in which a device communicates and computes nothing: exposed communication over the time of the

@@ -6,7 +6,6 @@ unit: ms
 polarity: lower_is_better
 grain: [run_id, phase, device_id]
 value: communication_time_ms
-requires: SELECT run_id FROM main.collectives
 needs: [collectives]
 description: >
   Time per step in which a collective is under way on a device: the union of the windows of its collectives, from the

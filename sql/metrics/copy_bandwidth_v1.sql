@@ -6,7 +6,6 @@ unit: GB/s
 polarity: higher_is_better
 grain: [run_id, device_id, kind]
 value: copy_gbps
-requires: SELECT run_id FROM models.copy_windows WHERE is_async AND bytes > 0
 needs: [async_copy_bytes]
 description: >
   Bytes of asynchronous copies over their windows, each from the start of the start half to the end of its done half on

@@ -7,7 +7,6 @@ polarity: lower_is_better
 grain: [run_id, phase]
 value: overhead
 ranges: {overhead: [0, 1]}
-requires: SELECT run_id FROM models.copy_windows
 needs: [copies]
 description: >
   Share of a phase in which a device copies and neither computes nor communicates: time in the windows of copies that no

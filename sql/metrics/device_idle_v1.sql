@@ -7,7 +7,6 @@ polarity: lower_is_better
 grain: [run_id, phase, device_id]
 value: idle_ratio
 ranges: {idle_ratio: [0, 1]}
-requires: SELECT run_id FROM main.ops WHERE is_leaf AND device_id IS NOT NULL
 needs: [device_ops]
 description: >
   Share of a phase in which a device runs no op: 1 - busy / span. Busy is the union of its leaf ops, including those

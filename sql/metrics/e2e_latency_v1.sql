@@ -6,7 +6,6 @@ unit: ms
 polarity: lower_is_better
 grain: [run_id, clock]
 value: e2e_latency_ms
-requires: SELECT run_id FROM models.steps WHERE phase = 'prefill'
 needs: [decode_after_prefill, one_prefill]
 description: >
   Time from the start of prefill to the end of the last decode step: on the hosts' clock by their markers, on the

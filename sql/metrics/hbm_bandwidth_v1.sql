@@ -6,7 +6,6 @@ unit: GB/s
 polarity: higher_is_better
 grain: [run_id, phase, device_id]
 value: hbm_gbps
-requires: SELECT run_id FROM models.instruction_costs WHERE bytes_accessed > 0
 needs: [memory_traffic]
 description: >
   Memory traffic of a device over its busy time: the profiler's bytes_accessed of the leaf ops over their union, in

@@ -6,7 +6,6 @@ unit: us
 polarity: none
 grain: [run_id, kind, axis]
 value: latency_us
-requires: SELECT run_id FROM models.transfer_fit
 needs: [fitted_transfers]
 description: >
   Hockney's model of a transfer, time = latency + bytes / bandwidth, fitted by least squares to the transfer time of each

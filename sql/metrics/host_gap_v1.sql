@@ -7,7 +7,6 @@ polarity: lower_is_better
 grain: [run_id, phase]
 value: gap_ratio
 ranges: {gap_ratio: [0, 1]}
-requires: SELECT run_id FROM models.steps WHERE clock = 'device'
 needs: [device_steps]
 description: >
   Share of the steps' time in which no device of the run executes an op, so that all devices wait for the host. A gap

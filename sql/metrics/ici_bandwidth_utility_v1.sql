@@ -6,7 +6,6 @@ unit: "%"
 polarity: none
 grain: [run_id, phase, factor]
 value: saved_percent
-requires: SELECT run_id FROM models.transfer_fit AS f INNER JOIN main.runs AS r USING (run_id) WHERE r.backend <> 'gpu'
 needs: [inter_chip_links, fitted_transfers]
 description: >
   How much shorter a phase would be with links that are faster by a factor: 100 (T - T') / T, T the time of the phase's

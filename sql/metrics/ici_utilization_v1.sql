@@ -6,7 +6,6 @@ unit: ratio
 polarity: higher_is_better
 grain: [run_id, phase, kind, axis]
 value: utilization
-requires: SELECT run_id FROM main.devices WHERE peak_ici_gbps > 0
 needs: [inter_chip_links, link_peak, sent_bytes]
 description: >
   Share of the peak inter-chip bandwidth that collectives reach: the bytes that a device sends, divided by the

@@ -6,7 +6,6 @@ unit: us
 polarity: lower_is_better
 grain: [run_id, phase, device_id]
 value: gap_us
-requires: SELECT run_id FROM main.phases WHERE kind = 'module' AND device_id IS NOT NULL
 needs: [repeated_launches]
 description: >
   Time on a device from the end of one execution of a program to the start of the next, mean over the executions of a

@@ -6,9 +6,6 @@ unit: us
 polarity: lower_is_better
 grain: [run_id, phase, layer, part]
 value: self_us
-requires: >
-  SELECT run_id FROM main.instructions
-  WHERE layer IS NOT NULL OR stage_layer IS NOT NULL OR part IS NOT NULL
 needs: [layers]
 description: >
   Self time of the leaf ops by transformer layer and part of the model, per step, mean over the devices that ran any of

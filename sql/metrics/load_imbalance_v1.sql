@@ -6,7 +6,6 @@ unit: ratio
 polarity: lower_is_better
 grain: [run_id, phase]
 value: busy_imbalance
-requires: SELECT run_id FROM main.ops WHERE is_leaf AND device_id IS NOT NULL
 needs: [several_devices]
 description: >
   Busy time of the busiest device over the mean of the devices that ran the phase; 1 is balance. Waiting in a collective

@@ -7,7 +7,6 @@ polarity: higher_is_better
 grain: [run_id, phase]
 value: mfu
 ranges: {mfu: [0, 1]}
-requires: SELECT run_id FROM main.devices WHERE peak_flops_per_s > 0
 needs: [matrix_peak, phases, model_shape, batch_size, lengths]
 description: >
   Model FLOPs utilization: floating-point operations that the model needs for a phase's tokens over what all devices of the

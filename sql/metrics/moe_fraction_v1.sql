@@ -7,7 +7,6 @@ polarity: none
 grain: [run_id, phase]
 value: fraction
 ranges: {fraction: [0, 1]}
-requires: SELECT run_id FROM main.instructions WHERE part = 'moe'
 needs: [experts]
 description: >
   Share of the devices' busy time that goes to the mixture of experts: self time of the ops of router and experts, and of

@@ -7,7 +7,6 @@ polarity: none
 grain: [run_id, phase, category]
 value: share
 ranges: {share: [0, 1]}
-requires: SELECT run_id FROM main.ops WHERE is_leaf AND device_id IS NOT NULL
 needs: [device_ops]
 description: >
   Share of the devices' op time by category of op: self time of the leaf ops of a category over that of all leaf ops

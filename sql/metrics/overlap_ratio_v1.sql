@@ -7,7 +7,6 @@ polarity: higher_is_better
 grain: [run_id, phase, kind, axis]
 value: overlap_ratio
 ranges: {overlap_ratio: [0, 1]}
-requires: SELECT run_id FROM main.collectives WHERE end_ps > start_ps
 needs: [timed_collectives]
 description: >
   Share of the collectives' windows that is hidden behind other work: 1 - exposed / window, summed over executions and

@@ -7,7 +7,6 @@ polarity: lower_is_better
 grain: [run_id, phase]
 value: bubble_ratio
 ranges: {bubble_ratio: [0, 1]}
-requires: SELECT run_id FROM main.runs WHERE pp > 1
 needs: [pipeline_transfers]
 description: >
   Share of a pipeline's ticks in which a stage does no work of its own: gaps without an op, and exposed time of collectives

@@ -6,7 +6,6 @@ unit: FLOP/s
 polarity: none
 grain: [run_id, instruction_id]
 value: flops_per_s
-requires: SELECT run_id FROM models.instruction_costs WHERE flops > 0 OR bytes_accessed > 0
 needs: [op_costs]
 description: >
   Each HLO instruction's place under the roofline: floating-point operations and memory traffic of its executions over

@@ -7,7 +7,6 @@ polarity: higher_is_better
 scope: warehouse
 grain: [run_id, baseline_run_id]
 value: efficiency
-requires: SELECT run_id FROM main.metric_values WHERE metric = 'throughput' AND version = 1
 needs: [throughput, model_name, lengths]
 description: >
   Output tokens per second and chip relative to the run of the same workload on the fewest chips; 1 is a throughput

@@ -8,7 +8,6 @@ unit: ms
 polarity: lower_is_better
 grain: [run_id, phase, step]
 value: step_time_ms
-requires: SELECT run_id FROM models.steps
 description: >
   Mean over the devices of each step's own duration, from its start to its own end; the gap before the next step
   belongs to no step. If the devices of a run have no steps, its hosts' markers give the time. In a capture without

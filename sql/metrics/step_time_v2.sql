@@ -6,7 +6,6 @@ unit: ms
 polarity: lower_is_better
 grain: [run_id, phase, step]
 value: step_time_ms
-requires: SELECT run_id FROM models.steps
 needs: [followed_step]
 description: >
   Time of each step from its start to the next step's start, on the slowest device. A step that no other step follows

@@ -6,8 +6,7 @@ unit: ms
 polarity: lower_is_better
 grain: [run_id, phase, device_id]
 value: wait_ms
-requires: SELECT run_id FROM models.collective_instances WHERE NOT is_partial OR ranks > 1
-needs: [collectives]
+needs: [ranks_to_compare]
 description: >
   Time that a device waits in collectives for slower ranks: its own time in each beyond the shortest over the ranks, summed
   over the phase. Of an asynchronous collective that is at most its exposed time, since a device that computes beside it

@@ -6,7 +6,6 @@ unit: tokens/s
 polarity: higher_is_better
 grain: [run_id]
 value: output_tokens_per_s
-requires: SELECT run_id FROM main.runs WHERE batch_size IS NOT NULL
 needs: [decode_after_prefill, one_prefill, batch_size]
 description: >
   Output tokens per second from the start of prefill to the end of the last decode step. Per sequence of the batch there

@@ -6,7 +6,6 @@ unit: ms
 polarity: lower_is_better
 grain: [run_id, clock]
 value: tpot_ms
-requires: SELECT run_id FROM models.steps WHERE phase = 'decode' AND NOT is_last_of_phase
 needs: [followed_decode]
 description: >
   Time per output token: mean over decode steps of the time from a step's start to the start of the decode step that

@@ -6,7 +6,6 @@ unit: bytes
 polarity: none
 grain: [run_id, phase, axis]
 value: message_bytes_per_device
-requires: SELECT run_id FROM main.collectives WHERE message_bytes IS NOT NULL
 needs: [message_bytes]
 description: >
   Traffic of each kind of parallelism, and how certain it is that the kind is right. The traffic is the message bytes

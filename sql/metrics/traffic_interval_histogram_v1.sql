@@ -6,7 +6,6 @@ unit: count
 polarity: none
 grain: [run_id, phase, axis_from, axis_to, crosses_step, from_us]
 value: intervals
-requires: SELECT run_id FROM models.traffic_intervals
 needs: [consecutive_collectives]
 description: >
   How many of the intervals of traffic_interval fall into each decade from 1 us to 10 ms, those below and those above;

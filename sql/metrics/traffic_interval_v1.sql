@@ -6,7 +6,6 @@ unit: us
 polarity: none
 grain: [run_id, phase, axis_from, axis_to, crosses_step]
 value: interval_us
-requires: SELECT run_id FROM models.traffic_intervals
 needs: [consecutive_collectives]
 description: >
   Time on a device from the end of one collective to the start of the next, of the same axis or of another, mean over all

@@ -6,7 +6,6 @@ unit: bytes
 polarity: none
 grain: [run_id, phase, axis, source_device_id, target_device_id]
 value: sent_bytes
-requires: SELECT run_id FROM main.traffic
 needs: [traffic]
 description: >
   Bytes that one device sends to another over a phase, under the algorithm of main.traffic: in a ring to the next rank of

@@ -6,7 +6,6 @@ unit: bytes
 polarity: lower_is_better
 grain: [run_id, phase, kind, axis]
 value: message_bytes_per_device
-requires: SELECT run_id FROM main.collectives WHERE message_bytes IS NOT NULL
 needs: [message_bytes]
 description: >
   Message bytes of a phase per device, the mean over the devices that take part: operand bytes, for an all-gather the

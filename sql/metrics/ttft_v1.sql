@@ -6,7 +6,6 @@ unit: ms
 polarity: lower_is_better
 grain: [run_id, clock]
 value: ttft_ms
-requires: SELECT run_id FROM models.steps WHERE phase = 'prefill'
 needs: [prefill]
 description: >
   Time to first token. On the host's clock, it is the time from the start of the prefill marker to its end, when the

@@ -1,8 +1,8 @@
 /*---
 precondition: sent_bytes
-needs: [transfer_bytes]
+needs: [message_bytes]
 reason: of no collective is it known what a device sends
 ---*/
 SELECT run_id
 FROM main.collectives
-WHERE instance IS NOT NULL AND NOT is_partial AND wire_bytes > 0
+WHERE instance IS NOT NULL AND wire_bytes > 0

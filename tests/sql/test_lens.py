@@ -61,6 +61,7 @@ NEED_MORE = {
             "async_copy_bytes",
             "copies",
             "experts",
+            "fitted_transfers",
             "link_peak",
             "matrix_peak",
             "memory_traffic",

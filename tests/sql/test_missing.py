@@ -27,6 +27,7 @@ _PREFILL, _NAMELESS = _STEP | {"name": "prefill"}, _STEP | {"name": "main"}
 _MODULE = {"kind": "module", "device_id": 0, "index": 0, "name": "main"}
 _SUM = {"instance": 0, "device_id": 0, "kind": "all-reduce", "group_size": 2, "message_bytes": 8, "end_ps": 9}
 _PEER = _SUM | {"device_id": 1, "event_id": 1}
+_SIZES = [_SUM | {"event_id": i, "instance": i, "message_bytes": 8 << i // 2, "end_ps": 9 << i // 2} for i in range(6)]
 _COPY = {"opcode": "copy-start", "async_role": "start", "op_class": "copy", "bytes_accessed": 8}
 _MODEL = {"num_params_active": 9, "num_params_embedding": 1, "num_layers": 2, "num_heads": 4, "head_dim": 8}
 
@@ -72,15 +73,20 @@ CASES: dict[str, tuple[Tables, list[Tables]]] = {
         {"collectives": [_SUM]},
         [{"collectives": [_SUM, _PEER | {"is_partial": True}]}, {"collectives": [_SUM | {"instance": None}]}],
     ),
+    "ranks_to_compare": (
+        {"collectives": [_SUM | {"is_partial": True}, _PEER | {"is_partial": True}]},
+        [{"collectives": [_SUM | {"is_partial": True}, _PEER | {"is_partial": True, "instance": 1}]}],
+    ),
     "several_ranks": ({"collectives": [_SUM, _PEER]}, [{"collectives": [_SUM, _PEER | {"instance": 1}]}]),
     "transfer_bytes": (
         {"collectives": [_SUM]},
         [{"collectives": [_SUM | {"message_bytes": 0}]}, {"collectives": [_SUM | {"group_size": 1}]}],
     ),
     "several_sizes": (
-        {"collectives": [_SUM, _SUM | {"event_id": 1, "instance": 1, "message_bytes": 16}]},
-        [{"collectives": [_SUM, _SUM | {"event_id": 1, "instance": 1, "message_bytes": 16, "kind": "all-gather"}]}],
+        {"collectives": _SIZES},
+        [{"collectives": _SIZES[:-1]}, {"collectives": [*_SIZES[:-1], _SIZES[-1] | {"kind": "all-gather"}]}],
     ),
+    "fitted_transfers": ({"collectives": _SIZES}, [{"collectives": [s | {"end_ps": 9} for s in _SIZES]}]),
     "sent_bytes": ({"collectives": [_SUM | {"wire_bytes": 8}]}, [{"collectives": [_SUM]}]),
     "traffic": ({"traffic": [{"source_device_id": 0, "target_device_id": 1, "bytes": 8}]}, [{}]),
     "inter_chip_links": ({"runs": [{"backend": "tpu"}]}, [{"runs": [{"backend": "gpu"}]}]),
@@ -218,10 +224,12 @@ _OF_TPUS = {
     "mfu": "accelerators",
     "ici_utilization": "accelerators",
     "copy_bandwidth": "async_copies",
+    "hockney": "several_sizes",
+    "ici_bandwidth_utility": "several_sizes",
     "hbm_bandwidth": "memory_traffic",
     "roofline": "op_costs",
 }
-"""What virtual CPU devices never have."""
+"""What the captures of virtual CPU devices do not have."""
 _NO_PIPELINE = {"pipeline_bubble": "pipeline"}
 _NO_EXPERTS = {"moe_fraction": "experts"}
 
@@ -244,7 +252,8 @@ def test_captures_of_other_programs(shared_warehouse: Warehouse) -> None:
     assert gpu["communication_time"] == "collectives"
     assert gpu["ici_utilization"] == gpu["ici_bandwidth_utility"] == "inter_chip_links"
     assert gpu["load_imbalance"] == "several_devices"
-    assert v6e["collective_transfer"] == v6e["ici_utilization"] == "whole_collectives"
+    assert v6e["sync_wait"] == "ranks_to_compare"
+    assert v6e["hockney"] == "whole_collectives"
     assert v6e["traffic_matrix"] == "traffic"
     for name in ("tpu-2chip-vllm-tp2-prefill", "chrome"):
         assert found[name]["tpot"] == "decode"

@@ -53,7 +53,6 @@ def show(
         "grain": ", ".join(about.grain),
         "value": about.value,
         "versions": ", ".join(versions),
-        "requires": " ".join(about.requires.split()),
         "needs": ", ".join(n.precondition for n in definitions.needs(metric)) or None,
         "reads": ", ".join(v.qualified for v in definitions.upstream(metric.view)) or None,
         "CCL-Bench": about.ccl_bench,

@@ -99,7 +99,6 @@ def _page(definitions: Definitions, query: Query, name: str) -> Iterator[str]:
     yield table(("", ""), facts)
     yield "\n## Columns\n\n" + table(("column", "meaning"), [(c, _line(s)) for c, s in about.columns.items()])
     yield f"\n## Example\n\n{_example(query, current)}"
-    yield f"\nOnly a run that this query names can have rows:\n\n```sql\n{_line(about.requires)}\n```\n"
     if needs := definitions.needs(current):
         yield "\n## Where it is missing\n\n"
         yield "Of a run without a row, `metrics.missing` tells the first of these that it does not meet:\n\n"
@@ -150,7 +149,7 @@ def _lineage(definitions: Definitions, metric: Metric) -> str:
     """A Mermaid flow chart of everything that the metric reads, down to the tables."""
     lines = []
     for view in (*definitions.upstream(metric.view), metric.view):
-        for read in sorted(view.depends_on | view.probe_depends_on):
+        for read in sorted(view.depends_on):
             source, target = (n.replace(".", "_") for n in (read, view.qualified))
             shape = f'{source}[("{read}")]' if read.startswith("main.") else f'{source}["{read}"]'
             lines.append(f'  {shape} --> {target}["{view.qualified}"]')

@@ -122,7 +122,6 @@ class MetricHeader(BaseModel):
     )
     grain: list[Name] = Field(min_length=1, description="columns that identify a row; run_id comes first")
     value: Name
-    requires: str = Field(description="a SELECT of run_id; a run without a row there does not have the metric")
     needs: list[Name] = Field(default=[], description="preconditions; the first that a run does not meet is the reason")
     description: Sentence
     columns: dict[Name, Sentence] = Field(min_length=2)
@@ -201,24 +200,16 @@ class View:
         Raises:
             MetricError: the SQL cannot be parsed, is not one SELECT, or names a table without its schema.
         """
-        return _tables(self.path, "the query", self.sql)
-
-    @cached_property
-    def probe_depends_on(self) -> frozenset[str]:
-        """Tables and views that `requires` reads; empty for a model.
-
-        Raises:
-            MetricError: as for `depends_on`.
-        """
-        if not isinstance(self.header, MetricHeader):
-            return frozenset()
-        return _tables(self.path, "requires", self.header.requires)
+        try:
+            return tables_of(self.sql)
+        except ValueError as error:
+            raise MetricError(f"{self.path}: the query {error}") from None
 
     @cached_property
     def fingerprint(self) -> str:
         """SHA-256 over the syntax tree of the SQL, whatever its spelling; see `normalised`.
 
-        For a metric, it also covers what gives the value a meaning: unit, polarity, grain, value column and probe. If
+        For a metric, it also covers what gives the value a meaning: unit, polarity, grain and value column. If
         the SQL reads a column that ingest derives from what ops do, such as op_class, it also covers those rules.
         """
         return _fingerprint(self.sql, _meaning(self.header))
@@ -344,7 +335,7 @@ class Definitions:
         todo = [view.qualified]
         while todo:
             v = self._views[todo.pop()]
-            for name in v.depends_on | v.probe_depends_on:
+            for name in v.depends_on:
                 if name in self._views and name not in seen:
                     seen.add(name)
                     todo.append(name)
@@ -388,7 +379,7 @@ class Definitions:
 
     def _check_scope(self, view: View) -> None:
         """Refuse a metric whose stored value other runs could change, or that is based on another tool's definition."""
-        read = view.depends_on | view.probe_depends_on
+        read = view.depends_on
         if not view.is_compatibility:
             for name in sorted(read):
                 if name in self._views and self._views[name].is_compatibility:
@@ -407,7 +398,7 @@ class Definitions:
         for v in self._views.values():
             if v.schema not in ("models", "preconditions", "metrics"):
                 continue
-            read = v.depends_on | v.probe_depends_on
+            read = v.depends_on
             for name in sorted(read - known):
                 raise MetricError(f"{v.path}: reads {name}, which is not a table, model or metric")
             graph[v.qualified] = sorted(n for n in read if n in self._views)
@@ -541,13 +532,6 @@ def _newest(versions: list[Metric]) -> Metric:
     return max(stable or versions, key=lambda m: (m.header.status != "deprecated", m.version))
 
 
-def _tables(path: Path, what: str, sql: str) -> frozenset[str]:
-    try:
-        return tables_of(sql)
-    except ValueError as error:
-        raise MetricError(f"{path}: {what} {error}") from None
-
-
 def _meaning(header: Header) -> Mapping[str, str]:
     if not isinstance(header, MetricHeader):
         return {}
@@ -556,7 +540,6 @@ def _meaning(header: Header) -> Mapping[str, str]:
         "polarity": header.polarity,
         "grain": ", ".join(header.grain),
         "value": header.value,
-        "requires": normalised(header.requires),
     }
     return meaning if header.scope == "run" else meaning | {"scope": header.scope}
 

@@ -20,7 +20,7 @@ from typing import Any
 import duckdb
 
 from tracewarehouse.definitions import ranges
-from tracewarehouse.definitions.reading import Definitions, Metric, MetricHeader, ModelHeader, View, load_definitions
+from tracewarehouse.definitions.reading import Definitions, Metric, ModelHeader, View, load_definitions
 from tracewarehouse.evaluation.audits import BEYOND_RANGE, audit_sql, beyond_range, run_audit
 from tracewarehouse.evaluation.cursors import run_tasks
 from tracewarehouse.evaluation.findings import Evaluation, Finding
@@ -91,21 +91,20 @@ class PreparedMetrics:
         all_readers = [*(v for v, _ in beneath), *(m.view for m in self._metrics), *definitions.audits]
         tables = {view.qualified for view, kind in beneath if kind == "TABLE"}
         for view, kind in beneath:
-            columns = _columns_read(view, [r for r in all_readers if view.qualified in _read(r)], definitions.added)
+            columns = _columns_read(view, [r for r in all_readers if view.qualified in r.depends_on], definitions.added)
             sql = f"SELECT {', '.join(columns)} FROM ({view.sql})" if kind == "TABLE" else view.sql  # noqa: S608
             statement = parsed(view, f"CREATE {kind} {view.qualified} AS {sql}")
-            self._add(view.qualified, partial(_Run.make, view=view, statement=statement), _read(view))
+            self._add(view.qualified, partial(_Run.make, view=view, statement=statement), view.depends_on)
         for metric in self._metrics:
             header, view = metric.header, metric.view
-            probe = parsed(view, f"SELECT 1 FROM ({header.requires}) LIMIT 1")  # noqa: S608
             numbers = [f"CAST({c} AS DOUBLE)" for c in (header.value, *header.ranges)]
             names = ", ".join((*header.grain[1:], *numbers))
             statement = parsed(view, f"SELECT {names} FROM ({view.sql})")  # noqa: S608
-            step = partial(_Run.value, metric=metric, probe=probe, statement=statement)
-            self._add(f"value of {view.qualified}", step, _read(view))
+            step = partial(_Run.value, metric=metric, statement=statement)
+            self._add(f"value of {view.qualified}", step, view.depends_on)
         for audit in definitions.audits:
             statement = parsed(audit, audit_sql(audit, limit=1))
-            self._add(f"audit {audit.name}", partial(_Run.audit, audit=audit, statement=statement), _read(audit))
+            self._add(f"audit {audit.name}", partial(_Run.audit, audit=audit, statement=statement), audit.depends_on)
         for name in sorted(frozenset[str]().union(*self._needs.values()) - self._steps.keys()):
             self._add(name, partial(_Run.load, table=name.removeprefix("main.")), frozenset())
         for name, readers in [(name, self._readers(name, tables)) for name in sorted(tables)]:
@@ -178,7 +177,6 @@ class _Run:
         self._run_id = run_id
         self._sources = sources
         self._failed: dict[str, str] = {}
-        self._has: dict[str, bool] = {}
 
     def load(self, cursor: duckdb.DuckDBPyConnection, table: str) -> None:
         """Make a table of the schema."""
@@ -208,18 +206,12 @@ class _Run:
         if table not in self._failed:
             cursor.execute(f"DROP TABLE {table}")
 
-    def value(
-        self,
-        cursor: duckdb.DuckDBPyConnection,
-        metric: Metric,
-        probe: duckdb.Statement,
-        statement: duckdb.Statement,
-    ) -> None:
+    def value(self, cursor: duckdb.DuckDBPyConnection, metric: Metric, statement: duckdb.Statement) -> None:
         """Evaluate the rows of a metric."""
         name, reason = metric.view.qualified, self._reason(metric.view)
         try:
             self.rows[name] = []
-            if reason is None and self._has_rows(cursor, metric.header.requires, probe):
+            if reason is None:
                 rows = _rows(metric, cursor.execute(statement).fetchall())
                 self.rows[name] = sorted(rows, key=itemgetter(0))
         except BEYOND_RANGE as error:
@@ -237,14 +229,9 @@ class _Run:
         elif finding := run_audit(cursor, audit, statement):
             self.findings[audit.name] = finding
 
-    def _has_rows(self, cursor: duckdb.DuckDBPyConnection, requires: str, probe: duckdb.Statement) -> bool:
-        if requires not in self._has:  # several metrics have the same requirement
-            self._has[requires] = bool(cursor.execute(probe).fetchall())
-        return self._has[requires]
-
     def _reason(self, view: View) -> str | None:
         """Why a view that reads a failed model has no rows; None if it reads no failed model."""
-        return next((self._failed[n] for n in sorted(_read(view)) if n in self._failed), None)
+        return next((self._failed[n] for n in sorted(view.depends_on) if n in self._failed), None)
 
 
 def _parsed(connection: duckdb.DuckDBPyConnection, view: View, sql: str) -> duckdb.Statement:
@@ -275,17 +262,13 @@ def _beneath(definitions: Definitions, metrics: Sequence[Metric]) -> Iterator[tu
     """The models behind metrics and audits, in order: a table if several definitions read it, else a view."""
     readers: Counter[str] = Counter()
     for view in (*(m.view for m in metrics), *definitions.audits):
-        readers.update(_read(view))
+        readers.update(view.depends_on)
     for view in reversed(definitions.ordered):
         if view.schema == "models" and readers[view.qualified]:
             readers.update(view.depends_on)
     for view in definitions.ordered:
         if count := readers[view.qualified]:
             yield view, "TABLE" if count > 1 and not _is_inline(view) else "VIEW"
-
-
-def _read(view: View) -> frozenset[str]:
-    return view.depends_on | view.probe_depends_on
 
 
 def _columns_read(view: View, readers: Sequence[View], added: Collection[str]) -> list[str]:
@@ -295,8 +278,7 @@ def _columns_read(view: View, readers: Sequence[View], added: Collection[str]) -
     """
     if any(r.qualified in added for r in readers):
         return list(view.header.columns)
-    texts = [r.sql + (r.header.requires if isinstance(r.header, MetricHeader) else "") for r in readers]
-    words = set(re.findall(r"\w+", " ".join(texts).lower()))
+    words = set(re.findall(r"\w+", " ".join(r.sql for r in readers).lower()))
     return [c for c in view.header.columns if c in words]
 
 

@@ -6,7 +6,6 @@ unit: GB/s
 polarity: higher_is_better
 grain: [run_id]
 value: bandwidth_gbps
-requires: SELECT run_id FROM models.ccl_copies WHERE purpose = 'bandwidth' AND bytes > 0
 description: >
   Reproduces CCL-Bench's average_memory_bandwidth with its faults, to explain a published number; use copy_bandwidth
   instead. Bytes of copies over the time from the start of the start half to the start of the done half, on the device's

@@ -6,7 +6,6 @@ unit: s
 polarity: lower_is_better
 grain: [run_id]
 value: avg_step_time_s
-requires: SELECT run_id FROM models.ccl_card WHERE iterations > 0
 description: >
   Reproduces CCL-Bench's avg_step_time with its faults, to explain a published number; use step_time instead. It reads
   host events named exactly $core.py:331 step, a line number of one version of vLLM: mean duration without the first and

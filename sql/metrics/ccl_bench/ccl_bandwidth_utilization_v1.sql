@@ -6,7 +6,6 @@ unit: GB/s
 polarity: higher_is_better
 grain: [run_id, kind]
 value: bandwidth
-requires: SELECT run_id FROM models.ccl_events WHERE category IN ('all-reduce', 'all-gather', 'all-to-all', 'reduce-scatter')
 description: >
   Reproduces CCL-Bench's bandwidth_utilization_* with its faults, to explain a published number; use
   collective_transfer instead. Median over events of bytes_accessed / 2^30 x f / duration, f = 2 (n-1)/n for all-reduce

@@ -6,7 +6,6 @@ unit: GB
 polarity: lower_is_better
 grain: [run_id, kind]
 value: volume_gb
-requires: SELECT run_id FROM models.ccl_events
 description: >
   Reproduces CCL-Bench's collective_vol_*_gb with its faults, to explain a published number; use traffic_volume instead.
   The profiler's bytes_accessed of events whose category is exactly a collective's, over all devices and the whole

@@ -6,7 +6,6 @@ unit: "%"
 polarity: lower_is_better
 grain: [run_id]
 value: fraction_percent
-requires: SELECT run_id FROM models.ccl_events
 description: >
   Reproduces CCL-Bench's communication_fraction with its faults, to explain a published number; use
   communication_fraction instead. Per TPU the duration of events whose name or category is exactly a collective's, over

@@ -6,7 +6,6 @@ unit: "%"
 polarity: higher_is_better
 grain: [run_id]
 value: overlap_percent
-requires: SELECT run_id FROM models.ccl_events
 description: >
   Reproduces CCL-Bench's compute_comm_overlap with its faults, to explain a published number; use overlap_ratio instead.
   Time in which an event whose name holds a word of communication and one whose name holds a word of compute run

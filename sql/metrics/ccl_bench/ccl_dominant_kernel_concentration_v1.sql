@@ -6,7 +6,6 @@ unit: "%"
 polarity: none
 grain: [run_id]
 value: share_percent
-requires: SELECT run_id FROM models.ccl_events WHERE category IS NOT NULL
 description: >
   Reproduces CCL-Bench's dominant_kernel_concentration with its faults, to explain a published number; use op_time_share
   instead. Largest share of a category in the duration of all events that have one; a while loop counts beside the ops

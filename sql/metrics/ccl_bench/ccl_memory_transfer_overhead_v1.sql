@@ -6,7 +6,6 @@ unit: "%"
 polarity: lower_is_better
 grain: [run_id]
 value: overhead_percent
-requires: SELECT run_id FROM models.ccl_steps
 description: >
   Reproduces CCL-Bench's memory_transfer_overhead with its faults, to explain a published number; use copy_overhead
   instead. Time from the start of a copy's start half to the start of its done half in which no compute runs, over the

@@ -6,7 +6,6 @@ unit: "%"
 polarity: higher_is_better
 grain: [run_id]
 value: mfu_percent
-requires: SELECT run_id FROM models.ccl_events WHERE model_flops > 0
 description: >
   Reproduces CCL-Bench's mfu with its faults, to explain a published number; use mfu instead. Operations of all events
   that state some, over the union of these events' intervals over all devices, over 918e12 for every chip of the run.

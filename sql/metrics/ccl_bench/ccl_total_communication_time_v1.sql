@@ -6,7 +6,6 @@ unit: s
 polarity: lower_is_better
 grain: [run_id]
 value: communication_s
-requires: SELECT run_id FROM models.ccl_events
 description: >
   Reproduces CCL-Bench's total_communication_time with its faults, to explain a published number; use communication_time
   instead. Duration on the device's clock of all events whose name has a word of communication, summed over the devices,

@@ -6,7 +6,6 @@ unit: s
 polarity: lower_is_better
 grain: [run_id]
 value: tpot_s
-requires: SELECT run_id FROM models.ccl_steps
 description: >
   Reproduces CCL-Bench's tpot with its faults, to explain a published number; use tpot instead. It reads host events
   named exactly $core.py:331 step, a line number of one version of vLLM, and takes the mean duration of all but the

@@ -6,7 +6,6 @@ unit: s
 polarity: lower_is_better
 grain: [run_id]
 value: ttft_s
-requires: SELECT run_id FROM models.ccl_steps
 description: >
   Reproduces CCL-Bench's ttft with its faults, to explain a published number; use ttft instead. It reads host events
   named exactly $core.py:331 step, a line number of one version of vLLM, and takes the duration of the first, whether it

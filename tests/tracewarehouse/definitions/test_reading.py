@@ -31,7 +31,6 @@ def test_definitions_come_in_order_of_dependency(tmp_path: Path) -> None:
     [metric] = found.metrics
     assert (metric.name, metric.version, metric.header.grain) == ("m", 1, ["run_id"])
     assert metric.view.depends_on == {"models.base"}
-    assert metric.view.probe_depends_on == {"main.runs"}
     assert found.metric("m").version == found.metric("m", 1).version == 1
 
 
@@ -58,8 +57,6 @@ def test_definitions_come_in_order_of_dependency(tmp_path: Path) -> None:
         ("SELECT b.run_id", "DELETE FROM main.runs; SELECT b.run_id", "must be one SELECT"),
         ("FROM models.base AS b", "FROM base AS b", "write it with its schema"),
         ("FROM models.base AS b", "FROM models.bass AS b", "reads models.bass, which is not a table, model or metric"),
-        ("FROM main.runs AS r\n", "FROM runs AS r\n", "requires names the table runs"),
-        ("requires: SELECT", "requires: SELEC", "requires"),
     ],
 )
 def test_an_invalid_file_is_named_with_its_field(tmp_path: Path, old: str, new: str, said: str) -> None:

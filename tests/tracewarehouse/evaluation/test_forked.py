@@ -24,7 +24,6 @@ unit: count
 polarity: none
 grain: [run_id]
 value: n
-requires: SELECT o.run_id FROM main.ops AS o
 description: Ops.
 columns:
   run_id: The run.

@@ -1,0 +1,11 @@
+/*---
+precondition: ranks_to_compare
+needs: [collectives]
+reason: of every collective, one rank is in the capture and others are not
+remedy: ingest the captures of all hosts together
+---*/
+SELECT run_id
+FROM main.collectives
+WHERE instance IS NOT NULL
+GROUP BY run_id, instance
+HAVING COUNT(*) > 1 OR COUNT(*) FILTER (WHERE is_partial) = 0
