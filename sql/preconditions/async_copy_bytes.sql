@@ -1,6 +1,6 @@
 /*---
 precondition: async_copy_bytes
-needs: [async_copies]
+needs: [paired_copies]
 reason: the profiler does not say how many bytes asynchronous copies move
 ---*/
 SELECT run_id

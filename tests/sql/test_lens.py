@@ -68,6 +68,7 @@ NEED_MORE = {
             "model_name",
             "model_shape",
             "op_costs",
+            "paired_copies",
             "pipeline",
             "pipeline_transfers",
             "repeated_launches",

@@ -29,6 +29,7 @@ _SUM = {"instance": 0, "device_id": 0, "kind": "all-reduce", "group_size": 2, "m
 _PEER = _SUM | {"device_id": 1, "event_id": 1}
 _SIZES = [_SUM | {"event_id": i, "instance": i, "message_bytes": 8 << i // 2, "end_ps": 9 << i // 2} for i in range(6)]
 _COPY = {"opcode": "copy-start", "async_role": "start", "op_class": "copy", "bytes_accessed": 8}
+_DONE = {"opcode": "copy-done", "async_role": "done", "op_class": "copy", "async_start": "copy-start.1"}
 _MODEL = {"num_params_active": 9, "num_params_embedding": 1, "num_layers": 2, "num_heads": 4, "head_dim": 8}
 
 CASES: dict[str, tuple[Tables, list[Tables]]] = {
@@ -95,6 +96,13 @@ CASES: dict[str, tuple[Tables, list[Tables]]] = {
     "matrix_peak": ({"devices": [{"peak_flops_per_s": 1.0}]}, [{"devices": [{"peak_ici_gbps": 1.0}]}]),
     "copies": ({"instructions": [_COPY]}, [{"instructions": [{"opcode": "fusion"}]}]),
     "async_copies": ({"instructions": [_COPY]}, [{"instructions": [_COPY | {"async_role": None}]}]),
+    "paired_copies": (
+        {"instructions": [_COPY | {"name": "copy-start.1"}, _DONE]},
+        [
+            {"instructions": [_COPY | {"name": "copy-start.2"}, _DONE]},
+            {"instructions": [_COPY | {"name": "copy-start.1"}, _DONE | {"program_id": 7}]},
+        ],
+    ),
     "async_copy_bytes": ({"instructions": [_COPY]}, [{"instructions": [_COPY | {"bytes_accessed": None}]}]),
     "memory_traffic": ({"instructions": [{"bytes_accessed": 1}]}, [{"instructions": [{"flops": 1}]}]),
     "op_costs": ({"instructions": [{"flops": 1}]}, [{"instructions": [{"flops": 0}]}]),
