@@ -103,7 +103,7 @@ SELECT run_id FROM main.runs WHERE batch_size >= 1000
 
 def test_a_precondition_of_ones_own_tells_why_a_metric_is_missing(capture: Path, tmp_path: Path) -> None:
     """Beside those of the package; a metric that names none says so, in the API and in warehouse.duckdb."""
-    never = METRIC.replace("FROM main.ops AS o\n", "FROM main.ops AS o WHERE false\n")
+    never = METRIC.replace("GROUP BY m.run_id, m.n\n", "WHERE false\nGROUP BY m.run_id, m.n\n")
     other = never.replace("my_ops_per_step", "my_other").replace("grain:", "needs: [device_ops, wide_batch]\ngrain:")
     files = {"models/my_ops": MODEL, "metrics/my_ops_per_step_v1": never, "metrics/my_other_v1": other}
     sql = _write(tmp_path / "mine", files | {"preconditions/wide_batch": PRECONDITION})
