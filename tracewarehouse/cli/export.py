@@ -38,3 +38,32 @@ def chrome(
         target = output or Path(f"{warehouse.run(run).name}.trace.json")
         for path in export_chrome(warehouse, run, target):
             typer.echo(path)
+
+
+@app.command("ccl-bench")
+def ccl_bench(
+    context: typer.Context,
+    run: Annotated[list[str], typer.Argument(help="Run ids, beginnings of ids, or names.", show_default=False)],
+    out: Annotated[Path, typer.Option("--out", help="Folder for the folders of the rows.")] = Path("ccl-bench"),
+    into: Annotated[
+        Path | None, typer.Option(metavar="CHECKOUT", help="Also merge the rows into this checkout of CCL-Bench.")
+    ] = None,
+    trace_url: Annotated[str, typer.Option(help="Public address of the folder, with the trace and the tables.")] = "",
+    name: Annotated[str | None, typer.Option(help="Name of the row; for one run.")] = None,
+    archive: Annotated[bool, typer.Option("--archive", help="Also pack each folder as .tar.gz.")] = False,
+) -> None:
+    """Write runs as rows of CCL-Bench: card, trace, tables and values, and what its repository gets of them."""
+    from tracewarehouse.exports.ccl_bench.checkout import merge
+    from tracewarehouse.exports.ccl_bench.row import row_name, write_row
+
+    if name is not None and len(run) > 1:
+        raise typer.BadParameter("--name is for one run")
+    with context.obj.open() as warehouse:
+        for found in [warehouse.run(r) for r in run]:
+            row = write_row(warehouse, found, out / (name or row_name(found)), trace_url=trace_url, archive=archive)
+            typer.echo(row.folder)
+            for warning in row.warnings:
+                typer.echo(f"warning: {row.name}: {warning}", err=True)
+            if into is not None:
+                for path in merge(row, into):
+                    typer.echo(path)

@@ -1,0 +1,241 @@
+"""A row of CCL-Bench: names, fields, types and digits as its tools and its website take them."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import tarfile
+from hashlib import sha256
+from pathlib import Path
+from typing import Any
+
+import duckdb
+import pytest
+import yaml
+from conftest import ROOT
+from served_capture import write_served_capture
+
+from tracewarehouse.exports.ccl_bench.checkout import TRACE_ROOT, merge
+from tracewarehouse.exports.ccl_bench.row import TABLES, Row, row_name, write_row
+from tracewarehouse.exports.ccl_bench.values import METRIC_INFO
+from tracewarehouse.ingest.errors import TracewarehouseError
+from tracewarehouse.warehouse import Warehouse, open_warehouse
+
+CAPTURE = ROOT / "data" / "captures" / "llama-tp4-b4-i16-o17"
+COLLECTED = {
+    "mfu": {"trace_types": ["json_tpu"]},
+    "ttft": {"trace_types": ["json_tpu", "json"], "phases": ["inference"]},
+    "avg_step_time": {"trace_types": ["json_tpu"]},
+    "communication_fraction": {"trace_types": ["json_tpu"], "label": "L", "category": "communication", "unit": "%"},
+    "collective_vol_total_gb": {"trace_types": ["json_tpu"], "higher_is_better": False},
+    "unheard_of": {"trace_types": ["json_tpu"]},
+    "straggler": {"trace_types": ["json"]},
+    "loss": {"trace_types": ["json_tpu"], "phases": ["training"]},
+}
+
+
+@pytest.fixture(scope="module")
+def warehouse(tmp_path_factory: pytest.TempPathFactory) -> Warehouse:
+    """A run of a capture with a card, and one of a server without."""
+    folder = tmp_path_factory.mktemp("rows")
+    found = open_warehouse(folder / "warehouse", create=True)
+    found.ingest(CAPTURE)
+    found.ingest(write_served_capture(folder / "served.xplane.pb", 1))
+    return found
+
+
+def exported(warehouse: Warehouse, name: str, folder: Path, **options: Any) -> Row:
+    run = warehouse.run(name)
+    return write_row(warehouse, run, folder / row_name(run), **options)
+
+
+@pytest.fixture
+def checkout(tmp_path: Path) -> Path:
+    """A repository of the layout of CCL-Bench's, with one row."""
+    website = tmp_path / "checkout" / "website"
+    website.mkdir(parents=True)
+    categories = [{"id": "communication", "label": "Communication", "description": "d"}]
+    pair = {"trace": "/data/other-tpu", "metrics": "auto", "required_update": False}
+    config = {"_comment": "c", "pairs": [pair], "metric_categories": categories, "metric_info": COLLECTED}
+    row = {
+        "trace": "/data/other-tpu",
+        "metadata": {"workload_name": "other-tpu", "batch_size": 8, "tp": "", "bandwidth_scaleout": "N/A", "moe": True},
+        "metrics": {"mfu": 12.5, "ttft": None, "note": "text"},
+    }
+    data = {
+        "generated_at": "then",
+        "all_metrics": ["mfu", "ttft"],
+        "metric_categories": categories,
+        "metric_info": {**COLLECTED, "mfu": {**COLLECTED["mfu"], "required_update": True}},
+        "rows": [row],
+    }
+    (website / "benchmark_config.json").write_text(json.dumps(config, indent=2))
+    (website / "benchmark_data.json").write_text(json.dumps(data, indent=2))
+    (website / "data.js").write_text(f"// made\nconst BENCHMARK_DATA = {json.dumps(data, indent=2)};\n")
+    return website.parent
+
+
+def test_the_folder_holds_what_the_tools_look_for(warehouse: Warehouse, tmp_path: Path) -> None:
+    row = exported(warehouse, "llama-tp4-b4-i16-o17", tmp_path, trace_url="https://example.org/x")
+    assert row.name == "llama-tp4-b4-i16-o17-tpu"
+    assert [p.name for p in row.folder.glob("*.json")] == ["vm.trace.json"]
+    assert [p.name for p in row.folder.glob("*.yaml")] == [f"{row.name}.yaml"]
+    card = yaml.safe_load((row.folder / f"{row.name}.yaml").read_text())
+    assert card == row.card
+    assert card["trace_url"] == "https://example.org/x"
+    assert card["metric_source"]["traces"] == ["json_tpu", "xplane"]
+    arch = card["workload"]["model"]["model_arch"]
+    assert arch["num_params_active"] == arch["num_active_params"] == 459392
+    assert (arch["hidden_size"], arch["vocab_size"], arch["num_kv_heads"]) == (128, 512, 8)
+    assert "tw collect --mesh tp=4 --model llama" in (row.folder / "run.sh").read_text()
+    assert {p.stem for p in (row.folder / "tables").iterdir()} == {*TABLES}
+    for table in TABLES:
+        file = row.folder / "tables" / f"{table}.parquet"
+        runs = duckdb.sql(f"SELECT DISTINCT run_id FROM read_parquet('{file}', hive_partitioning = false)").fetchall()
+        assert runs == [(warehouse.run("llama-tp4-b4-i16-o17").run_id,)]
+    values = row.folder / "metric_values.parquet"
+    assert values.stat().st_size < 100_000
+    names = {n for (n,) in duckdb.sql(f"SELECT DISTINCT metric FROM '{values}'").fetchall()}
+    assert {"tpot", "sync_wait", "ccl_collective_vol"} <= names
+
+
+def test_the_readme_names_every_file_and_its_queries_run(warehouse: Warehouse, tmp_path: Path) -> None:
+    row = exported(warehouse, "served", tmp_path)
+    text = (row.folder / "README.md").read_text()
+    for path in row.folder.rglob("*"):
+        if path.is_file() and path.name != "README.md":
+            assert f"{sha256(path.read_bytes()).hexdigest()}  {path.relative_to(row.folder)}" in text
+    queries = [line.split('"')[1] for line in text.splitlines() if "duckdb -c" in line]
+    assert len(queries) == 3
+    for query in queries:
+        here = query.replace("FROM '", f"FROM '{row.folder}/").replace("JOIN '", f"JOIN '{row.folder}/")
+        assert len(duckdb.sql(here).columns) >= 2
+    assert "workload.hardware.xpu_spec.model" in text
+
+
+def test_what_the_card_does_not_tell_is_filled_from_the_capture(warehouse: Warehouse, tmp_path: Path) -> None:
+    card = exported(warehouse, "served", tmp_path).card
+    chip = card["workload"]["hardware"]["xpu_spec"]
+    assert (chip["type"], chip["model"], chip["total_count"], chip["count_per_node"]) == ("TPU", "tpu_v6e", 2, 2)
+    assert card["workload"]["hardware"]["network_topo"]["bandwidth_gbps"] == ["", 6400]
+    assert card["workload"]["model"]["phase"] == "inference"
+    assert card["contributor"] == ""
+
+
+def test_warnings_name_what_keeps_a_row_from_being_used(warehouse: Warehouse, tmp_path: Path) -> None:
+    warnings = "\n".join(exported(warehouse, "llama-tp4-b4-i16-o17", tmp_path).warnings)
+    assert "it has 16 decode steps, and CCL-Bench asks for 128" in warnings
+    assert "it was recorded on cpu devices" in warnings
+    assert "no public trace_url" in warnings
+    assert "no workload of model llama-tiny with input 16" in warnings
+
+
+def test_names_and_files_that_its_tools_do_not_take_are_refused(warehouse: Warehouse, tmp_path: Path) -> None:
+    run = warehouse.run("served")
+    with pytest.raises(TracewarehouseError, match="look for 'tpu' in it"):
+        write_row(warehouse, run, tmp_path / "served")
+    with pytest.raises(TracewarehouseError, match="look for 'tpu' in it"):
+        write_row(warehouse, run, tmp_path / "tpu one")
+    (tmp_path / "a-tpu").mkdir()
+    (tmp_path / "a-tpu" / "other.json").write_text("{}")
+    with pytest.raises(TracewarehouseError, match=r"other\.json would be another"):
+        write_row(warehouse, run, tmp_path / "a-tpu")
+
+
+def test_an_archive_holds_the_folder(warehouse: Warehouse, tmp_path: Path) -> None:
+    row = exported(warehouse, "served", tmp_path, archive=True)
+    with tarfile.open(tmp_path / f"{row.name}.tar.gz") as archive:
+        assert f"{row.name}/tables/ops.parquet" in archive.getnames()
+
+
+def test_values_have_its_names_and_six_digits(warehouse: Warehouse, tmp_path: Path) -> None:
+    row = exported(warehouse, "served", tmp_path)
+    assert {"avg_step_time", "ttft", "tpot", "mfu", "collective_vol_total_gb"} <= row.values.keys()
+    assert {"bandwidth_utilization_allreduce_group_6", "memory_transfer_overhead"} <= row.values.keys()
+    assert all(v == float(f"{v:.6g}") for v in row.values.values())
+    ours = METRIC_INFO.keys() & exported(warehouse, "llama-tp4-b4-i16-o17", tmp_path).values.keys()
+    assert len(METRIC_INFO) == 3
+    assert ours == {*METRIC_INFO}
+
+
+def test_our_numbers_are_those_of_the_metrics(warehouse: Warehouse, tmp_path: Path) -> None:
+    row = exported(warehouse, "llama-tp4-b4-i16-o17", tmp_path)
+    decode = [r for r in warehouse.metric("communication_fraction").dicts() if r["phase"] == "decode"]
+    assert row.values["exposed_communication_share"] == float(f"{decode[0]['fraction'] * 100:.6g}")
+    waits = [r["wait_ms"] for r in warehouse.metric("sync_wait").dicts() if r["phase"] == "decode"]
+    assert row.values["collective_sync_wait"] == float(f"{sum(waits) / len(waits) / 16:.6g}")
+
+
+def test_a_merge_touches_its_own_row_alone(warehouse: Warehouse, tmp_path: Path, checkout: Path) -> None:
+    website = checkout / "website"
+    files = ("benchmark_config.json", "benchmark_data.json")
+    before = {n: json.loads((website / n).read_text()) for n in files}
+    row = exported(warehouse, "llama-tp4-b4-i16-o17", tmp_path)
+    merge(row, checkout)
+    config, data = (json.loads((website / n).read_text()) for n in files)
+    assert config["pairs"].pop() == {"trace": f"{TRACE_ROOT}/{row.name}", "metrics": "auto", "required_update": False}
+    added = data["rows"].pop()
+    assert data["generated_at"] != before[files[1]]["generated_at"]
+    assert {*data["all_metrics"]} == {"mfu", "ttft", *added["metrics"]}
+    for content in (config, data):
+        assert {name: content["metric_info"].pop(name) for name in METRIC_INFO} == METRIC_INFO
+        content.pop("generated_at", None), content.pop("all_metrics", None)
+    for name in ("generated_at", "all_metrics"):
+        before[files[1]].pop(name)
+    assert [config, data] == [*before.values()]
+    assert added["trace"] == f"{TRACE_ROOT}/{row.name}"
+    assert len(added["metadata"]) == 39
+    assert (added["metadata"]["tp"], added["metadata"]["epochs"], added["metadata"]["moe"]) == (4, "", False)
+    chosen = {n for n, i in COLLECTED.items() if "json_tpu" in i["trace_types"]} - {"loss"} | {*METRIC_INFO}
+    assert {*added["metrics"]} == chosen
+    assert added["metrics"]["unheard_of"] is None
+    assert added["metrics"]["ttft"] is None
+    assert added["metrics"]["collective_vol_total_gb"] == 0
+    script = (website / "data.js").read_text()
+    assert script.startswith("// made\nconst BENCHMARK_DATA = {")
+    assert json.loads(script.partition("= ")[2].rstrip(";\n"))["rows"][-1] == added
+    published = checkout / "trace_collection" / row.name
+    assert {p.name for p in published.iterdir()} == {f"{row.name}.yaml", "README.md", "run.sh", "metric_values.parquet"}
+
+
+def test_a_second_merge_changes_nothing(warehouse: Warehouse, tmp_path: Path, checkout: Path) -> None:
+    assert merge(exported(warehouse, "served", tmp_path), checkout)
+    before = {p: p.read_bytes() for p in checkout.rglob("*") if p.is_file()}
+    assert merge(exported(warehouse, "served", tmp_path), checkout) == []
+    assert {p: p.read_bytes() for p in checkout.rglob("*") if p.is_file()} == before
+
+
+def test_one_line_of_duckdb_answers_over_all_rows(warehouse: Warehouse, tmp_path: Path, checkout: Path) -> None:
+    row = exported(warehouse, "llama-tp4-b4-i16-o17", tmp_path)
+    merge(row, checkout)
+    folder = checkout / "website" / "parquet"
+    found = duckdb.sql(
+        f"SELECT trace, tp, batch_size, moe, metric_value_num FROM '{folder}/metadata.parquet' "
+        f"JOIN '{folder}/metrics.parquet' USING (row_id) WHERE metric_name IN ('mfu', 'exposed_communication_share') "
+        "AND metric_value_num IS NOT NULL ORDER BY row_id"
+    ).fetchall()
+    share = row.values["exposed_communication_share"]
+    assert found == [("/data/other-tpu", None, 8, True, 12.5), (f"{TRACE_ROOT}/{row.name}", 4, 4, False, share)]
+    texts = duckdb.sql(
+        f"SELECT metric_value_text FROM '{folder}/metrics.parquet' WHERE metric_name = 'note'"
+    ).fetchall()
+    assert texts == [("text",)]
+    names = duckdb.sql(f"SELECT metric_name FROM '{folder}/metric_info.parquet'").fetchall()
+    assert {n for (n,) in names} == {*COLLECTED, *METRIC_INFO}
+    assert duckdb.sql(f"SELECT label, sort_order FROM '{folder}/metric_categories.parquet'").fetchall() == [
+        ("Communication", 0)
+    ]
+    info = duckdb.sql(f"SELECT value FROM '{folder}/run_info.parquet' WHERE key = 'row_count'").fetchall()
+    assert info == [("2",)]
+
+
+def test_a_checkout_must_be_one_and_keep_the_files(warehouse: Warehouse, tmp_path: Path, checkout: Path) -> None:
+    row = exported(warehouse, "served", tmp_path)
+    with pytest.raises(TracewarehouseError, match="not a checkout of CCL-Bench"):
+        merge(row, tmp_path)
+    subprocess.run(["git", "init", "-q", checkout], check=True)
+    (checkout / ".gitignore").write_text("served*\n")
+    before = (checkout / "website" / "benchmark_data.json").read_bytes()
+    with pytest.raises(TracewarehouseError, match=r"\.gitignore drops .*served-tpu\.yaml"):
+        merge(row, checkout)
+    assert (checkout / "website" / "benchmark_data.json").read_bytes() == before

@@ -1,0 +1,138 @@
+"""The workload card of a published run: its own, with what is missing filled from the capture."""
+
+from __future__ import annotations
+
+import json
+import re
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from tracewarehouse.ingest.capture.card import WorkloadCard
+from tracewarehouse.query import literal
+
+if TYPE_CHECKING:
+    from tracewarehouse.warehouse import Warehouse
+
+TRACES = ["json_tpu", "xplane"]
+"""Kinds of trace of our rows: the first selects CCL-Bench's metrics, the second ours, and no other row has it."""
+_PRECISION = {"bfloat16": "bf16", "float32": "fp32", "float16": "fp16", "bf16": "bf16", "f32": "fp32", "f16": "fp16"}
+_AXES = {"dp_replicate": "dp", "tp": "tp", "pp": "pp", "ep": "ep"}
+
+
+@dataclass(frozen=True)
+class FilledCard:
+    """A card for CCL-Bench.
+
+    Attributes:
+        content: the card as CCL-Bench reads it.
+        filled: dotted names of the fields that the run's own card does not tell, and the capture does.
+        missing: those that neither tells.
+    """
+
+    content: dict[str, Any]
+    filled: tuple[str, ...]
+    missing: tuple[str, ...]
+
+
+def filled_card(warehouse: Warehouse, run_id: str, trace_url: str) -> FilledCard:
+    """The card of a run, complete as far as the run's own card and its capture tell.
+
+    Raises:
+        WarehouseError: the run cannot be read.
+    """
+    [run] = warehouse.query(f"SELECT * FROM main.runs WHERE run_id = {literal(run_id)}").dicts()
+    [read] = warehouse.query(f"SELECT * FROM models.ccl_card WHERE run_id = {literal(run_id)}").dicts()
+    [chips] = warehouse.query(
+        "SELECT max(peak_ici_gbps) AS ici_gbps, max(n) AS per_host FROM (SELECT max(peak_ici_gbps) AS peak_ici_gbps, "
+        f"count(*) AS n FROM main.devices WHERE run_id = {literal(run_id)} GROUP BY host)"
+    ).dicts()
+    card = WorkloadCard.model_validate(json.loads(run["card"]) if run["card"] else {})
+    content: dict[str, Any] = card.model_dump(mode="json", by_alias=True)
+    own = _leaves(content)
+    for field, value in _facts(run, read, chips).items():
+        _fill(content, field, value)
+    if trace_url:
+        content["trace_url"] = trace_url
+    filled = [f for f, v in _leaves(content).items() if v not in ("", []) and own.get(f, "") in ("", [])]
+    content["metric_source"]["traces"] = [
+        *TRACES, *(t for t in content["metric_source"]["traces"] or [] if t not in (*TRACES, "json", "nsys"))
+    ]  # fmt: skip
+    _add_other_spellings(content, json.loads(run["manifest"]) if run["manifest"] else {})
+    missing = [f for f, v in _leaves(content).items() if v in ("", [])]
+    return FilledCard(content, tuple(filled), tuple(missing))
+
+
+def _facts(run: dict[str, Any], read: dict[str, Any], chips: dict[str, Any]) -> dict[str, Any]:
+    """What the capture, or the manifest beside it, says of the fields of a card; None for unknown."""
+    known = [n for n in (run["input_length"], run["output_length"]) if n is not None]
+    axes = {
+        field: run[axis] if run[axis] is not None else (1 if run["mesh"] else None) for field, axis in _AXES.items()
+    }
+    framework = re.sub(r"[\s_].*", "", run["framework"] or "") or None
+    return {
+        "description": f"{run['model'] or run['name']}, {run['mesh'] or 'mesh not known'}",
+        "workload.model.phase": read["phase"],
+        "workload.model.moe": None if run["num_params"] is None else run["num_params_active"] != run["num_params"],
+        "workload.model.granularity": "model_fwd" if read["phase"] == "inference" else None,
+        "workload.model.model_family": (run["model"] or "").lower() or None,
+        "workload.model.precision": _PRECISION.get(run["dtype"] or "", run["dtype"]),
+        "workload.model.iteration": read["iterations"],
+        "workload.model.model_arch.num_params": run["num_params"],
+        "workload.model.model_arch.num_params_active": run["num_params_active"],
+        "workload.model.model_arch.num_params_embedding": run["num_params_embedding"],
+        "workload.model.model_arch.num_layers": run["num_layers"],
+        "workload.model.model_arch.num_heads": run["num_heads"],
+        "workload.model.model_arch.head_dim": run["head_dim"],
+        "workload.data.batch_size": run["batch_size"],
+        "workload.data.seq_len": sum(known) if len(known) == 2 else None,
+        "workload.data.input_len": run["input_length"],
+        "workload.data.output_len": read["output_length"],
+        "workload.hardware.xpu_spec.type": run["backend"].upper() if run["backend"] != "unknown" else None,
+        "workload.hardware.xpu_spec.model": read["hardware"],
+        "workload.hardware.xpu_spec.total_count": read["chips"],
+        "workload.hardware.xpu_spec.count_per_node": chips["per_host"],
+        # Gbit/s of a chip in both directions: between slices, which a capture does not tell, and within one
+        "workload.hardware.network_topo.bandwidth_gbps": ["", int(chips["ici_gbps"] * 16)]
+        if chips["ici_gbps"]
+        else None,
+        "Model-executor.framework.name": framework,
+        "Model-executor.framework.compiler_tool_selection": "xla",
+        **{f"Model-executor.model_plan_parallelization.{field}": size for field, size in axes.items()},
+        "Model-executor.communication_library.name": "xla",
+        "Model-executor.protocol_selection": ["xla_collectives", "ici"] if run["backend"] == "tpu" else None,
+    }
+
+
+def _fill(content: dict[str, Any], field: str, value: Any) -> None:
+    *path, last = field.split(".")
+    for name in path:
+        content = content[name]
+    if value is not None and content.get(last, "") in ("", []):
+        content[last] = value
+
+
+def _add_other_spellings(content: dict[str, Any], manifest: dict[str, Any]) -> None:
+    """Add the fields of model_arch that CCL-Bench's workload suite calls otherwise than its template."""
+    arch = content["workload"]["model"]["model_arch"]
+    model = manifest.get("model") or {}
+    facts = {
+        "num_active_params": arch["num_params_active"],
+        "num_kv_heads": model.get("num_kv_heads"),
+        "hidden_size": model.get("hidden_size"),
+        "vocab_size": model.get("vocab_size"),
+        "num_experts": model.get("num_experts"),
+    }
+    for name, value in facts.items():
+        if value not in (None, ""):
+            arch.setdefault(name, value)
+
+
+def _leaves(content: dict[str, Any], prefix: str = "") -> dict[str, Any]:
+    """Values by dotted name."""
+    found: dict[str, Any] = {}
+    for name, value in content.items():
+        if isinstance(value, dict) and value:
+            found |= _leaves(value, f"{prefix}{name}.")
+        else:
+            found[f"{prefix}{name}"] = "" if value == {} else value
+    return found

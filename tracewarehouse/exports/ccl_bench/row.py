@@ -1,0 +1,242 @@
+"""Writes the folder of a row: card, trace, tables, values, and how to repeat the run and ask its files."""
+
+from __future__ import annotations
+
+import json
+import re
+import shlex
+import shutil
+import tarfile
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import yaml
+
+from tracewarehouse.exports.ccl_bench.card import FilledCard, filled_card
+from tracewarehouse.exports.ccl_bench.values import COMPATIBLE, row_values
+from tracewarehouse.exports.chrome import chrome_text
+from tracewarehouse.ingest.errors import TracewarehouseError
+from tracewarehouse.ingest.lake.lake import file_digest
+from tracewarehouse.query import literal
+
+if TYPE_CHECKING:
+    from tracewarehouse.ingest.lake.lake import RunVersion
+    from tracewarehouse.warehouse import Warehouse
+
+TABLES = ("ops", "instructions", "collectives", "phases", "runs", "devices")
+"""Tables that lie beside the trace."""
+VALUES = "metric_values.parquet"
+MOST_VALUES_BYTES = 100_000
+"""Size up to which the file of values belongs into git."""
+LEAST_DECODE_STEPS = 128
+"""Decode steps that CCL-Bench's rule of collection asks for."""
+_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
+_LEADERBOARD = {"qwen34b", "llama3.18b", "deepseekmoe16b"}
+_LEADERBOARD_INPUT = 1024
+_FLAGS = {
+    "model": "model", "sequence_parallelism": "sequence-parallelism", "microbatches": "microbatches", "batch": "batch",
+    "input_length": "input-length", "output_length": "output-length", "layers": "layers", "hosts": "hosts",
+    "dtype": "dtype", "capacity_factor": "capacity-factor", "seed": "seed", "prompt": "prompt", "device": "device",
+}  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Row:
+    """A row that has been written.
+
+    Attributes:
+        name: name of the row and of its folder.
+        folder: the folder.
+        card: the card, as CCL-Bench reads it.
+        values: the metrics by CCL-Bench's names.
+        warnings: what keeps the row from being of full use, one sentence each.
+    """
+
+    name: str
+    folder: Path
+    card: dict[str, Any]
+    values: dict[str, float]
+    warnings: tuple[str, ...]
+
+
+def row_name(run: RunVersion) -> str:
+    """The name of a run's row: the run's own, in letters that paths may have, and with "tpu" in it."""
+    name = re.sub(r"[^A-Za-z0-9._-]+", "-", run.name).strip("-.") or run.run_id
+    return name if "tpu" in name.lower() else f"{name}-tpu"
+
+
+def write_row(
+    warehouse: Warehouse, run: RunVersion, folder: Path, *, trace_url: str = "", archive: bool = False
+) -> Row:
+    """Write the row of a run as a folder of this name; files of an earlier export are replaced.
+
+    Args:
+        warehouse: the warehouse.
+        run: the run.
+        folder: the folder; its name is that of the row.
+        trace_url: where the folder can be had.
+        archive: also write `<folder>.tar.gz` of all its files.
+
+    Raises:
+        TracewarehouseError: CCL-Bench's tools do not take the name, other JSON or YAML files lie in the folder, or it
+            cannot be written.
+        WarehouseError: the run cannot be read.
+    """
+    name = folder.name
+    if not _NAME.fullmatch(name) or "tpu" not in name.lower():
+        raise TracewarehouseError(
+            f"{name}: not a name for a row: CCL-Bench's tools look for 'tpu' in it, and for letters, digits, '.', '_' "
+            "and '-'; name another with --name"
+        )
+    card = filled_card(warehouse, run.run_id, trace_url)
+    hosts = warehouse.query(f"SELECT host FROM main.hosts WHERE run_id = {literal(run.run_id)} ORDER BY host_index")
+    trace = re.sub(r"[^\w.-]", "_", hosts.rows()[0][0]) + ".trace.json"
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        own = {trace, f"{name}.yaml"}
+        others = sorted(p.name for p in folder.iterdir() if p.suffix in (".json", ".yaml") and p.name not in own)
+        if others:
+            raise TracewarehouseError(
+                f"{folder}: CCL-Bench's tools take one .json and one .yaml, and {', '.join(others)} would be another; "
+                "remove it, or export to another folder"
+            )
+        (folder / f"{name}.yaml").write_text(_yaml(card.content), encoding="utf-8")
+        with (folder / trace).open("wb") as file:
+            for piece in chrome_text(warehouse, run.run_id, [h for (h,) in hosts.rows()]):
+                file.write(piece)
+        _write_values(warehouse, run.run_id, folder / VALUES)
+        _write_tables(warehouse, run, folder / "tables")
+        (folder / "run.sh").write_text(_script(warehouse, run, name, trace), encoding="utf-8")
+        (folder / "run.sh").chmod(0o755)
+        values = row_values(warehouse, run.run_id)
+        warnings = _warnings(warehouse, run, folder, card, values)
+        (folder / "README.md").write_text(_readme(folder, run, card, warnings), encoding="utf-8")
+        if archive:
+            _archive(folder)
+    except OSError as error:
+        raise TracewarehouseError(f"{folder}: cannot be written: {error.strerror or error}") from None
+    return Row(name, folder, card.content, values, warnings)
+
+
+def _yaml(content: dict[str, Any]) -> str:
+    return yaml.safe_dump(content, sort_keys=False, allow_unicode=True, width=120)
+
+
+def _write_values(warehouse: Warehouse, run_id: str, path: Path) -> None:
+    """All stored values of the run and those of the compatibility metrics, with versions, dimensions and units."""
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    stored = warehouse.values(run_id).arrow()
+    compatible = warehouse.values(run_id, metrics=[f"ccl_{name}" for name in COMPATIBLE]).arrow()
+    pq.write_table(pa.concat_tables([stored, compatible]), path, compression="zstd")
+
+
+def _write_tables(warehouse: Warehouse, run: RunVersion, folder: Path) -> None:
+    """One Parquet file per table, with the rows of the run alone; each row names its run."""
+    import pyarrow.parquet as pq
+
+    folder.mkdir(exist_ok=True)
+    for table in TABLES:
+        files = [warehouse.lake.warehouse / f for f in run.files.get(table, ())]
+        target = folder / f"{table}.parquet"
+        if not files or warehouse.lake.filesystem is not None:  # nothing, or not on this machine
+            rows = warehouse.query(f"SELECT * FROM main.{table} WHERE run_id = {literal(run.run_id)}").arrow()
+            pq.write_table(rows, target, compression="zstd")
+        elif len(files) == 1:
+            shutil.copyfile(files[0], target)
+        else:
+            with pq.ParquetWriter(target, pq.read_schema(files[0]), compression="zstd") as writer:
+                for file in files:
+                    for batch in pq.ParquetFile(file).iter_batches():
+                        writer.write_batch(batch)
+
+
+def _script(warehouse: Warehouse, run: RunVersion, name: str, trace: str) -> str:
+    """A shell script that repeats the run, or that takes the trace back where no manifest says how it was recorded."""
+    [[manifest]] = warehouse.query(f"SELECT manifest FROM main.runs WHERE run_id = {literal(run.run_id)}").rows()
+    spec = (json.loads(manifest) if manifest else {}).get("spec") or {}
+    lines = ["#!/bin/sh", f"# Records {name} again and prints its metrics.", "set -eu"]
+    if spec:
+        axes = ",".join(f"{axis}={size}" for axis, size in ((spec.get("mesh") or {}).get("axes") or {}).items())
+        options = [("mesh", axes)] if axes else []
+        options += [(flag, spec[key]) for key, flag in _FLAGS.items() if spec.get(key) is not None]
+        command = " ".join(f"--{flag} {shlex.quote(str(value))}" for flag, value in options)
+        lines += [f"tw collect {command} -o captures", "tw ingest captures"]
+    else:
+        lines[1] = f"# Prints the metrics of {name} from its trace; the capture does not say how it was recorded."
+        lines += [f'tw ingest "$(dirname "$0")/{trace}"']
+    return "\n".join([*lines, "tw metrics values", ""])
+
+
+def _warnings(
+    warehouse: Warehouse, run: RunVersion, folder: Path, card: FilledCard, values: dict[str, float]
+) -> tuple[str, ...]:
+    [(backend, decodes)] = warehouse.query(
+        "SELECT r.backend, count(s.step) FROM main.runs AS r LEFT JOIN models.run_steps AS s "
+        f"ON s.run_id = r.run_id AND s.phase = 'decode' WHERE r.run_id = {literal(run.run_id)} GROUP BY r.backend"
+    ).rows()
+    content = card.content
+    model, data = content["workload"]["model"], content["workload"]["data"]
+    found = []
+    if backend != "tpu":
+        found.append(f"it was recorded on {backend} devices, and CCL-Bench's tools take it for a TPU's by its name")
+    if model["phase"] == "inference" and decodes < LEAST_DECODE_STEPS:
+        found.append(f"it has {decodes} decode steps, and CCL-Bench asks for {LEAST_DECODE_STEPS}")
+    if not re.match(r"https?://", content["trace_url"]):
+        found.append("no public trace_url; upload the folder and name its address with --trace-url")
+    family = re.sub(r"[-_]", "", model["model_family"].lower())
+    if family not in _LEADERBOARD or data["input_len"] != _LEADERBOARD_INPUT:
+        found.append(
+            f"the leaderboard has no workload of model {model['model_family'] or 'not known'} with input "
+            f"{data['input_len'] or 'not known'}; the row shows in the table alone"
+        )
+    if values.get("mfu") is None:
+        found.append("no mfu: CCL-Bench knows the peak of tpu_v6e alone, and needs operations in the trace")
+    size = (folder / VALUES).stat().st_size
+    if size > MOST_VALUES_BYTES:
+        found.append(f"{VALUES} has {size:,} bytes, more than the {MOST_VALUES_BYTES:,} that belong into git")
+    return tuple(found)
+
+
+def _readme(folder: Path, run: RunVersion, card: FilledCard, warnings: tuple[str, ...]) -> str:
+    files = sorted(p for p in folder.rglob("*") if p.is_file() and p.name != "README.md")
+    digests = "\n".join(f"{file_digest(p)}  {p.relative_to(folder)}" for p in files)
+    url = card.content["trace_url"] or "not published yet"
+    return f"""# {folder.name}
+
+{card.content["description"]}. Run {run.run_id}, exported by tracewarehouse.
+
+Trace and tables, which are not in git: {url}
+
+| file | what it is |
+|---|---|
+| `{folder.name}.yaml` | workload card |
+| `*.trace.json` | Chrome trace of all hosts, whole: asynchronous ops are async events |
+| `{VALUES}` | every metric with version, dimensions and unit |
+| `tables/*.parquet` | ops, instructions, collectives, phases, devices and the run; times in ps |
+| `run.sh` | repeats the run |
+
+Filled from the capture: {", ".join(card.filled) or "nothing"}.
+Not known: {", ".join(card.missing) or "nothing"}.
+{"".join(f"Note: {w}.{chr(10)}" for w in warnings)}
+Where do collectives wait, and what takes the time?
+
+    duckdb -c "SELECT dimensions, value, unit FROM '{VALUES}' WHERE metric = 'sync_wait'"
+    duckdb -c "SELECT kind, count(*), sum(end_ps - start_ps) / 1e9 AS ms FROM 'tables/collectives.parquet' \
+GROUP BY kind"
+    duckdb -c "SELECT category, sum(self_ps) / 1e9 AS ms FROM 'tables/ops.parquet' JOIN 'tables/instructions.parquet' \
+USING (run_id, instruction_id) WHERE is_leaf GROUP BY category ORDER BY ms DESC"
+
+SHA-256:
+
+```
+{digests}
+```
+"""
+
+
+def _archive(folder: Path) -> None:
+    with tarfile.open(folder.with_name(f"{folder.name}.tar.gz"), "w:gz", compresslevel=3) as archive:
+        archive.add(folder, folder.name)

@@ -1,0 +1,97 @@
+"""The values of a row: CCL-Bench's metrics as it defines them, and three of ours under names of their own."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from tracewarehouse.query import literal
+
+if TYPE_CHECKING:
+    from tracewarehouse.warehouse import Warehouse
+
+_COLLECTIVES = {
+    "all-reduce": "allreduce",
+    "all-gather": "allgather",
+    "reduce-scatter": "reducescatter",
+    "all-to-all": "alltoall",
+    "total": "total",
+}
+COMPATIBLE = (
+    "avg_step_time", "ttft", "tpot", "mfu", "dominant_kernel_concentration", "average_memory_bandwidth",
+    "memory_transfer_overhead", "communication_fraction", "total_communication_time", "compute_comm_overlap",
+    "bandwidth_utilization", "collective_vol",
+)  # fmt: skip
+"""Names of CCL-Bench's metrics, each a `ccl_` metric of ours."""
+_PHASE = """phase IS NOT DISTINCT FROM (
+      SELECT min(phase) FROM models.run_steps WHERE run_id = {run} AND phase IN ('prefill', 'decode')
+    )"""
+"""decode if the run has it, else prefill, else steps of no phase: in the order of the names."""
+_OURS = {
+    "exposed_communication_share": """
+    SELECT avg(fraction) * 100 FROM metrics.communication_fraction WHERE run_id = {run} AND {phase}""",
+    "collective_bus_bandwidth": """
+    SELECT sum(bus_gbps * transfer_ms) / nullif(sum(transfer_ms), 0) FROM metrics.collective_transfer
+    WHERE run_id = {run} AND {phase}""",
+    "collective_sync_wait": """
+    SELECT avg(wait_ms) / nullif((SELECT count(*) FROM models.run_steps WHERE run_id = {run} AND {phase}), 0)
+    FROM metrics.sync_wait WHERE run_id = {run} AND {phase}""",
+}
+METRIC_INFO: dict[str, dict[str, Any]] = {
+    "exposed_communication_share": {
+        "label": "Exposed Communication (%)",
+        "description": "Share of a decode step in which a device communicates and computes nothing, mean over the "
+        "devices; of the prefill where nothing is decoded. Each device for itself, without counting an op twice.",
+        "higher_is_better": False,
+        "unit": "%",
+        "category": "communication",
+        "trace_types": ["xplane"],
+        "thresholds": {"high": 40, "mid": 15},
+        "required_update": False,
+    },
+    "collective_bus_bandwidth": {
+        "label": "Collective Bus Bandwidth (GB/s)",
+        "description": "Message bytes of collectives times 2 (n-1)/n for all-reduce and (n-1)/n else, n the size of "
+        "the replica group, over the time from the last rank's start to the end.",
+        "higher_is_better": True,
+        "unit": "GB/s",
+        "category": "communication",
+        "trace_types": ["xplane"],
+        "thresholds": {"high": 100, "mid": 20},
+        "required_update": False,
+    },
+    "collective_sync_wait": {
+        "label": "Collective Sync Wait (ms)",
+        "description": "Time per decode step that a device waits in collectives for later ranks, mean over devices.",
+        "higher_is_better": False,
+        "unit": "ms",
+        "category": "communication",
+        "trace_types": ["xplane"],
+        "thresholds": {"high": 5, "mid": 0.5},
+        "required_update": False,
+    },
+}
+"""What CCL-Bench's configuration says of our metrics. Their kind of trace keeps them from rows that are not ours."""
+
+
+def row_values(warehouse: Warehouse, run_id: str) -> dict[str, float]:
+    """The values of a run by CCL-Bench's names, with six significant digits; a metric without a value has no entry.
+
+    Raises:
+        WarehouseError: the run cannot be read.
+    """
+    found: dict[str, float] = {}
+    rows = warehouse.values(run_id, metrics=[f"ccl_{name}" for name in COMPATIBLE]).dicts()
+    for row in rows:
+        name = row["metric"].removeprefix("ccl_")
+        kind = next((k for k in _COLLECTIVES if f'"{k}"' in row["dimensions"]), "")
+        if name == "bandwidth_utilization":
+            name = f"{name}_{_COLLECTIVES[kind]}_group_6"
+        elif name == "collective_vol":
+            name = f"{name}_{_COLLECTIVES[kind]}_gb"
+        found[name] = row["value"]
+    for name, sql in _OURS.items():
+        run = literal(run_id)
+        value = warehouse.query(sql.format(run=run, phase=_PHASE.format(run=run))).scalar()
+        if value is not None:
+            found[name] = value
+    return {name: float(f"{value:.6g}") for name, value in found.items()}
