@@ -31,7 +31,7 @@ _SUMMED = "GROUP BY o.run_id"
             f"SELECT PERCENTILE_DISC(0.5) WITHIN GROUP (ORDER BY o.self_ps) AS a {_ROWS} {_SUMMED}",
             "PercentileDisc is not in the portable subset",
         ),
-        (f"SELECT FLOOR(o.self_ps) AS a {_ROWS}", "Floor is not in the portable subset"),
+        (f"SELECT CEIL(o.self_ps) AS a {_ROWS}", "Ceil is not in the portable subset"),
         (
             f"SELECT REGEXP_MATCHES(o.line, '\\d') AS a {_ROWS}",
             "a regular expression must be a literal without a backslash",
