@@ -99,9 +99,10 @@ class Session:
         A metric that compares runs needs them all. So may a query that cannot be parsed.
         """
         try:
+            sql.encode()  # half a surrogate pair cannot be encoded
             read = tables_read(self.connection, sql)
             tree = syntax_tree(self.connection, sql)
-        except (duckdb.Error, UnicodeError, RecursionError):
+        except (duckdb.Error, UnicodeError, RecursionError, OverflowError):
             return None
         names, is_all = of_lens(self._definitions, read)
         compare = {_MACROS, *(m.view.qualified for m in self._definitions.metrics if m.view.compares_runs)}
