@@ -1,4 +1,4 @@
-"""Writes a query's result as a table, CSV, JSON, newline-delimited JSON or Parquet."""
+"""Writes a query's result as a table, CSV, JSON, newline-delimited JSON, Parquet, Arrow or an Excel workbook."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import os
 import shutil
 import sys
 import uuid
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from decimal import Decimal
 from pathlib import Path
 from typing import IO, Any, Literal, get_args
@@ -18,7 +18,9 @@ from typing import IO, Any, Literal, get_args
 from tracewarehouse.ingest.errors import TracewarehouseError, printable
 from tracewarehouse.result import QueryResult
 
-Format = Literal["table", "csv", "json", "ndjson", "parquet"]
+Format = Literal["table", "csv", "json", "ndjson", "parquet", "arrow", "xlsx"]
+BINARY: frozenset[Format] = frozenset({"parquet", "arrow", "xlsx"})
+"""Formats that are not text."""
 FORMATS: tuple[Format, ...] = get_args(Format)
 
 _SUFFIXES: dict[str, Format] = {
@@ -27,13 +29,25 @@ _SUFFIXES: dict[str, Format] = {
     ".ndjson": "ndjson",
     ".jsonl": "ndjson",
     ".parquet": "parquet",
+    ".arrow": "arrow",
+    ".xlsx": "xlsx",
     ".txt": "table",
 }
 
 
 def format_of(path: Path) -> Format:
-    """The format that a file's suffix stands for; a table if the suffix is unknown."""
-    return _SUFFIXES.get(path.suffix.lower(), "table")
+    """The format that a file's suffix stands for; a table if it has none.
+
+    Raises:
+        TracewarehouseError: the suffix is of no format.
+    """
+    suffix = path.suffix.lower()
+    if suffix and suffix not in _SUFFIXES:
+        raise TracewarehouseError(
+            f"{path}: no format for the ending {path.suffix}; expected one of {', '.join(_SUFFIXES)}, or name it with "
+            "--format"
+        )
+    return _SUFFIXES.get(suffix, "table")
 
 
 def write(result: QueryResult, format_: Format, path: Path | None = None) -> None:
@@ -42,11 +56,11 @@ def write(result: QueryResult, format_: Format, path: Path | None = None) -> Non
     A file is written completely or not at all.
 
     Raises:
-        TracewarehouseError: the file cannot be written, or the output is Parquet and goes to a terminal.
+        TracewarehouseError: the file cannot be written, or the format is binary and goes to a terminal.
     """
     if path is None:
-        if format_ == "parquet" and sys.stdout.isatty():
-            raise TracewarehouseError("Parquet is not for a terminal; add -o FILE, or send the output into a pipe")
+        if format_ in BINARY and sys.stdout.isatty():
+            raise TracewarehouseError(f"{format_} is not for a terminal; add -o FILE, or send the output into a pipe")
         _write_bytes(result, format_, sys.stdout.buffer, _terminal_width())
         return
     part = path.with_name(f".{path.name}.{uuid.uuid4().hex[:8]}")
@@ -66,17 +80,79 @@ def _terminal_width() -> int | None:
 
 
 def _write_bytes(result: QueryResult, format_: Format, stream: IO[bytes], width: int | None) -> None:
-    if format_ == "parquet":
-        import pyarrow.parquet as pq
-
-        # pyarrow needs to seek, and a pipe cannot; the parts are small
-        buffer = io.BytesIO()
-        pq.write_table(result.arrow(), buffer, compression="zstd")
+    if format_ in BINARY:
+        buffer = io.BytesIO()  # the writers seek, and a pipe cannot
+        _BINARY_WRITERS[format_](result, buffer)
         stream.write(buffer.getbuffer())
     else:
         for piece in text(result, format_, width):
             stream.write(piece.encode("utf-8", "replace"))
     stream.flush()
+
+
+def _write_parquet(result: QueryResult, buffer: io.BytesIO) -> None:
+    import pyarrow.parquet as pq
+
+    pq.write_table(result.arrow(), buffer, compression="zstd")
+
+
+def _write_arrow(result: QueryResult, buffer: io.BytesIO) -> None:
+    import pyarrow as pa
+
+    table = result.arrow()
+    with pa.ipc.new_file(buffer, table.schema) as writer:
+        writer.write_table(table)
+
+
+_MOST_ROWS, _MOST_TEXT, _EXACT = 1_048_575, 32_767, 1 << 53
+"""What a sheet of a workbook can hold: rows below the header, characters of a cell, and integers that are exact."""
+
+
+def _write_xlsx(result: QueryResult, buffer: io.BytesIO) -> None:
+    """One sheet; integers that a cell cannot hold exactly are text, and longer texts are refused."""
+    try:
+        import xlsxwriter
+    except ImportError:
+        raise TracewarehouseError(
+            "an Excel workbook needs xlsxwriter, which is not installed; run `pip install 'tracewarehouse[xlsx]'`"
+        ) from None
+    if len(result) > _MOST_ROWS:
+        raise TracewarehouseError(
+            f"an Excel sheet holds {_MOST_ROWS:,} rows, and the result has {len(result):,}; add a LIMIT, or write "
+            "Parquet"
+        )
+    with xlsxwriter.Workbook(
+        buffer, {"in_memory": True, "strings_to_formulas": False, "strings_to_urls": False}
+    ) as book:
+        sheet = book.add_worksheet("rows")
+        sheet.write_row(0, 0, result.columns)
+        for i, row in enumerate(result.rows(), 1):
+            for j, value in enumerate(row):
+                _write_cell(sheet, i, j, value)
+
+
+def _write_cell(sheet: Any, row: int, column: int, value: Any) -> None:
+    if value is None or (isinstance(value, float) and not math.isfinite(value)):
+        return
+    if isinstance(value, bool):
+        sheet.write_boolean(row, column, value)
+    elif isinstance(value, float) or (isinstance(value, (int, Decimal)) and -_EXACT <= value <= _EXACT):
+        sheet.write_number(row, column, value)
+    else:
+        text = value if isinstance(value, str) else str(value) if isinstance(value, int) else dump(value).strip('"')
+        if len(text) > _MOST_TEXT:
+            raise TracewarehouseError(
+                f"an Excel cell holds {_MOST_TEXT:,} characters, and a value has {len(text):,}; leave its column out, "
+                "or write Parquet"
+            )
+        sheet.write_string(row, column, text)
+
+
+_BINARY_WRITERS: dict[str, Callable[[QueryResult, io.BytesIO], None]] = {
+    "parquet": _write_parquet,
+    "arrow": _write_arrow,
+    "xlsx": _write_xlsx,
+}
 
 
 def text(result: QueryResult, format_: Format, width: int | None = None) -> Iterator[str]:

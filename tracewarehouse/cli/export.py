@@ -10,6 +10,18 @@ from typing import Annotated
 
 import typer
 
+from tracewarehouse.cli.flags import say_flags
+from tracewarehouse.cli.options import OutputOption, RunsArgument
+from tracewarehouse.output import Format, format_of, write
+
+SourceArgument = Annotated[
+    str,
+    typer.Argument(
+        metavar="TABLE|METRIC|SQL",
+        help="A table such as ops, a view such as models.steps, a metric, or a query.",
+        show_default=False,
+    ),
+]
 RunArgument = Annotated[str, typer.Argument(help="Run id, beginning of an id, or name.", show_default=False)]
 
 app = typer.Typer(
@@ -67,3 +79,54 @@ def ccl_bench(
             if into is not None:
                 for path in merge(row, into):
                     typer.echo(path)
+
+
+@app.command()
+def duckdb(
+    context: typer.Context,
+    run: RunsArgument = None,
+    output: Annotated[Path, typer.Option("--output", "-o", help="The file to write.")] = Path("runs.duckdb"),
+) -> None:
+    """Write runs as one DuckDB file that can be moved: tables, metrics, comments and the catalogue."""
+    from tracewarehouse.exports.portable import export_duckdb
+
+    with context.obj.open() as warehouse:
+        runs = [warehouse.run(r) for r in run] if run else warehouse.lake.runs()
+        typer.echo(export_duckdb(warehouse, list({r.run_id: r for r in runs}.values()), output))
+
+
+@app.command()
+def parquet(context: typer.Context, source: SourceArgument, output: OutputOption = None) -> None:
+    """Write a table, a metric or a query as Parquet."""
+    _write_rows(context, source, "parquet", output)
+
+
+@app.command()
+def arrow(context: typer.Context, source: SourceArgument, output: OutputOption = None) -> None:
+    """Write a table, a metric or a query as an Arrow file."""
+    _write_rows(context, source, "arrow", output)
+
+
+@app.command()
+def csv(context: typer.Context, source: SourceArgument, output: OutputOption = None) -> None:
+    """Write a table, a metric or a query as CSV."""
+    _write_rows(context, source, "csv", output)
+
+
+@app.command()
+def xlsx(context: typer.Context, source: SourceArgument, output: OutputOption = None) -> None:
+    """Write a table, a metric or a query as an Excel workbook. Needs the extra `xlsx`."""
+    _write_rows(context, source, "xlsx", output)
+
+
+def _write_rows(context: typer.Context, source: str, format_: Format, output: Path | None) -> None:
+    from tracewarehouse.exports.rows import rows_of
+
+    if output is not None and format_of(output) not in (format_, "table"):
+        raise typer.BadParameter(f"{output} is not a name for {format_}; use `tw export {format_of(output)}`")
+    if output is not None and output.suffix == "":
+        raise typer.BadParameter(f"{output} has no ending; name it {output}.{format_}")
+    with context.obj.open() as warehouse:
+        result = rows_of(warehouse, source)
+    write(result, format_, output)
+    say_flags(result.flagged_runs)

@@ -14,7 +14,7 @@ from tracewarehouse.cli.ingest import RatioOption
 from tracewarehouse.cli.options import FormatOption, OutputOption
 from tracewarehouse.cli.progress import copying
 from tracewarehouse.ingest.errors import QueryError
-from tracewarehouse.output import Format, format_of, write
+from tracewarehouse.output import BINARY, Format, format_of, write
 
 if TYPE_CHECKING:
     from tracewarehouse.warehouse import Warehouse
@@ -47,8 +47,8 @@ def query(
     capture, sql = _capture_and_sql(arguments or [], file)
     parameters = dict(_parameter(p) for p in parameter or [])
     chosen: Format = output_format or (format_of(output) if output else "table")
-    if chosen == "parquet" and output is None and sys.stdout.isatty():
-        raise typer.BadParameter("Parquet is not for a terminal; add -o FILE, or send the output into a pipe")
+    if chosen in BINARY and output is None and sys.stdout.isatty():
+        raise typer.BadParameter(f"{chosen} is not for a terminal; add -o FILE, or send the output into a pipe")
 
     if capture is None:
         with context.obj.open() as warehouse:

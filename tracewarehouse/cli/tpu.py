@@ -195,20 +195,6 @@ def fetch(name: Name, experiment: ExperimentFile, output: Output = Path("capture
         lasting_echo(path)
 
 
-@app.command("ccl-bench")
-def ccl_bench(
-    captures: Annotated[list[Path], typer.Argument(metavar="CAPTURE...", help="Capture directories of TPUs.")],
-    output: Annotated[Path, typer.Option("--output", "-o", help="Folder for the rows, one folder per capture.")] = Path(
-        "ccl-bench"
-    ),
-) -> None:
-    """Write captures as rows of CCL-Bench: the card and the trace that its TPU tools read; print their folders."""
-    from tracewarehouse.collect.ccl_bench import write_row
-
-    for capture in captures:
-        lasting_echo(write_row(capture, output))
-
-
 @app.command()
 def delete(name: Name, backoff: Backoff = 5.0, state: StateFile = STATE) -> None:
     """Delete a slice that was created here; when Google does not answer, ask again."""

@@ -1,0 +1,83 @@
+"""One DuckDB file with the rows in it: moved elsewhere, the plain DuckDB CLI answers every metric from it."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+from conftest import ROOT
+
+from tracewarehouse.definitions.reading import load_definitions
+from tracewarehouse.exports.portable import export_duckdb
+from tracewarehouse.ingest.errors import TracewarehouseError
+from tracewarehouse.ingest.lake.schema import TABLES
+from tracewarehouse.warehouse import Warehouse, open_warehouse
+
+CLI = Path(sys.executable).parent / "duckdb"
+DEFINITIONS = load_definitions()
+
+
+@pytest.fixture(scope="module")
+def warehouse(tmp_path_factory: pytest.TempPathFactory) -> Warehouse:
+    """A warehouse of two runs."""
+    found = open_warehouse(tmp_path_factory.mktemp("portable") / "warehouse", create=True)
+    for name in ("llama-tp4-b4-i16-o17", "llama-pp2tp2-b4-i16-o5-hosts2"):
+        found.ingest(ROOT / "data" / "captures" / name)
+    return found
+
+
+def asked(database: Path, sql: str) -> list[dict[str, Any]]:
+    """What the DuckDB CLI answers."""
+    if not CLI.exists():
+        pytest.skip("the duckdb command line is not installed; it is in the development dependencies")
+    done = subprocess.run([CLI, "-readonly", "-json", database, sql], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    found: list[dict[str, Any]] = json.loads(done.stdout or "[]")
+    return found
+
+
+def test_every_metric_answers_after_a_move(warehouse: Warehouse, tmp_path: Path) -> None:
+    first = export_duckdb(warehouse, warehouse.lake.runs(), tmp_path / "one" / "runs.duckdb")
+    moved = Path(shutil.move(first, tmp_path / "else where.duckdb"))
+    assert [*(tmp_path / "one").iterdir()] == []
+    counts = " UNION ALL ".join(
+        f"SELECT '{m.view.qualified}' AS v, count(*) AS n FROM {m.view.qualified}" for m in DEFINITIONS.metrics
+    )
+    wanted: dict[str, int] = dict(warehouse.query(counts).rows())
+    assert {row["v"]: row["n"] for row in asked(moved, counts)} == wanted
+    assert sum(wanted.values()) > 100
+    tpot = "SELECT * FROM metrics.tpot ORDER BY ALL"
+    assert [list(r.values()) for r in asked(moved, tpot)] == [
+        pytest.approx(list(row)) for row in warehouse.query(tpot).rows()
+    ]
+
+
+def test_it_names_no_path_and_has_comments_and_the_catalogue(warehouse: Warehouse, tmp_path: Path) -> None:
+    file = export_duckdb(warehouse, warehouse.lake.runs(), tmp_path / "runs.duckdb")
+    raw = file.read_bytes()
+    assert str(warehouse.path).encode() not in raw
+    assert b"read_parquet" not in raw
+    sql = "SELECT table_name AS t, comment FROM duckdb_tables() WHERE schema_name = 'main'"
+    assert {r["t"]: r["comment"] for r in asked(file, sql)} == {n: t.doc for n, t in TABLES.items()}
+    [counts] = asked(file, "SELECT count(*) AS n, count(comment) AS c FROM duckdb_views() WHERE NOT internal")
+    assert counts["n"] == counts["c"] > 50
+    [catalogue] = asked(file, "SELECT count(*) AS n FROM metrics.catalog")
+    assert catalogue["n"] == len(DEFINITIONS.metrics)
+
+
+def test_only_the_runs_that_are_asked_for(warehouse: Warehouse, tmp_path: Path) -> None:
+    run = warehouse.run("llama-tp4-b4-i16-o17")
+    file = export_duckdb(warehouse, [run], tmp_path / "runs.db")
+    found = asked(file, "SELECT run_id FROM main.runs UNION SELECT run_id FROM main.ops")
+    assert found == [{"run_id": run.run_id}]
+
+
+def test_another_ending_is_refused(warehouse: Warehouse, tmp_path: Path) -> None:
+    with pytest.raises(TracewarehouseError, match=r"ends in \.duckdb or \.db"):
+        export_duckdb(warehouse, [], tmp_path / "runs.sqlite")
+    assert not any(tmp_path.iterdir())

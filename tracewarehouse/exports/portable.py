@@ -1,0 +1,68 @@
+"""One DuckDB file with the rows of runs in it, to hand to somebody else: it names no path, so it can be moved."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import duckdb
+
+from tracewarehouse.ingest.errors import TracewarehouseError, WarehouseError
+from tracewarehouse.ingest.lake.lake import placed_whole
+from tracewarehouse.ingest.lake.schema import TABLES
+from tracewarehouse.lens import STORAGE_VERSION, create_lens, table_source
+from tracewarehouse.memory_limit import set_memory_limit
+from tracewarehouse.session import files_error
+
+if TYPE_CHECKING:
+    from tracewarehouse.ingest.lake.lake import RunVersion
+    from tracewarehouse.warehouse import Warehouse
+
+ENDINGS = (".duckdb", ".db")
+
+
+def export_duckdb(warehouse: Warehouse, runs: Sequence[RunVersion], target: Path) -> Path:
+    """Write tables with the runs' rows, all models, metrics and macros over them, comments and the catalogue.
+
+    Args:
+        warehouse: the warehouse.
+        runs: the runs that the file holds.
+        target: the file, which is replaced at once or not at all.
+
+    Raises:
+        TracewarehouseError: the ending is not one of a DuckDB file, or the file cannot be written.
+        WarehouseError: a file of a run cannot be read.
+        MetricError: DuckDB refuses a definition.
+    """
+    if target.suffix not in ENDINGS:
+        raise TracewarehouseError(f"{target}: a DuckDB file ends in {' or '.join(ENDINGS)}; name such a file")
+    try:
+        target.parent.mkdir(parents=True, exist_ok=True)
+        with placed_whole(target) as part:
+            try:
+                _write(warehouse, runs, part)
+            finally:
+                part.with_name(f"{part.name}.wal").unlink(missing_ok=True)
+    except OSError as error:
+        raise TracewarehouseError(f"{target}: cannot be written: {error.strerror or error}") from None
+    return target
+
+
+def _write(warehouse: Warehouse, runs: Sequence[RunVersion], part: Path) -> None:
+    with duckdb.connect(str(part), config={"storage_compatibility_version": STORAGE_VERSION}) as connection:
+        set_memory_limit(connection)
+        if warehouse.lake.filesystem is not None:
+            connection.register_filesystem(warehouse.lake.filesystem)
+        for name, table in TABLES.items():
+            columns = ", ".join(f'"{c.name}" {c.type}' for c in table.columns)
+            connection.execute(f"CREATE TABLE main.{name} ({columns})")
+            source = table_source(warehouse.lake.root, runs, name)
+            if source is None:
+                continue
+            names = ", ".join(f'"{c.name}"' for c in table.columns)
+            try:
+                connection.execute(f"INSERT INTO main.{name} SELECT {names} FROM {source}")
+            except duckdb.Error as error:
+                raise WarehouseError(files_error(warehouse.lake, runs, error)) from None
+        create_lens(connection, {name: f"main.{name}" for name in TABLES}, warehouse.definitions)
