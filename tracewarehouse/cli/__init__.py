@@ -21,6 +21,7 @@ from tracewarehouse.cli import (
     collect,
     compare,
     export,
+    imports,
     ingest,
     maintenance,
     metrics,
@@ -57,6 +58,7 @@ app.command()(compare.check)
 app.command()(compare.baseline)
 app.command()(report.report)
 app.add_typer(export.app, name="export")
+app.add_typer(imports.app, name="import")
 app.command()(maintenance.build)
 app.command()(maintenance.audit)
 app.command()(maintenance.fsck)

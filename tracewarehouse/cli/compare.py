@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+from dataclasses import fields
 from math import isfinite
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -13,7 +14,7 @@ import typer
 from tracewarehouse.cli.flags import say_flags
 from tracewarehouse.cli.options import FormatOption, MetricsOption, OutputOption
 from tracewarehouse.ingest.errors import TracewarehouseError
-from tracewarehouse.output import format_of, write
+from tracewarehouse.output import Format, format_of, write
 from tracewarehouse.quality import flagged
 
 if TYPE_CHECKING:
@@ -47,7 +48,9 @@ def _difference(text: str) -> tuple[str, float]:
 def compare(
     context: typer.Context,
     run: Run,
-    baseline: Annotated[str, typer.Argument(help="Runs or a baseline file to compare with.")],
+    baseline: Annotated[
+        str | None, typer.Argument(help="Runs or a baseline file to compare with.", show_default=False)
+    ] = None,
     metric: MetricsOption = None,
     by: Annotated[
         str | None,
@@ -59,6 +62,12 @@ def compare(
     why: Annotated[
         bool, typer.Option("--why", help="Print only what makes a step longer or shorter, in full.")
     ] = False,
+    published: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="FILE", help="Instead, compare with the rows of CCL-Bench's benchmark_data.json of the same names."
+        ),
+    ] = None,
     force: Force = False,
     at_least: Annotated[float, typer.Option(min=0, help="Leave out smaller differences; in percent.")] = 0.0,
     output_format: FormatOption = None,
@@ -70,6 +79,12 @@ def compare(
     """
     from tracewarehouse.compare import SPLITS, comparing
 
+    if (baseline is None) == (published is None):
+        raise typer.BadParameter("name what to compare with: a BASELINE, or --published FILE")
+    if published is not None:
+        _compare_published(context, run, published, output_format, output)
+        return
+    assert baseline is not None  # noqa: S101  checked above
     if why and metric:
         raise typer.BadParameter("--why is about the time of a step; leave out -m")
     splits: dict[str, Any] = {s: s for s in SPLITS}
@@ -93,6 +108,26 @@ def compare(
             typer.echo("note: there is no value to compare", err=True)
         if chosen == "table" and output is None and not metric and by is None:
             _print_top(found)
+
+
+def _compare_published(
+    context: typer.Context, run: str, file: Path, output_format: Format | None, output: Path | None
+) -> None:
+    import pyarrow as pa
+
+    from tracewarehouse.exports.ccl_bench.published import PublishedValue, published_values
+    from tracewarehouse.result import QueryResult
+
+    chosen = output_format or (format_of(output) if output else "table")
+    with context.obj.open() as warehouse:
+        found = published_values(warehouse, [warehouse.run(r) for r in run.split(",")], file)
+    names = [f.name for f in fields(PublishedValue)]
+    if chosen == "table":  # the reasons do not fit beside the numbers
+        names.remove("why")
+    write(QueryResult(pa.table({n: [getattr(v, n) for v in found] for n in names})), chosen, output)
+    if chosen == "table":
+        for metric, reason in dict.fromkeys((v.metric, v.why) for v in found):
+            typer.echo(f"{metric}: {reason}", err=output is not None)
 
 
 def check(

@@ -1,0 +1,38 @@
+"""A folder of CCL-Bench as a capture: its workload card, and the trace that its tools read."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from tracewarehouse.ingest.capture.sources import Capture
+from tracewarehouse.ingest.errors import CaptureError, NoCaptureError, shown
+
+
+def ccl_bench_capture(folder: Path) -> Capture:
+    """The capture in a folder of CCL-Bench, named as the folder is.
+
+    Args:
+        folder: holds one .yaml, the card, and one .trace.json or .json, gzipped or not.
+
+    Raises:
+        NoCaptureError: the folder does not exist, or has no card or no trace.
+        CaptureError: it has several cards or several traces.
+    """
+    try:
+        files = sorted(p for p in folder.iterdir() if p.is_file())
+    except OSError as error:
+        raise NoCaptureError(f"{shown(str(folder))}: not a folder of CCL-Bench: {error.strerror or error}") from None
+    card = _only(folder, "workload card", [p for p in files if p.suffix in (".yaml", ".yml")], "a .yaml")
+    traces = [p for p in files if p.name.endswith((".trace.json", ".trace.json.gz"))]
+    traces = traces or [p for p in files if p.name.endswith((".json", ".json.gz"))]
+    trace = _only(folder, "trace", traces, "a .trace.json; CCL-Bench keeps traces outside its repository, at trace_url")
+    return Capture(folder.resolve().name, (trace,), card=card)
+
+
+def _only(folder: Path, what: str, found: list[Path], wanted: str) -> Path:
+    if not found:
+        raise NoCaptureError(f"{shown(str(folder))}: no {what} in this folder; looked for {wanted}")
+    if len(found) > 1:
+        names = ", ".join(shown(p.name) for p in found)
+        raise CaptureError(f"{shown(str(folder))}: expected one {what}, found {names}; take away all but one")
+    return found[0]

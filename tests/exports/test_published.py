@@ -1,0 +1,151 @@
+"""Folders of CCL-Bench become runs with their cards' facts, and published values stand beside ours."""
+
+from __future__ import annotations
+
+import gzip
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+from served_capture import write_served_capture
+
+from tracewarehouse import cli
+from tracewarehouse.exports.ccl_bench.published import PublishedValue, published_values
+from tracewarehouse.exports.ccl_bench.row import Row, write_row
+from tracewarehouse.ingest.capture.ccl_bench_folder import ccl_bench_capture
+from tracewarehouse.ingest.errors import CaptureError, NoCaptureError, TracewarehouseError, WarehouseError
+from tracewarehouse.warehouse import Warehouse, open_warehouse
+
+CARD = {
+    "version": 1,
+    "workload": {
+        "model": {"phase": "inference", "model_family": "qwen3-4b", "iteration": 3, "epochs": "N/A"},
+        "data": {"batch_size": 128, "input_len": 1024, "output_len": 1},
+        "hardware": {
+            "network_topo": {"topology": "torus", "bandwidth_gbps": ["N/A", 800]},
+            "xpu_spec": {"type": "TPU", "model": "tpu_v6e", "total_count": 2, "count_per_node": 8},
+        },
+    },
+    "metric_source": {"traces": ["json_tpu"]},
+}
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    """A folder as CCL-Bench has them: its trace tells no kind of chip."""
+    made = tmp_path / "qwen3-4b-vllm-tp2-tpu"
+    made.mkdir()
+    (made / f"{made.name}.yaml").write_text(yaml.safe_dump(CARD))
+    with open_warehouse(tmp_path / "made", create=True) as warehouse:
+        warehouse.ingest(write_served_capture(tmp_path / "served.xplane.pb", 3))
+        row = write_row(warehouse, warehouse.lake.runs()[0], tmp_path / "x-tpu")
+    trace = next(row.folder.glob("*.json"))
+    (made / "host.trace.json").write_bytes(trace.read_bytes())
+    return made
+
+
+def imported(folder: Path, warehouse: Path) -> Warehouse:
+    assert cli.run(["-w", str(warehouse), "import", "ccl-bench", str(folder)]) == 0
+    return open_warehouse(warehouse)
+
+
+def test_a_folder_becomes_a_run_with_the_facts_of_its_card(folder: Path, tmp_path: Path) -> None:
+    with imported(folder, tmp_path / "warehouse") as warehouse:
+        [run] = warehouse.runs().dicts()
+        [one, two] = warehouse.query("SELECT kind, peak_hbm_gbps, peak_source FROM main.devices").rows()
+    assert (run["name"], run["batch_size"], run["input_length"]) == ("qwen3-4b-vllm-tp2-tpu", 128, 1024)
+    assert run["model_family"] == "qwen3-4b"
+    assert one == two
+    assert one[1] > 1000
+    assert "card" in one[2]
+
+
+def test_a_gzipped_trace_is_read_too(folder: Path, tmp_path: Path) -> None:
+    trace = folder / "host.trace.json"
+    (folder / "host.trace.json.gz").write_bytes(gzip.compress(trace.read_bytes()))
+    trace.unlink()
+    with imported(folder, tmp_path / "warehouse") as warehouse:
+        assert warehouse.query("SELECT event_count > 400 FROM main.runs").scalar()
+
+
+def test_what_is_no_folder_of_it_is_named(folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(NoCaptureError, match="not a folder of CCL-Bench"):
+        ccl_bench_capture(tmp_path / "nowhere")
+    with pytest.raises(NoCaptureError, match=r"no workload card in this folder; looked for a \.yaml"):
+        ccl_bench_capture(tmp_path)
+    (folder / "second.trace.json").write_text("{}")
+    with pytest.raises(CaptureError, match=r"expected one trace, found host\.trace\.json, second\.trace\.json"):
+        ccl_bench_capture(folder)
+    for trace in folder.glob("*.json"):
+        trace.unlink()
+    assert cli.run(["-w", str(tmp_path / "warehouse"), "import", "ccl-bench", str(folder)]) == 1
+    assert "no trace in this folder" in capsys.readouterr().err
+
+
+def benchmark_data(tmp_path: Path, name: str, metrics: dict[str, Any]) -> Path:
+    file = tmp_path / "benchmark_data.json"
+    file.write_text(json.dumps({"rows": [{"trace": f"/data/{name}", "metadata": {}, "metrics": metrics}]}))
+    return file
+
+
+def compared(folder: Path, tmp_path: Path, metrics: dict[str, Any]) -> dict[str, PublishedValue]:
+    with imported(folder, tmp_path / "warehouse") as warehouse:
+        file = benchmark_data(tmp_path, folder.name, metrics)
+        return {v.metric: v for v in published_values(warehouse, warehouse.lake.runs(), file)}
+
+
+def test_a_published_value_stands_beside_ours(folder: Path, tmp_path: Path) -> None:
+    with imported(folder, tmp_path / "first") as warehouse:
+        row: Row = write_row(warehouse, warehouse.lake.runs()[0], tmp_path / "rows" / "a-tpu")
+        [share] = [max(r["share"] for r in warehouse.metric("op_time_share").dicts())]
+    ours = row.values["dominant_kernel_concentration"]
+    published = {"dominant_kernel_concentration": ours, "mfu": 1.5, "ttft": None, "straggler": 3, "tpot": 0.1}
+    found = compared(folder, tmp_path, published)
+    assert {*found} == {*published} - {"straggler"}
+    dominant = found["dominant_kernel_concentration"]
+    assert (dominant.published, dominant.reproduced, dominant.relation) == (ours, ours, "follows from this run")
+    assert (dominant.metric_of_ours, dominant.taken, dominant.unit) == ("op_time_share", "largest", "ratio")
+    assert dominant.right == pytest.approx(share)
+    assert "a while loop counts beside the ops" in dominant.why
+    assert found["mfu"].relation == "of another trace, card, or version of its tools"
+    assert found["mfu"].metric_of_ours == "mfu"
+    assert found["ttft"].relation == "no value on both sides"
+    # the card says that one token is generated
+    assert found["tpot"].reproduced is None
+
+
+def test_kinds_of_collectives_are_told_apart(folder: Path, tmp_path: Path) -> None:
+    found = compared(folder, tmp_path, {"bandwidth_utilization_allreduce_group_6": 1.0, "collective_vol_total_gb": 2.0})
+    assert found["bandwidth_utilization_allreduce_group_6"].metric_of_ours == "collective_transfer"
+    assert found["bandwidth_utilization_allreduce_group_6"].reproduced is not None
+    assert found["collective_vol_total_gb"].reproduced is not None
+
+
+def test_the_command_prints_numbers_and_reasons(
+    folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    imported(folder, tmp_path / "warehouse").close()
+    file = benchmark_data(tmp_path, folder.name, {"mfu": 1.5})
+    base = ["-w", str(tmp_path / "warehouse"), "compare", folder.name]
+    capsys.readouterr()
+    assert cli.run([*base, "--published", str(file), "--format", "json"]) == 0
+    [row] = json.loads(capsys.readouterr().out)
+    assert (row["metric"], row["published"]) == ("mfu", 1.5)
+    assert cli.run([*base, "--published", str(file)]) == 0
+    assert "mfu: Operations of all events" in capsys.readouterr().out
+    assert cli.run(base) == 2
+    assert cli.run([*base, folder.name, "--published", str(file)]) == 2
+
+
+def test_files_and_runs_that_do_not_fit_are_named(folder: Path, tmp_path: Path) -> None:
+    with imported(folder, tmp_path / "warehouse") as warehouse:
+        runs = warehouse.lake.runs()
+        with pytest.raises(
+            WarehouseError, match="no published row has the name of a run; looked for qwen3-4b-vllm-tp2"
+        ):
+            published_values(warehouse, runs, benchmark_data(tmp_path, "other-tpu", {"mfu": 1}))
+        (tmp_path / "data.js").write_text("const BENCHMARK_DATA = {}")
+        with pytest.raises(TracewarehouseError, match="not CCL-Bench's published data"):
+            published_values(warehouse, runs, tmp_path / "data.js")
