@@ -1,0 +1,106 @@
+/*---
+macro: run_points
+parameters:
+  runs: The runs, as a list of run ids.
+description: >
+  Where runs stand among each other: a row per run with its workload, its chips, and its stored latencies and throughput,
+  on the hosts' clock where they have markers, else on the devices'. A run is on the Pareto front if no other of these
+  runs of the same model gives at least as many tokens per second both to a user and per chip, and more of one.
+---*/
+WITH wanted AS (
+  SELECT
+    run_id,
+    name,
+    COALESCE(model, model_family, 'unknown') AS model,
+    dtype,
+    COALESCE(mesh, 'unknown') AS mesh,
+    batch_size,
+    input_length,
+    output_length,
+    profile_start_ns,
+    framework
+  FROM main.runs
+  WHERE LIST_CONTAINS(runs, run_id)
+),
+
+latencies AS (
+  SELECT
+    run_id,
+    metric,
+    MIN(value) FILTER (WHERE dimensions ->> '$.clock' = 'host') AS host_ms,
+    MIN(value) FILTER (WHERE dimensions ->> '$.clock' = 'device') AS device_ms
+  FROM main.metric_values
+  WHERE metric IN ('ttft', 'tpot') AND LIST_CONTAINS(runs, run_id)
+  GROUP BY run_id, metric
+),
+
+rates AS (
+  SELECT run_id, MAX(value) AS tokens_per_s
+  FROM main.metric_values
+  WHERE metric = 'throughput' AND LIST_CONTAINS(runs, run_id)
+  GROUP BY run_id
+),
+
+points AS (
+  SELECT
+    run_id,
+    r.name,
+    r.model,
+    r.dtype,
+    r.mesh,
+    r.batch_size,
+    r.input_length,
+    r.output_length,
+    c.kind AS device_kind,
+    c.chips,
+    r.profile_start_ns,
+    r.framework,
+    COALESCE(f.host_ms, f.device_ms) AS ttft_ms,
+    COALESCE(t.host_ms, t.device_ms) AS tpot_ms,
+    q.tokens_per_s,
+    1e3 / COALESCE(t.host_ms, t.device_ms) AS tokens_per_s_per_user,
+    q.tokens_per_s / c.chips AS tokens_per_s_per_chip
+  FROM wanted AS r
+  LEFT JOIN models.run_chips AS c USING (run_id)
+  LEFT JOIN latencies AS f ON r.run_id = f.run_id AND f.metric = 'ttft'
+  LEFT JOIN latencies AS t ON r.run_id = t.run_id AND t.metric = 'tpot'
+  LEFT JOIN rates AS q USING (run_id)
+),
+
+beaten AS (
+  SELECT p.run_id, TRUE AS is_beaten
+  FROM points AS p
+  INNER JOIN points AS b
+    ON
+      p.model = b.model AND p.tokens_per_s_per_user <= b.tokens_per_s_per_user
+      AND p.tokens_per_s_per_chip <= b.tokens_per_s_per_chip
+      AND (
+        p.tokens_per_s_per_user < b.tokens_per_s_per_user OR p.tokens_per_s_per_chip < b.tokens_per_s_per_chip
+      )
+  GROUP BY p.run_id
+)
+
+SELECT
+  run_id, -- The run.
+  p.name, -- Its name.
+  p.model, -- Model or model family; unknown where neither is known.
+  p.dtype, -- Precision.
+  p.mesh, -- Mesh; unknown where it is not known.
+  p.batch_size, -- Sequences per step.
+  p.input_length, -- Prompt tokens of a sequence.
+  p.output_length, -- Generated tokens of a sequence.
+  p.device_kind, -- Kind of the devices.
+  p.chips, -- Chips of the run, those outside the capture included.
+  p.profile_start_ns, -- Start of the capture, Unix time.
+  p.framework, -- What ran the model, with its version.
+  p.ttft_ms, -- Time to first token.
+  p.tpot_ms, -- Time per output token.
+  p.tokens_per_s, -- Output tokens of all sequences per second.
+  p.tokens_per_s_per_user, -- Output tokens of one sequence per second, 1000 / tpot_ms.
+  p.tokens_per_s_per_chip, -- tokens_per_s / chips.
+  -- On the Pareto front; NULL where one of its two rates is not known.
+  CASE
+    WHEN p.tokens_per_s_per_user IS NOT NULL AND p.tokens_per_s_per_chip IS NOT NULL THEN b.is_beaten IS NULL
+  END AS is_on_front
+FROM points AS p
+LEFT JOIN beaten AS b USING (run_id)
