@@ -1,147 +1,302 @@
-"""The report: one self-contained HTML page about runs, that needs no network to be read."""
+"""Reports: what a page, a digest or a set of files says about runs, a comparison or a study."""
 
 from __future__ import annotations
 
 import json
-import uuid
 from collections.abc import Callable, Sequence
-from contextlib import suppress
 from dataclasses import dataclass, field
-from pathlib import Path
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from tracewarehouse.dashboards.communication import exposed_communication, traffic_matrix, traffic_volume
-from tracewarehouse.dashboards.ops import op_time_share
-from tracewarehouse.dashboards.steps import step_parts
+from tracewarehouse.compare import SPLITS, comparing, run_ids_of
+from tracewarehouse.dashboards import communication, ops, peaks, runs, steps, words
+from tracewarehouse.dashboards.figure import Figure, NothingToDraw
 from tracewarehouse.dashboards.timeline import device_timeline
-from tracewarehouse.ingest.devices.quality import FLAGS
+from tracewarehouse.dashboards.units import quantity
 from tracewarehouse.ingest.errors import WarehouseError
 from tracewarehouse.quality import CLOCKS
-from tracewarehouse.run_summary import Number, facts_of, labelled, numbers_of
+from tracewarehouse.query import literal
+from tracewarehouse.run_summary import labelled
 
 if TYPE_CHECKING:
     from tracewarehouse.warehouse import Warehouse
 
-CHARTS: dict[str, Callable[[Warehouse, str], Any | None]] = {
+RUN_CHARTS: dict[str, Callable[[Warehouse, str], Figure]] = {
     "timeline": device_timeline,
-    "steps": step_parts,
-    "exposed-communication": exposed_communication,
-    "traffic": traffic_volume,
-    "traffic-matrix": traffic_matrix,
-    "op-time": op_time_share,
+    "steps": steps.step_parts,
+    "idle": steps.idle_parts,
+    "step-times": steps.step_times,
+    "tpot": steps.tpot_distribution,
+    "decode-by-context": steps.decode_by_context,
+    "exposed-communication": communication.exposed_communication,
+    "collective-time": communication.collective_time,
+    "overlap": communication.overlap,
+    "what-if": steps.what_if,
+    "traffic": communication.traffic_volume,
+    "traffic-matrix": communication.traffic_matrix,
+    "traffic-intervals": communication.traffic_intervals,
+    "bandwidth": communication.bandwidth_by_size,
+    "in-flight": communication.in_flight,
+    "op-time": ops.op_time_share,
+    "top-ops": ops.top_ops,
+    "layers": ops.layer_heat_map,
+    "icicle": ops.op_icicle,
+    "roofline": peaks.roofline,
 }
-"""Every chart of the page by its name, in order; each gives None for a run without its data."""
+"""Every chart of one run by its name, in the order of the page."""
+
+STUDY_CHARTS: dict[str, Callable[[Warehouse, Sequence[str]], Figure]] = {
+    "pareto": runs.pareto,
+    "sweep": runs.sweep_heat_map,
+    "scaling": runs.scaling,
+    "overlap-ratio-against-step-time": runs.metric_against_metric,
+    "tpot-over-time": runs.value_over_time,
+    "what-if-curves": runs.what_if_curves,
+}
+"""Every chart over runs by its name, in the order of the page."""
+
+
+@dataclass(frozen=True)
+class Values:
+    """Values of one metric: its name, what it means, and texts in columns."""
+
+    metric: str
+    description: str
+    columns: tuple[str, ...]
+    rows: list[tuple[str, ...]]
 
 
 @dataclass
-class RunSection:
-    """What the page shows of one run."""
+class Section:
+    """A part of a report, such as that of one run.
 
-    run_id: str
-    name: str
-    facts: list[tuple[str, str]]
-    notes: list[str]
-    tiles: list[Number]
-    charts: list[tuple[str, str]] = field(default_factory=list)
-    """Name of each chart and its Vega-Lite specification, as JSON that can stand in a script element."""
-    values: list[dict[str, Any]] = field(default_factory=list)
+    Attributes:
+        key: distinguishes it from other sections; part of links.
+        title: heading.
+        facts: what ran, as labels and texts.
+        words: the main findings, a sentence each.
+        unknown: what cannot be known, and why.
+        notes: what a reader must know before trusting a number.
+        tiles: label, value with its unit, and a line that says more.
+        figures: the charts.
+        absent: names of charts that have nothing to draw, and why.
+        values: metric values.
+    """
+
+    key: str
+    title: str
+    facts: list[tuple[str, str]] = field(default_factory=list)
+    words: list[str] = field(default_factory=list)
+    unknown: list[tuple[str, str]] = field(default_factory=list)
+    notes: list[str] = field(default_factory=list)
+    tiles: list[tuple[str, str, str]] = field(default_factory=list)
+    figures: list[Figure] = field(default_factory=list)
+    absent: list[tuple[str, str]] = field(default_factory=list)
+    values: list[Values] = field(default_factory=list)
 
 
-def write_report(warehouse: Warehouse, run_ids: Sequence[str], output: Path) -> Path:
-    """Write the page about these runs and return its path; it appears whole or not at all.
+@dataclass(frozen=True)
+class Report:
+    """A title and sections."""
+
+    title: str
+    sections: list[Section]
+
+    def figures(self) -> list[tuple[str, Figure]]:
+        """Every chart with a name that is unique in the report."""
+        many = len(self.sections) > 1
+        return [(f"{s.key}-{f.name}" if many else f.name, f) for s in self.sections for f in s.figures]
+
+    def content(self) -> dict[str, Any]:
+        """All that the report says, as JSON has it."""
+        return {
+            "title": self.title,
+            "sections": [
+                {
+                    "key": s.key,
+                    "title": s.title,
+                    "facts": dict(s.facts),
+                    "words": s.words,
+                    "unknown": [{"metrics": m, "reason": r} for m, r in s.unknown],
+                    "notes": s.notes,
+                    "numbers": [{"label": label, "value": value, "detail": more} for label, value, more in s.tiles],
+                    "charts": [f.content() for f in s.figures],
+                    "absent": dict(s.absent),
+                    "values": {v.metric: [dict(zip(v.columns, row, strict=True)) for row in v.rows] for v in s.values},
+                }
+                for s in self.sections
+            ],
+        }
+
+
+def run_report(warehouse: Warehouse, references: Sequence[str]) -> Report:
+    """The report about runs, each for itself.
+
+    Args:
+        warehouse: the warehouse.
+        references: the runs, by id or name.
 
     Raises:
-        WarehouseError: the page cannot be written.
+        WarehouseError: a run does not exist.
         QueryError: a view cannot be read.
     """
-    sections = [_section(warehouse, run_id) for run_id in run_ids]
-    page = _page(sections)
-    part = output.with_name(f".{output.name}.{uuid.uuid4().hex[:8]}")
-    try:
-        output.parent.mkdir(parents=True, exist_ok=True)
-        part.write_text(page, encoding="utf-8")
-        part.replace(output)
-    except OSError as error:
-        with suppress(OSError):
-            part.unlink()
-        raise WarehouseError(f"{output}: the report cannot be written: {error.strerror or error}") from None
-    return output
+    run_ids = dict.fromkeys(warehouse.run(r).run_id for r in references)
+    sections = [_of_run(warehouse, run_id) for run_id in run_ids]
+    return Report(sections[0].title if len(sections) == 1 else f"{len(sections)} runs", sections)
 
 
-def save_chart(chart: Any, output: Path) -> Path:
-    """Save one chart as .html (self-contained), .png or .svg, by the name's ending.
+def comparison_report(warehouse: Warehouse, run: str, against: str, *, is_unlike_allowed: bool = False) -> Report:
+    """The report about what changed from one run to another.
+
+    Args:
+        warehouse: the warehouse.
+        run: the run, or several separated by commas.
+        against: the run or runs that it is compared with.
+        is_unlike_allowed: compare them even if their workloads differ.
 
     Raises:
-        WarehouseError: another ending, or the file cannot be written.
+        WarehouseError: a run does not exist.
+        MetricError: the workloads differ, and that is not allowed.
     """
-    if output.suffix not in (".html", ".png", ".svg"):
-        raise WarehouseError(f"{output}: a chart can be saved as .html, .png or .svg")
-    try:
-        if output.suffix == ".html":
-            chart.save(output, inline=True)
-        else:
-            chart.save(output, scale_factor=2 if output.suffix == ".png" else 1)
-    except OSError as error:
-        raise WarehouseError(f"{output}: the chart cannot be written: {error.strerror or error}") from None
-    return output
+    ours, theirs = run_ids_of(warehouse, run), run_ids_of(warehouse, against)
+    with comparing(warehouse, run, against, is_unlike_allowed=is_unlike_allowed) as comparison:
+        compared = comparison.values().dicts()
+        unknown = comparison.unknown
+    changed = Section("comparison", f"{run} against {against}")
+    if unknown:
+        changed.notes.append(f"Not known of every run, so that the workloads may differ: {', '.join(unknown)}.")
+    for split in SPLITS:
+        _add(changed, f"waterfall-{split}", partial(runs.step_waterfall, warehouse, ours, theirs, split))
+    changed.words = [f"{f.title}. {f.description}" for f in changed.figures[:1]]
+    changed.words += [_verdicts(compared)]
+    changed.values = _compared_values(warehouse, compared)
+    sections = [changed]
+    for run_id in dict.fromkeys((*ours, *theirs)):
+        summary = warehouse.summary(run_id)
+        own = Section(run_id, summary.facts["name"], labelled(summary.facts), words.dominating(summary))
+        own.notes = [str(f) for f in summary.flags]
+        _add(own, "steps", partial(steps.step_parts, warehouse, run_id))
+        sections.append(own)
+    return Report(f"{run} against {against}", sections)
 
 
-def _section(warehouse: Warehouse, run_id: str) -> RunSection:
-    facts = facts_of(warehouse.query, run_id)
-    tiles = [n for n in numbers_of(warehouse.query, run_id) if n.value is not None]
-    section = RunSection(run_id, facts["name"], labelled(facts), _notes(warehouse, facts), tiles)
-    for name, draw in CHARTS.items():
-        chart = draw(warehouse, run_id)
-        if chart is not None:
-            section.charts.append((name, _script_json(chart.to_dict())))
-    section.values = warehouse.query(
-        """SELECT metric, version, dimensions, value, unit FROM main.metric_values
-           WHERE run_id = $run_id ORDER BY metric, version, dimensions""",
-        run_id=run_id,
-    ).dicts()
-    for value in section.values:
-        value["dimensions"] = ", ".join(f"{k} {v}" for k, v in json.loads(value["dimensions"]).items() if v is not None)
+def study_report(warehouse: Warehouse, query: str) -> Report:
+    """The report about many runs together.
+
+    Args:
+        warehouse: the warehouse.
+        query: a SELECT with a column run_id, such as `SELECT run_id FROM main.runs WHERE model = 'llama'`.
+
+    Raises:
+        WarehouseError: the query gives no run.
+        QueryError: the query was refused or failed.
+    """
+    asked = warehouse.query(query)
+    if "run_id" not in asked.columns:
+        raise WarehouseError(f"a study needs a query with a column run_id; this one has {', '.join(asked.columns)}")
+    known = {r.run_id for r in warehouse.lake.runs()}
+    run_ids = [r for r in dict.fromkeys(str(row["run_id"]) for row in asked.dicts()) if r in known]
+    if not run_ids:
+        raise WarehouseError("the query of the study gives no run; `tw runs` lists those that there are")
+    section = Section("study", f"Study of {len(run_ids)} runs", [("Query", query)])
+    for name, draw in STUDY_CHARTS.items():
+        _add(section, name, partial(draw, warehouse, run_ids))
+    section.words = [f"{f.title}: {f.description}" for f in section.figures]
+    points = warehouse.query(
+        f"""SELECT name, model, dtype, mesh, batch_size, input_length, output_length, device_kind, chips, ttft_ms,
+                   tpot_ms, tokens_per_s, tokens_per_s_per_user, tokens_per_s_per_chip
+            FROM macros.run_points([{", ".join(map(literal, run_ids))}]) ORDER BY name"""
+    )
+    rows = [tuple(_shown(v, c) for v, c in zip(row, points.columns, strict=True)) for row in points.rows()]
+    section.values = [Values("runs", "The runs of the study with their main numbers.", tuple(points.columns), rows)]
+    return Report(section.title, [section])
+
+
+def _of_run(warehouse: Warehouse, run_id: str) -> Section:
+    summary = warehouse.summary(run_id)
+    section = Section(run_id, summary.facts["name"], labelled(summary.facts) + _peaks(warehouse, run_id))
+    section.words = [
+        *words.dominating(summary),
+        *words.largest_categories(warehouse, run_id),
+        *words.savings(warehouse, run_id),
+    ]
+    section.unknown = words.unknown(summary)
+    if summary.facts["backend"] == "cpu":
+        section.notes.append(
+            "Recorded on virtual CPU devices: what ran and what moved is real, the times are not a TPU's."
+        )
+    section.notes += [str(f) for f in summary.flags]
+    clocks = warehouse.query(f"SELECT note FROM ({CLOCKS}) WHERE run_id = {literal(run_id)}")
+    section.notes += [note for (note,) in clocks.rows()]
+    section.tiles = [
+        (n.label, quantity(n.value, n.unit), n.detail or "") for n in summary.numbers if n.value is not None
+    ]
+    for name, draw in RUN_CHARTS.items():
+        _add(section, name, partial(draw, warehouse, run_id))
+    section.values = _stored_values(warehouse, run_id)
     return section
 
 
-def _notes(warehouse: Warehouse, run: dict[str, Any]) -> list[str]:
-    """What a reader must know before trusting a number."""
-    notes = []
-    if run["backend"] == "cpu":
-        notes.append("Recorded on virtual CPU devices: what ran and what moved is real, the times are not a TPU's.")
-    flags = warehouse.query(
-        'SELECT flag, host, detail FROM main.quality_flags WHERE run_id = $run_id ORDER BY "index"',
-        run_id=run["run_id"],
+def _add(section: Section, name: str, draw: Callable[[], Figure]) -> None:
+    try:
+        section.figures.append(draw())
+    except NothingToDraw as absence:
+        section.absent.append((name, str(absence)))
+
+
+def _peaks(warehouse: Warehouse, run_id: str) -> list[tuple[str, str]]:
+    """The peak rates of the run's devices, and where they come from."""
+    rows = warehouse.query(
+        f"""SELECT max(peak_flops_per_s), max(peak_hbm_gbps), max(peak_ici_gbps), any_value(peak_source)
+            FROM main.devices WHERE run_id = {literal(run_id)}"""
+    ).rows()
+    flops, hbm, ici, source = rows[0]
+    rates = ((flops, "FLOP/s", "matrix units"), (hbm, "GB/s", "memory"), (ici, "GB/s", "links"))
+    known = [f"{what} {quantity(rate, unit)}" for rate, unit, what in rates if rate]
+    source = {"both": "capture and hardware table"}.get(source, source)
+    return [("Peaks", f"{', '.join(known)} ({source})" if known else "not known")]
+
+
+def _stored_values(warehouse: Warehouse, run_id: str) -> list[Values]:
+    rows = warehouse.query(
+        f"""SELECT v.metric, v.version, v.dimensions, v.value, v.unit, c.description
+            FROM main.metric_values AS v LEFT JOIN metrics.catalog AS c USING (metric, version)
+            WHERE v.run_id = {literal(run_id)} ORDER BY v.metric, v.version, v.dimensions"""
+    ).rows()
+    grouped: dict[str, Values] = {}
+    for metric, version, dimensions, value, unit, description in rows:
+        known = grouped.setdefault(metric, Values(metric, description or "", ("version", "of", "value"), []))
+        known.rows.append((str(version), _dimensions(dimensions), quantity(value, unit)))
+    return list(grouped.values())
+
+
+def _compared_values(warehouse: Warehouse, compared: list[dict[str, Any]]) -> list[Values]:
+    about = dict(
+        warehouse.query("SELECT metric, max_by(description, version) FROM metrics.catalog GROUP BY metric").rows()
     )
-    for flag, host, detail in flags.rows():
-        notes.append(f"{FLAGS[flag]} {f'{host}: ' if host else ''}{detail}" if flag in FLAGS else detail)
-    clocks = warehouse.query(f"SELECT note FROM ({CLOCKS}) WHERE run_id = $run", run=run["run_id"])
-    return notes + [note for (note,) in clocks.rows()]
+    grouped: dict[str, Values] = {}
+    columns = ("of", "baseline", "run", "change", "verdict")
+    for row in compared:
+        known = grouped.setdefault(row["metric"], Values(row["metric"], about.get(row["metric"], ""), columns, []))
+        change = "" if row["relative"] is None else f"{100 * row['relative']:+.1f} %"
+        sides = (quantity(row[side], row["unit"]) for side in ("baseline", "value"))
+        known.rows.append((_dimensions(row["dimensions"]), *sides, change, row["verdict"]))
+    return list(grouped.values())
 
 
-def _page(sections: Sequence[RunSection]) -> str:
-    import jinja2
-    import vl_convert
-
-    environment = jinja2.Environment(
-        loader=jinja2.PackageLoader("dashboards"), autoescape=True, trim_blocks=True, lstrip_blocks=True
-    )
-    environment.filters["number"] = _number
-    title = sections[0].name if len(sections) == 1 else f"{len(sections)} runs"
-    bundle: Callable[[], str] = vl_convert.javascript_bundle  # type: ignore[assignment]  # its snippet is optional
-    script = bundle().replace("</script", "<\\/script")
-    return environment.get_template("report.html.j2").render(title=title, sections=sections, script=script)
+def _verdicts(compared: list[dict[str, Any]]) -> str:
+    counts: dict[str, int] = {}
+    for row in compared:
+        counts[row["verdict"]] = counts.get(row["verdict"], 0) + 1
+    said = ", ".join(f"{n} {verdict}" for verdict, n in sorted(counts.items(), key=lambda c: -c[1]))
+    return f"Of {len(compared)} metric values: {said}."
 
 
-def _script_json(value: Any) -> str:
-    """JSON that can stand in a script element: no text in it can end the element."""
-    text = json.dumps(value, separators=(",", ":"), default=str)
-    return text.replace("<", "\\u003c").replace(">", "\\u003e").replace("&", "\\u0026")
+def _dimensions(text: str) -> str:
+    return ", ".join(f"{k} {v}" for k, v in json.loads(text).items() if v is not None)
 
 
-def _number(value: float | None) -> str:
-    if value is None:
-        return ""
-    if value == int(value) and abs(value) < 1e15:
-        return f"{int(value):,}"
-    return f"{value:,.4g}" if abs(value) < 1000 else f"{value:,.1f}"
+def _shown(value: Any, column: str) -> str:
+    if isinstance(value, float):
+        return quantity(value, "ms" if column.endswith("_ms") else "")
+    return "" if value is None else str(value)

@@ -1,53 +1,121 @@
-"""Colours and sizes of all charts: one hue per kind of collective, greys and blues for what devices compute."""
+"""Colours, sizes and axes of all charts.
+
+Every colour has a contrast of at least 3:1 to the light and to the dark background of the page, so that one
+specification serves both.
+"""
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Sequence
+from math import ceil, floor, log10
+from typing import Any, Final
 
 import altair as alt
 
 KIND_COLORS = {
     "all-reduce": "#d1495b",
-    "all-gather": "#edae49",
-    "reduce-scatter": "#8d5a97",
-    "all-to-all": "#00798c",
-    "collective-permute": "#5a9e4b",
-    "other collective": "#b07156",
-    "matrix": "#33658a",
-    "fusion": "#86a5bf",
-    "copy": "#b9b4ab",
-    "other": "#d5d9de",
+    "all-gather": "#b57a12",
+    "reduce-scatter": "#9a63a8",
+    "all-to-all": "#0f8b9d",
+    "collective-permute": "#4d9440",
+    "other collective": "#a96f54",
+    "matrix": "#4a7fb0",
+    "fusion": "#7a93a8",
+    "copy": "#8c8677",
+    "other": "#8a949e",
 }
 """Colour of each class of ops, collectives first."""
 
-PHASE_COLORS = {"prefill": "#2f4858", "decode": "#86a5bf"}
+PHASE_COLORS = {"prefill": "#b57a12", "decode": "#4a7fb0", "whole capture": "#7a93a8"}
+SERIES = ("#4a7fb0", "#d1495b", "#4d9440", "#b57a12", "#9a63a8", "#0f8b9d", "#a96f54", "#8a949e")
+"""Colours of series without a meaning of their own, in order."""
+
+PRIMARY, ALARM, QUIET = "#4a7fb0", "#d1495b", "#8a949e"
+HEAT: Final = "viridis"
 WIDTH = 860
+"""Width of a chart that fills its place; the page replaces it by the width that there is."""
+
 _INK = "#3c4650"
 _FONT = "Inter, 'Helvetica Neue', Arial, sans-serif"
 
+# what a value of a unit is multiplied with, and the unit that prefixes such as k and µ then stand before
+_SCALES = {
+    "ms": ("1e-3", "s"),
+    "us": ("1e-6", "s"),
+    "bytes": ("1", "B"),
+    "GB/s": ("1e9", "B/s"),
+    "FLOP/s": ("1", "FLOP/s"),
+}
 
-def class_color(field: str, present: list[str], title: str = "") -> alt.Color:
+
+def axis(unit: str, **options: Any) -> alt.Axis:
+    """An axis whose labels have the prefix that people read: 338 MB, not 338,000,000 bytes.
+
+    Args:
+        unit: unit of the values: ms, us, bytes, GB/s, FLOP/s, ratio, or another, which is shown as it is.
+        **options: further options of the axis.
+    """
+    options = {"tickCount": 10} | options
+    if unit == "ratio":
+        return alt.Axis(format="~%", **options)
+    if unit in _SCALES:
+        factor, base = _SCALES[unit]
+        number = f"format(datum.value * {factor}, '.3~s')"
+        return alt.Axis(labelExpr=f"replace({number}, /([^0-9.]?)$/, ' $1') + '{base}'", **options)
+    return alt.Axis(format="~s", **options)
+
+
+def powers(values: Sequence[float]) -> list[float]:
+    """The powers of ten around values, where an axis with a logarithmic scale has its labels and lines."""
+    known = [v for v in values if v > 0]
+    low, high = floor(log10(min(known))), ceil(log10(max(known)))
+    return [10.0**exponent for exponent in range(low, high + 1)]
+
+
+def class_color(field: str, present: Sequence[str], title: str = "") -> alt.Color:
     """Colour by class of op, with a legend of the classes that are present."""
-    domain = [c for c in KIND_COLORS if c in present]
-    scale = alt.Scale(domain=domain, range=[KIND_COLORS[c] for c in domain])
-    return alt.Color(f"{field}:N", scale=scale, title=title or None, sort=domain, legend=alt.Legend(orient="top"))
+    return named_color(field, {c: KIND_COLORS[c] for c in KIND_COLORS if c in present}, title)
 
 
-def styled(chart: Any, title: str, subtitle: str | list[str] = "") -> Any:
-    """The chart with a title and the common looks."""
-    heading = alt.TitleParams(title, subtitle=subtitle, anchor="start", fontSize=15, subtitleFontSize=12, offset=10)
-    heading.subtitleColor = "#5f6b76"
+def named_color(field: str, colors: dict[str, str], title: str = "") -> alt.Color:
+    """Colour by the values of a field, each with its own colour, in the order of `colors`."""
+    scale = alt.Scale(domain=list(colors), range=list(colors.values()))
+    return alt.Color(f"{field}:N", scale=scale, title=title or None, sort=list(colors), legend=alt.Legend(orient="top"))
+
+
+def series_color(field: str, present: Sequence[str], title: str = "") -> alt.Color:
+    """Colour by a field whose values have no colour of their own; a ninth value has the first colour again."""
+    return named_color(field, {name: SERIES[i % len(SERIES)] for i, name in enumerate(present)}, title)
+
+
+def by_phase(chart: Any, phases: Sequence[str], height: int | alt.Step) -> Any:
+    """The chart as a panel per phase, one below the other, as prefill and decode have scales of their own."""
     return (
-        chart.properties(title=heading)
-        .configure(font=_FONT, background="#ffffff")
-        .configure_view(stroke=None)
-        .configure_axis(
-            gridColor="#eef0f2",
-            domainColor="#c4cad0",
-            tickColor="#c4cad0",
-            labelColor=_INK,
-            titleColor=_INK,
-            titleFontWeight="normal",
-        )
-        .configure_legend(titleFontWeight="normal", labelColor=_INK)
+        chart.properties(width=WIDTH, height=height)
+        .facet(facet=alt.Facet("phase:N", sort=list(phases), title=None), columns=1)
+        .resolve_scale(x="independent")
     )
+
+
+def number(column: str, title: str, form: str = ",.4~g") -> alt.Tooltip:
+    """A number in a tooltip, with its unit in the title."""
+    return alt.Tooltip(f"{column}:Q", format=form, title=title)
+
+
+def bar_height(rows: int) -> int:
+    """Height of so many horizontal bars, at most 480."""
+    return max(40, min(24 * rows, 480))
+
+
+def config() -> dict[str, Any]:
+    """Vega-Lite's configuration of a chart on a light background; on the page, its style sheet sets ink and lines."""
+    quiet = {"gridColor": "#eef0f2", "domainColor": "#c4cad0", "tickColor": "#c4cad0"}
+    ink = {"labelColor": _INK, "titleColor": _INK, "titleFontWeight": "normal"}
+    return {
+        "font": _FONT,
+        "background": None,
+        "view": {"stroke": None},
+        "axis": quiet | ink | {"labelLimit": 260},
+        "legend": ink | {"labelLimit": 260, "columns": 6},
+        "header": ink | {"labelFontSize": 13, "labelAnchor": "start"},
+    }

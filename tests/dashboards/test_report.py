@@ -1,141 +1,145 @@
-"""Charts draw what the views hold, and the page stands alone."""
+"""Reports: what is said in words, how absence is told, and that names from captures are data in every format."""
 
 from __future__ import annotations
 
 import json
 import re
-from collections.abc import Callable, Iterator
+from itertools import pairwise
 from pathlib import Path
-from typing import Any
 
 import pytest
-from tiny_capture import write_capture_directory
-from xplane_builder import Space
 
-from tracewarehouse.dashboards.report import CHARTS, save_chart, write_report
-from tracewarehouse.dashboards.timeline import device_timeline
-from tracewarehouse.ingest.errors import WarehouseError
-from tracewarehouse.warehouse import Warehouse, open_warehouse
+from tracewarehouse.dashboards.report import RUN_CHARTS, Report, comparison_report, run_report, study_report
+from tracewarehouse.dashboards.writing import text_of, write_pictures, write_text
+from tracewarehouse.ingest.errors import MetricError, QueryError, WarehouseError
+from tracewarehouse.warehouse import Warehouse
 
-
-@pytest.fixture(scope="module")
-def warehouse(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Warehouse]:
-    """A warehouse with a run of two devices, and a run of the host alone whose name is hostile."""
-    folder = tmp_path_factory.mktemp("report")
-    with open_warehouse(folder / "warehouse", create=True) as opened:
-        opened.ingest(write_capture_directory(folder / "tiny"))
-        space = Space()
-        space.host().line("python").event("f", 1, 2)
-        opened.ingest(space.write(folder / "x.xplane.pb"), name="<script>alert('x')</script>")
-        yield opened
+HOSTILE = "<script>alert('x')</script>"
+"""Name of the run of the host alone."""
 
 
 @pytest.fixture(scope="module")
-def run_id(warehouse: Warehouse) -> str:
-    return warehouse.run("tiny-tp2").run_id
+def both(warehouse: Warehouse) -> Report:
+    """The report about the run of two devices and the one of the host alone."""
+    return run_report(warehouse, [r.run_id for r in warehouse.lake.runs()])
 
 
-def data_of(chart: Any) -> list[dict[str, Any]]:
-    """The rows that a chart draws."""
-    [rows] = chart.to_dict()["datasets"].values()
-    return list(rows)
+def test_words_have_the_numbers(warehouse: Warehouse) -> None:
+    """A prefill step of 150 us: 48 us compute, 31 us exposed communication, 71 us idle."""
+    [section] = run_report(warehouse, ["tiny-tp2"]).sections
+    assert (
+        "A prefill step takes 150 µs (mean over devices, of one step): 47.3 % idle, 32 % compute and copies, "
+        "20.7 % exposed communication." in section.words
+    )
+    [saving] = [w for w in section.words if w.startswith("What would shorten a prefill step:")]
+    assert saving.startswith("What would shorten a prefill step: devices that never idle, by at most 47.3 %; ")
+    assert "communication that is hidden altogether, by at most 20.7 %" in saving
+    assert (
+        "Peaks",
+        "matrix units 918 TFLOP/s, memory 1.64 TB/s, links 400 GB/s (capture and hardware table)",
+    ) in section.facts
+    assert any(label == "Captured" and "2023-11-14" in text for label, text in section.facts)
 
 
-def svg_texts(chart: Any) -> set[str]:
-    """The texts that a chart shows when it is drawn."""
-    import vl_convert
-
-    svg = vl_convert.vegalite_to_svg(chart.to_dict())
-    return set(re.findall(r">([^<>]+)</(?:text|tspan)>", svg))
-
-
-def test_timeline_has_a_bar_per_leaf_op(warehouse: Warehouse, run_id: str) -> None:
-    chart = device_timeline(warehouse, run_id)
-    rows = data_of(chart)
-    assert len(rows) == 2 * 4 * 8
-    assert {r["class"] for r in rows} == {"all-reduce", "matrix", "fusion"}
-    first = min(rows, key=lambda r: r["start_ms"])
-    assert (first["device"], first["start_ms"], first["end_ms"], first["layer"]) == ("device 0", 0, 0.012, 0)
-    assert {
-        "device 0",
-        "device 1",
-        "Device timeline",
-        "Prefill 0 to decode 3: all 64 ops. In view at first is prefill 0.",
-    } <= svg_texts(chart)
+def test_a_chart_without_data_says_why(both: Report) -> None:
+    [host_alone] = [s for s in both.sections if s.title == HOSTILE]
+    assert host_alone.figures == []
+    assert [name for name, _ in host_alone.absent] == list(RUN_CHARTS)
+    assert dict(host_alone.absent)["top-ops"].startswith("The capture holds no op of a device")
+    assert host_alone.unknown
 
 
-def test_timeline_is_cut_at_a_step_and_says_so(warehouse: Warehouse, run_id: str) -> None:
-    chart = device_timeline(warehouse, run_id, max_bars=40)
-    assert len(data_of(chart)) == 32
-    assert "Prefill 0 to decode 1: 32 of 64 ops. In view at first is prefill 0." in svg_texts(chart)
-
-
-def test_step_parts_add_up_to_the_step(warehouse: Warehouse, run_id: str) -> None:
-    """A step lasts 150 us to the next one's start: 80 us of ops, the rest idle; the last ends with its module."""
-    rows = data_of(CHARTS["steps"](warehouse, run_id))
-    of_step = {s: {r["part"]: round(1000 * r["ms"], 3) for r in rows if r["step"] == s} for s in range(4)}
-    # device 0: dots and fusions 48 us, all-reduces 32 us; device 1 starts 2 us late, so 30 us in all-reduces
-    busy = {"compute and copies": 48.0, "exposed communication": 31.0}
-    assert of_step[0] == of_step[1] == of_step[2] == busy | {"idle": 71.0}
-    assert of_step[3] == busy | {"idle": 21.0}
-
-
-def test_exposed_communication_per_device(warehouse: Warehouse, run_id: str) -> None:
-    rows = data_of(CHARTS["exposed-communication"](warehouse, run_id))
-    found = {(r["phase"], r["device"]): round(1000 * r["exposed_ms"], 3) for r in rows}
-    assert found == {(p, f"device {d}"): 32.0 - 2 * d for p in ("prefill", "decode") for d in (0, 1)}
-
-
-def test_traffic_by_axis(warehouse: Warehouse, run_id: str) -> None:
-    rows = data_of(CHARTS["traffic"](warehouse, run_id))
-    assert {(r["phase"], r["axis"], r["kb"]) for r in rows} == {
-        ("prefill", "tp", 4 * 16 * 64 * 4 / 1e3),
-        ("decode", "tp", 4 * 64 * 4 / 1e3),
-    }
-
-
-def test_traffic_matrix_is_symmetric(warehouse: Warehouse, run_id: str) -> None:
-    """A ring of two sends each message whole: 4 all-reduces a step, one prefill of 16 rows and three decodes of one."""
-    rows = data_of(CHARTS["traffic-matrix"](warehouse, run_id))
-    sent = 4 * 64 * 4 * (16 + 3) / 1e6
-    assert [(r["source"], r["target"], r["mb"]) for r in rows] == [(0, 1, sent), (1, 0, sent)]
-
-
-def test_a_run_without_devices_has_no_charts(warehouse: Warehouse) -> None:
-    [run] = [r for r in warehouse.lake.runs() if r.name.startswith("<script>")]
-    assert [name for name, draw in CHARTS.items() if draw(warehouse, run.run_id) is not None] == []
-
-
-def test_page_stands_alone_and_escapes_names(warehouse: Warehouse, tmp_path: Path) -> None:
-    runs = [r.run_id for r in warehouse.lake.runs()]
-    page = write_report(warehouse, runs, tmp_path / "out" / "report.html").read_text(encoding="utf-8")
-    assert "<script>alert" not in page
+def test_page_stands_alone_and_escapes_names(both: Report) -> None:
+    page = text_of(both, "html")
+    assert HOSTILE not in page
     assert "&lt;script&gt;alert(&#39;x&#39;)&lt;/script&gt;" in page
     markup = re.sub(r"<script\b.*?</script>", "", page, flags=re.DOTALL)
     assert not re.search(r"<(link|img|iframe)\b|\ssrc\s*=|url\(", markup)
     assert not re.search(r"<script[^>]*\ssrc\s*=", page)
-    specs = re.findall(r'<script type="application/json" data-chart="([^"]+)">(.*?)</script>', page, re.DOTALL)
-    assert [name.split("-", 1)[1] for name, _ in specs] == list(CHARTS)
-    for _, spec in specs:
-        assert json.loads(spec)["$schema"].startswith("https://vega.github.io/schema/vega-lite/")
-    assert "TTFT, host" in page
-    assert "TPOT, device" in page
-    assert "only the host was profiled" in page
+    [content] = re.findall(r'<script type="application/json" id="content">(.*?)</script>', page, re.DOTALL)
+    charts = json.loads(content)["charts"]
+    assert list(charts) == [name for name, _ in both.figures()]
+    assert all(c["$schema"].startswith("https://vega.github.io/schema/vega-lite/") for c in charts.values())
 
 
-def test_page_that_cannot_be_written_is_an_error(warehouse: Warehouse, run_id: str, tmp_path: Path) -> None:
+def test_headings_are_in_order_and_every_link_leads_somewhere(both: Report) -> None:
+    markup = re.sub(r"<script\b.*?</script>", "", text_of(both, "html"), flags=re.DOTALL)
+    levels = [int(level) for level in re.findall(r"<h([1-6])", markup)]
+    assert levels[0] == 1
+    assert levels.count(1) == 1
+    assert all(after <= before + 1 for before, after in pairwise(levels))
+    places = re.findall(r'\sid="([^"]+)"', markup)
+    assert len(places) == len(set(places))
+    assert set(re.findall(r'href="#([^"]+)"', markup)) <= set(places)
+
+
+def test_digest_is_markdown_in_which_names_are_text(both: Report) -> None:
+    digest = text_of(both, "md")
+    assert digest.startswith("# 2 runs\n")
+    assert "<" not in digest
+    assert "&#60;script&#62;" in digest
+    assert "| TTFT, host | 140 µs | 1 prefill step |" in digest
+    assert "What cannot be known:" in digest
+
+
+def test_json_has_the_rows_of_every_chart(both: Report) -> None:
+    content = json.loads(text_of(both, "json"))
+    found = {(s["title"], c["name"]): c["rows"] for s in content["sections"] for c in s["charts"]}
+    assert found == {(s.title, f.name): json.loads(json.dumps(f.rows)) for s in both.sections for f in s.figures}
+
+
+def test_pictures_have_names_that_differ(both: Report, tmp_path: Path) -> None:
+    both = Report("", [s for s in both.sections if s.figures])
+    both.sections[0].figures[:] = [f for f in both.sections[0].figures if f.name in ("steps", "traffic")]
+    paths = write_pictures(both, tmp_path / "pictures", "svg")
+    assert [p.name for p in paths] == ["steps.svg", "traffic.svg"]
+    assert all(p.read_text().startswith("<svg") for p in paths)
+    (tmp_path / "file").write_text("")
+    with pytest.raises(WarehouseError, match="the charts cannot be written"):
+        write_pictures(both, tmp_path / "file" / "below", "svg")
+
+
+def test_page_that_cannot_be_written_is_an_error(both: Report, tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     with pytest.raises(WarehouseError, match="the report cannot be written"):
-        write_report(warehouse, [run_id], tmp_path / "file" / "report.html")
+        write_text(both, tmp_path / "file" / "report.html")
+    assert write_text(both, tmp_path / "out" / "r.md", "md").read_text() == text_of(both, "md")
 
 
-@pytest.mark.parametrize(("suffix", "magic"), [(".png", b"\x89PNG"), (".svg", b"<svg"), (".html", b"<!DOCTYPE html>")])
-def test_charts_are_saved(warehouse: Warehouse, run_id: str, tmp_path: Path, suffix: str, magic: bytes) -> None:
-    draw: Callable[..., Any] = CHARTS["steps"]
-    path = save_chart(draw(warehouse, run_id), tmp_path / f"steps{suffix}")
-    assert path.read_bytes().lstrip().startswith(magic)
+def test_comparison_adds_up_in_words_and_values(recorded: Warehouse) -> None:
+    with pytest.raises(MetricError, match="--force compares"):
+        comparison_report(recorded, "llama-tp4-sp-b4-i16-o9", "llama-tp4-b4-i16-o17")
+    report = comparison_report(recorded, "llama-tp4-sp-b4-i16-o9", "llama-tp4-b4-i16-o17", is_unlike_allowed=True)
+    changed, *sides = report.sections
+    assert [f.name for f in changed.figures] == ["waterfall-layer", "waterfall-category", "waterfall-collective"]
+    assert [s.title for s in sides] == ["llama-tp4-sp-b4-i16-o9", "llama-tp4-b4-i16-o17"]
+    rows = changed.figures[1].rows
+    for phase in ("prefill", "decode"):
+        own = [r for r in rows if r["phase"] == phase]
+        steps = {r["name"]: r["difference_us"] for r in own if r["what"] == "step"}
+        parts = sum(r["difference_us"] for r in own if r["what"] != "step")
+        assert steps["baseline"] + parts == pytest.approx(steps["run"])
+    assert re.fullmatch(r"Of \d+ metric values: .*\.", changed.words[-1])
+    [tpot] = [v for v in changed.values if v.metric == "tpot"]
+    assert tpot.columns == ("of", "baseline", "run", "change", "verdict")
+    verdicts = re.findall(r"\| (worse|better|different) \|$", text_of(report, "md"), re.MULTILINE)
+    assert verdicts
+    assert verdicts == sorted(verdicts, key=["worse", "better", "different"].index)
 
 
-def test_an_unknown_ending_is_an_error(warehouse: Warehouse, run_id: str, tmp_path: Path) -> None:
-    with pytest.raises(WarehouseError, match=r"\.html, \.png or \.svg"):
-        save_chart(CHARTS["steps"](warehouse, run_id), tmp_path / "steps.gif")
+def test_study_of_a_query(recorded: Warehouse) -> None:
+    report = study_report(recorded, "SELECT run_id FROM main.runs WHERE model_family = 'llama'")
+    [section] = report.sections
+    assert section.title == "Study of 2 runs"
+    assert {f.name for f in section.figures} >= {"pareto", "sweep", "tpot-over-time"}
+    assert dict(section.absent).keys() == {"scaling"}
+    assert [row[0] for row in section.values[0].rows] == ["llama-tp4-b4-i16-o17", "llama-tp4-sp-b4-i16-o9"]
+
+
+def test_a_study_needs_runs(recorded: Warehouse) -> None:
+    with pytest.raises(WarehouseError, match="needs a query with a column run_id; this one has name"):
+        study_report(recorded, "SELECT name FROM main.runs")
+    with pytest.raises(WarehouseError, match="gives no run"):
+        study_report(recorded, "SELECT run_id FROM main.runs WHERE false")
+    with pytest.raises(QueryError):
+        study_report(recorded, "DROP TABLE x")

@@ -1,0 +1,166 @@
+"""The page in a headless Chromium: charts are drawn without an error, the wheel moves the page, print cuts nothing."""
+
+from __future__ import annotations
+
+import base64
+import re
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from headless_browser import CHROMIUM, Page, browser
+
+from tracewarehouse.dashboards.report import Report, comparison_report, run_report, study_report
+from tracewarehouse.dashboards.writing import write_text
+from tracewarehouse.warehouse import Warehouse
+
+pytestmark = [
+    pytest.mark.slow,
+    pytest.mark.skipif(CHROMIUM is None, reason="there is no Chromium; apt-get install chromium"),
+]
+
+MARKS = """[...document.querySelectorAll('.chart')].map(place => [place.dataset.chart,
+  place.querySelectorAll('svg [class^="mark-"]:not([class*="role-axis"]):not([class*="role-legend"]) > *').length])"""
+
+
+@pytest.fixture(scope="module")
+def page(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Page]:
+    with browser(tmp_path_factory.mktemp("browser")) as opened:
+        yield opened
+
+
+@pytest.fixture(scope="module")
+def reports(recorded: Warehouse, tmp_path_factory: pytest.TempPathFactory) -> dict[str, tuple[Report, Path]]:
+    """A page of each kind."""
+    folder = tmp_path_factory.mktemp("pages")
+    ours, theirs = "llama-tp4-sp-b4-i16-o9", "llama-tp4-b4-i16-o17"
+    made = {
+        "runs": run_report(recorded, [theirs, "deepseek_v2-ep4-b4-i16-o9"]),
+        "run": run_report(recorded, [theirs]),
+        "comparison": comparison_report(recorded, ours, theirs, is_unlike_allowed=True),
+        "study": study_report(recorded, "SELECT run_id FROM main.runs"),
+    }
+    return {kind: (report, write_text(report, folder / f"{kind}.html")) for kind, report in made.items()}
+
+
+@pytest.mark.parametrize("kind", ["runs", "run", "comparison", "study"])
+@pytest.mark.parametrize(("width", "scheme"), [(1440, "light"), (800, "dark")])
+def test_every_chart_is_drawn(
+    page: Page, reports: dict[str, tuple[Report, Path]], kind: str, width: int, scheme: str
+) -> None:
+    report, path = reports[kind]
+    page.open(path, width, scheme=scheme)
+    marks = dict(page.evaluate(MARKS))
+    assert list(marks) == [name for name, _ in report.figures()]
+    assert [name for name, count in marks.items() if not count] == []
+    assert page.errors == []
+    assert [r for r in page.requests if not r.startswith(("file:", "data:"))] == []
+    assert page.evaluate("document.documentElement.scrollWidth <= window.innerWidth")
+    too_wide = """[...document.querySelectorAll('.chart')]
+      .filter(place => place.scrollWidth > place.clientWidth + 1).map(place => place.dataset.chart)"""
+    assert page.evaluate(too_wide) == []
+
+
+def test_the_wheel_over_every_chart_moves_the_page(page: Page, reports: dict[str, tuple[Report, Path]]) -> None:
+    report, path = reports["run"]
+    page.open(path)
+    for name, _ in report.figures():
+        before, y = page.evaluate(
+            f"(() => {{ const box = document.querySelector('[data-chart=\"{name}\"] svg');"
+            " box.scrollIntoView({block: 'center'}); const at = box.getBoundingClientRect();"
+            " return [window.scrollY, at.top + at.height / 2]; })()"
+        )
+        page.wheel(600, y, -120)
+        moved = page.evaluate(
+            "new Promise(done => { const begun = performance.now(); const look = () =>"
+            f" window.scrollY < {before} ? done(true) : performance.now() - begun > 5000 ? done(false)"
+            " : requestAnimationFrame(look); look(); })"
+        )
+        assert moved, name
+
+
+def test_ctrl_and_the_wheel_zoom_the_timeline(page: Page, reports: dict[str, tuple[Report, Path]]) -> None:
+    page.open(reports["run"][1])
+    labels = (
+        "[...document.querySelectorAll('[data-chart=timeline] .role-axis-label text')].map(t => t.textContent).join()"
+    )
+    y = page.evaluate(
+        "(() => { const box = document.querySelector('[data-chart=timeline] svg');"
+        " box.scrollIntoView({block: 'center'}); const at = box.getBoundingClientRect();"
+        " return at.top + at.height / 2; })()"
+    )
+    before, scrolled = page.evaluate(labels), page.evaluate("window.scrollY")
+    page.wheel(700, y, -240, is_ctrl_held=True)
+    after = page.evaluate(
+        f"new Promise(done => {{ const begun = performance.now(); const look = () => {{ const now = {labels};"
+        f" now !== '{before}' || performance.now() - begun > 5000 ? done(now) : requestAnimationFrame(look); }};"
+        " look(); })"
+    )
+    assert after != before
+    assert page.evaluate("window.scrollY") == scrolled
+
+
+def test_rows_and_values_are_there_when_asked_for(page: Page, reports: dict[str, tuple[Report, Path]]) -> None:
+    report, path = reports["run"]
+    page.open(path)
+    for name, figure in report.figures():
+        rows = page.evaluate(
+            f"(async () => {{ const details = document.querySelector('details[data-rows=\"{name}\"]');"
+            " details.open = true; await new Promise(done => setTimeout(done, 0));"
+            " return details.querySelectorAll('tbody tr').length; })()"
+        )
+        assert rows == min(len(figure.rows), 500), name
+    found = page.evaluate(
+        "(() => { const input = document.querySelector('input[type=search]'); input.value = 'exposed_comm prefill 0';"
+        " input.dispatchEvent(new Event('input')); return document.querySelector('.found').innerText; })()"
+    )
+    assert "device_id 0" in found
+    assert "decode" not in found
+
+
+def test_a_link_opens_the_metric(page: Page, reports: dict[str, tuple[Report, Path]]) -> None:
+    page.open(reports["run"][1])
+    opened = page.evaluate(
+        "(async () => { const link = document.querySelector('#overlap a[href$=metric-overlap_ratio]'); link.click();"
+        " await new Promise(done => setTimeout(done, 200));"
+        " const target = document.querySelector(decodeURIComponent(location.hash)); return target.open"
+        " && target.querySelectorAll('tbody tr').length; })()"
+    )
+    assert opened == 4
+
+
+def test_print_cuts_no_chart(page: Page, reports: dict[str, tuple[Report, Path]]) -> None:
+    """On paper every drawing is as wide as its panel at most."""
+    page.open(reports["run"][1])
+    page.call("Emulation.setEmulatedMedia", media="print")
+    page.call("Emulation.setDeviceMetricsOverride", width=700, height=1000, deviceScaleFactor=1, mobile=False)
+    cut = (
+        "[...document.querySelectorAll('.chart svg.marks')].filter(s => s.getBoundingClientRect().right >"
+        " s.closest('.panel').getBoundingClientRect().right).length"
+    )
+    assert page.evaluate(cut) == 0
+    pdf = base64.b64decode(page.call("Page.printToPDF", printBackground=False)["data"])
+    page.call("Emulation.setEmulatedMedia", media="")
+    assert pdf.startswith(b"%PDF")
+    assert len(re.findall(rb"/Type\s*/Page\b", pdf)) > 3
+
+
+def test_text_has_contrast(page: Page, reports: dict[str, tuple[Report, Path]]) -> None:
+    """Ink, soft text and links have 4.5:1 to panel and page in both schemes, by WCAG's formula."""
+    script = """['--ink', '--soft', '--accent', '--panel', '--page', '--note'].map(
+      name => getComputedStyle(document.documentElement).getPropertyValue(name).trim())"""
+    for scheme in ("light", "dark"):
+        page.open(reports["run"][1], scheme=scheme)
+        *texts, panel, background, note = page.evaluate(script)
+        assert min(_contrast(t, b) for t in texts for b in (panel, background, note)) >= 4.5
+
+
+def _contrast(a: str, b: str) -> float:
+    light, dark = sorted((_luminance(a), _luminance(b)), reverse=True)
+    return (light + 0.05) / (dark + 0.05)
+
+
+def _luminance(color: str) -> float:
+    parts = [int(color[i : i + 2], 16) / 255 for i in (1, 3, 5)]
+    linear = [p / 12.92 if p <= 0.03928 else ((p + 0.055) / 1.055) ** 2.4 for p in parts]
+    return 0.2126 * linear[0] + 0.7152 * linear[1] + 0.0722 * linear[2]

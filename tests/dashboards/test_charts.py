@@ -1,0 +1,299 @@
+"""Charts of a run draw what the views hold, and say why where there is nothing to draw."""
+
+from __future__ import annotations
+
+import json
+import re
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+import pytest
+import vl_convert
+from altair import Chart
+from given_tables import warehouse_of
+from xplane_builder import Space
+
+from tracewarehouse.dashboards.communication import collective_time
+from tracewarehouse.dashboards.figure import ENDINGS, Figure, NothingToDraw
+from tracewarehouse.dashboards.peaks import roofline
+from tracewarehouse.dashboards.report import RUN_CHARTS
+from tracewarehouse.dashboards.timeline import device_timeline
+from tracewarehouse.ingest.errors import WarehouseError
+from tracewarehouse.warehouse import Warehouse, open_warehouse
+
+WITHOUT = {"roofline"}
+"""Charts that a capture of virtual CPU devices does not have: the profiler says there not what ops cost."""
+
+TINY = "tiny-tp2"
+
+
+def texts(figure: Figure) -> set[str]:
+    """The texts that a chart shows when it is drawn."""
+    svg = vl_convert.vegalite_to_svg(figure.altair().to_dict())
+    return set(re.findall(r">([^<>]+)</(?:text|tspan)>", svg))
+
+
+def drawn_rows(figure: Figure) -> list[Any]:
+    """The rows in the specification of a chart."""
+    [rows] = figure.altair().to_dict()["datasets"].values()
+    return list(rows)
+
+
+@pytest.mark.parametrize("name", [n for n in RUN_CHARTS if n not in WITHOUT])
+@pytest.mark.parametrize("run", ["llama-tp4-b4-i16-o17", "deepseek_v2-ep4-b4-i16-o9"])
+def test_every_chart_draws_the_rows_of_its_query(recorded: Warehouse, run: str, name: str) -> None:
+    figure = RUN_CHARTS[name](recorded, run)
+    asked = recorded.query(figure.sql).dicts()
+    assert figure.rows
+    assert drawn_rows(figure) == json.loads(json.dumps(asked, default=str))
+    svg = vl_convert.vegalite_to_svg(figure.specification())
+    assert re.search(r'class="mark-(rect|rule|line|symbol|area)[^"]*"[^>]*><(path|line)', svg)
+    assert figure.name == name
+    assert figure.description.endswith(".")
+    assert set(figure.metrics) <= {m.name for m in recorded.definitions.metrics}
+
+
+@pytest.mark.parametrize("name", RUN_CHARTS)
+def test_a_run_without_devices_says_why_nothing_is_drawn(warehouse: Warehouse, name: str) -> None:
+    [run] = [r for r in warehouse.lake.runs() if r.name != TINY]
+    with pytest.raises(NothingToDraw, match=r"^[A-Z].*\.$"):
+        RUN_CHARTS[name](warehouse, run.run_id)
+
+
+@pytest.mark.parametrize("name", ["timeline", "traffic"])
+def test_a_run_that_is_unknown_is_an_error_of_its_own(warehouse: Warehouse, name: str) -> None:
+    with pytest.raises(WarehouseError, match="no run 'nosuch'") as caught:
+        RUN_CHARTS[name](warehouse, "nosuch")
+    assert not isinstance(caught.value, NothingToDraw)
+
+
+def test_timeline_has_a_bar_per_leaf_op(warehouse: Warehouse) -> None:
+    figure = device_timeline(warehouse, TINY)
+    assert len(figure.rows) == 2 * 4 * 8
+    assert {r["class"] for r in figure.rows} == {"all-reduce", "matrix", "fusion"}
+    first = figure.rows[0]
+    assert (first["device"], first["start_ms"], first["end_ms"], first["layer"]) == ("device 0", 0, 0.012, 0)
+    assert {"device 0", "device 1", "Device timeline"} <= texts(figure)
+    assert "Prefill 0 to decode 3, prefill 0 in view at first: 64 ops." in figure.subtitle
+
+
+def test_timeline_is_cut_at_a_step_and_says_so(warehouse: Warehouse) -> None:
+    figure = device_timeline(warehouse, TINY, max_bars=40)
+    assert len(figure.rows) == 32
+    assert "Prefill 0 to decode 1, prefill 0 in view at first: 32 ops." in figure.subtitle
+
+
+def test_timeline_of_a_window(warehouse: Warehouse) -> None:
+    """Microseconds 150 to 210 after the first op are the dots, fusions and all-reduces of both layers, but the last."""
+    figure = device_timeline(warehouse, TINY, window_ms=(0.150, 0.189))
+    assert len(figure.rows) == 2 * 4
+    with pytest.raises(NothingToDraw, match=r"No device runs an op from 0\.1 to 0\.14 ms"):
+        device_timeline(warehouse, TINY, window_ms=(0.1, 0.14))
+
+
+def test_timeline_of_more_ops_than_bars_shows_what_takes_most_of_each_stretch(warehouse: Warehouse) -> None:
+    """A step of 16 ops in 8 bars: 80 us are divided into stretches of 20 us, of which each device has four.
+
+    In the first, 0 to 20 us, device 0 runs a dot for 12 us and its all-reduce for 8; in the second the fusion begins at
+    20 us with 12 us, and its all-reduce of 8 follows.
+    """
+    figure = device_timeline(warehouse, TINY, window_ms=(0.0, 0.0799999), max_bars=8)
+    of_first = [r for r in figure.rows if r["device"] == "device 0"]
+    assert [r["class"] for r in of_first] == ["matrix", "fusion", "matrix", "fusion"]
+    assert [round(r["duration_us"], 3) for r in of_first] == [12.0] * 4
+    assert all(r["end_ms"] - r["start_ms"] == pytest.approx(0.02, rel=1e-4) for r in of_first)
+
+
+def test_step_parts_add_up_to_the_step(warehouse: Warehouse) -> None:
+    """A step lasts 150 us to the next one's start: 80 us of ops, the rest idle; the last ends with its module."""
+    rows = RUN_CHARTS["steps"](warehouse, TINY).rows
+    of_step = {s: {r["part"]: round(1000 * r["mean_ms"], 3) for r in rows if r["step"] == s} for s in range(4)}
+    # device 0: dots and fusions 48 us, all-reduces 32 us; device 1 starts 2 us late, so 30 us in all-reduces
+    busy = {"compute and copies": 48.0, "exposed communication": 31.0}
+    assert of_step[0] == of_step[1] == of_step[2] == busy | {"idle": 71.0}
+    assert of_step[3] == busy | {"idle": 21.0}
+
+
+def test_step_times_and_tokens(warehouse: Warehouse) -> None:
+    """Steps of 150 us; of three decode steps the last has no successor."""
+    times = RUN_CHARTS["step-times"](warehouse, TINY).rows
+    assert [(r["phase"], r["share"], r["step_time_ms"]) for r in times] == [("prefill", 1, 0.15), ("decode", 1, 0.15)]
+    tokens = RUN_CHARTS["tpot"](warehouse, TINY).rows
+    assert [(r["clock"], r["token_ms"]) for r in tokens] == [("device", 0.15), ("host", 0.15)]
+    contexts = RUN_CHARTS["decode-by-context"](warehouse, TINY).rows
+    assert [(r["context_tokens"], r["step_time_ms"]) for r in contexts] == [(17, 0.15), (18, 0.15)]
+
+
+def test_idle_time_is_between_steps(warehouse: Warehouse) -> None:
+    """The ops of a step follow each other without a gap, so that all idle time is between steps."""
+    rows = RUN_CHARTS["idle"](warehouse, TINY).rows
+    found = {(r["phase"], r["device"]): round(1000 * r["ms"], 3) for r in rows if r["part"] == "between steps"}
+    # device 0 is busy 80 us of each step, device 1 78 us; three decode steps last 150, 150 and 100 us
+    decode = 400 / 3
+    assert found == {
+        ("prefill", "device 0"): 70,
+        ("prefill", "device 1"): 72,
+        ("decode", "device 0"): round(decode - 80, 3),
+        ("decode", "device 1"): round(decode - 78, 3),
+    }
+    assert all(r["ms"] == 0 for r in rows if r["part"] != "between steps")
+
+
+def test_exposed_communication_per_device(warehouse: Warehouse) -> None:
+    rows = RUN_CHARTS["exposed-communication"](warehouse, TINY).rows
+    found = {(r["phase"], r["device"]): round(1000 * r["exposed_ms"], 3) for r in rows}
+    assert found == {(p, f"device {d}"): 32.0 - 2 * d for p in ("prefill", "decode") for d in (0, 1)}
+
+
+def test_collectives_are_transfer_and_waiting(warehouse: Warehouse) -> None:
+    """Each step has four all-reduces of 8 us; in the first device 1 comes 2 us late and takes 6, so device 0 waits 2.
+
+    Mean over two devices: 30 us of transfer, 1 us of waiting, and all 31 us are exposed.
+    """
+    rows = collective_time(warehouse, TINY).rows
+    found = {(r["phase"], r["part"]): round(1000 * r["ms"], 3) for r in rows}
+    parts = {"transfer": 30.0, "waiting": 1.0, "rest of the window": 0.0, "exposed": 31.0}
+    assert found == {(p, part): us for p in ("prefill", "decode") for part, us in parts.items()}
+
+
+def test_traffic_by_axis(warehouse: Warehouse) -> None:
+    rows = RUN_CHARTS["traffic"](warehouse, TINY).rows
+    assert [(r["phase"], r["axis"], r["message_bytes_per_step"]) for r in rows] == [
+        ("prefill", "tp", 4 * 16 * 64 * 4),
+        ("decode", "tp", 4 * 64 * 4),
+    ]
+
+
+def test_traffic_matrix_is_symmetric(warehouse: Warehouse) -> None:
+    """A ring of two sends each message whole: 4 all-reduces a step, one prefill of 16 rows and three decodes of one."""
+    rows = RUN_CHARTS["traffic-matrix"](warehouse, TINY).rows
+    sent = 4 * 64 * 4 * (16 + 3)
+    assert [(r["source"], r["target"], r["sent_bytes"]) for r in rows] == [(0, 1, sent), (1, 0, sent)]
+
+
+def test_bandwidth_of_each_size(warehouse: Warehouse) -> None:
+    """Two ranks send each message whole; of 16 transfers four take 6 us and the others 8 us, so the median is 8 us."""
+    rows = [r for r in RUN_CHARTS["bandwidth"](warehouse, TINY).rows if r["what"] == "measured"]
+    assert [(r["bus_bytes"], r["executions"], round(r["gbps"] * 8e3, 6)) for r in rows] == [
+        (256, 12, 256),
+        (4096, 4, 4096),
+    ]
+
+
+def test_in_flight_counts_ranks_at_once(warehouse: Warehouse) -> None:
+    """Both devices reduce at once, in prefill 4096 bytes each."""
+    rows = RUN_CHARTS["in-flight"](warehouse, TINY).rows
+    assert max(r["most"] for r in rows if r["what"] == "collectives") == 2
+    assert max(r["most"] for r in rows if r["what"] == "message bytes") == 2 * 4096
+
+
+def test_time_between_collectives(warehouse: Warehouse) -> None:
+    """Between the all-reduces of a step are 12 us of compute; between two steps 70 us more, 2 us later on device 1."""
+    rows = RUN_CHARTS["traffic-intervals"](warehouse, TINY).rows
+    assert {(r["axes"], r["place"]) for r in rows} == {("within tp", "within one parallelism")}
+    prefill = {round(r["interval_us"], 3) for r in rows if r["phase"] == "prefill"}
+    assert prefill == {12.0}
+    assert max(r["interval_us"] for r in rows) == pytest.approx(12 + 70 + 2)
+
+
+def test_top_ops_have_names_without_numbers(warehouse: Warehouse) -> None:
+    """Of 79 us a step and device, mean of both, 31 are all-reduces and 24 each dots and fusions."""
+    rows = RUN_CHARTS["top-ops"](warehouse, TINY).rows
+    shares = {(r["phase"], r["op"]): r["share"] for r in rows}
+    for phase in ("prefill", "decode"):
+        assert shares[phase, "all-reduce"] == pytest.approx(31 / 79)
+        assert shares[phase, "dot"] == shares[phase, "fusion"] == pytest.approx(24 / 79)
+    assert {r["layers"] for r in rows} == {"0 to 1"}
+
+
+def test_icicle_levels_each_add_up(warehouse: Warehouse) -> None:
+    rows = RUN_CHARTS["icicle"](warehouse, TINY).rows
+    for depth in range(4):
+        bars = [r for r in rows if r["depth"] == depth]
+        assert sum(r["share"] for r in bars) == pytest.approx(1)
+        assert all(a["ends"] == pytest.approx(b["begins"]) for a, b in pairwise(bars))
+    assert [r["name"] for r in rows if r["depth"] == 0] == ["decode.12", "prefill.11"]
+
+
+def test_roofline_has_the_peaks_of_the_device(tmp_path: Path) -> None:
+    """10 us for 4 MFLOP and 2 MB: 2 FLOP/byte at 0.4 TFLOP/s, under the roof of a TPU v6e."""
+    space = Space()
+    tpu = space.tpu(0)
+    tpu.modules.event("f.1(1)", 0, 20_000_000)
+    op = tpu.instruction(
+        "%dot.1 = f32[8,8]{1,0} dot(f32[8,8]{1,0} %a, f32[8,8]{1,0} %b)",
+        hlo_category="convolution fusion",
+        flops=4_000_000,
+        bytes_accessed=2_000_000,
+    )
+    tpu.ops.event(op, 0, 10_000_000)
+    with open_warehouse(tmp_path / "warehouse", create=True) as opened:
+        [run] = opened.ingest(space.write(tmp_path / "x.xplane.pb"))
+        rows = roofline(opened, run.run_id).rows
+    [dot] = [r for r in rows if r["what"] == "op"]
+    assert (dot["intensity"], dot["flops_per_s"], dot["bound"]) == (2, 4e11, "memory")
+    roof = sorted((r["intensity"], r["flops_per_s"]) for r in rows if r["what"] == "roof")
+    bend = 918e12 / 1.638e12
+    assert [x for x, _ in roof] == pytest.approx([1, bend, 2 * bend], rel=1e-4)
+    assert [y for _, y in roof] == pytest.approx([1.638e12, 918e12, 918e12], rel=1e-4)
+
+
+def test_collective_time_adds_up_to_the_windows() -> None:
+    """Microseconds; an asynchronous collective whose window goes on while device 1 computes.
+
+            0    2    4    6    8
+    dev 0   [ window       )          transfer 6, as the shorter
+    dev 1   [ window            )     8: 1 exposed, so it waits 1, and 1 is the rest
+    """
+    given = {
+        "instructions": [
+            {"instruction_id": 0, "opcode": "all-gather-start", "collective": "all-gather", "async_role": "start"}
+        ],
+        "ops": [{"event_id": d, "instruction_id": 0, "device_id": d, "start_us": 0, "duration_us": 1} for d in (0, 1)],
+        "collectives": [
+            {
+                "event_id": d,
+                "device_id": d,
+                "instance": 0,
+                "kind": "all-gather",
+                "axis": "tp",
+                "group_size": 2,
+                "is_partial": False,
+                "is_async": True,
+                "message_bytes": 8,
+                "start_us": 0,
+                "end_us": end,
+                "exposed_us": 1,
+            }
+            for d, end in ((0, 6), (1, 8))
+        ],
+    }
+    with warehouse_of(given) as database:
+        rows = database.execute(
+            "SELECT device_id, window_ps, transfer_ps, wait_ps, rest_ps, exposed_ps "
+            "FROM models.collective_time ORDER BY ALL"
+        ).fetchall()
+    us = 1_000_000
+    assert rows == [(0, 6 * us, 6 * us, 0, 0, us), (1, 8 * us, 6 * us, us, us, us)]
+
+
+@pytest.mark.parametrize(
+    ("ending", "begins"), [(".png", b"\x89PNG"), (".svg", b"<svg"), (".html", b"<!DOCTYPE html>"), (".json", b"{")]
+)
+def test_charts_are_saved(warehouse: Warehouse, tmp_path: Path, ending: str, begins: bytes) -> None:
+    figure = RUN_CHARTS["steps"](warehouse, TINY)
+    path = figure.save(tmp_path / f"steps{ending}")
+    assert path.read_bytes().lstrip().startswith(begins)
+    assert ending in ENDINGS
+
+
+def test_an_unknown_ending_is_an_error(warehouse: Warehouse, tmp_path: Path) -> None:
+    with pytest.raises(WarehouseError, match=r"\.html, \.png, \.svg or \.json"):
+        RUN_CHARTS["steps"](warehouse, TINY).save(tmp_path / "steps.gif")
+
+
+def test_a_figure_is_an_altair_chart_for_whom_wants_one(warehouse: Warehouse) -> None:
+    figure = RUN_CHARTS["steps"](warehouse, TINY)
+    assert isinstance(figure.altair(), Chart)
+    assert "text/html" in figure._repr_mimebundle_()

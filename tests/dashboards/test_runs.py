@@ -1,0 +1,182 @@
+"""Charts over runs: each place is worked out by hand from stored values."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+import vl_convert
+from given_tables import fill, warehouse_of
+from tiny_capture import write_capture_directory
+from xplane_builder import Space, Unsigned
+
+from tracewarehouse.dashboards import runs
+from tracewarehouse.dashboards.figure import NothingToDraw
+from tracewarehouse.dashboards.report import STUDY_CHARTS
+from tracewarehouse.ingest.errors import MetricError
+from tracewarehouse.warehouse import Warehouse, open_warehouse
+
+
+@pytest.fixture(scope="module")
+def study(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Warehouse]:
+    """A step of 150, 180 and 240 us with batches of 1, 1 and 4."""
+    folder = tmp_path_factory.mktemp("study")
+    with open_warehouse(folder / "warehouse", create=True) as opened:
+        for name, period, batch in (("fast", 150, 1), ("slow", 180, 1), ("wide", 240, 4)):
+            opened.ingest(write_capture_directory(folder / name, name, period=period, batch=batch))
+        yield opened
+
+
+ALL = ["fast", "slow", "wide"]
+
+
+def test_pareto_leaves_out_what_another_run_beats_in_both(study: Warehouse) -> None:
+    """A user gets a token per step, and a chip half the batch: slow is beaten by fast, wide gives most per chip."""
+    figure = runs.pareto(study, ALL)
+    on_front = {r["name"]: r["is_on_front"] for r in figure.rows}
+    assert on_front == {"fast": True, "slow": False, "wide": True}
+    per_user = {r["name"]: r["tokens_per_s_per_user"] for r in figure.rows}
+    assert per_user == pytest.approx({"fast": 1e6 / 150, "slow": 1e6 / 180, "wide": 1e6 / 240})
+    assert figure.description == "2 of 3 runs are on the front: wide, fast."
+
+
+def test_points_of_equal_runs_are_both_on_the_front() -> None:
+    """Two runs that are equal in both rates; a third that is equal in one and worse in the other."""
+    given = {
+        "runs": [{"run_id": r, "name": r, "model": "m"} for r in "abc"],
+        "devices": [{"run_id": r, "device_id": d, "chip_id": d} for r in "abc" for d in (0, 1)],
+        "metric_values": [
+            {"run_id": r, "metric": m, "version": 1, "dimensions": json.dumps(d), "value": v, "unit": ""}
+            for r, rate in (("a", 100.0), ("b", 100.0), ("c", 60.0))
+            for m, d, v in (("tpot", {"clock": "device"}, 20.0), ("throughput", {}, rate))
+        ],
+    }
+    with warehouse_of({}) as database:
+        fill(database, given)
+        rows = database.execute(
+            "SELECT run_id, chips, tokens_per_s_per_user, tokens_per_s_per_chip, is_on_front "
+            "FROM macros.run_points(['a', 'b', 'c']) ORDER BY run_id"
+        ).fetchall()
+    assert rows == [("a", 2, 50, 50, True), ("b", 2, 50, 50, True), ("c", 2, 50, 30, False)]
+
+
+def test_sweep_is_the_mean_of_each_configuration(study: Warehouse) -> None:
+    rows = runs.sweep_heat_map(study, ALL).rows
+    found = {(r["batch_size"], r["input_length"]): (r["value"], r["runs"]) for r in rows}
+    assert found == {(1, 16): (pytest.approx((0.150 + 0.180) / 2), 2), (4, 16): (pytest.approx(0.240), 1)}
+    with pytest.raises(NothingToDraw, match="No column 'nosuch'"):
+        runs.sweep_heat_map(study, ALL, "nosuch")
+
+
+def test_scaling_needs_two_numbers_of_chips(study: Warehouse) -> None:
+    with pytest.raises(NothingToDraw, match="two numbers of chips"):
+        runs.scaling(study, ALL)
+
+
+def test_scaling_is_drawn_beside_what_one_chip_gives(tmp_path: Path) -> None:
+    """Four steps of 100 us give a token each on one chip and on four: linear is four times as much."""
+    with open_warehouse(tmp_path / "warehouse", create=True) as opened:
+        for chips in (1, 4):
+            opened.ingest(_independent(tmp_path / f"chips{chips}", chips))
+        figure = runs.scaling(opened, ["chips1", "chips4"])
+        assert figure.rows == opened.query(figure.sql).dicts()
+    rate = 4 / 390e-6  # the last decode step ends with its op, after 90 us
+    found = [(r["chips"], r["tokens_per_s"], r["linear"]) for r in figure.rows]
+    assert found == [(1, pytest.approx(rate), pytest.approx(rate)), (4, pytest.approx(rate), pytest.approx(4 * rate))]
+
+
+def _independent(folder: Path, chips: int) -> Path:
+    """A prefill and three decode steps of one dot of 90 us on chips that do not communicate."""
+    us = 1_000_000
+    space = Space(hostnames=["vm"])
+    for device in range(chips):
+        tpu = space.tpu(device)
+        for step in range(4):
+            program, name = (1, "prefill") if step == 0 else (2, "decode")
+            tpu.modules.event(f"{name}.{program}({program})", 100 * us * step, 90 * us, run_id=Unsigned(step + 1))
+            dot = tpu.instruction(
+                "%dot.1 = f32[8,8]{1,0} dot(f32[8,8]{1,0} %a, f32[8,8]{1,0} %b)",
+                hlo_category="convolution fusion",
+                program_id=Unsigned(program),
+            )
+            tpu.ops.event(dot, 100 * us * step, 90 * us)
+    space.write(folder / "plugins" / "profile" / "2026_01_01_00_00_00" / "vm.xplane.pb")
+    facts = {"batch_size": 1, "input_length": 16, "output_length": 4, "mesh": {"axes": {"dp": chips}}, "hosts": ["vm"]}
+    model = {"name": "tiny", "family": "llama", "num_layers": 2, "hidden_size": 64}
+    (folder / "manifest.json").write_text(json.dumps({"name": folder.name, "model": model, "dtype": "float32"} | facts))
+    return folder
+
+
+def test_metric_against_metric(study: Warehouse) -> None:
+    """Nothing hides the all-reduces; prefill and decode steps are as long as the period."""
+    rows = runs.metric_against_metric(study, ["fast", "wide"]).rows
+    assert {(r["name"], r["phase"], r["x"], round(r["y"], 6)) for r in rows} == {
+        (n, p, 0.0, y) for n, y in (("fast", 0.15), ("wide", 0.24)) for p in ("prefill", "decode")
+    }
+    with pytest.raises(MetricError, match="did you mean tpot"):
+        runs.metric_against_metric(study, ALL, "tpott")
+
+
+def test_value_over_time(study: Warehouse) -> None:
+    rows = runs.value_over_time(study, ALL).rows
+    assert {r["captured"] for r in rows} == {"2023-11-14T22:13:20Z"}
+    assert {(r["name"], r["of"], round(r["value"], 6)) for r in rows if r["of"] == "device"} == {
+        ("fast", "device", 0.15),
+        ("slow", "device", 0.18),
+        ("wide", "device", 0.24),
+    }
+
+
+def test_what_if_begins_at_todays_links(study: Warehouse) -> None:
+    rows = runs.what_if_curves(study, ["fast"]).rows
+    assert {r["factor"]: r["saved"] for r in rows if r["phase"] == "decode"}["1"] == 0
+    assert {r["factor"] for r in rows} == {"1", "2", "4", "infinite"}
+
+
+def test_waterfall_goes_from_step_to_step(study: Warehouse) -> None:
+    """A step of 180 us is one of 150 us with 30 us more of idle time."""
+    figure = runs.step_waterfall(study, "slow", "fast")
+    prefill = [(r["name"], r["what"], round(r["difference_us"], 6), round(r["until_us"], 6))
+               for r in figure.rows if r["phase"] == "prefill" and r["difference_us"]]  # fmt: skip
+    assert prefill == [("baseline", "step", 150, 150), ("idle", "longer", 30, 180), ("run", "step", 180, 180)]
+    assert figure.description.startswith("prefill: 150 µs became 180 µs (idle +30 µs")
+
+
+@pytest.mark.parametrize("name", [n for n in STUDY_CHARTS if n != "scaling"])
+def test_every_chart_over_runs_draws_the_rows_of_its_query(study: Warehouse, name: str) -> None:
+    figure = STUDY_CHARTS[name](study, ALL)
+    [rows] = figure.altair().to_dict()["datasets"].values()
+    assert rows == json.loads(json.dumps(study.query(figure.sql).dicts(), default=str))
+    assert figure.name == name
+    svg = vl_convert.vegalite_to_svg(figure.specification())
+    assert re.search(r'class="mark-(rect|symbol|line)[^"]*"[^>]*><path', svg)
+
+
+def test_savings_are_shares_of_a_step(study: Warehouse) -> None:
+    """Of 150 us device 0 communicates 32 us and idles 70, device 1 30 and 72; device 0 waits 2 us."""
+    fast = study.run("fast").run_id
+    rows = study.query(
+        "SELECT metric, saved FROM macros.step_savings([$run]) WHERE phase = 'prefill' ORDER BY metric", run=fast
+    ).rows()
+    found = dict(rows)
+    assert found["communication_fraction"] == pytest.approx(31 / 150)
+    assert found["device_idle"] == pytest.approx(71 / 150)
+    assert found["sync_wait"] == pytest.approx(1 / 150)
+    assert 0 < found["ici_bandwidth_utility"] <= found["communication_fraction"]
+
+
+def test_a_chart_over_runs_of_no_values_says_so(warehouse: Warehouse) -> None:
+    [empty] = [r.run_id for r in warehouse.lake.runs() if r.name != "tiny-tp2"]
+    for draw in STUDY_CHARTS.values():
+        with pytest.raises(NothingToDraw):
+            draw(warehouse, [empty])
+
+
+def test_paths_of_the_module_are_public() -> None:
+    import tracewarehouse.dashboards as public
+
+    assert {"pareto", "step_waterfall", "device_timeline", "NothingToDraw", "Figure"} <= set(public.__all__)
+    assert Path(public.__file__).name == "__init__.py"
