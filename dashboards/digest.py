@@ -15,13 +15,12 @@ def markdown(report: Report) -> str:
     """The report in words, numbers and tables, without its charts."""
     lines = [f"# {_text(report.title)}"]
     for section in report.sections:
-        lines += ["", *_of_section(section)]
+        lines += [""] if len(report.sections) == 1 else ["", f"## {_text(section.title)}", ""]
+        lines += _of_section(section)
     return "\n".join(lines) + "\n"
 
 
 def _of_section(section: Section) -> Iterator[str]:
-    yield f"## {_text(section.title)}"
-    yield ""
     yield "; ".join(f"{_text(label)}: {_text(text)}" for label, text in section.facts)
     for sentence in section.words:
         yield ""

@@ -102,7 +102,7 @@ def top_ops(warehouse: Warehouse, run: str, most: int = 12) -> Figure:
     drawn = read(
         warehouse,
         f"""WITH named AS (
-              SELECT coalesce(t.phase, 'outside of steps') AS phase, regexp_replace(i.name, '(\\.[0-9]+)+$', '') AS op,
+              SELECT coalesce(t.phase, 'no phase') AS phase, regexp_replace(i.name, '(\\.[0-9]+)+$', '') AS op,
                      {CHART_CLASS} AS class, i.category, i.part, i.layer, i.source, t.instruction_id, t.ops, t.self_ps
               FROM models.instruction_time AS t JOIN main.instructions AS i USING (run_id, instruction_id)
               WHERE run_id = $run

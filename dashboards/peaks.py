@@ -69,7 +69,8 @@ def roofline(warehouse: Warehouse, run: str, most: int = 300) -> Figure:
         .encode(
             x=x,
             y=y,
-            size=alt.Size("self_ms:Q", title="time of all devices", legend=alt.Legend(labelExpr=axis("ms").labelExpr)),
+            size=alt.Size("self_ms:Q", title="time of all devices",
+                          legend=alt.Legend(labelExpr=axis("ms").labelExpr, orient="top", tickCount=3)),
             color=series_color("bound", bounds, "bound by"),
             shape=alt.Shape("bound:N", sort=bounds, legend=None),
             tooltip=["name:N", "category:N", "bound:N", number("intensity", "FLOP/byte"),

@@ -162,7 +162,7 @@ def comparison_report(warehouse: Warehouse, run: str, against: str, *, is_unlike
     with comparing(warehouse, run, against, is_unlike_allowed=is_unlike_allowed) as comparison:
         compared = comparison.values().dicts()
         unknown = comparison.unknown
-    changed = Section("comparison", f"{run} against {against}")
+    changed = Section("comparison", "What changed")
     if unknown:
         changed.notes.append(f"Not known of every run, so that the workloads may differ: {', '.join(unknown)}.")
     for split in SPLITS:

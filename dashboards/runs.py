@@ -9,7 +9,8 @@ import altair as alt
 
 from tracewarehouse.compare import run_ids_of
 from tracewarehouse.dashboards.figure import Drawn, Figure, NothingToDraw, largest, read
-from tracewarehouse.dashboards.theme import ALARM, HEAT, QUIET, WIDTH, axis, number, series_color
+from tracewarehouse.dashboards.steps import NO_FIT
+from tracewarehouse.dashboards.theme import ALARM, HEAT, QUIET, SERIES, WIDTH, axis, number, series_color
 from tracewarehouse.dashboards.units import quantity
 from tracewarehouse.warehouse import find_metric
 
@@ -77,8 +78,8 @@ def sweep_heat_map(warehouse: Warehouse, runs: str | Sequence[str], value: str =
     Raises:
         NothingToDraw: no run has the value, its batch size and its prompt length.
     """
-    if value not in _POINT_UNITS:
-        raise NothingToDraw(f"No column {value!r} to draw; there are {', '.join(_POINT_UNITS)}.")
+    if value not in _POINTS:
+        raise NothingToDraw(f"No column {value!r} to draw; there are {', '.join(_POINTS)}.")
     drawn = read(
         warehouse,
         f"""SELECT model || ', ' || mesh AS configuration, batch_size, input_length, avg({value}) AS value,
@@ -91,7 +92,7 @@ def sweep_heat_map(warehouse: Warehouse, runs: str | Sequence[str], value: str =
     )
     if not drawn:
         raise NothingToDraw("No run has the value, a batch size and a prompt length (manifest or card).")
-    unit = _POINT_UNITS[value]
+    label, unit = _POINTS[value]
     named = drawn.values("configuration")
     legend = alt.Legend(labelExpr=axis(unit).labelExpr) if unit == "ms" else alt.Legend(format="~s")
     chart = (
@@ -100,15 +101,15 @@ def sweep_heat_map(warehouse: Warehouse, runs: str | Sequence[str], value: str =
         .encode(
             x=alt.X("input_length:O", title="prompt, tokens", axis=alt.Axis(labelAngle=0)),
             y=alt.Y("batch_size:O", title="batch", sort="descending"),
-            color=alt.Color("value:Q", title=value, scale=alt.Scale(scheme=HEAT), legend=legend),
-            tooltip=["configuration:N", "batch_size:O", "input_length:O", number("value", value), "runs:Q"],
+            color=alt.Color("value:Q", title=label, scale=alt.Scale(scheme=HEAT), legend=legend),
+            tooltip=["configuration:N", "batch_size:O", "input_length:O", number("value", label), "runs:Q"],
         )
         .properties(width=200, height=max(50, 26 * len(drawn.values("batch_size"))))
         .facet(facet=alt.Facet("configuration:N", sort=named, title=None), columns=3)
     )
     return Figure(
         name="sweep",
-        title=f"Sweep: {value} by batch, prompt length and mesh",
+        title=f"Sweep: {label} by batch, prompt length and mesh",
         subtitle="A panel per model and mesh; where several runs have one configuration, their mean.",
         description=largest(
             [r | {"at": f"batch {r['batch_size']}, prompt {r['input_length']}"} for r in drawn.rows],
@@ -216,7 +217,7 @@ def metric_against_metric(
         .mark_point(filled=True, size=80)
         .encode(
             x=alt.X("x:Q", title=x, axis=axis(units[0]), scale=alt.Scale(zero=False, padding=14)),
-            y=alt.Y("y:Q", title=y, axis=axis(units[1]), scale=alt.Scale(padding=14)),
+            y=alt.Y("y:Q", title=y, axis=axis(units[1])),
             color=series_color("model", models),
             shape=alt.Shape("phase:N", title=None, legend=alt.Legend(orient="top")),
             opacity=alt.condition(pick, alt.value(1), alt.value(0.15)),
@@ -299,24 +300,27 @@ def what_if_curves(warehouse: Warehouse, runs: str | Sequence[str]) -> Figure:
     """What each run would save with faster links, a line per run and phase.
 
     Raises:
-        NothingToDraw: no run has collectives whose ranks are all in the capture.
+        NothingToDraw: no run's collectives allow a fit of latency and bandwidth.
     """
     drawn = read(
         warehouse,
-        """SELECT r.name, coalesce(v.dimensions ->> '$.phase', 'whole capture') AS phase,
+        """SELECT r.name, coalesce(r.model, r.model_family, 'unknown') AS model,
+                  coalesce(v.dimensions ->> '$.phase', 'whole capture') AS phase,
                   v.dimensions ->> '$.factor' AS factor,
                   v.value / 100 AS saved
            FROM main.metric_values AS v JOIN main.runs AS r USING (run_id)
            WHERE v.metric = 'ici_bandwidth_utility' AND list_contains($runs, run_id)
            UNION ALL
-           SELECT DISTINCT r.name, coalesce(v.dimensions ->> '$.phase', 'whole capture') AS phase, '1', 0
+           SELECT DISTINCT r.name, coalesce(r.model, r.model_family, 'unknown') AS model,
+                  coalesce(v.dimensions ->> '$.phase', 'whole capture') AS phase, '1', 0
            FROM main.metric_values AS v JOIN main.runs AS r USING (run_id)
            WHERE v.metric = 'ici_bandwidth_utility' AND list_contains($runs, run_id)
            ORDER BY name, phase DESC, factor""",
         runs=run_ids_of(warehouse, runs),
     )
     if not drawn:
-        raise NothingToDraw("No run has collectives over links whose ranks are all in the capture.")
+        raise NothingToDraw(NO_FIT)
+    series = "name" if len(drawn.values("name")) <= len(SERIES) else "model"
     chart = (
         alt.Chart(drawn.data)
         .mark_line(point={"filled": True, "size": 60})
@@ -324,7 +328,8 @@ def what_if_curves(warehouse: Warehouse, runs: str | Sequence[str]) -> Figure:
             x=alt.X("factor:O", title="bandwidth of the links, times today's", sort=["1", "2", "4", "infinite"],
                     axis=alt.Axis(labelAngle=0)),
             y=alt.Y("saved:Q", title="share of the time that is saved", axis=axis("ratio")),
-            color=series_color("name", drawn.values("name")),
+            color=series_color(series, drawn.values(series)),
+            detail="name:N",
             strokeDash=alt.StrokeDash("phase:N", title=None, legend=alt.Legend(orient="top")),
             tooltip=["name:N", "phase:N", "factor:O", alt.Tooltip("saved:Q", format=".2%")],
         )
@@ -407,12 +412,12 @@ def step_waterfall(
     )
 
 
-_POINT_UNITS = {
-    "tpot_ms": "ms",
-    "ttft_ms": "ms",
-    "tokens_per_s": "tokens/s",
-    "tokens_per_s_per_user": "tokens/s",
-    "tokens_per_s_per_chip": "tokens/s",
+_POINTS = {
+    "tpot_ms": ("TPOT", "ms"),
+    "ttft_ms": ("TTFT", "ms"),
+    "tokens_per_s": ("tokens/s", "tokens/s"),
+    "tokens_per_s_per_user": ("tokens/s per user", "tokens/s"),
+    "tokens_per_s_per_chip": ("tokens/s per chip", "tokens/s"),
 }
 
 
@@ -422,7 +427,7 @@ def _waterfall(drawn: Drawn) -> alt.FacetChart:
         alt.Chart()
         .mark_bar()
         .encode(
-            x=alt.X("from_us:Q", title="time of a step", axis=axis("us"), scale=alt.Scale(zero=False, padding=10)),
+            x=alt.X("from_us:Q", title="time of a step", axis=axis("us")),
             x2="until_us:Q",
             y=alt.Y("name:N", sort=None, title=None),
             color=alt.Color("what:N", scale=colors, title=None, legend=alt.Legend(orient="top")),

@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from tracewarehouse.warehouse import Warehouse
 
 PART_COLORS = {"compute and copies": PRIMARY, "exposed communication": ALARM, "idle": QUIET}
+NO_FIT = "No kind of collective was run in enough sizes for a fit of latency and bandwidth, so none can be timed anew."
 NO_STEPS = "The capture marks no steps on a device, and none could be inferred; `tw ingest --step` names the program."
 
 _IDLE_COLORS = {
@@ -262,7 +263,7 @@ def what_if(warehouse: Warehouse, run: str) -> Figure:
     """How much shorter each phase would be with faster links.
 
     Raises:
-        NothingToDraw: the run has no collectives whose ranks are all in the capture.
+        NothingToDraw: the sizes of the run's collectives do not allow a fit of latency and bandwidth.
     """
     drawn = read(
         warehouse,
@@ -276,7 +277,7 @@ def what_if(warehouse: Warehouse, run: str) -> Figure:
         run=warehouse.run(run).run_id,
     )
     if not drawn:
-        raise NothingToDraw("No collective over links has all of its ranks in the capture, so none can be timed anew.")
+        raise NothingToDraw(NO_FIT)
     phases = drawn.values("phase")
     chart = (
         alt.Chart(drawn.data)
@@ -293,8 +294,8 @@ def what_if(warehouse: Warehouse, run: str) -> Figure:
     return Figure(
         name="what-if",
         title="What faster links would save",
-        subtitle="Each exposed transfer with a part of its bandwidth term; where sizes do not allow a fit, the whole "
-        "transfer counts as bandwidth, which is an upper bound.",
+        subtitle="Exposed transfers without a part of their bandwidth term. Collectives whose sizes do not allow a fit "
+        "stay as they are, so that faster links save at least this.",
         description=largest(drawn.rows, "saved", "ratio", "phase", "links"),
         drawn=drawn,
         metrics=("ici_bandwidth_utility",),

@@ -47,7 +47,7 @@ def largest_categories(warehouse: Warehouse, run_id: str) -> list[str]:
         named = " and ".join(
             f"{r['category'] or 'ops without a category'} ({quantity(r['share'], 'ratio')})" for r in found
         )
-        sentences.append(f"Most op time of {phase or 'the ops outside of phases'} goes to {named}.")
+        sentences.append(f"Most op time{f' of {phase}' if phase else ''} goes to {named}.")
     return sentences
 
 

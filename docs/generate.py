@@ -11,7 +11,7 @@ import sys
 import tempfile
 from pathlib import Path
 
-from tracewarehouse.dashboards.report import CHARTS, save_chart
+from tracewarehouse.dashboards.report import RUN_CHARTS
 from tracewarehouse.definitions.markdown_table import table
 from tracewarehouse.definitions.pages import index_page, metric_pages
 from tracewarehouse.ingest.devices.quality import FLAGS
@@ -57,10 +57,9 @@ def write_pictures(warehouse: Warehouse) -> None:
     runs = warehouse.lake.runs()
     for chart_name, prefix in PICTURES.items():
         run = next((r for r in sorted(runs, key=lambda r: r.name) if r.name.startswith(prefix)), None)
-        chart = CHARTS[chart_name](warehouse, run.run_id) if run else None
-        if chart is not None:
+        if run is not None:
             (DOCS / "images").mkdir(exist_ok=True)
-            save_chart(chart, DOCS / "images" / f"{chart_name}.png")
+            RUN_CHARTS[chart_name](warehouse, run.run_id).save(DOCS / "images" / f"{chart_name}.png")
 
 
 def main() -> int:

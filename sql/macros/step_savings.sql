@@ -33,17 +33,15 @@ stored AS (
     metric,
     CASE metric
       WHEN 'communication_fraction' THEN 'communication that is hidden altogether'
-      WHEN 'ici_bandwidth_utility' THEN 'links without limit of bandwidth'
       WHEN 'device_idle' THEN 'devices that never idle'
       ELSE 'copies that are hidden altogether'
     END AS change,
     dimensions ->> '$.phase' AS phase,
-    CASE WHEN unit = '%' THEN value / 100 ELSE value END AS saved
+    value AS saved
   FROM main.metric_values
   WHERE
     LIST_CONTAINS(runs, run_id)
-    AND metric IN ('communication_fraction', 'ici_bandwidth_utility', 'device_idle', 'copy_overhead')
-    AND COALESCE(dimensions ->> '$.factor', 'infinite') = 'infinite'
+    AND metric IN ('communication_fraction', 'device_idle', 'copy_overhead')
 ),
 
 shares AS (

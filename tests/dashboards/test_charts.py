@@ -22,8 +22,8 @@ from tracewarehouse.dashboards.timeline import device_timeline
 from tracewarehouse.ingest.errors import WarehouseError
 from tracewarehouse.warehouse import Warehouse, open_warehouse
 
-WITHOUT = {"roofline"}
-"""Charts that a capture of virtual CPU devices does not have: the profiler says there not what ops cost."""
+WITHOUT = {"roofline", "what-if"}
+"""Charts that the captures of data/ do not have: they do not say what ops cost, and have few sizes of collectives."""
 
 TINY = "tiny-tp2"
 
@@ -170,6 +170,29 @@ def test_traffic_matrix_is_symmetric(warehouse: Warehouse) -> None:
     rows = RUN_CHARTS["traffic-matrix"](warehouse, TINY).rows
     sent = 4 * 64 * 4 * (16 + 3)
     assert [(r["source"], r["target"], r["sent_bytes"]) for r in rows] == [(0, 1, sent), (1, 0, sent)]
+
+
+def test_faster_links_save_a_part_of_the_bandwidth_term(fitted: Warehouse) -> None:
+    """Of 100 us a step 70 are bytes over bandwidth, of which links twice as fast save a half."""
+    figure = RUN_CHARTS["what-if"](fitted, "fitted")
+    assert figure.rows == fitted.query(figure.sql).dicts()
+    found = {(r["phase"], r["links"]): round(r["saved"], 6) for r in figure.rows}
+    assert found == {
+        (phase, links): saved
+        for phase in ("prefill", "decode")
+        for links, saved in (("2 times", 0.35), ("4 times", 0.525), ("infinite", 0.7))
+    }
+
+
+def test_fit_and_peak_stand_beside_the_measured_bandwidth(fitted: Warehouse) -> None:
+    """1 MB in 12 us is 83.3 GB/s; the fit goes through all sizes, and the links of a TPU v6e give 400 GB/s."""
+    rows = RUN_CHARTS["bandwidth"](fitted, "fitted").rows
+    measured = {r["bus_bytes"]: r["gbps"] for r in rows if r["what"] == "measured"}
+    assert measured == pytest.approx({1e6: 1000 / 12, 2e6: 2000 / 22, 4e6: 4000 / 42})
+    fit = {r["bus_bytes"]: r["gbps"] for r in rows if r["what"] == "fit"}
+    assert fit[min(fit)] == pytest.approx(1000 / 12)
+    assert fit[max(fit)] == pytest.approx(4000 / 42)
+    assert {r["gbps"] for r in rows if r["what"] == "peak of the links"} == {400}
 
 
 def test_bandwidth_of_each_size(warehouse: Warehouse) -> None:

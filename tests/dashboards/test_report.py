@@ -132,7 +132,7 @@ def test_study_of_a_query(recorded: Warehouse) -> None:
     [section] = report.sections
     assert section.title == "Study of 2 runs"
     assert {f.name for f in section.figures} >= {"pareto", "sweep", "tpot-over-time"}
-    assert dict(section.absent).keys() == {"scaling"}
+    assert dict(section.absent).keys() == {"scaling", "what-if-curves"}
     assert [row[0] for row in section.values[0].rows] == ["llama-tp4-b4-i16-o17", "llama-tp4-sp-b4-i16-o9"]
 
 

@@ -482,6 +482,26 @@ class TestOthers:
         (tmp_path / "empty").mkdir()
         assert "is empty; add runs" in tw("-w", tmp_path / "empty", "report").err
 
+    def test_report_in_other_formats(self, tw: Tw, folder: Path, tmp_path: Path) -> None:
+        digest = tw("-w", folder, "report", "tiny-tp2", "--format", "md", "-o", "-")
+        assert digest.out.startswith("# tiny-tp2\n")
+        asked = tw("-w", folder, "report", "tiny-tp2", "-f", "json", "-o", tmp_path / "r.json")
+        assert asked.code == 0
+        assert json.loads((tmp_path / "r.json").read_text())["title"] == "tiny-tp2"
+        drawn = tw("-w", folder, "report", "tiny-tp2", "-f", "svg", "-o", tmp_path / "charts")
+        assert sorted(drawn.out.split()) == sorted(str(p) for p in (tmp_path / "charts").glob("*.svg"))
+        assert (tmp_path / "charts" / "timeline.svg").is_file()
+
+    def test_report_of_a_comparison_and_of_a_study(self, tw: Tw, folder: Path, tmp_path: Path) -> None:
+        page = tmp_path / "r.html"
+        compared = tw("-w", folder, "report", "--compare", "tiny-tp2", "tiny-tp2", "-o", page)
+        assert (compared.code, compared.out) == (0, f"{page}\n")
+        assert "tiny-tp2 against tiny-tp2" in page.read_text()
+        study = tw("-w", folder, "report", "--study", "SELECT run_id FROM runs", "-o", page)
+        assert (study.code, study.out) == (0, f"{page}\n")
+        both = tw("-w", folder, "report", "tiny-tp2", "--study", "SELECT run_id FROM runs")
+        assert (both.code, "name one of them" in both.err) == (1, True)
+
     def test_collect_checks_what_it_is_asked(self, tw: Tw, tmp_path: Path) -> None:
         assert "is not known" in tw("collect", "--model", "nosuch", "-o", tmp_path).err
         assert "pairs such as" in tw("collect", "--mesh", "nonsense", "-o", tmp_path).err
