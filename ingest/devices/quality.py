@@ -1,4 +1,4 @@
-"""Quality flags: a closed list of the defects of a capture that a reader of the run's numbers must know."""
+"""Defines the quality flags: the closed list of defects of a capture that a reader of its numbers must know."""
 
 from __future__ import annotations
 
@@ -18,45 +18,45 @@ from tracewarehouse.ingest.hlo.instructions import InstructionRow
 
 FLAGS = {
     "events_dropped": "The profiler says that it dropped events: counts and sums are lower bounds.",
-    "event_cap": "A line or an exported file holds exactly as many events as a profiler stops at: later ones are lost.",
-    "no_device_events": "Only the host was profiled: no plane of a device has events.",
-    "batches_unmatched": "A server's batches are not as many as the steps: they are not joined to them.",
-    "empty_file": "A host's .xplane.pb is empty: its lossy export was read, which lacks asynchronous ops and costs.",
-    "foreign_profiler": "Another profiler than XLA's wrote the capture: its events are read as those of threads.",
-    "silent_device": "A device has a plane but no event, beside devices that have some.",
+    "event_cap": "A line or an exported file has exactly as many events as a profiler's limit: later events are lost.",
+    "no_device_events": "Only the host was profiled: no device plane has events.",
+    "batches_unmatched": "The server's batches and the steps differ in number: they are not joined.",
+    "empty_file": "A host's .xplane.pb is empty: its export was read instead, which lacks asynchronous ops and costs.",
+    "foreign_profiler": "A profiler other than XLA's wrote the capture: its events are read as thread events.",
+    "silent_device": "A device has a plane but no event, while other devices have events.",
     "missing_hosts": "Hosts that the manifest names are not in the capture.",
     "missing_devices": "Devices that the mesh, replica groups or device numbers name are not in the capture.",
     "partial_collectives": "Some ranks of some collectives are not in the capture, though their devices are.",
-    "uneven_launches": "Devices ran a program different numbers of times: its collectives are joined by count.",
-    "clock_jump": "Times that cannot be: a negative duration, or events far outside the profile's window.",
-    "clock_unaligned": "Nothing brings the hosts' clocks together: times of different hosts do not compare.",
-    "clock_uncertain": "Shared collectives contradict the hosts' clocks, yet too unevenly to correct them.",
-    "clock_unchecked": "Devices ran the programs that hosts share different numbers of times: clocks go unchecked.",
-    "compiled_in_capture": "Programs were compiled while the profiler ran: steps may hold that time.",
-    "mesh_mismatch": "The mesh has another number of devices than the capture: axes are unknown.",
-    "inferred_axes": "No mesh was told: axes are guesses from the groups of collectives, see main.mesh_axes.",
-    "inferred_layers": "No name says layers: they are inferred from what repeats, see main.instructions.layer_source.",
-    "inferred_steps": "Steps or their phases follow from programs, shapes or other devices: no mark tells them.",
-    "given_costs": "Costs of kernels were told at ingest (main.runs.costs): metrics of bytes and operations use them.",
-    "promise_broken": "Collectives that the manifest promises for the parallelism are missing.",
-    "unattributed_ops": "Some op events could not be given to a virtual device.",
+    "uneven_launches": "Devices ran a program different numbers of times: its collectives are matched by counting.",
+    "clock_jump": "Some times are impossible: a negative duration, or events far outside the profile's window.",
+    "clock_unaligned": "Nothing aligns the hosts' clocks: do not compare times of different hosts.",
+    "clock_uncertain": "Shared collectives contradict the hosts' clocks, but too unevenly to correct them.",
+    "clock_unchecked": "Devices ran shared programs different numbers of times: the hosts' clocks were not checked.",
+    "compiled_in_capture": "Programs were compiled while the profiler ran: steps may include that time.",
+    "mesh_mismatch": "The mesh and the capture differ in their number of devices: axes are unknown.",
+    "inferred_axes": "No mesh was given: axes are inferred from the groups of collectives, see main.mesh_axes.",
+    "inferred_layers": "No name tells layers: they are inferred from what repeats, see main.instructions.layer_source.",
+    "inferred_steps": "No mark tells steps or their phases: they are inferred from programs, shapes or other devices.",
+    "given_costs": "Costs of kernels were given at ingest (main.runs.costs): metrics of bytes and operations use them.",
+    "promise_broken": "Collectives that the manifest promises for its parallelism are missing.",
+    "unattributed_ops": "Some op events could not be assigned to a virtual device.",
     "hlo_unreadable": "An HLO module or text in the capture is damaged: its instructions lack their facts.",
-    "absurd_sizes": "Instructions name values that no memory holds: their sizes are unknown, and NULL.",
-    "groups_left_out": "Replica groups have more members than a capture of that size may: later ones are unknown.",
-    "duplicate_file": "A file with the same bytes as another of the capture was left out.",
+    "absurd_sizes": "Instructions name values larger than any memory: their sizes are NULL.",
+    "groups_left_out": "Replica groups have more members than a capture of this size may: later groups are unknown.",
+    "duplicate_file": "A file was left out because another one of the capture has the same bytes.",
     "profiler_error": "The profiler recorded an error.",
     "profiler_warning": "The profiler, or the reader of its export, recorded a warning.",
 }
-"""Every flag, and what it means."""
+"""The meaning of every flag, by name."""
 
 EVENT_CAPS = frozenset({1_000_000, 5_000_000, 1 << 21, (1 << 21) + 1})
 """Events at which a profiler stops: the JSON exporter of XLA (a million, since 2026 five), CUPTI's buffers (2^21)."""
 _DROP_WORDS = re.compile(r"drop|truncat|exceed|too many events|buffer is full|reaches max", re.IGNORECASE)
 _DROP_STATS = frozenset({"dropped_traces", "dropped_events"})
 _SLACK_PS = 1_000_000_000_000
-"""How far outside the window events may lie before a clock is suspected: one second, or a tenth of the window."""
+"""Events may lie this far outside the window (or a tenth of it, if more) before a clock is suspected: a second."""
 _LONGEST_PS = 3_600 * 1_000_000_000_000
-"""No profile lasts an hour: where the window is not known, a line that spans more has a clock that jumped."""
+"""If the window is not known, a line that spans more than this (an hour) has a clock that jumped."""
 
 
 @dataclass(frozen=True)
@@ -66,7 +66,7 @@ class Flag:
     Attributes:
         name: one of FLAGS.
         detail: a sentence with the names and numbers.
-        host: the host that it is about; None for the whole run.
+        host: the host that the flag is about; None for the whole run.
     """
 
     name: str
@@ -78,12 +78,12 @@ class Flag:
             raise ValueError(f"{self.name} is not a quality flag; known are {', '.join(FLAGS)}")
 
     def row(self) -> dict[str, Any]:
-        """The row as a mapping of column to value, without its number."""
+        """Return the row as a mapping of column to value, without its number."""
         return {"flag": self.name, "host": self.host, "detail": self.detail}
 
 
 def summarised(flags: Sequence[Flag], most: int = 5) -> list[Flag]:
-    """The flags without repeats; of one kind and host at most `most`, then a flag with the number of the others."""
+    """Return the flags without repeats: per kind and host at most `most`, and one that counts the others."""
     groups: dict[tuple[str, str | None], list[Flag]] = {}
     for flag in dict.fromkeys(flags):
         groups.setdefault((flag.name, flag.host), []).append(flag)
@@ -96,7 +96,7 @@ def summarised(flags: Sequence[Flag], most: int = 5) -> list[Flag]:
 
 
 def messages(errors: Iterable[str], warnings: Iterable[str], host: str) -> list[Flag]:
-    """Flags for the profiler's own messages, and for dropped events if a message mentions them."""
+    """Return flags for the profiler's own messages, and for dropped events if a message mentions them."""
     flags = []
     for name, texts in (("profiler_error", errors), ("profiler_warning", warnings)):
         for text in texts:
@@ -107,7 +107,7 @@ def messages(errors: Iterable[str], warnings: Iterable[str], host: str) -> list[
 
 
 def dropped(planes: Sequence[Plane], host: str) -> list[Flag]:
-    """Flags for planes whose stats count dropped traces."""
+    """Return flags for planes whose stats count dropped traces."""
     return [
         Flag("events_dropped", f"{p.name}: {s.name} is {s.value!r}", host)
         for p in planes
@@ -117,7 +117,7 @@ def dropped(planes: Sequence[Plane], host: str) -> list[Flag]:
 
 
 def clock_jump(where: str, extent: LineExtent, window: tuple[int, int] | None, host: str) -> list[Flag]:
-    """Flags for impossible times of a line; `window` is the host's profile on the run's clock, None if unknown."""
+    """Return flags for impossible times of a line; `window` is the host's profile on the run's clock, if known."""
     flags = []
     if extent.negative:
         flags.append(Flag("clock_jump", f"{where}: {extent.negative} events have a negative duration", host))
@@ -126,7 +126,7 @@ def clock_jump(where: str, extent: LineExtent, window: tuple[int, int] | None, h
     if window is None:
         if extent.last_ps - extent.first_ps > _LONGEST_PS:
             seconds = (extent.last_ps - extent.first_ps) / 1e12
-            flags.append(Flag("clock_jump", f"{where}: its events span {seconds:.0f} s, which no profile lasts", host))
+            flags.append(Flag("clock_jump", f"{where}: its events span {seconds:.0f} s, longer than any profile", host))
         return flags
     slack = max(_SLACK_PS, (window[1] - window[0]) // 10)
     early, late = window[0] - extent.first_ps, extent.last_ps - window[1]
@@ -138,12 +138,12 @@ def clock_jump(where: str, extent: LineExtent, window: tuple[int, int] | None, h
 
 
 def event_cap(where: str, count: int, host: str) -> list[Flag]:
-    """A flag if a line or file has exactly as many events as the limit of a profiler."""
+    """Return a flag if a line or file has exactly as many events as the limit of a profiler."""
     return [Flag("event_cap", f"{where} has {count:,} events", host)] if count in EVENT_CAPS else []
 
 
 def damaged_instructions(rows: Iterable[InstructionRow]) -> Iterator[Flag]:
-    """Instructions whose text cannot be read, whose groups are left out, or whose sizes cannot be."""
+    """Yield flags for instructions with unreadable text, groups that were left out, or impossible sizes."""
     for row in rows:
         if row.is_unread:
             yield Flag("hlo_unreadable", f"{shown(row.name)}: its text is no HLO instruction")
@@ -154,10 +154,10 @@ def damaged_instructions(rows: Iterable[InstructionRow]) -> Iterator[Flag]:
 
 
 def uneven_launches(timelines: Sequence[tuple[int, Timeline]], programs: Collection[str | int | None]) -> list[Flag]:
-    """Flags for programs with collectives that devices ran different numbers of times.
+    """Return flags for programs with collectives that devices ran different numbers of times.
 
     Args:
-        timelines: of each device, by its id.
+        timelines: (device id, its timeline) of each device.
         programs: ids and module names of the programs that have collectives.
     """
     flags = []
@@ -172,12 +172,12 @@ def uneven_launches(timelines: Sequence[tuple[int, Timeline]], programs: Collect
 
 
 def uneven_programs(timelines: Sequence[tuple[int, Timeline]]) -> set[int | None]:
-    """Ids of the programs that devices ran different numbers of times: counting does not match their executions."""
+    """Return the ids of programs that devices ran different numbers of times, so that counts do not match."""
     return {p for (_, p), of_device in _launches(timelines).items() if len(set(of_device.values())) > 1}
 
 
 def _launches(timelines: Sequence[tuple[int, Timeline]]) -> dict[tuple[str, int | None], Counter[int]]:
-    """How often each device ran each program that it ran at all."""
+    """Return how often each device ran each program; programs that it never ran are absent."""
     counts: dict[tuple[str, int | None], Counter[int]] = {}
     for device, timeline in timelines:
         for run in timeline.runs:
@@ -186,7 +186,7 @@ def _launches(timelines: Sequence[tuple[int, Timeline]]) -> dict[tuple[str, int 
 
 
 def silent_devices(hosts: Iterable[Host]) -> list[Flag]:
-    """Devices whose plane has no event, on hosts where other devices of that backend have some."""
+    """Return flags for devices without an event, on hosts where other devices of the backend have some."""
     flags = []
     for host in hosts:
         cores = [(p, n) for p in host.trace.planes if (n := device_plane(p.name)) and not n.is_sparse_core]

@@ -1,4 +1,4 @@
-"""Defines every table of the warehouse once: name, columns, types, units and a sentence for each.
+"""Defines every table of the warehouse: its columns with type, unit and a sentence each.
 
 Parquet metadata, DuckDB comments and the documentation are generated from this module.
 Times are integer picoseconds since the run's profile start; intervals are half open, [start, end).
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
 SCHEMA_VERSION = 7
-"""Increased whenever a table changes; an error about another version names the command that ingests again."""
+"""Raise it whenever a table changes. The error about another version names the command that ingests again."""
 
 _ARROW = {
     "VARCHAR": "string",
@@ -31,7 +31,7 @@ _ARROW = {
 
 @dataclass(frozen=True)
 class Column:
-    """One column: SQL type, a sentence for the reader, and its unit if it has one."""
+    """One column: its SQL type, a sentence for the reader, and its unit if it has one."""
 
     name: str
     type: str
@@ -51,7 +51,7 @@ class Column:
 
 @dataclass(frozen=True)
 class Table:
-    """One table: its columns in order and what a row is."""
+    """One table: its columns in order, and a sentence that says what a row is."""
 
     name: str
     doc: str
@@ -100,13 +100,17 @@ _STAT_VALUE = (
 
 RUNS = _table(
     "runs",
-    "One row per run: what ran, on what, and how complete the capture is.",
-    _must("name", "VARCHAR", "Short name for people: from the manifest, else the capture's file or folder name."),
+    "One row per run: what ran, on which devices, and how complete the capture is.",
+    _must(
+        "name", "VARCHAR", "Short name for people: from the manifest, or else the name of the capture's file or folder."
+    ),
     _must("backend", "VARCHAR", "Kind of the devices: tpu, gpu, cpu (virtual devices), or unknown."),
     _must("format", "VARCHAR", "Format of the capture: xplane or chrome."),
-    _must("host_count", "INTEGER", "Hosts whose events are here.", "hosts"),
-    _must("device_count", "INTEGER", "Devices whose events are here.", "devices"),
-    Column("profile_start_ns", "BIGINT", "Start of the profile, Unix time; all times of the run count from it.", "ns"),
+    _must("host_count", "INTEGER", "Hosts that have events in the capture.", "hosts"),
+    _must("device_count", "INTEGER", "Devices that have events in the capture.", "devices"),
+    Column(
+        "profile_start_ns", "BIGINT", "Start of the profile, Unix time; all times of the run count from here.", "ns"
+    ),
     Column("profile_stop_ns", "BIGINT", "End of the profile, Unix time.", "ns"),
     _must("event_count", "BIGINT", "Events of the capture, on all lines of all planes.", "events"),
     Column("model", "VARCHAR", "Model name, from the manifest or the card."),
@@ -114,40 +118,46 @@ RUNS = _table(
     Column("dtype", "VARCHAR", "Precision of weights and activations, such as bfloat16."),
     Column("batch_size", "INTEGER", "Sequences per step.", "sequences"),
     Column("input_length", "INTEGER", "Prompt tokens per sequence.", "tokens"),
-    Column("output_length", "INTEGER", "Generated tokens per sequence, the one from prefill included.", "tokens"),
+    Column("output_length", "INTEGER", "Generated tokens per sequence, including the one from prefill.", "tokens"),
     Column("num_layers", "INTEGER", "Transformer layers.", "layers"),
     Column("hidden_size", "INTEGER", "Width of the residual stream.", "elements"),
     Column("num_heads", "INTEGER", "Attention query heads.", "heads"),
     Column("head_dim", "INTEGER", "Width of an attention head.", "elements"),
     Column("num_params", "BIGINT", "Parameters of the model.", "parameters"),
     Column("vocab_size", "INTEGER", "Tokens of the vocabulary.", "tokens"),
-    Column("num_params_active", "BIGINT", "Parameters that one token uses; of a dense model all.", "parameters"),
+    Column(
+        "num_params_active", "BIGINT", "Parameters that one token uses; all of them in a dense model.", "parameters"
+    ),
     Column("num_params_embedding", "BIGINT", "Parameters of the embedding tables.", "parameters"),
     Column(
         "has_tied_embeddings",
         "BOOLEAN",
-        "The output head is the embedding table and counts once among the parameters.",
+        "True if the output head is the embedding table, so that the parameters count it once.",
     ),
     Column("mesh", "VARCHAR", "Mesh axes and sizes, outermost first, such as 'dp=2,tp=2'."),
     Column("pp", "INTEGER", "Size of the pipeline-parallel axis."),
     Column("dp", "INTEGER", "Size of the data-parallel axis."),
     Column("ep", "INTEGER", "Size of the expert-parallel axis."),
     Column("tp", "INTEGER", "Size of the tensor-parallel axis."),
-    Column("sp", "INTEGER", "Size of the sequence-parallel axis, where it is one of its own."),
+    Column("sp", "INTEGER", "Size of the sequence-parallel axis, if the mesh has one."),
     Column(
         "sequence_parallelism", "VARCHAR", "Sequence-parallel mode over tp: megatron, ulysses, ring; NULL for none."
     ),
     Column("microbatches", "INTEGER", "Microbatches per step in a pipeline.", "microbatches"),
-    Column("framework", "VARCHAR", "What ran the model and its version, such as 'torch_xla 2.9.0'."),
-    Column("card", "VARCHAR", "The CCL-Bench workload card as JSON, whole; NULL without a card."),
-    Column("manifest", "VARCHAR", "The collector's manifest as JSON, whole; NULL without a manifest."),
-    Column("costs", "VARCHAR", "The costs of kernels that were given at ingest, as JSON; NULL without any."),
-    _must("is_truncated", "BOOLEAN", "The profiler dropped events, or a line stands at a known event cap."),
-    Column("missing_hosts", "VARCHAR", "Hosts that the manifest names and that are not here, separated by commas."),
-    Column(
-        "missing_devices", "INTEGER", "Devices that HLO groups or the manifest name and that are not here.", "devices"
+    Column("framework", "VARCHAR", "Framework that ran the model, with its version, such as 'torch_xla 2.9.0'."),
+    Column("card", "VARCHAR", "The whole CCL-Bench workload card, as JSON; NULL without a card."),
+    Column("manifest", "VARCHAR", "The collector's whole manifest, as JSON; NULL without a manifest."),
+    Column("costs", "VARCHAR", "Costs of kernels that `tw ingest --costs` gave, as JSON; NULL without any."),
+    _must(
+        "is_truncated",
+        "BOOLEAN",
+        "True if the profiler dropped events, or a line holds as many as a profiler's known limit.",
     ),
-    _must("source_digest", "VARCHAR", "SHA-256 over the hosts' uncompressed captures."),
+    Column("missing_hosts", "VARCHAR", "Hosts that the manifest names but the capture lacks, separated by commas."),
+    Column(
+        "missing_devices", "INTEGER", "Devices that HLO groups or the manifest name but the capture lacks.", "devices"
+    ),
+    _must("source_digest", "VARCHAR", "SHA-256 of the hosts' uncompressed captures."),
     _must("source_bytes", "BIGINT", "Size of the hosts' uncompressed captures.", "bytes"),
     _must("ingest_version", "VARCHAR", "Version of tracewarehouse that wrote these tables."),
     _must("schema_version", "INTEGER", "Version of these tables."),
@@ -155,7 +165,7 @@ RUNS = _table(
 
 HOSTS = _table(
     "hosts",
-    "One row per host of a run, which is one file of the capture.",
+    "One row per host of a run. Each host is one file of the capture.",
     _key("host", "VARCHAR", "Name of the host, unique in the run."),
     _must("host_index", "INTEGER", "Position of the host in the run, from 0."),
     Column("hostname", "VARCHAR", "Hostname as the profiler recorded it; not always unique."),
@@ -167,28 +177,32 @@ HOSTS = _table(
     _must(
         "clock_offset_ps",
         "BIGINT",
-        "Added to this host's own times (which count from its profile start) for every time in these tables.",
+        "Every time in these tables is the host's own time, counted from its profile start, plus this offset.",
         "ps",
     ),
     _must(
         "clock_source",
         "VARCHAR",
-        "Where the offset comes from: first_host (the run's clock is this host's), profile_start (the hosts' wall "
-        "clocks), collective_ends (those, corrected so that shared collectives end together), or none.",
+        "Where the offset comes from: first_host (the run uses this host's clock), profile_start (the hosts' wall "
+        "clocks), collective_ends (wall clocks, corrected so that shared collectives end together), or none.",
     ),
     Column(
         "clock_correction_ps",
         "BIGINT",
-        "The part of clock_offset_ps that comes from collective ends; NULL where none was applied.",
+        "The part of clock_offset_ps that comes from collective ends; NULL if no correction was made.",
         "ps",
     ),
     Column(
         "clock_residual_ps",
         "BIGINT",
-        "How far, in the median, the ends of one collective on this and an earlier host still lie apart.",
+        "Median distance that remains between the ends of one collective on this host and on an earlier one.",
         "ps",
     ),
-    Column("clock_instances", "BIGINT", "Executions of collectives shared with an earlier host that were compared."),
+    Column(
+        "clock_instances",
+        "BIGINT",
+        "Number of shared executions of collectives that were compared with an earlier host.",
+    ),
     _must("event_count", "BIGINT", "Events in the file.", "events"),
 )
 
@@ -196,12 +210,12 @@ DEVICES = _table(
     "devices",
     "One row per device of a run: an accelerator core, or a virtual CPU device.",
     _key("device_id", "INTEGER", "The device, counted from 0 over all hosts of the run."),
-    _must("host", "VARCHAR", "The host it belongs to."),
+    _must("host", "VARCHAR", "The device's host."),
     _must("plane", "VARCHAR", "The profiler's plane name, such as /device:TPU:0."),
     _must("local_ordinal", "INTEGER", "The device's number on its host."),
-    Column("global_id", "INTEGER", "The device's number in the whole slice, where the capture or manifest tells it."),
+    Column("global_id", "INTEGER", "The device's number in the whole slice, if the capture or the manifest gives it."),
     _must("backend", "VARCHAR", "tpu, gpu, cpu or unknown."),
-    Column("kind", "VARCHAR", "Device type as recorded, such as 'TPU v6 Lite'; else that of the card."),
+    Column("kind", "VARCHAR", "Device type as recorded, such as 'TPU v6 Lite'; otherwise as the card says."),
     Column("chip_id", "INTEGER", "The chip in the slice that this core is on."),
     Column("core_id", "INTEGER", "The core's number on its chip."),
     Column("pp_index", "INTEGER", "Coordinate on the pipeline-parallel axis."),
@@ -214,57 +228,74 @@ DEVICES = _table(
     Column(
         "first_slot",
         "INTEGER",
-        "Slot of first_layer in the program of all stages, as instructions.stage_layer counts them.",
+        "Slot of first_layer in the program that all stages share, counted as in instructions.stage_layer.",
     ),
-    Column("peak_flops_per_s", "DOUBLE", "Peak dense matrix rate, of bf16 where the chip has several.", "FLOP/s"),
-    Column("peak_int8_flops_per_s", "DOUBLE", "The same of int8; NULL where it has no rate of its own.", "FLOP/s"),
-    Column("peak_fp8_flops_per_s", "DOUBLE", "The same of fp8; NULL where it has no rate of its own.", "FLOP/s"),
+    Column("peak_flops_per_s", "DOUBLE", "Peak dense matrix rate; that of bf16 if the chip has several.", "FLOP/s"),
+    Column(
+        "peak_int8_flops_per_s",
+        "DOUBLE",
+        "Peak dense matrix rate of int8; NULL if the chip has none of its own.",
+        "FLOP/s",
+    ),
+    Column(
+        "peak_fp8_flops_per_s",
+        "DOUBLE",
+        "Peak dense matrix rate of fp8; NULL if the chip has none of its own.",
+        "FLOP/s",
+    ),
     Column("peak_hbm_gbps", "DOUBLE", "Peak memory bandwidth, decimal.", "GB/s"),
-    Column("peak_ici_gbps", "DOUBLE", "Peak inter-chip bandwidth of the chip, all links, one direction.", "GB/s"),
+    Column(
+        "peak_ici_gbps", "DOUBLE", "Peak inter-chip bandwidth of the chip over all links, in one direction.", "GB/s"
+    ),
     Column(
         "peak_source",
         "VARCHAR",
-        "Where the peaks come from: capture, hardware table, both of them, or the chip that the card names.",
+        "Where the peaks come from: the capture, the hardware table, both, or the chip that the card names.",
     ),
 )
 
 QUALITY_FLAGS = _table(
     "quality_flags",
-    "One row per reason to read a run's numbers with care; a run without any has no row.",
+    "One row per reason to read a run's numbers with care.",
     _key("index", "INTEGER", "Number of the flag in the run."),
-    _must("flag", "VARCHAR", "What it is: one of the names listed below."),
-    Column("host", "VARCHAR", "The host that it is about; NULL for the whole run."),
+    _must("flag", "VARCHAR", "Name of the flag, one of those listed below."),
+    Column("host", "VARCHAR", "The host that the flag is about; NULL for the whole run."),
     _must("detail", "VARCHAR", "A sentence with names and numbers, or the profiler's own words."),
 )
 
 PLANES = _table(
     "planes",
-    "One row per plane of a capture, also of those without lines.",
+    "One row per plane of a capture, including planes without lines.",
     _key("plane_index", "INTEGER", "The plane, counted from 0 over the run."),
     _must("host", "VARCHAR", "The host."),
-    _must("plane", "VARCHAR", "The profiler's plane name; several planes may have one."),
+    _must("plane", "VARCHAR", "The profiler's plane name; several planes may share one."),
     _must("plane_id", "BIGINT", "The profiler's plane id."),
-    _must("kind", "VARCHAR", f"What it is, by its name: {', '.join(PLANE_KINDS)}."),
-    Column("device_id", "INTEGER", "The device whose events it holds."),
+    _must("kind", "VARCHAR", f"Kind of plane, from its name: {', '.join(PLANE_KINDS)}."),
+    Column("device_id", "INTEGER", "The device whose events the plane holds."),
     _must("line_count", "INTEGER", "Lines of the plane.", "lines"),
 )
 
 LINES = _table(
     "lines",
-    "One row per line of the profiler (a device's event stream, or a host thread), empty ones included.",
+    "One row per line of the profiler (a device's event stream, or a host thread), including empty ones.",
     _key("line_index", "INTEGER", "The line, counted from 0 over the run."),
-    _must("plane_index", "INTEGER", "Its plane."),
+    _must("plane_index", "INTEGER", "The line's plane."),
     _must("host", "VARCHAR", "The host."),
     _must("plane", "VARCHAR", "The profiler's plane name."),
     _must("line", "VARCHAR", "The profiler's own line name."),
-    _must("kind", "VARCHAR", f"What it is, by its name: {', '.join(LINE_KINDS)}."),
-    _must("line_id", "BIGINT", "The profiler's line id; a host line's thread id."),
-    Column("display_name", "VARCHAR", "The name to show instead, where the capture has one."),
-    Column("display_id", "BIGINT", "The id to show and sort by instead, where the capture has one."),
-    _must("timestamp_ns", "BIGINT", "What the events' offsets count from, as in the file; start_ps has it in.", "ns"),
-    Column("duration_ps", "BIGINT", "The line's own duration, where the capture has one.", "ps"),
-    Column("first_start_ps", "BIGINT", "Start of its first event since the run's profile start.", "ps"),
-    Column("last_end_ps", "BIGINT", "End of its last event.", "ps"),
+    _must("kind", "VARCHAR", f"Kind of line, from its name: {', '.join(LINE_KINDS)}."),
+    _must("line_id", "BIGINT", "The profiler's line id; on a host line, the thread id."),
+    Column("display_name", "VARCHAR", "Name to show instead, if the capture has one."),
+    Column("display_id", "BIGINT", "Id to show and sort by instead, if the capture has one."),
+    _must(
+        "timestamp_ns",
+        "BIGINT",
+        "Time from which the events' offsets count, as in the file; start_ps includes it.",
+        "ns",
+    ),
+    Column("duration_ps", "BIGINT", "The line's own duration, if the capture has one.", "ps"),
+    Column("first_start_ps", "BIGINT", "Start of the line's first event, since the run's profile start.", "ps"),
+    Column("last_end_ps", "BIGINT", "End of the line's last event.", "ps"),
     Column("device_id", "INTEGER", "The device, on device planes."),
     _must("event_count", "BIGINT", "Events on the line.", "events"),
     _must("first_event_id", "BIGINT", "event_id of the line's first event; the others follow in file order."),
@@ -272,88 +303,86 @@ LINES = _table(
 
 INSTRUCTIONS = _table(
     "instructions",
-    "One row per distinct HLO instruction, and per distinct name of a device event that is not one.",
+    "One row per distinct HLO instruction, and per distinct name of other device events.",
     _key("instruction_id", "INTEGER", "The instruction, counted from 0 in the run."),
-    Column("program_id", "UBIGINT", "The compiled program (XLA module) it belongs to."),
+    Column("program_id", "UBIGINT", "The compiled program (XLA module) of the instruction."),
     Column("module", "VARCHAR", "Name of the HLO module, without the program id."),
-    _must(
-        "name", "VARCHAR", "HLO instruction name such as 'fusion.12'; the event's name where it is not an instruction."
-    ),
+    _must("name", "VARCHAR", "HLO instruction name such as 'fusion.12'; the event's name if it is no instruction."),
     Column(
-        "opcode", "VARCHAR", "HLO opcode such as 'dot', 'fusion' or 'all-reduce-start'; NULL where not an instruction."
+        "opcode", "VARCHAR", "HLO opcode such as 'dot', 'fusion' or 'all-reduce-start'; NULL if it is no instruction."
     ),
-    Column(
-        "category", "VARCHAR", "The profiler's hlo_category; on other backends the opcode, for fusions '<kind> fusion'."
-    ),
-    Column("hlo_text", "VARCHAR", "The instruction as HLO text, where the capture holds it."),
+    Column("category", "VARCHAR", "The profiler's hlo_category on TPU; elsewhere the opcode, or '<kind> fusion'."),
+    Column("hlo_text", "VARCHAR", "The instruction as HLO text, if the capture holds it."),
     Column("shape", "VARCHAR", "Result shape without layout, such as 'bf16[1024,5120]'."),
-    Column("dtype", "VARCHAR", "Element type of the result, or of a tuple's largest element."),
+    Column("dtype", "VARCHAR", "Element type of the result; of a tuple, that of its largest element."),
     Column(
         "operand_dtype",
         "VARCHAR",
-        "Of a matrix product, the element type that it multiplies: that of its operands, the wider of two; of a fusion "
-        "the narrowest that two of its matrices have. NULL of other instructions, and where not known.",
+        "Element type that a matrix product multiplies: the wider one of its two operands; in a fusion, the narrowest "
+        "type that two of its matrices have. NULL for other instructions, and if not known.",
     ),
-    Column("flops", "BIGINT", "Floating-point operations of one execution, as the profiler says.", "FLOP"),
-    Column("model_flops", "BIGINT", "The same without work that the compiler added, as the profiler says.", "FLOP"),
+    Column("flops", "BIGINT", "Floating-point operations of one execution, as the profiler states.", "FLOP"),
+    Column("model_flops", "BIGINT", "flops without the work that the compiler added, as the profiler states.", "FLOP"),
     Column(
         "bytes_accessed",
         "BIGINT",
-        "Memory traffic of one execution (not message bytes), as the profiler says.",
+        "Memory traffic of one execution (not message bytes), as the profiler states.",
         "bytes",
     ),
     Column(
         "given_flops",
         "BIGINT",
-        "Floating-point operations of one execution, as `tw ingest --costs` was told; takes precedence.",
+        "Floating-point operations of one execution that `tw ingest --costs` gave; these replace flops.",
         "FLOP",
     ),
-    Column("given_bytes_accessed", "BIGINT", "Memory traffic of one execution, in the same way.", "bytes"),
+    Column("given_bytes_accessed", "BIGINT", "Memory traffic of one execution that `tw ingest --costs` gave.", "bytes"),
     Column("op_name", "VARCHAR", "The framework's name path of the operation."),
     Column(
         "layer",
         "INTEGER",
-        "Transformer layer, as layer_source tells; NULL where devices run it for different layers, or where not known.",
+        "Transformer layer, known from layer_source; NULL if devices run it for different layers, or if not known.",
     ),
     Column(
         "stage_layer",
         "INTEGER",
-        "Slot of a layer in a pipeline's program, as layer_source tells; models.op_layers gives the layer.",
+        "Slot of a layer in a pipeline's program, known from layer_source; models.op_layers gives the layer.",
     ),
     Column("tick", "INTEGER", "Tick of a pipeline's schedule, from op_name."),
     Column(
         "part",
         "VARCHAR",
-        "Part of the model, as part_source tells: attn, mlp, moe, embed, lm_head, norm, pipeline.",
+        "Part of the model, known from part_source: attn, mlp, moe, embed, lm_head, norm or pipeline.",
     ),
     Column(
         "layer_source",
         "VARCHAR",
-        "What tells layer or stage_layer: marked (op_name) or inferred (what repeats in a program without marks).",
+        "How layer or stage_layer is known: marked (in op_name), or inferred (from what repeats in the program).",
     ),
     Column(
         "part_source",
         "VARCHAR",
-        "What tells part: marked (op_name) or inferred (its neighbours in an inferred layer).",
+        "How part is known: marked (in op_name), or inferred (from its neighbours in an inferred layer).",
     ),
     Column(
         "layer_confidence",
         "DOUBLE",
-        "How sure the inferred layer is, from 0.8 to 1; below that none is told. NULL where none is inferred.",
+        "How sure the inferred layer is, from 0.8 to 1; below 0.8 no layer is given. NULL if none is inferred.",
     ),
     Column("source", "VARCHAR", "Source line, as file:line."),
     _must(
         "op_class",
         "VARCHAR",
-        "What a device does in its time: container (runs the ops that it holds: while, conditional, call), "
-        "communication (a collective, its start or its done), copy (a copy, or a part of another asynchronous op), or "
+        "What the device does during the op: container (it runs the ops inside: while, conditional, call), "
+        "communication (a collective, its start or its done), copy (a copy, or half of another asynchronous op), or "
         "compute.",
     ),
-    Column("collective", "VARCHAR", "Kind of collective, such as all-reduce, also for its -start and -done halves."),
+    Column("collective", "VARCHAR", "Kind of collective, such as all-reduce; its -start and -done halves have it too."),
     Column("async_role", "VARCHAR", "start or done, for the halves of an asynchronous op."),
-    Column("async_start", "VARCHAR", "For a done: name of the start instruction it ends."),
+    Column("async_start", "VARCHAR", "Of a done: name of the start instruction that it ends."),
     Column("channel_id", "BIGINT", "Channel of a collective."),
-    Column("message_bytes", "BIGINT", "Message of one execution on one device (all-gather: the full buffer).", "bytes"),
+    Column(
+        "message_bytes", "BIGINT", "Message size of one execution on one device (all-gather: the full buffer).", "bytes"
+    ),
     Column("group_count", "INTEGER", "Number of replica groups, or source-target pairs.", "groups"),
     Column("group_size", "INTEGER", "Devices in a replica group; 2 for source-target pairs.", "devices"),
     Column("replica_groups", "VARCHAR", "Replica groups or source-target pairs, expanded, as JSON."),
@@ -369,42 +398,41 @@ OPS = _table(
     _must("line", "VARCHAR", "The profiler's own line name, such as 'XLA Ops'; on virtual CPU devices the thread."),
     _must("instruction_id", "INTEGER", "The HLO instruction or event name."),
     _must("start_ps", "BIGINT", "Start since the run's profile start.", "ps"),
-    _must("duration_ps", "BIGINT", "Duration; [start_ps, start_ps + duration_ps).", "ps"),
-    _must("self_ps", "BIGINT", "Duration minus the events nested directly in it on the same line.", "ps"),
+    _must("duration_ps", "BIGINT", "Duration. The op runs in [start_ps, start_ps + duration_ps).", "ps"),
+    _must("self_ps", "BIGINT", "Duration without the events nested directly in it on the same line.", "ps"),
     _must("depth", "INTEGER", "Nesting depth on the line, 0 outermost."),
-    Column("parent_event_id", "BIGINT", "The event on the same line that directly holds this one."),
+    Column("parent_event_id", "BIGINT", "The event on the same line in which this one is directly nested."),
     Column(
         "is_overlapping",
         "BOOLEAN",
-        "Begins before an earlier event of the line at the same depth has ended; NULL on a line of asynchronous ops.",
+        "True if it begins before an earlier event of the line at the same depth has ended; NULL on a line of "
+        "asynchronous ops.",
     ),
-    _must("is_leaf", "BOOLEAN", "An op that a device executes itself: on its op line and not a container."),
+    _must("is_leaf", "BOOLEAN", "True for an op that the device itself executes: on its op line, and not a container."),
     Column(
         "idle_before_ps",
         "BIGINT",
-        "Of a leaf op, time right before it in which the device ran no leaf op; NULL for the device's first.",
+        "Of a leaf op: time right before it in which the device ran no leaf op; NULL for the device's first.",
         "ps",
     ),
     Column(
         "overlap_ps",
         "BIGINT",
-        "Of a leaf op, the part of its duration in which a leaf op that began before it still runs on the device. What "
-        "is left of the durations adds up to the union of the ops.",
+        "Of a leaf op: the part of its duration in which a leaf op that began earlier still runs on the device. The "
+        "sum of duration_ps - overlap_ps is the union of the ops.",
         "ps",
     ),
     Column(
         "class_overlap_ps",
         "BIGINT",
-        "The same among the leaf ops of its op_class, such as all that compute.",
+        "Like overlap_ps, but only among leaf ops of the same op_class, such as compute.",
         "ps",
     ),
-    Column("execution", "INTEGER", "Which execution of a program on this device, from 0 in time order."),
+    Column("execution", "INTEGER", "Execution of a program on this device, counted from 0 in order of time."),
     Column("phase", "VARCHAR", "prefill, decode or another marked phase."),
-    Column(
-        "step", "INTEGER", "Step that owns it: the one before, until the next begins. Prefill is 0, decode follows."
-    ),
-    Column("device_offset_ps", "BIGINT", "The profiler's own device-clock offset stat.", "ps"),
-    Column("device_duration_ps", "BIGINT", "The profiler's own device-clock duration stat.", "ps"),
+    Column("step", "INTEGER", "Step of the op. A step lasts until the next one begins. Prefill is 0; decode follows."),
+    Column("device_offset_ps", "BIGINT", "The profiler's own stat of the offset on the device clock.", "ps"),
+    Column("device_duration_ps", "BIGINT", "The profiler's own stat of the duration on the device clock.", "ps"),
 )
 
 COLLECTIVES = _table(
@@ -415,21 +443,30 @@ COLLECTIVES = _table(
     _must("host", "VARCHAR", "The host."),
     _must("device_id", "INTEGER", "The device."),
     _must("instruction_id", "INTEGER", "The HLO instruction."),
-    Column("instance", "BIGINT", "Number that the ranks of one execution share in the run."),
+    Column("instance", "BIGINT", "Number of the execution; all its ranks share it."),
     _must("kind", "VARCHAR", "HLO opcode without -start: all-reduce, all-gather, reduce-scatter, all-to-all, ..."),
-    _must("axis", "VARCHAR", "Mesh axes that the groups span, such as tp or dp+tp; 'unknown' where no mesh fits."),
-    Column("axis_source", "VARCHAR", "mesh, or inferred: see main.mesh_axes; NULL where the axis is unknown."),
+    _must("axis", "VARCHAR", "Mesh axes that the groups span, such as tp or dp+tp; 'unknown' if no mesh fits."),
+    Column(
+        "axis_source",
+        "VARCHAR",
+        "How the axis is known: mesh, or inferred (see main.mesh_axes); NULL if it is unknown.",
+    ),
     Column("channel_id", "BIGINT", "HLO channel."),
     Column("group_index", "INTEGER", "Which of the instruction's replica groups this device is in."),
     Column("group_size", "INTEGER", "Devices in the group; 2 for a collective-permute pair.", "devices"),
-    Column("rank_in_group", "INTEGER", "Position of this device in its group, where device numbers are known."),
-    _must("is_partial", "BOOLEAN", "Some members of the group are not in the capture."),
+    Column("rank_in_group", "INTEGER", "Position of this device in its group, if device numbers are known."),
+    _must("is_partial", "BOOLEAN", "True if some members of the group are not in the capture."),
     Column(
-        "message_bytes", "BIGINT", "Message of this execution on this device (all-gather: the full buffer).", "bytes"
+        "message_bytes",
+        "BIGINT",
+        "Message size of this execution on this device (all-gather: the full buffer).",
+        "bytes",
     ),
-    Column("wire_bytes", "BIGINT", "Bytes this device sends under the algorithm of main.traffic.", "bytes"),
+    Column(
+        "wire_bytes", "BIGINT", "Bytes that this device sends under the algorithm that main.traffic names.", "bytes"
+    ),
     Column("dtype", "VARCHAR", "Element type of the message."),
-    _must("is_async", "BOOLEAN", "Split into a start and a done."),
+    _must("is_async", "BOOLEAN", "True if it is split into a start and a done."),
     _must("start_ps", "BIGINT", "Start of the window: of the op, or of the start half.", "ps"),
     _must("end_ps", "BIGINT", "End of the window: of the op, or of the done half.", "ps"),
     _must(
@@ -438,8 +475,8 @@ COLLECTIVES = _table(
     _must(
         "exposed_added_ps",
         "BIGINT",
-        "Part of its op, or of its start and its done, in which no communication that began before it runs on the op "
-        "line; adds up to the exposed communication of a device.",
+        "Part of its op, or of its start and its done, in which no earlier communication runs on the op line. The sum "
+        "over a device is its exposed communication.",
         "ps",
     ),
     _must("window_source", "VARCHAR", "How the window was found: op, start/done pair, async line, or start only."),
@@ -448,35 +485,35 @@ COLLECTIVES = _table(
     Column(
         "previous_axis",
         "VARCHAR",
-        "Mesh axes of the collective before it: of those that started before it on the device, the one that ends last. "
+        "Mesh axes of the previous collective: of those that started earlier on the device, the one that ends last. "
         "NULL for the device's first.",
     ),
-    Column("previous_end_ps", "BIGINT", "End of the collective before it; NULL for the device's first.", "ps"),
-    Column("previous_phase", "VARCHAR", "Phase of the collective before it."),
-    Column("previous_step", "INTEGER", "Step of the collective before it."),
+    Column("previous_end_ps", "BIGINT", "End of the previous collective; NULL for the device's first.", "ps"),
+    Column("previous_phase", "VARCHAR", "Phase of the previous collective."),
+    Column("previous_step", "INTEGER", "Step of the previous collective."),
 )
 
 COPIES = _table(
     "copies",
-    "One row per copy on a device: an op that copies, or the start of an asynchronous op other than a collective with "
-    "the done that ends it. A done ends the last start of its instruction before it; one without a partner has no row.",
+    "One row per copy on a device: an op that copies, or an asynchronous op (not a collective) from its start to its "
+    "done. A done ends the latest start of its instruction before it; a half without a partner has no row.",
     _key("event_id", "BIGINT", "The event: the op, or the start half of an asynchronous one."),
     Column("done_event_id", "BIGINT", "The done half of an asynchronous one."),
     _must("host", "VARCHAR", "The host."),
     _must("device_id", "INTEGER", "The device."),
     _must("instruction_id", "INTEGER", "The HLO instruction."),
-    _must("is_async", "BOOLEAN", "Split into a start and a done."),
+    _must("is_async", "BOOLEAN", "True if it is split into a start and a done."),
     _must("start_ps", "BIGINT", "Start of the window: of the op, or of the start half.", "ps"),
     _must("end_ps", "BIGINT", "End of the window: of the op, or of the done half.", "ps"),
     _must(
         "exposed_added_ps",
         "BIGINT",
-        "Part of the window in which the device neither computes nor communicates, and in which no copy that began "
-        "before it is under way; adds up to the exposed copy time of a device.",
+        "Part of the window in which the device neither computes nor communicates and no earlier copy is under way. "
+        "The sum over a device is its exposed copy time.",
         "ps",
     ),
-    Column("phase", "VARCHAR", "Phase in which it starts."),
-    Column("step", "INTEGER", "Step in which it starts."),
+    Column("phase", "VARCHAR", "Phase in which the copy starts."),
+    Column("step", "INTEGER", "Step in which the copy starts."),
 )
 
 COLLECTIVE_GROUPS = _table(
@@ -484,22 +521,22 @@ COLLECTIVE_GROUPS = _table(
     "One row per member of each replica group (or source-target pair) of each collective instruction.",
     _key("instruction_id", "INTEGER", "The HLO instruction."),
     _key("group_index", "INTEGER", "The group or pair, from 0."),
-    _key("rank", "INTEGER", "Position in the group; 0 source and 1 target of a pair."),
-    _must("logical_id", "INTEGER", "The device's number as HLO counts it."),
-    Column("device_id", "INTEGER", "The device of the run; NULL where it is not in the capture."),
+    _key("rank", "INTEGER", "Position in the group; in a pair, 0 is the source and 1 the target."),
+    _must("logical_id", "INTEGER", "The device's number in HLO."),
+    Column("device_id", "INTEGER", "The device of the run; NULL if it is not in the capture."),
 )
 
 MESH_AXES = _table(
     "mesh_axes",
-    "The axes of the device mesh that are longer than 1: as the manifest or the user says, or inferred from the groups "
-    "of collectives.",
-    _key("position", "INTEGER", "Place of the axis, 0 outermost."),
-    Column("axis", "VARCHAR", "pp, dp, ep, tp or sp; NULL where an inferred axis could not be named."),
+    "One row per axis of the device mesh that is longer than 1. The manifest or the user states the axes, or they are "
+    "inferred from the groups of collectives.",
+    _key("position", "INTEGER", "Position of the axis, 0 outermost."),
+    Column("axis", "VARCHAR", "pp, dp, ep, tp or sp; NULL if an inferred axis could not be named."),
     _must("size", "INTEGER", "Devices along the axis.", "devices"),
-    _must("stride", "INTEGER", "Distance between neighbours on the axis, as HLO numbers devices.", "devices"),
-    _must("source", "VARCHAR", "mesh, or inferred."),
-    _must("confidence", "DOUBLE", "Probability that the name of an inferred axis is right; 1 for a mesh."),
-    Column("evidence", "VARCHAR", "What an inferred name rests on: collectives along the axis, by kind and part."),
+    _must("stride", "INTEGER", "Difference of the HLO device numbers of neighbours on the axis.", "devices"),
+    _must("source", "VARCHAR", "How the axis is known: mesh (stated) or inferred."),
+    _must("confidence", "DOUBLE", "Probability that the name of an inferred axis is right; 1 for a stated mesh."),
+    Column("evidence", "VARCHAR", "Reasons for an inferred name: collectives along the axis, by kind and part."),
 )
 
 TRAFFIC = _table(
@@ -519,37 +556,37 @@ PHASES = _table(
     Column("device_id", "INTEGER", "The device; NULL for an interval on the host."),
     _must("kind", "VARCHAR", "phase, step, module, layer, microbatch or annotation."),
     _must("name", "VARCHAR", "prefill, decode, or the module's or annotation's name."),
-    Column("index", "INTEGER", "Step number for steps; count from 0 for the others."),
+    Column("index", "INTEGER", "Number of a step; other intervals are counted from 0."),
     _must("start_ps", "BIGINT", "Start since the run's profile start.", "ps"),
     _must("end_ps", "BIGINT", "End, exclusive.", "ps"),
     _must(
         "source",
         "VARCHAR",
-        "What it was read from. Executions: module run. Steps: step line, step line of another device, marker, module "
-        "name, server call, program (begins a step), told program, manifest.",
+        "Where it comes from. Executions: module run. Steps: step line, step line of another device, marker, module "
+        "name, server call, program (begins a step), told program (named by the user), manifest.",
     ),
 )
 
 STEP_BATCHES = _table(
     "step_batches",
-    "The batches that a server scheduled, as vLLM on TPU writes them beside its captures; the k-th is that of the k-th "
-    "step.",
+    "One row per batch that a server scheduled, as vLLM on TPU writes them beside its captures. The k-th batch belongs "
+    "to the k-th step.",
     _key("rank", "INTEGER", "Data-parallel rank of the server."),
-    _key("position", "INTEGER", "Place of the batch among those of the rank, from 0."),
-    Column("step", "INTEGER", "The step that ran it; NULL where there are not as many steps as batches."),
-    Column("batch_id", "BIGINT", "The server's number of the batch."),
+    _key("position", "INTEGER", "Position of the batch among those of the rank, from 0."),
+    Column("step", "INTEGER", "The step that ran the batch; NULL if the numbers of steps and batches differ."),
+    Column("batch_id", "BIGINT", "The server's number for the batch."),
     Column("kind", "VARCHAR", "prefill_only, prefill_heavy, balanced, decode_heavy, decode_only or ambiguous."),
-    Column("scheduled_tokens", "BIGINT", "Tokens that were scheduled.", "tokens"),
-    Column("prefill_tokens", "BIGINT", "Those of prompts.", "tokens"),
-    Column("decode_tokens", "BIGINT", "Those of requests that generate.", "tokens"),
-    Column("padded_tokens", "BIGINT", "Tokens that were computed, padding included.", "tokens"),
+    Column("scheduled_tokens", "BIGINT", "Scheduled tokens.", "tokens"),
+    Column("prefill_tokens", "BIGINT", "Scheduled tokens of prompts.", "tokens"),
+    Column("decode_tokens", "BIGINT", "Scheduled tokens of requests that generate.", "tokens"),
+    Column("padded_tokens", "BIGINT", "Computed tokens, including padding.", "tokens"),
     Column("requests", "BIGINT", "Requests in the batch.", "requests"),
     Column("min_kv_length", "BIGINT", "Shortest context among the requests.", "tokens"),
 )
 
 HOST_EVENTS = _table(
     "host_events",
-    "One row per event of a host thread (TraceMe), and of any plane that is not a device's.",
+    "One row per event of a host thread (TraceMe), and of every other plane that belongs to no device.",
     _key("event_id", "BIGINT", "The event, counted over the run in file order."),
     _must("host", "VARCHAR", "The host."),
     _must("plane", "VARCHAR", "The profiler's plane name."),
@@ -564,17 +601,17 @@ COUNTERS = _table(
     "counters",
     "One row per sample of a counter.",
     _key("event_id", "BIGINT", "The event that carries the sample."),
-    _key("name", "VARCHAR", "The counter, and its series where it has several."),
+    _key("name", "VARCHAR", "The counter, with its series if it has several."),
     _must("host", "VARCHAR", "The host."),
     _must("plane", "VARCHAR", "The profiler's plane name."),
     Column("device_id", "INTEGER", "The device, on device planes."),
     _must("start_ps", "BIGINT", "Time of the sample since the run's profile start.", "ps"),
-    Column("value", "DOUBLE", "The sample; NULL where it is not a number."),
+    Column("value", "DOUBLE", "The sample; NULL if it is not a number."),
 )
 
 EVENT_STATS = _table(
     "event_stats",
-    "Every stat of an event that has no column of its own, so that nothing of the capture is lost.",
+    "One row per stat of an event that has no column of its own, so that nothing of the capture is lost.",
     _key("event_id", "BIGINT", "The event, in ops or host_events."),
     _key("name", "VARCHAR", "The stat's name."),
     *_STAT_VALUE,
@@ -582,7 +619,7 @@ EVENT_STATS = _table(
 
 INSTRUCTION_STATS = _table(
     "instruction_stats",
-    "Every stat of an event's metadata that has no column of its own.",
+    "One row per stat of an event's metadata that has no column of its own.",
     _key("instruction_id", "INTEGER", "The instruction."),
     _key("name", "VARCHAR", "The stat's name."),
     *_STAT_VALUE,
@@ -590,7 +627,7 @@ INSTRUCTION_STATS = _table(
 
 PLANE_STATS = _table(
     "plane_stats",
-    "Every stat of a plane, such as device_type_string or profile_start_time.",
+    "One row per stat of a plane, such as device_type_string or profile_start_time.",
     _key("plane_index", "INTEGER", "The plane, in planes."),
     _must("host", "VARCHAR", "The host."),
     _must("plane", "VARCHAR", "The plane's name."),
@@ -600,12 +637,12 @@ PLANE_STATS = _table(
 
 METADATA_STATS = _table(
     "metadata_stats",
-    "What event metadata says that no instruction has: on planes of hosts all stats (the compiler's Hlo Protos are "
-    "such), display_name and metadata; on every plane child_id, once per child.",
+    "What event metadata says beyond instructions. On host planes: all stats (including the compiler's Hlo Protos), "
+    "display_name and metadata. On every plane: child_id, once per child.",
     _key("plane_index", "INTEGER", "The plane, in planes."),
-    _key("metadata_id", "BIGINT", "The profiler's id of the metadata, or its position where the format has no ids."),
-    _key("index", "INTEGER", "Position of the value among those of the metadata."),
-    _must("event", "VARCHAR", "Name that the metadata gives to its events."),
+    _key("metadata_id", "BIGINT", "The profiler's id of the metadata, or its position if the format has no ids."),
+    _key("index", "INTEGER", "Position of the value in the metadata."),
+    _must("event", "VARCHAR", "Name that the metadata gives its events."),
     _must("name", "VARCHAR", "The stat's name; for a child_id, string_value is the child's name."),
     *_STAT_VALUE,
 )
@@ -616,16 +653,19 @@ STAT_METADATA = _table(
     _key("plane_index", "INTEGER", "The plane, in planes."),
     _key("stat_id", "BIGINT", "The profiler's id of the stat."),
     _must("name", "VARCHAR", "The stat's name."),
-    _must("description", "VARCHAR", "What it means, as the profiler says."),
+    _must("description", "VARCHAR", "What the stat means, in the profiler's words."),
 )
 
 METRIC_VALUES = _table(
     "metric_values",
-    "The values of the metrics of the run, evaluated from the views at ingest, but for those of single instructions.",
+    "One row per metric value of the run, evaluated from the views at ingest. Metrics of single instructions are not "
+    "stored.",
     _key("metric", "VARCHAR", "The metric."),
     _key("version", "INTEGER", "Its version."),
-    _key("dimensions", "VARCHAR", "The row's other grain columns as a JSON object, keys in the order of the grain."),
-    _must("value", "DOUBLE", "The value; a row of the metric without one is not here."),
+    _key(
+        "dimensions", "VARCHAR", "The row's other grain columns as a JSON object, with keys in the order of the grain."
+    ),
+    _must("value", "DOUBLE", "The value; rows without one are not stored."),
     _must("unit", "VARCHAR", "Unit of the value."),
     _must("fingerprint", "VARCHAR", "Fingerprint of the SQL that made it."),
 )
