@@ -42,14 +42,19 @@ def test_commands_and_python_run_as_they_stand(tmp_path: Path) -> None:
     assert (tmp_path / "report.html").stat().st_size > 100_000
 
 
-def test_output_in_the_readme_is_real(tmp_path: Path) -> None:
-    """The table under the first query is what that query prints."""
-    query = next(block for _, block in BLOCKS if block.startswith("tw query data/"))
-    shown = re.search(re.escape(query) + r"```\n\n```text\n(.*?)```", README, re.DOTALL)
-    assert shown is not None
+SHOWN = re.findall(r"^```bash\n((?:(?!^```).)*?)^```\n\n```text\n(.*?)^```", README, re.DOTALL | re.MULTILINE)
+
+
+@pytest.mark.parametrize(("query", "shown"), SHOWN)
+def test_output_in_the_readme_is_real(query: str, shown: str, tmp_path: Path) -> None:
+    """The table under a query is what that query prints."""
     (tmp_path / "data").symlink_to(ROOT / "data")
     printed = run(["bash", "-euo", "pipefail", "-c", query], tmp_path).stdout
-    assert printed.splitlines() == shown.group(1).splitlines()
+    assert printed.splitlines() == shown.splitlines()
+
+
+def test_several_queries_show_their_output() -> None:
+    assert len(SHOWN) >= 2
 
 
 def test_collect_command_records_a_capture(tmp_path: Path) -> None:

@@ -3,20 +3,29 @@ model: leaf_ops
 inline: true
 description: >
   The ops that a device executes itself: events of its op line without the containers (while, conditional, call) that
-  hold others. Nothing else of a trace is summed as device time.
+  hold others. Nothing else of a trace is summed as device time: of main.ops, which has every event of every line,
+  modules, loops and asynchronous copies cover the same time again. The sum of busy_ps is the time in which the device
+  was busy.
 ---*/
 SELECT
   run_id, -- The run.
   o.event_id, -- The event.
   o.device_id, -- The device.
   instruction_id, -- The HLO instruction.
+  i.name, -- Name of the instruction, such as fusion.12.
+  i.module, -- Program (HLO module) of the instruction; NULL where not known.
+  i.opcode, -- HLO opcode; NULL where not known.
   o.start_ps, -- Start since the run's profile start.
   o.start_ps + o.duration_ps AS end_ps, -- End, exclusive.
   o.self_ps, -- Duration without the events nested in it.
+  -- Duration without what the leaf ops cover that began before it, on all streams of the device.
+  o.duration_ps - o.overlap_ps AS busy_ps,
   o.idle_before_ps, -- Time right before it in which the device ran no leaf op; NULL for the device's first.
   o.execution, -- Which execution of a program on the device; NULL where not known.
   o.phase, -- Phase, NULL outside of phases.
   o.step, -- Step, NULL outside of steps.
+  i.part, -- Part of the model; NULL where not known.
+  i.source, -- Source line, as file:line; NULL where not known.
   i.category, -- The profiler's category of the instruction; NULL where it names none.
   i.op_class -- What the device does in it - communication, copy or compute.
 FROM main.ops AS o
