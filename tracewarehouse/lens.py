@@ -25,6 +25,12 @@ STORAGE_VERSION = "v1.5.0"
 """Storage format of warehouse.duckdb: the newest one that the DuckDB CLI on PyPI can open."""
 
 FILE_NAME = "warehouse.duckdb"
+MARK = ".if-this-is-missing-run-tw-build.parquet"
+"""A file without rows beside warehouse.duckdb, whose views name it by its whole path before any file of a run.
+
+DuckDB resolves relative paths against the reader's folder, so the views have absolute ones. Where the warehouse has been
+moved, DuckDB names the first file that it misses: this one, which says what to do.
+"""
 _FILE = re.compile(r"'((?:[^']|'')+\.parquet)'")
 
 _CATALOG_COLUMNS = {
@@ -217,16 +223,29 @@ def build(warehouse: Path, runs: Iterable[RunVersion], definitions: Definitions 
         MetricError: DuckDB refuses a definition.
         duckdb.Error: a file of a run cannot be read.
     """
-    target = warehouse / FILE_NAME
+    target, root = warehouse / FILE_NAME, warehouse.resolve()
     with placed_whole(target) as part:
         try:
             with duckdb.connect(str(part), config={"storage_compatibility_version": STORAGE_VERSION}) as connection:
+                if not (root / MARK).exists():
+                    connection.execute(f"COPY (SELECT 1 AS mark WHERE false) TO {literal(str(root / MARK))}")
                 found = definitions or load_definitions()
-                create_lens(connection, run_sources(str(warehouse.resolve()), runs), found, comments=False)
+                sources = {t: _marked(TABLES[t], root, source) for t, source in run_sources(str(root), runs).items()}
+                create_lens(connection, sources, found, comments=False)
                 add_comments(connection, found)
         finally:
             part.with_name(f"{part.name}.wal").unlink(missing_ok=True)
     return target
+
+
+def _marked(table: Table, root: Path, source: str | None) -> str | None:
+    """The source, after a part without rows that reads `MARK`; DuckDB leaves it out when it plans a query."""
+    if source is None:
+        return None
+    empty = ", ".join(f'CAST(NULL AS {c.type}) AS "{c.name}"' for c in table.columns)
+    names = ", ".join(f'"{c.name}"' for c in table.columns)
+    mark = literal(str(root / MARK))
+    return f"(SELECT {empty} FROM read_parquet({mark}) WHERE false UNION ALL SELECT {names} FROM {source})"  # noqa: S608
 
 
 def files_in_database(database: Path) -> set[Path]:
@@ -236,7 +255,18 @@ def files_in_database(database: Path) -> set[Path]:
         WarehouseError: the file is not a database with the lens.
     """
     views = _read(database, "SELECT sql FROM duckdb_views() WHERE schema_name = 'main' AND NOT internal")
-    return {Path(name.replace("''", "'")) for (sql,) in views for name in _FILE.findall(sql)}
+    found = (Path(name.replace("''", "'")) for (sql,) in views for name in _FILE.findall(sql))
+    return {file for file in found if file.name != MARK}
+
+
+def foreign_metrics(database: Path, definitions: Definitions) -> list[str]:
+    """The metrics of a warehouse.duckdb that are not defined here, such as those of a folder of a user's own.
+
+    Raises:
+        WarehouseError: the file is not a database with the lens.
+    """
+    names = {name for (name,) in _read(database, "SELECT metric FROM metrics.catalog")}
+    return sorted(names - {m.name for m in definitions.metrics})
 
 
 def is_current(database: Path, warehouse: Path, runs: Iterable[RunVersion], definitions: Definitions) -> bool:
@@ -249,6 +279,8 @@ def is_current(database: Path, warehouse: Path, runs: Iterable[RunVersion], defi
     wanted = {root / f for run in runs for t, files in run.files.items() if t in TABLES for f in files}
     catalog = _read(database, "SELECT fingerprint FROM metrics.catalog")
     fingerprints = sorted(definitions.fingerprint(m.view) for m in definitions.metrics)
+    if not (root / MARK).exists():
+        return False
     return files_in_database(database) == wanted and sorted(f for (f,) in catalog) == fingerprints
 
 

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Collection, Sequence
-from contextlib import AbstractContextManager, nullcontext
+from collections.abc import Collection, Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
 from dataclasses import replace
 from difflib import get_close_matches
 from functools import cached_property, partial
@@ -241,6 +241,24 @@ class Warehouse:
         """The table main.runs, sorted by name."""
         return self.query("SELECT * FROM main.runs ORDER BY name, run_id")
 
+    def files(self, table: str) -> list[str]:
+        """The Parquet files that hold a table of all runs now, for other readers: absolute paths, or URIs.
+
+        A pattern such as `lake/*/*/ops*.parquet` also finds versions of runs that were replaced in the last day, whose
+        rows it would count twice.
+
+        Raises:
+            WarehouseError: there is no such table, or the runs cannot be listed.
+        """
+        from tracewarehouse.ingest.lake.schema import TABLES
+
+        if table not in TABLES:
+            close = get_close_matches(table, TABLES, n=1)
+            hint = f"did you mean {close[0]}?" if close else f"there are {', '.join(TABLES)}"
+            raise WarehouseError(f"no table {table!r}; {hint}")
+        self.lake.sync()
+        return [f"{self.lake.root}/{file}" for run in self.lake.runs() for file in run.files.get(table, ())]
+
     def unread_runs(self) -> list[UnreadRun]:
         """List the runs that are missing from every answer, with the reason.
 
@@ -414,10 +432,11 @@ class Warehouse:
         captures = find_captures(local_copy(path), max_gzip_ratio=max_gzip_ratio)
         if name is not None and len(captures) > 1:
             raise CaptureError(f"{path}: holds {len(captures)} captures, but a name can be given only to one")
-        return [
-            self.ingest_capture(c, mesh=mesh, name=name, step_program=step_program, costs=costs, jobs=jobs)
-            for c in captures
-        ]
+        with self._followed_by_database():
+            return [
+                self.ingest_capture(c, mesh=mesh, name=name, step_program=step_program, costs=costs, jobs=jobs)
+                for c in captures
+            ]
 
     def ingest_capture(
         self,
@@ -430,7 +449,7 @@ class Warehouse:
         evaluate: bool = True,
         jobs: int | None = None,
     ) -> IngestResult:
-        """Ingest one capture; see `ingest`.
+        """Ingest one capture; see `ingest`. After the last one, `update_database` brings warehouse.duckdb up to date.
 
         Args:
             capture: the files of one run, as `tracewarehouse.ingest.capture.sources.find_captures` returns them.
@@ -498,7 +517,8 @@ class Warehouse:
 
         self._folder("refresh")
         evaluator = Evaluator(self.definitions)
-        return [fresh for r in self.stale_runs() if (fresh := refresh(self.lake, r, evaluator))]
+        with self._followed_by_database():
+            return [fresh for r in self.stale_runs() if (fresh := refresh(self.lake, r, evaluator))]
 
     def stale_runs(self) -> list[RunVersion]:
         """The runs whose stored metric values come from other definitions than today's, or that have no values."""
@@ -528,6 +548,53 @@ class Warehouse:
             ) from None
         except OSError as error:
             raise WarehouseError(f"{self.path}: the database cannot be built: {error}") from None
+
+    def is_database_current(self) -> bool:
+        """Whether warehouse.duckdb holds the runs and definitions of now; True without such a file."""
+        from tracewarehouse.lens import FILE_NAME, is_current
+
+        if not isinstance(self.path, Path):  # commands that build one need a folder
+            return True
+        database = self.path / FILE_NAME
+        try:
+            return not database.exists() or is_current(database, database.parent, self.lake.runs(), self.definitions)
+        except WarehouseError:  # it is damaged, or no run can be read
+            return False
+
+    def update_database(self) -> bool:
+        """Build warehouse.duckdb anew if there is one and it is older than the runs; returns whether it was built.
+
+        Ingest, `remove` and `refresh_metrics` end with this, so the file does not answer with runs of yesterday.
+
+        Raises:
+            WarehouseError: the file is older and cannot be built, or it holds metrics that are not defined here.
+        """
+        from tracewarehouse.lens import FILE_NAME, foreign_metrics
+
+        if self.is_database_current():
+            return False
+        try:
+            foreign = foreign_metrics(self._folder("build") / FILE_NAME, self.definitions)
+        except WarehouseError:  # damaged: nothing of it can be lost
+            foreign = []
+        if foreign:
+            raise WarehouseError(
+                f"{self.path}: {FILE_NAME} is older than the runs, and has metrics that are not defined here "
+                f"({', '.join(foreign)}); run `tw build`, with --sql if they are your own"
+            )
+        self.build()
+        return True
+
+    @contextmanager
+    def _followed_by_database(self) -> Iterator[None]:
+        """Update warehouse.duckdb after a change of the runs, also after half of it; the first error is raised."""
+        try:
+            yield
+        except Exception:
+            with suppress(WarehouseError):
+                self.update_database()
+            raise
+        self.update_database()
 
     def fsck(self) -> list[Problem]:
         """Verify every byte of the warehouse, and that its parts agree; returns an empty list if all is well.
@@ -566,7 +633,8 @@ class Warehouse:
         self._folder("remove runs")
         unread = {key: r for r in self.lake.listing()[1] for key in (r.name, r.run_id)}
         found = [unread.get(r) or self.run(r) for r in ([run] if isinstance(run, str) else run)]
-        return [r for r in found if self.lake.remove(r.run_id)]
+        with self._followed_by_database():
+            return [r for r in found if self.lake.remove(r.run_id)]
 
     def leftovers(self, grace_seconds: float = GRACE_SECONDS) -> list[Leftover]:
         """The files that `collect_garbage` would remove.

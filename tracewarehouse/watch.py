@@ -100,6 +100,7 @@ class Watcher:
     def look(self) -> Iterator[Ingested | Failed | Waiting]:
         """Scan the folder once and yield what happens; a `Waiting` comes last."""
         pending = []
+        is_changed = False
         captures: list[Capture] = []
         try:
             captures = find_captures(local_copy(self._location))
@@ -117,6 +118,12 @@ class Watcher:
                 continue
             yield self._ingest(key, capture, seen)
             self._last_event = time.monotonic()
+            is_changed = True
+        if is_changed:
+            try:
+                self._warehouse.update_database()
+            except TracewarehouseError as error:
+                yield Failed(error)
         yield Waiting(tuple(pending), time.monotonic() - self._last_event)
 
     def _noted(self, key: tuple[Path, str], capture: Capture) -> _Seen | None:

@@ -108,6 +108,8 @@ def ingest(
                     continue
                 update("")  # or the result would stand behind it
                 say(result)
+            update("warehouse.duckdb")
+            warehouse.update_database()
     if failures:
         raise typer.Exit(1)
 
