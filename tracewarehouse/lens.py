@@ -28,8 +28,8 @@ FILE_NAME = "warehouse.duckdb"
 MARK = ".if-this-is-missing-run-tw-build.parquet"
 """A file without rows beside warehouse.duckdb, whose views name it by its whole path before any file of a run.
 
-DuckDB resolves relative paths against the reader's folder, so the views have absolute ones. Where the warehouse has been
-moved, DuckDB names the first file that it misses: this one, which says what to do.
+DuckDB resolves relative paths against the reader's folder, so the views have absolute ones. Where the warehouse has
+been moved, DuckDB names the first file that it misses: this one, which says what to do.
 """
 _FILE = re.compile(r"'((?:[^']|'')+\.parquet)'")
 

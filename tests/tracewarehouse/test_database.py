@@ -93,9 +93,11 @@ class TestDatabase:
             wh.build()
         moved = folder.rename(tmp_path / "elsewhere")
         for table in ("runs", "metrics.tpot", "models.leaf_ops"):
-            with duckdb.connect(str(moved / "warehouse.duckdb"), read_only=True) as connection:
-                with pytest.raises(duckdb.IOException, match="run-tw-build"):
-                    connection.execute(f"FROM {table}")
+            with (
+                duckdb.connect(str(moved / "warehouse.duckdb"), read_only=True) as connection,
+                pytest.raises(duckdb.IOException, match="run-tw-build"),
+            ):
+                connection.execute(f"FROM {table}")
         with tw.open(moved) as wh:
             assert not wh.is_database_current()
             assert wh.update_database()
