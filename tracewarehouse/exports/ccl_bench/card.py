@@ -123,8 +123,8 @@ def _add_other_spellings(content: dict[str, Any], manifest: dict[str, Any]) -> N
         "num_experts": model.get("num_experts"),
     }
     for name, value in facts.items():
-        if value not in (None, ""):
-            arch.setdefault(name, value)
+        if value != "":
+            _fill(arch, name, value)
 
 
 def _leaves(content: dict[str, Any], prefix: str = "") -> dict[str, Any]:
