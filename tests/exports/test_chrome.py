@@ -18,7 +18,8 @@ from tracewarehouse.ingest.errors import TracewarehouseError
 from tracewarehouse.warehouse import Warehouse, open_warehouse
 
 OPS = """
-    SELECT o.host, o.plane, o.line, d.local_ordinal, i.name, i.opcode, i.category, i.op_class, i.collective,
+    SELECT o.host, o.plane, o.line, d.local_ordinal, o.execution, i.program_id, i.name, i.opcode, i.category,
+      i.op_class, i.collective,
       i.async_role, i.shape, i.dtype, i.message_bytes, i.group_size, i.replica_groups, i.op_name, i.source,
       i.channel_id, i.flops, i.model_flops, i.bytes_accessed, i.layer, i.part, o.start_ps, o.duration_ps, o.depth,
       o.self_ps, o.device_offset_ps, o.device_duration_ps
@@ -147,6 +148,7 @@ CAPTURES = sorted(p.parent.name for p in (ROOT / "data" / "captures").glob("*/ma
 SHARED = [
     "cpu/cpu_deepseekv3_dp2ep2tp2.xplane.pb",
     "cpu/cpu_llama_pp2tp2.xplane.pb",
+    "gpu-mi300-jax-gemm.xplane.pb",
     "tpu-2chip-vllm-tp2-prefill.trace.json.gz",
     "tpu-2chip-vllm-tp2-prefill.xplane.pb",
     "tpu-v6e-4chip-host-offload.xplane.pb",

@@ -32,6 +32,8 @@ METADATA_KEYS = frozenset(
     }
 )  # fmt: skip
 """Arguments that belong to the HLO instruction, not to one execution of it."""
+_NAMED_KEYS = METADATA_KEYS - {"program_id"}
+"""Of an event of a GPU or a virtual device, which names its instruction (hlo_op), the program is the event's own."""
 DOUBLES = frozenset({"occupancy_pct", "theoretical_occupancy_pct"})
 """Arguments that the profiler had as doubles."""
 MOST_NAMES = 1 << 13
@@ -132,8 +134,9 @@ class Arguments:
 
 
 def _layout(names: Sequence[str] | Mapping[str, Value], *, is_counter: bool) -> _Layout:
-    shared = tuple(n for n in names if n in METADATA_KEYS and not is_counter)
-    own = tuple(n for n in names if n not in METADATA_KEYS or is_counter)
+    keys = METADATA_KEYS if "hlo_category" in names or "hlo_op" not in names else _NAMED_KEYS
+    shared = tuple(n for n in names if n in keys and not is_counter)
+    own = tuple(n for n in names if n not in keys or is_counter)
     return _Layout(shared, itemgetter(*shared) if shared else lambda _: (), own)
 
 

@@ -128,8 +128,12 @@ class _Events:
             return
         is_counter = key[1] is _COUNTER_LINE
         facts = [t for k, v in (args if isinstance(args, dict) else {"args": args}).items() if (t := _typed(k, v))]
-        shared = [f for f in facts if f[0] in METADATA_KEYS and not is_counter]
-        own = [f for f in facts if f[0] not in METADATA_KEYS or is_counter]
+        names = {f[0] for f in facts}
+        keys = METADATA_KEYS
+        if "hlo_op" in names and "hlo_category" not in names:
+            keys = keys - {"program_id"}
+        shared = [f for f in facts if f[0] in keys and not is_counter]
+        own = [f for f in facts if f[0] not in keys or is_counter]
         if cat := _field(e.get("cat")):
             own.append(("cat", StatKind.STRING, cat))
         long_name = next((f[2] for f in shared if f[0] == "long_name" and f[1] == StatKind.STRING), "")

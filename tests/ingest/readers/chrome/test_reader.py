@@ -96,6 +96,19 @@ def test_facts_of_an_instruction_are_metadata_and_the_rest_stays_with_the_event(
     ]
 
 
+def test_the_program_of_an_event_that_names_its_instruction_stays_with_the_event(tmp_path: Path) -> None:
+    """As in captures of GPUs and virtual devices, whose events have hlo_op and program_id; a TPU's are facts."""
+    program = ("program_id", StatKind.INT64, 5)
+    args = {"hlo_op": "add.1", "program_id": "5"}
+    event = {"ph": "X", "pid": 1, "tid": 1, "ts": 0, "dur": 1, "name": "add.1"}
+    named, fact = one_line(tmp_path, [event | {"args": args}, event | {"args": args | {"hlo_category": "copy"}}])
+    assert (named[2], named[5]) == ((), [("hlo_op", StatKind.STRING, "add.1"), program])
+    assert (fact[2], fact[5]) == (
+        (program, ("hlo_category", StatKind.STRING, "copy")),
+        [("hlo_op", StatKind.STRING, "add.1")],
+    )
+
+
 @pytest.mark.parametrize(
     ("value", "kind", "expected"),
     [
@@ -496,7 +509,7 @@ VALUE = st.recursive(
     lambda inner: st.lists(inner, max_size=3) | st.dictionaries(TEXT, inner, max_size=3),
     max_leaves=6,
 )
-KEY = st.sampled_from(sorted(METADATA_KEYS)) | TEXT
+KEY = st.sampled_from([*sorted(METADATA_KEYS), "hlo_op"]) | TEXT
 DEVICE = st.fixed_dictionaries(
     {"device_duration_ps": st.integers(0, 1 << 64).map(str), "device_offset_ps": st.integers(0, 10**9).map(str)}
 )
