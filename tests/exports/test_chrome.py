@@ -26,7 +26,7 @@ OPS = """
     FROM main.ops AS o
     INNER JOIN main.instructions AS i USING (run_id, instruction_id)
     LEFT JOIN main.devices AS d USING (run_id, device_id)
-    WHERE run_id = $run AND o.line <> 'Async XLA Ops'
+    WHERE run_id = $run
 """
 COLLECTIVES = """
     SELECT c.host, d.local_ordinal, c.kind, c.group_size, c.rank_in_group, c.message_bytes, c.wire_bytes, c.is_async,

@@ -34,7 +34,7 @@ TOKENS = (
 )  # fmt: skip
 PIECES = (1, 50, 300, 1500, 4000)
 """Bytes of events parsed together: from less than one event to several templates' repeats."""
-PHASES = ("X", "X", "X", "X", "B", "E", "E", "i", "I", "C", "M", "s", "b", "", "XX")
+PHASES = ("X", "X", "X", "X", "B", "E", "E", "i", "I", "C", "M", "s", "b", "b", "e", "e", "", "XX")
 
 
 class _Raw(str):
@@ -237,6 +237,8 @@ def _event(r: random.Random, with_odd: bool) -> Any:
         event["args"] = _arguments(r)
     if r.random() < 0.2:
         event["cat"] = r.choice(TEXTS)
+    if ph in ("b", "e", "n") and r.random() < 0.9:
+        event["id"] = r.choice(("0x1", "0x1", 1, "1", 1.0, None))
     if r.random() < 0.1:
         event[r.choice(("ph", "pid", "tid", "name", "cat", "args", "ts", "dur", "id"))] = _value(r, 0)
     if r.random() < 0.1:

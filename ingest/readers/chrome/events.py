@@ -13,7 +13,7 @@ from typing import Any
 import msgspec
 
 Id = int | float | str | None
-"""What a trace may have as pid or tid."""
+"""What a trace may have as pid, tid or id."""
 NOTHING = msgspec.Raw(b"")
 
 
@@ -22,7 +22,7 @@ class NotJsonError(Exception):
 
 
 class Event(msgspec.Struct, gc=False):
-    """One element of traceEvents; fields that no table has (id, s, tts, cname, ...) are not looked at."""
+    """One element of traceEvents; fields that no table has (s, tts, cname, ...) are not looked at."""
 
     ph: str = ""
     pid: Id = None
@@ -32,6 +32,7 @@ class Event(msgspec.Struct, gc=False):
     name: str = ""
     cat: str = ""
     args: msgspec.Raw = NOTHING
+    id: Id = None
 
 
 _decode = msgspec.json.Decoder(list[Event]).decode
@@ -78,7 +79,7 @@ def _usual(element: Any) -> dict[str, Any]:
         value = event.get(field, "")
         if not isinstance(value, str):
             event[field] = "" if value is None else msgspec.json.encode(value).decode()
-    for field in ("pid", "tid"):
+    for field in ("pid", "tid", "id"):
         text = msgspec.json.encode(event.get(field))
         try:
             msgspec.json.decode(text, type=Id)

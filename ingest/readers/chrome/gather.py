@@ -33,13 +33,20 @@ Key = tuple[Id, Any]
 _UNREADABLE = "event(s) without a readable time, left out"
 
 
+def _pair(event: Event) -> Key | None:
+    """What the halves of an event have in common: their thread or, if they are asynchronous, category and id."""
+    if event.ph in "BE":
+        return event.pid, event.tid
+    return None if event.id is None else (event.pid, (event.cat, event.id))
+
+
 class Gathered:
     """What a range holds; pickled, it names the file of its events by the descriptor.
 
     Args:
         descriptor: an open file for the events.
         origin_us: whole microseconds that times count from; None before the first event.
-        begun: events that began before the range and have not ended, by line, the innermost last.
+        begun: events that began before the range and have not ended, by what pairs them, the innermost last.
 
     Attributes:
         end, mark: of the last piece.
@@ -116,17 +123,18 @@ class Gathered:
                 case "C" | "i" | "I":
                     durations[len(spans)] = 0
                     tid = COUNTERS if e.ph == "C" else tid
-                case "B":
+                case "B" | "b" if (key := _pair(e)) is not None:
                     self.has_pairs = True
                     e.ts, e.dur, e.args = e.ts.copy(), NOTHING, e.args.copy()  # not all the piece
-                    self.begun.setdefault((e.pid, e.tid), []).append(e)
+                    self.begun.setdefault(key, []).append(e)
                     continue
-                case "E":
+                case "E" | "e" if (key := _pair(e)) is not None:
                     self.has_pairs = True
-                    pair = self._paired(e)
+                    pair = self._paired(key, e)
                     if pair is None:
                         continue
                     e, durations[len(spans)] = pair
+                    tid = e.tid
                 case _:
                     if e.ph or e.name or e.ts:
                         self.left_out[e.ph] += 1
@@ -145,9 +153,9 @@ class Gathered:
             codes = [self.codes.setdefault((e.pid, e.tid), len(self.codes)) for e in rest]
             self._add(rest, codes, dict.fromkeys(range(len(rest)), 0))
 
-    def _paired(self, end: Event) -> tuple[Event, int] | None:
+    def _paired(self, key: Key, end: Event) -> tuple[Event, int] | None:
         """The event that `end` ends and its duration, if there is one."""
-        stack = self.begun.get((end.pid, end.tid))
+        stack = self.begun.get(key)
         if not stack:
             self.counted["end event(s) without a begin, left out"] += 1
             return None

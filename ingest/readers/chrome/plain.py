@@ -85,9 +85,9 @@ class _Events:
             if not isinstance(e, dict):
                 raise ValueError("an element that is no event")  # noqa: TRY004
             self._take(e)
-        for key, stack in self._open.items():
+        for stack in self._open.values():
             for e in stack:
-                self._add(key, e, 0, e.get("args", {}))
+                self._add((_id(e.get("pid")), _id(e.get("tid"))), e, 0, e.get("args", {}))
 
     def _take(self, e: dict[str, Any]) -> None:
         phase, key = _field(e.get("ph")), (_id(e.get("pid")), _id(e.get("tid")))
@@ -105,10 +105,12 @@ class _Events:
             self._add(key, e, 0, e.get("args", {}))
         elif phase == "C":
             self._add((key[0], _COUNTER_LINE), e, 0, e.get("args", {}))
-        elif phase == "B":
-            self._open.setdefault(key, []).append(e)
-        elif phase == "E" and self._open.get(key):
-            begin = self._open[key].pop()
+        elif phase in ("B", "b"):
+            if (halves := _halves(e, phase)) is not None:
+                self._open.setdefault(halves, []).append(e)
+        elif phase in ("E", "e") and self._open.get(_halves(e, phase)):
+            begin = self._open[_halves(e, phase)].pop()
+            key = _id(begin.get("pid")), _id(begin.get("tid"))
             start, stop = _picoseconds(begin.get("ts")), _picoseconds(e.get("ts"))
             if start is None or stop is None or abs(stop - start) > _INT64_MAX:
                 return
@@ -189,6 +191,14 @@ def _picoseconds(text: Any) -> int | None:
     if abs(value) > Decimal(10) ** 30:
         return None
     return int(Context(prec=900, rounding=ROUND_HALF_UP).to_integral_value(value.scaleb(6, Context(prec=900))))
+
+
+def _halves(e: dict[str, Any], phase: str) -> Any:
+    """What the halves of an event share: their thread or, if they are asynchronous, category and id; None without."""
+    pid, number = _id(e.get("pid")), _id(e.get("id"))
+    if phase in ("B", "E"):
+        return pid, _id(e.get("tid"))
+    return None if number is None else (pid, (_field(e.get("cat")), number))
 
 
 def _duration(e: dict[str, Any]) -> int:

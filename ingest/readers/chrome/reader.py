@@ -5,10 +5,11 @@ in file order from
 
 - X (complete) events, also those without `dur`, whose duration counts as 0;
 - B and E pairs of a thread, innermost first, at the place of the E; a B that is never closed has duration 0;
+- b and e pairs of a category and id, in the same way, on the thread of the b;
 - i and I (instants), with duration 0;
 - C (counters), on a line `_counters_` of their process, with one stat per series.
 
-Events of other phases (flows s, t, f; async b, n, e; ...) are counted in the warnings, not read.
+Events of other phases (flows s, t, f; async n; ...) are counted in the warnings, not read.
 
 Times: XProf and JAX print microseconds with six fractional digits or more, or with the 17 digits of a double (as
 in 4.3961589999999999), so that the nearest picosecond of `ts` and `dur` is the value the exporter had. Where that

@@ -170,6 +170,38 @@ def test_begin_and_end_instants_and_counters(tmp_path: Path) -> None:
     assert "2 events that are not spans or counters were left out: 1 of phase 'f', 1 of phase 's'" in text
 
 
+def test_asynchronous_events_are_paired_by_category_and_id_on_the_thread_where_they_begin(tmp_path: Path) -> None:
+    def half(ph: str, ts: int, number: Any, cat: str = "async", tid: int = 1, **more: Any) -> dict[str, Any]:
+        return {"ph": ph, "pid": 1, "tid": tid, "ts": ts, "cat": cat, "id": number, "name": f"of {number}", **more}
+
+    events = [
+        half("b", 10, "0x1", args={"a": "1"}),
+        half("b", 11, "0x2"),
+        half("b", 12, "0x1", cat="other"),
+        half("b", 13, 1),
+        half("e", 20, "0x1", tid=2, args={"b": "2"}),
+        half("e", 21, "0x2"),
+        half("e", 22, 1),
+        half("e", 23, "0x3"),
+        {"ph": "b", "pid": 1, "tid": 1, "ts": 30, "name": "without an id"},
+        half("n", 31, "0x2"),
+    ]
+    trace = read_chrome(write(tmp_path, {"traceEvents": events}))
+    (plane,) = trace.planes
+    (line,) = plane.lines
+    us, cat = 1_000_000, ("cat", StatKind.STRING, "async")
+    assert rows(trace, plane, line) == [
+        ("of 0x1", "", (), 10 * us, 10 * us, [("a", StatKind.INT64, 1), ("b", StatKind.INT64, 2), cat]),
+        ("of 0x2", "", (), 11 * us, 10 * us, [cat]),
+        ("of 1", "", (), 13 * us, 9 * us, [cat]),
+        ("of 0x1", "", (), 12 * us, 0, [("cat", StatKind.STRING, "other")]),
+    ]
+    text = "; ".join(trace.warnings)
+    assert "1 begin event(s) without an end" in text
+    assert "1 end event(s) without a begin" in text
+    assert "2 events that are not spans or counters were left out: 1 of phase 'b', 1 of phase 'n'" in text
+
+
 def test_times_are_read_from_the_digits(tmp_path: Path) -> None:
     texts = [
         "1144986.718988",
@@ -521,12 +553,19 @@ ARGS = st.dictionaries(KEY, VALUE, max_size=5) | st.builds(
 )
 EVENT = st.fixed_dictionaries(
     {
-        "ph": st.just("X"),
+        "ph": st.sampled_from(["X", "X", "X", "b", "e", "B", "E"]),
         "pid": st.integers(0, 2),
         "tid": st.integers(0, 2),
         "ts": st.floats(-1e6, 1e6) | st.integers(0, 9),
     },
-    optional={"dur": NUMBER, "name": TEXT, "args": ARGS | VALUE, "unknown": VALUE},
+    optional={
+        "dur": NUMBER,
+        "name": TEXT,
+        "args": ARGS | VALUE,
+        "unknown": VALUE,
+        "id": st.sampled_from(["0x1", 1, "1"]) | VALUE,
+        "cat": st.sampled_from(["a", "b"]),
+    },
 )
 
 
