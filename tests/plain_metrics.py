@@ -999,6 +999,149 @@ def hlo_mfu(run: Run) -> Values:
     return _utilization(run, of_model=False)
 
 
+def top_kernels(run: Run) -> Values:
+    found: dict[Any, int] = defaultdict(int)
+    for o in run.ops:
+        parts = o["i"]["name"].split(".")
+        while len(parts) > 1 and parts[-1].isdecimal():
+            parts.pop()
+        found[o["phase"], ".".join(parts), o["i"]["category"]] += o["self_ps"]
+    totals: dict[Any, int] = defaultdict(int)
+    for (phase, *_), time in found.items():
+        totals[phase] += time
+    return {k: time / totals[k[0]] for k, time in found.items() if totals[k[0]]}
+
+
+def gemm_efficiency(run: Run) -> Values:
+    devices = {d["device_id"]: d for d in run.tables["devices"]}
+    found: dict[Any, list[tuple[int, float]]] = defaultdict(list)
+    for o in run.ops:
+        i = o["i"]
+        flops = cost(i, "model_flops")
+        flops = cost(i, "flops") if flops is None else flops
+        rate = peak(devices[o["device_id"]], product_type(i)) if o["device_id"] in devices else None
+        if product_type(i) and flops and rate:
+            found[o["phase"], i["shape"], i["operand_dtype"], flops].append((o["self_ps"], rate))
+    return {
+        k: k[-1] * len(ops) * 1e12 / (sum(time for time, _ in ops) * min(rate for _, rate in ops))
+        for k, ops in found.items()
+        if sum(time for time, _ in ops)
+    }
+
+
+def straggler_ranking(run: Run) -> Values:
+    return {k: sum(waits) / MS for k, waits in _stragglers(run).items()}
+
+
+def straggler_share(run: Run) -> Values:
+    """Beside straggler_ranking: in what share of its executions a device is last."""
+    arrivals = {k: Counter(d for _, d in v) for k, v in _arrivals(run).items()}
+    return {k: arrivals[k[:2]][k[2]] / len(waits) for k, waits in _stragglers(run).items()}
+
+
+def _stragglers(run: Run) -> dict[Any, list[int]]:
+    """For each device what others wait in each execution that counts: 0 where another device is last."""
+    found: dict[Any, list[tuple[bool, list[Row]]]] = defaultdict(list)
+    for ranks in run.all_instances():
+        if len(ranks) > 1:
+            found[ranks[0]["phase"], ranks[0]["axis"]].append((is_partial(ranks), ranks))
+    waits: dict[Any, list[int]] = defaultdict(list)
+    for key, executions in whole_first(found).items():
+        for ranks in executions:
+            transfer = min(c["end_ps"] - c["start_ps"] for c in ranks)
+            waited = sum(_waited(c, transfer) for c in ranks)
+            last = min(ranks, key=lambda c: (-c["start_ps"], c["device_id"]))
+            for c in ranks:
+                waits[*key, c["device_id"]].append(waited if c is last else 0)
+    return waits
+
+
+def collective_attribution(run: Run) -> Values:
+    return {k: max(parts.values()) / sum(parts.values()) for k, parts in _window_parts(run).items()}
+
+
+def attributed(run: Run) -> dict[Any, str]:
+    """Beside collective_attribution: the largest part."""
+    return {k: max(parts, key=lambda p: parts[p]) for k, parts in _window_parts(run).items()}
+
+
+def _window_parts(run: Run) -> dict[Any, dict[str, int]]:
+    """Time of all ranks by what it goes to, of the executions that are here as a whole."""
+    found: dict[Any, dict[str, int]] = defaultdict(lambda: {"transfer": 0, "arrival": 0, "overlap": 0})
+    for ranks in run.instances():
+        transfer = min(c["end_ps"] - c["start_ps"] for c in ranks)
+        for c in ranks:
+            window = c["end_ps"] - c["start_ps"]
+            exposed = c["exposed_ps"] if c["is_async"] else window
+            parts = found[c["phase"], c["kind"], c["axis"]]
+            parts["arrival"] += _waited(c, transfer)
+            parts["overlap"] += window - exposed
+            parts["transfer"] += exposed - _waited(c, transfer)
+    return {k: parts for k, parts in found.items() if sum(parts.values())}
+
+
+def prefill_throughput(run: Run) -> Values:
+    """Of batch size and lengths alone."""
+    f, ops = run.facts, [o for o in run.ops if o["phase"] == "prefill"]
+    if len({o["step"] for o in ops}) != 1 or not f["batch_size"] or not f["input_length"]:
+        return {}
+    time = max(o["end"] for o in ops) - min(o["start_ps"] for o in ops)
+    return {(): 1e12 * f["batch_size"] * f["input_length"] / time} if time else {}
+
+
+def traffic_rate(run: Run) -> Values:
+    spans = {key: sum(run.span(key[0], d) for d in {c["device_id"] for c in rows}) for key, rows in _kinds(run).items()}
+    return {k: sum(c["message_bytes"] for c in v) * MS / spans[k] for k, v in _kinds(run).items() if spans[k]}
+
+
+def _kinds(run: Run) -> dict[Any, list[Row]]:
+    return _grouped(run.collectives, "phase", "kind", "axis")
+
+
+def traffic_volume_total(run: Run) -> Values:
+    devices = {c["device_id"] for c in run.collectives}
+    return {(): sum(c["message_bytes"] for c in run.collectives) / len(devices)} if devices else {}
+
+
+def collective_count_total(run: Run) -> Values:
+    return {
+        key: len(rows) / sum(len(run.steps_of(d, key[0])) or 1 for d in {c["device_id"] for c in rows})
+        for key, rows in _grouped(run.collectives, "phase").items()
+    }
+
+
+def exposed_communication_total(run: Run) -> Values:
+    devices = {c["device_id"] for c in run.collectives}
+    exposed = sum(ps for kinds in run.exposed().values() for ps in kinds.values())
+    return {(): exposed / len(devices) / MS} if devices else {}
+
+
+def traffic_matrix_by_kind(run: Run) -> Values:
+    return {k: size for k, (size, _) in _sent(run, lambda c, t: (c["axis"], c["kind"], *_ends(t))).items()}
+
+
+def traffic_by_link(run: Run) -> Values:
+    """Of devices whose chips are not known."""
+    host = {d["device_id"]: d["host"] for d in run.tables["devices"]}
+    found = _sent(run, lambda _, t: ("chips" if len({host[d] for d in _ends(t)}) == 1 else "hosts",))
+    return {k: size for k, (size, _) in found.items()}
+
+
+def _ends(t: Row) -> tuple[int, int]:
+    return t["source_device_id"], t["target_device_id"]
+
+
+def _sent(run: Run, key: Callable[[Row, Row], tuple[Any, ...]]) -> dict[Any, tuple[int, int]]:
+    """Bytes and executions by phase and key of a collective and a pair of devices."""
+    sent = _grouped(run.tables["traffic"], "instruction_id", "source_device_id")
+    found: dict[Any, tuple[int, int]] = defaultdict(lambda: (0, 0))
+    for c in run.collectives:
+        for t in sent[c["instruction_id"], c["device_id"]]:
+            size, executions = found[c["phase"], *key(c, t)]
+            found[c["phase"], *key(c, t)] = size + t["bytes"], executions + 1
+    return found
+
+
 METRICS: dict[str, Callable[[Run], Values]] = {
     f.__name__: f
     for f in (
@@ -1008,6 +1151,9 @@ METRICS: dict[str, Callable[[Run], Values]] = {
         hbm_bandwidth, copy_overhead,
         moe_fraction, device_idle, bubble, load_imbalance, host_gap, op_time_share, layer_time,
         launch_overhead, pipeline_bubble, copy_bandwidth, ici_utilization, roofline, mfu,
+        top_kernels, gemm_efficiency, straggler_ranking, collective_attribution, prefill_throughput, traffic_rate,
+        traffic_volume_total, collective_count_total, exposed_communication_total, traffic_matrix_by_kind,
+        traffic_by_link,
     )
 }  # fmt: skip
 """The newest version of each metric that is computed here."""
@@ -1029,6 +1175,8 @@ COLUMNS: dict[tuple[str, str], Callable[[Run], Mapping[tuple[Any, ...], object]]
     ("collective_skew", "p99_us"): lambda run: {k: rank((t for t, _ in v), 99) / US for k, v in _arrivals(run).items()},
     ("collective_skew", "last_device_id"): last_device,
     ("collective_skew", "last_share"): last_share,
+    ("straggler_ranking", "last_share"): straggler_share,
+    ("collective_attribution", "bound_by"): attributed,
     ("communication_fraction", "min_fraction"): lambda run: {k: min(v) for k, v in _exposed_shares(run).items()},
     ("communication_fraction", "max_fraction"): lambda run: {k: max(v) for k, v in _exposed_shares(run).items()},
     ("communication_fraction", "speedup_limit"): speedup_limit,

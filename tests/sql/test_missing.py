@@ -31,12 +31,21 @@ _SIZES = [_SUM | {"event_id": i, "instance": i, "message_bytes": 8 << i // 2, "e
 _COPY = {"opcode": "copy-start", "async_role": "start", "op_class": "copy", "bytes_accessed": 8}
 _DONE = {"opcode": "copy-done", "async_role": "done", "op_class": "copy", "async_start": "copy-start.1"}
 _MODEL = {"num_params_active": 9, "num_params_embedding": 1, "num_layers": 2, "num_heads": 4, "head_dim": 8}
+_PREFILLED = _OP | {"phase": "prefill", "step": 0}
+_LENGTHS = {"batch_size": 2, "input_length": 4}
+_BATCH = {"position": 0, "step": 0, "requests": 1, "decode_tokens": 1}
+_CONTEXTS = [_BATCH | {"position": i, "step": i, "min_kv_length": 4 + i} for i in range(6)]
+_DECODES = [_STEP | {"index": i, "start_ps": 9 * i, "end_ps": 9 * i + 5} for i in range(7)]
+_ALLOCATION = {"event_id": 0, "name": "MemoryAllocation"}
+_ALLOCATED = {"event_id": 0, "name": "bytes_allocated", "int_value": 1}
+_COUNTER = {"name": "matrix_unit_utilization_percent", "double_value": 1.0}
 
 CASES: dict[str, tuple[Tables, list[Tables]]] = {
     "device_ops": (
         {"ops": [_OP]},
         [{}, {"ops": [_OP | {"device_id": None}]}, {"ops": [_OP | {"is_leaf": False}]}],
     ),
+    "timed_ops": ({"ops": [_OP]}, [{"ops": [_OP | {"duration_ps": 0}]}, {"ops": [_OP | {"is_leaf": False}]}]),
     "several_devices": (
         {"ops": [_OP, _OP | {"device_id": 1, "event_id": 1}]},
         [{"devices": [{"device_id": 0}, {"device_id": 1}], "ops": [_OP, _OP | {"event_id": 1}]}],
@@ -50,6 +59,30 @@ CASES: dict[str, tuple[Tables, list[Tables]]] = {
     "followed_step": ({"phases": [_NAMELESS, _NEXT]}, [{"phases": [_STEP, _STEP | {"device_id": 1}]}]),
     "phases": ({"phases": [_PREFILL]}, [{"phases": [_NAMELESS]}]),
     "prefill": ({"phases": [_PREFILL]}, [{"phases": [_STEP]}]),
+    "prefill_ops": (
+        {"ops": [_OP | {"phase": "prefill"}]},
+        [{"ops": [_OP | {"phase": "decode"}]}, {"ops": [_OP | {"phase": "prefill", "duration_ps": 0}]}],
+    ),
+    "prompt_tokens": (
+        {"runs": [_LENGTHS], "ops": [_PREFILLED]},
+        [
+            {"runs": [{"batch_size": 2}], "ops": [_PREFILLED]},
+            {"runs": [_LENGTHS], "ops": [_PREFILLED, _PREFILLED | {"event_id": 1, "step": 1}]},
+            {"step_batches": [_BATCH | {"prefill_tokens": 4}], "ops": [_PREFILLED]},  # some of whose tokens decode
+        ],
+    ),
+    "decode_contexts": (
+        {"step_batches": _CONTEXTS, "phases": _DECODES},
+        [
+            {"step_batches": _CONTEXTS, "phases": _DECODES[:-2]},
+            {"step_batches": [c | {"min_kv_length": 4} for c in _CONTEXTS], "phases": _DECODES},
+            {"step_batches": [c | {"requests": c["step"]} for c in _CONTEXTS], "phases": _DECODES},
+        ],
+    ),
+    "padded_batches": (
+        {"step_batches": [_BATCH | {"scheduled_tokens": 4, "padded_tokens": 8}]},
+        [{"step_batches": [_BATCH | {"scheduled_tokens": 4}]}, {"step_batches": [_BATCH | {"padded_tokens": 8}]}],
+    ),
     "decode": ({"phases": [_STEP]}, [{"phases": [_PREFILL]}]),
     "followed_decode": ({"phases": [_STEP, _NEXT]}, [{"phases": [_STEP]}, {"phases": [_STEP, _NEXT | {"name": "x"}]}]),
     "decode_after_prefill": (
@@ -106,6 +139,21 @@ CASES: dict[str, tuple[Tables, list[Tables]]] = {
     "async_copy_bytes": ({"instructions": [_COPY]}, [{"instructions": [_COPY | {"bytes_accessed": None}]}]),
     "memory_traffic": ({"instructions": [{"bytes_accessed": 1}]}, [{"instructions": [{"flops": 1}]}]),
     "op_costs": ({"instructions": [{"flops": 1}]}, [{"instructions": [{"flops": 0}]}]),
+    "product_costs": (
+        {"instructions": [{"operand_dtype": "bf16", "flops": 1}]},
+        [{"instructions": [{"flops": 1}]}, {"instructions": [{"operand_dtype": "bf16"}]}],
+    ),
+    "allocations": (
+        {"host_events": [_ALLOCATION], "event_stats": [_ALLOCATED]},
+        [
+            {"host_events": [_ALLOCATION | {"name": "x"}], "event_stats": [_ALLOCATED]},
+            {"host_events": [_ALLOCATION], "event_stats": [_ALLOCATED | {"name": "addr"}]},
+        ],
+    ),
+    "unit_counters": (
+        {"plane_stats": [_COUNTER]},
+        [{"plane_stats": [_COUNTER | {"name": "x"}]}, {"plane_stats": [_COUNTER | {"double_value": None}]}],
+    ),
     "layers": ({"instructions": [{"stage_layer": 0}]}, [{"instructions": [{}]}]),
     "experts": ({"instructions": [{"part": "moe"}]}, [{"instructions": [{"part": "mlp", "layer": 0}]}]),
     "pipeline": ({"runs": [{"pp": 2}]}, [{"runs": [{"pp": 1}]}, {"runs": [{}]}]),
@@ -236,6 +284,11 @@ _OF_TPUS = {
     "ici_bandwidth_utility": "several_sizes",
     "hbm_bandwidth": "memory_traffic",
     "roofline": "op_costs",
+    "gemm_efficiency": "accelerators",
+    "memory_in_use": "allocations",
+    "unit_utilization": "unit_counters",
+    "padding_waste": "padded_batches",
+    "decode_cost_per_context_token": "decode_contexts",
 }
 """What the captures of virtual CPU devices do not have."""
 _NO_PIPELINE = {"pipeline_bubble": "pipeline"}
@@ -262,11 +315,15 @@ def test_captures_of_other_programs(shared_warehouse: Warehouse) -> None:
     assert gpu["load_imbalance"] == "several_devices"
     assert v6e["sync_wait"] == "ranks_to_compare"
     assert v6e["hockney"] == "whole_collectives"
-    assert v6e["traffic_matrix"] == "traffic"
+    assert v6e["traffic_matrix"] == v6e["traffic_by_link"] == "traffic"
+    assert v6e["collective_attribution"] == "whole_collectives"
+    assert v6e["prefill_throughput"] == "phases"
+    assert v6e["gemm_efficiency"] == "product_costs"
     for name in ("tpu-2chip-vllm-tp2-prefill", "chrome"):
         assert found[name]["tpot"] == "decode"
         assert found[name]["step_time"] == "followed_step"
-        assert found[name]["mfu"] == "matrix_peak"
+        assert found[name]["mfu"] == found[name]["gemm_efficiency"] == "matrix_peak"
+        assert found[name]["prefill_throughput"] == "prompt_tokens"
         assert found[name]["ici_utilization"] == "link_peak"
         assert "ttft" not in found[name]
     assert found["cpu_llama_pp2tp2"]["pipeline_bubble"] == "pipeline"

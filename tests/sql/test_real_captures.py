@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -320,3 +321,139 @@ def test_a_collective_whose_partners_are_on_another_host_has_bounds(
     for name in (VLLM, *CPU):
         for view in ("collective_transfer", "collective_skew", "sync_wait", "ici_utilization"):
             assert {r["bound"] for r in _rows(connection, f"metrics.{view}", runs[name])} <= {None}
+
+
+@pytest.mark.parametrize("capture", CAPTURES)
+def test_kernels_add_up_to_the_op_time(
+    connection: duckdb.DuckDBPyConnection, runs: dict[str, str], capture: str
+) -> None:
+    leaves = connection.execute(
+        "SELECT phase, sum(self_ps) / 1e9 FROM main.ops WHERE run_id = ? AND is_leaf AND device_id IS NOT NULL "
+        "GROUP BY phase",
+        [runs[capture]],
+    ).fetchall()
+    kernels: dict[Any, float] = {}
+    for r in _rows(connection, "metrics.top_kernels", runs[capture]):
+        kernels[r["phase"]] = kernels.get(r["phase"], 0) + r["self_ms"]
+    assert kernels == pytest.approx(dict(leaves))
+
+
+def test_kernels_of_vllm(connection: duckdb.DuckDBPyConnection, runs: dict[str, str]) -> None:
+    """As counted in the trace by names: 129 all-reduces on each device, attention in each of 64 layers."""
+    rows = _rows(connection, "metrics.top_kernels", runs[VLLM])
+    kernels = {(r["kernel"], r["category"]): r for r in rows}
+    assert [r["place"] for r in sorted(rows, key=lambda r: -r["share"])] == list(range(1, len(rows) + 1))
+    attention = kernels["RPA-bq_32-bkvp_64-p_64-", "custom-call"]
+    assert (attention["ops"], attention["instructions"]) == (128, 64)
+    assert (attention["first_layer"], attention["last_layer"]) == (0, 63)
+    assert round(attention["share"], 3) == 0.253
+    reduces = kernels["all-reduce", "all-reduce"]
+    assert (reduces["ops"], reduces["op_class"]) == (258, "communication")
+    assert reduces["self_ms"] == pytest.approx(3.4338 + 3.4549, abs=1e-4)
+
+
+@pytest.mark.parametrize("capture", [VLLM, *CPU])
+def test_what_stragglers_cause_is_what_the_others_wait(
+    connection: duckdb.DuckDBPyConnection, runs: dict[str, str], capture: str
+) -> None:
+    run_id = runs[capture]
+    ranking = _rows(connection, "metrics.straggler_ranking", run_id)
+    waited = sum(r["wait_ms"] for r in _rows(connection, "metrics.sync_wait", run_id))
+    assert sum(r["caused_wait_ms"] for r in ranking) == pytest.approx(waited)
+    parts = _rows(connection, "metrics.collective_attribution", run_id)
+    assert sum(r["arrival_share"] * r["window_ms"] for r in parts) == pytest.approx(waited)
+    skews = {(r["phase"], r["axis"]): r for r in _rows(connection, "metrics.collective_skew", run_id)}
+    for key, skew in skews.items():
+        devices = {r["device_id"]: r["last_executions"] for r in ranking if (r["phase"], r["axis"]) == key}
+        assert sum(devices.values()) == skew["executions"]
+        assert devices[skew["last_device_id"]] == max(devices.values())
+
+
+def test_the_collectives_of_vllm_are_bound_by_their_transfer(
+    connection: duckdb.DuckDBPyConnection, runs: dict[str, str]
+) -> None:
+    rows = {r["kind"]: r for r in _rows(connection, "metrics.collective_attribution", runs[VLLM])}
+    assert {r["bound_by"] for r in rows.values()} == {"transfer"}
+    assert rows["all-reduce"]["window_ms"] == pytest.approx(3.4338 + 3.4549, abs=1e-4)
+    assert rows["all-reduce"]["exposed_ms"] == rows["all-reduce"]["window_ms"]
+    # the large ones come near to the rate of the links, the small ones are nowhere near it
+    assert rows["all-reduce"]["wire_gbps"] > 10_000 * rows["all-gather"]["wire_gbps"]
+
+
+@pytest.mark.parametrize("capture", CAPTURES)
+def test_traffic_is_the_same_however_it_is_divided(
+    connection: duckdb.DuckDBPyConnection, runs: dict[str, str], capture: str
+) -> None:
+    run_id = runs[capture]
+    whole = sum(r["sent_bytes"] for r in _rows(connection, "metrics.traffic_matrix", run_id))
+    for view in ("traffic_matrix_by_kind", "traffic_by_link"):
+        assert sum(r["sent_bytes"] for r in _rows(connection, f"metrics.{view}", run_id)) == whole
+    volumes = _rows(connection, "metrics.traffic_volume", run_id)
+    totals = _rows(connection, "metrics.traffic_volume_total", run_id)
+    assert sum(r["message_bytes"] for r in totals) == sum(r["message_bytes"] for r in volumes)
+    counts = _rows(connection, "metrics.collective_count", run_id)
+    count_totals = _rows(connection, "metrics.collective_count_total", run_id)
+    assert sum(r["executions"] for r in count_totals) == sum(r["executions"] for r in counts)
+    exposed = sum(r["total_ms"] for r in _rows(connection, "metrics.exposed_communication", run_id))
+    of_run = _rows(connection, "metrics.exposed_communication_total", run_id)
+    assert sum(r["exposed_ms"] * r["devices"] for r in of_run) == pytest.approx(exposed)
+
+
+@pytest.mark.parametrize(
+    ("capture", "expected"),
+    [
+        (V6E, {f"{n}": 33_550_237_696 for n in range(4)}),
+        (GPU, {"GPU_0_bfc": 154_606_239_744, "xla_gpu_host_bfc": 64 << 30}),
+    ],
+)
+def test_memory_in_use_is_what_single_allocations_state(
+    connection: duckdb.DuckDBPyConnection, runs: dict[str, str], capture: str, expected: dict[str, int]
+) -> None:
+    stats: dict[int, dict[str, Any]] = {}
+    for event, name, number, text in connection.execute(
+        "SELECT event_id, s.name, int_value, string_value FROM main.event_stats AS s "
+        "JOIN main.host_events AS h USING (run_id, event_id) WHERE run_id = ? AND h.name IN "
+        "('MemoryAllocation', 'MemoryDeallocation')",
+        [runs[capture]],
+    ).fetchall():
+        stats.setdefault(event, {})[name] = number if text is None else text
+    peaks: dict[str, int] = {}
+    for s in stats.values():
+        allocator = str(s.get("allocator_name", s.get("index_on_host")))
+        peaks[allocator] = max(peaks.get(allocator, 0), s["bytes_allocated"] + s["bytes_reserved"])
+    rows = {r["allocator"]: r for r in _rows(connection, "metrics.memory_in_use", runs[capture])}
+    assert {name: r["peak_bytes"] for name, r in rows.items()} == peaks
+    assert {name: r["capacity_bytes"] for name, r in rows.items()} == expected
+    assert sum(r["allocations"] + r["releases"] for r in rows.values()) == len(stats)
+
+
+def test_the_counter_of_the_matrix_units_is_what_the_profiler_states(
+    connection: duckdb.DuckDBPyConnection, runs: dict[str, str]
+) -> None:
+    [row] = _rows(connection, "metrics.unit_utilization", runs[V6E])  # its programs add and copy, and multiply nothing
+    assert (row["hardware_unit"], row["utilization"]) == ("matrix_unit", 0)
+
+
+def test_products_of_vllm_against_the_peak_of_the_chip_that_the_card_names(shared_traces: Path, tmp_path: Path) -> None:
+    """A layer of 5120 x 27648 / 2 has products of known size; a v6e multiplies 918 TFLOP/s of bf16."""
+    folder = tmp_path / "capture"
+    folder.mkdir()
+    shutil.copy(shared_traces / VLLM, folder)
+    chip = "workload:\n  hardware:\n    xpu_spec: {type: TPU, model: tpu_v6e, total_count: 2, count_per_node: 2}\n"
+    (folder / "card.yaml").write_text(chip)
+    run_id = ingest_one(folder, tmp_path / "warehouse").run_id
+    with duckdb.connect() as database:
+        warehouse = tmp_path / "warehouse"
+        create_lens(database, run_sources(str(warehouse), Lake(warehouse).runs()), DEFINITIONS, comments=False)
+        rows = _rows(database, "metrics.gemm_efficiency", run_id)
+        products = database.execute(
+            "SELECT sum(self_ps), count(*) FROM main.ops JOIN main.instructions USING (run_id, instruction_id) "
+            "WHERE shape = 'bf16[1024,5120]' AND model_flops > 1e11"
+        ).fetchall()
+    [down] = [r for r in rows if r["shape"] == "bf16[1024,5120]" and r["flops"] > 1e11]
+    assert down["flops"] == pytest.approx(2 * 1024 * 13824 * 5120, rel=1e-3)  # what is fused with it beside
+    [(time, count)] = products
+    assert down["executions"] == count == 128
+    assert down["efficiency"] == pytest.approx(down["flops"] * count / (time / 1e12) / 918e12)
+    assert all(0 < r["efficiency"] < 1 for r in rows)
+    assert {round(r["unsized_share"], 3) for r in rows} == {round(rows[0]["unsized_share"], 3)}

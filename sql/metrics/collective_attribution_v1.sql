@@ -1,0 +1,87 @@
+/*---
+metric: collective_attribution
+version: 1
+status: experimental
+unit: ratio
+polarity: none
+grain: [run_id, phase, kind, axis]
+value: bound_share
+ranges: {bound_share: [0, 1], transfer_share: [0, 1], arrival_share: [0, 1], overlap_share: [0, 1]}
+needs: [whole_collectives, timed_collectives]
+description: >
+  What the time of collectives goes to, and so what would shorten it. The windows of all ranks divide into three parts
+  that add up to them: overlap, in which the op line of an asynchronous rank runs other ops and the collective is hidden; of
+  the rest arrival, the time beyond the shortest over the ranks, which is waiting for the last to arrive; and transfer,
+  what is left. The largest part is what the collectives are bound by (of equal ones transfer before arrival before
+  overlap): a faster link helps the first, balance the second, and the third costs nothing. Executions of which ranks are
+  missing from the capture are left out, as the shortest time over the ranks is not known.
+changed: First version.
+---*/
+WITH peaks AS (
+  SELECT run_id, MIN(peak_ici_gbps) AS peak_gbps
+  FROM main.devices
+  WHERE peak_ici_gbps > 0
+  GROUP BY run_id
+),
+
+ranks AS (
+  SELECT
+    run_id,
+    i.phase,
+    i.kind,
+    i.axis,
+    c.wire_bytes,
+    i.transfer_ps,
+    c.end_ps - c.start_ps AS window_ps,
+    CASE WHEN c.is_async THEN c.end_ps - c.start_ps - c.exposed_ps ELSE 0 END AS overlap_ps,
+    CASE
+      WHEN c.is_async THEN LEAST(c.end_ps - c.start_ps - i.transfer_ps, c.exposed_ps)
+      ELSE c.end_ps - c.start_ps - i.transfer_ps
+    END AS arrival_ps
+  FROM main.collectives AS c
+  INNER JOIN models.collective_instances AS i USING (run_id, instance)
+  WHERE NOT i.is_partial
+),
+
+summed AS (
+  SELECT
+    run_id,
+    r.phase,
+    r.kind,
+    r.axis,
+    COUNT(*) AS executions,
+    SUM(r.window_ps) AS window_ps,
+    SUM(r.overlap_ps) AS overlap_ps,
+    SUM(r.arrival_ps) AS arrival_ps,
+    SUM(r.window_ps - r.overlap_ps - r.arrival_ps) AS transfer_ps,
+    CAST(SUM(r.wire_bytes) AS BIGINT) AS wire_bytes,
+    SUM(r.transfer_ps) FILTER (WHERE r.wire_bytes IS NOT NULL) AS sending_ps,
+    MIN(p.peak_gbps) AS peak_gbps
+  FROM ranks AS r
+  LEFT JOIN peaks AS p USING (run_id)
+  GROUP BY run_id, r.phase, r.kind, r.axis
+)
+
+SELECT
+  run_id, -- The run.
+  phase, -- Phase; NULL outside of phases.
+  kind, -- Kind of collective.
+  axis, -- Mesh axes of its groups.
+  GREATEST(transfer_ps, arrival_ps, overlap_ps) / window_ps AS bound_share, -- Share of the windows of the largest part.
+  CASE
+    WHEN transfer_ps >= arrival_ps AND transfer_ps >= overlap_ps THEN 'transfer'
+    WHEN arrival_ps >= overlap_ps THEN 'arrival'
+    ELSE 'overlap'
+  END AS bound_by, -- That part: transfer, arrival or overlap.
+  transfer_ps / window_ps AS transfer_share, -- Share in which nothing but the transfer can be what takes time.
+  arrival_ps / window_ps AS arrival_share, -- Share in which ranks wait for the last to arrive.
+  overlap_ps / window_ps AS overlap_share, -- Share that other ops hide.
+  window_ps / 1e9 AS window_ms, -- Windows of all ranks.
+  (window_ps - overlap_ps) / 1e9 AS exposed_ms, -- What other ops do not hide.
+  executions, -- Executions on all devices.
+  -- Bytes that the ranks send over the shortest time of each execution, decimal; NULL where not known. Well below the
+  -- links' rate, a transfer is bound by latency.
+  wire_bytes * 1e3 / NULLIF(sending_ps, 0) AS wire_gbps,
+  wire_bytes * 1e3 / (NULLIF(sending_ps, 0) * peak_gbps) AS link_share -- Share of the links' peak; NULL where not known.
+FROM summed
+WHERE window_ps > 0

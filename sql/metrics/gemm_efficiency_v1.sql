@@ -1,0 +1,79 @@
+/*---
+metric: gemm_efficiency
+version: 1
+status: experimental
+unit: ratio
+polarity: higher_is_better
+grain: [run_id, phase, shape, operand_dtype, flops]
+value: efficiency
+ranges: {efficiency: [0, 1], unsized_share: [0, 1]}
+needs: [matrix_peak, product_costs]
+description: >
+  Matrix products by shape and type: their operations over what the devices could do in their self time at the peak of the
+  type that they multiply. The result's shape and the operations of one execution, which are 2 m n k of a product of m x k
+  and k x n, tell the product; a fusion's operations include those of what is fused with it, and its time too. Operations
+  are those that the profiler states without work that the compiler added, or that ingest was told. Products whose
+  operations are not known, and kernels whose operands no HLO tells, have no row; unsized_share says how much time such
+  ops take.
+changed: First version.
+---*/
+WITH sized AS (
+  SELECT
+    run_id,
+    t.phase,
+    t.device_id,
+    t.op_class,
+    i.shape,
+    i.operand_dtype,
+    c.product_type,
+    COALESCE(c.model_flops, c.flops) AS flops,
+    t.ops,
+    t.self_ps
+  FROM models.instruction_time AS t
+  INNER JOIN main.instructions AS i USING (run_id, instruction_id)
+  INNER JOIN models.instruction_costs AS c USING (run_id, instruction_id)
+),
+
+shares AS (
+  SELECT
+    run_id,
+    phase,
+    COALESCE(SUM(self_ps) FILTER (WHERE flops IS NULL), 0) / NULLIF(SUM(self_ps), 0) AS unsized_share
+  FROM sized
+  WHERE op_class = 'compute'
+  GROUP BY run_id, phase
+),
+
+products AS (
+  SELECT
+    run_id,
+    s.phase,
+    s.shape,
+    s.operand_dtype,
+    s.flops,
+    MIN(k.peak_flops_per_s) AS peak_flops_per_s,
+    SUM(s.self_ps) AS self_ps,
+    SUM(s.ops) AS executions
+  FROM sized AS s
+  INNER JOIN models.device_peaks AS k USING (run_id, device_id, product_type)
+  WHERE s.flops > 0
+  GROUP BY run_id, s.phase, s.shape, s.operand_dtype, s.flops
+)
+
+SELECT
+  p.run_id, -- The run.
+  p.phase, -- Phase; NULL outside of phases.
+  p.shape, -- Shape of the result.
+  p.operand_dtype, -- Element type that it multiplies.
+  p.flops, -- Operations of one execution.
+  CAST(p.flops AS DOUBLE) * p.executions * 1e12 / (p.self_ps * p.peak_flops_per_s) AS efficiency, -- Share of the peak.
+  CAST(p.flops AS DOUBLE) * p.executions / p.self_ps AS tflops_per_s, -- Operations over self time, 10^12 per second.
+  p.self_ps / 1e9 AS self_ms, -- Self time over all devices.
+  p.self_ps / (p.executions * 1e6) AS mean_us, -- Mean self time of an execution.
+  CAST(p.executions AS BIGINT) AS executions, -- Executions on all devices.
+  p.peak_flops_per_s, -- Peak of a device for the type; the smallest where devices differ.
+  -- Of the self time of the phase's ops that compute, the share whose operations are not known.
+  s.unsized_share
+FROM products AS p
+LEFT JOIN shares AS s ON p.run_id = s.run_id AND p.phase IS NOT DISTINCT FROM s.phase
+WHERE p.self_ps > 0

@@ -1,0 +1,59 @@
+/*---
+metric: straggler_ranking
+version: 1
+status: experimental
+unit: ms
+polarity: none
+grain: [run_id, phase, axis, device_id]
+value: caused_wait_ms
+ranges: {last_share: [0, 1]}
+needs: [several_ranks]
+description: >
+  Which device the others wait for: how often each is the last to start a collective, and how long all ranks together
+  take beyond the transfer in these executions. Of ranks that start together the lowest device is the last. Executions of
+  which ranks are missing from the capture count only in phases and axes that have no others, where the values tell about
+  the ranks at hand alone.
+changed: First version.
+---*/
+WITH chosen AS (
+  SELECT run_id, phase, axis, instance, device_id, is_partial, is_last, lateness_ps, lead_ps, caused_wait_ps
+  FROM models.collective_arrivals
+  -- whole executions, or those that lack ranks where there are no others
+  QUALIFY
+    CASE WHEN is_partial THEN 1 ELSE 0 END
+    = MIN(CASE WHEN is_partial THEN 1 ELSE 0 END) OVER (PARTITION BY run_id, phase, axis)
+),
+
+summed AS (
+  SELECT
+    run_id,
+    phase,
+    axis,
+    device_id,
+    COUNT(*) AS executions,
+    COUNT(*) FILTER (WHERE is_last) AS last_executions,
+    COUNT(*) FILTER (WHERE is_partial) AS partial_executions,
+    COALESCE(SUM(caused_wait_ps), 0) AS caused_wait_ps,
+    COALESCE(SUM(lead_ps), 0) AS lead_ps,
+    SUM(lateness_ps) AS lateness_ps
+  FROM chosen
+  GROUP BY run_id, phase, axis, device_id
+)
+
+SELECT
+  run_id, -- The run.
+  phase, -- Phase; NULL outside of phases.
+  axis, -- Mesh axes of the groups.
+  device_id, -- The device.
+  caused_wait_ps / 1e9 AS caused_wait_ms, -- Time that the ranks wait where it is last, all of them together.
+  -- Place among the devices of the phase and axis, 1 for the one that causes most waiting.
+  ROW_NUMBER() OVER (
+    PARTITION BY run_id, phase, axis ORDER BY caused_wait_ps DESC, last_executions DESC, device_id
+  ) AS place,
+  last_executions / executions AS last_share, -- Share of its executions in which it is last.
+  last_executions, -- Number of these.
+  executions, -- Executions that it takes part in.
+  lead_ps / 1e9 AS lead_ms, -- Where it is last, the time by which it alone was later than all others.
+  lateness_ps / (executions * 1e6) AS lateness_us, -- Start after the first rank's, mean over all its executions.
+  partial_executions > 0 AS is_partial -- Ranks are missing from the capture, which may have been later.
+FROM summed

@@ -1,0 +1,108 @@
+/*---
+metric: top_kernels
+version: 1
+status: experimental
+unit: ratio
+polarity: none
+grain: [run_id, phase, kernel, category]
+value: share
+ranges: {share: [0, 1]}
+needs: [timed_ops]
+description: >
+  Where the devices' op time goes by kernel: the ops whose names differ in their numbers alone, such as fusion.7 and
+  fusion.12, and that have one category. The shares of a phase add up to 1, and the times to the self time of all leaf ops
+  of the phase on all devices, as those of op_time_share do.
+changed: First version.
+---*/
+WITH named AS (
+  SELECT
+    run_id,
+    t.phase,
+    REGEXP_EXTRACT(i.name, '^(.*?)([.][0-9]+)*$', 1) AS kernel,
+    t.category,
+    instruction_id,
+    i.op_class,
+    i.op_name,
+    i.source,
+    MIN(l.layer) AS first_layer,
+    MAX(l.layer) AS last_layer,
+    SUM(t.self_ps) AS self_ps,
+    SUM(t.ops) AS ops
+  FROM models.instruction_time AS t
+  INNER JOIN main.instructions AS i USING (run_id, instruction_id)
+  LEFT JOIN models.instruction_layers AS l USING (run_id, instruction_id, device_id)
+  GROUP BY run_id, t.phase, i.name, t.category, instruction_id, i.op_class, i.op_name, i.source
+),
+
+placed AS (
+  SELECT
+    run_id,
+    phase,
+    kernel,
+    category,
+    op_class,
+    op_name,
+    source,
+    first_layer,
+    last_layer,
+    self_ps,
+    ops,
+    ROW_NUMBER() OVER (PARTITION BY run_id, phase, kernel, category ORDER BY self_ps DESC, instruction_id) AS place
+  FROM named
+),
+
+kernels AS (
+  SELECT
+    run_id,
+    phase,
+    kernel,
+    category,
+    MIN(op_class) FILTER (WHERE place = 1) AS op_class,
+    MIN(op_name) FILTER (WHERE place = 1) AS op_name,
+    MIN(source) FILTER (WHERE place = 1) AS source,
+    MIN(first_layer) AS first_layer,
+    MAX(last_layer) AS last_layer,
+    COUNT(*) AS instructions,
+    SUM(self_ps) AS self_ps,
+    SUM(ops) AS ops
+  FROM placed
+  GROUP BY run_id, phase, kernel, category
+),
+
+compared AS (
+  SELECT
+    run_id,
+    phase,
+    kernel,
+    category,
+    op_class,
+    op_name,
+    source,
+    first_layer,
+    last_layer,
+    instructions,
+    self_ps,
+    ops,
+    SUM(self_ps) OVER (PARTITION BY run_id, phase) AS phase_ps,
+    ROW_NUMBER() OVER (PARTITION BY run_id, phase ORDER BY self_ps DESC, kernel, category) AS place
+  FROM kernels
+)
+
+SELECT
+  run_id, -- The run.
+  phase, -- Phase; NULL outside of phases.
+  kernel, -- Name of the ops without the numbers at its end.
+  category, -- The profiler's category; NULL where it names none.
+  self_ps / phase_ps AS share, -- Share of the phase's self time.
+  place, -- Place in the phase, 1 for the kernel that takes most time.
+  self_ps / 1e9 AS self_ms, -- Self time over all devices.
+  self_ps / (ops * 1e6) AS mean_us, -- Mean self time of an op.
+  CAST(ops AS BIGINT) AS ops, -- Number of ops.
+  instructions, -- Number of instructions.
+  op_class, -- What the device does in them - communication, copy or compute.
+  first_layer, -- First transformer layer that it works on; NULL where not known.
+  last_layer, -- Last one.
+  op_name, -- Name path of the instruction that takes most of the time; NULL where not known.
+  source -- Source line of that instruction; NULL where not known.
+FROM compared
+WHERE phase_ps > 0

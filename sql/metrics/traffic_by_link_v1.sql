@@ -1,0 +1,67 @@
+/*---
+metric: traffic_by_link
+version: 1
+status: experimental
+unit: bytes
+polarity: none
+grain: [run_id, phase, link]
+value: sent_bytes
+ranges: {share: [0, 1]}
+needs: [traffic]
+description: >
+  Bytes that devices send to each other over a phase by the kind of way they take: between cores of one chip, between
+  chips of one host, or between hosts. Chips of a TPU slice reach each other by inter-chip links across hosts too, and
+  captures do not tell where a slice ends: of the bytes between hosts, those within a slice take these links, and only
+  those between slices the data center network. Bytes are counted as in traffic_matrix, whose rows these add up to.
+changed: First version.
+---*/
+WITH executed AS (
+  SELECT run_id, phase, instruction_id, device_id, COUNT(*) AS executions
+  FROM main.collectives
+  GROUP BY run_id, phase, instruction_id, device_id
+),
+
+sent AS (
+  SELECT
+    e.run_id,
+    e.phase,
+    e.executions,
+    t.bytes,
+    CASE
+      WHEN s.host <> d.host THEN 'hosts'
+      WHEN s.chip_id = d.chip_id THEN 'cores'
+      ELSE 'chips'
+    END AS link
+  FROM executed AS e
+  INNER JOIN main.traffic AS t
+    ON e.run_id = t.run_id AND e.instruction_id = t.instruction_id AND e.device_id = t.source_device_id
+  INNER JOIN main.devices AS s ON t.run_id = s.run_id AND t.source_device_id = s.device_id
+  INNER JOIN main.devices AS d ON t.run_id = d.run_id AND t.target_device_id = d.device_id
+),
+
+summed AS (
+  SELECT run_id, phase, link, SUM(executions * bytes) AS sent_bytes, SUM(executions) AS executions
+  FROM sent
+  GROUP BY run_id, phase, link
+),
+
+compared AS (
+  SELECT
+    run_id,
+    phase,
+    link,
+    sent_bytes,
+    executions,
+    SUM(sent_bytes) OVER (PARTITION BY run_id, phase) AS phase_bytes
+  FROM summed
+)
+
+SELECT
+  run_id, -- The run.
+  phase, -- Phase; NULL outside of phases.
+  -- cores (of one chip), chips (of one host; also devices whose chip is not known) or hosts.
+  link,
+  CAST(sent_bytes AS BIGINT) AS sent_bytes, -- Bytes sent.
+  sent_bytes / NULLIF(phase_bytes, 0) AS share, -- Share of the bytes of the phase.
+  CAST(executions AS BIGINT) AS executions -- Executions of collectives, once for each pair of devices.
+FROM compared
