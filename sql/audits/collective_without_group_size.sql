@@ -1,14 +1,14 @@
 /*---
 audit: collective_without_group_size
 description: >
-  A collective instruction whose group size is not known, though its replica groups are: its groups differ in size, or
-  HLO was read wrongly.
+  A collective instruction whose group size is not known although its replica groups are: its groups differ in size, or
+  its HLO was misread.
 ---*/
 SELECT
   run_id, -- The run.
   instruction_id, -- The instruction.
   c.kind, -- Kind of collective.
-  COUNT(*) AS executions -- Executions of it.
+  COUNT(*) AS executions -- Executions of the instruction.
 FROM main.collectives AS c
 INNER JOIN main.instructions AS i USING (run_id, instruction_id)
 WHERE c.group_size IS NULL AND i.replica_groups IS NOT NULL

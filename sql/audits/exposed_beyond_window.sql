@@ -1,6 +1,6 @@
 /*---
 audit: exposed_beyond_window
-description: A collective whose exposed time is negative or above its window.
+description: A collective whose exposed time is negative or longer than its window.
 ---*/
 SELECT
   run_id, -- The run.

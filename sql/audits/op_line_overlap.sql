@@ -1,8 +1,8 @@
 /*---
 audit: op_line_overlap
 description: >
-  Ops of a TPU core's op line that run at the same time without one holding the other: the line is serial, so sums of
-  their times would count a moment twice.
+  Ops of a TPU core's op line that run at the same time, neither inside the other. The line is serial, so sums of their
+  times would count a moment twice.
 ---*/
 WITH overlapping AS (
   SELECT run_id, device_id, f.plane, COALESCE(f.parent_event_id, -1) AS parent_event_id

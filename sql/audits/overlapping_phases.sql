@@ -1,6 +1,6 @@
 /*---
 audit: overlapping_phases
-description: Phases, steps or program executions of a device, or of a host, that overlap others of their kind.
+description: Phases, steps or program executions of a device or host that overlap others of their kind.
 ---*/
 WITH intervals AS (
   SELECT
@@ -22,7 +22,7 @@ WITH intervals AS (
 SELECT
   run_id, -- The run.
   host, -- The host.
-  device_id, -- The device; NULL on the host's clock.
+  device_id, -- The device; NULL for an interval on the host.
   kind, -- Kind of interval.
   name, -- Its name.
   "index", -- Its number.

@@ -4,7 +4,7 @@ description: A phase, step or other interval that ends before it starts.
 ---*/
 SELECT
   run_id, -- The run.
-  device_id, -- The device; NULL on the host's clock.
+  device_id, -- The device; NULL for an interval on the host.
   kind, -- Kind of interval.
   name, -- Its name.
   start_ps, -- Its start.

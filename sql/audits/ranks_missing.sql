@@ -1,7 +1,7 @@
 /*---
 audit: ranks_missing
 description: >
-  An execution of a collective that has not as many ranks as its group has devices, or one device twice, without being
+  An execution of a collective that has fewer or more ranks than its group has devices, or one device twice, and is not
   marked as partial.
 ---*/
 WITH ranked AS (

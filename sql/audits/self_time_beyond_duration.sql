@@ -1,6 +1,6 @@
 /*---
 audit: self_time_beyond_duration
-description: An op whose self time is negative or above its duration.
+description: An op whose self time is negative or longer than its duration.
 ---*/
 SELECT
   run_id, -- The run.

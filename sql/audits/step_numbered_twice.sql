@@ -5,7 +5,7 @@ description: Two steps of one device, or of one host, with the same number.
 SELECT
   run_id, -- The run.
   host, -- The host.
-  device_id, -- The device; NULL on the host's clock.
+  device_id, -- The device; NULL for an interval on the host.
   step, -- The number.
   COUNT(*) AS steps -- How many steps have it.
 FROM models.steps

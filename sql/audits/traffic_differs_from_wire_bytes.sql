@@ -2,8 +2,8 @@
 audit: traffic_differs_from_wire_bytes
 description: >
   A device whose row or column of the traffic matrix of one execution does not add up to the bytes that it sends or
-  receives, in a collective whose ranks are all in the capture. In a ring and pairwise a device receives as much as it
-  sends; in a permute what it receives is not known from its own bytes, so that only rows are compared.
+  receives, in a collective whose ranks are all in the capture. In ring and pairwise algorithms a device receives as
+  much as it sends. In a permute its own bytes do not tell what it receives, so only rows are compared.
 ---*/
 WITH moved AS (
   SELECT run_id, instruction_id, source_device_id AS device_id, 'sent' AS direction, bytes

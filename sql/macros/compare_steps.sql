@@ -4,11 +4,11 @@ parameters:
   runs: Runs to compare, as a list of run ids.
   baselines: Runs to compare them with.
 description: >
-  Why a step takes longer or shorter than in other runs: what the time of a step consists of on both sides, per phase and
-  split in three ways, by layer, by category of op and by collective. The time of a step is the mean over the steps, start
-  to start, of all devices and runs of a side; a last step, after which none starts, counts only in a phase without
-  others. Each moment counts once, for the op that covers it first, and the time without an op is idle, so that the rows
-  of a split add up to the step, and their differences to the difference.
+  Why a step takes longer or shorter than in other runs: what the time of a step consists of on both sides, per phase,
+  split in three ways: by layer, by category of op and by collective. The time of a step is the mean over the steps of
+  all devices and runs of a side, each from start to start. A last step, after which none starts, counts only in a phase
+  without others. Each moment counts once, for the op that covers it first, and the time without an op is idle. So the
+  rows of a split add up to the step, and their differences to the difference.
 ---*/
 WITH parts AS (
   SELECT
@@ -82,15 +82,15 @@ paired AS (
 )
 
 SELECT
-  p.phase, -- Phase; NULL for the steps of none.
+  p.phase, -- Phase; NULL for steps without one.
   p.split, -- layer, category or collective.
   p.name, -- The layer, category or collective; idle for the time without an op.
   p.baseline_ps / (t.baseline_steps * 1e6) AS baseline_us, -- Its time in a step of the baselines.
   p.value_ps / (t.value_steps * 1e6) AS value_us, -- Its time in a step of the runs.
-  -- value_us - baseline_us; NULL where a side has no step of the phase.
+  -- value_us - baseline_us; NULL if a side has no step of the phase.
   (p.value_ps * t.baseline_steps - p.baseline_ps * t.value_steps)
   / (t.value_steps * t.baseline_steps * 1e6) AS difference_us,
-  -- difference_us over the difference of the whole step; NULL where the steps are equally long.
+  -- difference_us over the difference of the whole step; NULL if the steps are equally long.
   (p.value_ps * t.baseline_steps - p.baseline_ps * t.value_steps)
   / NULLIF(t.value_ps * t.baseline_steps - t.baseline_ps * t.value_steps, 0) AS share,
   CAST(p.baseline_ps AS BIGINT) AS baseline_ps, -- Its time in the baselines over all steps and devices.

@@ -3,15 +3,15 @@ macro: compare_values
 parameters:
   runs: Runs to compare, as a list of run ids.
   baselines: Runs to compare them with.
-  run_repeats: Runs that show how much the first side varies by itself; by default those of runs.
-  baseline_repeats: The same for the other side; by default those of baselines.
+  run_repeats: Runs that show how much the first side varies by itself; by default, runs.
+  baseline_repeats: The same for the other side; by default, baselines.
 optional: [run_repeats, baseline_repeats]
 description: >
-  The stored metric values of some runs beside those of others, a row per metric and per value of its dimensions. Steps
-  and the runs of a side are samples of one value: their median is compared, and the 90th percentile towards the worse
-  side. Where a side has repeats, a difference is noise that is no larger than the range of the runs' medians, or
-  than twice that range while no side has five runs; else, for a metric per step with four samples or more on each side,
-  where the notches of the two medians overlap (1.57 times the interquartile range over the root of the number of
+  The stored metric values of some runs beside those of others, with a row per metric and per value of its dimensions.
+  Steps and the runs of a side are samples of one value: their medians are compared, and the 90th percentiles towards
+  the worse side. If a side has repeats, a difference is noise if it is at most the range of the runs' medians, or twice
+  that range while no side has five runs. Otherwise, for a metric per step with four samples or more on each side, it is
+  noise if the notches of the two medians overlap (1.57 times the interquartile range over the root of the number of
   samples). Percentiles are by nearest rank. Only the version that a metric's unversioned name stands for is compared.
 ---*/
 WITH newest AS (
@@ -182,12 +182,12 @@ SELECT
   polarity, -- higher_is_better, lower_is_better or none.
   dimensions, -- The grain without run and step, as a JSON object.
   unit, -- Unit of the values.
-  baseline, -- Median over the samples of the baselines; NULL where they have none.
-  value, -- Median over the samples of the runs; NULL where they have none.
+  baseline, -- Median over the samples of the baselines; NULL if they have none.
+  value, -- Median over the samples of the runs; NULL if they have none.
   difference, -- value - baseline.
   -- difference over the baseline's magnitude; NULL for a baseline of 0.
   CASE WHEN baseline <> 0 THEN difference / ABS(baseline) END AS relative,
-  -- How much worse, as a share of the baseline; negative where better, infinite for any loss from 0, NULL without
+  -- How much worse, as a share of the baseline; negative if better, infinite for any loss from 0, NULL without
   -- polarity.
   CASE
     WHEN worse_by = 0 THEN 0
@@ -195,7 +195,7 @@ SELECT
     ELSE worse_by * CAST('infinity' AS DOUBLE)
   END AS loss,
   baseline_tail, -- 90th percentile towards the worse side, of the baselines.
-  tail, -- The same of the runs.
+  tail, -- 90th percentile towards the worse side, of the runs.
   CASE
     WHEN tail_worse_by = 0 THEN 0
     WHEN baseline_tail <> 0 THEN tail_worse_by / ABS(baseline_tail)
@@ -203,9 +203,9 @@ SELECT
   END AS tail_loss, -- How much worse the tail is, as a share of the baseline's tail.
   baseline_samples, -- Samples of the baselines.
   samples, -- Samples of the runs.
-  noise, -- The largest difference that is said to be noise; NULL where there is nothing to tell it from.
-  noise_source, -- repeats or steps; NULL where there is nothing to tell noise from.
-  -- same, noise, better or worse; different for a metric without polarity; not in run or not in baseline where one side
+  noise, -- The largest difference that counts as noise; NULL if noise cannot be told.
+  noise_source, -- repeats or steps; NULL if noise cannot be told.
+  -- same, noise, better or worse; different for a metric without polarity; not in run or not in baseline if one side
   -- has no value.
   CASE
     WHEN value IS NULL THEN 'not in run'

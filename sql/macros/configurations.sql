@@ -2,8 +2,8 @@
 macro: configurations
 parameters: {}
 description: >
-  What each run was a recording of: the specification of its manifest without the number of the repetition, the kind of
-  its devices, and the versions and commit that ran. Runs of one configuration are repeats of each other. A run whose
+  What each run recorded: the specification of its manifest without the number of the repetition, the kind of its
+  devices, and the versions and commit that ran. Runs of one configuration are repeats of each other. A run whose
   manifest holds no specification has no row.
 ---*/
 WITH kinds AS (

@@ -2,11 +2,11 @@
 macro: run_facts
 parameters:
   runs: The runs, as a list of run ids.
-description: What ran in runs, on what, and how its steps were found; a row per run.
+description: What ran in some runs, on which devices, and how the steps were found; a row per run.
 columns:
   run_id: The run.
-  name: Its name.
-  model: The model's name, else its family; NULL where neither is known.
+  name: Name of the run.
+  model: Name of the model, or else its family; NULL if neither is known.
   layers: Transformer layers.
   dtype: Precision of weights and activations.
   batch_size: Sequences per step.
@@ -17,14 +17,14 @@ columns:
   mesh_confidence: Probability that the least certain name of an axis is right.
   sequence_parallelism: Sequence-parallel mode.
   backend: tpu, gpu, cpu (virtual devices) or unknown.
-  device_kind: Kind of the devices; NULL where not known.
+  device_kind: Kind of the devices; NULL if unknown.
   devices: Devices in the capture.
-  chips: Chips of the run, those outside the capture included; NULL without devices.
+  chips: Chips of the run, including those outside the capture; NULL without devices.
   hosts: Hosts in the capture.
-  steps: Steps; 0 where none is known.
-  steps_source: What the steps were read from; NULL without steps.
-  framework: What ran the model, and its version.
-  captured_ns: Start of the profile, Unix time in ns; NULL where not known.
+  steps: Number of steps; 0 if none is known.
+  steps_source: Where the steps come from; NULL without steps.
+  framework: Framework that ran the model, with its version.
+  captured_ns: Start of the profile, Unix time in ns; NULL if unknown.
   events: Events of the capture.
 ---*/
 WITH axes AS (

@@ -3,16 +3,16 @@ macro: run_tiles
 parameters:
   runs: The runs, as a list of run ids.
 description: >
-  The ten main numbers of runs, as `tw show` prints them and the head of a report draws them: latencies a row per clock,
-  what devices do in a step a row per phase. A number without data has one row without a value.
+  The ten main numbers of runs, as `tw show` prints them and the head of a report draws them. Latencies have a row per
+  clock; what devices do in a step has a row per phase. A number without data has one row without a value.
 columns:
   run_id: The run.
-  position: Place of the number among the ten, from 0.
+  position: Position of the number among the ten, from 0.
   metric: The metric that it comes from.
-  name: What it is.
-  part: The clock, or the phase; empty where there is but one row.
+  name: Name of the number.
+  part: The clock or the phase; empty if there is only one row.
   value: The number.
-  unit: Its unit; empty for a count.
+  unit: Unit of the number; empty for a count.
   detail: A line that says more.
 ---*/
 WITH numbers (position, metric, name) AS (

@@ -8,8 +8,8 @@ grain: [run_id, phase, device_id]
 value: bubble_ms
 needs: [device_steps]
 description: >
-  Time per step in which a device runs no op between the first and the last op of the step, counting only gaps above
-  the threshold, and what comes after them. The gap from one step to the next is host time, not a bubble. A capture
+  Time per step in which a device runs no op between the first and the last op of the step, by what comes after each
+  gap. Only gaps above the threshold count. The gap from one step to the next is host time, not a bubble. A capture
   without steps has no row.
 changed: First version.
 ---*/
@@ -54,16 +54,16 @@ running AS (
 
 SELECT
   run_id, -- The run.
-  phase, -- Phase; NULL for the steps of none.
+  phase, -- Phase; NULL for steps without one.
   device_id, -- The device.
   gap_ps / (steps * 1e9) AS bubble_ms, -- Time of all gaps per step.
-  launch_ps / (steps * 1e9) AS before_launch_ms, -- That of gaps before the first op of another execution of a program.
-  -- That of gaps before a collective on axis pp, or the start or done of one, with which a tick of a pipeline hands
+  launch_ps / (steps * 1e9) AS before_launch_ms, -- Gaps before the first op of another execution of a program.
+  -- Gaps before a collective on axis pp, or the start or done of one, with which a tick of a pipeline hands
   -- over.
   tick_ps / (steps * 1e9) AS before_tick_ms,
-  -- That of gaps before any other collective, or the start or done of one.
+  -- Gaps before any other collective, or the start or done of one.
   collective_ps / (steps * 1e9) AS before_collective_ms,
-  (gap_ps - launch_ps - tick_ps - collective_ps) / (steps * 1e9) AS before_other_ms, -- That of gaps before other ops.
+  (gap_ps - launch_ps - tick_ps - collective_ps) / (steps * 1e9) AS before_other_ms, -- Gaps before other ops.
   gaps, -- Number of gaps over all steps.
   CAST(1 AS BIGINT) AS threshold_us, -- Gaps up to this long are not counted.
   steps -- Steps of the phase on the device.

@@ -8,9 +8,9 @@ grain: [run_id, phase, axis]
 value: executions_per_ms
 needs: [collectives]
 description: >
-  Executions of collectives on a device per millisecond of the phase, all kinds of an axis together, over the devices
-  that take part. The time of a phase is the time of its steps, including the gaps between them. In a capture without
-  steps, it is the time from a device's first op to the end of its last, and phase is NULL.
+  Executions of collectives on a device per millisecond of the phase, over all kinds of an axis and the devices that
+  take part. The time of a phase is the time of its steps, including the gaps between them. In a capture without steps,
+  it is the time from a device's first op to the end of its last, and phase is NULL.
 changed: First version.
 ---*/
 WITH executed AS (
@@ -21,7 +21,7 @@ WITH executed AS (
 
 SELECT
   e.run_id, -- The run.
-  e.phase, -- Phase; NULL for the steps of none, and in a capture without steps.
+  e.phase, -- Phase; NULL for steps without one, and in a capture without steps.
   e.axis, -- Mesh axes of the groups.
   -- Executions of all devices over the time of all devices.
   SUM(e.executions) * 1000000000 / SUM(d.span_ps) AS executions_per_ms,

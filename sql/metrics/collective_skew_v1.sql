@@ -8,9 +8,9 @@ grain: [run_id, phase, axis]
 value: skew_us
 needs: [several_ranks]
 description: >
-  Start of the last rank of a collective minus the start of the first, mean over executions, percentiles by nearest rank;
-  and the device that was last most often. Executions with one rank are left out. Those with ranks outside the capture
-  count only in a row that has no others, where the skew of the ranks at hand is a lower bound.
+  Start of the last rank of a collective minus the start of the first, as the mean over executions, with percentiles by
+  nearest rank, and the device that was last most often. Executions with one rank are left out. Executions with ranks
+  outside the capture count only in a row that has no others; their skew is a lower bound.
 changed: First version.
 ccl_bench: straggler
 ---*/
@@ -18,7 +18,7 @@ WITH chosen AS (
   SELECT run_id, phase, axis, instance, is_partial, skew_ps, last_start_ps
   FROM models.collective_instances
   WHERE ranks > 1
-  -- whole executions, or those that lack ranks where there are no others
+  -- whole executions, or those that lack ranks if there are no others
   QUALIFY
     CASE WHEN is_partial THEN 1 ELSE 0 END
     = MIN(CASE WHEN is_partial THEN 1 ELSE 0 END) OVER (PARTITION BY run_id, phase, axis)
@@ -50,7 +50,7 @@ summed AS (
   GROUP BY run_id, phase, axis
 ),
 
--- the rank that starts last; of several the lowest
+-- the rank that starts last; the lowest of several
 latest AS (
   SELECT j.run_id, j.phase, j.axis, j.instance, MIN(c.device_id) AS device_id
   FROM chosen AS j
@@ -75,13 +75,13 @@ SELECT
   s.phase, -- Phase; NULL outside of phases.
   s.axis, -- Mesh axes of the groups.
   s.skew_ps / (s.executions * 1e6) AS skew_us, -- Mean skew.
-  -- lower where ranks are missing from the capture, so that the skew was at least that; NULL for the skew itself.
+  -- lower if ranks are missing from the capture, so that the skew was at least that; NULL if it is the skew itself.
   CASE WHEN s.partial_executions > 0 THEN 'lower' END AS bound,
   s.p50_ps / 1e6 AS p50_us, -- Median.
   s.p90_ps / 1e6 AS p90_us, -- 90th percentile.
   s.p99_ps / 1e6 AS p99_us, -- 99th percentile.
-  s.executions, -- Executions that it covers.
-  o.device_id AS last_device_id, -- Device that was last most often; of several the lowest.
-  o.times / s.executions AS last_share -- Share of the executions in which it was.
+  s.executions, -- Executions covered.
+  o.device_id AS last_device_id, -- Device that was last most often; the lowest of several.
+  o.times / s.executions AS last_share -- Share of the executions in which it was last.
 FROM summed AS s
 INNER JOIN slowest AS o ON s.run_id = o.run_id AND s.phase IS NOT DISTINCT FROM o.phase AND s.axis = o.axis

@@ -8,14 +8,14 @@ grain: [run_id, phase, kind, axis, size_class]
 value: transfer_us
 needs: [collectives]
 description: >
-  Latency and bandwidth of collectives; other tools have two metrics, collective_latency and collective_bandwidth. The
-  transfer time of an execution is the shortest time over its ranks; mean and percentiles (by nearest rank) are over
-  executions. Bus bandwidth is message bytes times the factor of the kind (all-reduce 2 (n-1)/n, all-gather,
-  reduce-scatter and all-to-all (n-1)/n, collective-permute 1, in whole bytes) over the transfer time, all bytes of a
-  row over all its time, in decimal GB. Executions with ranks outside the capture count only in a row that has no others:
-  the shortest time over the ranks at hand is then an upper bound of the transfer time, and bandwidths and waiting are
-  lower bounds. The window of an asynchronous collective may outlast its transfer, so its time is an upper bound and its
-  bandwidth a lower bound.
+  Latency and bandwidth of collectives, which other tools call collective_latency and collective_bandwidth. The transfer
+  time of an execution is the shortest time over its ranks; mean and percentiles (by nearest rank) are over executions.
+  Bus bandwidth is message bytes times the factor of the kind, over the transfer time, in decimal GB; a row divides the
+  sum of its bytes by the sum of its time. The factor is 2 (n-1)/n for all-reduce, (n-1)/n for all-gather,
+  reduce-scatter and all-to-all, and 1 for collective-permute; the product is rounded down to whole bytes. Executions
+  with ranks outside the capture count only in a row that has no others. The shortest time over the ranks at hand is
+  then an upper bound of the transfer time, and bandwidths and waiting are lower bounds. The window of an asynchronous
+  collective may outlast its transfer, so its time is an upper bound and its bandwidth a lower bound.
 changed: First version.
 ccl_bench: bandwidth_utilization, comm_kernel_breakdown_tpu
 ---*/
@@ -35,7 +35,7 @@ WITH chosen AS (
     bus_bytes,
     message_bytes
   FROM models.collective_instances
-  -- whole executions, or those that lack ranks where there are no others
+  -- whole executions, or those that lack ranks if there are no others
   QUALIFY
     CASE WHEN is_partial THEN 1 ELSE 0 END
     = MIN(CASE WHEN is_partial THEN 1 ELSE 0 END) OVER (PARTITION BY run_id, phase, kind, axis, size_class)
@@ -65,25 +65,25 @@ SELECT
   phase, -- Phase; NULL outside of phases.
   kind, -- Kind of collective.
   axis, -- Mesh axes of its groups.
-  size_class, -- Range of the message size; NULL where it is not known.
-  MIN(size_from_bytes) AS size_from_bytes, -- Smallest message size of the class; NULL where it is not known.
+  size_class, -- Range of the message size; NULL if unknown.
+  MIN(size_from_bytes) AS size_from_bytes, -- Smallest message size of the class; NULL if unknown.
   SUM(transfer_ps) / (COUNT(*) * 1e6) AS transfer_us, -- Mean transfer time.
-  -- upper where ranks are missing from the capture, so that the transfer took at most that long; NULL for the time itself.
+  -- upper if ranks are missing from the capture, so that the transfer took at most that long; NULL if it is exact.
   CASE WHEN COUNT(*) FILTER (WHERE is_partial) > 0 THEN 'upper' END AS bound,
   MIN(transfer_ps) FILTER (WHERE quantile >= 0.5) / 1e6 AS p50_us, -- Median.
   MIN(transfer_ps) FILTER (WHERE quantile >= 0.9) / 1e6 AS p90_us, -- 90th percentile.
   MIN(transfer_ps) FILTER (WHERE quantile >= 0.99) / 1e6 AS p99_us, -- 99th percentile.
-  -- Mean time of a rank beyond the transfer time, of an asynchronous one at most its exposed time.
+  -- Mean time of a rank beyond the transfer time; for an asynchronous rank, at most its exposed time.
   SUM(wait_ps) / (SUM(ranks) * 1e6) AS wait_us,
-  -- Bus bandwidth; NULL where no bytes are known.
+  -- Bus bandwidth; NULL if no bytes are known.
   SUM(bus_bytes) FILTER (WHERE bus_bytes > 0) * 1000
   / NULLIF(SUM(transfer_ps) FILTER (WHERE bus_bytes > 0), 0) AS bus_gbps,
-  -- Message bytes over transfer time; NULL where no bytes are known.
+  -- Message bytes over transfer time; NULL if no bytes are known.
   SUM(message_bytes) FILTER (WHERE bus_bytes > 0) * 1000
   / NULLIF(SUM(transfer_ps) FILTER (WHERE bus_bytes > 0), 0) AS algorithm_gbps,
   CAST(SUM(message_bytes) AS BIGINT) AS message_bytes, -- Message bytes of one rank, over all executions.
   SUM(transfer_ps) / 1e9 AS transfer_ms, -- Transfer time over all executions.
-  COUNT(*) AS executions, -- Executions that it covers, over all ranks one each.
-  COUNT(*) FILTER (WHERE is_async) AS async_executions -- Those that are asynchronous.
+  COUNT(*) AS executions, -- Executions covered; all ranks of one count once.
+  COUNT(*) FILTER (WHERE is_async) AS async_executions -- Asynchronous ones among them.
 FROM ranked
 GROUP BY run_id, phase, kind, axis, size_class

@@ -8,9 +8,9 @@ grain: [run_id, phase]
 value: comm_to_compute
 needs: [collectives]
 description: >
-  Time in which collectives are under way over the time in which devices compute, all devices together: the union of the
-  windows on a device, hidden parts and waiting included, over the union of its ops that are neither communication nor
-  copies. Devices without communication count with their compute.
+  Time in which collectives are under way over the time in which devices compute, all devices together. The first is the
+  union of the windows on a device, including hidden parts and waiting. The second is the union of its ops that are
+  neither communication nor copies. Devices without communication count with their compute.
 changed: First version.
 ccl_bench: communication_ratio
 ---*/
@@ -35,10 +35,10 @@ compared AS (
 
 SELECT
   run_id, -- The run.
-  phase, -- Phase; NULL for the steps of none, and in a capture without steps.
+  phase, -- Phase; NULL for steps without one, and in a capture without steps.
   SUM(window_ps) / SUM(compute_ps) AS comm_to_compute, -- Communication time over compute time.
-  MIN(window_ps / NULLIF(compute_ps, 0)) AS min_ratio, -- That of the device that has least, of those that compute.
-  MAX(window_ps / NULLIF(compute_ps, 0)) AS max_ratio, -- That of the device that has most, of those that compute.
+  MIN(window_ps / NULLIF(compute_ps, 0)) AS min_ratio, -- The lowest of a device that computes.
+  MAX(window_ps / NULLIF(compute_ps, 0)) AS max_ratio, -- The highest of a device that computes.
   SUM(window_ps) / 1e9 AS communication_ms, -- Communication time of all devices.
   SUM(compute_ps) / 1e9 AS compute_ms, -- Compute time of all devices.
   COUNT(*) AS devices -- Devices that ran the phase.

@@ -10,9 +10,9 @@ ranges: {fraction: [0, 1], max_fraction: [0, 1]}
 needs: [collectives]
 description: >
   Share of a phase in which a device communicates and computes nothing: exposed communication over the time of the
-  phase's steps, mean over the devices, each of which counts the same. In a capture without steps the time is from a
-  device's first op to the end of its last. Devices without communication count with 0. The share of each device is taken
-  to one part in 10^15.
+  phase's steps. The value is the mean over devices, each of which counts the same; a device without communication
+  counts with 0. In a capture without steps, the time is from a device's first op to the end of its last. The share of
+  each device is computed to one part in 10^15.
 changed: First version.
 ccl_bench: communication_fraction
 ---*/
@@ -28,12 +28,12 @@ WITH shares AS (
 
 SELECT
   run_id, -- The run.
-  phase, -- Phase; NULL for the steps of none, and in a capture without steps.
+  phase, -- Phase; NULL for steps without one, and in a capture without steps.
   SUM(units) / COUNT(*) / 1e15 AS fraction, -- Exposed communication over the time of the phase, mean over devices.
-  MIN(share) AS min_fraction, -- That of the device that has least.
-  MAX(share) AS max_fraction, -- That of the device that has most.
-  -- How many times faster the phase would be if all exposed communication vanished, the waiting in it included, which
-  -- is Amdahl's law: 1 / (1 - fraction); NULL where it does nothing else.
+  MIN(share) AS min_fraction, -- The lowest of a device.
+  MAX(share) AS max_fraction, -- The highest of a device.
+  -- How many times faster the phase would be without any exposed communication, including the waiting in it, by
+  -- Amdahl's law: 1 / (1 - fraction); NULL if the phase has nothing else.
   1 / NULLIF(1 - SUM(units) / COUNT(*) / 1e15, 0) AS speedup_limit,
   COUNT(*) AS devices -- Devices that ran the phase.
 FROM shares

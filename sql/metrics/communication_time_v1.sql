@@ -9,8 +9,8 @@ value: communication_time_ms
 needs: [collectives]
 description: >
   Time per step in which a collective is under way on a device: the union of the windows of its collectives, from the
-  start of an op or start half to the end of the op or done half, hidden parts included. Mean over the phase's steps;
-  without any steps the capture counts as one.
+  start of an op or start half to the end of the op or done half, including hidden parts. Mean over the phase's steps.
+  Without any steps, the capture counts as one.
 changed: First version.
 ccl_bench: total_communication_time
 ---*/
@@ -27,7 +27,7 @@ SELECT
   u.window_ps / (COALESCE(s.steps, 1) * 1e9) AS communication_time_ms, -- Time per step.
   u.window_ps / 1e9 AS total_ms, -- Time over all steps.
   u.collectives, -- Executions of collectives.
-  COALESCE(s.steps, 1) AS steps -- Steps of the phase on the device; 1 where there are none.
+  COALESCE(s.steps, 1) AS steps -- Steps of the phase on the device; 1 if there are none.
 FROM united AS u
 LEFT JOIN models.phase_steps AS s
   ON u.run_id = s.run_id AND u.device_id = s.device_id AND u.phase IS NOT DISTINCT FROM s.phase

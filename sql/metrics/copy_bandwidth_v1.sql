@@ -8,17 +8,18 @@ grain: [run_id, device_id, kind]
 value: copy_gbps
 needs: [async_copy_bytes]
 description: >
-  Bytes of asynchronous copies over their windows, each from the start of the start half to the end of its done half on
-  the same device: all bytes of a row over all its time, in decimal GB. Bytes are the profiler's bytes_accessed of the
-  start, which for a TPU's copy-start are those of the copied array, once. Windows that overlap count each, and one may
-  outlast its transfer, so that this is a lower bound of what a copy alone reaches.
+  Bytes of asynchronous copies over their windows, in decimal GB: a row divides the sum of its bytes by the sum of its
+  time. A window lasts from the start of the start half to the end of its done half on the same device. Bytes are the
+  profiler's bytes_accessed of the start; for a TPU's copy-start these are the bytes of the copied array, once. Each of
+  several overlapping windows counts, and a window may outlast its transfer, so the value is a lower bound of what a
+  copy alone reaches.
 changed: First version.
 ccl_bench: average_memory_bandwidth
 ---*/
 SELECT
   run_id, -- The run.
   device_id, -- The device.
-  kind, -- copy for copy-start and copy-done, async for other asynchronous ops that are no collectives.
+  kind, -- copy for copy-start and copy-done, async for other asynchronous ops except collectives.
   SUM(bytes) * 1000 / SUM(end_ps - start_ps) AS copy_gbps, -- Bytes over time.
   COUNT(*) AS copies, -- Number of copies of known size.
   CAST(SUM(bytes) AS BIGINT) AS bytes, -- Bytes of all copies.

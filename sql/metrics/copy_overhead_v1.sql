@@ -10,9 +10,10 @@ ranges: {overhead: [0, 1]}
 needs: [copies]
 description: >
   Share of a phase in which a device copies and neither computes nor communicates: time in the windows of copies that no
-  op covers other than copies, over the time of the phase's steps, all devices together. The window of an
-  asynchronous copy lasts from its start half to the end of its done half. Each moment counts once, and for the step in
-  which the window that covers it first begins; in a capture without steps the time is from a device's first op to the end of its last, and phase is NULL.
+  other op covers, over the time of the phase's steps, all devices together. The window of an asynchronous copy lasts
+  from its start half to the end of its done half. Each moment counts once, for the step in which the first window that
+  covers it begins. In a capture without steps, the time is from a device's first op to the end of its last, and phase
+  is NULL.
 changed: First version.
 ccl_bench: memory_transfer_overhead
 ---*/
@@ -35,7 +36,7 @@ copying AS (
 
 SELECT
   run_id, -- The run.
-  d.phase, -- Phase; NULL for the steps of none, and in a capture without steps.
+  d.phase, -- Phase; NULL for steps without one, and in a capture without steps.
   SUM(COALESCE(t.exposed_copy_ps, 0)) / SUM(d.span_ps) AS overhead, -- Exposed copy time over the time of the phase.
   SUM(COALESCE(t.exposed_copy_ps, 0)) / 1e9 AS exposed_ms, -- Exposed copy time of all devices.
   SUM(d.span_ps) / 1e9 AS time_ms, -- Time of the phase of all devices.

@@ -10,14 +10,14 @@ ranges: {idle_ratio: [0, 1]}
 needs: [device_ops]
 description: >
   Share of a phase in which a device runs no op: 1 - busy / span. Busy is the union of its leaf ops, including those
-  between two steps. Span is the time of the phase's steps, each from its start to the start of the next, so waiting
-  for the host counts. In a capture without steps, the span is from the first op to the end of the last, and phase is
-  NULL. If a run has steps, ops outside of them are left out. XProf's idle time also counts until the profile ends.
+  between two steps. Span is the time of the phase's steps, each from its start to the start of the next, so waiting for
+  the host counts. In a capture without steps, the span is from the first op to the end of the last, and phase is NULL.
+  If a run has steps, ops outside of them are left out. XProf's idle time also counts until the profile ends.
 changed: First version.
 ---*/
 SELECT
   run_id, -- The run.
-  phase, -- Phase; NULL for the steps of none, and in a capture without steps.
+  phase, -- Phase; NULL for steps without one, and in a capture without steps.
   device_id, -- The device.
   (span_ps - busy_ps) / span_ps AS idle_ratio, -- Share of the span without an op.
   busy_ps / 1e9 AS busy_ms, -- Union of the leaf ops.

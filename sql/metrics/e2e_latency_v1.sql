@@ -9,8 +9,8 @@ value: e2e_latency_ms
 needs: [decode_after_prefill, one_prefill]
 description: >
   Time from the start of prefill to the end of the last decode step: on the hosts' clock by their markers, on the
-  devices' from the first prefill op to the end of the last decode op over all devices. A run without both phases has
-  no row, and neither has a run with several prefills, as its requests cannot be told apart. Decode steps before the
+  devices' from the first prefill op to the end of the last decode op over all devices. A run without both phases has no
+  row. Neither has a run with several prefills, because its requests cannot be told apart. Decode steps before the
   prefill belong to other requests and do not count.
 changed: First version.
 ---*/

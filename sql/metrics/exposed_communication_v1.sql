@@ -8,9 +8,9 @@ grain: [run_id, phase, device_id, kind, axis]
 value: exposed_ms
 needs: [collectives]
 description: >
-  Time per step in which a device's op line runs a collective, or the start or done of one, and so computes nothing. Each
-  moment counts once, for the collective whose op runs, so that the rows of a device add up to its whole exposed time.
-  Mean over the phase's steps; without any steps the capture counts as one.
+  Time per step in which a device's op line runs a collective, or the start or done of one, and so computes nothing.
+  Each moment counts once, for the collective whose op runs, so the rows of a device add up to its whole exposed time.
+  Mean over the phase's steps. Without any steps, the capture counts as one.
 changed: First version.
 ---*/
 WITH exposed AS (
@@ -27,7 +27,7 @@ SELECT
   e.axis, -- Mesh axes of its groups.
   e.exposed_communication_ps / (COALESCE(s.steps, 1) * 1e9) AS exposed_ms, -- Exposed time per step.
   e.exposed_communication_ps / 1e9 AS total_ms, -- Exposed time over all steps.
-  COALESCE(s.steps, 1) AS steps -- Steps of the phase on the device; 1 where there are none.
+  COALESCE(s.steps, 1) AS steps -- Steps of the phase on the device; 1 if there are none.
 FROM exposed AS e
 LEFT JOIN models.phase_steps AS s
   ON e.run_id = s.run_id AND e.device_id = s.device_id AND e.phase IS NOT DISTINCT FROM s.phase

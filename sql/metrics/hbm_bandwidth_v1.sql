@@ -8,12 +8,12 @@ grain: [run_id, phase, device_id]
 value: hbm_gbps
 needs: [memory_traffic]
 description: >
-  Memory traffic of a device over its busy time: the profiler's bytes_accessed of the leaf ops over their union, in
-  decimal GB. Bytes and time are those of the same ops: an op between two steps, such as a sampling program, belongs to
-  the step before it, and ops outside the steps of a run that has some are left out. Of an asynchronous op the start
-  counts and the done does not, which states the same bytes again. The bytes are the compiler's estimate, or those told at
-  ingest, and what an op keeps in on-chip memory is among them. The time of ops without known bytes counts and their
-  bytes do not, so that the value is a lower bound where unsized_share is above 0.
+  Memory traffic of a device over its busy time, in decimal GB: the sum of bytes_accessed of the leaf ops over their
+  union. Bytes and time are those of the same ops: an op between two steps, such as a sampling program, belongs to the
+  step before it. If a run has steps, ops outside of them are left out. Of an asynchronous op only the start counts,
+  because the done states the same bytes again. The bytes are the compiler's estimate, or those given at ingest, and
+  include what an op keeps in on-chip memory. Ops without known bytes count with their time only, so the value is a
+  lower bound if unsized_share is above 0.
 changed: First version.
 ---*/
 WITH moved AS (
@@ -34,15 +34,15 @@ WITH moved AS (
 
 SELECT
   d.run_id, -- The run.
-  d.phase, -- Phase; NULL for the steps of none, and in a capture without steps.
+  d.phase, -- Phase; NULL for steps without one, and in a capture without steps.
   d.device_id, -- The device.
   m.bytes * 1000 / d.busy_ps AS hbm_gbps, -- Bytes over busy time.
-  -- Share of the device's peak; NULL where that is not known.
+  -- Share of the device's peak; NULL if the peak is unknown.
   m.bytes * 1000 / d.busy_ps / NULLIF(v.peak_hbm_gbps, 0) AS utilization,
   m.bytes, -- Bytes of the phase.
   d.busy_ps / 1e9 AS busy_ms, -- Union of the leaf ops.
-  CAST(COALESCE(m.unsized_ops, 0) AS BIGINT) AS unsized_ops, -- Ops whose bytes are not known and that are missing here.
-  COALESCE(m.unsized_ps, 0) / NULLIF(m.self_ps, 0) AS unsized_share -- Their share of the self time of the ops.
+  CAST(COALESCE(m.unsized_ops, 0) AS BIGINT) AS unsized_ops, -- Ops whose bytes are unknown; they are not counted here.
+  COALESCE(m.unsized_ps, 0) / NULLIF(m.self_ps, 0) AS unsized_share -- Share of these ops in the self time of all.
 FROM models.device_phases AS d
 INNER JOIN moved AS m ON d.run_id = m.run_id AND d.device_id = m.device_id AND d.phase IS NOT DISTINCT FROM m.phase
 LEFT JOIN main.devices AS v ON d.run_id = v.run_id AND d.device_id = v.device_id

@@ -8,12 +8,13 @@ grain: [run_id, kind, axis]
 value: latency_us
 needs: [fitted_transfers]
 description: >
-  Hockney's model of a transfer, time = latency + bytes / bandwidth, fitted by least squares to the transfer time of each
-  execution (the shortest over its ranks) and the bytes that a device sends under the row's algorithm. There is a row only
-  where the fit is supported: at least three sizes that ran twice or more, time that grows with size, and an r2 of 0.9 or
-  more. Latency and bandwidth have 95 % intervals. Differences are taken in whole units of their range, one part in 2^20
-  or finer. A window of an asynchronous collective may outlast its transfer, which raises the latency. Source: Hockney,
-  The communication challenge for MPP, Parallel Computing 20 (1994); models.transfer_fit names that of the intervals.
+  Hockney's model of a transfer, time = latency + bytes / bandwidth. It is fitted by least squares to the transfer time
+  of each execution (the shortest over its ranks) and the bytes that a device sends under the row's algorithm. There is
+  a row only if the data support the fit: at least three sizes that ran twice or more, time that grows with size, and an
+  r2 of 0.9 or more. Latency and bandwidth have 95 % intervals. Differences are taken in whole units of their range, one
+  part in 2^20 or finer. A window of an asynchronous collective may outlast its transfer, which raises the latency.
+  Source: Hockney, The communication challenge for MPP, Parallel Computing 20 (1994); models.transfer_fit names the
+  source of the intervals.
 changed: First version.
 ccl_bench: hockney
 ---*/
@@ -21,22 +22,22 @@ SELECT
   run_id, -- The run.
   kind, -- Kind of collective.
   axis, -- Mesh axes of its groups.
-  intercept_ps / 1e6 AS latency_us, -- Time of an empty message; below 0 where the line falls short of the model.
+  intercept_ps / 1e6 AS latency_us, -- Time of an empty message; may be below 0 if the model does not fit.
   (intercept_ps - intercept_error_ps) / 1e6 AS latency_low_us, -- Lower end of its 95 % interval.
   (intercept_ps + intercept_error_ps) / 1e6 AS latency_high_us, -- Upper end.
   1e3 / slope_ps_per_byte AS bandwidth_gbps, -- Bytes per time beyond the latency, decimal.
   -- Lower end of its 95 % interval.
   1e3 / (slope_ps_per_byte + slope_error_ps_per_byte) AS bandwidth_low_gbps,
-  -- Upper end; NULL where the interval of the time per byte reaches 0.
+  -- Upper end; NULL if the interval of the time per byte reaches 0.
   CASE
     WHEN slope_ps_per_byte > slope_error_ps_per_byte
       THEN 1e3 / (slope_ps_per_byte - slope_error_ps_per_byte)
   END AS bandwidth_high_gbps,
   r2, -- Share of the variance that the line explains.
-  points, -- Executions, over all ranks one each.
-  async_points, -- Those that are asynchronous.
+  points, -- Executions; all ranks of one count once.
+  async_points, -- Asynchronous ones among them.
   sizes, -- Distinct sizes.
-  -- Whether the bandwidth is beyond the peak of a device's links in one direction, so that the fit cannot be right; NULL
-  -- where that is not known.
+  -- Whether the bandwidth is above the peak of a device's links in one direction, so that the fit cannot be right;
+  -- NULL if unknown.
   is_above_peak
 FROM models.transfer_fit

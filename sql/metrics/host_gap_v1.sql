@@ -9,11 +9,11 @@ value: gap_ratio
 ranges: {gap_ratio: [0, 1]}
 needs: [device_steps]
 description: >
-  Share of the steps' time in which no device of the run executes an op, so that all devices wait for the host. A gap
-  of up to a microsecond between two ops of a device does not count: it comes from rounded times and from issuing ops,
-  not from waiting. A step of the run lasts from the first device's start to the first start of the next step; the
-  last step lasts to its latest end. Devices of several hosts are compared on the run's clock, so the result is only
-  as exact as the alignment of the clocks. A capture without steps has no row.
+  Share of the steps' time in which no device of the run executes an op, so that all devices wait for the host. A gap of
+  up to a microsecond between two ops of a device does not count, because rounded times and the issuing of ops cause
+  such gaps. A step of the run lasts from the first device's start to the first start of the next step; the last step
+  lasts to its latest end. Devices of several hosts are compared on the run's clock, so the result is only as exact as
+  the alignment of the clocks. A capture without steps has no row.
 changed: First version.
 ---*/
 WITH marks AS (
@@ -30,7 +30,7 @@ WITH marks AS (
   FROM models.run_steps
 ),
 
--- of marks at one time the last has a length, and knows of all of them
+-- of several marks at one time, the last has a length and counts all of them
 swept AS (
   SELECT
     run_id,
@@ -61,12 +61,12 @@ counted AS (
 
 SELECT
   run_id, -- The run.
-  t.phase, -- Phase; NULL for the steps of none.
+  t.phase, -- Phase; NULL for steps without one.
   -- Share of the time without an op on any device.
   SUM(COALESCE(c.gap_ps, 0)) / SUM(t.until_ps - t.start_ps) AS gap_ratio,
-  SUM(COALESCE(c.gap_ps, 0)) / 1e9 AS gap_ms, -- That time, over all steps.
+  SUM(COALESCE(c.gap_ps, 0)) / 1e9 AS gap_ms, -- Time without an op on any device, over all steps.
   SUM(t.until_ps - t.start_ps) / 1e9 AS time_ms, -- Time of the steps.
-  CAST(1 AS BIGINT) AS threshold_us, -- Shorter times between two ops of a device are not taken for a pause of it.
+  CAST(1 AS BIGINT) AS threshold_us, -- Shorter times between two ops of a device are no pause.
   COUNT(*) AS steps -- Steps of the phase.
 FROM models.run_steps AS t
 INNER JOIN running USING (run_id)

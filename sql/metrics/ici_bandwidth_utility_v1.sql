@@ -8,13 +8,13 @@ grain: [run_id, phase, factor]
 value: saved_percent
 needs: [inter_chip_links, fitted_transfers]
 description: >
-  How much shorter a phase would be with links that are faster by a factor: 100 (T - T') / T, T the time of the phase's
-  steps, all devices together. In T', each collective is shorter by (1 - 1 / factor) x bytes / bandwidth, but by no more
-  than its transfer time without the latency, and by no more than its exposed time. Waiting for late ranks and the latency
-  do not change, and a factor of 1 saves nothing. Latency and bandwidth come from models.transfer_fit for the kind and
-  axis, if they are within the peak of the links; a negative latency counts as 0. Collectives without such a fit, or with
-  ranks outside the capture, do not change, so that the value is a lower bound where fitted_executions is below
-  executions. A phase without any fit has no row, nor has a GPU, which has no such links.
+  How much shorter a phase would be with links that are faster by a factor: 100 (T - T') / T, where T is the time of the
+  phase's steps, all devices together. In T', each collective is shorter by (1 - 1 / factor) x bytes / bandwidth, but at
+  most by its transfer time without the latency, and at most by its exposed time. Waiting for late ranks and the latency
+  do not change; a factor of 1 saves nothing. Latency and bandwidth of a kind and axis come from models.transfer_fit, if
+  they are within the peak of the links; a negative latency counts as 0. Collectives without such a fit, or with ranks
+  outside the capture, do not change, so the value is a lower bound if fitted_executions is below executions. A phase
+  without any fit has no row; neither has a GPU, which has no such links.
 changed: First version.
 ccl_bench: scale_up_bw_utility
 ---*/
@@ -89,13 +89,13 @@ fitted AS (
 
 SELECT
   d.run_id, -- The run.
-  d.phase, -- Phase; NULL for the steps of none, and in a capture without steps.
+  d.phase, -- Phase; NULL for steps without one, and in a capture without steps.
   n.factor, -- How many times faster the links are - 2, 4 or infinite.
   SUM(COALESCE(m.saved_fs, 0)) / (SUM(d.span_ps) * 10) AS saved_percent, -- Share of the time saved.
   SUM(COALESCE(m.saved_fs, 0)) / 1e12 AS saved_ms, -- Time saved on all devices.
   SUM(d.span_ps) / 1e9 AS time_ms, -- Time of the phase of all devices.
   CAST(SUM(COALESCE(m.executions, 0)) AS BIGINT) AS executions, -- Executions whose bytes are known, on all devices.
-  -- Those that are timed anew, because their latency and bandwidth are known.
+  -- Those whose time changes, because their latency and bandwidth are known.
   CAST(SUM(COALESCE(m.fitted_executions, 0)) AS BIGINT) AS fitted_executions
 FROM models.device_phases AS d
 INNER JOIN fitted AS n ON d.run_id = n.run_id AND d.phase IS NOT DISTINCT FROM n.phase

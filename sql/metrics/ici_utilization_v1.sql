@@ -8,12 +8,12 @@ grain: [run_id, phase, kind, axis]
 value: utilization
 needs: [inter_chip_links, link_peak, sent_bytes]
 description: >
-  Share of the peak inter-chip bandwidth that collectives reach: the bytes that a device sends, divided by the
-  transfer time (the shortest time over the ranks) and by the device's peak of all links in one direction. A row
-  divides the sum of its bytes by the sum of its time. Ranks that send nothing, such as the target of a pair, are left
-  out. Executions with ranks outside the capture count only in a row that has no others, with the bytes that the
-  algorithm of their kind sends; their transfer took at most the shortest time at hand, so that the share is a lower
-  bound. The window of an asynchronous collective may outlast its transfer, so that its share is one too.
+  Share of the peak inter-chip bandwidth that collectives reach: the bytes that a device sends, divided by the transfer
+  time (the shortest time over the ranks) and by the device's peak of all links in one direction. A row divides the sum
+  of its bytes by the sum of its time. Ranks that send nothing, such as the target of a pair, are left out. Executions
+  with ranks outside the capture count only in a row that has no others, with the bytes that the algorithm of their kind
+  sends. Their transfer took at most the shortest time at hand, so the share is a lower bound. The window of an
+  asynchronous collective may outlast its transfer, so its share is a lower bound too.
 changed: First version.
 ---*/
 WITH sent AS (
@@ -36,7 +36,7 @@ chosen AS (
   SELECT run_id, phase, kind, axis, is_async, is_partial, transfer_ps, peak_ici_gbps, wire_bytes
   FROM sent
   WHERE wire_bytes > 0 AND peak_ici_gbps > 0
-  -- whole executions, or those that lack ranks where there are no others
+  -- whole executions, or those that lack ranks if there are no others
   QUALIFY
     CASE WHEN is_partial THEN 1 ELSE 0 END
     = MIN(CASE WHEN is_partial THEN 1 ELSE 0 END) OVER (PARTITION BY run_id, phase, kind, axis)
@@ -48,13 +48,13 @@ SELECT
   kind, -- Kind of collective.
   axis, -- Mesh axes of its groups.
   SUM(wire_bytes) * 1000 / SUM(transfer_ps) / MIN(peak_ici_gbps) AS utilization, -- Share of the peak.
-  -- lower where ranks are missing from the capture, so that the share is at least that; NULL for the share itself.
+  -- lower if ranks are missing from the capture, so that the share is at least that; NULL if it is exact.
   CASE WHEN COUNT(*) FILTER (WHERE is_partial) > 0 THEN 'lower' END AS bound,
   SUM(wire_bytes) * 1000 / SUM(transfer_ps) AS sent_gbps, -- Bytes sent over transfer time.
-  MIN(peak_ici_gbps) AS peak_gbps, -- Peak of a device; the smallest where devices differ.
+  MIN(peak_ici_gbps) AS peak_gbps, -- Peak of a device; the smallest if devices differ.
   CAST(SUM(wire_bytes) AS BIGINT) AS wire_bytes, -- Bytes that all devices send.
-  COUNT(*) AS executions, -- Executions that it covers, each on every device that sends.
-  COUNT(*) FILTER (WHERE is_async) AS async_executions -- Those that are asynchronous.
+  COUNT(*) AS executions, -- Executions covered, counted on every device that sends.
+  COUNT(*) FILTER (WHERE is_async) AS async_executions -- Asynchronous ones among them.
 FROM chosen
 GROUP BY run_id, phase, kind, axis
 HAVING SUM(transfer_ps) > 0

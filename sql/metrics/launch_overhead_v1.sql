@@ -8,12 +8,12 @@ grain: [run_id, phase, device_id]
 value: gap_us
 needs: [repeated_launches]
 description: >
-  Time on a device from the end of one execution of a program to the start of the next, mean over the executions of a
-  phase, percentiles by nearest rank. The phase is that of the next one. An execution that starts before the end
-  of those before it follows at 0. Beside it the time from the start of the host's dispatch of an execution to its start
-  on the device, queueing behind earlier executions included, and the part of the gap in which the host had not begun to
-  dispatch: what is left of the gap is the device's own. A phase of executions that follow none and whose dispatch is not
-  known has no row.
+  Time on a device from the end of one execution of a program to the start of the next, as the mean over the executions
+  of a phase, with percentiles by nearest rank. The phase is that of the next execution. An execution that starts before
+  the end of those before it follows at 0. Two more times are given. The dispatch time is from the start of the host's
+  dispatch of an execution to its start on the device, including queueing behind earlier executions. The undispatched
+  part of a gap is the time in which the host had not begun to dispatch; the rest of the gap is the device's own. A
+  phase has no row if its executions follow none and their dispatch is not known.
 changed: First version.
 ---*/
 WITH executions AS (
@@ -47,7 +47,7 @@ launched AS (
   WHERE o.line = 'XLA Modules' AND o.execution IS NOT NULL AND s.name = 'run_id'
 ),
 
--- on TPUs the runtime's DoEnqueueProgram and the execution carry one run_id, and the former its device's ordinal
+-- on TPUs the runtime's DoEnqueueProgram and the execution share a run_id, and the former has its device's ordinal
 enqueued AS (
   SELECT
     run_id,
@@ -95,7 +95,7 @@ counted AS (
   GROUP BY run_id, host
 ),
 
--- where one begins after its execution, the clocks or the pairing are wrong
+-- if one begins after its execution, the clocks or the pairing are wrong
 dispatches AS (
   SELECT run_id, p.device_id, p.execution, q.dispatch_ps
   FROM placed AS p
@@ -146,13 +146,13 @@ SELECT
   run_id, -- The run.
   phase, -- Phase of the execution that starts; NULL outside of phases.
   device_id, -- The device.
-  -- Mean time between executions; NULL where none follows another.
+  -- Mean time between executions; NULL if none follows another.
   SUM(gap_ps) / (NULLIF(COUNT(gap_ps), 0) * 1e6) AS gap_us,
   MIN(gap_ps) FILTER (WHERE gap_quantile >= 0.5) / 1e6 AS p50_us, -- Median.
   MIN(gap_ps) FILTER (WHERE gap_quantile >= 0.9) / 1e6 AS p90_us, -- 90th percentile.
   MIN(gap_ps) FILTER (WHERE gap_quantile >= 0.99) / 1e6 AS p99_us, -- 99th percentile.
   COUNT(gap_ps) AS launches, -- Executions that follow another.
-  -- Mean time from the start of dispatch on the host to the start on the device; NULL where not known.
+  -- Mean time from the start of dispatch on the host to the start on the device; NULL if unknown.
   SUM(dispatch_ps) / (NULLIF(COUNT(dispatch_ps), 0) * 1e6) AS dispatch_us,
   MIN(dispatch_ps) FILTER (WHERE dispatch_quantile >= 0.5) / 1e6 AS dispatch_p50_us, -- Median.
   MIN(dispatch_ps) FILTER (WHERE dispatch_quantile >= 0.9) / 1e6 AS dispatch_p90_us, -- 90th percentile.

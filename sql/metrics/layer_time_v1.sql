@@ -8,10 +8,10 @@ grain: [run_id, phase, layer, part]
 value: self_us
 needs: [layers]
 description: >
-  Self time of the leaf ops by transformer layer and part of the model, per step, mean over the devices that ran any of
-  it; compute and communication apart, the rest being copies. In a pipeline the layer is that of the stage that the device
-  is in. Ops that belong to no known layer or part are rows of their own, so that a phase adds up. Without steps the
-  capture counts as one.
+  Self time of the leaf ops by transformer layer and part of the model, per step, as the mean over the devices that ran
+  any of it. Compute and communication have columns of their own; the rest is copies. In a pipeline, the layer is that
+  of the device's stage. Ops without a known layer or part have rows of their own, so that a phase adds up. Without
+  steps, the capture counts as one.
 changed: First version.
 ---*/
 WITH executed AS (
@@ -59,12 +59,12 @@ known AS (
 SELECT
   run_id, -- The run.
   p.phase, -- Phase; NULL outside of phases.
-  p.layer, -- Transformer layer; NULL where not known.
-  p.part, -- Part of the model; NULL where not known.
+  p.layer, -- Transformer layer; NULL if unknown.
+  p.part, -- Part of the model; NULL if unknown.
   SUM(p.self_ps) / (SUM(p.steps) * 1e6) AS self_us, -- Self time per device and step.
-  SUM(p.compute_ps) / (SUM(p.steps) * 1e6) AS compute_us, -- That of compute.
-  SUM(p.communication_ps) / (SUM(p.steps) * 1e6) AS communication_us, -- That of communication, waiting included.
-  COUNT(*) AS devices -- Devices that ran any of it.
+  SUM(p.compute_ps) / (SUM(p.steps) * 1e6) AS compute_us, -- Self time of compute ops.
+  SUM(p.communication_ps) / (SUM(p.steps) * 1e6) AS communication_us, -- Self time of communication, including waiting.
+  COUNT(*) AS devices -- Devices that ran any such op.
 FROM stepped AS p
 INNER JOIN known USING (run_id)
 GROUP BY run_id, p.phase, p.layer, p.part

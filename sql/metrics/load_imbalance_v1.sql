@@ -8,9 +8,9 @@ grain: [run_id, phase]
 value: busy_imbalance
 needs: [several_devices]
 description: >
-  Busy time of the busiest device over the mean of the devices that ran the phase; 1 is balance. Waiting in a collective
-  is busy time, so the column for compute shows imbalance that ranks wait out. A device that computes nothing in the whole
-  capture, such as one that is only copied to, is no rank and does not count. There is no row for one device.
+  Busy time of the busiest device over the mean of the devices that ran the phase; 1 is perfect balance. Waiting in a
+  collective is busy time, so the column for compute shows the imbalance for which ranks wait. A device that computes
+  nothing in the whole capture, such as one that is only copied to, does not count. There is no row for one device.
 changed: First version.
 ccl_bench: load_imbalance_ratio
 ---*/
@@ -37,11 +37,11 @@ loads AS (
 
 SELECT
   run_id, -- The run.
-  phase, -- Phase; NULL for the steps of none, and in a capture without steps.
+  phase, -- Phase; NULL for steps without one, and in a capture without steps.
   MAX(busy_ps) * COUNT(*) / SUM(busy_ps) AS busy_imbalance, -- Largest busy time over the mean.
-  -- The same of compute time; NULL without compute.
+  -- Largest compute time over the mean; NULL without compute.
   MAX(compute_ps) * COUNT(*) / NULLIF(SUM(compute_ps), 0) AS compute_imbalance,
-  -- The same of self time of the experts' part without communication; NULL without experts.
+  -- The same for self time of the experts without communication; NULL without experts.
   MAX(moe_ps) * COUNT(*) / NULLIF(SUM(moe_ps), 0) AS moe_imbalance,
   COUNT(*) AS devices -- Devices that ran the phase and compute.
 FROM loads

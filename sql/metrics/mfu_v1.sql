@@ -9,18 +9,18 @@ value: mfu
 ranges: {mfu: [0, 1]}
 needs: [matrix_peak, phases, model_shape, batch_size, lengths]
 description: >
-  Model FLOPs utilization: floating-point operations that the model needs for a phase's tokens over what all devices of the
-  run, missing ones included, could do at their peak in the time of its steps, each from its start to the next one's on
-  the slowest device. A last step that no other one follows is left out with its tokens, as its time is not known; where
-  a phase has no other, its duration counts, and the value is an upper bound. Per token and forward pass 2 x active
-  parameters without the embedding tables and the output head, and attention 4 x layers x width x context, the width of
-  all query heads (that of the residual stream where heads are not known). The output head, vocabulary x residual stream,
-  runs on one token of each sequence, in prefill too; where the vocabulary is not known it counts as large as the
-  embedding table. Prefill has batch x input tokens, the i-th with a context of i; a decode step has batch tokens with a
-  context of input + step, steps counted from prefill at 0. Steps of several prefills, whose tokens are not known, have
-  no value. The peak is that of the type in which most of the time of the phase's matrix products multiplies; where
-  the capture does not show it, that of the run's dtype. Source: Chowdhery et al., PaLM (2022), appendix B, with a third
-  of its training cost for the forward pass, and causal contexts.
+  Model FLOPs utilization: the floating-point operations that the model needs for a phase's tokens, over what all
+  devices of the run (missing ones included) could do at their peak in the time of its steps. A step lasts from its
+  start to the next one's on the slowest device. A last step, which no other one follows, is left out with its tokens,
+  because its time is not known; if a phase has no other, its own duration counts, and the value is an upper bound. A
+  token and forward pass takes 2 x active parameters, without the embedding tables and the output head, and for
+  attention 4 x layers x width x context. The width is that of all query heads (of the residual stream if heads are not
+  known). The output head, vocabulary x residual stream, runs on one token of each sequence, in prefill too; if the
+  vocabulary is not known, the head counts as large as the embedding table. Prefill has batch x input tokens, the i-th
+  with a context of i. A decode step has batch tokens with a context of input + step, where prefill is step 0. Steps of
+  several prefills, whose tokens are not known, have no value. The peak is that of the type in which most of the time of
+  the phase's matrix products multiplies; if the capture does not show it, that of the run's dtype. Source: Chowdhery et
+  al., PaLM (2022), appendix B, with a third of its training cost for the forward pass, and causal contexts.
 changed: First version.
 ccl_bench: mfu
 ---*/
@@ -93,7 +93,7 @@ sizes AS (
 shapes AS (
   SELECT
     run_id,
-    -- a head of its own is among the parameters, unless it counts as one of the tables
+    -- the parameters include a head of its own, unless it counts as one of the tables
     params - embedding_params
     - CASE WHEN has_tied_embeddings OR embedding_params >= 2 * head_params THEN 0 ELSE head_params END AS body_params,
     head_params,
@@ -155,21 +155,21 @@ needed AS (
 SELECT
   run_id, -- The run.
   phase, -- prefill or decode.
-  -- Utilization; NULL where the model's shape or the lengths are not known.
+  -- Utilization; NULL if the model's shape or the lengths are not known.
   model_flops * 1e12 / (CAST(time_ps AS DOUBLE) * devices * peak_flops_per_s) AS mfu,
-  -- The same of the model_flops of leaf ops that neither communicate nor copy, as the profiler states them or ingest was
-  -- told, over the time of all steps, the last one by its own duration; ops between two steps count for the one before.
-  -- NULL where none is known.
+  -- Utilization by the model_flops of leaf ops that neither communicate nor copy, as the profiler states them or as
+  -- given at ingest, over the time of all steps, the last one by its own duration. Ops between two steps count for the
+  -- one before. NULL if none is known.
   hlo_model_flops * 1e12 / (CAST(all_time_ps AS DOUBLE) * devices_with_peak * peak_flops_per_s) AS hlo_mfu,
-  model_flops, -- Operations that the model needs; NULL where not known.
-  hlo_model_flops, -- Those of the ops of the devices in the capture.
-  -- Share of the self time of these ops whose operations are not known and missing in hlo_mfu; NULL without ops.
+  model_flops, -- Operations that the model needs; NULL if unknown.
+  hlo_model_flops, -- Operations by the model_flops of the ops of the devices in the capture.
+  -- Share of the ops' self time for which operations are not known, so that hlo_mfu lacks them; NULL without ops.
   unsized_share,
   time_ps / 1e9 AS time_ms, -- Time of the steps.
-  tokens, -- Tokens of the steps; NULL where not known.
+  tokens, -- Tokens of the steps; NULL if unknown.
   steps, -- Steps of the phase that count.
-  devices, -- Devices of the run, missing ones included.
-  product_type AS peak_type, -- Type of the matrix products whose peak counts: bf16, int8 or fp8.
-  peak_flops_per_s -- Peak of a device; the smallest where devices differ.
+  devices, -- Devices of the run, including missing ones.
+  product_type AS peak_type, -- Type of matrix product whose peak counts: bf16, int8 or fp8.
+  peak_flops_per_s -- Peak of a device; the smallest if devices differ.
 FROM needed
 WHERE model_flops IS NOT NULL OR hlo_model_flops IS NOT NULL

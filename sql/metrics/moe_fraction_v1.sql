@@ -9,9 +9,10 @@ value: fraction
 ranges: {fraction: [0, 1]}
 needs: [experts]
 description: >
-  Share of the devices' busy time that goes to the mixture of experts: self time of the ops of router and experts, and of
-  the collectives that dispatch and combine tokens, which are those of the experts' part and all on axis ep; over the
-  union of all leaf ops, all devices together. A run in which no op is known to be of the experts' part has no row.
+  Share of the devices' busy time that the mixture of experts takes. Its time is the self time of the ops of router and
+  experts, and of the collectives that dispatch and combine tokens: those of the experts' part and all on axis ep. It is
+  divided by the union of all leaf ops, all devices together. A run without an op that is known to belong to the experts
+  has no row.
 changed: First version.
 ccl_bench: moe_fraction
 ---*/
@@ -62,11 +63,11 @@ known AS (
 
 SELECT
   run_id, -- The run.
-  d.phase, -- Phase; NULL for the steps of none, and in a capture without steps.
+  d.phase, -- Phase; NULL for steps without one, and in a capture without steps.
   SUM(COALESCE(m.moe_ps, 0)) / SUM(d.busy_ps) AS fraction, -- Share of the busy time.
-  -- That of ops which do not communicate.
+  -- Share of ops that do not communicate.
   SUM(COALESCE(m.moe_ps - m.communication_ps, 0)) / SUM(d.busy_ps) AS compute_fraction,
-  -- That of dispatch and combine, waiting included.
+  -- Share of dispatch and combine, including waiting.
   SUM(COALESCE(m.communication_ps, 0)) / SUM(d.busy_ps) AS communication_fraction,
   SUM(COALESCE(m.moe_ps, 0)) / 1e9 AS moe_ms, -- Self time over all devices.
   COUNT(*) AS devices -- Devices that ran the phase.

@@ -9,9 +9,9 @@ value: share
 ranges: {share: [0, 1]}
 needs: [device_ops]
 description: >
-  Share of the devices' op time by category of op: self time of the leaf ops of a category over that of all leaf ops
-  of the phase, all devices together. XProf's hlo_stats sums a different time, which each event states on the device
-  clock; the shares of both agree within 0.1 % on a capture of four v6e chips.
+  Share of the devices' op time by category of op: self time of the leaf ops of a category over that of all leaf ops of
+  the phase, all devices together. XProf's hlo_stats sums a different time, which each event states on the device clock;
+  the shares of both agree within 0.1 % on a capture of four v6e chips.
 changed: First version.
 ccl_bench: dominant_kernel_concentration
 ---*/
@@ -29,7 +29,7 @@ compared AS (
 SELECT
   run_id, -- The run.
   phase, -- Phase; NULL outside of phases.
-  category, -- The profiler's category; NULL where it names none.
+  category, -- The profiler's category; NULL if it names none.
   self_ps / phase_ps AS share, -- Share of the self time.
   self_ps / 1e9 AS self_ms, -- Self time over all devices.
   CAST(ops AS BIGINT) AS ops -- Number of ops.

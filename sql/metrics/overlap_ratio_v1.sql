@@ -9,8 +9,8 @@ value: overlap_ratio
 ranges: {overlap_ratio: [0, 1]}
 needs: [timed_collectives]
 description: >
-  Share of the collectives' windows that is hidden behind other work: 1 - exposed / window, summed over executions and
-  devices. A synchronous collective hides nothing. Each of several overlapping windows counts.
+  Share of the collectives' windows that other work hides: 1 - exposed / window, summed over executions and devices. A
+  synchronous collective hides nothing. Each of several overlapping windows counts.
 changed: First version.
 ccl_bench: compute_comm_overlap
 ---*/
@@ -25,7 +25,7 @@ SELECT
   -- How the windows were found - op, start/done pair, async line, start only - or mixed.
   CASE WHEN MIN(window_source) = MAX(window_source) THEN MIN(window_source) ELSE 'mixed' END AS window_source,
   COUNT(*) AS executions, -- Executions on all devices.
-  COUNT(*) FILTER (WHERE is_async) AS async_executions -- Those that are asynchronous.
+  COUNT(*) FILTER (WHERE is_async) AS async_executions -- Asynchronous ones among them.
 FROM main.collectives
 GROUP BY run_id, phase, kind, axis
 HAVING SUM(end_ps - start_ps) > 0

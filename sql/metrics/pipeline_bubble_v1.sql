@@ -9,11 +9,11 @@ value: bubble_ratio
 ranges: {bubble_ratio: [0, 1]}
 needs: [pipeline_transfers]
 description: >
-  Share of a pipeline's ticks in which a stage does no work of its own: gaps without an op, and exposed time of collectives
-  on axis pp, where it waits for its neighbours; over the time from the first op of a step to its last end, all stages
-  together. Beside it the ideal of P stages and M microbatches, (P - 1) / (M + P - 1). A pipeline in which every stage
-  computes in every tick, as one program for all devices does, fills its bubble with work that is thrown away: that is
-  compute here, and the ratio can be below the ideal. Source: Huang et al., GPipe (2019).
+  Share of a pipeline's ticks in which a stage does no work of its own: gaps without an op, and exposed time of
+  collectives on axis pp, in which it waits for its neighbours. It is divided by the time from the first op of a step to
+  its last end, all stages together. ideal_ratio is the share for P stages and M microbatches, (P - 1) / (M + P - 1). If
+  every stage computes in every tick, as one program for all devices does, the bubble is filled with work that is thrown
+  away. That counts as compute here, and the ratio can be below the ideal. Source: Huang et al., GPipe (2019).
 changed: First version.
 ---*/
 WITH waited AS (
@@ -54,10 +54,10 @@ compared AS (
 
 SELECT
   run_id, -- The run.
-  phase, -- Phase; NULL for the steps of none.
+  phase, -- Phase; NULL for steps without one.
   SUM(bubble_ps) / SUM(span_ps) AS bubble_ratio, -- Share of the time without work, all devices together.
-  MAX(bubble_ps / span_ps) AS max_ratio, -- That of the device that has most.
-  -- The ideal; NULL where the number of microbatches is not known.
+  MAX(bubble_ps / span_ps) AS max_ratio, -- The highest of a device.
+  -- The ideal share; NULL if the number of microbatches is not known.
   (MIN(stages) - 1) / NULLIF(MIN(microbatches + stages) - 1, 0) AS ideal_ratio,
   SUM(waited_ps) / SUM(span_ps) AS waiting_ratio, -- Share of the time in exposed collectives on axis pp.
   MIN(stages) AS stages, -- Size of the pipeline-parallel axis.

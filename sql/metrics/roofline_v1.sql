@@ -9,13 +9,13 @@ value: flops_per_s
 needs: [op_costs]
 description: >
   Each HLO instruction's place under the roofline: floating-point operations and memory traffic of its executions over
-  their self time, all devices together, as the profiler states flops and bytes or ingest was told them. The bound is the
-  resource that would take longest at its peak - the matrix units at the rate of the type that they multiply, the memory,
-  or for a collective the inter-chip links with the bytes that it sends - and the attained share is that time over the
-  time it took. An op that computes and whose flops or bytes are not known, such as a Pallas kernel, has no bound. The halves of asynchronous ops, which state the
-  bytes of a transfer that goes on between them, have no row. XProf's roofline has the same operations,
-  bytes and peaks, no bound by links, and time by another clock of the device, by which single ops differ by some percent.
-  Source: Williams et al., Roofline (2009).
+  their self time, all devices together. Flops and bytes are those that the profiler states or that were given at
+  ingest. The bound is the resource that would take longest at its peak: the matrix units at the rate of the type that
+  they multiply, the memory, or for a collective the inter-chip links with the bytes that it sends. The attained share
+  is that time over the time it took. An op that computes and whose flops or bytes are not known, such as a Pallas
+  kernel, has no bound. Halves of asynchronous ops have no row, because they state the bytes of a transfer that goes on
+  between them. XProf's roofline has the same operations, bytes and peaks, no bound by links, and a time by another
+  clock of the device, by which single ops differ by some percent. Source: Williams et al., Roofline (2009).
 changed: First version.
 ---*/
 WITH timed AS (
@@ -89,11 +89,11 @@ SELECT
   instruction_id, -- The HLO instruction.
   name, -- Its name.
   category, -- The profiler's category.
-  -- Operations per second of a device; NULL where they are not known.
+  -- Operations per second of a device; NULL if unknown.
   CAST(flops AS DOUBLE) * executions * 1e12 / self_ps AS flops_per_s,
   flops, -- Operations of one execution.
   bytes_accessed, -- Memory traffic of one execution.
-  wire_bytes, -- Bytes that all executions send; NULL for other than collectives, and where not known.
+  wire_bytes, -- Bytes that all executions send; NULL if unknown or not a collective.
   flops / NULLIF(bytes_accessed, 0) AS intensity, -- Operations per byte of memory traffic.
   self_ps / (executions * 1e6) AS self_us, -- Mean self time of an execution.
   CASE
@@ -102,13 +102,13 @@ SELECT
     WHEN wire_bytes > 0 AND ici_ps >= memory_ps AND ici_ps >= compute_ps THEN 'ici'
     WHEN memory_ps >= compute_ps THEN 'memory'
     ELSE 'compute'
-  END AS bound, -- compute, memory or ici; NULL where a peak, a cost, or what a collective sends is not known.
+  END AS bound, -- compute, memory or ici; NULL if a peak, a cost, or what a collective sends is unknown.
   CASE
     WHEN compute_ps IS NULL OR memory_ps IS NULL THEN NULL
     WHEN is_unsized OR (wire_bytes > 0 AND ici_ps IS NULL) THEN NULL
     ELSE GREATEST(compute_ps, memory_ps, COALESCE(ici_ps, memory_ps)) / self_ps
-  END AS attained, -- Share of the bound's peak; NULL where the bound is.
+  END AS attained, -- Share of the bound's peak; NULL if the bound is.
   executions, -- Executions on all devices.
-  -- Of the self time of the run's ops that compute, the share whose flops or bytes are not known; NULL without such ops.
+  -- Share of the self time of the run's compute ops whose flops or bytes are unknown; NULL without such ops.
   unsized_share
 FROM needed

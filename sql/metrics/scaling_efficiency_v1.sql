@@ -9,11 +9,11 @@ grain: [run_id, baseline_run_id]
 value: efficiency
 needs: [throughput, model_name, lengths]
 description: >
-  Output tokens per second and chip relative to the run of the same workload on the fewest chips; 1 is a throughput
-  that grows with the chips. Two runs have the same workload if model, batch size, prompt and output length are equal,
-  and if precision and kind of device are equal or unknown for both. If several runs have the fewest chips, such as
-  repeats, there is a row for each of them. The metric compares runs, so it is not stored with a run: each query
-  evaluates it from the stored values of throughput version 2.
+  Output tokens per second and chip, relative to the run of the same workload on the fewest chips; at 1, throughput
+  grows with the chips. Two runs have the same workload if model, batch size, prompt and output length are equal, and if
+  precision and kind of device are equal or unknown for both. If several runs have the fewest chips, such as repeats,
+  there is a row for each of them. The metric compares runs, so it is not stored with a run: each query evaluates it
+  from the stored values of throughput version 2.
 changed: First version.
 ---*/
 WITH rated AS (
@@ -50,7 +50,7 @@ placed AS (
 
 SELECT
   p.run_id, -- The run.
-  -- The run on the fewest chips that it is compared with; the run itself where it is one of those.
+  -- The run on the fewest chips with which it is compared; the run itself if it is one of those.
   b.run_id AS baseline_run_id,
   p.tokens_per_s * b.chips / (b.tokens_per_s * p.chips) AS efficiency, -- Throughput per chip over that of the baseline.
   p.tokens_per_s / b.tokens_per_s AS speedup, -- Throughput over that of the baseline.

@@ -9,10 +9,10 @@ value: step_time_ms
 needs: [followed_step]
 description: >
   Time of each step from its start to the next step's start, on the slowest device. A step that no other step follows
-  has no value, because the start of a next step is unknown; a column holds its own duration, which leaves out the gap to
-  a next step and must not be compared with times of steps. A capture of a single step has thus no value. If the devices of a run
-  have no steps, its hosts' markers give the time. In a capture without marks, every execution of a program is a step,
-  and phase is NULL.
+  has no value, because the start of a next step is unknown, so a capture of a single step has none. last_step_ms holds
+  that step's own duration, which leaves out the gap to a next step; do not compare it with times of steps. If the
+  devices of a run have no steps, its hosts' markers give the time. In a capture without marks, every execution of a
+  program is a step, and phase is NULL.
 changed: >
   A step lasts until the next one starts and counts on its slowest device; version 1 left out the gaps between steps, so
   that its steps did not add up to the time that passed.
@@ -28,14 +28,14 @@ SELECT
   run_id, -- The run.
   s.phase, -- prefill or decode; NULL for a step of neither.
   s.step, -- Step.
-  -- Time of the step on the slowest device; NULL where no step follows.
+  -- Time of the step on the slowest device; NULL if no step follows.
   MAX(s.step_ps) FILTER (WHERE NOT s.is_last) / 1e9 AS step_time_ms,
-  MIN(s.step_ps) FILTER (WHERE NOT s.is_last) / 1e9 AS min_ms, -- The same on the fastest device.
-  -- Duration on the slowest of the devices where no step follows; NULL where one follows on all.
+  MIN(s.step_ps) FILTER (WHERE NOT s.is_last) / 1e9 AS min_ms, -- Time of the step on the fastest device.
+  -- Duration on the slowest of the devices on which no step follows; NULL if one follows on all.
   MAX(s.step_ps) FILTER (WHERE s.is_last) / 1e9 AS last_step_ms,
-  COUNT(*) AS devices, -- Devices that ran it; hosts where the clock is theirs.
-  MIN(clock) AS clock, -- Whose clock it is, device or host.
-  MIN(s.source) AS source -- What the steps were read from.
+  COUNT(*) AS devices, -- Devices that ran it; hosts if the clock is theirs.
+  MIN(clock) AS clock, -- Clock of the times, device or host.
+  MIN(s.source) AS source -- Where the steps come from.
 FROM models.steps AS s
 INNER JOIN clocks USING (run_id, clock)
 GROUP BY run_id, s.phase, s.step

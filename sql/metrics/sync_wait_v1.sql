@@ -8,10 +8,10 @@ grain: [run_id, phase, device_id]
 value: wait_ms
 needs: [ranks_to_compare]
 description: >
-  Time that a device waits in collectives for slower ranks: its own time in each beyond the shortest over the ranks, summed
-  over the phase. Of an asynchronous collective that is at most its exposed time, since a device that computes beside it
-  does not wait. Where ranks are outside the capture, the shortest may be among them, so that the value is a lower bound;
-  executions of which one rank alone is here are then left out.
+  Time that a device waits in collectives for slower ranks: its own time in each beyond the shortest over the ranks,
+  summed over the phase. In an asynchronous collective it waits at most for its exposed time, because a device that
+  computes beside it does not wait. If ranks are outside the capture, the shortest may be among them, so the value is a
+  lower bound. Executions with only one rank in the capture are then left out.
 changed: First version.
 ccl_bench: straggler_metrics
 ---*/
@@ -39,11 +39,11 @@ SELECT
   w.phase, -- Phase; NULL outside of phases.
   w.device_id, -- The device.
   w.wait_ps / 1e9 AS wait_ms, -- Time waited.
-  -- lower where ranks are missing from the capture, so that the device waited at least that; NULL for the time itself.
+  -- lower if ranks are missing from the capture, so that the device waited at least that; NULL if it is exact.
   CASE WHEN w.partial_collectives > 0 THEN 'lower' END AS bound,
-  -- The same per step; without steps the capture counts as one.
+  -- Time waited per step; without steps the capture counts as one.
   w.wait_ps / (COALESCE(s.steps, 1) * 1e9) AS wait_ms_per_step,
-  w.collectives -- Executions that it covers.
+  w.collectives -- Executions covered.
 FROM waited AS w
 LEFT JOIN models.phase_steps AS s
   ON w.run_id = s.run_id AND w.device_id = s.device_id AND w.phase IS NOT DISTINCT FROM s.phase

@@ -8,10 +8,10 @@ grain: [run_id]
 value: output_tokens_per_s
 needs: [decode_after_prefill, one_prefill, batch_size]
 description: >
-  Output tokens per second from the start of prefill to the end of the last decode step. Per sequence of the batch there
-  is one token from prefill and one from each decode step in the capture. The clock is the hosts' where they have
-  markers, else the devices'. A run with several prefills, whose requests cannot be told apart, has no row; decode steps
-  before the prefill are of other requests and do not count.
+  Output tokens per second from the start of prefill to the end of the last decode step. Each sequence of the batch has
+  one token from prefill and one from each decode step in the capture. The time is on the hosts' clock if they have
+  markers, otherwise on the devices'. A run with several prefills has no row, because its requests cannot be told apart.
+  Decode steps before the prefill belong to other requests and do not count.
 changed: First version.
 ccl_bench: throughput
 ---*/
@@ -43,14 +43,14 @@ timed AS (
 SELECT
   run_id, -- The run.
   sequences * (decode_steps + 1) / total_ps * 1e12 AS output_tokens_per_s, -- Output tokens of all sequences per second.
-  -- The same per chip of the run, chips outside the capture included.
+  -- Output tokens per second and chip of the run, including chips outside the capture.
   sequences * (decode_steps + 1) / (total_ps * NULLIF(chips, 0)) * 1e12 AS output_tokens_per_s_per_chip,
-  -- Prompt tokens per second of prefill; NULL where the prompt length is not known.
+  -- Prompt tokens per second of prefill; NULL if the prompt length is unknown.
   sequences * input_length / NULLIF(prefill_ps, 0) * 1e12 AS prefill_tokens_per_s,
   -- Tokens of the decode steps per second of decode.
   sequences * decode_steps / NULLIF(decode_ps, 0) * 1e12 AS decode_tokens_per_s,
   sequences * (decode_steps + 1) AS output_tokens, -- Output tokens of all sequences.
-  chips, -- Chips of the run; NULL where its devices are not known.
+  chips, -- Chips of the run; NULL if its devices are unknown.
   clock -- host or device.
 FROM timed
 WHERE total_ps > 0

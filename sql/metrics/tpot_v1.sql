@@ -8,14 +8,14 @@ grain: [run_id, clock]
 value: tpot_ms
 needs: [followed_decode]
 description: >
-  Time per output token: mean over decode steps of the time from a step's start to the start of the decode step that
-  follows it. Each step counts as its slowest device or host saw it. A decode step that no other decode step follows
-  is left out, because the start of a next step is unknown. A run without two decode steps in a row has no row.
-  Percentiles are by nearest rank.
+  Time per output token: the mean over decode steps of the time from a step's start to the start of the decode step that
+  follows it. Each step counts as its slowest device or host saw it. A decode step that no other decode step follows is
+  left out, because the start of a next step is unknown. A run without two decode steps in a row has no row. Percentiles
+  are by nearest rank.
 changed: First version.
 ccl_bench: tpot
 ---*/
--- the last decode step before something else has no end: its own duration is too short, the gap after it may be idle
+-- the last decode step before something else has no end: its own duration is too short, and the gap after it may be idl
 WITH tokens AS (
   SELECT run_id, clock, step, MAX(step_ps) AS token_ps, MIN(source) AS source
   FROM models.steps
@@ -36,6 +36,6 @@ SELECT
   MIN(token_ps) FILTER (WHERE quantile >= 0.5) / 1e9 AS p50_ms, -- Median.
   MIN(token_ps) FILTER (WHERE quantile >= 0.9) / 1e9 AS p90_ms, -- 90th percentile.
   MIN(token_ps) FILTER (WHERE quantile >= 0.99) / 1e9 AS p99_ms, -- 99th percentile.
-  MIN(source) AS source -- What the steps were read from.
+  MIN(source) AS source -- Where the steps come from.
 FROM ranked
 GROUP BY run_id, clock

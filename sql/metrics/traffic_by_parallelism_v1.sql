@@ -8,11 +8,10 @@ grain: [run_id, phase, axis]
 value: message_bytes_per_device
 needs: [message_bytes]
 description: >
-  Traffic of each kind of parallelism, and how certain it is that the kind is right. The traffic is the message bytes
-  per device of all collectives along one axis of the mesh, or along several at once, as a mean over the devices that
-  take part. Source, confidence and evidence of the axis come from main.mesh_axes. If a collective runs along several
-  inferred axes, confidence and evidence are those of the least certain axis, as the combination cannot be more
-  certain.
+  Traffic of each kind of parallelism, and how certain the kind is. The traffic is the message bytes per device of all
+  collectives along one axis of the mesh, or along several at once, as a mean over the devices that take part. Source,
+  confidence and evidence of the axis come from main.mesh_axes. If a collective runs along several inferred axes,
+  confidence and evidence are those of the least certain axis, because the combination cannot be more certain.
 changed: First version.
 ---*/
 WITH carried AS (
@@ -74,16 +73,16 @@ ranked AS (
 SELECT
   run_id, -- The run.
   t.phase, -- Phase; NULL outside of phases.
-  axis, -- Mesh axes of the groups, such as tp or dp+tp; 'unknown' where no mesh fits, 'none' for groups of one device.
+  axis, -- Mesh axes of the groups, such as tp or dp+tp; 'unknown' if no mesh fits, 'none' for groups of one device.
   t.message_bytes / t.devices AS message_bytes_per_device, -- Message bytes, mean over devices, as in traffic_volume.
   t.message_bytes / NULLIF(t.phase_bytes, 0) AS share, -- Share of the message bytes of the phase.
-  -- Bytes sent, mean over devices; NULL where not known of all executions.
+  -- Bytes sent, mean over devices; NULL unless known for all executions.
   t.wire_bytes / t.devices AS wire_bytes_per_device,
   CAST(t.executions AS BIGINT) AS executions, -- Executions on all devices.
   t.devices, -- Devices that take part.
   r.source AS axis_source, -- mesh, or inferred; NULL for 'unknown' and 'none'.
   r.confidence, -- Probability that the name of the axis is right; 1 for a mesh, NULL for 'unknown' and 'none'.
-  r.evidence -- What an inferred name rests on; NULL for a mesh, 'unknown' and 'none'.
+  r.evidence -- Reasons for an inferred name; NULL for a mesh, 'unknown' and 'none'.
 FROM shared AS t
 LEFT JOIN ranked AS r USING (run_id, axis)
 WHERE t.message_bytes IS NOT NULL

@@ -8,9 +8,9 @@ grain: [run_id, phase, axis_from, axis_to, crosses_step]
 value: interval_us
 needs: [consecutive_collectives]
 description: >
-  Time on a device from the end of one collective to the start of the next, of the same axis or of another, mean over all
-  devices, percentiles by nearest rank. The one before is that which ends last of those that started earlier; a collective
-  that starts before its end follows at 0. Both are of the same phase; gaps within a step
+  Time on a device from the end of one collective to the start of the next, of the same axis or of another, as the mean
+  over all devices, with percentiles by nearest rank. Of the collectives that started earlier, the one before is the one
+  that ends last. A collective that starts before that end follows at 0. Both are in the same phase. Gaps within a step
   and gaps from one step to the next have rows of their own.
 changed: First version.
 ccl_bench: traffic_window
@@ -39,7 +39,7 @@ SELECT
   MIN(interval_ps) FILTER (WHERE quantile >= 0.9) / 1e6 AS p90_us, -- 90th percentile.
   MIN(interval_ps) FILTER (WHERE quantile >= 0.99) / 1e6 AS p99_us, -- 99th percentile.
   COUNT(*) AS intervals, -- Number of intervals on all devices.
-  -- Those in which the next started before the end of the one before.
+  -- Intervals whose collective started before the end of the one before.
   COUNT(*) FILTER (WHERE is_overlapping) AS overlapping
 FROM ranked
 GROUP BY run_id, phase, axis_from, axis_to, crosses_step

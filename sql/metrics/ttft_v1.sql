@@ -10,9 +10,9 @@ needs: [prefill]
 description: >
   Time to first token. On the host's clock, it is the time from the start of the prefill marker to its end, when the
   token is on the host. On the devices' clock, it is the time from the start of the first prefill op to the end of the
-  op that gives the first token: the last op that the prefill owns on any device. Ops before the next step belong to
-  the prefill, so sampling by a separate program counts. If a run has several prefills, such as the chunks of one
-  prompt, all those count that begin before the first decode step that follows the first prefill.
+  op that gives the first token: the last op of the prefill on any device. Ops before the next step belong to the
+  prefill, so sampling by a separate program counts. If a run has several prefills, such as the chunks of one prompt,
+  all those count that begin before the first decode step that follows the first prefill.
 changed: First version.
 ccl_bench: ttft
 ---*/
@@ -42,8 +42,8 @@ SELECT
   run_id, -- The run.
   clock, -- host or device.
   (MAX(end_ps) - MIN(start_ps)) / 1e9 AS ttft_ms, -- Time to first token.
-  COUNT(DISTINCT step) AS prefill_steps, -- Prefill steps that it spans.
-  MIN(source) AS source -- What the steps were read from.
+  COUNT(DISTINCT step) AS prefill_steps, -- Prefill steps in that time.
+  MIN(source) AS source -- Where the steps come from.
 FROM prefill
 WHERE clock = 'host'
 GROUP BY run_id, clock

@@ -1,8 +1,8 @@
 /*---
 model: ccl_card
 description: >
-  What CCL-Bench's metrics read from the workload card, only for the ccl_* metrics and the card of an exported row: the
-  card's own value or, where it is blank or there is no card, what the capture tells.
+  What CCL-Bench's metrics read from the workload card: the card's own value, or what the capture tells if the card
+  leaves it blank or there is no card. Only the ccl_* metrics and the card of an exported row use it.
 ---*/
 WITH counted AS (
   SELECT run_id, COUNT(*) AS steps
@@ -13,13 +13,13 @@ WITH counted AS (
 SELECT
   run_id, -- The run.
   COALESCE(NULLIF(LOWER(r.card ->> '$.workload.model.phase'), ''), 'inference') AS phase, -- training or inference.
-  -- Iterations in the trace; else the steps of the run, NULL without any.
+  -- Iterations in the trace, or else steps of the run; NULL without any.
   COALESCE(CAST(NULLIF(r.card ->> '$.workload.model.iteration', '') AS BIGINT), n.steps) AS iterations,
   -- Tokens generated per sequence.
   COALESCE(CAST(NULLIF(r.card ->> '$.workload.data.output_len', '') AS BIGINT), r.output_length) AS output_length,
   -- Chips of the whole run.
   COALESCE(CAST(NULLIF(r.card ->> '$.workload.hardware.xpu_spec.total_count', '') AS BIGINT), c.chips) AS chips,
-  -- Chip as CCL-Bench writes it, such as tpu_v6e; of other chips than TPUs the kind of the devices.
+  -- Chip as CCL-Bench writes it, such as tpu_v6e; for other chips than TPUs, the kind of the devices.
   COALESCE(
     NULLIF(LOWER(r.card ->> '$.workload.hardware.xpu_spec.model'), ''),
     CASE

@@ -1,8 +1,8 @@
 /*---
 model: ccl_copies
 description: >
-  Copies as CCL-Bench finds them, only for the ccl_* metrics: in the order of the file, a copy-done.N ends the last
-  copy-start.N before it that none has ended, whatever the device. Halves without a number are left out.
+  Copies as CCL-Bench finds them, only for the ccl_* metrics. In file order, a copy-done.N ends the last open
+  copy-start.N before it, whatever the device. Halves without a number are left out.
 ---*/
 WITH halves AS (
   SELECT
@@ -17,7 +17,7 @@ WITH halves AS (
   WHERE device_offset_ps IS NOT NULL AND name LIKE '%copy-%'
 ),
 
--- Once for the bandwidth, where a start without bytes starts nothing, and once for the overhead, where only TPUs count.
+-- once for the bandwidth, which ignores a start without bytes, and once for the overhead, which counts only TPUs
 used AS (
   SELECT
     run_id,

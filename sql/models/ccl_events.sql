@@ -2,9 +2,9 @@
 model: ccl_events
 inline: true
 description: >
-  The complete events (X) of a run's Chrome trace, as CCL-Bench reads them, only for the ccl_* metrics: of every line, on
-  the devices and on the host, so that programs, steps and containers count in addition to the ops in them. Asynchronous
-  ops and samples of counters are events of other kinds there. Their order in the file is that of event_id.
+  The complete events (X) of a run's Chrome trace as CCL-Bench reads them, only for the ccl_* metrics. They come from
+  every line, on devices and on the host, so programs, steps and containers count in addition to the ops in them.
+  Asynchronous ops and counter samples are other kinds of events there. Their order in the file is that of event_id.
 ---*/
 WITH exported AS (
   SELECT
@@ -81,10 +81,10 @@ SELECT
   e.duration_ps, -- Duration.
   e.device_offset_ps, -- Start on the device's own clock.
   e.device_duration_ps, -- Duration on the device's own clock.
-  -- What CCL-Bench takes for the duration, in 10^-6 of its unit: it adds microseconds of events without a duration on
-  -- the device's clock to nanoseconds of the others.
+  -- What CCL-Bench takes for the duration, in 10^-6 of its unit: it mixes microseconds of events without a duration on
+  -- the device's clock with nanoseconds of the others.
   COALESCE(e.device_duration_ps * 1000, e.duration_ps) AS mixed_duration,
-  CASE WHEN e.has_facts THEN e.copied_bytes END AS copied_bytes, -- bytes_accessed, else raw_bytes_accessed.
+  CASE WHEN e.has_facts THEN e.copied_bytes END AS copied_bytes, -- bytes_accessed, or else raw_bytes_accessed.
   CASE WHEN e.has_facts THEN e.bytes_accessed END AS bytes_accessed, -- Memory traffic that the profiler states.
   CASE WHEN e.has_facts THEN e.model_flops END AS model_flops -- Operations that the profiler states.
 FROM exported AS e

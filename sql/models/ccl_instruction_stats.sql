@@ -1,13 +1,11 @@
 /*---
 model: ccl_instruction_stats
-description: >
-  Stats of instructions that the exported events have beside the columns of main.instructions, only for the ccl_*
-  metrics.
+description: Stats of instructions that exported events have and main.instructions has not, only for the ccl_* metrics.
 ---*/
 SELECT
   run_id, -- The run.
   instruction_id, -- The instruction.
-  -- Name of its events, where that is not the instruction's.
+  -- Name of its events, if that is not the instruction's.
   MAX(string_value) FILTER (WHERE name IN ('display_name', 'event_name')) AS event_name,
   MAX(int_value) FILTER (WHERE name = 'raw_bytes_accessed') AS raw_bytes_accessed -- Memory traffic, uncorrected.
 FROM main.instruction_stats

@@ -1,9 +1,9 @@
 /*---
 model: collective_instances
 description: >
-  One row per execution of a collective over all its ranks. The rank that arrives last waits for nobody, so the shortest
-  time over the ranks is the time of the transfer itself; what others take beyond it is waiting, of an asynchronous one at most the
-  time in which the device's op line runs communication.
+  One row per execution of a collective, over all its ranks. The rank that arrives last waits for nobody, so the
+  shortest time over the ranks is the transfer time. What another rank takes beyond it is waiting. An asynchronous rank
+  waits at most while the device's op line runs communication.
 ---*/
 WITH ranks AS (
   SELECT
@@ -60,10 +60,10 @@ SELECT
   phase, -- Phase; NULL outside of phases.
   step, -- Step; NULL outside of steps.
   group_size, -- Devices in a group; 2 for a collective-permute pair.
-  ranks, -- Ranks of it that are in the capture.
-  is_partial, -- Ranks are missing from the capture, so neither transfer nor skew is that of the whole.
+  ranks, -- Ranks that are in the capture.
+  is_partial, -- Ranks are missing from the capture, so transfer and skew are not the whole's.
   is_async, -- Split into a start and a done.
-  message_bytes, -- Message of one rank; the largest where ranks differ.
+  message_bytes, -- Message of one rank; the largest if ranks differ.
   CASE
     WHEN message_bytes IS NULL THEN NULL
     WHEN message_bytes < 4096 THEN 'below 4 KiB'
@@ -72,7 +72,7 @@ SELECT
     WHEN message_bytes < 16777216 THEN '1 MiB to 16 MiB'
     WHEN message_bytes < 268435456 THEN '16 MiB to 256 MiB'
     ELSE '256 MiB and more'
-  END AS size_class, -- Range that message_bytes is in, in steps of 16.
+  END AS size_class, -- Range of message_bytes, in factors of 16.
   CAST(
     CASE
       WHEN message_bytes IS NULL THEN NULL
@@ -96,7 +96,7 @@ SELECT
   last_start_ps, -- Start of the last rank.
   end_ps, -- Latest end over the ranks.
   transfer_ps, -- Shortest time over the ranks.
-  -- Time of all ranks together beyond transfer_ps, of an asynchronous rank at most its exposed time.
+  -- Time beyond transfer_ps, summed over the ranks; for an asynchronous rank, at most its exposed time.
   CAST(wait_ps AS BIGINT) AS wait_ps,
-  last_start_ps - first_start_ps AS skew_ps -- last_start_ps - first_start_ps.
+  last_start_ps - first_start_ps AS skew_ps -- Time between the first and the last start.
 FROM joined

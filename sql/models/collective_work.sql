@@ -1,8 +1,8 @@
 /*---
 model: collective_work
 description: >
-  Executions and bytes of each kind of collective and axis on each device, per phase, with the number of steps that the
-  device ran in the phase.
+  Executions and bytes of collectives on each device, per phase, kind and axis, with the number of steps that the device
+  ran in the phase.
 ---*/
 WITH counted AS (
   SELECT
@@ -25,11 +25,11 @@ SELECT
   n.phase, -- Phase; NULL outside of phases.
   n.kind, -- Kind of collective.
   n.axis, -- Mesh axes of its groups.
-  COALESCE(s.steps, 1) AS steps, -- Steps of the phase on the device; 1 where there are none, the capture being one.
+  COALESCE(s.steps, 1) AS steps, -- Steps of the phase on the device; 1 if there are none.
   n.executions, -- Executions on the device.
-  n.sized_executions, -- Those whose message size is known.
-  n.message_bytes, -- Message bytes of those; NULL where none is known.
-  n.wire_bytes -- Bytes that the device sends; NULL where it is not known of all executions.
+  n.sized_executions, -- Executions whose message size is known.
+  n.message_bytes, -- Message bytes of these; NULL if none is known.
+  n.wire_bytes -- Bytes that the device sends; NULL unless known for all executions.
 FROM counted AS n
 LEFT JOIN models.phase_steps AS s
   ON n.run_id = s.run_id AND n.device_id = s.device_id AND n.phase IS NOT DISTINCT FROM s.phase

@@ -1,6 +1,7 @@
 /*---
 model: communication_ops
-description: The op-line events of each collective - the op of a synchronous one, the start and the done of an asynchronous one.
+description: >
+  The op-line events of each collective - the op of a synchronous one, or the start and the done of an asynchronous one.
 ---*/
 SELECT
   run_id, -- The run.

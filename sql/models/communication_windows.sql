@@ -1,8 +1,8 @@
 /*---
 model: communication_windows
 description: >
-  The windows of the collectives on each device, with the part of each that no earlier window of the same step covers;
-  the sum of these parts is the length of the windows' union.
+  The windows of the collectives on each device, with the part of each that no earlier window of the same step covers.
+  The sum of these parts is the length of the windows' union.
 ---*/
 WITH windows AS (
   SELECT

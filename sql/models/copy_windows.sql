@@ -2,9 +2,9 @@
 model: copy_windows
 inline: true
 description: >
-  Copies on a device from start to end: a single copy op, or an asynchronous op other than a collective from its start
-  half to the end of its done half. A done ends the last start of its instruction before it on the device; a start or
-  a done without a partner has no window.
+  Copies on a device from start to end: a single copy op, or an asynchronous op (not a collective) from its start half
+  to the end of its done half. A done ends the last start of its instruction before it on the device. A half without a
+  partner has no window.
 ---*/
 SELECT
   run_id, -- The run.
@@ -16,9 +16,9 @@ SELECT
   c.step, -- Step in which it starts; NULL outside of steps.
   c.start_ps, -- Start of the window.
   c.end_ps, -- End of the window, exclusive.
-  i.bytes_accessed AS bytes, -- The instruction's bytes_accessed, of a start those of one execution; NULL where not known.
-  c.is_async, -- A start with its done.
-  -- Time of the window that no op covers other than copies, nor a copy that begins before it.
+  i.bytes_accessed AS bytes, -- The instruction's bytes_accessed; NULL if unknown.
+  c.is_async, -- True for a start with its done.
+  -- Time of the window that neither another kind of op nor an earlier copy covers.
   c.exposed_added_ps
 FROM main.copies AS c
 INNER JOIN main.instructions AS i USING (run_id, instruction_id)

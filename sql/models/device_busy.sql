@@ -1,13 +1,13 @@
 /*---
 model: device_busy
 description: >
-  Time in which a device was busy, per step. An op between two steps, such as one of a sampling program, belongs to
-  the step before it, as ingest lets a step last until the next one begins.
+  Time in which a device was busy, per step. An op between two steps, such as one of a sampling program, belongs to the
+  step before it, because a step lasts until the next one begins.
 ---*/
 SELECT
   run_id, -- The run.
   device_id, -- The device.
-  phase, -- Phase; NULL for a step of none, and outside of steps.
+  phase, -- Phase; NULL for a step without one, and outside of steps.
   step, -- Step; NULL before the first, after the last, and in a capture without steps.
   MIN(first_start_ps) AS first_start_ps, -- Start of the first op.
   MAX(last_end_ps) AS last_end_ps, -- Latest end of an op.

@@ -1,8 +1,8 @@
 /*---
 model: device_gaps
 description: >
-  Times of more than a microsecond inside a step, between its first op and its last, in which a device runs no op; one row
-  per gap.
+  One row per gap of more than a microsecond in which a device runs no op, inside a step, between its first op and its
+  last.
 ---*/
 WITH steps AS (
   SELECT run_id, device_id, phase, step, MIN(first_start_ps) AS first_start_ps
@@ -20,7 +20,7 @@ executions AS (
 SELECT
   p.run_id, -- The run.
   p.device_id, -- The device.
-  p.phase, -- Phase; NULL for a step of none.
+  p.phase, -- Phase; NULL for a step without one.
   p.step, -- The step.
   p.event_id, -- The op that ends the gap.
   p.start_ps, -- Start of the gap, the latest end of the ops before it.

@@ -1,8 +1,8 @@
 /*---
 model: device_pauses
 description: >
-  Times of more than a microsecond in which a device runs no op, over all of the run's steps: between two ops, and from
-  the run's first step to the device's first op and from its last op to the end of the run's last step.
+  Times of more than a microsecond in which a device runs no op, during the run's steps: between two ops, from the run's
+  first step to the device's first op, and from its last op to the end of the run's last step.
 ---*/
 WITH devices AS (
   SELECT run_id, device_id, MIN(first_start_ps) AS first_start_ps, MAX(last_end_ps) AS last_end_ps
@@ -30,7 +30,7 @@ SELECT
   event_id, -- The op that ends it; NULL before the first op and after the last.
   phase, -- Phase of that op; NULL outside of phases.
   step, -- Step of that op; NULL outside of steps.
-  execution, -- Which execution of a program on the device that op is of; NULL where not known.
+  execution, -- Execution of a program on the device to which that op belongs; NULL if unknown.
   op_class -- What the device does in that op - communication, copy or compute.
 FROM models.leaf_ops
 WHERE idle_before_ps > 1000000

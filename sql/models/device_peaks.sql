@@ -2,8 +2,8 @@
 model: device_peaks
 inline: true
 description: >
-  Peak rates of each device by the type that a matrix product multiplies. A chip without a rate of its own for a type
-  runs it at that of bf16.
+  Peak rates of each device, by the type that a matrix product multiplies. A type for which the chip has no rate of its
+  own runs at the rate of bf16.
 ---*/
 SELECT
   run_id, -- The run.

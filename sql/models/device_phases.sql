@@ -2,9 +2,9 @@
 model: device_phases
 description: >
   Span, busy and compute time of each phase on a device. The span is the time of the phase's steps, each from its start
-  to the next one's; in a capture without steps it is from the first op to the end of the last, and phase is NULL. The
-  last step of a capture lasts until its own end, up to which its ops count too, so that shares of the span are over the
-  same moments. Ops outside the steps of a run that has some are left out, and so are devices without ops in the capture.
+  to the next one's. In a capture without steps it lasts from the first op to the end of the last, and phase is NULL.
+  The last step of a capture lasts until its own end, where its ops end too, so shares of the span compare the same
+  moments. If a run has steps, ops outside of them are left out. So are devices without ops.
 ---*/
 WITH busy AS (
   SELECT
@@ -34,7 +34,7 @@ devices_with_ops AS (
 SELECT
   run_id, -- The run.
   device_id, -- The device.
-  s.phase, -- Phase; NULL for the steps of none, and in a capture without steps.
+  s.phase, -- Phase; NULL for steps without one, and in a capture without steps.
   s.steps, -- Steps of the phase on the device; NULL without steps.
   s.time_ps AS span_ps, -- Time of the phase.
   COALESCE(i.busy_ps, 0) AS busy_ps, -- Union of its leaf ops.

@@ -1,7 +1,7 @@
 /*---
 model: exposed_phases
 description: >
-  Exposed communication of each phase on a device beside the phase's span, in runs that communicate. Devices without
+  Exposed communication of each phase on a device, with the span of the phase, in runs that communicate. Devices without
   communication have 0.
 ---*/
 WITH exposed AS (
@@ -19,7 +19,7 @@ communicating AS (
 SELECT
   run_id, -- The run.
   d.device_id, -- The device.
-  d.phase, -- Phase; NULL for the steps of none, and in a capture without steps.
+  d.phase, -- Phase; NULL for steps without one, and in a capture without steps.
   d.span_ps, -- Time of the phase, as models.device_phases has it.
   -- Time in which the op line runs a collective, or the start or done of one.
   COALESCE(x.exposed_communication_ps, 0) AS exposed_communication_ps

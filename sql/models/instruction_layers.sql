@@ -1,17 +1,17 @@
 /*---
 model: instruction_layers
 description: >
-  Transformer layer and microbatch that a device works on in an HLO instruction, even if a pipeline runs one program
-  for all of its stages. The program then has slots for the layers of a stage, and the stage is the device's place on
-  the pp axis. main.devices holds the slots of each stage's layers; if it does not, all stages are taken to hold the
-  same number of layers. In tick t, stage s works on microbatch t - s.
+  Transformer layer and microbatch that a device works on in an HLO instruction, even if a pipeline runs one program for
+  all of its stages. Such a program has slots for the layers of a stage, and the stage is the device's place on the pp
+  axis. main.devices holds the slots of each stage's layers; without them, all stages are taken to hold the same number
+  of layers. In tick t, stage s works on microbatch t - s.
 ---*/
 SELECT
   run_id, -- The run.
   i.instruction_id, -- The HLO instruction.
   d.device_id, -- The device.
-  -- Transformer layer; NULL where not known, and for what a device computes in a slot where its stage has no layer,
-  -- because another stage has one there.
+  -- Transformer layer; NULL if unknown, and in a slot for which the device's stage has no layer because another stage
+  -- has one there.
   CASE
     WHEN i.layer IS NOT NULL THEN i.layer
     WHEN d.first_slot IS NOT NULL
@@ -21,13 +21,13 @@ SELECT
       END
     WHEN r.num_layers % NULLIF(r.pp, 0) = 0 THEN d.pp_index * (r.num_layers // NULLIF(r.pp, 0)) + i.stage_layer
   END AS layer,
-  d.pp_index AS stage, -- Pipeline stage of the device; NULL without a pipeline, or where the mesh is not known.
-  i.stage_layer, -- Slot of the layer in the program of all stages; NULL where the program does not count so.
+  d.pp_index AS stage, -- Pipeline stage of the device; NULL without a pipeline, or if the mesh is unknown.
+  i.stage_layer, -- Slot of the layer in the program of all stages; NULL if the program has no slots.
   i.tick, -- Tick of the schedule; NULL outside of ticks.
-  -- Microbatch that the stage works on; NULL outside of ticks, and in ticks in which the pipeline fills or drains and
-  -- the stage has none.
+  -- Microbatch that the stage works on; NULL outside of ticks, and in ticks in which the stage has none because the
+  -- pipeline fills or drains.
   CASE WHEN i.tick >= d.pp_index AND i.tick - d.pp_index < r.microbatches THEN i.tick - d.pp_index END AS microbatch,
-  i.part -- Part of the model; NULL where not known.
+  i.part -- Part of the model; NULL if unknown.
 FROM main.instructions AS i
 INNER JOIN main.devices AS d USING (run_id)
 LEFT JOIN main.runs AS r USING (run_id)

@@ -1,7 +1,6 @@
 /*---
 model: instruction_time
-description: >
-  Executions and self time of each instruction's leaf ops on each device, by the phase of the step that owns them.
+description: Executions and self time of each instruction's leaf ops on each device, by the phase of their step.
 ---*/
 WITH summed AS (
   SELECT
@@ -25,11 +24,11 @@ stepped AS (
 SELECT
   run_id, -- The run.
   t.device_id, -- The device.
-  t.phase, -- Phase of the step that owns them; NULL for a step of none, and outside of steps.
-  -- Whether models.device_phases has their time: a step owns them, or the run has no steps.
+  t.phase, -- Phase of their step; NULL for a step without one, and outside of steps.
+  -- Whether models.device_phases includes their time: they belong to a step, or the run has no steps.
   t.is_in_step OR s.is_stepped IS NULL AS is_in_device_phases,
   instruction_id, -- The HLO instruction.
-  i.category, -- The profiler's category of the instruction; NULL where it names none.
+  i.category, -- The profiler's category of the instruction; NULL if it names none.
   i.op_class, -- What the device does in them - communication, copy or compute.
   t.ops, -- Number of leaf ops.
   t.self_ps -- Their self time.

@@ -2,10 +2,9 @@
 model: leaf_ops
 inline: true
 description: >
-  The ops that a device executes itself: events of its op line without the containers (while, conditional, call) that
-  hold others. Nothing else of a trace is summed as device time: of main.ops, which has every event of every line,
-  modules, loops and asynchronous copies cover the same time again. The sum of busy_ps is the time in which the device
-  was busy.
+  The ops that a device itself executes: events of its op line, without the containers (while, conditional, call) that
+  hold others. Sum these alone as device time: main.ops has every event of every line, and modules, loops and asynchronous
+  copies cover the same time again. The sum of busy_ps is the time in which the device was busy.
 ---*/
 SELECT
   run_id, -- The run.
@@ -21,7 +20,7 @@ SELECT
   -- Duration without what the leaf ops cover that began before it, on all streams of the device.
   o.duration_ps - o.overlap_ps AS busy_ps,
   o.idle_before_ps, -- Time right before it in which the device ran no leaf op; NULL for the device's first.
-  o.execution, -- Which execution of a program on the device; NULL where not known.
+  o.execution, -- Execution of a program on the device; NULL if unknown.
   o.phase, -- Phase, NULL outside of phases.
   o.step, -- Step, NULL outside of steps.
   i.part, -- Part of the model; NULL where not known.

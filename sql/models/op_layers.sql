@@ -1,22 +1,21 @@
 /*---
 model: op_layers
 inline: true
-description: >
-  Transformer layer and microbatch of every device op, from models.instruction_layers by its instruction and device.
+description: Transformer layer and microbatch of every device op, looked up in models.instruction_layers.
 ---*/
 SELECT
   run_id, -- The run.
   o.event_id, -- The event.
   device_id, -- The device.
-  -- Transformer layer; NULL where not known, and for what a device computes in a slot where its stage has no layer,
-  -- because another stage has one there.
+  -- Transformer layer; NULL if unknown, and in a slot for which the device's stage has no layer because another stage
+  -- has one there.
   l.layer,
-  l.stage, -- Pipeline stage of the device; NULL without a pipeline, or where the mesh is not known.
-  l.stage_layer, -- Slot of the layer in the program of all stages; NULL where the program does not count so.
+  l.stage, -- Pipeline stage of the device; NULL without a pipeline, or if the mesh is unknown.
+  l.stage_layer, -- Slot of the layer in the program of all stages; NULL if the program has no slots.
   l.tick, -- Tick of the schedule; NULL outside of ticks.
-  -- Microbatch that the stage works on; NULL outside of ticks, and in ticks in which the pipeline fills or drains and
-  -- the stage has none.
+  -- Microbatch that the stage works on; NULL outside of ticks, and in ticks in which the stage has none because the
+  -- pipeline fills or drains.
   l.microbatch,
-  l.part -- Part of the model; NULL where not known.
+  l.part -- Part of the model; NULL if unknown.
 FROM main.ops AS o
 LEFT JOIN models.instruction_layers AS l USING (run_id, instruction_id, device_id)

@@ -6,11 +6,12 @@ SELECT
   run_id, -- The run.
   t.phase, -- Phase; NULL outside of phases.
   t.device_id, -- The device.
-  i.layer, -- Transformer layer; NULL where not known.
-  i.part, -- Part of the model; NULL where not known.
+  i.layer, -- Transformer layer; NULL if unknown.
+  i.part, -- Part of the model; NULL if unknown.
   CAST(SUM(t.self_ps) AS BIGINT) AS self_ps, -- Self time of all ops.
-  CAST(COALESCE(SUM(t.self_ps) FILTER (WHERE t.op_class = 'compute'), 0) AS BIGINT) AS compute_ps, -- That of compute.
-  -- That of communication.
+  -- Self time of compute.
+  CAST(COALESCE(SUM(t.self_ps) FILTER (WHERE t.op_class = 'compute'), 0) AS BIGINT) AS compute_ps,
+  -- Self time of communication.
   CAST(COALESCE(SUM(t.self_ps) FILTER (WHERE t.op_class = 'communication'), 0) AS BIGINT) AS communication_ps
 FROM models.instruction_time AS t
 INNER JOIN main.instructions AS i USING (run_id, instruction_id)

@@ -1,8 +1,8 @@
 /*---
 model: request_times
 description: >
-  First start and last end of prefill and decode of a run, on the hosts' clock by markers, on the devices' by leaf
-  ops. Decode steps that start before the first prefill are left out: the prefill of their requests is not in the
+  First start and last end of prefill and decode of a run: on the hosts' clock by markers, on the devices' by leaf ops.
+  Decode steps that start before the first prefill are left out, because the prefill of their requests is not in the
   capture.
 ---*/
 WITH device_steps AS (

@@ -1,8 +1,8 @@
 /*---
 model: run_chips
 description: >
-  Number of chips that a run uses, including those of devices outside the capture. A device whose chip is unknown
-  counts as one chip; a chip is assumed to hold as many missing devices as devices in the capture.
+  Number of chips that a run uses, including those of devices outside the capture. A device whose chip is unknown counts
+  as one chip. Missing devices are assumed to share chips as those in the capture do.
 ---*/
 WITH captured AS (
   SELECT run_id, MIN(kind) AS kind, COUNT(*) AS devices, COUNT(DISTINCT chip_id) + COUNT(*) - COUNT(chip_id) AS chips
@@ -12,7 +12,7 @@ WITH captured AS (
 
 SELECT
   run_id, -- The run.
-  c.kind, -- Kind of the devices; the first in order of name where there are several.
+  c.kind, -- Kind of the devices; the first by name if there are several.
   c.devices + COALESCE(r.missing_devices, 0) AS devices, -- Devices of the run.
   (c.chips * (c.devices + COALESCE(r.missing_devices, 0)) + c.devices - 1) // c.devices AS chips -- Chips of the run.
 FROM captured AS c

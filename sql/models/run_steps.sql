@@ -1,8 +1,8 @@
 /*---
 model: run_steps
 description: >
-  Steps of a run over all its devices: from the first device's start to the first start of the next step, the last to its
-  latest end.
+  Steps of a run over all its devices. A step lasts from the first device's start to the first start of the next step;
+  the last one lasts to its latest end.
 ---*/
 WITH united AS (
   SELECT
@@ -21,12 +21,12 @@ WITH united AS (
 SELECT
   run_id, -- The run.
   step, -- Step.
-  phase, -- Phase; NULL for a step of none.
+  phase, -- Phase; NULL for a step without one.
   start_ps, -- Earliest start over the devices.
-  -- Earliest start of the next step; of the last step its latest end.
+  -- Earliest start of the next step; for the last step, its latest end.
   COALESCE(LEAD(start_ps) OVER (PARTITION BY run_id ORDER BY start_ps, step), end_ps) AS until_ps,
   longest_ps, -- Time of the step on the slowest device, start to next start.
-  -- Its time is that of a whole step: another step follows on every device; or the phase has none such, so that the
-  -- duration of its last step is all that is known.
+  -- Whether its whole time is known, because another step follows on every device. Also true if the phase has no such
+  -- step, so that only the duration of its last step is known.
   is_followed = 1 OR MAX(is_followed) OVER (PARTITION BY run_id, phase) = 0 AS is_timed
 FROM united

@@ -2,9 +2,9 @@
 model: step_composition
 description: >
   What the steps of each phase consist of: the time of their ops by layer, category and collective, and the time without
-  an op. Steps last from start to start, as models.timed_steps has them: a last step, after which none starts, counts only
-  in a phase without others. Each moment counts once, for the op that covers it first, so that the rows of a phase add up
-  to the time of these steps on all devices, to the picosecond.
+  an op. Steps last from start to start, as in models.timed_steps: a last step, after which none starts, counts only in
+  a phase without others. Each moment counts once, for the op that covers it first, so the rows of a phase add up to the
+  time of these steps on all devices, to the picosecond.
 ---*/
 WITH ops AS (
   SELECT run_id, o.device_id, o.phase, o.instruction_id, c.kind, c.axis, SUM(o.busy_ps) AS time_ps
@@ -57,12 +57,12 @@ parts AS (
 
 SELECT
   run_id, -- The run.
-  phase, -- Phase; NULL for the steps of none.
-  layer, -- Transformer layer; NULL where not known, and for idle time.
-  category, -- The profiler's category of the ops; NULL where it names none, and for idle time.
-  collective, -- Kind of collective; NULL for ops that are no communication, and for idle time.
+  phase, -- Phase; NULL for steps without one.
+  layer, -- Transformer layer; NULL if unknown, and for idle time.
+  category, -- The profiler's category of the ops; NULL if it names none, and for idle time.
+  collective, -- Kind of collective; NULL for ops that do not communicate, and for idle time.
   axis, -- Mesh axes of the collective; NULL without one.
-  -- Time in which the device runs no op; negative where the ops of a step reach beyond it by more than its gaps.
+  -- Time in which the device runs no op; negative if the ops of a step reach beyond it by more than its gaps.
   is_idle,
   CAST(SUM(time_ps) AS BIGINT) AS time_ps -- Time over all steps and devices.
 FROM parts

@@ -2,21 +2,21 @@
 model: step_ops
 inline: true
 description: >
-  The leaf ops, with the time that each adds to the ops before it, and the step that owns it. Each moment counts once,
-  for the op that started first among those that cover it.
+  The leaf ops, with the time that each adds to the ops before it and the step that it belongs to. Each moment counts
+  once, for the op that started first among those that cover it.
 ---*/
 SELECT
   run_id, -- The run.
   event_id, -- The op.
   device_id, -- The device.
   instruction_id, -- The HLO instruction.
-  execution, -- Which execution of a program on the device; NULL where not known.
-  phase, -- Phase of the step that owns it; NULL for a step of none.
-  step, -- Step that owns it; NULL before the first, after the last, and in a capture without steps.
+  execution, -- Execution of a program on the device; NULL if unknown.
+  phase, -- Phase of its step; NULL for a step without one.
+  step, -- Its step; NULL before the first, after the last, and in a capture without steps.
   start_ps, -- Start of the op.
   start_ps + duration_ps AS end_ps, -- End of the op, exclusive.
   self_ps, -- Duration without the events nested in it.
   duration_ps - overlap_ps AS busy_ps, -- Time of the op that no op before it covers.
-  duration_ps - class_overlap_ps AS class_busy_ps -- The same among the ops of its op_class.
+  duration_ps - class_overlap_ps AS class_busy_ps -- Time of the op that no op of its op_class before it covers.
 FROM main.ops
 WHERE is_leaf AND device_id IS NOT NULL

@@ -1,8 +1,8 @@
 /*---
 model: step_parts
 description: >
-  Where the time of each step goes on the devices that ran it: ops other than communication, exposed communication, and no
-  op; one row per step and part. Steps last from start to start, so that waiting for the host is idle time.
+  Where the time of each step goes on the devices that ran it, with one row per step and part: ops that are not
+  communication, exposed communication, and no op. Steps last from start to start, so waiting for the host is idle time.
 ---*/
 WITH exposed AS (
   SELECT run_id, device_id, step, SUM(exposed_added_ps) AS exposed_communication_ps
@@ -59,11 +59,11 @@ parts AS (
 SELECT
   run_id, -- The run.
   step, -- Step.
-  phase, -- Phase; NULL for a step of none.
+  phase, -- Phase; NULL for a step without one.
   part, -- compute and copies, exposed communication, or idle.
-  position, -- Place of the part, from 0.
-  -- Time of all devices in it; exposed communication is time in which the op line runs a collective, or the start or
-  -- done of one; idle is 0 where ops reach beyond the steps by more than that.
+  position, -- Position of the part, from 0.
+  -- Time of all devices in the part. Exposed communication is time in which the op line runs a collective, or the start
+  -- or done of one. Idle is 0 if ops reach beyond the steps by more than the idle time.
   CAST(time_ps AS BIGINT) AS time_ps,
-  time_ps / (devices * 1e9) AS mean_ms -- Its mean over the devices that ran the step.
+  time_ps / (devices * 1e9) AS mean_ms -- Mean over the devices that ran the step.
 FROM parts

@@ -1,8 +1,8 @@
 /*---
 model: steps
 description: >
-  Steps on each device's clock and on each host's. A step lasts from its start to the start of the next one in the same
-  place, so that the gap after it is part of it; the last by its own duration.
+  Steps on each device's clock and on each host's. A step lasts from its start to the start of the next one on the same
+  device or host, so it includes the gap after it. The last one lasts for its own duration.
 ---*/
 WITH marked AS (
   SELECT
@@ -37,17 +37,17 @@ followed AS (
 
 SELECT
   run_id, -- The run.
-  clock, -- device for the steps of a device, host for those that a host's markers tell.
+  clock, -- device for the steps of a device, host for those of a host's markers.
   host, -- The host.
   device_id, -- The device; NULL on the host's clock.
   step, -- Number of the step in the run.
   phase, -- prefill or decode; NULL for a step of neither.
   start_ps, -- Start since the run's profile start.
   end_ps, -- End of the step's own work, exclusive.
-  COALESCE(next_start_ps, end_ps) AS until_ps, -- Start of the next step; of the last one its end.
+  COALESCE(next_start_ps, end_ps) AS until_ps, -- Start of the next step; for the last one, its end.
   COALESCE(next_start_ps, end_ps) - start_ps AS step_ps, -- Time of the step, until_ps - start_ps.
-  next_start_ps IS NULL AS is_last, -- No step follows, so that until_ps is not when the next would have started.
+  next_start_ps IS NULL AS is_last, -- No step follows, so until_ps is not the start of a next one.
   -- The next step is of another phase, or there is none.
   next_phase IS NULL OR next_phase <> COALESCE(phase, 'none') AS is_last_of_phase,
-  source -- What the step was read from.
+  source -- Where the step comes from.
 FROM followed

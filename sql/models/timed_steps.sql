@@ -1,14 +1,14 @@
 /*---
 model: timed_steps
 description: >
-  The steps of each device whose time is that of a whole step, because another step follows. Where no step of a phase has
-  one that follows on the device, all of the phase, each by its own duration.
+  The steps of each device whose whole time is known, because another step follows. If a phase has no such step on the
+  device, all of its steps, each with its own duration.
 ---*/
 SELECT
   run_id, -- The run.
   device_id, -- The device.
   step, -- Step.
-  phase, -- Phase; NULL for a step of none.
+  phase, -- Phase; NULL for a step without one.
   step_ps -- Time of the step, start to next start.
 FROM models.steps
 WHERE clock = 'device'

@@ -1,11 +1,11 @@
 /*---
 model: transfer_fit
 description: >
-  Least squares of the transfer time of collectives on the bytes that a device sends, per kind and axis, where they
-  support a line: three sizes or more that ran at least twice each, time that grows with size, and r2 of 0.9 or more.
-  Differences from the mean are taken in whole units of their range, one part in 2^20 or finer, so that sums stay exact
-  integers. The intervals hold 95 % of such fits if the errors are normal: estimate -+ t x standard error, t the quantile
-  of Student's distribution with points - 2 degrees of freedom by the expansion in Abramowitz and Stegun, Handbook of
+  Least squares of the transfer time of collectives on the bytes that a device sends, per kind and axis. A row needs
+  three sizes or more that ran at least twice each, a time that grows with size, and r2 of 0.9 or more. Differences from
+  the mean are taken in whole units of their range, one part in 2^20 or finer, so that sums stay exact integers. The
+  intervals hold 95 % of such fits if the errors are normal: estimate -+ t x standard error. t is the quantile of
+  Student's distribution with points - 2 degrees of freedom, from the expansion in Abramowitz and Stegun, Handbook of
   Mathematical Functions (1964), 26.7.5, whose error is below 0.04 % from 4 degrees on.
 ---*/
 WITH peaks AS (
@@ -128,8 +128,8 @@ SELECT
   run_id, -- The run.
   kind, -- Kind of collective.
   axis, -- Mesh axes of its groups.
-  points, -- Executions, over all ranks one each.
-  async_points, -- Those that are asynchronous.
+  points, -- Executions; all ranks of one count once.
+  async_points, -- Asynchronous ones among them.
   sizes, -- Distinct sizes.
   slope AS slope_ps_per_byte, -- Time per byte.
   t * SQRT(variance / square_bytes) AS slope_error_ps_per_byte, -- Half of its 95 % interval.
@@ -137,7 +137,7 @@ SELECT
   -- Half of its 95 % interval.
   t * SQRT(variance * (1e0 / points + mean_bytes * mean_bytes / square_bytes)) AS intercept_error_ps,
   r2, -- Share of the variance that the line explains.
-  -- Whether it means more bytes per time than the peak of a device's links in one direction, so that it cannot be right;
-  -- NULL where that is not known.
+  -- Whether the slope means more bytes per time than the peak of a device's links in one direction, so that it cannot
+  -- be right; NULL if unknown.
   1e3 / slope > peak_gbps AS is_above_peak
 FROM lines

@@ -1,6 +1,6 @@
 /*---
 precondition: batch_size
-reason: neither manifest nor card tells the batch size
+reason: neither manifest nor card gives the batch size
 remedy: put a card.yaml with it beside the capture
 ---*/
 SELECT run_id

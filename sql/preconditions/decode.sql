@@ -2,7 +2,7 @@
 precondition: decode
 needs: [phases]
 reason: no step is a decode
-remedy: record on while tokens are generated
+remedy: record for longer, while tokens are generated
 ---*/
 SELECT run_id
 FROM models.steps

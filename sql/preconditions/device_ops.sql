@@ -1,7 +1,7 @@
 /*---
 precondition: device_ops
 reason: no device ran an op
-remedy: profile the devices too, not the host alone
+remedy: profile the devices too, not only the host
 ---*/
 SELECT run_id
 FROM main.ops

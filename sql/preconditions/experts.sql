@@ -1,7 +1,7 @@
 /*---
 precondition: experts
 needs: [layers]
-reason: no op is known to be of a mixture of experts
+reason: no op is known to belong to a mixture of experts
 ---*/
 SELECT run_id
 FROM main.instructions

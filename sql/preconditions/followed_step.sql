@@ -1,7 +1,7 @@
 /*---
 precondition: followed_step
 needs: [steps]
-reason: no step has a successor, whose start is its end
+reason: no step is followed by another, whose start would end it
 remedy: record at least two steps
 ---*/
 SELECT run_id

@@ -1,7 +1,7 @@
 /*---
 precondition: layers
 needs: [device_ops]
-reason: no op is known to be of a layer or part of the model
+reason: no op is known to belong to a layer or part of the model
 remedy: name them in the model with `jax.named_scope`
 ---*/
 SELECT run_id

@@ -1,6 +1,6 @@
 /*---
 precondition: lengths
-reason: neither manifest nor card tells how many tokens go in and come out
+reason: neither manifest nor card gives the numbers of input and output tokens
 remedy: put a card.yaml with them beside the capture
 ---*/
 SELECT run_id

@@ -1,7 +1,7 @@
 /*---
 precondition: model_shape
 needs: [model_name]
-reason: neither manifest nor card tells parameters and layers of the model
+reason: neither manifest nor card gives the model's parameters and layers
 remedy: put a card.yaml with them beside the capture
 ---*/
 SELECT run_id

@@ -1,7 +1,7 @@
 /*---
 precondition: one_prefill
 needs: [prefill]
-reason: several prefills are in the capture, whose requests cannot be told apart
+reason: the capture has several prefills, whose requests cannot be told apart
 remedy: record one request, or one batch
 ---*/
 SELECT run_id

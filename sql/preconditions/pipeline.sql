@@ -1,7 +1,7 @@
 /*---
 precondition: pipeline
 needs: [device_steps]
-reason: the run is not told to be a pipeline
+reason: nothing says that the run is a pipeline
 remedy: if it is one, say so with `tw ingest --mesh pp=...`
 ---*/
 SELECT run_id

@@ -1,7 +1,7 @@
 /*---
 precondition: ranks_to_compare
 needs: [collectives]
-reason: of every collective, one rank is in the capture and others are not
+reason: only one rank of each collective is in the capture
 remedy: ingest the captures of all hosts together
 ---*/
 SELECT run_id

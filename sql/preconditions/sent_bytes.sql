@@ -1,7 +1,7 @@
 /*---
 precondition: sent_bytes
 needs: [message_bytes]
-reason: of no collective is it known what a device sends
+reason: the bytes that a device sends are not known for any collective
 ---*/
 SELECT run_id
 FROM main.collectives

@@ -1,7 +1,7 @@
 /*---
 precondition: traffic
 needs: [collectives]
-reason: of no collective are all devices known
+reason: every collective has devices that are not known
 remedy: ingest the captures of all hosts together
 ---*/
 SELECT run_id

@@ -8,16 +8,16 @@ grain: [run_id]
 value: bandwidth_gbps
 description: >
   Reproduces CCL-Bench's average_memory_bandwidth with its faults, to explain a published number; use copy_bandwidth
-  instead. Bytes of copies over the time from the start of the start half to the start of the done half, on the device's
-  own clock. Halves are paired by the number in their names alone, in the order of the file and without regard to the
-  device; those without a number are left out.
+  instead. It divides the bytes of copies by the time from the start of the start half to the start of the done half, on
+  the device's own clock. It pairs halves by the number in their names alone, in file order and whatever the device, and
+  leaves out halves without a number.
 changed: First version.
 ccl_bench: average_memory_bandwidth
 ---*/
 SELECT
   run_id, -- The run.
   SUM(bytes) * 1000 / SUM(end_offset_ps - start_offset_ps) AS bandwidth_gbps, -- Bytes over time.
-  COUNT(*) AS copies, -- Pairs that it covers.
+  COUNT(*) AS copies, -- Pairs covered.
   CAST(SUM(bytes) AS BIGINT) AS bytes -- Memory traffic of the starts.
 FROM models.ccl_copies
 WHERE purpose = 'bandwidth' AND bytes > 0

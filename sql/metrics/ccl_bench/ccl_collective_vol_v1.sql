@@ -8,9 +8,9 @@ grain: [run_id, kind]
 value: volume_gb
 description: >
   Reproduces CCL-Bench's collective_vol_*_gb with its faults, to explain a published number; use traffic_volume instead.
-  The profiler's bytes_accessed of events whose category is exactly a collective's, over all devices and the whole
-  capture: memory traffic, which for an all-reduce is twice the message and more, not what goes over links. A kind
-  without an event has 0.
+  It sums the profiler's bytes_accessed of events whose category is exactly a collective's, over all devices and the
+  whole capture. That is memory traffic, for an all-reduce at least twice the message, and not what goes over links. A
+  kind without an event has 0.
 changed: First version.
 ccl_bench: collective_vol
 ---*/
@@ -54,5 +54,5 @@ SELECT
   run_id, -- The run.
   kind, -- The category, or total for all four.
   bytes / 1e9 AS volume_gb, -- Memory traffic in decimal GB.
-  events -- Events that it covers.
+  events -- Events covered.
 FROM volumes

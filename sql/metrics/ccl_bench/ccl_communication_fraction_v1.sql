@@ -8,10 +8,11 @@ grain: [run_id]
 value: fraction_percent
 description: >
   Reproduces CCL-Bench's communication_fraction with its faults, to explain a published number; use
-  communication_fraction instead. Per TPU the duration of events whose name or category is exactly a collective's, over
-  the duration of all events, mean over TPUs; in a run without TPUs per process. Programs, steps and loops are in the
-  denominator beside their ops; most asynchronous and all fused collectives are missed; a local broadcast counts.
-  Microseconds of events that state no duration on the device's clock are added to nanoseconds of the others.
+  communication_fraction instead. Per TPU, it divides the duration of events whose name or category is exactly a
+  collective's by the duration of all events, and takes the mean over TPUs; in a run without TPUs it does so per
+  process. The denominator includes programs, steps and loops beside their ops. Most asynchronous and all fused
+  collectives are missed, and a local broadcast counts. Microseconds of events that state no duration on the device's
+  clock are added to nanoseconds of the others.
 changed: First version.
 ccl_bench: communication_fraction
 ---*/
@@ -59,6 +60,6 @@ added AS (
 SELECT
   run_id, -- The run.
   1e2 * MAX(fraction) / COUNT(*) AS fraction_percent, -- Mean share in percent.
-  COUNT(*) AS devices -- Processes that it covers.
+  COUNT(*) AS devices -- Processes covered.
 FROM added
 GROUP BY run_id

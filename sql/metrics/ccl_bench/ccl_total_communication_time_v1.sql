@@ -8,9 +8,10 @@ grain: [run_id]
 value: communication_s
 description: >
   Reproduces CCL-Bench's total_communication_time with its faults, to explain a published number; use communication_time
-  instead. Duration on the device's clock of all events whose name has a word of communication, summed over the devices,
-  so that it grows with their number; where none states such a duration, that of all of them, calls of the host such as
-  collective_rpc among them. Divided by the card's iterations, and 0 where no name has such a word.
+  instead. It sums the duration on the device's clock of all events with a word of communication in their name, over all
+  devices, so it grows with their number. If none states such a duration, it sums the plain durations, including those
+  of host calls such as collective_rpc. The sum is divided by the card's iterations, and is 0 if no name has such a
+  word.
 changed: First version.
 ccl_bench: total_communication_time
 ---*/

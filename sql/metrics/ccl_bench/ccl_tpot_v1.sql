@@ -8,16 +8,16 @@ grain: [run_id]
 value: tpot_s
 description: >
   Reproduces CCL-Bench's tpot with its faults, to explain a published number; use tpot instead. It reads host events
-  named exactly $core.py:331 step, a line number of one version of vLLM, and takes the mean duration of all but the
-  first and, where there are more than two, the last as decode steps, prefills among them, without the gaps between. Not
-  for training, nor for an output of one token.
+  named exactly $core.py:331 step, a line number of one version of vLLM. It takes all of them but the first, and the
+  last if there are more than two, for decode steps, even if they are prefills, and gives their mean duration without
+  the gaps between. It has no value for training or for an output of one token.
 changed: First version.
 ccl_bench: tpot
 ---*/
 SELECT
   run_id, -- The run.
   SUM(s.duration_ps) / (COUNT(*) * 1e12) AS tpot_s, -- Mean duration of these events.
-  COUNT(*) AS steps -- Events that it covers.
+  COUNT(*) AS steps -- Events covered.
 FROM models.ccl_steps AS s
 INNER JOIN models.ccl_card AS c USING (run_id)
 WHERE

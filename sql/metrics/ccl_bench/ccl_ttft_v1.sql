@@ -9,14 +9,14 @@ value: ttft_s
 description: >
   Reproduces CCL-Bench's ttft with its faults, to explain a published number; use ttft instead. It reads host events
   named exactly $core.py:331 step, a line number of one version of vLLM, and takes the duration of the first, whether it
-  is a prefill or not. Not for training.
+  is a prefill or not. It has no value for training.
 changed: First version.
 ccl_bench: ttft
 ---*/
 SELECT
   run_id, -- The run.
   SUM(s.duration_ps) / (COUNT(*) * 1e12) AS ttft_s, -- Duration of the first event.
-  COUNT(*) AS steps -- Events that it covers, 1.
+  COUNT(*) AS steps -- Events covered, always 1.
 FROM models.ccl_steps AS s
 INNER JOIN models.ccl_card AS c USING (run_id)
 WHERE s.place = 1 AND c.phase = 'inference'
