@@ -4,7 +4,8 @@ parameters:
   runs: The runs, as a list of run ids.
 description: >
   The ten main numbers of runs, as `tw show` prints them and the head of a report draws them. Latencies have a row per
-  clock; what devices do in a step has a row per phase. A number without data has one row without a value.
+  clock; what devices do in a step has a row per phase. A number without data has one row without a value. Sums of doubles have an
+  order, so that they round alike each time.
 columns:
   run_id: The run.
   position: Position of the number among the ten, from 0.
@@ -30,14 +31,14 @@ WITH numbers (position, metric, name) AS (
 ),
 
 running AS (
-  SELECT run_id, phase, COUNT(*) AS devices, SUM(idle_ratio) AS idle_ratios
+  SELECT run_id, phase, COUNT(*) AS devices, SUM(idle_ratio ORDER BY idle_ratio) AS idle_ratios
   FROM metrics.device_idle
   WHERE run_id IN (SELECT UNNEST(runs))
   GROUP BY run_id, phase
 ),
 
 moved AS (
-  SELECT run_id, phase, SUM(message_bytes_per_step) AS bytes
+  SELECT run_id, phase, SUM(message_bytes_per_step ORDER BY message_bytes_per_step) AS bytes
   FROM metrics.traffic_volume
   WHERE run_id IN (SELECT UNNEST(runs))
   GROUP BY run_id, phase
@@ -78,7 +79,7 @@ found AS (
     run_id,
     'step_time' AS metric,
     phase AS part,
-    SUM(step_time_ms) / COUNT(step_time_ms) AS value,
+    SUM(step_time_ms ORDER BY step_time_ms) / COUNT(step_time_ms) AS value,
     'ms' AS unit,
     'slowest device, mean over ' || COUNT(step_time_ms) AS detail
   FROM metrics.step_time
@@ -99,7 +100,7 @@ found AS (
     run_id,
     'hbm_bandwidth' AS metric,
     phase AS part,
-    SUM(bytes) / SUM(busy_ms) / 1e6 AS value,
+    SUM(bytes) / SUM(busy_ms ORDER BY busy_ms) / 1e6 AS value,
     'GB/s' AS unit,
     'of a device while it is busy' AS detail
   FROM metrics.hbm_bandwidth
@@ -119,7 +120,7 @@ found AS (
     e.run_id,
     'exposed_communication' AS metric,
     e.phase AS part,
-    SUM(e.exposed_ms) / ANY_VALUE(r.devices) AS value,
+    SUM(e.exposed_ms ORDER BY e.exposed_ms) / ANY_VALUE(r.devices) AS value,
     'ms' AS unit,
     'per step, mean over devices' AS detail
   FROM metrics.exposed_communication AS e
@@ -130,7 +131,7 @@ found AS (
     run_id,
     'collective_count' AS metric,
     phase AS part,
-    SUM(executions_per_step) AS value,
+    SUM(executions_per_step ORDER BY executions_per_step) AS value,
     '' AS unit,
     STRING_AGG(kind || ' ' || axis || ' ' || ROUND(executions_per_step, 2), ', ' ORDER BY kind, axis) AS detail
   FROM metrics.collective_count

@@ -12,7 +12,13 @@ columns:
   steps: Steps of the phase.
 ---*/
 WITH summed AS (
-  SELECT run_id, phase, part, SUM(time_ps) AS time_ps, SUM(mean_ms) / COUNT(*) AS mean_ms, COUNT(*) AS steps
+  SELECT
+    run_id,
+    phase,
+    part,
+    SUM(time_ps) AS time_ps,
+    SUM(mean_ms ORDER BY mean_ms) / COUNT(*) AS mean_ms,
+    COUNT(*) AS steps
   FROM models.step_parts
   WHERE run_id IN (SELECT UNNEST(runs))
   GROUP BY run_id, phase, part
