@@ -658,8 +658,7 @@ STAT_METADATA = _table(
 
 METRIC_VALUES = _table(
     "metric_values",
-    "One row per metric value of the run, evaluated from the views at ingest. Metrics of single instructions are not "
-    "stored.",
+    "One row per metric value of the run, evaluated from the views at ingest. Metrics of single ops are not stored.",
     _key("metric", "VARCHAR", "The metric."),
     _key("version", "INTEGER", "Its version."),
     _key(

@@ -93,8 +93,8 @@ def _page(definitions: Definitions, query: Query, name: str) -> Iterator[str]:
         facts.insert(1, ("status", f"{about.status}{': ' if about.deprecated else ''}{_line(about.deprecated)}"))
     if current.view.compares_runs:
         facts.append(("scope", "compares runs: evaluated when it is asked for, stored with none"))
-    elif "instruction_id" in about.grain:
-        facts.append(("stored", "with no run, as it has a row for each instruction: its view answers"))
+    elif about.is_of_ops:
+        facts.append(("stored", "with no run, as it has a row for each instruction, kernel or shape: its view answers"))
     if about.ccl_bench:
         facts.append(("name in CCL-Bench", f"`{about.ccl_bench}`"))
     yield table(("", ""), facts)

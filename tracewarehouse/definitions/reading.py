@@ -106,6 +106,10 @@ class PreconditionHeader(BaseModel):
         return f"{text}."
 
 
+_OF_OPS = frozenset(("instruction_id", "kernel", "shape"))
+"""Dimensions that have a value for each instruction of a program, or for each kind of them."""
+
+
 class MetricHeader(BaseModel):
     """Front matter of a file in sql/metrics."""
 
@@ -153,8 +157,13 @@ class MetricHeader(BaseModel):
 
     @property
     def is_stored(self) -> bool:
-        """Whether ingest stores its values with the run; a metric with a row for each instruction is not stored."""
-        return self.status not in UNSTORED and "instruction_id" not in self.grain
+        """Whether ingest stores its values with the run; those of single ops are too many."""
+        return self.status not in UNSTORED and not self.is_of_ops
+
+    @property
+    def is_of_ops(self) -> bool:
+        """Whether it has a row for each instruction, kernel or shape."""
+        return not _OF_OPS.isdisjoint(self.grain)
 
 
 Header = ModelHeader | AuditHeader | MacroHeader | PreconditionHeader | MetricHeader

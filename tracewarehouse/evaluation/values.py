@@ -65,13 +65,13 @@ class PreparedMetrics:
     """The part of evaluating metrics and audits that needs no run: the parsed statements and their order.
 
     Metrics that compare runs are left out: other runs would change their values, so metrics.all_values evaluates them
-    on each query. Metrics of single instructions, deprecated and compatibility versions are left out too; query their
+    on each query. Metrics of single ops, deprecated and compatibility versions are left out too; query their
     views instead.
 
     Args:
         connection: any database; only its parser is used.
         definitions: the models, metrics and audits.
-        unstored: include metrics of single instructions, deprecated and compatibility versions.
+        unstored: include metrics of single ops, deprecated and compatibility versions.
 
     Raises:
         MetricError: a definition cannot be parsed.
