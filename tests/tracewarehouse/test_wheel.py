@@ -12,7 +12,9 @@ import pytest
 from tiny_capture import tiny_capture
 
 ROOT = Path(__file__).resolve().parents[2]
-DEVELOPMENT = ["pytest", "hypothesis", "mypy", "polars", "sqlfluff", "torch", "torch_xla", "transformers", "xprof"]
+DEVELOPMENT = [
+    "pytest", "hypothesis", "mypy", "polars", "sqlfluff", "torch", "torch_xla", "transformers", "xlsxwriter", "xprof",
+]  # fmt: skip
 
 pytestmark = pytest.mark.slow
 
