@@ -44,7 +44,7 @@ def exposed_communication(warehouse: Warehouse, run: str) -> Figure:
     """
     drawn = read(
         warehouse,
-        """SELECT coalesce(phase, 'whole capture') AS phase, device_id, 'device ' || device_id AS device, kind, axis,
+        """SELECT coalesce(phase, 'no phase') AS phase, device_id, 'device ' || device_id AS device, kind, axis,
                   exposed_ms
            FROM metrics.exposed_communication
            WHERE run_id = $run
@@ -99,7 +99,7 @@ def collective_time(warehouse: Warehouse, run: str) -> Figure:
              UNION ALL SELECT phase, kind, axis, 'window', 'rest of the window', 2, rest_ps FROM summed
              UNION ALL SELECT phase, kind, axis, 'op line', 'exposed', 3, exposed_ps FROM summed
            )
-           SELECT coalesce(p.phase, 'whole capture') AS phase, kind || ' over ' || axis || ', ' || p.of AS collective,
+           SELECT coalesce(p.phase, 'no phase') AS phase, kind || ' over ' || axis || ', ' || p.of AS collective,
                   p.part, p.position, p.time_ps / (coalesce(s.steps, 1) * 1e9) AS ms
            FROM parts AS p LEFT JOIN steps AS s ON p.phase IS NOT DISTINCT FROM s.phase
            ORDER BY phase DESC, kind, axis, position""",
@@ -139,7 +139,7 @@ def overlap(warehouse: Warehouse, run: str) -> Figure:
     drawn = read(
         warehouse,
         """WITH ratios AS (
-             SELECT coalesce(phase, 'whole capture') AS phase, kind || ' over ' || axis AS collective, overlap_ratio
+             SELECT coalesce(phase, 'no phase') AS phase, kind || ' over ' || axis AS collective, overlap_ratio
              FROM metrics.overlap_ratio
              WHERE run_id = $run AND overlap_ratio IS NOT NULL)
            SELECT phase, collective, 'hidden' AS part, 0 AS position, overlap_ratio AS share FROM ratios
@@ -180,7 +180,7 @@ def traffic_volume(warehouse: Warehouse, run: str) -> Figure:
     """
     drawn = read(
         warehouse,
-        """SELECT coalesce(phase, 'whole capture') AS phase, kind, axis, message_bytes_per_step, devices
+        """SELECT coalesce(phase, 'no phase') AS phase, kind, axis, message_bytes_per_step, devices
            FROM metrics.traffic_volume
            WHERE run_id = $run
            ORDER BY phase DESC, axis, kind""",
@@ -262,7 +262,7 @@ def traffic_intervals(warehouse: Warehouse, run: str) -> Figure:
     drawn = read(
         warehouse,
         """WITH named AS (
-             SELECT coalesce(phase, 'whole capture') AS phase,
+             SELECT coalesce(phase, 'no phase') AS phase,
                     CASE WHEN axis_from = axis_to THEN 'within ' || axis_to
                          ELSE axis_from || ' to ' || axis_to END AS axes,
                     CASE WHEN axis_from = axis_to THEN 'within one parallelism' ELSE 'across two' END AS place,
@@ -358,12 +358,11 @@ def bandwidth_by_size(warehouse: Warehouse, run: str) -> Figure:
     if not measured:
         raise NothingToDraw(_absence_of_ranks(warehouse, run_id))
     names = list(dict.fromkeys(r["collective"] for r in measured))
+    rates = [r[c] for r in drawn.rows for c in ("gbps", "slow_gbps", "fast_gbps") if r[c] is not None]
     x = alt.X("bus_bytes:Q", title="bytes that a device sends",
               axis=axis("bytes", values=powers(drawn.values("bus_bytes"))),
               scale=alt.Scale(type="log"))  # fmt: skip
-    y = alt.Y(
-        "gbps:Q", title="bandwidth", axis=axis("GB/s", values=powers(drawn.values("gbps"))), scale=alt.Scale(type="log")
-    )
+    y = alt.Y("gbps:Q", title="bandwidth", axis=axis("GB/s", values=powers(rates)), scale=alt.Scale(type="log"))
     color = series_color("collective", names)
     tip = ["collective:N", number("bus_bytes", "bytes", ",.0f"), number("gbps", "GB/s, median"), "executions:Q"]
     base = alt.Chart(drawn.data)

@@ -51,7 +51,7 @@ def op_time_share(warehouse: Warehouse, run: str, most: int = 12) -> Figure:
     drawn = read(
         warehouse,
         """WITH shares AS (
-             SELECT coalesce(phase, 'whole capture') AS phase, coalesce(category, 'unnamed') AS category, share, ops
+             SELECT coalesce(phase, 'no phase') AS phase, coalesce(category, 'unnamed') AS category, share, ops
              FROM metrics.op_time_share
              WHERE run_id = $run
            ), largest AS (
@@ -165,7 +165,7 @@ def layer_heat_map(warehouse: Warehouse, run: str) -> Figure:
     """
     drawn = read(
         warehouse,
-        """SELECT coalesce(phase, 'whole capture') AS phase, coalesce(CAST(layer AS VARCHAR), 'none') AS layer,
+        """SELECT coalesce(phase, 'no phase') AS phase, coalesce(CAST(layer AS VARCHAR), 'none') AS layer,
                   coalesce(part, 'no part') AS part, self_us, compute_us, communication_us, devices
            FROM metrics.layer_time
            WHERE run_id = $run

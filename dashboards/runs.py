@@ -305,14 +305,14 @@ def what_if_curves(warehouse: Warehouse, runs: str | Sequence[str]) -> Figure:
     drawn = read(
         warehouse,
         """SELECT r.name, coalesce(r.model, r.model_family, 'unknown') AS model,
-                  coalesce(v.dimensions ->> '$.phase', 'whole capture') AS phase,
+                  coalesce(v.dimensions ->> '$.phase', 'no phase') AS phase,
                   v.dimensions ->> '$.factor' AS factor,
                   v.value / 100 AS saved
            FROM main.metric_values AS v JOIN main.runs AS r USING (run_id)
            WHERE v.metric = 'ici_bandwidth_utility' AND list_contains($runs, run_id)
            UNION ALL
            SELECT DISTINCT r.name, coalesce(r.model, r.model_family, 'unknown') AS model,
-                  coalesce(v.dimensions ->> '$.phase', 'whole capture') AS phase, '1', 0
+                  coalesce(v.dimensions ->> '$.phase', 'no phase') AS phase, '1', 0
            FROM main.metric_values AS v JOIN main.runs AS r USING (run_id)
            WHERE v.metric = 'ici_bandwidth_utility' AND list_contains($runs, run_id)
            ORDER BY name, phase DESC, factor""",

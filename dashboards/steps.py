@@ -267,7 +267,7 @@ def what_if(warehouse: Warehouse, run: str) -> Figure:
     """
     drawn = read(
         warehouse,
-        """SELECT coalesce(phase, 'whole capture') AS phase,
+        """SELECT coalesce(phase, 'no phase') AS phase,
                   CASE factor WHEN 'infinite' THEN factor ELSE factor || ' times' END AS links,
                   saved_percent / 100 AS saved,
                   fitted_executions, executions

@@ -26,7 +26,7 @@ KIND_COLORS = {
 }
 """Colour of each class of ops, collectives first."""
 
-PHASE_COLORS = {"prefill": "#b57a12", "decode": "#4a7fb0", "whole capture": "#7a93a8"}
+PHASE_COLORS = {"prefill": "#b57a12", "decode": "#4a7fb0", "no phase": "#7a93a8"}
 SERIES = ("#4a7fb0", "#d1495b", "#4d9440", "#b57a12", "#9a63a8", "#0f8b9d", "#a96f54", "#8a949e")
 """Colours of series without a meaning of their own, in order."""
 
@@ -116,6 +116,6 @@ def config() -> dict[str, Any]:
         "background": None,
         "view": {"stroke": None},
         "axis": quiet | ink | {"labelLimit": 260},
-        "legend": ink | {"labelLimit": 260, "columns": 6},
+        "legend": ink | {"labelLimit": 260, "columns": 8},
         "header": ink | {"labelFontSize": 13, "labelAnchor": "start"},
     }

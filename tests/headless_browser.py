@@ -65,7 +65,8 @@ class Page:
         self.requests.clear()
         self.call("Emulation.setDeviceMetricsOverride", width=width, height=height, deviceScaleFactor=1, mobile=False)
         self.call("Emulation.setEmulatedMedia", features=[{"name": "prefers-color-scheme", "value": scheme}])
-        self.call("Page.navigate", url=path.resolve().as_uri())
+        gone_to = self.call("Page.navigate", url=path.resolve().as_uri())
+        assert "errorText" not in gone_to, gone_to
         while not self.evaluate("document.documentElement?.dataset.drawn || null"):
             assert not self.errors, self.errors
             time.sleep(0.1)

@@ -100,6 +100,25 @@ def test_ctrl_and_the_wheel_zoom_the_timeline(page: Page, reports: dict[str, tup
     assert page.evaluate("window.scrollY") == scrolled
 
 
+def test_a_click_on_a_class_singles_it_out(page: Page, reports: dict[str, tuple[Report, Path]]) -> None:
+    """In the timeline's legend; the bars of other classes become pale."""
+    page.open(reports["run"][1])
+    x, y = page.evaluate(
+        "(() => { const label = document.querySelector('[data-chart=timeline] .role-legend-label text');"
+        " label.scrollIntoView({block: 'center'}); const at = label.getBoundingClientRect();"
+        " return [at.left + at.width / 2, at.top + at.height / 2]; })()"
+    )
+    for kind in ("mousePressed", "mouseReleased"):
+        page.call("Input.dispatchMouseEvent", type=kind, x=x, y=y, button="left", clickCount=1)
+    pale = """new Promise(done => { const begun = performance.now(); const look = () => {
+      const bars = [...document.querySelectorAll('[data-chart=timeline] .mark-rect.role-mark path')];
+      const found = bars.filter(bar => bar.getAttribute('opacity') === '0.08').length;
+      found || performance.now() - begun > 5000 ? done([found, bars.length]) : requestAnimationFrame(look); };
+      look(); })"""
+    faded, bars = page.evaluate(pale)
+    assert 0 < faded < bars
+
+
 def test_rows_and_values_are_there_when_asked_for(page: Page, reports: dict[str, tuple[Report, Path]]) -> None:
     report, path = reports["run"]
     page.open(path)
