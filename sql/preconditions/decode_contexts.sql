@@ -1,8 +1,8 @@
 /*---
 precondition: decode_contexts
-needs: [decode]
-reason: the contexts of six decode steps with as many requests, three different ones among them, are not known
-remedy: put the batch files of vLLM on TPU beside a capture of enough decode steps
+needs: [decode_batches]
+reason: there are no six decode steps with as many requests and three different contexts
+remedy: record more steps
 ---*/
 SELECT run_id
 FROM models.decode_contexts

@@ -36,6 +36,11 @@ _LENGTHS = {"batch_size": 2, "input_length": 4}
 _BATCH = {"position": 0, "step": 0, "requests": 1, "decode_tokens": 1}
 _CONTEXTS = [_BATCH | {"position": i, "step": i, "min_kv_length": 4 + i} for i in range(6)]
 _DECODES = [_STEP | {"index": i, "start_ps": 9 * i, "end_ps": 9 * i + 5} for i in range(7)]
+_ATTENTION = {
+    "name": "RPA.1",
+    "opcode": "custom-call",
+    "hlo_text": '%RPA.1 = bf16[8] custom-call(bf16[8] %q, bf16[9,8,4,2]{3,2,1,0} %c), custom_call_target="x"',
+}
 _ALLOCATION = {"event_id": 0, "name": "MemoryAllocation"}
 _ALLOCATED = {"event_id": 0, "name": "bytes_allocated", "int_value": 1}
 _COUNTER = {"name": "matrix_unit_utilization_percent", "double_value": 1.0}
@@ -71,12 +76,29 @@ CASES: dict[str, tuple[Tables, list[Tables]]] = {
             {"step_batches": [_BATCH | {"prefill_tokens": 4}], "ops": [_PREFILLED]},  # some of whose tokens decode
         ],
     ),
+    "decode_batches": (
+        {"step_batches": _CONTEXTS[:1], "phases": _DECODES},
+        [
+            {"phases": _DECODES},
+            {"step_batches": [_CONTEXTS[0] | {"prefill_tokens": 4}], "phases": _DECODES},
+            {"step_batches": [_CONTEXTS[0] | {"min_kv_length": None}], "phases": _DECODES},
+        ],
+    ),
     "decode_contexts": (
         {"step_batches": _CONTEXTS, "phases": _DECODES},
         [
             {"step_batches": _CONTEXTS, "phases": _DECODES[:-2]},
             {"step_batches": [c | {"min_kv_length": 4} for c in _CONTEXTS], "phases": _DECODES},
             {"step_batches": [c | {"requests": c["step"]} for c in _CONTEXTS], "phases": _DECODES},
+        ],
+    ),
+    "single_rank": ({"step_batches": [_BATCH]}, [{"step_batches": [_BATCH, _BATCH | {"rank": 1}]}]),
+    "attention_caches": (
+        {"instructions": [_ATTENTION]},
+        [
+            {"instructions": [_ATTENTION | {"name": "kernel.1"}]},
+            {"instructions": [_ATTENTION | {"hlo_text": None}]},
+            {"instructions": [_ATTENTION | {"hlo_text": _ATTENTION["hlo_text"].replace("9,8,4,2", "9,8")}]},
         ],
     ),
     "padded_batches": (
@@ -288,7 +310,8 @@ _OF_TPUS = {
     "memory_in_use": "allocations",
     "unit_utilization": "unit_counters",
     "padding_waste": "padded_batches",
-    "decode_cost_per_context_token": "decode_contexts",
+    "decode_cost_per_context_token": "decode_batches",
+    "kv_cache_traffic": "attention_caches",
 }
 """What the captures of virtual CPU devices do not have."""
 _NO_PIPELINE = {"pipeline_bubble": "pipeline"}
@@ -324,6 +347,7 @@ def test_captures_of_other_programs(shared_warehouse: Warehouse) -> None:
         assert found[name]["step_time"] == "followed_step"
         assert found[name]["mfu"] == found[name]["gemm_efficiency"] == "matrix_peak"
         assert found[name]["prefill_throughput"] == "prompt_tokens"
+        assert found[name]["kv_cache_traffic"] == "decode"
         assert found[name]["ici_utilization"] == "link_peak"
         assert "ttft" not in found[name]
     assert found["cpu_llama_pp2tp2"]["pipeline_bubble"] == "pipeline"

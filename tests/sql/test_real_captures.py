@@ -457,3 +457,13 @@ def test_products_of_vllm_against_the_peak_of_the_chip_that_the_card_names(share
     assert down["efficiency"] == pytest.approx(down["flops"] * count / (time / 1e12) / 918e12)
     assert all(0 < r["efficiency"] < 1 for r in rows)
     assert {round(r["unsized_share"], 3) for r in rows} == {round(rows[0]["unsized_share"], 3)}
+
+
+def test_the_caches_of_vllm_hold_four_heads_on_each_device(
+    connection: duckdb.DuckDBPyConnection, runs: dict[str, str]
+) -> None:
+    """Eight heads of keys and of values, 128 wide, in bf16 over two devices: 4 x 2 x 128 x 2 bytes of a token."""
+    for capture in (VLLM, VLLM_CHROME):
+        rows = _rows(connection, "models.attention_caches", runs[capture])
+        assert len(rows) == 64
+        assert {(r["token_bytes"], r["capacity_tokens"]) for r in rows} == {(2048, 7007 * 64)}

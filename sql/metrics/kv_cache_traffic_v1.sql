@@ -1,0 +1,56 @@
+/*---
+metric: kv_cache_traffic
+version: 1
+status: experimental
+unit: bytes
+polarity: none
+grain: [run_id, device_id]
+value: read_bytes_per_step
+needs: [attention_caches, decode_batches, single_rank]
+description: >
+  Bytes of the cache of keys and values that the attention kernels of a device read and write in a decode step: what a
+  token takes in the cache, by the shape of the kernel's operand, times the tokens of context of all requests, and times
+  the tokens that are computed. The server states the shortest context among the requests, and all count as long as it, so
+  what is read is a lower bound. Mean over the decode steps that another step follows. Only of vLLM on TPU, whose kernels
+  show the cache, and without data parallelism, under which it is not known which device holds which requests.
+changed: First version.
+---*/
+WITH worked AS (
+  SELECT
+    run_id,
+    o.device_id,
+    o.step,
+    COUNT(*) AS kernels,
+    SUM(c.token_bytes) AS token_bytes,
+    SUM(o.self_ps) AS self_ps
+  FROM models.step_ops AS o
+  INNER JOIN models.attention_caches AS c USING (run_id, instruction_id)
+  GROUP BY run_id, o.device_id, o.step
+),
+
+moved AS (
+  SELECT
+    run_id,
+    w.device_id,
+    w.kernels,
+    w.token_bytes,
+    w.self_ps,
+    w.token_bytes * d.context_tokens AS read_bytes,
+    w.token_bytes * d.decode_tokens AS written_bytes
+  FROM worked AS w
+  INNER JOIN models.decode_contexts AS d USING (run_id, step)
+  WHERE d.ranks = 1
+)
+
+SELECT
+  run_id, -- The run.
+  device_id, -- The device.
+  SUM(read_bytes) / COUNT(*) AS read_bytes_per_step, -- Bytes that are read, at least.
+  SUM(written_bytes) / COUNT(*) AS written_bytes_per_step, -- Bytes that are written.
+  SUM(token_bytes) / COUNT(*) AS token_bytes, -- Bytes of a token in the caches of all layers of the device.
+  SUM(kernels) / COUNT(*) AS kernels_per_step, -- Executions of the kernels, one for each layer.
+  SUM(self_ps) / (COUNT(*) * 1e9) AS kernel_ms_per_step, -- Their self time.
+  SUM(read_bytes) * 1e3 / NULLIF(SUM(self_ps), 0) AS read_gbps, -- Bytes that are read over it, decimal, at least.
+  COUNT(*) AS steps -- Decode steps that it covers.
+FROM moved
+GROUP BY run_id, device_id
