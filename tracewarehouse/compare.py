@@ -27,7 +27,7 @@ Query = Callable[[str], QueryResult]
 WORKLOAD = ("model", "model_family", "dtype", "batch_size", "input_length", "output_length", "num_layers")
 """Columns of main.runs. The numbers of two runs are comparable only if these are equal."""
 
-Split = Literal["layer", "category", "collective"]
+Split = Literal["layer", "category", "collective", "operation"]
 SPLITS: tuple[Split, ...] = get_args(Split)
 """The ways to divide the time of a step."""
 

@@ -5,10 +5,12 @@ parameters:
   baselines: Runs to compare them with.
 description: >
   Why a step takes longer or shorter than in other runs: what the time of a step consists of on both sides, per phase,
-  split in three ways: by layer, by category of op and by collective. The time of a step is the mean over the steps of
-  all devices and runs of a side, each from start to start. A last step, after which none starts, counts only in a phase
-  without others. Each moment counts once, for the op that covers it first, and the time without an op is idle. So the
-  rows of a split add up to the step, and their differences to the difference.
+  split in four ways: by layer, by category of op, by collective and by operation. An operation is the framework's name
+  path of an op without the numbers at the end of its parts, which change when a program is compiled anew; without a path
+  it is the op's own name. The time of a step is the mean over the steps of all devices and runs of a side, each from
+  start to start. A last step, after which none starts, counts only in a phase without others. Each moment counts once,
+  for the op that covers it first, and the time without an op is idle. So the rows of a split add up to the step, and
+  their differences to the difference.
 ---*/
 WITH parts AS (
   SELECT
@@ -17,6 +19,8 @@ WITH parts AS (
     phase,
     layer,
     category,
+    op_name,
+    kernel,
     collective,
     axis,
     is_idle,
@@ -56,6 +60,18 @@ named AS (
     END AS name,
     time_ps
   FROM parts
+  UNION ALL
+  SELECT
+    is_run,
+    is_baseline,
+    phase,
+    'operation' AS split,
+    CASE
+      WHEN is_idle THEN 'idle'
+      ELSE COALESCE(REGEXP_REPLACE(op_name, '[.][0-9]+(/|:|$)', '\1', 'g'), kernel)
+    END AS name,
+    time_ps
+  FROM parts
 ),
 
 steps AS (
@@ -83,8 +99,8 @@ paired AS (
 
 SELECT
   p.phase, -- Phase; NULL for steps without one.
-  p.split, -- layer, category or collective.
-  p.name, -- The layer, category or collective; idle for the time without an op.
+  p.split, -- layer, category, collective or operation.
+  p.name, -- The layer, category, collective or operation; idle for the time without an op.
   p.baseline_ps / (t.baseline_steps * 1e6) AS baseline_us, -- Its time in a step of the baselines.
   p.value_ps / (t.value_steps * 1e6) AS value_us, -- Its time in a step of the runs.
   -- value_us - baseline_us; NULL if a side has no step of the phase.

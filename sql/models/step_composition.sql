@@ -1,10 +1,10 @@
 /*---
 model: step_composition
 description: >
-  What the steps of each phase consist of: the time of their ops by layer, category and collective, and the time without
-  an op. Steps last from start to start, as in models.timed_steps: a last step, after which none starts, counts only in
-  a phase without others. Each moment counts once, for the op that covers it first, so the rows of a phase add up to the
-  time of these steps on all devices, to the picosecond.
+  What the steps of each phase consist of: the time of their ops by layer, category, collective and name, and the time
+  without an op. Steps last from start to start, as in models.timed_steps: a last step, after which none starts, counts
+  only in a phase without others. Each moment counts once, for the op that covers it first, so the rows of a phase add up
+  to the time of these steps on all devices, to the picosecond.
 ---*/
 WITH ops AS (
   SELECT run_id, o.device_id, o.phase, o.instruction_id, c.kind, c.axis, SUM(o.busy_ps) AS time_ps
@@ -20,6 +20,8 @@ described AS (
     o.phase,
     l.layer,
     i.category,
+    i.op_name,
+    REGEXP_EXTRACT(i.name, '^(.*?)([.][0-9]+)*$', 1) AS kernel,
     COALESCE(o.kind, i.collective) AS collective,
     CASE WHEN i.collective IS NOT NULL THEN COALESCE(o.axis, 'unknown') END AS axis,
     o.time_ps
@@ -29,7 +31,7 @@ described AS (
 ),
 
 parts AS (
-  SELECT run_id, phase, layer, category, collective, axis, FALSE AS is_idle, time_ps
+  SELECT run_id, phase, layer, category, op_name, kernel, collective, axis, FALSE AS is_idle, time_ps
   FROM described
   UNION ALL
   SELECT
@@ -37,6 +39,8 @@ parts AS (
     phase,
     NULL AS layer,
     NULL AS category,
+    NULL AS op_name,
+    NULL AS kernel,
     NULL AS collective,
     NULL AS axis,
     TRUE AS is_idle,
@@ -48,6 +52,8 @@ parts AS (
     phase,
     NULL AS layer,
     NULL AS category,
+    NULL AS op_name,
+    NULL AS kernel,
     NULL AS collective,
     NULL AS axis,
     TRUE AS is_idle,
@@ -60,10 +66,12 @@ SELECT
   phase, -- Phase; NULL for steps without one.
   layer, -- Transformer layer; NULL if unknown, and for idle time.
   category, -- The profiler's category of the ops; NULL if it names none, and for idle time.
+  op_name, -- The framework's name path of the ops; NULL if unknown, and for idle time.
+  kernel, -- Name of the ops without the numbers at its end; NULL for idle time.
   collective, -- Kind of collective; NULL for ops that do not communicate, and for idle time.
   axis, -- Mesh axes of the collective; NULL without one.
   -- Time in which the device runs no op; negative if the ops of a step reach beyond it by more than its gaps.
   is_idle,
   CAST(SUM(time_ps) AS BIGINT) AS time_ps -- Time over all steps and devices.
 FROM parts
-GROUP BY run_id, phase, layer, category, collective, axis, is_idle
+GROUP BY run_id, phase, layer, category, op_name, kernel, collective, axis, is_idle

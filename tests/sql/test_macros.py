@@ -187,8 +187,38 @@ def test_a_step_by_layer_category_and_collective(connection: duckdb.DuckDBPyConn
         ("layer", "layer 0"): (7, 11, 4),
         ("layer", "layer 1"): (1, 1, 0),
         ("layer", "no layer"): (0, 0, 0),
+        ("operation", "add"): (1, 1, 0),
+        ("operation", "ar"): (3, 7, 4),
+        ("operation", "copy"): (0, 0, 0),
+        ("operation", "dot"): (4, 4, 0),
+        ("operation", "idle"): (2, 3, 1),
     }
     assert {r[6] for r in rows if r[1] == "collective"} == {0.8, 0.2, 0}
+
+
+def test_operations_are_the_same_after_a_program_is_compiled_anew(connection: duckdb.DuckDBPyConnection) -> None:
+    """Instructions have other names and numbers then, and so have the parts of their paths that count calls."""
+    named = {
+        "a": [("fusion.1", "layer0.6/attn.2/mm"), ("fusion.2", "layer0.6/attn.2/mm.4:"), ("copy.7", None)],
+        "b": [("dot.40", "layer0.16/attn.3/mm"), ("fusion.41", "layer0.16/attn.3/mm.9:"), ("copy.3.1", None)],
+    }
+    times = {"a": (4, 2, 1), "b": (7, 2, 1)}
+    instructions, ops, phases = [], [], []
+    for run, names in named.items():
+        for number, (name, path) in enumerate(names):
+            instructions.append({"run_id": run, "instruction_id": number, "name": name, "op_name": path})
+            op = {"run_id": run, "event_id": len(ops), "instruction_id": number, "phase": "decode", "step": 0}
+            ops.append(op | {"start_us": sum(times[run][:number]), "duration_us": times[run][number]})
+        step = {"run_id": run, "kind": "step", "name": "decode", "index": 0, "device_id": 0}
+        phases.append(step | {"start_us": 0, "end_us": sum(times[run])})
+    fill(connection, {"instructions": instructions, "ops": ops, "phases": phases})
+    sql = "SELECT name, baseline_us, value_us FROM macros.compare_steps(['b'], ['a']) WHERE split = 'operation'"
+    assert sorted(connection.execute(sql).fetchall()) == [
+        ("copy", 1, 1),
+        ("idle", 0, 0),
+        ("layer0/attn/mm", 4, 7),
+        ("layer0/attn/mm:", 2, 2),
+    ]
 
 
 @pytest.fixture(scope="module")
@@ -216,7 +246,7 @@ def test_contributions_add_up_to_the_difference_to_the_picosecond(recorded: Ware
         (our_steps, our_ps), (their_steps, their_ps) = steps[ours, phase], steps[theirs, phase]
         difference = Fraction(our_ps, our_steps) - Fraction(their_ps, their_steps)
         assert difference != 0
-        for split in ("layer", "category", "collective"):
+        for split in ("layer", "category", "collective", "operation"):
             parts = [r for r in rows if (r["phase"], r["split"]) == (phase, split)]
             assert len(parts) >= 3
             assert {(r["value_steps"], r["baseline_steps"]) for r in parts} == {(our_steps, their_steps)}
@@ -226,6 +256,28 @@ def test_contributions_add_up_to_the_difference_to_the_picosecond(recorded: Ware
             assert sum(exact) == difference
             assert [r["difference_us"] for r in parts] == pytest.approx([float(e) / 1e6 for e in exact], rel=1e-12)
             assert sum(r["share"] for r in parts) == pytest.approx(1)
+
+
+def test_most_time_of_decode_has_the_same_operations_in_programs_compiled_apart(recorded: Warehouse) -> None:
+    """With and without sequence parallelism decode computes the same; of the paths as they stand, far fewer match."""
+    ours, theirs = (recorded.run(name).run_id for name in ("llama-tp4-sp-b4-i16-o9", "llama-tp4-b4-i16-o17"))
+    rows = recorded.query(
+        f"SELECT * FROM macros.compare_steps(['{ours}'], ['{theirs}']) WHERE split = 'operation' AND phase = 'decode'"
+    ).dicts()
+    busy = [r for r in rows if r["name"] != "idle"]
+    both = [r for r in busy if r["value_ps"] and r["baseline_ps"]]
+    for side in ("value_ps", "baseline_ps"):
+        assert sum(r[side] for r in both) > 0.99 * sum(r[side] for r in busy)
+    paths = {
+        run: {
+            path
+            for (path,) in recorded.query(
+                "SELECT DISTINCT op_name FROM models.step_composition WHERE run_id = $run AND phase = 'decode'", run=run
+            ).rows()
+        }
+        for run in (ours, theirs)
+    }
+    assert len(paths[ours] & paths[theirs]) < len(both)
 
 
 def test_busy_time_is_what_the_contributions_without_idle_add_up_to(recorded: Warehouse) -> None:
