@@ -36,30 +36,43 @@ NEED_MORE = {
     "metrics.ccl_mfu_v1",
     "metrics.ccl_tpot_v1",
     "metrics.ccl_ttft_v1",
+    "models.attention_caches",  # kernels with their HLO text
     "models.copy_windows",
+    "models.decode_contexts",  # a server's batches
     "models.device_peaks",  # the peaks of a device
     "models.instruction_layers",  # devices
     "models.run_chips",
     "models.transfer_fit",  # messages of several sizes
     "metrics.copy_bandwidth_v1",
     "metrics.copy_overhead_v1",
+    "metrics.decode_cost_per_context_token_v1",
+    "metrics.gemm_efficiency_v1",  # the peaks of a device
     "metrics.hbm_bandwidth_v1",  # bytes accessed
     "metrics.hockney_v1",
     "metrics.ici_bandwidth_utility_v1",
     "metrics.ici_utilization_v1",  # the peaks of a device
+    "metrics.kv_cache_traffic_v1",
     "metrics.launch_overhead_v1",  # a line of modules
     "metrics.layer_time_v1",  # devices
+    "metrics.memory_in_use_v1",  # host events
     "metrics.mfu_v1",
     "metrics.moe_fraction_v1",  # experts
+    "metrics.padding_waste_v1",  # a server's batches
     "metrics.pipeline_bubble_v1",  # a pipeline
     "metrics.roofline_v1",
     "metrics.scaling_efficiency_v1",  # metric values
+    "metrics.traffic_by_link_v1",  # devices
+    "metrics.unit_utilization_v1",  # counters
     *(
         f"preconditions.{name}"
         for name in (
+            "allocations",
             "async_copies",
             "async_copy_bytes",
+            "attention_caches",
             "copies",
+            "decode_batches",
+            "decode_contexts",
             "experts",
             "fitted_transfers",
             "link_peak",
@@ -68,12 +81,16 @@ NEED_MORE = {
             "model_name",
             "model_shape",
             "op_costs",
+            "padded_batches",
             "paired_copies",
             "pipeline",
             "pipeline_transfers",
+            "product_costs",
             "repeated_launches",
             "several_sizes",
+            "single_rank",
             "throughput",
+            "unit_counters",
         )
     ),
 }
