@@ -6,7 +6,7 @@ A subcommand only reads its options; it imports its module of `tracewarehouse.ex
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Literal
 
 import typer
 
@@ -79,6 +79,45 @@ def ccl_bench(
             if into is not None:
                 for path in merge(row, into):
                     typer.echo(path)
+
+
+@app.command()
+def perfetto(
+    context: typer.Context,
+    run: Annotated[list[str], typer.Argument(help="Run ids, beginnings of ids, or names.", show_default=False)],
+    output: Annotated[
+        Path | None,
+        typer.Option("--output", "-o", help="A .pftrace or .pftrace.gz file; default: the first run's name."),
+    ] = None,
+    start: Annotated[
+        str | None, typer.Option("--from", metavar="TIME", help="Only what starts from here on, such as 1.5ms.")
+    ] = None,
+    end: Annotated[str | None, typer.Option("--to", metavar="TIME", help="Only what starts before.")] = None,
+    phase: Annotated[str | None, typer.Option(help="Only this phase, such as decode.")] = None,
+    step: Annotated[
+        str | None, typer.Option(help="Only this step, or the steps from the first to the last of 3-5.")
+    ] = None,
+    flows: Annotated[
+        Literal["none", "slow", "all"],
+        typer.Option(help="Arrows between the ranks of a collective: none, slow (of slow executions) or all."),
+    ] = "slow",
+    force: Annotated[bool, typer.Option("--force", help="Also if the clocks of the hosts are not aligned.")] = False,
+) -> None:
+    """Write runs as one native Perfetto trace, with collectives, layers and counters on tracks of their own."""
+    from tracewarehouse.exports.perfetto.export import export_perfetto, picoseconds, steps
+    from tracewarehouse.exports.perfetto.run_tracks import Selection
+
+    first, last = steps(step) if step is not None else (None, None)
+    selection = Selection(
+        start_ps=None if start is None else picoseconds(start),
+        end_ps=None if end is None else picoseconds(end),
+        phase=phase,
+        first_step=first,
+        last_step=last,
+    )
+    with context.obj.open() as warehouse:
+        target = output or Path(f"{warehouse.run(run[0]).name}.pftrace.gz")
+        typer.echo(export_perfetto(warehouse, run, target, selection, flows=flows, force=force))
 
 
 @app.command()
