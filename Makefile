@@ -20,7 +20,7 @@ QUICK := tests/ingest/capture tests/ingest/collectives tests/ingest/columns test
 .PHONY: help venv demo test quick lint format types pytest lowest bench docs clean
 
 help:
-	@echo "make demo            record a tiny Llama on 4 virtual devices, ingest it, print its metrics, draw the page"
+	@echo "make demo            record a tiny Llama on 4 virtual devices, ingest it, sum it up, draw the page"
 	@echo "make demo OFFLINE=1  the same from the captures in data/, without torch"
 	@echo "make test            lint, types, layers and all tests"
 	@echo "make quick           lint, types and the fast tests, in about two minutes: what to run while working"
@@ -53,10 +53,19 @@ else
 	$(TW) collect --model llama --mesh tp=4 --output-length 17 -o $(DEMO)/captures
 	$(TW) ingest $(DEMO)/captures
 endif
-	$(TW) runs
-	$(TW) metrics values -m ttft -m tpot -m collective_count -m traffic_volume -m exposed_communication
 	$(TW) build
 	$(TW) report -o $(DEMO)/report.html
+	@echo
+	@$(TW) show "$$($(TW) query "SELECT name FROM runs WHERE name LIKE 'llama-tp4-b%' LIMIT 1" --csv | tail -1)"
+	@echo
+	@echo "This is what one run looks like. Go on with these:"
+	@echo
+	@echo "  export PATH=\"$(abspath $(BIN)):\$$PATH\" TRACEWAREHOUSE=$(abspath $(DEMO))/warehouse"
+	@echo "  tw                      what is in the warehouse"
+	@echo "  tw shell                SQL over all tables and metrics"
+	@echo "  $(abspath $(DEMO))/report.html    the pictures: open it in a browser"
+	@echo
+	@echo "docs/README.md leads on; docs/tutorial.md takes fifteen minutes."
 
 test: $(INSTALLED) $(COLLECTOR) lint types pytest
 

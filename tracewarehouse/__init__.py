@@ -23,6 +23,7 @@ if TYPE_CHECKING:
         WarehouseError,
     )
     from tracewarehouse.result import QueryResult
+    from tracewarehouse.samples import sample
     from tracewarehouse.warehouse import Warehouse
     from tracewarehouse.warehouse import open_warehouse as open  # noqa: A004  tw.open
 
@@ -36,6 +37,7 @@ __all__ = [
     "Warehouse",
     "WarehouseError",
     "open",
+    "sample",
 ]
 
 _HOMES = {
@@ -48,6 +50,7 @@ _HOMES = {
     "Warehouse": ("tracewarehouse.warehouse", "Warehouse"),
     "WarehouseError": ("tracewarehouse.ingest.errors", "WarehouseError"),
     "open": ("tracewarehouse.warehouse", "open_warehouse"),
+    "sample": ("tracewarehouse.samples", "sample"),
 }
 
 

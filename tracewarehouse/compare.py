@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, field
+from difflib import get_close_matches
 from functools import partial
 from math import inf
 from pathlib import Path
@@ -110,7 +111,10 @@ class Comparison:
         """
         catalog = self._query("SELECT metric, grain, scope, status FROM metrics.catalog").dicts()
         if unknown := sorted(set(metrics) - {r["metric"] for r in catalog}):
-            raise MetricError(f"no metric {', '.join(unknown)}; `tw metrics list` shows all")
+            names = sorted({r["metric"] for r in catalog})
+            close = [c for u in unknown for c in get_close_matches(u, names, n=1)]
+            hint = f"did you mean {' or '.join(close)}?" if close else "`tw metrics list` shows all"
+            raise MetricError(f"no metric {', '.join(unknown)}; {hint}")
         return catalog
 
     def steps(self, split: Split | None = None) -> QueryResult:

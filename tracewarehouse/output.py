@@ -51,7 +51,7 @@ def format_of(path: Path) -> Format:
 
 
 def write(result: QueryResult, format_: Format, path: Path | None = None) -> None:
-    """Write a result to a file or to standard output.
+    """Write a result to a file or to standard output; a terminal gets what is longer than it through a pager.
 
     A file is written completely or not at all.
 
@@ -61,7 +61,7 @@ def write(result: QueryResult, format_: Format, path: Path | None = None) -> Non
     if path is None:
         if format_ in BINARY and sys.stdout.isatty():
             raise TracewarehouseError(f"{format_} is not for a terminal; add -o FILE, or send the output into a pipe")
-        _write_bytes(result, format_, sys.stdout.buffer, _terminal_width())
+        _write_to_terminal(result, format_) if sys.stdout.isatty() else _write_to_pipe(result, format_)
         return
     part = path.with_name(f".{path.name}.{uuid.uuid4().hex[:8]}")
     try:
@@ -75,8 +75,25 @@ def write(result: QueryResult, format_: Format, path: Path | None = None) -> Non
         raise TracewarehouseError(f"{path}: cannot be written: {error.strerror or error}") from None
 
 
-def _terminal_width() -> int | None:
-    return shutil.get_terminal_size().columns if sys.stdout.isatty() else None
+def _write_to_pipe(result: QueryResult, format_: Format) -> None:
+    try:
+        _write_bytes(result, format_, sys.stdout.buffer, None)
+    except BrokenPipeError:  # the reader has seen enough, as after `| head`
+        close_quietly()
+
+
+def _write_to_terminal(result: QueryResult, format_: Format) -> None:
+    """Write text as it is where it fits on the screen, else through the user's pager."""
+    size = shutil.get_terminal_size()
+    lines = "".join(text(result, format_, size.columns))
+    if lines.count("\n") < size.lines:
+        sys.stdout.write(lines)
+        sys.stdout.flush()
+        return
+    import pydoc
+
+    os.environ.setdefault("LESS", "-FRSX")  # as git does: no pager for one screen, no clearing of the screen
+    pydoc.pager(lines)
 
 
 def _write_bytes(result: QueryResult, format_: Format, stream: IO[bytes], width: int | None) -> None:

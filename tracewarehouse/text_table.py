@@ -1,7 +1,8 @@
 """Draws rows as a text table without cutting anything off.
 
-If the table is wider than the terminal, long cells are folded. If it still does not fit, each row becomes a block of
-`column  value` lines. In a pipe (no width) every row is one line, however long.
+If the table is wider than the terminal, columns without any value are named below it and long cells are folded, but no
+ids. If it still does not fit, each row becomes a block of `column  value` lines. In a pipe (no width) every row is one
+line, however long.
 """
 
 from __future__ import annotations
@@ -38,8 +39,16 @@ def draw(columns: Sequence[str], rows: Sequence[Sequence[Any]], width: int | Non
         for i in range(len(header))
     ]
     least = [
-        n if is_number else max(_width(h), _FOLD_TO) for n, h, is_number in zip(natural, header, numeric, strict=True)
+        n if is_number or _is_id(h) else max(_width(h), _FOLD_TO)
+        for n, h, is_number in zip(natural, header, numeric, strict=True)
     ]
+    if width is not None and sum(natural) + len(_GAP) * (len(natural) - 1) > width:
+        kept = [i for i in range(len(columns)) if any(row[i] is not None for row in rows)]
+        if 0 < len(kept) < len(columns):
+            yield from draw([columns[i] for i in kept], [[row[i] for i in kept] for row in rows], width)
+            empty = ", ".join(h for i, h in enumerate(header) if i not in kept)
+            yield from _fold(f"NULL in every row: {empty}", width)
+            return
     widths = [min(n, _ALIGN_TO) for n in natural] if width is None else _fitted(natural, least, width)
     if widths is None:
         yield from _blocks(header, cells, width or 80)
@@ -76,6 +85,11 @@ def _float(value: float) -> str:
 
 def _is_number(value: Any) -> bool:
     return isinstance(value, (int, float, Decimal)) and not isinstance(value, bool)
+
+
+def _is_id(column: str) -> bool:
+    """Whether people copy the column's values, which a fold would break."""
+    return column in ("id", "run", "metric") or column.endswith("_id")
 
 
 def _width(text: str) -> int:

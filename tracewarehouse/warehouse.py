@@ -7,6 +7,7 @@ from collections.abc import Collection, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
 from dataclasses import replace
 from difflib import get_close_matches
+from fnmatch import fnmatchcase
 from functools import cached_property, partial
 from glob import glob
 from pathlib import Path
@@ -14,7 +15,7 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
 from tracewarehouse.ingest.capture.remote import is_remote
-from tracewarehouse.ingest.errors import CaptureError, MetricError, WarehouseError, shown
+from tracewarehouse.ingest.errors import CaptureError, WarehouseError, shown
 from tracewarehouse.ingest.lake.lake import GRACE_SECONDS, Lake, Leftover, RunVersion, UnreadRun, unread_sentence
 from tracewarehouse.remote_lake import RemoteLake
 
@@ -295,7 +296,20 @@ class Warehouse:
         names = [*dict.fromkeys(r.name for r in runs), *(r.run_id for r in runs)]
         if close := get_close_matches(reference, names, n=3):
             raise WarehouseError(f"no run {reference!r} in {self.path}; did you mean {' or '.join(close)}?")
-        raise WarehouseError(f"no run {reference!r} in {self.path}; there are: {_listed(runs)}")
+        raise WarehouseError(f"no run {reference!r} in {self.path}; `tw runs` lists the {len(runs)} that there are")
+
+    def find(self, references: Sequence[str]) -> list[RunVersion]:
+        """Find runs, each once: each reference is one run (see `run`), or a pattern of names such as 'llama-*'.
+
+        Raises:
+            WarehouseError: no run fits a reference.
+        """
+        found: dict[str, RunVersion] = {}
+        for reference in references:
+            fitting = [r for r in self.lake.runs() if fnmatchcase(r.name, reference)] if _is_pattern(reference) else []
+            for run in fitting or [self.run(reference)]:
+                found[run.run_id] = run
+        return list(found.values())
 
     def summary(self, run: str) -> RunSummary:
         """A run in short: facts, main numbers, what dominates its steps, flags, and what is missing and why.
@@ -585,6 +599,20 @@ class Warehouse:
         self.build()
         return True
 
+    def database(self) -> Path:
+        """The path of warehouse.duckdb, built now if it is missing or older than the runs.
+
+        Raises:
+            WarehouseError: it cannot be built.
+        """
+        from tracewarehouse.lens import FILE_NAME
+
+        path = self._folder("build a database") / FILE_NAME
+        if not path.exists():
+            return self.build()
+        self.update_database()
+        return path
+
     @contextmanager
     def _followed_by_database(self) -> Iterator[None]:
         """Update warehouse.duckdb after a change of the runs, also after half of it; the first error is raised."""
@@ -718,13 +746,7 @@ def find_metric(definitions: Definitions, name: str, version: int | None = None)
     Raises:
         MetricError: it does not exist; the message names a similar metric.
     """
-    try:
-        return definitions.metric(name, version)
-    except MetricError as error:
-        known = [m.name for m in definitions.metrics]
-        close = get_close_matches(name, known, n=1) if name not in known else []
-        hint = f"; did you mean {close[0]}?" if close else ""
-        raise MetricError(f"{error}{hint}") from None
+    return definitions.metric(name, version)
 
 
 def parse_mesh(mesh: Mesh | str | None) -> Mesh | None:
@@ -749,6 +771,10 @@ def _costs(path: str | os.PathLike[str] | None) -> Costs | None:
     from tracewarehouse.ingest.capture.costs import load_costs
 
     return load_costs(path)
+
+
+def _is_pattern(reference: str) -> bool:
+    return any(c in reference for c in "*?[")
 
 
 def _listed(runs: Sequence[RunVersion], limit: int = 10) -> str:

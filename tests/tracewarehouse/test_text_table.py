@@ -45,6 +45,22 @@ def test_many_columns_become_blocks() -> None:
     assert len(lines) == 2 * 13
 
 
+def test_columns_without_values_make_room_and_are_named() -> None:
+    rows = [("r0123456789ab", None, "x" * 50, None)]
+    lines = list(draw(["run_id", "nothing_1", "text", "nothing_2"], rows, 80))
+    assert lines[0].split() == ["run_id", "text"]
+    assert lines[-1] == "NULL in every row: nothing_1, nothing_2"
+    assert "nothing_1" in next(draw(["run_id", "nothing_1", "text", "nothing_2"], rows, 120))
+    assert "nothing_1" in next(draw(["run_id", "nothing_1", "text", "nothing_2"], rows))
+    assert next(draw(["nothing_1", "b" * 80], [(None, None)], 80)).startswith("── row 1")
+
+
+def test_ids_are_never_folded() -> None:
+    name = "r" + "0123456789abcdef" * 2
+    lines = list(draw(["run_id", "text"], [(name, "word " * 40)], 80))
+    assert lines[2].startswith(f"{name}  word")
+
+
 @pytest.mark.parametrize(
     ("value", "text"),
     [

@@ -34,7 +34,7 @@ def sdist(tmp_path_factory: pytest.TempPathFactory) -> Path:
     for name in ("pyproject.toml", "README.md", "LICENSE"):
         shutil.copy(ROOT / name, source)
     for name in ("collect", "ingest", "tracewarehouse", "dashboards", "sql", "data"):
-        ignored = shutil.ignore_patterns("__pycache__", "captures")
+        ignored = shutil.ignore_patterns("__pycache__", "deepseek*", "qwen*", "llama-pp*")
         shutil.copytree(ROOT / name, source / name, symlinks=True, ignore=ignored)
     command = [sys.executable, "-m", "build", "--sdist", "--outdir", folder, source]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
@@ -92,3 +92,6 @@ main()
         "clock\ndevice\nhost\n"
     )
     assert "tpot" in tw("metrics", "list")
+    assert tw("sample") == "captures/llama-tp4-b4-i16-o17\n"
+    assert tw("query", "captures", "SELECT name FROM runs", "--csv") == "name\nllama-tp4-b4-i16-o17\n"
+    assert "llama-tp4-sp" not in str(list((tmp_path / "site").rglob("*.pb")))

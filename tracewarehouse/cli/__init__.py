@@ -15,9 +15,11 @@ from pathlib import Path
 from typing import Annotated, Any
 
 import typer
+from typer.main import get_command
 
 from tracewarehouse import stuck_query
 from tracewarehouse.cli import (
+    anywhere,
     collect,
     compare,
     export,
@@ -25,9 +27,12 @@ from tracewarehouse.cli import (
     ingest,
     maintenance,
     metrics,
+    overview,
     query,
     report,
     runs,
+    sample,
+    shell,
     show,
     tpu,
     watch,
@@ -35,21 +40,23 @@ from tracewarehouse.cli import (
 from tracewarehouse.cli.place import Place
 from tracewarehouse.ingest.errors import TracewarehouseError, UnreadRunWarning, printable
 from tracewarehouse.ingest.processes.cycle_search import search_seldom
+from tracewarehouse.output import close_quietly
 
 app = typer.Typer(
     name="tracewarehouse",
     help="A SQL warehouse of LLM inference traces: record, ingest, query and draw profiler captures.",
-    no_args_is_help=True,
-    add_completion=False,
+    invoke_without_command=True,
     pretty_exceptions_enable=False,
     rich_markup_mode=None,
     context_settings={"help_option_names": ["-h", "--help"]},
 )
 app.command()(collect.collect)
 app.add_typer(tpu.app, name="tpu")
+app.command()(sample.sample)
 app.command()(ingest.ingest)
 app.command()(watch.watch)
 app.command()(query.query)
+app.command()(shell.shell)
 app.command()(runs.runs)
 app.command()(show.show)
 app.add_typer(metrics.app, name="metrics")
@@ -109,9 +116,10 @@ def _options(
 
         for name, value in ONE_THREAD.items():
             os.environ.setdefault(name, value)
-    if memory_limit is not None:
-        os.environ["TRACEWAREHOUSE_MEMORY_LIMIT"] = memory_limit
+    anywhere.set_memory_limit(memory_limit)
     context.obj = Place(warehouse, sql)
+    if context.invoked_subcommand is None:
+        overview.overview(context.obj)
 
 
 def main() -> None:
@@ -135,8 +143,11 @@ def run(arguments: list[str]) -> int:
         with warnings.catch_warnings():
             warnings.simplefilter("always", UnreadRunWarning)
             _print_ours(warnings.showwarning)
-            app(arguments, prog_name="tw")
+            anywhere.with_options(get_command(app))(arguments, prog_name="tw")
     except SystemExit as end:
+        if isinstance(end.__context__, BrokenPipeError):  # the reader has seen enough, as after `| head`
+            close_quietly()
+            return 0
         code = end.code
         if code == 130:
             print("interrupted", file=sys.stderr)

@@ -11,10 +11,12 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from tracewarehouse.cli import completion
 from tracewarehouse.cli.flags import say_flags
 from tracewarehouse.cli.options import FormatOption, MetricsOption, OutputOption
+from tracewarehouse.cli.results import chosen_format
 from tracewarehouse.ingest.errors import TracewarehouseError
-from tracewarehouse.output import Format, format_of, write
+from tracewarehouse.output import Format, write
 from tracewarehouse.quality import flagged
 
 if TYPE_CHECKING:
@@ -23,7 +25,12 @@ if TYPE_CHECKING:
 
 Force = Annotated[bool, typer.Option("--force", help="Compare runs although their workloads differ.")]
 Run = Annotated[
-    str, typer.Argument(help="Run id, beginning of an id, or name. Separate several by commas.", show_default=False)
+    str,
+    typer.Argument(
+        help="Run id, beginning of an id, or name. Separate several by commas.",
+        show_default=False,
+        autocompletion=completion.runs,
+    ),
 ]
 
 _TOP = 5
@@ -90,7 +97,7 @@ def compare(
     splits: dict[str, Any] = {s: s for s in SPLITS}
     if why and by is not None and by not in splits:
         raise typer.BadParameter(f"--why takes a step apart by {', '.join(SPLITS)}, not by {by}")
-    chosen = output_format or (format_of(output) if output else "table")
+    chosen = chosen_format(context, output_format, output)
     with context.obj.open() as warehouse, comparing(warehouse, run, baseline, is_unlike_allowed=force) as found:
         _note_sides(found)
         _note_stale(warehouse, found)
@@ -118,7 +125,7 @@ def _compare_published(
     from tracewarehouse.exports.ccl_bench.published import PublishedValue, published_values
     from tracewarehouse.result import QueryResult
 
-    chosen = output_format or (format_of(output) if output else "table")
+    chosen = chosen_format(context, output_format, output)
     with context.obj.open() as warehouse:
         found = published_values(warehouse, [warehouse.run(r) for r in run.split(",")], file)
     names = [f.name for f in fields(PublishedValue)]
@@ -168,7 +175,7 @@ def check(
     limits = Limits(
         max_regression, max_tail_regression, beyond_noise, allow_missing, dict(map(_difference, max_difference or ()))
     )
-    chosen = output_format or (format_of(output) if output else "table")
+    chosen = chosen_format(context, output_format, output)
     try:
         with context.obj.open() as warehouse, comparing(warehouse, run, against, is_unlike_allowed=force) as found:
             _note_sides(found)

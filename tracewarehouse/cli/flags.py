@@ -1,7 +1,10 @@
-"""Says on standard error which of the runs behind an answer are flagged."""
+"""Notes beside an answer, on standard error: above all, which of the runs behind it are flagged."""
 
 from __future__ import annotations
 
+import shutil
+import sys
+import textwrap
 from collections.abc import Sequence
 
 import typer
@@ -11,7 +14,15 @@ from tracewarehouse.quality import FlaggedRun, note
 
 
 def say_flags(runs: Sequence[FlaggedRun]) -> None:
-    """Print one line that names the runs; nothing without any."""
+    """Print a note that names the runs; nothing without any."""
     sentence = note(runs)
     if sentence:
-        typer.echo(f"note: {printable(sentence)}", err=True)
+        say_note(sentence)
+
+
+def say_note(sentence: str) -> None:
+    """Print a note; on a terminal, lines end between words."""
+    text = f"note: {printable(sentence)}"
+    if sys.stderr.isatty():
+        text = textwrap.fill(text, shutil.get_terminal_size().columns, break_on_hyphens=False)
+    typer.echo(text, err=True)

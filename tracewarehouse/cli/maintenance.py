@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from tracewarehouse.cli.options import FormatOption, OutputOption, RunsArgument
-from tracewarehouse.output import format_of, write
+from tracewarehouse.cli.results import put
 
 if TYPE_CHECKING:
     from tracewarehouse.result import QueryResult
@@ -33,7 +33,7 @@ def audit(
     from tracewarehouse.text_table import draw
 
     with context.obj.open() as warehouse:
-        findings = warehouse.audit(run, limit)
+        findings = warehouse.audit([r.run_id for r in warehouse.find(run)] if run else None, limit)
     for finding in findings:
         typer.echo(f"{finding.audit}: {finding.description}")
         for line in draw(list(finding.columns), list(finding.rows)):
@@ -67,7 +67,7 @@ def fsck(
         paths = [*(against or []), *(captures or [])]
         result, remarks, is_well = _compared(warehouse, paths) if paths else _verified(warehouse)
     if len(result) or output_format or output:
-        write(result, output_format or (format_of(output) if output else "table"), output)
+        put(context, result, output_format, output)
     for remark in remarks:
         typer.echo(remark, err=True)
     if not is_well:

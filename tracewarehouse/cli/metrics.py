@@ -3,17 +3,22 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from tracewarehouse.cli.flags import say_flags
+from tracewarehouse.cli import completion
+from tracewarehouse.cli.flags import say_flags, say_note
 from tracewarehouse.cli.options import FormatOption, MetricsOption, OutputOption, RunsArgument
+from tracewarehouse.cli.results import chosen_format
 from tracewarehouse.ingest.errors import WarehouseError
-from tracewarehouse.output import format_of, write
+from tracewarehouse.output import write
 
 if TYPE_CHECKING:
-    from tracewarehouse.definitions.reading import Definitions
+    from collections.abc import Collection
+
+    from tracewarehouse.definitions.reading import Definitions, Metric
+    from tracewarehouse.result import QueryResult
 
 app = typer.Typer(help="What the metrics mean, and their stored values.", no_args_is_help=True, rich_markup_mode=None)
 
@@ -28,13 +33,37 @@ def list_metrics(context: typer.Context, output_format: FormatOption = None, out
             "SELECT metric, version, status, unit, split_part(split_part(description, '. ', 1), ': ', 1) "
             "AS meaning FROM metrics.catalog ORDER BY metric, version"
         )
-    write(result, output_format or (format_of(output) if output else "table"), output)
+    chosen = chosen_format(context, output_format, output)
+    if chosen != "table":
+        write(result, chosen, output)
+        return
+    rows = result.dicts()
+    write(_list_for_people([r for r in rows if r["status"] != "compatibility"]), chosen, output)
+    if others := [r["metric"] for r in rows if r["status"] == "compatibility"]:
+        say_note(f"{len(others)} more compute what another tool does: {', '.join(others)}")
+
+
+def _list_for_people(rows: list[dict[str, Any]]) -> QueryResult:
+    """Metric with version and status where these are not 1 and stable, unit and meaning."""
+    import pyarrow as pa
+
+    from tracewarehouse.result import QueryResult
+
+    columns = {"metric": [_named(r) for r in rows], **{n: [r[n] for r in rows] for n in ("unit", "meaning")}}
+    return QueryResult(pa.table(columns))
+
+
+def _named(row: dict[str, Any]) -> str:
+    """A metric, with version and status where these say something."""
+    status = row["status"] or "no definition"
+    named = row["metric"] if row["version"] == 1 else f"{row['metric']} v{row['version']}"
+    return named if status == "stable" else f"{named} ({status})"
 
 
 @app.command()
 def show(
     context: typer.Context,
-    name: Annotated[str, typer.Argument(help="The metric.", show_default=False)],
+    name: Annotated[str, typer.Argument(help="The metric.", show_default=False, autocompletion=completion.metrics)],
     version: Annotated[int | None, typer.Option(help="Version; default: the newest stable one.")] = None,
 ) -> None:
     """Show what a metric means: description, unit, columns, versions and SQL."""
@@ -85,20 +114,75 @@ def values(
     run: RunsArgument = None,
     metric: MetricsOption = None,
     version: Annotated[int | None, typer.Option(help="Only this version of the metrics.")] = None,
+    show_all: Annotated[
+        bool, typer.Option("--all", help="Also metrics with a row per step, layer, pair of devices or instruction.")
+    ] = False,
     output_format: FormatOption = None,
     output: OutputOption = None,
 ) -> None:
-    """Print the stored metric values. A metric that does not apply to a run has no row."""
+    """Print metric values: those of a run as a whole, or all of the metrics that -m names.
+
+    A metric that does not apply to a run has no row; `tw show RUN` says why.
+    """
+    chosen = chosen_format(context, output_format, output)
     with context.obj.open() as warehouse:
-        result = warehouse.values(run or None, metrics=metric or None, version=version)
+        runs = [r.run_id for r in warehouse.find(run)] if run else None
+        names = metric or ([m.name for m in _answering(warehouse.definitions)] if show_all else None)
+        result = warehouse.values(runs, metrics=names, version=version)
+        detailed = [] if names else [m.name for m in warehouse.definitions.metrics if _DETAILS & {*m.header.grain}]
         stale = warehouse.stale_runs()
+    result, left_out = _without(result, detailed)
     if stale:
-        names = ", ".join(r.name for r in stale[:5]) + (", ..." if len(stale) > 5 else "")
-        typer.echo(
-            f"note: {len(stale)} runs have values of older definitions ({names}); run `tw metrics refresh`", err=True
+        named = ", ".join(r.name for r in stale[:5]) + (", ..." if len(stale) > 5 else "")
+        say_note(f"{len(stale)} runs have values of older definitions ({named}); run `tw metrics refresh`")
+    write(_for_people(result) if chosen == "table" else result, chosen, output)
+    if left_out:
+        say_note(
+            f"left out {', '.join(left_out)}, which have a row per step, layer or pair of devices; -m NAME or --all "
+            "prints them"
         )
-    write(result, output_format or (format_of(output) if output else "table"), output)
     say_flags(result.flagged_runs)
+
+
+_DETAILS = {"step", "layer", "instruction_id", "from_us", "source_device_id"}
+"""Grain columns of metrics that take a run apart into more rows than one reads."""
+
+
+def _answering(definitions: Definitions) -> list[Metric]:
+    """The metrics that say what this project means by them: neither deprecated ones nor another tool's."""
+    return [m for m in definitions.aliases().values() if m.header.status not in ("deprecated", "compatibility")]
+
+
+def _without(result: QueryResult, metrics: Collection[str]) -> tuple[QueryResult, list[str]]:
+    """The rows of other metrics, and which of these metrics have any."""
+    from tracewarehouse.result import QueryResult
+
+    rows = result.arrow()
+    names = rows.column("metric").to_pylist()
+    keep = [name not in metrics for name in names]
+    if all(keep):
+        return result, []
+    return QueryResult(rows.filter(keep), result.flagged_runs), sorted({*names} & {*metrics})
+
+
+def _for_people(result: QueryResult) -> QueryResult:
+    """The columns that tell rows apart, with the dimensions as text: 80 columns hold them."""
+    import json
+
+    import pyarrow as pa
+
+    from tracewarehouse.result import QueryResult
+
+    rows = result.dicts()
+    ids = {r["name"]: {q["run_id"] for q in rows if q["name"] == r["name"]} for r in rows}
+    columns: dict[str, list[Any]] = {"run": [r["name"] if len(ids[r["name"]]) == 1 else r["run_id"] for r in rows]}
+    columns["metric"] = [_named(r) for r in rows]
+    columns["of"] = [" ".join(f"{k}={v}" for k, v in json.loads(r["dimensions"]).items()) for r in rows]
+    columns["value"] = [r["value"] for r in rows]
+    columns["unit"] = [r["unit"] for r in rows]
+    if len(ids) == 1:  # who asks for one run knows its name
+        del columns["run"]
+    return QueryResult(pa.table(columns), result.flagged_runs)
 
 
 @app.command()
@@ -194,7 +278,7 @@ def lock(
 @app.command("new-version")
 def start_version(
     context: typer.Context,
-    name: Annotated[str, typer.Argument(help="The metric.", show_default=False)],
+    name: Annotated[str, typer.Argument(help="The metric.", show_default=False, autocompletion=completion.metrics)],
 ) -> None:
     """Start a new version of a metric as a copy of the newest one, and print its file."""
     from tracewarehouse.definitions.versions import definitions_folder, new_version

@@ -13,8 +13,9 @@ from tracewarehouse.cli.flags import say_flags
 from tracewarehouse.cli.ingest import RatioOption
 from tracewarehouse.cli.options import FormatOption, OutputOption
 from tracewarehouse.cli.progress import copying
+from tracewarehouse.cli.results import chosen_format
 from tracewarehouse.ingest.errors import QueryError
-from tracewarehouse.output import BINARY, Format, format_of, write
+from tracewarehouse.output import BINARY, write
 
 if TYPE_CHECKING:
     from tracewarehouse.warehouse import Warehouse
@@ -46,7 +47,7 @@ def query(
     """
     capture, sql = _capture_and_sql(arguments or [], file)
     parameters = dict(_parameter(p) for p in parameter or [])
-    chosen: Format = output_format or (format_of(output) if output else "table")
+    chosen = chosen_format(context, output_format, output)
     if chosen in BINARY and output is None and sys.stdout.isatty():
         raise typer.BadParameter(f"{chosen} is not for a terminal; add -o FILE, or send the output into a pipe")
 

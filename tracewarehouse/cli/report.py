@@ -69,7 +69,7 @@ def _report(
         return comparison_report(warehouse, *compare, is_unlike_allowed=is_unlike_allowed)
     if study is not None:
         return study_report(warehouse, study)
-    runs = run or [r.run_id for r in warehouse.lake.runs()]
+    runs = list(dict.fromkeys(r.run_id for r in (warehouse.find(run) if run else warehouse.lake.runs())))
     if not runs:
         raise WarehouseError(f"the warehouse {warehouse.path} is empty; add runs with `tw ingest CAPTURE`")
     return run_report(warehouse, runs)

@@ -7,8 +7,9 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from tracewarehouse.cli.options import FormatOption, OutputOption
+from tracewarehouse.cli.results import chosen_format
 from tracewarehouse.ingest.errors import WarehouseError, printable
-from tracewarehouse.output import format_of, write
+from tracewarehouse.output import write
 from tracewarehouse.quality import CLOCKS
 
 if TYPE_CHECKING:
@@ -78,9 +79,27 @@ def runs(
         else:
             result = _listed(unread, _marked(warehouse.query(_SUMMARY), {r.run_id for r in lost}))
         remarks = warehouse.query(_NOTES).rows() + warehouse.query(CLOCKS).rows() if notes else []
-    write(result, output_format or (format_of(output) if output else "table"), output)
+    chosen = chosen_format(context, output_format, output)
+    write(_for_people(result) if chosen == "table" else result, chosen, output)
     for _, name, text in sorted(remarks, key=lambda r: (r[1], r[0])):
         typer.echo(printable(f"{name}: {' '.join(text.split())}"), err=True)
+
+
+def _for_people(result: QueryResult) -> QueryResult:
+    """The columns that tell runs apart, which 80 columns of a terminal hold."""
+    import pyarrow as pa
+
+    from tracewarehouse.result import QueryResult
+
+    rows = result.dicts()
+    columns = {name: [r.get(name) for r in rows] for name in ("run_id", "name", "devices", "mesh", "quality", "clocks")}
+    columns["devices"] = [
+        f"{r['devices']} {r['backend']}" + (f" on {r['hosts']} hosts" if r["hosts"] != 1 else "")
+        if r.get("devices") is not None
+        else None
+        for r in rows
+    ]
+    return QueryResult(pa.table({n: pa.array(v, pa.string()) for n, v in columns.items()}))
 
 
 def _marked(result: QueryResult, lost: Collection[str]) -> QueryResult:

@@ -6,6 +6,7 @@ import hashlib
 import re
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
+from difflib import get_close_matches
 from functools import cache, cached_property
 from graphlib import CycleError, TopologicalSorter
 from pathlib import Path
@@ -298,8 +299,9 @@ class Definitions:
         """
         versions = [m for m in self.metrics if m.name == name]
         if not versions:
-            known = ", ".join(dict.fromkeys(m.name for m in self.metrics))
-            raise MetricError(f"there is no metric {name!r}; there are {known}")
+            close = get_close_matches(name, [m.name for m in self.metrics], n=1)
+            hint = f"did you mean {close[0]}?" if close else "`tw metrics list` shows all"
+            raise MetricError(f"there is no metric {name!r}; {hint}")
         if version is None:
             return _newest(versions)
         for m in versions:

@@ -1,0 +1,89 @@
+"""Options that stand before the verb or after it, and short forms of --format."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import replace
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+from typer.main import get_command
+
+from tracewarehouse.cli.results import note_format
+
+_WITHOUT_WAREHOUSE = {"collect", "tpu", "sample"}
+
+
+def set_warehouse(context: typer.Context, value: str | None) -> None:
+    """Let a command use another warehouse than the options before it say."""
+    if value is not None and not context.resilient_parsing:
+        context.obj = replace(context.obj, warehouse=value)
+
+
+def set_sql(context: typer.Context, value: Path | None) -> None:
+    """Let a command use the metrics of a folder."""
+    if value is not None and not context.resilient_parsing:
+        context.obj = replace(context.obj, sql=value)
+
+
+def set_memory_limit(value: str | None) -> None:
+    """Bound the memory of queries."""
+    if value is not None:
+        os.environ["TRACEWAREHOUSE_MEMORY_LIMIT"] = value
+
+
+def _set_json(context: typer.Context, value: bool) -> None:
+    if value:
+        note_format(context, "json")
+
+
+def _set_csv(context: typer.Context, value: bool) -> None:
+    if value:
+        note_format(context, "csv")
+
+
+_app = typer.Typer(add_completion=False)
+
+
+@_app.command()
+def _options(
+    warehouse: Annotated[
+        str | None,
+        typer.Option("--warehouse", "-w", help="As before the verb.", callback=set_warehouse, expose_value=False),
+    ] = None,
+    sql: Annotated[
+        Path | None, typer.Option("--sql", help="As before the verb.", callback=set_sql, expose_value=False)
+    ] = None,
+    memory_limit: Annotated[
+        str | None, typer.Option(help="As before the verb.", callback=set_memory_limit, expose_value=False)
+    ] = None,
+    json: Annotated[
+        bool, typer.Option("--json", help="Short for --format json.", callback=_set_json, expose_value=False)
+    ] = False,
+    csv: Annotated[
+        bool, typer.Option("--csv", help="Short for --format csv.", callback=_set_csv, expose_value=False)
+    ] = False,
+) -> None: ...
+
+
+def with_options(group: Any) -> Any:
+    """Give every command of a group the options before the verb, and those with --format its short forms.
+
+    An option that a command has already stays its own.
+
+    Args:
+        group: what `typer.main.get_command` makes of an app with several commands.
+    """
+    common = {p.name: p for p in get_command(_app).params}
+    for name, command in group.commands.items():
+        if name in _WITHOUT_WAREHOUSE:
+            continue
+        if hasattr(command, "commands"):
+            with_options(command)
+            continue
+        own = {p.name for p in command.params}
+        short = {"json", "csv"} if "output_format" in own else set()
+        wanted = {"warehouse", "sql", "memory_limit", *short} - own
+        command.params += [p for n, p in common.items() if n in wanted]
+    return group

@@ -1,0 +1,28 @@
+"""What the shell offers after the Tab key: names of runs and of metrics."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import typer
+
+
+def runs(context: typer.Context, incomplete: str) -> list[str]:
+    """Names of the runs that begin with what was typed; none if there is no warehouse."""
+    from tracewarehouse.ingest.errors import TracewarehouseError
+    from tracewarehouse.ingest.lake.lake import Lake
+
+    try:
+        found, _ = Lake(Path(str(context.find_root().params.get("warehouse")))).listing()
+    except TracewarehouseError:
+        return []
+    return sorted({r.name for r in found if r.name.startswith(incomplete)})
+
+
+def metrics(incomplete: str) -> list[str]:
+    """Names of the package's metrics; what was typed may end a list such as `ttft,tp`."""
+    from tracewarehouse.definitions.reading import SQL
+
+    before, comma, last = incomplete.rpartition(",")
+    names = {p.stem.rpartition("_v")[0] for p in (SQL / "metrics").rglob("*.sql")}
+    return sorted(f"{before}{comma}{n}" for n in names if n.startswith(last))
