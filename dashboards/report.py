@@ -15,7 +15,7 @@ from tracewarehouse.dashboards.timeline import device_timeline
 from tracewarehouse.dashboards.units import quantity
 from tracewarehouse.ingest.errors import WarehouseError
 from tracewarehouse.quality import CLOCKS
-from tracewarehouse.query import literal
+from tracewarehouse.read_only import literal
 from tracewarehouse.run_summary import labelled
 
 if TYPE_CHECKING:

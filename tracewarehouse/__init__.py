@@ -5,6 +5,8 @@
     with tw.open("warehouse") as wh:
         wh.query("SELECT kind, count(*) FROM main.collectives GROUP BY kind").rows()
 
+    tw.query("run.xplane.pb", "SELECT * FROM metrics.step_time")
+
 Everything is imported on first use, so that `import tracewarehouse` costs nothing.
 """
 
@@ -22,10 +24,11 @@ if TYPE_CHECKING:
         UnreadRunWarning,
         WarehouseError,
     )
+    from tracewarehouse.opened import open_path as open  # noqa: A004  tw.open
+    from tracewarehouse.opened import query
     from tracewarehouse.result import QueryResult
     from tracewarehouse.samples import sample
     from tracewarehouse.warehouse import Warehouse
-    from tracewarehouse.warehouse import open_warehouse as open  # noqa: A004  tw.open
 
 __all__ = [
     "CaptureError",
@@ -37,6 +40,7 @@ __all__ = [
     "Warehouse",
     "WarehouseError",
     "open",
+    "query",
     "sample",
 ]
 
@@ -49,7 +53,8 @@ _HOMES = {
     "UnreadRunWarning": ("tracewarehouse.ingest.errors", "UnreadRunWarning"),
     "Warehouse": ("tracewarehouse.warehouse", "Warehouse"),
     "WarehouseError": ("tracewarehouse.ingest.errors", "WarehouseError"),
-    "open": ("tracewarehouse.warehouse", "open_warehouse"),
+    "open": ("tracewarehouse.opened", "open_path"),
+    "query": ("tracewarehouse.opened", "query"),
     "sample": ("tracewarehouse.samples", "sample"),
 }
 

@@ -17,7 +17,7 @@ import duckdb
 from tracewarehouse.ingest.errors import WarehouseError
 from tracewarehouse.ingest.lake.schema import TABLES
 from tracewarehouse.lens import add_views, begin_lens, run_sources
-from tracewarehouse.query import literal, run_query
+from tracewarehouse.read_only import literal, run_query
 from tracewarehouse.result import QueryResult
 from tracewarehouse.session import COMPARED, behind
 

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, Literal, get_args
 
 from tracewarehouse.definitions.reading import UNSTORED
 from tracewarehouse.ingest.errors import MetricError, WarehouseError
-from tracewarehouse.query import literal
+from tracewarehouse.read_only import literal
 from tracewarehouse.result import QueryResult
 
 if TYPE_CHECKING:

@@ -24,7 +24,7 @@ from tracewarehouse.ingest.errors import WarehouseError
 from tracewarehouse.ingest.lake.lake import Lake, Leftover, RunVersion, file_digest
 from tracewarehouse.ingest.lake.schema import SCHEMA_VERSION, TABLES
 from tracewarehouse.lens import table_source
-from tracewarehouse.query import literal
+from tracewarehouse.read_only import literal
 
 FOLDER = "cache"
 CONSOLIDATED = frozenset(("runs", "devices", "metric_values"))

@@ -18,7 +18,7 @@ from tracewarehouse.definitions.reading import Definitions, MacroHeader, Metric,
 from tracewarehouse.ingest.errors import MetricError, WarehouseError
 from tracewarehouse.ingest.lake.lake import RunVersion, placed_whole
 from tracewarehouse.ingest.lake.schema import TABLES, Table
-from tracewarehouse.query import literal
+from tracewarehouse.read_only import literal
 from tracewarehouse.temporary import TemporaryFolder
 
 STORAGE_VERSION = "v1.5.0"

@@ -1,22 +1,29 @@
-"""The result of a query: all its rows, as tuples, dicts, an Arrow table or a polars frame."""
+"""The result of a query: all its rows, as tuples, dicts, an Arrow table, or a data frame of pandas or Polars."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from decimal import Decimal
 from typing import TYPE_CHECKING, Any
 
 from tracewarehouse.ingest.errors import QueryError, TracewarehouseError
 
 if TYPE_CHECKING:
+    import pandas
     import polars
     import pyarrow as pa
 
     from tracewarehouse.quality import FlaggedRun
 
+_SHOWN = 20
+
 
 class QueryResult:
-    """The rows of one query, held in memory."""
+    """The rows of one query, held in memory.
+
+    A notebook shows them as a table, `print` writes one, and a loop goes over `rows()`. Libraries that speak the Arrow
+    PyCapsule protocol, such as Polars, DuckDB and pandas, take the result itself: `polars.DataFrame(result)`.
+    """
 
     def __init__(self, table: pa.Table, flagged: Sequence[FlaggedRun] = ()) -> None:
         self._table = table
@@ -27,6 +34,38 @@ class QueryResult:
 
     def __repr__(self) -> str:
         return f"QueryResult({len(self)} rows: {', '.join(self.columns)})"
+
+    def __str__(self) -> str:
+        from tracewarehouse.text_table import draw
+
+        lines = list(draw(self.columns, QueryResult(self._table.slice(0, _SHOWN)).rows()))
+        return "\n".join([*lines, *self._remarks()])
+
+    def __iter__(self) -> Iterator[tuple[Any, ...]]:
+        return iter(self.rows())
+
+    def _repr_html_(self) -> str:
+        """The first rows as an HTML table, for notebooks."""
+        from html import escape
+
+        from tracewarehouse.text_table import cell
+
+        head = "".join(f"<th>{escape(c)}</th>" for c in self.columns)
+        rows = QueryResult(self._table.slice(0, _SHOWN)).rows()
+        body = "".join(f"<tr>{''.join(f'<td>{escape(cell(v))}</td>' for v in row)}</tr>" for row in rows)
+        remarks = "".join(f"<p>{escape(r)}</p>" for r in self._remarks())
+        return f"<table><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table>{remarks}"
+
+    def _remarks(self) -> list[str]:
+        """What the shown rows do not say."""
+        from tracewarehouse.quality import note
+
+        more = [f"{_SHOWN} of {len(self)} rows"] if len(self) > _SHOWN else []
+        return more + [s for s in [note(self._flagged)] if s]
+
+    def __arrow_c_stream__(self, requested_schema: object | None = None) -> object:
+        """The rows as a stream of the Arrow PyCapsule protocol."""
+        return self._table.__arrow_c_stream__(requested_schema)
 
     @property
     def columns(self) -> list[str]:
@@ -68,6 +107,20 @@ class QueryResult:
     def arrow(self) -> pa.Table:
         """The result as a pyarrow table; DuckDB's HUGEINT, such as `sum` of a BIGINT, becomes decimal128(38, 0)."""
         return self._table
+
+    def df(self) -> pandas.DataFrame:
+        """The result as a pandas data frame.
+
+        Raises:
+            TracewarehouseError: pandas is not installed.
+        """
+        try:
+            import pandas  # noqa: F401
+        except ImportError:
+            raise TracewarehouseError(
+                ".df() needs pandas, which is not installed; run `pip install 'tracewarehouse[pandas]'` or use .arrow()"
+            ) from None
+        return self._table.to_pandas()
 
     def pl(self) -> polars.DataFrame:
         """The result as a polars data frame.

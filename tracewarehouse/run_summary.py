@@ -9,7 +9,7 @@ from itertools import groupby
 from typing import Any
 
 from tracewarehouse.ingest.devices.quality import FLAGS
-from tracewarehouse.query import literal
+from tracewarehouse.read_only import literal
 from tracewarehouse.result import QueryResult
 
 Query = Callable[[str], QueryResult]

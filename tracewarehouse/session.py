@@ -17,7 +17,7 @@ from tracewarehouse.ingest.lake.lake import Lake, RunVersion, unread_sentence
 from tracewarehouse.ingest.lake.schema import TABLES
 from tracewarehouse.lens import add_comments, add_views, begin_lens, table_source
 from tracewarehouse.memory_limit import set_memory_limit
-from tracewarehouse.query import ROW_FUNCTIONS, literal, restrict
+from tracewarehouse.read_only import ROW_FUNCTIONS, literal, restrict
 from tracewarehouse.runs_read import runs_read
 from tracewarehouse.tables_read import TablesRead, syntax_tree, tables_read
 from tracewarehouse.temporary import TemporaryFolder

@@ -32,6 +32,7 @@ if TYPE_CHECKING:
     from tracewarehouse.ingest.pipeline import IngestResult
     from tracewarehouse.ingest.verify.against import CaptureComparison
     from tracewarehouse.ingest.verify.fsck import Problem
+    from tracewarehouse.ingested import IngestResults
     from tracewarehouse.result import QueryResult
     from tracewarehouse.run_summary import RunSummary
     from tracewarehouse.session import Session
@@ -176,7 +177,7 @@ class Warehouse:
             QueryError: the query was refused or failed.
             WarehouseError: the runs cannot be listed or read.
         """
-        from tracewarehouse.query import run_query
+        from tracewarehouse.read_only import run_query
         from tracewarehouse.session import naming_lost_files
 
         session = self._session() if read_only else self._unrestricted_session()
@@ -206,7 +207,7 @@ class Warehouse:
 
     @staticmethod
     def _ask(session: Session, sql: str, **parameters: Any) -> QueryResult:
-        from tracewarehouse.query import run_query
+        from tracewarehouse.read_only import run_query
 
         return run_query(session.connection, sql, parameters, runs=session.runs, prepare=session.prepare)
 
@@ -349,7 +350,7 @@ class Warehouse:
             MetricError: the metric or version does not exist.
             WarehouseError: a run does not exist.
         """
-        from tracewarehouse.query import literal
+        from tracewarehouse.read_only import literal
 
         metric = find_metric(self.definitions, name, version)
         view = metric.view.name
@@ -385,7 +386,7 @@ class Warehouse:
             WarehouseError: a run does not exist.
         """
         from tracewarehouse.lens import stored_values, values_now
-        from tracewarehouse.query import literal
+        from tracewarehouse.read_only import literal
 
         conditions = ["true"]
         now = [m for m in self.definitions.metrics if m.view.compares_runs and m.header.is_stored]
@@ -422,7 +423,7 @@ class Warehouse:
         costs: str | os.PathLike[str] | None = None,
         jobs: int | None = None,
         max_gzip_ratio: float | None = None,
-    ) -> list[IngestResult]:
+    ) -> IngestResults:
         """Ingest every capture under a path or URI, and store its metric values.
 
         Args:
@@ -442,15 +443,16 @@ class Warehouse:
         """
         from tracewarehouse.ingest.capture.remote import local_copy
         from tracewarehouse.ingest.capture.sources import find_captures
+        from tracewarehouse.ingested import IngestResults
 
         captures = find_captures(local_copy(path), max_gzip_ratio=max_gzip_ratio)
         if name is not None and len(captures) > 1:
             raise CaptureError(f"{path}: holds {len(captures)} captures, but a name can be given only to one")
         with self._followed_by_database():
-            return [
+            return IngestResults(
                 self.ingest_capture(c, mesh=mesh, name=name, step_program=step_program, costs=costs, jobs=jobs)
                 for c in captures
-            ]
+            )
 
     def ingest_capture(
         self,

@@ -11,9 +11,9 @@ import pytest
 from fuzz.judging import run
 from fuzz.query import SECRET, QueryTarget, Sandbox, every_function
 
-from tracewarehouse import query
+from tracewarehouse import read_only
 from tracewarehouse.ingest.errors import QueryError
-from tracewarehouse.query import run_query
+from tracewarehouse.read_only import run_query
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="files are observed by inotify")
 
@@ -23,7 +23,7 @@ def sandbox(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Sandbox]:
     """Its table macros are looked up once, which takes longer than a query; that none is made is observed."""
     box = Sandbox(tmp_path_factory.mktemp("closed"), every=200)
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(query, "_table_macros", functools.cache(query._table_macros))
+        patch.setattr(read_only, "_table_macros", functools.cache(read_only._table_macros))
         yield box
     box.close()
 

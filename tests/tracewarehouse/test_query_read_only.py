@@ -14,7 +14,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from tracewarehouse.ingest.errors import QueryError
-from tracewarehouse.query import restrict, run_query
+from tracewarehouse.read_only import restrict, run_query
 
 
 @pytest.fixture
@@ -147,13 +147,32 @@ WRITES = [
     "USE memory",
     "PREPARE p AS SELECT 1",
     "EXECUTE p",
-    "PIVOT t ON a USING count(*)",
+    "PIVOT (SELECT * FROM query('CHECKPOINT')) ON a USING count(*)",
+    "PIVOT t ON a USING count(*) ORDER BY 1",
     "UPDATE EXTENSIONS",
     "",
     "   ",
     "-- only a comment",
     ";",
 ]
+
+
+PIVOTS = {
+    "one column": ("PIVOT p ON kind USING sum(n) GROUP BY device", [(0, 10, 5), (1, None, 7)]),
+    "of numbers": ("PIVOT p ON device USING count(*) GROUP BY kind", [("a", 1, 0), ("b", 1, 1)]),
+    "inside": ("SELECT * FROM (PIVOT p ON kind USING sum(n)) ORDER BY device", [(0, 10, 5), (1, None, 7)]),
+    "by WITH": ("WITH q AS (FROM p WHERE n > 5) PIVOT q ON kind USING sum(n)", [(0, 10, None), (1, None, 7)]),
+    "of a part": ("PIVOT (FROM p WHERE n > 5) ON kind USING count(*) GROUP BY device", [(0, 1, 0), (1, 0, 1)]),
+}
+
+
+@pytest.mark.parametrize(("sql", "rows"), PIVOTS.values(), ids=PIVOTS)
+def test_a_pivot_looks_up_its_values(connection: duckdb.DuckDBPyConnection, sql: str, rows: list[object]) -> None:
+    values = "(0, 'a', 10), (0, 'b', 5), (1, 'b', 7)"
+    connection.execute(f"CREATE OR REPLACE VIEW p AS SELECT * FROM (VALUES {values}) AS p (device, kind, n)")
+    assert sorted(run_query(connection, sql).rows(), key=str) == rows
+    types = connection.execute("SELECT count(*) FROM duckdb_types() WHERE logical_type = 'ENUM' AND NOT internal")
+    assert types.fetchall() == [(0,)]
 
 
 @pytest.mark.parametrize("sql", WRITES)

@@ -18,6 +18,7 @@ import tracewarehouse as tw
 from tracewarehouse.ingest.capture.sources import find_captures
 from tracewarehouse.ingest.lake.lake import Lake
 from tracewarehouse.result import QueryResult
+from tracewarehouse.warehouse import open_warehouse
 
 
 def other_capture(path: Path, name: str = "f") -> Path:
@@ -259,7 +260,9 @@ def test_a_missing_or_wrong_folder_says_what_to_do(tmp_path: Path, folder: Path)
     file.write_bytes(b"x")
     for create in (False, True):
         with pytest.raises(tw.WarehouseError, match="is a file, not a warehouse"):
-            tw.open(file, create=create)
+            open_warehouse(file, create=create)
+    with pytest.raises(tw.CaptureError):
+        tw.open(file)
     with pytest.raises(tw.WarehouseError, match="holds files but no warehouse"):
         tw.open(tmp_path)
     assert not (tmp_path / "nowhere").exists()

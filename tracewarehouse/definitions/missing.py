@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from tracewarehouse.definitions.reading import UNSTORED, Definitions, Metric
-from tracewarehouse.query import literal
+from tracewarehouse.read_only import literal
 
 MISSING = "metrics.missing"
 """Qualified name of the view."""

@@ -14,7 +14,7 @@ from tracewarehouse.evaluation.values import AT_ONCE, PreparedMetrics
 from tracewarehouse.ingest.errors import MetricError, WarehouseError
 from tracewarehouse.ingest.lake.schema import TABLES
 from tracewarehouse.ingest.processes.pool import usable_cores
-from tracewarehouse.query import literal
+from tracewarehouse.read_only import literal
 from tracewarehouse.temporary import TemporaryFolder
 
 if TYPE_CHECKING:

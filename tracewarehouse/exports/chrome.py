@@ -22,7 +22,7 @@ import numpy as np
 
 from tracewarehouse.ingest.errors import TracewarehouseError, WarehouseError
 from tracewarehouse.ingest.lake.lake import placed_whole
-from tracewarehouse.query import literal
+from tracewarehouse.read_only import literal
 
 if TYPE_CHECKING:
     import pyarrow as pa

@@ -13,7 +13,7 @@ from tracewarehouse.exports.perfetto.packets import PacketWriter
 from tracewarehouse.exports.perfetto.run_tracks import Flows, RunTracks, Selection
 from tracewarehouse.ingest.errors import TracewarehouseError
 from tracewarehouse.ingest.lake.lake import placed_whole
-from tracewarehouse.query import literal
+from tracewarehouse.read_only import literal
 
 if TYPE_CHECKING:
     from tracewarehouse.warehouse import Warehouse

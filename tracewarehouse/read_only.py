@@ -108,13 +108,27 @@ def run_query(
         read = tables_read(connection, sql)
         if prepare:
             prepare(read)
-        statement = checked_select(connection, sql) if read_only else sql
+        statement = checked_select(connection, _named_pivot(connection, sql)) if read_only else sql
         table = _interruptible(connection, lambda: _materialise(connection, statement, parameters))
         return QueryResult(table, in_scope(read, parameters, table, runs))
     except duckdb.OutOfMemoryException:
         raise QueryError(beyond_limit(connection)) from None
     except (duckdb.Error, UnicodeError, RecursionError, OverflowError) as error:
         raise QueryError(_sentence(error)) from None
+
+
+def _named_pivot(connection: duckdb.DuckDBPyConnection, sql: str) -> str:
+    """The query, with values for a PIVOT that must look them up; other queries as they are."""
+    statements = connection.extract_statements(sql)
+    if len(statements) != 1 or kind_of(statements[0]) != "MULTI":
+        return sql
+    from tracewarehouse.pivot import with_values
+
+    def look_up(select: str) -> list[str]:
+        found = _interruptible(connection, lambda: _materialise(connection, checked_select(connection, select), None))
+        return [str(v) for v in found.column(0).to_pylist()]
+
+    return with_values(sql, look_up) or sql
 
 
 def _materialise(connection: duckdb.DuckDBPyConnection, sql: str, parameters: Mapping[str, Any] | None) -> pa.Table:
@@ -155,7 +169,10 @@ def checked_select(connection: duckdb.DuckDBPyConnection, sql: str) -> str:
         prefix, inner = split_explain(sql)
         return f"{prefix} {checked_select(connection, inner)}"
     if kind == "MULTI":
-        raise QueryError("a read-only query cannot PIVOT over values that it must look up first; name them: IN (...)")
+        raise QueryError(
+            "the values of this PIVOT cannot be looked up; name them (ON ... IN (...)), or write SELECT * FROM "
+            "(PIVOT ...) and put ORDER BY and LIMIT behind it"
+        )
     if kind != "SELECT":
         raise QueryError(f"a query may only read: expected SELECT, found {kind.replace('_', ' ')}; {_LIFT}")
     _check_tree(connection, sql)

@@ -1,0 +1,87 @@
+"""`tw.open` and `tw.query`: a warehouse or a capture, in one line."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import Any
+
+from tracewarehouse.ingest.capture.remote import is_remote
+from tracewarehouse.ingest.errors import NoCaptureError
+from tracewarehouse.result import QueryResult
+from tracewarehouse.temporary import TemporaryFolder
+from tracewarehouse.warehouse import Warehouse, open_warehouse
+
+_CAPTURES = (".pb", ".json", ".gz")  # ends of URIs that are files, not warehouses
+
+
+class CaptureWarehouse(Warehouse):
+    """A temporary warehouse of the captures at a path or URI; the end of the program, or of `with`, removes it."""
+
+    def __init__(self, path: str | os.PathLike[str], sql: str | os.PathLike[str] | None = None) -> None:
+        from tracewarehouse.ingest.capture.remote import local_copy
+        from tracewarehouse.ingest.capture.sources import find_captures
+
+        captures = find_captures(local_copy(path))
+        self._folder_of_its_own = TemporaryFolder()
+        super().__init__(self._folder_of_its_own.path / "warehouse", sql)
+        self.capture = path
+        for capture in captures:
+            self.ingest_capture(capture)
+
+    def __repr__(self) -> str:
+        return f"CaptureWarehouse({os.fspath(self.capture)!r})"
+
+    def __exit__(self, *error: Any) -> None:
+        super().__exit__(*error)
+        self._folder_of_its_own.close()
+
+
+def open_path(
+    path: str | os.PathLike[str] = "warehouse", *, create: bool = False, sql: str | os.PathLike[str] | None = None
+) -> Warehouse:
+    """Open a warehouse, or a capture as a warehouse of its own.
+
+    Args:
+        path: the folder or URI of a warehouse (see `tracewarehouse.warehouse.open_warehouse`); or a capture, a folder
+            of captures, or their URI, which are ingested into a temporary warehouse.
+        create: create the folder of a warehouse if it does not exist, to ingest into it; then no capture is opened.
+        sql: a folder with your own metrics and models, laid out like the package's sql/.
+
+    Raises:
+        WarehouseError: there is nothing at the path, or it is neither a warehouse nor a capture.
+        CaptureError: a capture cannot be read.
+        MetricError: a definition in `sql` is not valid, or has the name of one in the package.
+    """
+    if create or not _may_hold_captures(path):
+        return open_warehouse(path, create=create, sql=sql)
+    try:
+        return CaptureWarehouse(path, sql)
+    except NoCaptureError:
+        return open_warehouse(path, sql=sql)  # says what is wrong
+
+
+def query(target: str | os.PathLike[str], sql: str, /, **parameters: Any) -> QueryResult:
+    """Ask one question of a warehouse or a capture.
+
+    Args:
+        target: what `open_path` opens.
+        sql: one SELECT, with parameters written as `$name`.
+        **parameters: values of the parameters.
+
+    Raises:
+        QueryError: the query was refused or failed.
+        WarehouseError: there is nothing at the path, or it cannot be read.
+        CaptureError: a capture cannot be read.
+    """
+    with open_path(target) as warehouse:
+        return warehouse.query(sql, **parameters)
+
+
+def _may_hold_captures(path: str | os.PathLike[str]) -> bool:
+    if is_remote(path):
+        return os.fspath(path).endswith(_CAPTURES)
+    folder = Path(path)
+    if not folder.is_dir():
+        return folder.is_file()
+    return not (folder / "manifests").is_dir() and not (folder / "lake").is_dir() and any(folder.iterdir())
