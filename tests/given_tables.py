@@ -1,9 +1,9 @@
 """A warehouse made of given rows: DuckDB tables with the lens over them, for tests of SQL.
 
 Columns that a row does not name take a default: keys count, `run_id` is 'r', `self_ps` is the duration, an op is a leaf
-of instruction 0, an instruction's `op_class` follows from its opcode; other columns are NULL, or where that is not
-allowed, 0, false or a typical text. What leaf ops and collectives owe to the order of those of their device, and the
-copies that follow from ops, are filled as ingest does it.
+of instruction 0, an instruction's `op_class` follows from its opcode, a collective is at time 0; others are NULL, or
+where that is not allowed, 0, false or a typical text. What leaf ops and collectives owe to the order of those of
+their device, and the copies that follow from ops, are filled as ingest does it.
 Times may be written in microseconds or milliseconds (`start_us`, `duration_ms`).
 """
 
@@ -162,6 +162,7 @@ def _fill_collectives(connection: duckdb.DuckDBPyConnection) -> None:
           SELECT sum(o.duration_ps - o.class_overlap_ps) FROM given.ops AS o
           WHERE o.run_id = c.run_id AND o.event_id IN (c.event_id, c.done_event_id)
         ), 0)
+        WHERE c.start_ps IS NOT NULL
         """
     )
 
@@ -210,6 +211,8 @@ def _complete(table: str, given: Mapping[str, Any], position: int) -> dict[str, 
         row["op_class"] = op_class(opcode, is_collective=row.get("collective") is not None)
     if table == "ops":
         row = {"self_ps": row["duration_ps"], "is_leaf": True, "device_id": 0} | row
+    if table == "collectives":  # NULL only in a compiled program, which says so
+        row = {"start_ps": 0, "end_ps": 0, "exposed_ps": 0} | row
     for name, column in columns.items():
         if name not in row:
             row[name] = _default(column, position)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
 if TYPE_CHECKING:
@@ -43,6 +43,12 @@ def broken_promises(
         if fewer:
             out.append(_sentence(promise, executed, fewer, len(places)))
     return out
+
+
+def for_program(manifest: Manifest, phases: Collection[str | None]) -> Manifest:
+    """The manifest as it holds for a compiled program: one step of its own phase."""
+    promised = [p for p in manifest.promised_collectives or () if p.phase in phases]
+    return manifest.model_copy(update={"phases": [], "promised_collectives": promised})
 
 
 def _count(promise: PromisedCollective, executed: Mapping[CollectiveStep, int], device: int, step: int | None) -> int:

@@ -14,8 +14,8 @@ from tracewarehouse.ingest.errors import CaptureError, NoCaptureError, shown
 from tracewarehouse.ingest.readers.files import MAX_GZIP_RATIO
 from tracewarehouse.ingest.readers.formats import FORMATS, LOOKED_FOR, SUFFIXES, format_by_file_name, profile_window
 
-_ENDINGS = (*(ending for f in FORMATS for ending in f.endings), ".gz")
-"""File suffixes that are not part of a host's name."""
+_ENDINGS = sorted({*(ending for f in FORMATS for ending in f.endings), ".gz"}, key=lambda e: (-len(e), e))
+"""File suffixes that are not part of a host's name, the longest first."""
 _LARGEST_EMPTY_GZIP = 512  # bytes: a header with a long file name
 _RANK = re.compile(r"^dp\d+_")
 """The beginning of the file names of a server's data-parallel ranks."""

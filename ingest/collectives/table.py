@@ -16,6 +16,7 @@ from tracewarehouse.ingest.collectives.windows import WINDOW_SOURCES
 from tracewarehouse.ingest.columns.keys import distinct, packed
 from tracewarehouse.ingest.columns.phases import PHASES
 from tracewarehouse.ingest.columns.records import Int32, Int64
+from tracewarehouse.ingest.hlo.collectives import Collective
 from tracewarehouse.ingest.hlo.instructions import InstructionRow
 from tracewarehouse.ingest.lake.parquet import Coded, Nullable, TableWriter
 
@@ -26,13 +27,21 @@ SLICE = 1 << 16
 class CollectiveWriter:
     """Describes and joins the executions of all devices, and writes them.
 
+    Args:
+        instructions: all instructions of the run.
+        parts: the executions.
+        is_timed: False for a compiled program, whose executions have an order and no times.
+
     Attributes:
         counts: executions by device, step, kind and axis, after `write`.
         incomplete_instances: instances without a row of some device that is in the run, after `write`.
     """
 
-    def __init__(self, instructions: Sequence[InstructionRow], parts: Sequence[CollectiveExecutions]) -> None:
+    def __init__(
+        self, instructions: Sequence[InstructionRow], parts: Sequence[CollectiveExecutions], *, is_timed: bool = True
+    ) -> None:
         self._instructions = instructions
+        self._is_timed = is_timed
         self.counts: Counter[CollectiveStep] = Counter()
         self.incomplete_instances = 0
         self._hosts = {device: host for p in parts for device, host in p.hosts.items()}
@@ -78,8 +87,8 @@ class CollectiveWriter:
         facts = [self._instructions[i].collective for i in used.tolist()]
         participants = [groups.of(i) for i in used.tolist()]
         members = [p.members.get(device) for p in participants]
-        self._count(device, [f.kind if f else "" for f in facts], [p.axis for p in participants], of_row, phase, step)
-        return columns | {
+        self._count(device, facts, [p.axis for p in participants], of_row, phase, step)
+        described = columns | {
             "done_event_id": Nullable.from_zero(done),
             "host": self._hosts[device],
             "device_id": device,
@@ -101,10 +110,19 @@ class CollectiveWriter:
             "previous_phase": Coded(previous_phase, PHASES),
             "previous_step": Nullable.from_zero(previous_step),
         }
+        return described if self._is_timed else described | _untimed(high - low)
 
     def _count(
-        self, device: int, kinds: list[str], axes: list[str | None], of_row: Int32, phase: Int32, step: Int32
+        self,
+        device: int,
+        facts: Sequence[Collective | None],
+        axes: list[str],
+        of_row: Int32,
+        phase: Int32,
+        step: Int32,
     ) -> None:
+        """Count the executions; one that the compiler joined of several counts as these."""
+        kinds = [(f.kind, f.joined) if f else ("", 1) for f in facts]
         pairs = list(zip(kinds, axes, strict=True))
         known = list(dict.fromkeys(pairs))
         pair = np.array([known.index(p) for p in pairs], np.int32)[of_row]  # far fewer than instructions
@@ -113,4 +131,17 @@ class CollectiveWriter:
         _, first, counts = np.unique(key, return_index=True, return_counts=True)
         for i, n in zip(first.tolist(), counts.tolist(), strict=True):
             place = PHASES[phase[i]] if phase[i] >= 0 else None, int(step[i]) if step[i] >= 0 else None
-            self.counts[CollectiveStep(device, *place, *known[pair[i]])] += n
+            (kind, joined), axis = known[pair[i]]
+            self.counts[CollectiveStep(device, *place, kind, axis)] += n * joined
+
+
+def _untimed(rows: int) -> dict[str, Any]:
+    """The columns of rows that have no times."""
+    unknown = Nullable(np.zeros(rows, np.int64), np.zeros(rows, bool))
+    nothing = Coded(np.full(rows, -1, np.int8), ("",))
+    return {
+        **dict.fromkeys(("start_ps", "end_ps", "exposed_ps", "exposed_added_ps", "previous_end_ps"), unknown),
+        **dict.fromkeys(("previous_axis", "previous_phase"), nothing),
+        "previous_step": unknown,
+        "window_source": Coded(np.full(rows, WINDOW_SOURCES.index("program"), np.int8), WINDOW_SOURCES),
+    }

@@ -14,7 +14,7 @@ from tracewarehouse.ingest.columns.nesting import Coverage
 from tracewarehouse.ingest.columns.records import Columns, Int32, Int64
 from tracewarehouse.ingest.hlo.instructions import MAX_UPDATES, OpFacts
 
-WINDOW_SOURCES = ("op", "start/done pair", "async line", "start only")
+WINDOW_SOURCES = ("op", "start/done pair", "async line", "start only", "program")
 _OP, _PAIR, _SPAN, START_ONLY = range(4)
 _ROLES: dict[str | None, int] = {None: 0, "start": 1, "update": 2, "done": 3}
 

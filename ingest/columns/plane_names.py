@@ -9,6 +9,8 @@ CPU_PLANE = "/host:CPU"
 """Threads of the host; those that execute the ops of virtual CPU devices are among them."""
 TASK_PLANE = "Task Environment"
 """Says in its stats when the profile was taken."""
+METADATA_PLANE = "/host:metadata"
+"""Holds the compiled programs."""
 PROFILE_START, PROFILE_STOP = "profile_start_time", "profile_stop_time"
 """These stats, in Unix nanoseconds."""
 DEVICE_PREFIX, GPU_PREFIX = "/device:", "/device:GPU:"
@@ -34,7 +36,7 @@ _PLANES = (
     (r"#Chip.*|/device:TPU:\d+ ?#Chip.*", "chip"),
     (rf"{CPU_PLANE}|/host:TPU-runtime|/host:python-tracer|/host:CUPTI|/host:ROCTRACER|/host:NVTX-CUPTI", "host"),
     (r"Host CPUs|Syscalls|/host:tfstreamz", "host"),
-    (r"/host:metadata|/host:__ScopeRangeCallStack__", "metadata"),
+    (rf"{METADATA_PLANE}|/host:__ScopeRangeCallStack__", "metadata"),
     (TASK_PLANE, "task"),
 )
 PLANE_KINDS = (*dict.fromkeys(kind for _, kind in _PLANES), "unknown")

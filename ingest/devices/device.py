@@ -80,15 +80,17 @@ def complete_devices(devices: Iterable[Device], backend: str, model: str) -> Non
     """Set kind and peaks from the chip that a card names, for devices whose capture states no known kind.
 
     Args:
-        devices: the devices of the run; devices of another backend are not changed.
+        devices: the devices of the run; devices of another backend are not changed. One of an unknown backend gets
+            this one.
         backend: the kind of chip according to the card: tpu or gpu.
         model: the chip as cards write it, such as tpu_v6e, v6e or TPU v6 Lite.
     """
     words = model.replace("_", " ").replace("-", " ").strip()
     known = _hardware(words) or _hardware(f"{backend} {words}")
     for device in devices:
-        if not words or device.backend != backend or _hardware(device.kind):
+        if not words or device.backend not in (backend, "unknown") or _hardware(device.kind):
             continue
+        device.backend = backend
         device.kind = device.kind or (known["kind"] if known else model)
         if known:
             _complete(device, known)

@@ -41,6 +41,8 @@ FLAGS = {
     "promise_broken": "Collectives that the manifest promises for its parallelism are missing.",
     "unattributed_ops": "Some op events could not be assigned to a virtual device.",
     "hlo_unreadable": "An HLO module or text in the capture is damaged: its instructions lack their facts.",
+    "unknown_repeats": "The compiler does not say how often a loop runs, or which branch is taken: a loop counts once, "
+    "and of branches the one with most collectives.",
     "absurd_sizes": "Instructions name values larger than any memory: their sizes are NULL.",
     "groups_left_out": "Replica groups have more members than a capture of this size may: later groups are unknown.",
     "duplicate_file": "A file was left out because another one of the capture has the same bytes.",

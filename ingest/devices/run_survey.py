@@ -12,6 +12,7 @@ from tracewarehouse.ingest.devices.clocks import align
 from tracewarehouse.ingest.devices.device import Device
 from tracewarehouse.ingest.devices.hosts import Host
 from tracewarehouse.ingest.devices.placement import Placement, place_devices
+from tracewarehouse.ingest.devices.program_survey import survey_program
 from tracewarehouse.ingest.devices.quality import Flag
 from tracewarehouse.ingest.devices.server_batches import join_batches
 from tracewarehouse.ingest.devices.steps import number_steps
@@ -55,6 +56,11 @@ class RunSurvey:
         return self.placement.devices
 
     @property
+    def is_program(self) -> bool:
+        """Whether the run is a compiled program, which nothing has run."""
+        return any(s.program for s in self.hosts)
+
+    @property
     def backend(self) -> str:
         """tpu, gpu, cpu, or unknown without devices."""
         return self.devices[0].backend if self.devices else "unknown"
@@ -94,10 +100,12 @@ def survey_run(
     surveys: list[HostSurvey] = []
     for host in hosts:
         surveys.append(survey_host(host, sum(len(s.devices) for s in surveys), hlo_notes))
-    placement = place_devices(surveys, mesh or (manifest.mesh if manifest else None), manifest)
+    told = mesh or (manifest.mesh if manifest else None)
+    flags = [flag for s in surveys for flag in survey_program(s, told, hlo_notes)]
+    placement = place_devices(surveys, told, manifest)
     instructions = Instructions(max(MOST_MEMBERS, sum(h.trace.size for h in hosts) // 4))
     run = RunSurvey(tuple(surveys), placement, manifest, instructions, hlo_notes)
-    flags = [Flag("mesh_mismatch", placement.mismatch)] if placement.mismatch else []
+    flags += [Flag("mesh_mismatch", placement.mismatch)] if placement.mismatch else []
     flags += align(surveys, instructions, run.groups)
     flags += number_steps(surveys, instructions, step_program)
     joined, unmatched = join_batches(surveys, batches)

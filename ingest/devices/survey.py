@@ -17,6 +17,7 @@ from tracewarehouse.ingest.columns.plane_names import (
 )
 from tracewarehouse.ingest.columns.records import EventBatch, Int64, Line, Plane, concatenate, integers
 from tracewarehouse.ingest.devices import cpu_devices, cpu_launches
+from tracewarehouse.ingest.devices.compiled_program import CompiledProgram
 from tracewarehouse.ingest.devices.device import Device, accelerator
 from tracewarehouse.ingest.devices.gpu_launches import launches
 from tracewarehouse.ingest.devices.hosts import Host
@@ -48,6 +49,7 @@ class HostSurvey:
         cpu_position: position in `host.trace.planes` of the plane that has them.
         timelines: of virtual CPU devices, in order of `devices`.
         markers: step markers, if they had to be read before the events.
+        program: the compiled program that the file is, instead of a capture.
     """
 
     host: Host
@@ -58,6 +60,7 @@ class HostSurvey:
     cpu_position: int | None = None
     timelines: list[Timeline] = field(default_factory=list)
     markers: list[StepMarker] = field(default_factory=list)
+    program: CompiledProgram | None = None
 
     @property
     def device_timelines(self) -> list[tuple[Device, Timeline]]:

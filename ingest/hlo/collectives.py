@@ -24,6 +24,9 @@ KINDS = frozenset(
 )
 """HLO opcodes that move data between devices, without -start and -done. HLO `broadcast` is local."""
 
+_JOINED = frozenset({"all-gather", "all-reduce", "reduce-scatter"})
+"""What a compiler joins with others of its kind and groups."""
+
 Shapes = tuple[Shape, ...]
 
 
@@ -42,6 +45,8 @@ class Collective:
         pairs: source-target pairs.
         channel_id: the channel.
         group_size: devices in each group, 2 for pairs; None if unknown or if groups differ in size.
+        joined: how many collectives the compiler made one of: operands of a reduction or gather. All-to-alls have
+            several operands by nature.
     """
 
     kind: str
@@ -53,6 +58,7 @@ class Collective:
     pairs: Pairs | None = None
     channel_id: int | None = None
     group_size: int | None = None
+    joined: int = 1
 
     @property
     def members(self) -> tuple[tuple[int, ...], ...] | None:
@@ -92,6 +98,7 @@ def collective_of(instruction: Instruction) -> Collective | None:
         pairs=instruction.source_target_pairs,
         channel_id=instruction.channel_id,
         group_size=size,
+        joined=max(len(operands or ()), 1) if kind in _JOINED else 1,
     )
 
 
@@ -111,6 +118,7 @@ def _carried(instruction: Instruction, role: AsyncRole | None) -> Collective | N
         pairs=first.pairs,
         channel_id=first.channel_id,
         group_size=first.group_size,
+        joined=sum(each.joined for each in inner),
     )
 
 

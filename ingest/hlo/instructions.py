@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 import re
-from collections.abc import Hashable, Iterator, Mapping, Sequence
+from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -312,6 +312,13 @@ class Instructions:
             return known
         return self._add(key, _row_of_op(found, op, module, program_id, event, hlo_text))
 
+    def of_program(self, module: HloModule, names: Iterable[str], lines: Mapping[str, str]) -> dict[str, int]:
+        """Instructions of a compiled program by name; `lines` has their text, where the program is text."""
+        return {
+            name: self._add(("program", module.digest, name), _row_of_instruction(module, name, lines.get(name)))
+            for name in names
+        }
+
     def of_name(self, name: str) -> int:
         """Instruction row of a device event that is none."""
         row = InstructionRow(name, kernel=name)
@@ -428,16 +435,28 @@ def _row_of_op(
     hlo = module.instruction(op) if module else text.parse_instruction(hlo_text) if hlo_text else None
     row = InstructionRow(op, program_id, module_name, hlo=hlo, kernel=event)
     if hlo:
-        row.op_name, row.source = hlo.op_name, _source(hlo)
-        if row.members is not None:
-            _number_devices(row, module)
-        kind = (hlo.fusion_kind or "").removeprefix("k").lower()
-        row.category = f"{kind} fusion".strip() if hlo.opcode == "fusion" else hlo.opcode
+        _fill_from_module(row, hlo, module)
     else:
         row.category = _category_of_kernel(row)
     if event != op:
         row.stats.append(Stat("event_name", StatKind.STRING, event))
     return row
+
+
+def _row_of_instruction(module: HloModule, name: str, line: str | None) -> InstructionRow:
+    hlo = module.instruction(name)
+    row = InstructionRow(name, None, module.name, hlo=hlo._replace(text=line) if hlo else None)
+    if hlo:
+        _fill_from_module(row, hlo, module)
+    return row
+
+
+def _fill_from_module(row: InstructionRow, hlo: Instruction, module: HloModule | None) -> None:
+    row.op_name, row.source = hlo.op_name, _source(hlo)
+    if row.members is not None:
+        _number_devices(row, module)
+    kind = (hlo.fusion_kind or "").removeprefix("k").lower()
+    row.category = f"{kind} fusion".strip() if hlo.opcode == "fusion" else hlo.opcode
 
 
 def _category_of_kernel(row: InstructionRow) -> str | None:

@@ -15,7 +15,7 @@ from tracewarehouse.ingest.columns.plane_names import LINE_KINDS, PLANE_KINDS
 if TYPE_CHECKING:
     import pyarrow as pa
 
-SCHEMA_VERSION = 7
+SCHEMA_VERSION = 8
 """Raise it whenever a table changes. The error about another version names the command that ingests again."""
 
 _ARROW = {
@@ -105,7 +105,9 @@ RUNS = _table(
         "name", "VARCHAR", "Short name for people: from the manifest, or else the name of the capture's file or folder."
     ),
     _must("backend", "VARCHAR", "Kind of the devices: tpu, gpu, cpu (virtual devices), or unknown."),
-    _must("format", "VARCHAR", "Format of the capture: xplane or chrome."),
+    _must(
+        "format", "VARCHAR", "Format of the capture: xplane or chrome; of a compiled program, hlo_proto or hlo_text."
+    ),
     _must("host_count", "INTEGER", "Hosts that have events in the capture.", "hosts"),
     _must("device_count", "INTEGER", "Devices that have events in the capture.", "devices"),
     Column(
@@ -437,8 +439,13 @@ OPS = _table(
 
 COLLECTIVES = _table(
     "collectives",
-    "One row per execution of a collective on a device.",
-    _key("event_id", "BIGINT", "The event: the op, or the start half of an asynchronous one."),
+    "One row per execution of a collective on a device. Those of a compiled program, which nothing has run, are the "
+    "executions of one step, without times.",
+    _key(
+        "event_id",
+        "BIGINT",
+        "The event: the op, or the start half of an asynchronous one; in a program a number of the execution.",
+    ),
     Column("done_event_id", "BIGINT", "The done half of an asynchronous collective."),
     _must("host", "VARCHAR", "The host."),
     _must("device_id", "INTEGER", "The device."),
@@ -467,19 +474,26 @@ COLLECTIVES = _table(
     ),
     Column("dtype", "VARCHAR", "Element type of the message."),
     _must("is_async", "BOOLEAN", "True if it is split into a start and a done."),
-    _must("start_ps", "BIGINT", "Start of the window: of the op, or of the start half.", "ps"),
-    _must("end_ps", "BIGINT", "End of the window: of the op, or of the done half.", "ps"),
-    _must(
-        "exposed_ps", "BIGINT", "Part of the window in which the op line runs a collective, a start or a done.", "ps"
+    Column("start_ps", "BIGINT", "Start of the window: of the op, or of the start half; NULL in a program.", "ps"),
+    Column("end_ps", "BIGINT", "End of the window: of the op, or of the done half; NULL in a program.", "ps"),
+    Column(
+        "exposed_ps",
+        "BIGINT",
+        "Part of the window in which the op line runs a collective, a start or a done; NULL in a program.",
+        "ps",
     ),
-    _must(
+    Column(
         "exposed_added_ps",
         "BIGINT",
         "Part of its op, or of its start and its done, in which no earlier communication runs on the op line. The sum "
-        "over a device is its exposed communication.",
+        "over a device is its exposed communication. NULL in a program.",
         "ps",
     ),
-    _must("window_source", "VARCHAR", "How the window was found: op, start/done pair, async line, or start only."),
+    _must(
+        "window_source",
+        "VARCHAR",
+        "How the window was found: op, start/done pair, async line, or start only; program, where there is none.",
+    ),
     Column("phase", "VARCHAR", "Phase."),
     Column("step", "INTEGER", "Step of the run."),
     Column(

@@ -38,6 +38,7 @@ class Format:
         profile_window: the window of a file, or None where it does not say; None for a format without windows.
         is_export: whether it is a lossy export of another format: it is left out beside that, and ends at some number
             of events.
+        is_program: whether it is a compiled program, which has no events; folders are not searched for such files.
         part_reader: module that reads parts of a file in processes of their own; None where a file is not divided.
     """
 
@@ -48,6 +49,7 @@ class Format:
     plain_planes: Callable[[CaptureFile], Iterator[PlainPlane]]
     profile_window: Callable[[Path], Window | None] | None = None
     is_export: bool = False
+    is_program: bool = False
     part_reader: str | None = None
 
     @property
@@ -64,6 +66,34 @@ class Format:
 
 def _begins_as_json(head: bytes) -> bool:
     return head.removeprefix(b"\xef\xbb\xbf").lstrip()[:1] in (b"{", b"[")
+
+
+def _begins_as_hlo_text(head: bytes) -> bool:
+    return head.startswith(b"HloModule ")
+
+
+def _begins_as_hlo_proto(head: bytes) -> bool:
+    """The field 1 of an HloProto is a module, whose field 1 is a text, its name; that of a plane in xplane a number."""
+    length = next((n for n, byte in enumerate(head[1:11], 1) if byte < 128), len(head))
+    return head[:1] == b"\x0a" and head[length + 1 : length + 2] == b"\x0a"
+
+
+def _open_hlo_text(file: CaptureFile, _jobs: int) -> Trace:
+    from tracewarehouse.ingest.readers.hlo_program.reader import HloProgramTrace
+
+    return HloProgramTrace(file, "hlo_text")
+
+
+def _open_hlo_proto(file: CaptureFile, _jobs: int) -> Trace:
+    from tracewarehouse.ingest.readers.hlo_program.reader import HloProgramTrace
+
+    return HloProgramTrace(file, "hlo_proto")
+
+
+def _plain_hlo(file: CaptureFile) -> Iterator[PlainPlane]:
+    from tracewarehouse.ingest.readers.hlo_program.plain import plain_planes
+
+    return plain_planes(file)
 
 
 def _open_chrome(file: CaptureFile, jobs: int) -> Trace:
@@ -113,12 +143,29 @@ CHROME = Format(
     plain_planes=_plain_chrome,
     is_export=True,
 )
-FORMATS = (XPLANE, CHROME)
+HLO_PROTO = Format(
+    name="hlo_proto",
+    suffix=".hlo.pb",
+    begins=_begins_as_hlo_proto,
+    open=_open_hlo_proto,
+    plain_planes=_plain_hlo,
+    is_program=True,
+)
+HLO_TEXT = Format(
+    name="hlo_text",
+    suffix=".hlo.txt",
+    begins=_begins_as_hlo_text,
+    open=_open_hlo_text,
+    plain_planes=_plain_hlo,
+    is_program=True,
+)
+FORMATS = (XPLANE, CHROME, HLO_PROTO, HLO_TEXT)
 """All formats."""
 
-SUFFIXES = tuple(s for f in FORMATS for s in f.suffixes)
-"""How the names of captures end."""
-LOOKED_FOR = ", ".join(f"*{f.suffix}" for f in FORMATS)
+_SEARCHED = tuple(f for f in FORMATS if not f.is_program)
+SUFFIXES = tuple(s for f in _SEARCHED for s in f.suffixes)
+"""How the names of captures end that folders are searched for."""
+LOOKED_FOR = ", ".join(f"*{f.suffix}" for f in _SEARCHED)
 """The names that captures are looked for by, for a sentence."""
 
 

@@ -133,6 +133,9 @@ def write_together(
         for device in owners[i]:
             if last[device] == i:
                 tables.ops.finish_device(device)
+    for of_host in survey.hosts:
+        if of_host.program:
+            of_host.program.add_executions(survey.instructions, of_host.devices, tables.written.executions)
     written = tables.finish(settling.add)
     left = iter(written.extents)
     return EventsWritten(planes, [list(islice(left, len(p.lines))) for p in planes], [written], tuple(flags))

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path, PurePath
 from typing import TYPE_CHECKING, Any
 
-from tracewarehouse.ingest.capture.promises import broken_promises
+from tracewarehouse.ingest.capture.promises import broken_promises, for_program
 from tracewarehouse.ingest.capture.sources import Capture, stem
 from tracewarehouse.ingest.devices.placement import MissingDevices
 from tracewarehouse.ingest.devices.quality import Flag, dropped, event_cap, messages, summarised
@@ -92,6 +92,8 @@ def quality_flags(survey: RunSurvey, written: Written) -> list[Flag]:
     if missing.count:
         flags.append(Flag("missing_devices", missing.sentence))
     if manifest and manifest.promised_collectives and survey.placement.mesh == manifest.mesh:
+        if survey.is_program:
+            manifest = for_program(manifest, {k.phase for k in written.collective_counts})
         broken = broken_promises(manifest, written.collective_counts, {d.device_id: d.pp_index for d in devices})
         flags += [Flag("promise_broken", sentence) for sentence in broken]
     foreign = sorted({n for s in survey.hosts if (n := s.host.trace.foreign)})

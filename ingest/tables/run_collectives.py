@@ -38,7 +38,7 @@ def write_collectives(writers: RunWriters, survey: RunSurvey, parts: Sequence[Li
     groups = survey.groups()
     with ExitStack() as stack:
         executions = [stack.enter_context(p.executions) for p in parts]
-        collectives = CollectiveWriter(survey.instructions.rows, executions)
+        collectives = CollectiveWriter(survey.instructions.rows, executions, is_timed=not survey.is_program)
         collectives.write(writers["collectives"], groups)
     writers.write_rows("collective_groups", groups.group_rows())
     writers.write_rows("traffic", groups.traffic_rows())

@@ -7,7 +7,7 @@ polarity: lower_is_better
 grain: [run_id, phase]
 value: fraction
 ranges: {fraction: [0, 1], max_fraction: [0, 1]}
-needs: [collectives]
+needs: [recorded, collectives]
 description: >
   Share of a phase in which a device communicates and computes nothing: exposed communication over the time of the
   phase's steps. The value is the mean over devices, each of which counts the same; a device without communication

@@ -1,9 +1,9 @@
 /*---
 model: collective_instances
 description: >
-  One row per execution of a collective, over all its ranks. The rank that arrives last waits for nobody, so the
-  shortest time over the ranks is the transfer time. What another rank takes beyond it is waiting. An asynchronous rank
-  waits at most while the device's op line runs communication.
+  One row per execution of a collective, over all its ranks, in runs that have times. The rank that arrives last waits
+  for nobody, so the shortest time over the ranks is the transfer time. What another rank takes beyond it is waiting. An
+  asynchronous rank waits at most while the device's op line runs communication.
 ---*/
 WITH ranks AS (
   SELECT
@@ -22,7 +22,7 @@ WITH ranks AS (
     exposed_ps,
     MIN(end_ps - start_ps) OVER (PARTITION BY run_id, instance) AS transfer_ps
   FROM main.collectives
-  WHERE instance IS NOT NULL
+  WHERE instance IS NOT NULL AND start_ps IS NOT NULL
 ),
 
 joined AS (

@@ -1,8 +1,8 @@
 /*---
 model: communication_windows
 description: >
-  The windows of the collectives on each device, with the part of each that no earlier window of the same step covers.
-  The sum of these parts is the length of the windows' union.
+  The windows of the collectives on each device, in runs that have times, with the part of each that no earlier window of
+  the same step covers. The sum of these parts is the length of the windows' union.
 ---*/
 WITH windows AS (
   SELECT
@@ -20,6 +20,7 @@ WITH windows AS (
       ROWS BETWEEN UNBOUNDED PRECEDING AND 1 PRECEDING
     ) AS covered_until_ps
   FROM main.collectives
+  WHERE start_ps IS NOT NULL
 )
 
 SELECT

@@ -1,6 +1,6 @@
 /*---
 precondition: collectives
-needs: [device_ops]
+needs: [device_programs]
 reason: the devices ran no collective
 ---*/
 SELECT run_id

@@ -1,6 +1,6 @@
 /*---
 precondition: consecutive_collectives
-needs: [collectives]
+needs: [recorded, collectives]
 reason: no device ran two collectives in a phase
 ---*/
 SELECT run_id

@@ -1,5 +1,6 @@
 /*---
 precondition: device_ops
+needs: [recorded]
 reason: no device ran an op
 remedy: profile the devices too, not only the host
 ---*/

@@ -1,6 +1,6 @@
 /*---
 precondition: ranks_to_compare
-needs: [collectives]
+needs: [recorded, collectives]
 reason: only one rank of each collective is in the capture
 remedy: ingest the captures of all hosts together
 ---*/

@@ -1,6 +1,6 @@
 /*---
 precondition: sent_bytes
-needs: [message_bytes]
+needs: [recorded, message_bytes]
 reason: the bytes that a device sends are not known for any collective
 ---*/
 SELECT run_id

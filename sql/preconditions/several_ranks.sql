@@ -1,6 +1,6 @@
 /*---
 precondition: several_ranks
-needs: [collectives]
+needs: [recorded, collectives]
 reason: no collective has two ranks in the capture
 ---*/
 SELECT run_id

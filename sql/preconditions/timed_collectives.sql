@@ -1,6 +1,6 @@
 /*---
 precondition: timed_collectives
-needs: [collectives]
+needs: [recorded, collectives]
 reason: every collective ends when it starts
 ---*/
 SELECT run_id

@@ -1,6 +1,6 @@
 /*---
 precondition: whole_collectives
-needs: [collectives]
+needs: [recorded, collectives]
 reason: every collective has ranks outside the capture
 remedy: ingest the captures of all hosts together
 ---*/

@@ -46,6 +46,11 @@ _ALLOCATED = {"event_id": 0, "name": "bytes_allocated", "int_value": 1}
 _COUNTER = {"name": "matrix_unit_utilization_percent", "double_value": 1.0}
 
 CASES: dict[str, tuple[Tables, list[Tables]]] = {
+    "recorded": ({"runs": [{"format": "chrome"}]}, [{"runs": [{"format": "hlo_proto"}]}]),
+    "device_programs": (
+        {"ops": [_OP]},
+        [{}, {"runs": [{}], "ops": [_OP | {"device_id": None}]}],
+    ),
     "device_ops": (
         {"ops": [_OP]},
         [{}, {"ops": [_OP | {"device_id": None}]}, {"ops": [_OP | {"is_leaf": False}]}],
@@ -236,6 +241,20 @@ def test_the_first_unmet_need_is_the_reason(connection: duckdb.DuckDBPyConnectio
         ([_STEP, _NEXT], None),
     ):
         assert _told(connection, {"phases": phases})["tpot"][0] == unmet
+
+
+def test_a_compiled_program_has_collectives_and_no_times(connection: duckdb.DuckDBPyConnection) -> None:
+    told = _told(connection, {"runs": [{"format": "hlo_text"}]})
+    assert {unmet for metric, (unmet, _) in told.items() if metric not in _OF_PROGRAMS} == {"recorded", "throughput"}
+    assert {told[metric][0] for metric in _OF_PROGRAMS} == {"collectives"}
+    untimed = _SUM | dict.fromkeys(("start_ps", "end_ps", "exposed_ps"))
+    told = _told(connection, {"runs": [{"format": "hlo_text"}], "collectives": [untimed]})
+    assert told["collective_count"] == (None, ALL_MET)
+    assert told["exposed_communication"][0] == "recorded"
+
+
+_OF_PROGRAMS = ("collective_count", "traffic_volume", "traffic_by_parallelism", "traffic_matrix")
+"""What a compiled program tells as well as a capture."""
 
 
 def test_a_metric_whose_needs_are_met_says_that_this_is_not_known(connection: duckdb.DuckDBPyConnection) -> None:

@@ -16,6 +16,8 @@ from tracewarehouse.ingest.readers.files import CaptureFile
 from tracewarehouse.ingest.readers.formats import (
     CHROME,
     FORMATS,
+    HLO_PROTO,
+    HLO_TEXT,
     SUFFIXES,
     XPLANE,
     format_by_file_name,
@@ -34,7 +36,15 @@ TRACE = (
 @pytest.mark.parametrize("pack", [bytes, gzip.compress])
 @pytest.mark.parametrize(
     ("content", "expected"),
-    [(TRACE, CHROME), (b"\xef\xbb\xbf \n" + TRACE, CHROME), (b"[]", CHROME), (b"\n\x03abc", XPLANE), (b"text", XPLANE)],
+    [
+        (TRACE, CHROME),
+        (b"\xef\xbb\xbf \n" + TRACE, CHROME),
+        (b"[]", CHROME),
+        (b"\n\x03abc", XPLANE),
+        (b"text", XPLANE),
+        (b"HloModule m, x", HLO_TEXT),
+        (b"\n\x83\x01\n\x03abc", HLO_PROTO),
+    ],
 )
 def test_a_file_is_told_by_its_content(tmp_path: Path, pack: Any, content: bytes, expected: formats.Format) -> None:
     path = tmp_path / "named.otherwise"

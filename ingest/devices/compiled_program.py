@@ -1,0 +1,76 @@
+"""A compiled program in place of a capture: its instructions, and the collectives of one execution on each device."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from tracewarehouse.ingest.collectives.executions import CollectiveExecutions
+from tracewarehouse.ingest.collectives.windows import CollectiveOps
+from tracewarehouse.ingest.columns.phases import PHASES
+from tracewarehouse.ingest.devices.device import Device
+from tracewarehouse.ingest.devices.markers import phase_of
+from tracewarehouse.ingest.errors import MalformedError
+from tracewarehouse.ingest.hlo.instructions import HloModule, Instructions
+from tracewarehouse.ingest.hlo.program import Program
+
+MOST_EXECUTIONS = 1 << 24
+"""Most executions of collectives, on all devices together, that are listed."""
+
+
+@dataclass(frozen=True)
+class CompiledProgram:
+    """A compiled program and its module."""
+
+    program: Program
+    module: HloModule
+
+    @property
+    def device_count(self) -> int | None:
+        """Devices that the program says it is compiled for; None where it does not say."""
+        replicas, partitions = self.module.device_counts
+        return replicas * partitions if replicas * partitions > 1 else None
+
+    @property
+    def devices_named(self) -> int:
+        """Devices that its replica groups count, from 0 to the highest; at least 1."""
+        highest = 0
+        for name in self.program.names:
+            found = self.module.instruction(name)
+            for each in (found, *found.inner) if found else ():
+                for members in (each.replica_groups, each.source_target_pairs):
+                    highest = max([highest, *(d for group in members or () for d in group)])
+        return highest + 1
+
+    def add_executions(
+        self, instructions: Instructions, devices: Sequence[Device], executions: CollectiveExecutions
+    ) -> None:
+        """Number the instructions, and add the collectives of one execution of the program on each device.
+
+        In the place of times stands the order in which the program runs them: it pairs starts with dones.
+
+        Raises:
+            MalformedError: the program runs too many collectives, or computations that call each other.
+        """
+        numbers = instructions.of_program(self.module, self.program.names, self.program.lines)
+        collective = {name for name, n in numbers.items() if instructions.facts[n].is_collective}
+        count = self.program.count(collective.__contains__)
+        if count * len(devices) > MOST_EXECUTIONS:
+            raise MalformedError(
+                f"{self.module.name}: runs {count} collectives on each of {len(devices)} devices; "
+                f"at most {MOST_EXECUTIONS} are listed"
+            )
+        runs = np.array([numbers[name] for name in self.program.runs(collective.__contains__)], np.int32)
+        if not len(runs):
+            return
+        phase = phase_of(self.module.name)
+        order = np.arange(len(runs), dtype=np.int64)
+        once, unknown = np.zeros(len(runs), np.int32), np.full(len(runs), -1, np.int32)
+        of_phase = np.full(len(runs), PHASES.index(phase) if phase in PHASES else -1, np.int32)
+        for position, device in enumerate(devices):
+            event_id = order + position * len(runs)
+            ops = CollectiveOps(event_id, runs, order, order, once, of_phase, unknown)
+            executions.add_ops(device.device_id, device.host, ops)
+            executions.finish_device(device.device_id, instructions.facts, {})

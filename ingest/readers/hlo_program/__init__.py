@@ -1,0 +1,1 @@
+"""Compiled programs: the HLO of one module, as the compiler writes it, in text or as a proto."""
