@@ -16,6 +16,7 @@ from tracewarehouse.collect.capture import staged_capture, write_manifest
 from tracewarehouse.collect.errors import CollectError, MissingDependencyError
 from tracewarehouse.collect.provenance import versions
 from tracewarehouse.ingest.capture.manifest import Manifest, Mesh, ModelFacts
+from tracewarehouse.ingest.capture_names import XPLANE_SUFFIX, xplane_files
 
 CONNECT_S = 10.0
 START = "start one in the process that runs the model: jax.profiler.start_server(PORT), or xp.start_server of torch_xla"
@@ -140,9 +141,9 @@ def _record(address: str, profiles: Path, session: str, host: str, duration_ms: 
 
 
 def _keep(answer: Any, address: str, profiles: Path, session: str, host: str, duration_ms: int) -> None:
-    file = profiles / session / f"{host}.xplane.pb"
-    sent = answer.xspace or next((t.data for t in answer.tool_data if t.name.endswith(b"xplane.pb")), b"")
-    written = [f for f in profiles.rglob("*.xplane.pb") if host in f.name and f.stat().st_size]
+    file = profiles / session / f"{host}{XPLANE_SUFFIX}"
+    sent = answer.xspace or next((t.data for t in answer.tool_data if t.name.endswith(XPLANE_SUFFIX[1:].encode())), b"")
+    written = [f for f in xplane_files(profiles) if host in f.name and f.stat().st_size]
     if answer.empty_trace:
         raise AttachError(
             f"{address}: nothing was recorded in {duration_ms} ms; record while the model works, or for longer "

@@ -20,6 +20,7 @@ from tracewarehouse.collect.run_spec import RunSpec
 from tracewarehouse.collect.subject import Reference, Subject, first_layers_subject, published_subject, tiny_subject
 from tracewarehouse.collect.timing import generate_timed, timing_checks, warm_up
 from tracewarehouse.collect.tpu.host import host_chip
+from tracewarehouse.ingest.capture_names import host_name, xplane_files
 
 if TYPE_CHECKING:
     from tracewarehouse.collect.parallel.device_mesh import DeviceMesh
@@ -61,7 +62,7 @@ def generate_and_record(spec: RunSpec, capture: Path) -> Recording:
     dropped = dropped_on_host(timed.profiled)
     checks |= _agreement(subject.reference, logits_on_host(timed.profiled), dropped, spec)
     checks |= timing_checks(warmups, timed)
-    return _recording(subject, timed.profiled, [f.name.removesuffix(".xplane.pb") for f in timed.files], checks)
+    return _recording(subject, timed.profiled, [host_name(f) for f in timed.files], checks)
 
 
 def record_stage(spec: RunSpec, stage: int, shared: Path, staging: Path | None) -> Recording | None:
@@ -100,7 +101,7 @@ def record_stage(spec: RunSpec, stage: int, shared: Path, staging: Path | None) 
     if staging is None:
         return None
     agreement = _agreement(subject.reference, logits, dropped, spec)
-    captures = [f for s in range(spec.hosts) for f in shared.glob(f"stage{s}/plugins/profile/*/*.xplane.pb")]
+    captures = [f for s in range(spec.hosts) for f in xplane_files(shared / f"stage{s}")]
     names = stage_hosts.gather_captures(captures, staging)
     return _recording(subject, timed.profiled, names, agreement | timing_checks(warmups, timed))
 

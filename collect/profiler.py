@@ -6,6 +6,7 @@ import time
 from pathlib import Path
 
 from tracewarehouse.collect.errors import CheckError
+from tracewarehouse.ingest.capture_names import xplane_files
 
 
 def start(logdir: Path) -> None:
@@ -26,7 +27,7 @@ def stop(logdir: Path) -> list[Path]:
     # Events of the last step are still on their way from the worker threads.
     time.sleep(0.05)
     xp.stop_trace()
-    files = sorted(logdir.glob("plugins/profile/*/*.xplane.pb"))
+    files = xplane_files(logdir)
     if not files or any(not f.stat().st_size for f in files):
         raise CheckError(f"the profiler wrote {len(files)} xplane files, some empty or none; nothing was recorded")
     return files

@@ -13,6 +13,7 @@ from tracewarehouse.collect.promises import expert_places
 from tracewarehouse.collect.provenance import git_commit, versions
 from tracewarehouse.collect.workload_card import workload_card
 from tracewarehouse.ingest.capture.manifest import Manifest, Mesh
+from tracewarehouse.ingest.capture_names import host_name, xplane_files
 
 if TYPE_CHECKING:
     from tracewarehouse.collect.backend import Backend, Recording
@@ -33,7 +34,7 @@ def record(spec: RunSpec, output: Path, backend: Backend) -> Path:
     backend.require()
     with staged_capture(output, spec.name) as staging:
         recording = backend.record(spec, staging)
-        written = {f.name.removesuffix(".xplane.pb"): f.stat().st_size for f in staging.rglob("*.xplane.pb")}
+        written = {host_name(f): f.stat().st_size for f in xplane_files(staging)}
         if not recording.hosts or any(not written.get(host) for host in recording.hosts):
             raise CheckError(
                 f"{backend.name} recorded {', '.join(recording.hosts) or 'no host'}, but left the profiles "

@@ -19,6 +19,7 @@ from tracewarehouse.collect.parallel.sharded_model import ShardedModel
 from tracewarehouse.collect.phase_marks import scope, wait_for_devices
 from tracewarehouse.collect.processes import start_process
 from tracewarehouse.ingest.capture.manifest import Mesh
+from tracewarehouse.ingest.capture_names import XPLANE_SUFFIX
 
 if TYPE_CHECKING:
     from tracewarehouse.collect.parallel.device_mesh import DeviceMesh
@@ -99,7 +100,7 @@ def gather_captures(captures: list[Path], staging: Path) -> list[str]:
     session.mkdir(parents=True, exist_ok=True)
     names = [f"host{number}" for number in range(len(captures))]
     for name, capture in zip(names, captures, strict=True):
-        shutil.move(capture, session / f"{name}.xplane.pb")
+        shutil.move(capture, session / f"{name}{XPLANE_SUFFIX}")
     return names
 
 

@@ -21,6 +21,7 @@ from tracewarehouse.collect.tpu import commands
 from tracewarehouse.collect.tpu.gcloud import Gcloud
 from tracewarehouse.collect.tpu.slices import InterruptionError
 from tracewarehouse.collect.tpu.state import Slice
+from tracewarehouse.ingest.capture_names import host_name, xplane_files
 
 
 def pending(specs: list[RunSpec], output: Path) -> list[RunSpec]:
@@ -81,19 +82,19 @@ def merge_hosts(parts: list[Path], output: Path, spec: RunSpec) -> None:
     for part in parts:
         if not is_recorded(part.parent, spec):
             raise CollectError(f"{part}: no finished capture of {spec.name} was copied")
-        profiles = list(part.rglob("*.xplane.pb"))
+        profiles = xplane_files(part)
         if not any(profile.stat().st_size for profile in profiles):
             raise InterruptionError(f"{spec.name}: a host's copy has no profile in it; it is copied again")
     with staged_capture(output, spec.name) as staging:
         shutil.copytree(parts[0], staging, dirs_exist_ok=True)
         for part in parts[1:]:
-            for profile in sorted(part.rglob("*.xplane.pb")):
+            for profile in xplane_files(part):
                 target = staging / profile.relative_to(part)
                 if target.exists():
                     raise CollectError(f"{spec.name}: two hosts recorded a profile named {profile.name}")
                 target.parent.mkdir(parents=True, exist_ok=True)
                 shutil.copy2(profile, target)
         manifest = json.loads((staging / MANIFEST).read_text(encoding="utf-8"))
-        manifest["hosts"] = sorted(p.name.removesuffix(".xplane.pb") for p in staging.rglob("*.xplane.pb"))
+        manifest["hosts"] = sorted(map(host_name, xplane_files(staging)))
         text = json.dumps(manifest, indent=1, ensure_ascii=False)
         (staging / MANIFEST).write_text(text + "\n", encoding="utf-8")

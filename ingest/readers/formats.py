@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from tracewarehouse.ingest.capture_names import CHROME_SUFFIX, XPLANE_SUFFIX
 from tracewarehouse.ingest.errors import CaptureError
 from tracewarehouse.ingest.processes.cycle_search import without_cycle_search
 from tracewarehouse.ingest.processes.freed_memory import MOST, keep_freed_memory
@@ -128,7 +129,7 @@ def _xplane_window(path: Path) -> Window | None:
 
 XPLANE = Format(
     name="xplane",
-    suffix=".xplane.pb",
+    suffix=XPLANE_SUFFIX,
     begins=None,  # protobuf has none
     open=_open_xplane,
     plain_planes=_plain_xplane,
@@ -137,7 +138,7 @@ XPLANE = Format(
 )
 CHROME = Format(
     name="chrome",
-    suffix=".trace.json",
+    suffix=CHROME_SUFFIX,
     begins=_begins_as_json,
     open=_open_chrome,
     plain_planes=_plain_chrome,

@@ -1,0 +1,20 @@
+"""Names of the files of a capture, for the collector that writes them and the registry of formats that reads them."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+XPLANE_SUFFIX = ".xplane.pb"
+"""Ends the name of an xplane file, behind the name of its host."""
+CHROME_SUFFIX = ".trace.json"
+"""Ends the name of a Chrome trace, behind the name of its host."""
+
+
+def xplane_files(folder: Path) -> list[Path]:
+    """Return the xplane files anywhere in a folder, sorted by path."""
+    return sorted(folder.rglob(f"*{XPLANE_SUFFIX}"))
+
+
+def host_name(xplane_file: Path) -> str:
+    """Return the name of the host that recorded an xplane file."""
+    return xplane_file.name.removesuffix(XPLANE_SUFFIX)
