@@ -66,7 +66,7 @@ def opened(path: Path, chunk: int, jobs: int = 1) -> ChromeTrace:
 
 def opened_in_ranges(path: Path, chunk: int) -> ChromeTrace:
     """The same, read in ranges."""
-    with always_divided(), patch.object(chrome_ranges, "Processes", Here):
+    with always_divided(), patch.object(chrome_ranges, "start_helpers", Here):
         return opened(path, chunk, 3)
 
 

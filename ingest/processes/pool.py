@@ -121,12 +121,13 @@ class Helper:
             Exception: what the function raised.
         """
         try:
-            is_done, found = pickle.load(cast(IO[bytes], self._process.stdout))  # noqa: S301 - written by our own helper
+            answer = pickle.load(cast(IO[bytes], self._process.stdout))  # noqa: S301 - written by our own helper
         except (OSError, EOFError, pickle.UnpicklingError):
             raise HelperError(_how_it_ended(self._process.wait())) from None
+        is_done, result = answer
         if not is_done:
-            raise found
-        return found
+            raise result
+        return result
 
     def dismiss(self) -> None:
         """End the process without waiting for it."""
@@ -176,8 +177,8 @@ class Work(Generic[_Result]):
             except IndexError:
                 return
             try:
-                self._found[number] = found = ask(task)
-                self._then(found)
+                self._found[number] = result = ask(task)
+                self._then(result)
             except Exception as error:
                 self._failures[number] = error
                 self._waiting.clear()
@@ -202,22 +203,12 @@ class Work(Generic[_Result]):
 
 
 class Processes:
-    """This process and its helpers, which start at once; a context manager that leaves none behind.
-
-    Args:
-        helpers: helper processes to start; fewer are started where the system allows no more.
-        descriptors: open files that the tasks refer to by number.
-        modules: what helpers import while they wait, where they are new interpreters.
-    """
+    """This process and its helpers, as `start_helpers` gives them; a context manager that leaves no helper behind."""
 
     _state: Any = None
 
-    def __init__(self, helpers: int, descriptors: Sequence[int] = (), modules: Sequence[str] = ()) -> None:
-        self._helpers: list[Helper] = []
-        with suppress(OSError):
-            for _ in range(helpers):
-                start = partial(_interpreter, modules=modules) if not _is_single_threaded() else _Fork
-                self._helpers.append(Helper(start(descriptors)))
+    def __init__(self, helpers: Sequence[Helper]) -> None:
+        self._helpers = list(helpers)
         self._threads = ThreadPoolExecutor(max(1, len(self._helpers)))
 
     def __enter__(self) -> Self:
@@ -257,6 +248,22 @@ class Processes:
         work = Work(partial(function, self._state), tasks, then)
         work.threads = [self._threads.submit(work.do, partial(h.ask, function)) for h in self._helpers]
         return work
+
+
+def start_helpers(count: int, descriptors: Sequence[int] = (), modules: Sequence[str] = ()) -> Processes:
+    """Start helper processes, or as many of them as the system allows.
+
+    Args:
+        count: helpers to start.
+        descriptors: open files that the tasks refer to by number.
+        modules: modules that helpers import while they wait, if they are new interpreters.
+    """
+    helpers: list[Helper] = []
+    with suppress(OSError):
+        for _ in range(count):
+            start = partial(_interpreter, modules=modules) if not _is_single_threaded() else _Fork
+            helpers.append(Helper(start(descriptors)))
+    return Processes(helpers)
 
 
 def _how_it_ended(code: int) -> str:

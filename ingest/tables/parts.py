@@ -19,7 +19,7 @@ from tracewarehouse.ingest.columns.spill import Spill
 from tracewarehouse.ingest.devices.survey import has_cpu_ops
 from tracewarehouse.ingest.hlo.instructions import OpFacts
 from tracewarehouse.ingest.processes.freed_memory import ROW_GROUP_OF_OPS, keep_freed_memory
-from tracewarehouse.ingest.processes.pool import Processes, Work
+from tracewarehouse.ingest.processes.pool import Processes, Work, start_helpers
 from tracewarehouse.ingest.readers.files import CaptureFile
 from tracewarehouse.ingest.readers.formats import format_of
 from tracewarehouse.ingest.tables.lines import LinesWritten, LineTables, PlaneLines
@@ -55,7 +55,7 @@ def helpers(files: Sequence[CaptureFile], jobs: int) -> Processes:
     readers = {format_of(f).part_reader for f in files} if size >= DIVIDED else {None}
     modules = [r for r in readers if r]
     count = min(jobs, size // _SMALLEST) - 1 if len(modules) == len(readers) else 0
-    return Processes(count, [f.descriptor for f in files], [__name__, *modules])
+    return start_helpers(count, [f.descriptor for f in files], [__name__, *modules])
 
 
 _Counted = list[tuple[int, object]]
@@ -129,8 +129,8 @@ def _divided(traces: Sequence[Trace]) -> list[DivisibleTrace]:
 
 def _backends(trace: Trace) -> set[str]:
     """Backends of the devices of a trace."""
-    found = {d.backend for p in trace.planes if p.lines and (d := device_plane(p.name))}
-    return found or {"cpu" for p in trace.planes if has_cpu_ops(p)}
+    named = {d.backend for p in trace.planes if p.lines and (d := device_plane(p.name))}
+    return named or {"cpu" for p in trace.planes if has_cpu_ops(p)}
 
 
 def divide(planes: Sequence[PlaneLines]) -> tuple[list[PlaneLines], list[Part]]:

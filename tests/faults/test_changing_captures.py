@@ -95,7 +95,7 @@ def test_a_file_that_changes_is_refused_wherever_it_is_read(
         monkeypatch.setattr(parts, "DIVIDED", 0)
         monkeypatch.setattr(parts, "_SMALLEST", 1000)
     if kind == "chrome in ranges":
-        monkeypatch.setattr(chrome_ranges, "Processes", Here)
+        monkeypatch.setattr(chrome_ranges, "start_helpers", Here)
     content = gzip.compress(xplane()) if kind == "gzip" else chrome() if "chrome" in kind else xplane()
     path = tmp_path / ("a.trace.json" if "chrome" in kind else "a.xplane.pb")
     call = 0

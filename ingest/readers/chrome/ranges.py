@@ -13,7 +13,7 @@ from collections.abc import Iterator
 from itertools import pairwise
 
 from tracewarehouse.ingest.errors import MalformedError
-from tracewarehouse.ingest.processes.pool import Processes
+from tracewarehouse.ingest.processes.pool import Processes, start_helpers
 from tracewarehouse.ingest.readers.chrome.document import Document
 from tracewarehouse.ingest.readers.chrome.events import Event
 from tracewarehouse.ingest.readers.chrome.gather import Gathered, Key, no_room
@@ -54,7 +54,7 @@ class Ranges:
         self._processes: Processes | None = None
         if len(self._ranges) > 1:
             files = [document.file.descriptor, *(descriptor for _, _, descriptor in self._ranges)]
-            self._processes = Processes(jobs - 1, files, [__name__])
+            self._processes = start_helpers(jobs - 1, files, [__name__])
 
     def __enter__(self) -> Iterator[Gathered]:
         return self._read()

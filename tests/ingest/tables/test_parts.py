@@ -31,7 +31,7 @@ from tracewarehouse.ingest.lake.lake import Lake
 from tracewarehouse.ingest.lake.schema import TABLES
 from tracewarehouse.ingest.pipeline import IngestResult, ingest_capture
 from tracewarehouse.ingest.processes import pool as processes
-from tracewarehouse.ingest.processes.pool import HelperError, Processes
+from tracewarehouse.ingest.processes.pool import HelperError, start_helpers
 from tracewarehouse.ingest.tables import parts
 from tracewarehouse.ingest.tables.lines import DeviceEvents, PlaneLines
 from tracewarehouse.ingest.tables.parts import divide
@@ -246,7 +246,7 @@ def start(request: pytest.FixtureRequest) -> Iterator[str]:
 
 class TestProcesses:
     def test_results_come_in_the_order_of_the_tasks(self, start: str) -> None:
-        with Processes(2) as both:
+        with start_helpers(2) as both:
             assert both.count == 2
             both.share({"add": 5})
             assert both.start(_add, range(20)).results() == list(range(5, 25))
@@ -255,7 +255,7 @@ class TestProcesses:
             assert both.start(_add, [1, 2]).results() == [8, 9]
 
     def test_helpers_begin_before_the_results_are_asked_for(self, start: str, tmp_path: Path) -> None:
-        with Processes(1) as both:
+        with start_helpers(1) as both:
             work = both.start(_touch, [tmp_path / "begun"])
             deadline = time.monotonic() + 60
             while not (tmp_path / "begun").exists():
@@ -264,7 +264,7 @@ class TestProcesses:
             assert work.results() != [os.getpid()]
 
     def test_the_first_error_is_raised_and_no_process_is_left(self, start: str) -> None:
-        with Processes(1) as both:
+        with start_helpers(1) as both:
             both.share({"add": 5})
             [helper] = both._helpers
             with pytest.raises(TypeError):
@@ -272,7 +272,7 @@ class TestProcesses:
         assert helper._process.returncode is not None
 
     def test_a_helper_has_no_lock_of_its_caller(self, start: str, tmp_path: Path) -> None:
-        with (tmp_path / "lock").open("w") as lock, Processes(1) as both:
+        with (tmp_path / "lock").open("w") as lock, start_helpers(1) as both:
             fcntl.flock(lock, fcntl.LOCK_EX)
             [helper] = both._helpers
             assert helper.ask(_touch, tmp_path / "begun") != os.getpid()
@@ -285,7 +285,7 @@ class TestProcesses:
         thread = threading.Thread(target=is_over.wait)
         thread.start()
         try:
-            with Processes(1) as both:
+            with start_helpers(1) as both:
                 assert isinstance(both._helpers[0]._process, subprocess.Popen)
         finally:
             is_over.set()
@@ -294,7 +294,7 @@ class TestProcesses:
     @pytest.mark.parametrize("is_alone", [False, True])
     def test_helpers_end_with_their_caller(self, is_alone: bool) -> None:
         code = "from tracewarehouse.ingest.processes import pool; import time; "
-        code += f"pool._is_single_threaded = lambda: {is_alone}; p = pool.Processes(2); "
+        code += f"pool._is_single_threaded = lambda: {is_alone}; p = pool.start_helpers(2); "
         code += "print(*(h._process.pid for h in p._helpers), flush=True); "
         caller = subprocess.Popen([sys.executable, "-c", code + "time.sleep(60)"], stdout=subprocess.PIPE)
         assert caller.stdout is not None

@@ -25,7 +25,7 @@ from tracewarehouse.ingest.capture.sources import find_captures
 from tracewarehouse.ingest.errors import CaptureError
 from tracewarehouse.ingest.lake.lake import Lake
 from tracewarehouse.ingest.pipeline import ingest_capture
-from tracewarehouse.ingest.processes.pool import HelperError
+from tracewarehouse.ingest.processes.pool import HelperError, start_helpers
 from tracewarehouse.ingest.readers.chrome import ranges as chrome_ranges
 from tracewarehouse.ingest.readers.chrome.gather import Gathered
 from tracewarehouse.ingest.readers.chrome.ranges import Range, Ranges, Shared
@@ -165,7 +165,7 @@ def test_bytes_that_were_replaced_are_told_of(tmp_path: Path) -> None:
 
 
 def test_small_traces_and_single_jobs_need_no_process(capture: Path) -> None:
-    with patch.object(chrome_ranges, "Processes", side_effect=AssertionError):
+    with patch.object(chrome_ranges, "start_helpers", side_effect=AssertionError):
         opened(capture, 1 << 22, 2)
         with always_divided():
             opened(capture, 1 << 22, 1)
@@ -217,15 +217,15 @@ def test_a_helper_that_is_killed_publishes_nothing(
 def test_no_process_is_left_when_a_trace_is_damaged(capture: Path, tmp_path: Path) -> None:
     started: list[Any] = []
 
-    class Watched(chrome_ranges.Processes):
-        def __init__(self, *arguments: Any) -> None:
-            super().__init__(*arguments)
-            started.extend(h._process for h in self._helpers)
+    def start_watched(*arguments: Any) -> chrome_ranges.Processes:
+        processes = start_helpers(*arguments)
+        started.extend(h._process for h in processes._helpers)
+        return processes
 
     path = written(tmp_path, capture.read_bytes()[:-3])
     with (
         always_divided(),
-        patch.object(chrome_ranges, "Processes", Watched),
+        patch.object(chrome_ranges, "start_helpers", start_watched),
         pytest.raises(CaptureError, match="truncated"),
     ):
         opened(path, 1 << 16, 2)
@@ -235,6 +235,6 @@ def test_no_process_is_left_when_a_trace_is_damaged(capture: Path, tmp_path: Pat
 def test_the_helpers_of_these_tests_do_what_processes_do(capture: Path) -> None:
     with always_divided():
         by_processes = columns(opened(capture, 1 << 16, 3))
-        with patch.object(chrome_ranges, "Processes", Here):
+        with patch.object(chrome_ranges, "start_helpers", Here):
             assert columns(opened(capture, 1 << 16, 3)) == by_processes
     assert everything(opened_in_ranges(capture, 1 << 16)) == reference(capture.read_bytes())
