@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from tracewarehouse.cli.lasting_echo import lasting_echo
+from tracewarehouse.cli.options import CapturesOption
 
 if TYPE_CHECKING:
     from tracewarehouse.collect.runner import CaptureResult, PlannedRun, Progress
@@ -22,9 +23,7 @@ def collect(
         Path | None,
         typer.Argument(metavar="[EXPERIMENT]", help="Experiment file, or the name of a ready-made one, such as tiny."),
     ] = None,
-    output: Annotated[
-        Path, typer.Option("--output", "-o", help="Folder for the capture directories, one per run.")
-    ] = Path("captures"),
+    output: CapturesOption = Path("captures"),
     model: Annotated[
         str | None,
         typer.Option(help="Architecture of a tiny model, such as llama; a Hugging Face id; or a model's local folder."),

@@ -1,4 +1,4 @@
-"""Options that several commands have."""
+"""Options and arguments that several commands have."""
 
 from __future__ import annotations
 
@@ -39,4 +39,34 @@ RunsArgument = Annotated[
         help="Run ids, beginnings of ids, names, or patterns of names such as 'llama-*'; default: all runs.",
         autocompletion=completion.runs,
     ),
+]
+
+# of `tw collect` and `tw tpu`
+CapturesOption = Annotated[
+    Path, typer.Option("--output", "-o", help="Folder for the capture directories, one per run.")
+]
+
+# of the verbs of `tw tpu`
+SliceArgument = Annotated[str, typer.Argument(help="Name of the slice.")]
+ExperimentArgument = Annotated[
+    Path,
+    typer.Argument(metavar="EXPERIMENT", help="Experiment file, or the name of a ready-made one, such as tpu_v6e."),
+]
+GenerationOption = Annotated[str, typer.Option("--generation", "-g", help="v4, v5e or v6e.")]
+ZoneOption = Annotated[str | None, typer.Option(help="Zone; by default the first whose quota has the chips.")]
+SpotOption = Annotated[bool | None, typer.Option("--spot/--on-demand", help="Only spot, or only on demand.")]
+ProjectOption = Annotated[str | None, typer.Option(help="Google Cloud project; by default that of gcloud.")]
+NetworkOption = Annotated[str | None, typer.Option(help="VPC network; by default the project's default one.")]
+SubnetworkOption = Annotated[str | None, typer.Option(help="Subnetwork of the network, in the zone's region.")]
+DataDiskOption = Annotated[
+    str | None, typer.Option(help="Disk of the zone for weights; several hosts share one that they can only read.")
+]
+BucketOption = Annotated[
+    str | None, typer.Option(help="Cloud Storage bucket that holds the weights in its folder hub.")
+]
+ServiceAccountOption = Annotated[str | None, typer.Option(help="Service account of the hosts, as an e-mail address.")]
+QuotaOption = Annotated[Path | None, typer.Option("--quota", help="Quota table in place of the built-in one.")]
+StateOption = Annotated[Path, typer.Option("--state", help="Record of the slices that were created.")]
+BackoffOption = Annotated[
+    float, typer.Option("--backoff", min=0.0, help="Seconds before the second attempt; then doubled.")
 ]

@@ -9,6 +9,23 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from tracewarehouse.cli.lasting_echo import lasting_echo
+from tracewarehouse.cli.options import (
+    BackoffOption,
+    BucketOption,
+    CapturesOption,
+    DataDiskOption,
+    ExperimentArgument,
+    GenerationOption,
+    NetworkOption,
+    ProjectOption,
+    QuotaOption,
+    ServiceAccountOption,
+    SliceArgument,
+    SpotOption,
+    StateOption,
+    SubnetworkOption,
+    ZoneOption,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -19,41 +36,17 @@ if TYPE_CHECKING:
 
 app = typer.Typer(no_args_is_help=True, help="Record on TPU slices of Google Cloud, through gcloud.")
 
-Name = Annotated[str, typer.Argument(help="Name of the slice.")]
-ExperimentFile = Annotated[
-    Path,
-    typer.Argument(metavar="EXPERIMENT", help="Experiment file, or the name of a ready-made one, such as tpu_v6e."),
-]
-Generation = Annotated[str, typer.Option("--generation", "-g", help="v4, v5e or v6e.")]
-Zone = Annotated[str | None, typer.Option(help="Zone; by default the first whose quota has the chips.")]
-Spot = Annotated[bool | None, typer.Option("--spot/--on-demand", help="Only spot, or only on demand.")]
-Project = Annotated[str | None, typer.Option(help="Google Cloud project; by default that of gcloud.")]
-Network = Annotated[str | None, typer.Option(help="VPC network; by default the project's default one.")]
-Subnetwork = Annotated[str | None, typer.Option(help="Subnetwork of the network, in the zone's region.")]
-DataDisk = Annotated[
-    str | None, typer.Option(help="Disk of the zone for weights; several hosts share one that they can only read.")
-]
-Bucket = Annotated[str | None, typer.Option(help="Cloud Storage bucket that holds the weights in its folder hub.")]
-ServiceAccount = Annotated[str | None, typer.Option(help="Service account of the hosts, as an e-mail address.")]
-QuotaFile = Annotated[Path | None, typer.Option("--quota", help="Quota table in place of the built-in one.")]
-StateFile = Annotated[Path, typer.Option("--state", help="Record of the slices that were created.")]
-Output = Annotated[Path, typer.Option("--output", "-o", help="Folder for the capture directories, one per run.")]
-Token = Annotated[
-    bool,
-    typer.Option("--token", help="Give the hosts a Hugging Face token: HF_TOKEN, that of hf auth login, or asked for."),
-]
-Backoff = Annotated[float, typer.Option("--backoff", min=0.0, help="Seconds before the second attempt; then doubled.")]
 STATE = Path("tpu-slices.json")
 
 
 @app.command()
 def plan(
-    experiment: ExperimentFile,
-    generation: Generation,
-    zone: Zone = None,
-    spot: Spot = None,
-    quota: QuotaFile = None,
-    state: StateFile = STATE,
+    experiment: ExperimentArgument,
+    generation: GenerationOption,
+    zone: ZoneOption = None,
+    spot: SpotOption = None,
+    quota: QuotaOption = None,
+    state: StateOption = STATE,
 ) -> None:
     """Print the slices that an experiment needs, its runs, memory per chip, disk, time and price class; run nothing.
 
@@ -64,19 +57,19 @@ def plan(
 
 @app.command()
 def doctor(
-    experiment: ExperimentFile,
-    generation: Generation,
-    zone: Zone = None,
-    spot: Spot = None,
-    project: Project = None,
-    network: Network = None,
-    subnetwork: Subnetwork = None,
-    data_disk: DataDisk = None,
-    bucket: Bucket = None,
-    service_account: ServiceAccount = None,
-    output: Output = Path("captures"),
-    quota: QuotaFile = None,
-    state: StateFile = STATE,
+    experiment: ExperimentArgument,
+    generation: GenerationOption,
+    zone: ZoneOption = None,
+    spot: SpotOption = None,
+    project: ProjectOption = None,
+    network: NetworkOption = None,
+    subnetwork: SubnetworkOption = None,
+    data_disk: DataDiskOption = None,
+    bucket: BucketOption = None,
+    service_account: ServiceAccountOption = None,
+    output: CapturesOption = Path("captures"),
+    quota: QuotaOption = None,
+    state: StateOption = STATE,
 ) -> None:
     """Check all that an experiment needs before it costs: account, zone, network, disk, key, token; print the plan.
 
@@ -99,23 +92,23 @@ def doctor(
 
 @app.command()
 def create(
-    name: Name,
+    name: SliceArgument,
     accelerator_type: Annotated[str, typer.Option("--type", help="Accelerator type, such as v6e-8.")],
-    zone: Zone = None,
-    spot: Spot = None,
-    project: Project = None,
-    network: Network = None,
-    subnetwork: Subnetwork = None,
-    data_disk: DataDisk = None,
-    bucket: Bucket = None,
-    service_account: ServiceAccount = None,
+    zone: ZoneOption = None,
+    spot: SpotOption = None,
+    project: ProjectOption = None,
+    network: NetworkOption = None,
+    subnetwork: SubnetworkOption = None,
+    data_disk: DataDiskOption = None,
+    bucket: BucketOption = None,
+    service_account: ServiceAccountOption = None,
     queue: Annotated[
         str | None, typer.Option(help="Wait in Google's queue for free chips, at most so long, such as 6h.")
     ] = None,
     attempts: Annotated[int, typer.Option(min=1, help="Attempts while the zone has no free chips.")] = 1,
-    backoff: Backoff = 30.0,
-    quota: QuotaFile = None,
-    state: StateFile = STATE,
+    backoff: BackoffOption = 30.0,
+    quota: QuotaOption = None,
+    state: StateOption = STATE,
 ) -> None:
     """Create a slice within the quota."""
     place = _place(project, network, subnetwork, data_disk, bucket, service_account, queue)
@@ -127,9 +120,9 @@ def create(
 
 @app.command()
 def run(
-    name: Name,
-    experiment: ExperimentFile,
-    output: Output = Path("captures"),
+    name: SliceArgument,
+    experiment: ExperimentArgument,
+    output: CapturesOption = Path("captures"),
     wheel: Annotated[
         Path | None,
         typer.Option(exists=True, dir_okay=False, help="Wheel to install; by default one built from these sources."),
@@ -137,11 +130,16 @@ def run(
     setup: Annotated[str | None, typer.Option(help="Shell command in place of the installation on each host.")] = None,
     poll: Annotated[float, typer.Option(min=0.0, help="Seconds between two looks for finished captures.")] = 60.0,
     attempts: Annotated[int, typer.Option(min=1, help="Starts before giving up after interruptions.")] = 10,
-    backoff: Backoff = 30.0,
-    token: Token = False,
+    backoff: BackoffOption = 30.0,
+    token: Annotated[
+        bool,
+        typer.Option(
+            "--token", help="Give the hosts a Hugging Face token: HF_TOKEN, that of hf auth login, or asked for."
+        ),
+    ] = False,
     delete: Annotated[bool, typer.Option("--delete", help="Delete the slice at the end, also after Ctrl-C.")] = False,
-    quota: QuotaFile = None,
-    state: StateFile = STATE,
+    quota: QuotaOption = None,
+    state: StateOption = STATE,
 ) -> None:
     """Run an experiment on all hosts of a slice and copy captures back as they finish; print their directories.
 
@@ -182,7 +180,12 @@ def run(
 
 
 @app.command()
-def fetch(name: Name, experiment: ExperimentFile, output: Output = Path("captures"), state: StateFile = STATE) -> None:
+def fetch(
+    name: SliceArgument,
+    experiment: ExperimentArgument,
+    output: CapturesOption = Path("captures"),
+    state: StateOption = STATE,
+) -> None:
     """Copy finished captures of an experiment back from a slice; print their directories."""
     from tracewarehouse.collect import experiment as experiments
     from tracewarehouse.collect.capture import require_writable
@@ -196,7 +199,7 @@ def fetch(name: Name, experiment: ExperimentFile, output: Output = Path("capture
 
 
 @app.command()
-def delete(name: Name, backoff: Backoff = 5.0, state: StateFile = STATE) -> None:
+def delete(name: SliceArgument, backoff: BackoffOption = 5.0, state: StateOption = STATE) -> None:
     """Delete a slice that was created here; when Google does not answer, ask again."""
     _slices(state, None, backoff).delete(name, attempts=DELETIONS)
 
