@@ -82,8 +82,8 @@ def ingest_one(
 
     captures = find_captures(local_copy(path))
     if len(captures) > 1:
-        found = ", ".join(c.name for c in captures)
-        raise CaptureError(f"{path}: holds {len(captures)} captures ({found}); ingest them one by one")
+        names = ", ".join(c.name for c in captures)
+        raise CaptureError(f"{path}: holds {len(captures)} captures ({names}); ingest them one by one")
     return ingest_capture(
         captures[0],
         warehouse,

@@ -62,8 +62,8 @@ class Batch:
 
 def batch_files(folders: Iterable[Path]) -> list[Path]:
     """The files about batches in some folders, sorted by name."""
-    found = {p for folder in folders for p in folder.iterdir() if _is_batches(p)}
-    return sorted(found, key=lambda p: (str(p.parent), _numbers(p.name)))
+    files = {p for folder in folders for p in folder.iterdir() if _is_batches(p)}
+    return sorted(files, key=lambda p: (str(p.parent), _numbers(p.name)))
 
 
 def _is_batches(path: Path) -> bool:
@@ -74,8 +74,8 @@ def _is_batches(path: Path) -> bool:
 
 def rank_of(path: PurePath) -> int:
     """Data-parallel rank of a file, from its name or else from its folder; 0 if neither states it."""
-    found = _RANK.match(path.name) or _RANK.fullmatch(path.parent.name)
-    return int(found[1]) if found else 0
+    match = _RANK.match(path.name) or _RANK.fullmatch(path.parent.name)
+    return int(match[1]) if match else 0
 
 
 def read_batches(files: Sequence[Path]) -> list[Batch]:
@@ -110,13 +110,13 @@ def _read(path: Path) -> Iterator[dict[str, Any]]:
             raise CaptureError(f"{path}: more than {_LARGEST >> 20} MB of batches; take it away to ingest the capture")
         text = path.read_text(encoding="utf-8")
         if path.suffix == ".jsonl":
-            found = [json.loads(line) for line in text.splitlines() if line.strip()]
+            listed = [json.loads(line) for line in text.splitlines() if line.strip()]
         else:
             whole = json.loads(text)
-            found = whole if isinstance(whole, list) else [whole]
+            listed = whole if isinstance(whole, list) else [whole]
     except (OSError, ValueError, RecursionError) as error:
         raise CaptureError(f"{path}: looked for a server's batches as JSON, found none: {error}") from None
-    for stats in found:
+    for stats in listed:
         if not isinstance(stats, dict):
             raise CaptureError(f"{path}: looked for a JSON object per batch, found {str(stats)[:40]!r}")
         yield stats

@@ -102,9 +102,9 @@ def load_costs(path: str | os.PathLike[str]) -> Costs:
 
 def _distinct(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     """A JSON object; a name that stands twice would hide a cost."""
-    found = dict(pairs)
-    if len(found) < len(pairs):
+    tree = dict(pairs)
+    if len(tree) < len(pairs):
         names = [name for name, _ in pairs]
         twice = next(n for n in names if names.count(n) > 1)
         raise ValueError(f"{twice!r} is given twice")
-    return found
+    return tree

@@ -1,4 +1,4 @@
-"""Cuts a line's batches into chunks that can be sorted and nested separately, so no line is in memory whole."""
+"""Cuts a line's batches into chunks that can be sorted and nested separately, so no line is held in memory whole."""
 
 from __future__ import annotations
 
@@ -10,15 +10,15 @@ from tracewarehouse.ingest.columns.records import EventBatch, StatColumn, StatKi
 
 CHUNK = 1 << 16
 _TAIL = 1 << 10
-"""Events at the end of a batch among which nearly all have their last break, so that it is looked for there first."""
+"""Events at the end of a batch that are searched first for the last cut, because nearly all batches have it there."""
 
 
 def chunks(batches: Iterable[EventBatch], *, is_nested: bool = True) -> Iterator[tuple[int, EventBatch]]:
-    """Chunks of about `CHUNK` events, each with the position of its first event on the line.
+    """Yield chunks of about `CHUNK` events, each with the position of its first event on the line.
 
-    A chunk ends where all later events start later, so that chunks in order of start make a line in order of start,
-    and where every event before has ended, unless the line's events do not nest. Both as far as the events read by
-    then show; a line without such a place is one chunk.
+    A chunk ends where all later events start later, so that sorted chunks make a sorted line. If the line's events
+    nest, every event before has also ended there. Both hold as far as the events read by then show. A line without such
+    a place is one chunk.
     """
     pending: list[EventBatch] = []
     first = held = 0
@@ -34,13 +34,13 @@ def chunks(batches: Iterable[EventBatch], *, is_nested: bool = True) -> Iterator
                 first += cut
             pending = [part(whole, cut, len(whole))] if cut < len(whole) else []
             held = len(whole) - cut
-            size = max(CHUNK, 2 * held)  # an event that spans everything: look again when there is twice as much
+            size = max(CHUNK, 2 * held)  # an event spans everything: look again when there is twice as much
     if held:
         yield first, concatenate(pending)
 
 
 def part(batch: EventBatch, low: int, high: int) -> EventBatch:
-    """Events low to high of a batch."""
+    """Return the events low to high of a batch."""
     stats = []
     for s in batch.stats:
         a, z = s.rows.searchsorted([low, high])
@@ -52,7 +52,7 @@ def part(batch: EventBatch, low: int, high: int) -> EventBatch:
 
 
 def _without_spare_texts(column: StatColumn) -> StatColumn:
-    """The column without texts of other events, where they are many: a rest would carry them through its line."""
+    """Return the column without the texts of other events, if they are many, so that a rest does not carry them on."""
     if len(column.texts) <= 2 * len(column.rows):
         return column
     bits = column.bits.copy()
@@ -63,7 +63,7 @@ def _without_spare_texts(column: StatColumn) -> StatColumn:
 
 
 def _last_break(batch: EventBatch, is_nested: bool) -> int:
-    """The last position before which all has begun, and ended, when the rest starts; 0 for none."""
+    """Return the last position before which all events have begun, and ended, when the rest starts; 0 for none."""
     over = batch.start_ps + (np.maximum(batch.duration_ps, 1) if is_nested else 1)
     for low in (max(0, len(batch) - _TAIL), 0):
         latest = np.maximum.accumulate(np.append(over[: low + 1].max(), over[low + 1 :]))

@@ -14,7 +14,7 @@ Integers = npt.NDArray[np.integer[Any]] | npt.NDArray[np.bool_]
 
 
 def packed(columns: Sequence[Integers]) -> Int64:
-    """One integer per row that is equal, and ordered, as the row's values are: the first column counts most."""
+    """Return one integer per row that compares as the row's values do; the first column counts most."""
     key = np.zeros(len(columns[0]), np.int64)
     if not len(key):
         return key
@@ -36,7 +36,7 @@ def packed(columns: Sequence[Integers]) -> Int64:
 
 
 def distinct(codes: Int32) -> tuple[Integers, Int32]:
-    """The values that small integers from -1 on take, ascending, and each row's index among them; without a sort."""
+    """Return the distinct values of small integers from -1 on, ascending, and each row's index among them; unsorted."""
     counts = np.bincount(codes + 1)
     used = np.flatnonzero(counts)
     index = np.empty(len(counts), np.int32)
@@ -45,7 +45,7 @@ def distinct(codes: Int32) -> tuple[Integers, Int32]:
 
 
 def occurrence(key: Int64, start: Int64 | None = None) -> Int64:
-    """For each row its count among rows of the same key, from 0; in order of start, or as they are."""
+    """Return each row's number among the rows of its key, from 0, in order of start or as they are."""
     order = np.argsort(key, kind="stable") if start is None else np.lexsort((start, key))
     at = np.arange(len(order))
     count = np.empty(len(order), np.int64)
@@ -54,18 +54,18 @@ def occurrence(key: Int64, start: Int64 | None = None) -> Int64:
 
 
 def rank(key: Int64, value: Integers) -> Int64:
-    """For each row the rank of its value among the distinct values of that key, from 0."""
+    """Return the rank of each row's value among the distinct values of its key, from 0."""
     both = packed([key, value])
     order = np.argsort(both, kind="stable")
     new_key = is_new(key[order])
     dense = np.cumsum(is_new(both[order]))
-    found = np.empty(len(order), np.int64)
-    found[order] = dense - np.maximum.accumulate(np.where(new_key, dense, 0))
-    return found
+    ranks = np.empty(len(order), np.int64)
+    ranks[order] = dense - np.maximum.accumulate(np.where(new_key, dense, 0))
+    return ranks
 
 
 def is_new(ordered: Integers) -> npt.NDArray[np.bool_]:
-    """Whether each of the ordered values differs from the one before; the first does."""
-    found = np.ones(len(ordered), bool)
-    np.not_equal(ordered[1:], ordered[:-1], out=found[1:])
-    return found
+    """Return whether each of the ordered values differs from the one before; the first counts as new."""
+    differs = np.ones(len(ordered), bool)
+    np.not_equal(ordered[1:], ordered[:-1], out=differs[1:])
+    return differs

@@ -1,4 +1,4 @@
-"""The extent of a line in time, known once its events have been read."""
+"""Gathers the extent of a line in time while its events are read."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from tracewarehouse.ingest.columns.records import EventBatch, Line, Plane, Trace
 
 @dataclass
 class LineExtent:
-    """What a line's events span on the run's clock, None without events, and what stands behind them in the file."""
+    """The time that a line's events span on the run's clock (None without any), and what follows them in the file."""
 
     count: int = 0
     first_ps: int | None = None
@@ -33,11 +33,11 @@ class LineExtent:
             self.negative += int((batch.duration_ps < 0).sum())
 
     def describe(self, line: Line) -> None:
-        """Take what the line says of itself, once its events have been read."""
+        """Take what the line states about itself, once its events have been read."""
         self.display_name, self.display_id, self.duration_ps = line.display_name, line.display_id, line.duration_ps
 
     def watch(self, trace: Trace, plane: Plane, line: Line, clock_offset_ps: int) -> Iterator[EventBatch]:
-        """The batches of a line, each added as it passes."""
+        """Yield the batches of a line, and add each as it passes."""
         for batch in trace.batches(plane, line):
             self.add(batch, clock_offset_ps)
             yield batch

@@ -1,4 +1,4 @@
-"""Nesting and coverage of intervals, in numpy: which event holds which, and how much of a window is covered."""
+"""Finds in numpy which event holds which, and how much of a window intervals cover."""
 
 from __future__ import annotations
 
@@ -19,8 +19,8 @@ class Nesting:
     Attributes:
         depth: 0 for an event that no other holds.
         parent: index of the event that directly holds this one, -1 for none.
-        self_ps: duration minus the durations of the events directly held, never below 0.
-        is_overlapping: it begins before an earlier event of its depth has ended.
+        self_ps: duration without the events that it directly holds, never below 0.
+        is_overlapping: whether it begins before an earlier event of its depth has ended.
     """
 
     depth: Int32
@@ -30,10 +30,10 @@ class Nesting:
 
 
 def nest(start: Int64, end: Int64) -> Nesting:
-    """Nesting of intervals ordered by start, longer ones first.
+    """Nest intervals that are ordered by start, longer ones first.
 
-    An interval is held by another when it lies inside it; intervals that overlap in part are siblings. Each
-    round settles one depth: of the intervals left, those that reach beyond all before them are held by none.
+    An interval inside another is held by it; intervals that overlap in part are siblings. Each round settles one depth:
+    of the intervals left, those that reach beyond all before them are held by none.
     """
     n = len(start)
     depth = np.zeros(n, np.int32)
@@ -69,7 +69,7 @@ def nest(start: Int64, end: Int64) -> Nesting:
 
 
 class Coverage:
-    """The union of intervals, ready to say how much of any window it covers."""
+    """The union of intervals, which can tell how much of any window it covers."""
 
     def __init__(self, start: Int64, end: Int64) -> None:
         order = np.argsort(start, kind="stable")
@@ -83,7 +83,7 @@ class Coverage:
         self._before = np.concatenate([np.zeros(1, np.int64), np.cumsum(self.end - self.start)])
 
     def joined(self, other: Coverage) -> Coverage:
-        """The union of both."""
+        """Return the union of both."""
         return Coverage(np.concatenate([self.start, other.start]), np.concatenate([self.end, other.end]))
 
     @property
@@ -92,7 +92,7 @@ class Coverage:
         return int(self._before[-1])
 
     def up_to(self, at: Int64) -> Int64:
-        """Length of the union left of each point, shape (k,)."""
+        """Return the length of the union before each point, shape (k,)."""
         i = self.start.searchsorted(at, side="right") - 1
         known = np.maximum(i, 0)
         if not len(self.start):
@@ -101,5 +101,5 @@ class Coverage:
         return np.where(i < 0, 0, self._before[known] + inside)
 
     def within(self, start: Int64, end: Int64) -> Int64:
-        """Length of the union inside each window [start, end), shape (k,)."""
+        """Return the length of the union inside each window [start, end), shape (k,)."""
         return self.up_to(end) - self.up_to(start)

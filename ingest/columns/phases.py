@@ -1,4 +1,4 @@
-"""The phases of inference."""
+"""Names the phases of inference."""
 
 PHASES = ("prefill", "decode")
-"""Columns hold a phase as its index in this tuple, -1 if it is unknown."""
+"""A column holds a phase as its index in this tuple, -1 if unknown."""

@@ -6,13 +6,13 @@ import re
 from dataclasses import dataclass
 
 CPU_PLANE = "/host:CPU"
-"""Threads of the host; those that execute the ops of virtual CPU devices are among them."""
+"""Threads of the host, including those that execute the ops of virtual CPU devices."""
 TASK_PLANE = "Task Environment"
-"""Says in its stats when the profile was taken."""
+"""Its stats say when the profile was taken."""
 METADATA_PLANE = "/host:metadata"
 """Holds the compiled programs."""
 PROFILE_START, PROFILE_STOP = "profile_start_time", "profile_stop_time"
-"""These stats, in Unix nanoseconds."""
+"""The stats that say so, in Unix nanoseconds."""
 DEVICE_PREFIX, GPU_PREFIX = "/device:", "/device:GPU:"
 
 MODULE_LINE = "XLA Modules"
@@ -25,7 +25,7 @@ ASYNC_LINE = "Async XLA Ops"
 COUNTER_LINE = "_counters_"
 """Samples of counters, in a Chrome trace."""
 STREAM_PREFIX = "Stream #"
-"""How the lines of a GPU's streams begin."""
+"""Prefix of the lines of a GPU's streams."""
 
 _DEVICE_PLANE = re.compile(r"/device:(TPU|GPU):(\d+)( SparseCore \d+)?")
 _PLANES = (
@@ -63,7 +63,7 @@ _LINE_PATTERNS = [(re.compile(p), kind) for p, kind in _LINES]
 
 @dataclass(frozen=True, order=True)
 class DeviceName:
-    """What a device plane's name says."""
+    """What the name of a device plane says."""
 
     backend: str
     ordinal: int
@@ -71,7 +71,7 @@ class DeviceName:
 
 
 def device_plane(name: str) -> DeviceName | None:
-    """Backend, ordinal on the host, and whether it is the device's SparseCore; None for other planes."""
+    """Read backend, ordinal on the host, and whether it is a SparseCore; None for planes of no device."""
     match = _DEVICE_PLANE.fullmatch(name)
     if not match or len(match.group(2)) > 6:
         return None
@@ -79,13 +79,13 @@ def device_plane(name: str) -> DeviceName | None:
 
 
 def plane_kind(name: str) -> str:
-    """One of PLANE_KINDS."""
+    """Return one of PLANE_KINDS."""
     return next((kind for pattern, kind in _PLANE_PATTERNS if pattern.fullmatch(name)), "unknown")
 
 
 def line_kind(plane: str, name: str) -> str:
-    """One of LINE_KINDS: a host plane's line is a thread, unless its name says otherwise; on Megascale planes dcn."""
-    found = next((kind for pattern, kind in _LINE_PATTERNS if pattern.fullmatch(name)), None)
-    if found is not None:
-        return found
+    """Return one of LINE_KINDS; by default, lines of host planes are threads, and lines of Megascale planes dcn."""
+    kind = next((kind for pattern, kind in _LINE_PATTERNS if pattern.fullmatch(name)), None)
+    if kind is not None:
+        return kind
     return {"host": "thread", "megascale": "dcn"}.get(plane_kind(plane), "unknown")

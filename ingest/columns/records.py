@@ -1,4 +1,4 @@
-"""The columnar records that every reader gives, whatever the capture's format.
+"""Defines the columnar records that every reader gives, whatever the capture's format.
 
 A trace is one file of one host: planes (a device, or the host's threads), each with lines (streams of
 events) and event metadata (one row per distinct event name). Events never become Python objects: a line
@@ -29,12 +29,12 @@ class Columns:
 
     @classmethod
     def joined(cls, parts: Sequence[Self]) -> Self:
-        """All parts as one."""
+        """Return all parts as one."""
         return cls(*(np.concatenate([getattr(p, f.name) for p in parts]) for f in fields(cls)))  # type: ignore[arg-type]
 
 
 class StatKind(IntEnum):
-    """Type of a stat; the numbers are the field numbers of XStat."""
+    """The type of a stat; its numbers are the field numbers of XStat."""
 
     DOUBLE = 2
     UINT64 = 3
@@ -58,9 +58,9 @@ class StatColumn:
 
     Attributes:
         name: the stat's name.
-        rows: positions in the batch, ascending, shape (k,); a name given twice on one event repeats its row.
+        rows: positions in the batch, ascending, shape (k,); if an event has a name twice, its row repeats.
         kinds: StatKind per value, shape (k,).
-        bits: shape (k,); a double's or integer's 64 bits, or for the other kinds an index into `texts`.
+        bits: the 64 bits of a double or integer, otherwise an index into `texts`, shape (k,).
         texts: distinct string and bytes values, as bytes; references are resolved.
     """
 
@@ -76,7 +76,7 @@ class EventBatch:
     """Consecutive events of one line, in file order.
 
     Attributes:
-        metadata: index into the plane's `event_metadata`, -1 where the id names none, shape (n,).
+        metadata: index into the plane's `event_metadata`, -1 if the id names none, shape (n,).
         start_ps: picoseconds since the trace's profile start, shape (n,).
         duration_ps: picoseconds, shape (n,).
         stats: per-event stats by name.
@@ -95,24 +95,24 @@ class EventBatch:
 class EventMetadata:
     """The facts that all events with one metadata id share: their name, and on TPU the HLO facts as stats.
 
-    Planes of one trace share the object if its content is the same, so its facts are found once.
+    Planes of one trace share the object if its content is the same, so its facts are read once.
     """
 
     name: str
     display_name: str = ""
     stats: tuple[Stat, ...] = ()
     children: tuple[int, ...] = ()
-    """Metadata ids, on the same plane, of what it is made of."""
+    """Metadata ids of its children on the same plane."""
 
 
 @dataclass
 class Line:
-    """One stream of events: a device's 'XLA Ops', or a host thread. `start`, `end` locate it for its reader.
+    """One stream of events, such as a device's 'XLA Ops' or a host thread. `start` and `end` locate it for its reader.
 
     Attributes:
         places: where its events are, once its reader has counted them.
-        has_events: False where the reader knows that it has none.
-        display_name, display_id, duration_ps: what writers put behind the events; known once those have been read.
+        has_events: False if the reader knows that it has none.
+        display_name, display_id, duration_ps: what writers put after the events; known once those have been read.
     """
 
     name: str
@@ -137,7 +137,7 @@ class Plane:
     lines: list[Line] = field(default_factory=list)
     event_metadata: list[EventMetadata] = field(default_factory=list)
     metadata_ids: list[int] = field(default_factory=list)
-    """The ids of `event_metadata`, where the format has ids."""
+    """The ids of `event_metadata`, if the format has ids."""
     stat_descriptions: list[tuple[int, str, str]] = field(default_factory=list)
     """Id, name and description of the stats that the capture describes."""
 
@@ -167,7 +167,7 @@ class Trace(Protocol):
 
     @property
     def foreign(self) -> str | None:
-        """If a profiler other than XLA's wrote the file: its name, and what is not read of the file; else None."""
+        """If a profiler other than XLA's wrote the file: its name, and what is not read; otherwise None."""
         ...
 
     @property
@@ -177,7 +177,7 @@ class Trace(Protocol):
 
     @property
     def origin_ns(self) -> int | None:
-        """Unix time that the trace's times count from, where it follows from the lines themselves."""
+        """The Unix time from which the trace's times count, if it follows from the lines themselves."""
         ...
 
     @property
@@ -201,13 +201,13 @@ class Trace(Protocol):
 
 @runtime_checkable
 class DivisibleTrace(Trace, Protocol):
-    """A trace whose lines lie in its file one after the other, so that processes can share them.
+    """A trace whose lines follow each other in its file, so that processes can share them.
 
-    Pickled, it has no planes: a process that has inherited the file reads lines of planes that it is given.
+    It is pickled without planes: a process that has inherited the file reads the lines of planes that it is given.
     """
 
     def count(self, plane: Plane, line: Line, aside: Spill) -> tuple[int, object]:
-        """The number of events of a line, and where they are, for `Line.places`, most of that put aside.
+        """Return the number of events of a line, and their places, for `Line.places`; most of these are put aside.
 
         Raises:
             MalformedError: the bytes are not events.
@@ -217,7 +217,7 @@ class DivisibleTrace(Trace, Protocol):
 
 
 def concatenate(batches: Sequence[EventBatch]) -> EventBatch:
-    """One batch of all events; stats of one name become one column."""
+    """Join batches to one; stats of one name become one column."""
     if len(batches) == 1:
         return batches[0]
     columns: dict[str, list[StatColumn]] = {}
@@ -255,7 +255,7 @@ def _joined(parts: list[StatColumn]) -> StatColumn:
 
 
 def integers(column: StatColumn | None, count: int) -> tuple[Int64, npt.NDArray[np.bool_]]:
-    """A stat as int64 per event and whether it is there; text that is an integer counts, as exporters write it."""
+    """Return a stat as int64 per event, and whether it is there; integers as text count, as exporters write them."""
     if column is None:
         return np.zeros(count, np.int64), np.zeros(count, bool)
     is_int = (column.kinds == StatKind.INT64) | (column.kinds == StatKind.UINT64)
@@ -272,10 +272,10 @@ def integers(column: StatColumn | None, count: int) -> tuple[Int64, npt.NDArray[
 
 
 def codes(column: StatColumn | None, count: int) -> tuple[Int32, list[str]]:
-    """A text stat as a code per event, -1 where absent, and the distinct texts."""
-    found = np.full(count, -1, np.int32)
+    """Return a text stat as a code per event, -1 if absent, and the distinct texts."""
+    codes = np.full(count, -1, np.int32)
     if column is None:
-        return found, []
+        return codes, []
     is_text = column.kinds >= StatKind.STRING
-    found[column.rows[is_text]] = column.bits[is_text].astype(np.int32)
-    return found, [t.decode("utf-8", "replace") for t in column.texts]
+    codes[column.rows[is_text]] = column.bits[is_text].astype(np.int32)
+    return codes, [t.decode("utf-8", "replace") for t in column.texts]

@@ -1,4 +1,4 @@
-"""Keeps columns on disk, not in memory, until the values that they still lack are known."""
+"""Keeps columns on disk instead of in memory until the values that they lack are known."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ import numpy.typing as npt
 
 
 class Spill:
-    """Columns by key, in a file; a context manager, which removes the file if it made it.
+    """Columns by key, in a file; a context manager that removes the file if it made it.
 
-    Other processes can read it: what is pickled is where the columns are.
+    Other processes can read it, because the places of the columns can be pickled.
 
     Args:
-        file: a path, where a file is made with the first columns; or the descriptor of an open file without a name,
-            which this process has from the one that reads the columns.
+        file: a path, at which a file is made with the first columns; or the descriptor of an open file without a name
+        that this process inherits from the one that reads the columns.
     """
 
     def __init__(self, file: Path | int) -> None:
@@ -40,7 +40,7 @@ class Spill:
         return self.__dict__ | {"_file": None}
 
     def close(self) -> None:
-        """Close the file, to be opened again when it is read."""
+        """Close the file; reading opens it again."""
         if self._file:
             self._file.close()
             self._file = None
@@ -62,7 +62,7 @@ class Spill:
         return self._rows[key]
 
     def put(self, key: int, columns: Mapping[str, npt.NDArray[Any]]) -> None:
-        """Put columns of one length aside under a new key.
+        """Store columns of one length under a new key.
 
         Raises:
             OSError: the disk is full.
@@ -77,15 +77,15 @@ class Spill:
         self._opened().flush()
 
     def get(self, key: int, name: str, low: int = 0, high: int | None = None) -> npt.NDArray[Any]:
-        """Rows low to high of a column."""
+        """Return the rows low to high of a column."""
         start, dtype = self._places[key][name]
         count = (self._rows[key] if high is None else high) - low
-        found = np.empty(count, dtype)
-        view = memoryview(found.view(np.uint8))  # type: ignore[arg-type] # an array is a buffer
+        column = np.empty(count, dtype)
+        view = memoryview(column.view(np.uint8))  # type: ignore[arg-type] # an array is a buffer
         done = 0
         while done < len(view):
             read = os.preadv(self._opened().fileno(), [view[done:]], start + low * dtype.itemsize + done)
             if not read:
                 raise OSError("a temporary file of this process is shorter than what was written to it")
             done += read
-        return found
+        return column

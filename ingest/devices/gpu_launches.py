@@ -65,5 +65,5 @@ def _delimiters(kernel: Int64) -> Int64:
     least = int(count.min())
     often = count <= (least + 1 if least > 1 else 1)
     chosen = int(first[often].min())
-    found: Int64 = np.flatnonzero(kernel == kernel[chosen])
-    return found[1:]
+    at: Int64 = np.flatnonzero(kernel == kernel[chosen])
+    return at[1:]

@@ -74,7 +74,7 @@ def _chosen(runs: Sequence[Run]) -> list[int]:
     of_program: defaultdict[tuple[str, int | None], list[int]] = defaultdict(list)
     edges = (0, len(runs) - 1)
     for i in sorted(range(len(runs)), key=lambda i: (i in edges, i)):
-        found = of_program[runs[i].module, runs[i].program_id]
-        if len(found) < EXECUTIONS:
-            found.append(i)
-    return [i for found in of_program.values() for i in found]
+        sampled = of_program[runs[i].module, runs[i].program_id]
+        if len(sampled) < EXECUTIONS:
+            sampled.append(i)
+    return [i for sampled in of_program.values() for i in sampled]

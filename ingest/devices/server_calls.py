@@ -78,7 +78,7 @@ def launches(host: Host) -> Launches:
     Raises:
         CaptureError: the bytes are not events, or the file changed.
     """
-    found = Launches()
+    of_host = Launches()
     for position, plane in enumerate(host.trace.planes):
         if plane_kind(plane.name) != "host" or not any(_is_call(m.name) for m in plane.event_metadata):
             continue
@@ -86,8 +86,8 @@ def launches(host: Host) -> Launches:
         for number, line in enumerate(plane.lines):
             for batch in host.trace.batches(plane, line):
                 if wanted[batch.metadata].any():
-                    _read(found, host, plane, (position, number), batch, wanted)
-    return found
+                    _read(of_host, host, plane, (position, number), batch, wanted)
+    return of_host
 
 
 def _is_call(name: str) -> bool:
@@ -99,12 +99,12 @@ def _is_wanted(name: str) -> bool:
 
 
 def _read(
-    found: Launches, host: Host, plane: Plane, thread: tuple[int, int], batch: EventBatch, wanted: np.ndarray
+    launches: Launches, host: Host, plane: Plane, thread: tuple[int, int], batch: EventBatch, wanted: np.ndarray
 ) -> None:
     shifted = EventBatch(batch.metadata, batch.start_ps + host.clock_offset_ps, batch.duration_ps, batch.stats)
     for m in step_markers(plane, shifted):
         if phase_of(m.name):
-            found.marked.append(Call(thread, m.name, m.start_ps, m.end_ps, m.step))
+            launches.marked.append(Call(thread, m.name, m.start_ps, m.end_ps, m.step))
     stats = {s.name: s for s in batch.stats}
     run_id, has_run_id = integers(stats.get("run_id"), len(batch))
     ordinal, has_ordinal = integers(stats.get("device_ordinal"), len(batch))
@@ -114,13 +114,13 @@ def _read(
         end = start + int(batch.duration_ps[i])
         if name == _ENQUEUED:
             if has_run_id[i] and has_ordinal[i]:
-                found.enqueued.setdefault((int(ordinal[i]), int(run_id[i])), start)
+                launches.enqueued.setdefault((int(ordinal[i]), int(run_id[i])), start)
         elif _LINKED.search(name):
-            found.linked.setdefault(thread, []).append(start)
+            launches.linked.setdefault(thread, []).append(start)
         elif _JITTED.search(name):
-            found.jitted.setdefault(thread, []).append((start, end))
+            launches.jitted.setdefault(thread, []).append((start, end))
         elif _LOOP.search(name) or _ENGINE.search(name):
-            found.called.append(Call(thread, name, start, end))
+            launches.called.append(Call(thread, name, start, end))
 
 
 def _outermost(intervals: Sequence[tuple[int, int]]) -> list[tuple[int, int]]:

@@ -90,7 +90,7 @@ def _phases(time: dict[tuple[Program, int], int], instructions: Instructions) ->
     tokens_of = {p: n for p, n in tokens_of.items() if products[p][n] >= _FEWEST}
     sampled = {p: c.most_common(1)[0][0] for p, c in heads.items()}
     shared = next(iter(sampled.values())) if len(set(sampled.values())) == 1 else None
-    found = {}
+    phase_of = {}
     for program, tokens in tokens_of.items():
         alike = [
             n
@@ -99,8 +99,8 @@ def _phases(time: dict[tuple[Program, int], int], instructions: Instructions) ->
         ]
         phase = phase_of_shapes(tokens, sampled.get(program, shared), alike)
         if phase:
-            found[program] = phase
-    return found
+            phase_of[program] = phase
+    return phase_of
 
 
 def _tokens(row: InstructionRow) -> int | None:

@@ -63,8 +63,8 @@ def starters(time_of: Mapping[str, int], with_layers: Collection[str] = ()) -> s
         time_of: device time of each program.
         with_layers: those whose instructions repeat as the layers of a transformer do.
     """
-    found = {m for m in time_of if m in with_layers}
-    return found or set(sorted(time_of, key=lambda m: (-time_of[m], m))[:1])
+    programs = {m for m in time_of if m in with_layers}
+    return programs or set(sorted(time_of, key=lambda m: (-time_of[m], m))[:1])
 
 
 def launch_to_launch(
@@ -178,7 +178,7 @@ def _beside(devices: _TimelineOf) -> list[Flag]:
 
 def _called(surveys: Sequence[HostSurvey]) -> str:
     """Give accelerators the steps in whose calls their executions were launched; '' where no host tells them."""
-    found = ""
+    first_source = ""
     for survey in surveys:
         cores = {p.device.local_ordinal: p.timeline for p in survey.planes.values() if not p.is_sparse_core}
         if not any(t.runs for t in cores.values()):
@@ -186,8 +186,8 @@ def _called(surveys: Sequence[HostSurvey]) -> str:
         steps, source = called_steps(launches(survey.host), {n: t.runs for n, t in cores.items()})
         for ordinal, of_device in steps.items():
             cores[ordinal].set_steps(of_device)
-        found = found or source
-    return found
+        first_source = first_source or source
+    return first_source
 
 
 def _inferred(surveys: Sequence[HostSurvey], devices: _TimelineOf, instructions: Instructions) -> list[Flag]:

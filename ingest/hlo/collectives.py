@@ -1,4 +1,4 @@
-"""Reads from one HLO instruction what a collective moves, and among which devices."""
+"""Reads from an HLO instruction what its collective moves, and among which devices."""
 
 from __future__ import annotations
 
@@ -38,8 +38,8 @@ class Collective:
         kind: HLO opcode without -start and -done.
         role: start, update or done of an asynchronous collective; None for a synchronous one.
         start_name: for an update or done, the instruction that it continues.
-        message_bytes: bytes of one execution on one device, summed over a tuple: of the operand, for an all-gather
-            of the result (the full buffer). A ragged-all-to-all's is its whole input buffer, an upper bound.
+        message_bytes: bytes of one execution on one device, summed over a tuple: those of the operand, or for an
+        all-gather of the result (the full buffer). A ragged-all-to-all counts its whole input buffer, an upper bound.
         dtype: element type of the message.
         groups: replica groups; () is one group of all devices, None is unknown.
         pairs: source-target pairs.
@@ -62,18 +62,18 @@ class Collective:
 
     @property
     def members(self) -> tuple[tuple[int, ...], ...] | None:
-        """The pairs, or else the groups."""
+        """The source-target pairs, or else the groups."""
         return self.pairs if self.pairs is not None else self.groups
 
 
 def collective_of(instruction: Instruction) -> Collective | None:
-    """The collective that an instruction is or carries; None for any other op and for transfers to the host.
+    """Return the collective that an instruction is or carries; None for other ops and for transfers to the host.
 
-    Found by opcode, never by name: a fusion named all-reduce is none. A fusion (TPU compilers fuse an all-reduce
-    with the slice of its result) or an async op carries the collectives of its computation, which only a proto shows;
-    the message is their sum. It is None if they are of several kinds or groups: that is no one collective.
-    A collective that is spread over fusions is what the first and the last of them carry, as its start and done.
-    The done half repeats what its operand's shape tells; groups and channel stand on the start.
+    It is recognised by opcode, never by name: a fusion named all-reduce is no collective. A fusion (TPU compilers fuse
+    an all-reduce with the slice of its result) or an async op carries the collectives of its computation, which only a
+    proto shows; the message is their sum. The result is None if these differ in kind or groups. If a collective is
+    spread over fusions, the first one carries its start and the last one its done. A done repeats what its operand's
+    shape tells; only the start has groups and channel.
     """
     opcode, role = instruction.opcode, async_role(instruction)
     if instruction.is_host_transfer or is_spread_step(instruction):
@@ -123,7 +123,7 @@ def _carried(instruction: Instruction, role: AsyncRole | None) -> Collective | N
 
 
 def _spread(instruction: Instruction, role: AsyncRole | None) -> Collective | None:
-    """From the text of the first or last fusion: its first values are the collective's operand and result.
+    """Read the text of the first or last fusion, whose first values are the collective's operand and result.
 
     The compiler spreads all-gathers, whose result is larger, reduce-scatters and all-reduces.
     """
@@ -144,7 +144,7 @@ def _spread(instruction: Instruction, role: AsyncRole | None) -> Collective | No
 
 
 def _message_bytes(kind: str, operands: Shapes | None, results: Shapes | None, group_size: int | None) -> int | None:
-    """Message bytes; from the other side of the op and the group size where the deciding side is not known."""
+    """Return the message bytes; if the deciding side of the op is unknown, from the other side and the group size."""
     sent, received = _bytes(operands), _bytes(results)
     if kind == "all-gather":
         return received if received is not None else _times(sent, group_size)
@@ -154,7 +154,7 @@ def _message_bytes(kind: str, operands: Shapes | None, results: Shapes | None, g
 
 
 def _sides(instruction: Instruction, kind: str, role: AsyncRole | None) -> tuple[Shapes | None, Shapes | None]:
-    """Shapes of the operands and of the results that hold data; None for a side that is not known."""
+    """Return the shapes of the operands and results that hold data; None for an unknown side."""
     if role is None:
         return _stated_operands(instruction, kind), (instruction.shape,)
     if role == "start":
@@ -169,7 +169,7 @@ def _sides(instruction: Instruction, kind: str, role: AsyncRole | None) -> tuple
 
 
 def _stated_operands(instruction: Instruction, kind: str) -> Shapes | None:
-    """The operands as the instruction lists them; None where shapes are missing, and for a recv, which has a token."""
+    """Return the operands that the instruction lists; None if shapes are missing, and for a recv, which has a token."""
     shapes = instruction.operand_shapes
     if kind in ("send", "ragged-all-to-all"):
         # The others are a token, or the output buffer, offsets and sizes.
@@ -181,7 +181,7 @@ def _stated_operands(instruction: Instruction, kind: str) -> Shapes | None:
 
 
 def _unpack(start: Shape, kind: str, count: int | None) -> tuple[Shapes | None, Shapes | None]:
-    """Operands and results from the shape of a start (or update) op.
+    """Split the shape of a start (or update) op into operands and results.
 
     (operand, result, contexts...) for most, with tuples for several operands; ((operands...), result, contexts...)
     for async-start; the operands' own shape for all-reduce-start; (data, context, token) for send and recv.
@@ -202,7 +202,7 @@ def _unpack(start: Shape, kind: str, count: int | None) -> tuple[Shapes | None, 
         return first.elements[:1] if kind == "ragged-all-to-all" else first.elements, second
     if kind != "all-reduce":
         return (first,), second
-    # Contexts are integer scalars after the data; where the operands are counted, their number decides.
+    # Contexts are integer scalars after the data; if the number of operands is known, it decides.
     data = start.elements[:count] if count else tuple(e for e in start.elements if e.text not in ("u32[]", "s32[]"))
     return data or start.elements, data or start.elements
 

@@ -12,9 +12,9 @@ OpNameSource = Literal["own", "fusion", "operand", "user"]
 
 
 class Instruction(NamedTuple):
-    """One HLO instruction. None means that the source does not say.
+    """One HLO instruction. A fact is None if the source does not state it.
 
-    A tuple, as a frozen dataclass of so many fields takes three times as long to make.
+    It is a tuple because a frozen dataclass with so many fields takes three times as long to create.
 
     Attributes:
         name: name without '%', unique in its module.
@@ -39,7 +39,7 @@ class Instruction(NamedTuple):
         async_opcode: the opcode that an async-start, -update or -done runs.
         inner: collectives in the computation of a fusion or an async op, in order; only a proto can tell.
         text: the HLO text, if it was read from text.
-        is_truncated: the text breaks off, so that operands or attributes are missing.
+        is_truncated: the text breaks off, so operands or attributes are missing.
     """
 
     name: str
@@ -67,13 +67,13 @@ class Instruction(NamedTuple):
 
 
 def without_groups(instruction: Instruction) -> Instruction:
-    """The instruction with its replica groups and pairs, and those of its inner ones, unknown."""
+    """Return the instruction without replica groups and pairs, which are then unknown; also in `inner`."""
     inner = tuple(without_groups(i) for i in instruction.inner)
     return instruction._replace(replica_groups=None, source_target_pairs=None, inner=inner)
 
 
 def with_device_numbers(instruction: Instruction, replicas: int, partitions: int) -> Instruction:
-    """The instruction with groups and pairs of device numbers, for a program of several replicas and partitions.
+    """Return the instruction with groups and pairs of device numbers, for a program with replicas and partitions.
 
     Raises:
         MalformedError: the groups have too many members.
@@ -100,10 +100,10 @@ def with_device_numbers(instruction: Instruction, replicas: int, partitions: int
 
 
 def merged(stated: Instruction, embedded: Instruction | None) -> Instruction:
-    """What the embedded proto says of an instruction together with its text.
+    """Combine what the embedded proto and the text state about an instruction.
 
-    The proto knows more (op_name, the collectives inside fusions and async ops). The text alone is returned where there
-    is no proto or where it states another instruction, as a module of the same name from another run could.
+    The proto knows more: op_name, and the collectives inside fusions and async ops. The text alone is returned if there
+    is no proto, or if the proto states another instruction, as a module of the same name from another run could.
     """
     if embedded is None or (embedded.name, embedded.opcode, embedded.shape) != (
         stated.name,

@@ -43,10 +43,10 @@ _OWN_COLUMN = {"hlo_category", "program_id", "flops", "model_flops", "bytes_acce
 
 
 class OpFacts(NamedTuple):
-    """The facts of an instruction that are needed to write the rows of its events.
+    """The facts of an instruction that the rows of its events need.
 
-    `role` and `start_name` are of parts of an asynchronous op: which part it is, and the operand that an update or done
-    continues. `carried` is of halves of an asynchronous collective: what passes from start to done, its kind and shape.
+    `role` says which part of an asynchronous op it is, and `start_name` names the operand that an update or done
+    continues. `carried` is what passes from the start of an asynchronous collective to its done: its kind and shape.
     """
 
     name: str
@@ -59,7 +59,7 @@ class OpFacts(NamedTuple):
 
     @property
     def is_collective(self) -> bool:
-        """Whether it is a collective or half of one."""
+        """True if it is a collective or half of one."""
         return self.op_class == "communication"
 
 
@@ -67,7 +67,7 @@ class InferredPlace(NamedTuple):
     """The place of an instruction in the model, inferred from what repeats in its program.
 
     Attributes:
-        layer: the layer; of a pipeline's stage with a program of its own, counted from the stage's first one.
+        layer: the layer; in a pipeline stage with its own program, counted from the stage's first layer.
         part: part of the model; None if unknown.
         confidence: how sure it is, from 0 to 1.
         is_in_stage: the layer counts within a stage.
@@ -81,7 +81,7 @@ class InferredPlace(NamedTuple):
 
 @dataclass
 class InstructionRow:
-    """One row of main.instructions, the collective it is, and the stats that have no column."""
+    """One row of main.instructions, with its collective and the stats that have no column."""
 
     name: str
     program_id: int | None = None
@@ -95,29 +95,29 @@ class InstructionRow:
     source: str | None = None
     stats: list[Stat] = field(default_factory=list)
     is_unread: bool = False
-    """The text means to be an instruction and cannot be read as one."""
+    """The text looks like an instruction but cannot be read as one."""
     lacks_groups: bool = False
-    """Its replica groups are left out, as those of the run have too many members."""
+    """Its replica groups are left out, because the groups of the run have too many members."""
     inferred: InferredPlace | None = None
-    """Where it is, in a program whose names say no layer."""
+    """Its inferred place in the model, in a program whose names tell no layer."""
     outline: text.Outline | None = None
-    """Of `hlo` only this has been read yet; it is no collective, and no done."""
+    """The part of `hlo` that has been read so far, of an instruction that is neither a collective nor a done."""
     kernel: str | None = None
-    """Name of the event of a GPU's stream that it is."""
+    """Name of its event on a GPU's stream."""
     given: KernelCost | None = None
-    """What the user says that it costs."""
+    """Its cost, as given by the user."""
     started: Collective | None = None
-    """The collective that its start is, of a done that does not say itself what it ends."""
+    """The collective of its start, if it is a done that does not state what it ends."""
 
     @cached_property
     def collective(self) -> Collective | None:
-        """The kind of collective and what it moves; None if the instruction is not a collective."""
+        """The kind of collective and what it moves; None if the instruction is no collective."""
         if self.outline:
             return None
         if self.hlo is None:
             return self._by_kernel
-        found = collective_of(self.hlo)
-        if found is None and self.started:
+        stated = collective_of(self.hlo)
+        if stated is None and self.started:
             return replace(
                 self.started,
                 role=async_role(self.hlo),
@@ -127,7 +127,7 @@ class InstructionRow:
                 channel_id=None,
                 group_size=None,
             )
-        return found or self._by_kernel or self._by_category
+        return stated or self._by_kernel or self._by_category
 
     @property
     def _by_kernel(self) -> Collective | None:
@@ -136,7 +136,7 @@ class InstructionRow:
 
     @property
     def _by_category(self) -> Collective | None:
-        """The kind that the profiler's category names of a fusion of a collective; no text tells what it moves."""
+        """The kind that the profiler's category names for a fused collective; no text tells what it moves."""
         hlo, category = self.hlo, self.category or ""
         if hlo is None or hlo.inner or hlo.opcode not in ("fusion", "custom-call") or is_spread_step(hlo):
             return None
@@ -152,7 +152,7 @@ class InstructionRow:
 
     @property
     def absurd_shape(self) -> str | None:
-        """The text of the first value of it that no memory holds; None where all could be."""
+        """Text of its first shape that is larger than any memory; None if all shapes are possible."""
         for i in (self.hlo, *self.hlo.inner) if self.hlo else ():
             for shape in (i.shape, *i.operand_shapes):
                 if shape is not None and shape.is_absurd:
@@ -161,21 +161,21 @@ class InstructionRow:
 
     @property
     def op_class(self) -> OpClass:
-        """What a device does in its time."""
+        """What a device does while it runs."""
         opcode = self.hlo.opcode if self.hlo else "copy" if self.kernel and is_memcpy(self.kernel) else None
         return op_class(opcode, is_collective=self.collective is not None)
 
     @property
     def facts(self) -> OpFacts:
-        """The facts about it that its events need."""
-        found = self.collective
+        """The facts that its events need."""
+        collective = self.collective
         return OpFacts(
             self.name,
             self.program_id,
             self.hlo is not None,
             self.op_class,
-            found.role if found else async_role(self.hlo) if self.hlo else None,
-            found.start_name if found else async_start_name(self.hlo) if self.hlo else None,
+            collective.role if collective else async_role(self.hlo) if self.hlo else None,
+            collective.start_name if collective else async_start_name(self.hlo) if self.hlo else None,
             self._carried,
         )
 
@@ -189,7 +189,7 @@ class InstructionRow:
 
     def row(self) -> dict[str, Any]:
         """The row as a mapping of column to value, without instruction_id."""
-        hlo, found, members = self.hlo, self.collective, self.members
+        hlo, collective, members = self.hlo, self.collective, self.members
         layer, part = op_name.layer_and_part(self.op_name) if self.op_name else (None, None)
         stage_layer, tick = op_name.stage_layer_and_tick(self.op_name)
         layer_source = None if layer is None and stage_layer is None else "marked"
@@ -211,7 +211,7 @@ class InstructionRow:
             "hlo_text": hlo.text if hlo else None,
             "shape": hlo.shape.text if hlo else None,
             "dtype": hlo.shape.dtype if hlo else None,
-            "operand_dtype": operand_dtype(hlo, self.category) if hlo and not found else None,
+            "operand_dtype": operand_dtype(hlo, self.category) if hlo and not collective else None,
             "flops": self.flops,
             "model_flops": self.model_flops,
             "bytes_accessed": self.bytes_accessed,
@@ -227,23 +227,23 @@ class InstructionRow:
             "layer_confidence": self.inferred.confidence if self.inferred else None,
             "source": self.source,
             "op_class": self.op_class,
-            "collective": found.kind if found else None,
+            "collective": collective.kind if collective else None,
             "async_role": async_role(hlo) if hlo else None,
             "async_start": async_start_name(hlo) if hlo else None,
-            "channel_id": found.channel_id if found else None,
-            "message_bytes": found.message_bytes if found else None,
+            "channel_id": collective.channel_id if collective else None,
+            "message_bytes": collective.message_bytes if collective else None,
             "group_count": len(members) if members else None,
-            "group_size": found.group_size if found else None,
+            "group_size": collective.group_size if collective else None,
             "replica_groups": json.dumps(members, separators=(",", ":")) if members is not None else None,
         }
 
 
 class Instructions:
-    """Collects the instructions of all hosts of a run and numbers them from 0.
+    """Collects the instructions of all hosts of a run, and numbers them from 0.
 
     Args:
         most_members: most members that the replica groups of all instructions may have together. Twenty bytes of text
-            can name 131,072; what comes behind that limit has unknown groups.
+        can name 131,072. Instructions beyond the limit have unknown groups.
 
     Attributes:
         rows: by instruction id.
@@ -259,19 +259,19 @@ class Instructions:
         self._programs: dict[int, str] = {}
 
     def of_metadata(self, plane: Plane, modules: HloModules) -> Int32:
-        """Instruction id per row of a device plane's event metadata; one more, last, for events without any."""
+        """Return the instruction id per row of a device plane's event metadata, and last one for events without any."""
         for m in plane.event_metadata:
             if not m.stats:
                 module, program = module_and_program(m.name)
                 if program is not None:
                     self._programs.setdefault(program, module)
         seen, known = self._by_identity, len(self.rows)
-        ids = [found[1] if (found := seen.get(id(m))) else self._of(m, modules) for m in plane.event_metadata]
+        ids = [numbered[1] if (numbered := seen.get(id(m))) else self._of(m, modules) for m in plane.event_metadata]
         self._tell_dones(known)
         return np.array([*ids, self._add(("unnamed",), InstructionRow("(unnamed)"))], np.int32)
 
     def _tell_dones(self, first: int) -> None:
-        """Tell the dones from row `first` on that do not say what they end: it is what their start is.
+        """Give each done from row `first` on that does not state what it ends the collective of its start.
 
         The text of an async-done need not name the computation that its start runs.
         """
@@ -301,16 +301,16 @@ class Instructions:
         event: str,
         hlo_text: str | None = None,
     ) -> int:
-        """Instruction of an event that names its HLO instruction in stats, as on CPU and GPU.
+        """Return the id of the instruction that an event names in its stats, as on CPU and GPU.
 
-        Its facts are those of the module or, without it, of the HLO text.
+        Its facts come from the module or, without one, from the HLO text.
         """
-        found = modules.find(program_id, module)
-        key = (found.digest if found else None, program_id, module, op, event, hlo_text)
+        compiled = modules.find(program_id, module)
+        key = (compiled.digest if compiled else None, program_id, module, op, event, hlo_text)
         known = self._by_key.get(key)
         if known is not None:
             return known
-        return self._add(key, _row_of_op(found, op, module, program_id, event, hlo_text))
+        return self._add(key, _row_of_op(compiled, op, module, program_id, event, hlo_text))
 
     def of_program(self, module: HloModule, names: Iterable[str], lines: Mapping[str, str]) -> dict[str, int]:
         """Instructions of a compiled program by name; `lines` has their text, where the program is text."""
@@ -320,7 +320,7 @@ class Instructions:
         }
 
     def of_name(self, name: str) -> int:
-        """Instruction row of a device event that is none."""
+        """Return the id of the row for a device event that is no instruction."""
         row = InstructionRow(name, kernel=name)
         row.category = _category_of_kernel(row)
         return self._add(("name", name), row)
@@ -351,7 +351,7 @@ class Instructions:
         return number
 
     def _limit_members(self, row: InstructionRow) -> None:
-        """Take an instruction's groups from it, and from all that follow, where they would be too many."""
+        """Leave out the groups of an instruction, and of all that follow, once there would be too many."""
         if row.outline or not row.hlo or not row.collective:
             return
         count = sum(map(len, row.members or ()))
@@ -363,7 +363,7 @@ class Instructions:
             del row.collective  # which was made with the groups
 
     def complete(self) -> None:
-        """Read what is left of the texts of which no event needs more than the outline."""
+        """Read the rest of the texts of which events needed only the outline."""
         for row in self.rows:
             if row.outline and row.hlo:
                 row.hlo = text.parse_instruction(row.hlo.text or "", has_groups=False, outline=row.outline)
@@ -378,26 +378,26 @@ class Instructions:
                 row.module = self._programs.get(row.program_id)
 
     def assign_program(self, number: int, module: str, program_id: int | None) -> None:
-        """Say which program an instruction ran in, where its metadata does not."""
+        """Set the program in which an instruction ran, if its metadata does not tell."""
         row = self.rows[number]
         if row.program_id is None and row.hlo is not None:
             row.program_id, row.module = program_id, module
 
     def column_rows(self) -> Iterator[dict[str, Any]]:
-        """The rows of main.instructions."""
+        """Return the rows of main.instructions."""
         for number, row in enumerate(self.rows):
             yield {"instruction_id": number} | row.row()
 
 
 def _may_carry_collective(hlo: Instruction, category: str | None) -> bool:
-    """Whether only the proto states what the instruction moves: it is an async op, or a fusion of a collective."""
+    """True if only the proto states what the instruction moves: it is an async op, or a fused collective."""
     if hlo.opcode.startswith("async-") or is_spread(hlo):
         return True
     return hlo.opcode in ("fusion", "custom-call") and any(kind in (category or "") for kind in KINDS)
 
 
 def _row_of_metadata(metadata: EventMetadata, *, has_groups: bool) -> InstructionRow:
-    """From a TPU plane's event metadata: the name is HLO text, the facts are stats."""
+    """Return the row of a TPU plane's event metadata, whose name is HLO text and whose stats are facts."""
     stats = {s.name: s for s in metadata.stats}
     outline = text.parse_outline(metadata.name)
     hlo = Instruction(outline.name, outline.opcode, outline.shape, text=metadata.name) if outline else None
@@ -466,7 +466,7 @@ def _category_of_kernel(row: InstructionRow) -> str | None:
 
 
 def _number_devices(row: InstructionRow, module: HloModule | None) -> None:
-    """Let the groups of a collective count devices, where its program has both replicas and partitions."""
+    """Make the groups of a collective count devices, if its program has both replicas and partitions."""
     if module is None or row.hlo is None or 1 in module.device_counts:
         return
     try:
@@ -500,7 +500,7 @@ def _integer(stat: Stat | None, *, signed: bool = True) -> int | None:
 
 @dataclass
 class HloModule:
-    """One embedded Hlo Proto, parsed when first asked for."""
+    """One embedded Hlo Proto, which is parsed when it is first needed."""
 
     name: str
     raw: bytes
@@ -508,7 +508,7 @@ class HloModule:
 
     @cached_property
     def digest(self) -> str:
-        """Digest of the proto: the same program on two hosts is the same module."""
+        """Digest of the proto, by which the same program on two hosts is the same module."""
         return hashlib.sha256(self.raw).hexdigest()
 
     @cached_property
@@ -523,7 +523,7 @@ class HloModule:
             return 1, 1
 
     def instruction(self, name: str) -> Instruction | None:
-        """The instruction with this name in any computation; None if there is none or the proto is damaged."""
+        """Return the instruction with this name in any computation; None if there is none or the proto is damaged."""
         try:
             return self._instructions.get(name)
         except MalformedError as error:
@@ -559,7 +559,7 @@ class HloModules:
                                 self._by_id.setdefault(i, []).append(module)
 
     def find(self, program_id: int | None, module: str | None) -> HloModule | None:
-        """The module of a program; of several with that id, the one of that name."""
+        """Return the module of a program; if several have that id, the one with that name."""
         key = program_id, module
         if key not in self._found:
             candidates = self._by_id.get(program_id, []) if program_id is not None else []

@@ -22,21 +22,21 @@ _NUMBER = re.compile(r"(?:-start)?(?:\.\d+|\.clone)*")
 
 @lru_cache(maxsize=1 << 12)
 def collective_kind(kernel: str, op: str, kinds: frozenset[str]) -> str | None:
-    """The kind of collective that a kernel of NCCL or RCCL executes; None for any other kernel.
+    """Return the kind of collective that a kernel of NCCL or RCCL executes; None for any other kernel.
 
-    A kernel that sends and receives, or a generic one, serves several kinds: there the HLO op's name decides, which XLA
-    makes of its opcode. Without one a kernel that sends and receives counts as a send.
+    A kernel that sends and receives, or a generic one, serves several kinds. Then the name of the HLO op decides, which
+    XLA derives from its opcode. Without such a name, a kernel that sends and receives counts as a send.
 
     Args:
         kernel: its name, as ncclDevKernel_AllReduce_Sum_f32_RING_LL or rccl's.
-        op: name of the HLO instruction that launched it; the kernel's own where none did.
+        op: name of the HLO instruction that launched it, or the kernel's own name.
         kinds: the kinds of collectives.
     """
-    found = _COLLECTIVE.match(kernel)
-    if found is None:
+    match = _COLLECTIVE.match(kernel)
+    if match is None:
         return None
-    kind = _KINDS.get(found[1])
-    if kind is None and found[1] not in _OTHERS:
+    kind = _KINDS.get(match[1])
+    if kind is None and match[1] not in _OTHERS:
         return None
     if kind in (None, "send"):
         named = (k for k in kinds if op.startswith(k) and _NUMBER.fullmatch(op[len(k) :]))
@@ -46,5 +46,5 @@ def collective_kind(kernel: str, op: str, kinds: frozenset[str]) -> str | None:
 
 @lru_cache(maxsize=1 << 12)
 def is_memcpy(kernel: str) -> bool:
-    """Whether an event of a stream is a copy by the driver: MemcpyD2H and its like, or the kernel AMD's runtime has."""
+    """True if an event of a stream is a copy by the driver: such as MemcpyD2H, or the copy kernel of AMD's runtime."""
     return _COPY.fullmatch(kernel) is not None

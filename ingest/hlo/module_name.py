@@ -1,4 +1,4 @@
-"""The names that profilers give to the executions of a program."""
+"""Reads the names that profilers give the executions of a program."""
 
 from __future__ import annotations
 
@@ -8,8 +8,8 @@ _MODULE = re.compile(r"(.*)\((\d+)\)", re.DOTALL)
 
 
 def module_and_program(name: str) -> tuple[str, int | None]:
-    """'jit_f(123)' -> ('jit_f', 123); a name without a program id keeps its whole text."""
-    found = _MODULE.fullmatch(name)
-    if not found or int(found.group(2)) >= 1 << 64:
+    """Split 'jit_f(123)' into ('jit_f', 123); a name without a program id keeps its whole text."""
+    match = _MODULE.fullmatch(name)
+    if not match or int(match.group(2)) >= 1 << 64:
         return name, None
-    return found.group(1), int(found.group(2))
+    return match.group(1), int(match.group(2))

@@ -1,4 +1,4 @@
-"""Layer and part of a model from an op_name, the name path that a framework gives to an operation.
+"""Reads the layer and part of a model from an op_name, the name path that a framework gives an operation.
 
 Paths come as 'layer1.7/mlp.9/aten__mul' (torch_xla scopes; '.7' counts uses), 'decoder/layers_12/self_attention/...'
 (JAX, MaxText), 'transformer/h_3/attn', 'model.layers.5.self_attn.qkv_proj' (torch modules, vLLM), or wrapped as
@@ -21,7 +21,7 @@ models keep their experts under 'mlp'. One component says, in this order of its 
 - mlp: mlp, ffn, ffw, feed_forward; gate_proj, up_proj, down_proj, gate_up_proj, fc1, fc2;
 - embed: embed, embedding(s), embedder, wte, wpe;
 - pipeline: pp_shift, pp_send, pp_recv: what passes between the stages of a pipeline.
-What no rule names is None: 'RowParallelLinear' is in attention and in the mlp.
+If no rule matches, the part is None: 'RowParallelLinear' is in attention and in the mlp.
 """
 
 from __future__ import annotations
@@ -60,7 +60,7 @@ _MAX_CHARACTERS = 4096
 def layer_and_part(op_name: str | None) -> tuple[int | None, str | None]:
     """The transformer layer and the part of the model (one of PARTS) in an op_name; None for what it does not state.
 
-    Of a fused op's several paths the first with a layer decides the layer, the first with a part the part.
+    Of the several paths of a fused op, the first with a layer decides the layer, and the first with a part the part.
     """
     if not op_name:
         return None, None
@@ -78,14 +78,14 @@ def layer_and_part(op_name: str | None) -> tuple[int | None, str | None]:
 def stage_layer_and_tick(op_name: str | None) -> tuple[int | None, int | None]:
     """The layer within a pipeline stage and the tick of the schedule in an op_name; None for what it does not state.
 
-    Of a fused op's several paths the first that names one decides it. With P stages, microbatches enter the first one
-    by one, so in tick t stage s works on microbatch t - s (GPipe, Huang et al. 2019).
+    Of the several paths of a fused op, the first that names one decides. Microbatches enter the first stage one by one,
+    so in tick t stage s works on microbatch t - s (GPipe, Huang et al. 2019).
     """
     if not op_name:
         return None, None
     paths = [path.lower() for path in op_name[:_MAX_CHARACTERS].split(";")]
     stage_layer, tick = (
-        next((int(found[1]) for found in map(pattern.search, paths) if found), None)
+        next((int(match[1]) for match in map(pattern.search, paths) if match), None)
         for pattern in (_STAGE_LAYER, _TICK)
     )
     return stage_layer, tick
@@ -97,14 +97,14 @@ def _layer(path: str) -> int | None:
 
 
 def _part(path: str) -> str | None:
-    found: str | None = None
+    said: str | None = None
     for component in _COMPONENT.findall(path):
         part = _component_part(component)
-        if part and (found is None or (found == "mlp" and part == "moe")):
-            found = part
-            if found != "mlp":
+        if part and (said is None or (said == "mlp" and part == "moe")):
+            said = part
+            if said != "mlp":
                 break
-    return found
+    return said
 
 
 @lru_cache(maxsize=1 << 12)

@@ -40,13 +40,13 @@ _WRAPPED = frozenset(
 
 
 def kernel_name(name: str) -> str:
-    """Name of a kernel from that of an instruction, without the numbers that the compiler appends."""
+    """Return the kernel's name: that of the instruction, without the numbers that the compiler appends."""
     return _NAME_SUFFIX.sub("", name) if len(name) <= _MAX_NAME else name
 
 
 OpClass = Literal["container", "communication", "copy", "compute"]
 OP_CLASSES: tuple[OpClass, ...] = get_args(OpClass)
-"""What a device does in the time of an op; see `op_class`."""
+"""What a device does during an op; see `op_class`."""
 
 OP_CLASS_RULES: tuple[tuple[OpClass, str], ...] = (
     ("container", "while|conditional|call"),
@@ -54,19 +54,19 @@ OP_CLASS_RULES: tuple[tuple[OpClass, str], ...] = (
     ("copy", "copy|send|recv|.*-(?:start|update|done)"),
     ("compute", ".*"),
 )
-"""By class a pattern of whole opcodes, the first that matches; 'collective' stands for what `collective_of` finds.
+"""A pattern of whole opcodes for each class; the first match counts. 'collective' is what `collective_of` finds.
 
-Released metrics rest on them: they are part of the fingerprints in sql/metrics.lock.
+Released metrics depend on them, so they are part of the fingerprints in sql/metrics.lock.
 """
 
 
 @cache
 def op_class(opcode: str | None, *, is_collective: bool) -> OpClass:
-    """What a device does in the time of an op: hold other ops, communicate, move data, or compute.
+    """Return what a device does during an op: hold other ops, communicate, move data, or compute.
 
-    A container is no async form: async-start of a call returns at once, and the called computation runs beside it.
-    Nor is a fusion: it is one kernel, and its instructions have no events. A transpose or a slice computes: it is an op
-    that the device executes, whatever it makes. An event that is no instruction counts as compute.
+    An async form is no container: the async-start of a call returns at once, and the called computation runs beside it.
+    A fusion is none either: it is one kernel, and its instructions have no events. A transpose or a slice computes,
+    because the device executes it as an op. An event that is no instruction counts as compute.
 
     Args:
         opcode: HLO opcode; None if the event is not an instruction.
@@ -79,9 +79,9 @@ def op_class(opcode: str | None, *, is_collective: bool) -> OpClass:
 
 
 def async_role(instruction: Instruction) -> AsyncRole | None:
-    """Which part of an asynchronous op an instruction is, collective or not: 'all-gather-start', 'copy-done'.
+    """Return the part of an asynchronous op that an instruction is, as in 'all-gather-start' or 'copy-done'.
 
-    HLO always splits send and recv: the opcode itself starts the transfer, send-done and recv-done end it.
+    HLO always splits send and recv: the plain opcode starts the transfer, and send-done or recv-done ends it.
     The TPU compiler spreads a collective over fusions, of which it calls the first 'async-collective-start.N' and the
     last 'async-collective-done.N'; see `is_spread_step`.
     """
@@ -94,15 +94,15 @@ def async_role(instruction: Instruction) -> AsyncRole | None:
 
 
 def is_spread(instruction: Instruction) -> bool:
-    """Whether a fusion is the first or last of those over which the TPU compiler spreads a collective."""
+    """True if a fusion is the first or last of those over which the TPU compiler spreads a collective."""
     name = instruction.name
     return instruction.opcode == "fusion" and len(name) <= _MAX_NAME and _SPREAD.fullmatch(name) is not None
 
 
 def is_spread_step(instruction: Instruction) -> bool:
-    """Whether a fusion computes while it moves a collective on that other fusions start and end.
+    """True if a fusion computes while it carries on a collective that other fusions start and end.
 
-    Its computation repeats the collective, but its time is that of what it computes.
+    Its computation repeats the collective, but its time is compute time.
     """
     return instruction.opcode == "fusion" and any(
         len(called) <= _MAX_NAME and _SPREAD_FUSION.fullmatch(called) for called in instruction.called
@@ -110,7 +110,7 @@ def is_spread_step(instruction: Instruction) -> bool:
 
 
 def async_start_name(instruction: Instruction) -> str | None:
-    """For an update or done: name of the operand that it continues, the start itself or an update of it.
+    """Return the operand that an update or done continues: the start, or an update of it.
 
     The last fusion of a spread collective has the number of the first; its operands come from those between.
     """
@@ -123,15 +123,15 @@ def async_start_name(instruction: Instruction) -> str | None:
 
 
 def base_opcode(opcode: str) -> str:
-    """The opcode without -start, -update or -done."""
+    """Return the opcode without -start, -update or -done."""
     return _SUFFIX.sub("", opcode)
 
 
 def async_opcode_by_name(name: str, called: tuple[str, ...]) -> str | None:
-    """The opcode that an async-start, -update or -done runs, from the name that XLA gives it.
+    """Return the opcode that an async-start, -update or -done runs, from the name that XLA gives it.
 
-    A last resort for text, which names the wrapped computation but not its instruction: XLA calls the instruction
-    '<opcode>-start.N' and the computation 'async_<opcode>' or 'wrapped_<opcode>'. Only whole names count.
+    This is a last resort for text, which names the wrapped computation but not its instruction. XLA calls the
+    instruction '<opcode>-start.N' and the computation 'async_<opcode>' or 'wrapped_<opcode>'. Only whole names count.
     """
     role = _SUFFIX.search(stem := _NAME_SUFFIX.sub("", name[:_MAX_NAME]))
     if role and (opcode := stem[: role.start()]) in _WRAPPED:

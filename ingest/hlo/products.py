@@ -1,4 +1,4 @@
-"""Finds out in which element type a matrix product multiplies, which decides its peak rate."""
+"""Finds the element type in which a matrix product multiplies, which decides its peak rate."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ _NAMED = re.compile(r"convolution|dot|gemm|matmul")
 
 
 def operand_dtype(instruction: Instruction, category: str | None) -> str | None:
-    """Element type of the operands of a matrix product; None for other instructions, and where no operand tells.
+    """Return the element type that a matrix product multiplies; None for other instructions, or if no operand tells.
 
     The unit multiplies two operands in the wider of their types. The text of a fusion does not say which operands it
-    multiplies: two matrices of a narrow type, such as quantized activations and weights, are taken as the product's,
-    beside matrices of a wider type that it adds; a narrow one alone, such as quantized weights, is widened first.
+    multiplies. If two matrices have a narrow type, such as quantized activations and weights, they are taken as the
+    operands, and wider matrices as ones that it adds. A single narrow one, such as quantized weights, is widened first.
 
     Args:
         instruction: the instruction, with its operands.
@@ -38,5 +38,5 @@ def operand_dtype(instruction: Instruction, category: str | None) -> str | None:
 
 
 def _is_matrix(shape: Shape) -> bool:
-    """Whether it is an array of numbers with two dimensions or more, other than of size 1."""
+    """True for an array of numbers with at least two dimensions whose size is not 1."""
     return shape.element != "pred" and sum(d != 1 for d in shape.dimensions) > 1

@@ -1,6 +1,6 @@
 """Reads HLO modules from the `Hlo Proto` that profilers embed in captures.
 
-Field numbers are those of hlo.proto and xla_data.proto. Only fields that are read are declared; the parser steps over
+Field numbers are those of hlo.proto and xla_data.proto. Only the fields that are read are declared; the parser skips
 the others. Strings are declared as bytes, because a profiler's strings need not be valid UTF-8.
 """
 
@@ -137,16 +137,16 @@ _COLLECTIVES = frozenset(
         "send",
     }
 )
-# Values without an operation of their own: their op_name says nothing about the op that uses them.
+# Values without an operation of their own: their op_name tells nothing about the op that uses them.
 _PASSIVE = frozenset({"parameter", "constant", "iota", "partition-id", "replica-id"})
 _VIEWS = frozenset({"bitcast", "broadcast", "convert", "copy", "reshape", "slice", "transpose"})
-# What torch_xla calls values that come from outside the program, however the compiler slices them.
+# torch_xla's names for values from outside the program, however the compiler slices them.
 _DATA_NAMES = ("xla__device_data", "prim__Constant")
 _CARRIES_INNER = frozenset({"fusion", "async-start", "async-update", "async-done"})
 _UNBOUNDED = -(1 << 63)
 _MAX_INNER = 1000
 _MAX_COMPUTATIONS = 64
-"""Most collectives and computations that are looked for inside one fusion or async op; real ones have a few."""
+"""Most collectives and computations that are read inside one fusion or async op; real ones have a few."""
 
 
 @dataclass(frozen=True)
@@ -156,10 +156,10 @@ class Module:
     Attributes:
         name: module name, such as 'jit_step_fun'.
         module_id: the module's own id; on CPU the profiler's program_id, on TPU another number.
-        instructions: all instructions of all computations by name. An entry is made when it is first asked for,
-            because a capture runs few of a large module's instructions; asking may raise MalformedError.
-        device_assignment: global device ids as [partition][replica]; empty where the module does not say. A logical
-            id in replica groups counts partitions within replicas (or replicas alone, by the collective's mode).
+        instructions: all instructions of all computations by name. An entry is made when it is first needed,
+        because a capture runs few of a large module's instructions. Access may raise MalformedError.
+        device_assignment: global device ids as [partition][replica]; empty if the module does not state them. A logical
+        id in replica groups counts partitions within replicas (or only replicas, by the collective's mode).
     """
 
     name: str
@@ -169,7 +169,7 @@ class Module:
 
 
 def read_module(data: bytes) -> Module:
-    """The module of a serialized HloProto.
+    """Read the module of a serialized HloProto.
 
     Raises:
         MalformedError: the bytes are no HloProto with a module, or a collective in it names impossible devices.
@@ -191,7 +191,7 @@ def read_module(data: bytes) -> Module:
 
 
 def device_counts(data: bytes) -> tuple[int, int]:
-    """Replicas and partitions of the module of a serialized HloProto, from its device assignment; 1 where unsaid.
+    """Read the numbers of replicas and partitions from a serialized HloProto's device assignment; 1 if not stated.
 
     Raises:
         MalformedError: the bytes are no HloProto.
@@ -206,7 +206,7 @@ def device_counts(data: bytes) -> tuple[int, int]:
 
 
 class _Instructions(Mapping[str, Instruction]):
-    """Instructions by name, each made once, when it is first asked for; collectives at once, so that faults show."""
+    """Instructions by name. Each is made once, when first needed; collectives are made at once, so that faults show."""
 
     def __init__(self, module: Any, most_members: int) -> None:
         self._members_left = most_members
@@ -224,7 +224,7 @@ class _Instructions(Mapping[str, Instruction]):
             for proto in computation.instructions:
                 self._protos[_text(proto.name)] = proto
                 self._by_id[proto.id] = proto
-        # names are unique in a legal module; of a name that is not, the last instruction counts
+        # names are unique in a legal module; otherwise the last instruction with the name counts
         collectives = {name for name, proto in self._protos.items() if _text(proto.opcode) in _COLLECTIVES}
         self._inside = {c.id: _Inside.of(c, collectives) for c in module.computations}
         for computation in module.computations:
@@ -248,10 +248,10 @@ class _Instructions(Mapping[str, Instruction]):
         return name in self._protos
 
     def _counted(self, groups: Groups | None) -> Groups | None:
-        """The groups, if those of the module do not get too many: a few bytes can name very many devices.
+        """Return the groups, unless the module gets too many: a few bytes can name very many devices.
 
         Raises:
-            MalformedError: they do.
+            MalformedError: the module has too many group members.
         """
         if groups and id(groups) not in self._groups:
             self._groups[id(groups)] = groups
@@ -295,7 +295,7 @@ class _Instructions(Mapping[str, Instruction]):
         )
 
     def _started(self, proto: Any) -> list[Any]:
-        """The computations that the start of an async-update or -done runs, which itself need not repeat them."""
+        """Return the computations that the start of an async-update or -done runs; the latter need not repeat them."""
         seen: set[int] = set()
         while proto is not None and proto.id not in seen and _text(proto.opcode).startswith("async-"):
             if proto.called_computation_ids:
@@ -305,15 +305,15 @@ class _Instructions(Mapping[str, Instruction]):
         return []
 
     def _operand_shape(self, operand: int) -> Shape | None:
-        """Shape of an instruction by its id; one object for all who use it, because a shape can be large."""
+        """Return the shape of an instruction by its id; all users share one object, because a shape can be large."""
         if operand not in self._shapes and operand in self._by_id:
             self._shapes[operand] = _shape(self._by_id[operand].shape)
         return self._shapes.get(operand)
 
     def _inner(self, computations: list[Any]) -> Iterator[Instruction]:
-        """Collectives in the computations of a fusion or async op, and of the fusions and calls in those.
+        """Return the collectives in the computations of a fusion or async op, and of the fusions and calls in those.
 
-        At most _MAX_INNER of them, in at most _MAX_COMPUTATIONS: many ops may run the same computations.
+        There are at most _MAX_INNER, from at most _MAX_COMPUTATIONS, because many ops may run the same computations.
         """
         pending = [c.id for c in reversed(computations[:_MAX_COMPUTATIONS])]
         seen: set[int] = set()
@@ -345,7 +345,7 @@ class _Instructions(Mapping[str, Instruction]):
         return computation.instructions[-1] if computation.instructions else None
 
     def _source(self, metadata: Any) -> tuple[str | None, int | None]:
-        """Source file and line; newer compilers leave them out and number a frame of the module's stack index."""
+        """Return source file and line. Newer compilers leave them out and number a frame of the stack index."""
         if metadata.source_file:
             return _text(metadata.source_file), metadata.source_line or None
         frame = _one_based(self._frames.stack_frames, metadata.stack_frame_id)
@@ -356,13 +356,13 @@ class _Instructions(Mapping[str, Instruction]):
         return _text(file) or None, location.line or None
 
     def _inherit_op_names(self, computation: Any) -> None:
-        """Give the instructions of a computation without op_name that of those fused in them, of operands or of users.
+        """Give instructions without op_name the op_name of those fused in them, of their operands or of their users.
 
-        Of a fusion the root's, or of the instruction nearest before it that has one. Of operands the one that all
-        of them share, or the scope that they share if it names a layer or part; parameters, constants and views of
-        them say nothing of the op that uses them, so they count only where there is nothing else, not even users that
-        share one: the compiler rewrites a product as another shape's without a name, under a view that keeps it.
-        Operands stand before their users, so one pass each way is enough.
+        A fusion takes it from its root, or from the nearest instruction before the root that has one. Operands count if
+        they share one, or share a scope that names a layer or part. Parameters, constants and views of them tell
+        nothing about the op that uses them. They count only if there is nothing else, not even users that share one:
+        the compiler may rewrite a product with another shape and no name, under a view that keeps the name. Operands
+        precede their users, so one pass in each direction is enough.
         """
         names: dict[int, str] = {}
         passive: set[int] = set()
@@ -419,14 +419,14 @@ class _Instructions(Mapping[str, Instruction]):
 
 
 class _Inside(NamedTuple):
-    """What a computation runs: names of its collectives, and ids of the computations of its fusions and calls."""
+    """Return what a computation runs: names of its collectives, and ids of the computations that it fuses or calls."""
 
     collectives: list[str]
     called: list[int]
 
     @classmethod
     def of(cls, computation: Any, collectives: set[str]) -> _Inside:
-        """At most as many of each as are looked at."""
+        """Each list is cut to the number that is read."""
         names = (name for proto in computation.instructions if (name := _text(proto.name)) in collectives)
         called = (
             called
@@ -438,7 +438,7 @@ class _Inside(NamedTuple):
 
 
 def _shared(names: set[str | None]) -> str | None:
-    """The one name, or the scope that several names share if it names a layer or part of the model."""
+    """Return the only name, or the scope that several names share if it names a layer or part of the model."""
     known = [name for name in names if name]
     if len(known) < len(names) or not known:
         return None
@@ -449,9 +449,9 @@ def _shared(names: set[str | None]) -> str | None:
 
 
 def _shared_scope(names: list[str]) -> str:
-    """The path that all names begin with.
+    """Return the path with which all names begin.
 
-    By comparing whole slices, not component by component: an op may have many operands with long names.
+    It compares whole slices and not components, because an op may have many operands with long names.
     """
     first, last = min(names), max(names)
     low, high = 0, min(len(first), len(last))
@@ -485,7 +485,7 @@ def _shape(proto: Any, depth: int = 0) -> Shape:
 
 
 def _groups(proto: Any, opcode: str) -> Groups | None:
-    """Replica groups from whichever of the five places holds them; () for none on a collective."""
+    """Return replica groups from whichever of the five places holds them; () if a collective states none."""
     if proto.HasField("mesh_axes_replica_group_list"):
         groups = proto.mesh_axes_replica_group_list
         return mesh_groups(

@@ -1,10 +1,10 @@
-"""Replica groups and source-target pairs in every encoding of HLO, expanded to plain tuples.
+"""Reads replica groups and source-target pairs in every encoding of HLO, and expands them to plain tuples.
 
-HLO names the devices of a collective in four ways; text and proto have all of them:
+HLO names the devices of a collective in four ways, in text and in proto:
 explicit lists        {{0,1},{2,3}}
 iota                  [4,2]<=[2,4]T(1,0)       an iota of the right shape, transposed, reshaped to the left shape
 mesh axes             mesh['a'=2,'b'=4] {'b'}  one group per position on the axes that are not named
-nothing               {}                       all devices in one group, whose size HLO does not say
+nothing               {}                       all devices in one group, whose size HLO does not state
 """
 
 from __future__ import annotations
@@ -22,10 +22,10 @@ from tracewarehouse.ingest.errors import MalformedError
 Groups = tuple[tuple[int, ...], ...]
 Pairs = tuple[tuple[int, int], ...]
 SubAxis = tuple[int, int, int]
-"""Mesh axis index, pre-size, size: the part of an axis that XLA writes 'a':(pre_size)size; size 0 is the whole axis."""
+"""Index, pre-size and size of a mesh axis: the part that XLA writes 'a':(pre_size)size; size 0 is the whole axis."""
 
 MAX_MEMBERS = 1 << 17
-"""Most members that groups may have in all: a bound on the memory that damaged text can ask for."""
+"""Most members that groups may have in all, which bounds the memory that damaged text can demand."""
 
 _MAX_DIMENSIONS = 32
 _MAX_DEVICE = (1 << 31) - 1
@@ -43,10 +43,10 @@ _NAMED = re.compile(r"\s*('[^']*'|[^':,\s]+)(?::\((\d{1,9})\)(\d{1,9}))?\s*(?:,|
 
 
 def parse_groups(text: str) -> Groups:
-    """Replica groups from their HLO text, in any encoding; '{}' gives ().
+    """Read replica groups from their HLO text, in any encoding; '{}' gives ().
 
     Raises:
-        MalformedError: the text is no encoding of replica groups, names a device twice, or more than MAX_MEMBERS.
+        MalformedError: the text is no encoding of replica groups, or names a device twice, or over MAX_MEMBERS.
     """
     text = text.strip()
     if text.startswith("{"):
@@ -63,7 +63,7 @@ def parse_groups(text: str) -> Groups:
 
 
 def parse_pairs(text: str) -> Pairs:
-    """Source-target pairs from HLO text such as '{{0,1},{1,0}}'.
+    """Read source-target pairs from HLO text such as '{{0,1},{1,0}}'.
 
     Raises:
         MalformedError: the text is no list of pairs, or a device sends or receives twice.
@@ -72,7 +72,7 @@ def parse_pairs(text: str) -> Pairs:
 
 
 def explicit_groups(groups: Iterable[Sequence[int]]) -> Groups:
-    """Checked groups: at most MAX_MEMBERS members, no negative device, none twice. A single empty group is '{}'.
+    """Check groups: at most MAX_MEMBERS members, no negative device, none twice. A single empty group means '{}'.
 
     Raises:
         MalformedError: a check fails.
@@ -89,10 +89,10 @@ def explicit_groups(groups: Iterable[Sequence[int]]) -> Groups:
 
 
 def explicit_pairs(pairs: Iterable[Sequence[int]]) -> Pairs:
-    """Checked source-target pairs.
+    """Check source-target pairs.
 
     Raises:
-        MalformedError: one is no pair, or a device sends or receives twice.
+        MalformedError: an item is no pair, or a device sends or receives twice.
     """
     result: list[tuple[int, int]] = []
     for pair in pairs:
@@ -106,7 +106,7 @@ def explicit_pairs(pairs: Iterable[Sequence[int]]) -> Pairs:
 
 
 def iota_groups(dimensions: Sequence[int], reshape: Sequence[int], permutation: Sequence[int] = ()) -> Groups:
-    """The groups of the iota form `dimensions<=reshape T(permutation)`.
+    """Expand the iota form `dimensions<=reshape T(permutation)` to groups.
 
     Args:
         dimensions: (number of groups, devices per group); a single number is one group.
@@ -119,7 +119,7 @@ def iota_groups(dimensions: Sequence[int], reshape: Sequence[int], permutation: 
     return _iota_groups(tuple(dimensions), tuple(reshape), tuple(permutation))
 
 
-# A program has few distinct groups and many instructions with them: those share one object.
+# A program has few distinct groups and many instructions, which share one object.
 @lru_cache(maxsize=32)
 def _iota_groups(dimensions: tuple[int, ...], reshape: tuple[int, ...], permutation: tuple[int, ...]) -> Groups:
     if not 1 <= len(dimensions) <= 2:
@@ -135,11 +135,11 @@ def _iota_groups(dimensions: tuple[int, ...], reshape: tuple[int, ...], permutat
 def flattened(
     groups: Groups, replicas: int, partitions: int, *, has_channel: bool, is_global: bool, has_global_form: bool
 ) -> Groups:
-    """Groups of device numbers, replica x partitions + partition, from groups as a collective counts its members.
+    """Translate a collective's groups to device numbers, which are replica x partitions + partition.
 
-    HLO's rule (hlo collective_op_group_mode): without a channel the numbers are replicas, and each partition does its
-    own; with a channel they are partitions, and each replica does its own, unless the opcode can count globally: then
-    they are replicas with all their partitions, or with `use_global_device_ids` device numbers.
+    HLO's rule (collective_op_group_mode): without a channel the numbers are replicas, and each partition has its own
+    collective. With a channel they are partitions, and each replica has its own. If the opcode has a global form, they
+    are replicas with all their partitions, or with `use_global_device_ids` device numbers.
 
     Args:
         groups: as HLO states them; () is one group of all.
@@ -167,7 +167,7 @@ def flattened(
 
 
 def mesh_groups(sizes: Sequence[int], axes: Sequence[SubAxis], device_ids: Sequence[int] = ()) -> Groups:
-    """The groups of the mesh-axes form: devices that differ only on the named (sub-)axes, in the order of the names.
+    """Expand the mesh-axes form: a group is the devices that differ only on the named (sub-)axes, in their order.
 
     A sub-axis with pre-size p and size s of an axis of size n is the middle dimension of [p, s, n / (p s)].
 
@@ -194,7 +194,7 @@ def _mesh_groups(sizes: tuple[int, ...], axes: tuple[SubAxis, ...], device_ids: 
         if not 0 <= axis < len(sizes):
             raise MalformedError(f"replica groups: axis {axis} of a mesh with {len(sizes)} axes")
         parts.setdefault(axis, []).append((before, size) if size else (1, sizes[axis]))
-    # Cut every axis at the borders of its sub-axes; then a named (sub-)axis is one dimension.
+    # Cut every axis at the borders of its sub-axes, so that each named (sub-)axis is one dimension.
     shape: list[int] = []
     dimension_of: dict[SubAxis, int] = {}
     for axis, full in enumerate(sizes):
@@ -237,16 +237,16 @@ def _parse_mesh(match: re.Match[str]) -> Groups:
 
 
 def _all(pattern: re.Pattern[str], text: str) -> list[tuple[str, ...]]:
-    """The groups of matches that follow one another and fill the text."""
-    found: list[tuple[str, ...]] = []
+    """Return the groups of matches that follow one another and fill the text."""
+    parts: list[tuple[str, ...]] = []
     position = 0
     while position < len(text):
         match = pattern.match(text, position)
         if match is None or match.end() == position:
             raise MalformedError(f"replica groups: {text[position : position + 40]!r} is not a mesh axis")
-        found.append(tuple(group or "" for group in match.groups()))
+        parts.append(tuple(group or "" for group in match.groups()))
         position = match.end()
-    return found
+    return parts
 
 
 def _parse_lists(text: str, what: str) -> list[list[int]]:

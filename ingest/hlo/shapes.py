@@ -1,4 +1,4 @@
-"""Shapes of HLO values: element types, dimensions and sizes, from HLO text."""
+"""Reads shapes of HLO values from HLO text: element types, dimensions and sizes."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ ELEMENT_BITS: dict[str, int] = {
     "token": 0,
     "opaque": 0,
 }
-"""Bits of one element of every XLA primitive type; tokens and opaque values carry no data."""
+"""Bits per element of every XLA primitive type; tokens and opaque values carry no data."""
 
 PRIMITIVE_TYPES: dict[int, str] = {
     1: "pred",
@@ -79,13 +79,13 @@ PRIMITIVE_TYPES: dict[int, str] = {
     32: "f4e2m1fn",
     33: "f8e8m0fnu",
 }
-"""Names by number of the enum `PrimitiveType` in xla_data.proto."""
+"""Names of the enum `PrimitiveType` in xla_data.proto, by number."""
 
 TUPLE_TYPE = 13
 BUFFER_TYPE = 34
 
 MAX_BYTES = 1 << 42
-"""Larger than any device's memory: the size of such a shape counts as unknown. It also keeps sums in 64 bits."""
+"""More than any device's memory. Larger shapes count as of unknown size, which also keeps sums in 64 bits."""
 
 MAX_DEPTH = 64
 """Deepest nesting of tuples that is read."""
@@ -106,7 +106,7 @@ class Shape:
 
     Attributes:
         element: element type of an array such as 'bf16'; 'tuple' for a tuple.
-        dimensions: sizes of an array's dimensions, upper bounds of dynamic ones; None where unbounded.
+        dimensions: sizes of an array's dimensions, or upper bounds of dynamic ones; None if unbounded.
         dynamic: which dimensions are dynamic; empty if none is.
         elements: element shapes of a tuple.
     """
@@ -118,22 +118,22 @@ class Shape:
 
     @property
     def is_tuple(self) -> bool:
-        """True for a tuple, an empty one included."""
+        """True for a tuple, even an empty one."""
         return self.element == "tuple"
 
     @cached_property
     def leaves(self) -> tuple[Shape, ...]:
-        """The arrays (and tokens) of a tuple in order, however nested; an array is its own leaf."""
+        """The arrays (and tokens) of a tuple in order, at any depth; an array is its own leaf."""
         if not self.is_tuple:
             return (self,)
         return tuple(leaf for element in self.elements for leaf in element.leaves)
 
     @cached_property
     def byte_size(self) -> int | None:
-        """Bytes of the values without padding, bits rounded up per array.
+        """Bytes of the values without padding, rounded up to whole bytes per array.
 
-        None where a dimension is unbounded, an element type is not known, such as one younger than this table, or
-        the shape is absurd.
+        None if a dimension is unbounded, if an element type is unknown because it is newer than this table, or if the
+        shape is absurd.
         """
         if self.is_absurd:
             return None
@@ -148,11 +148,11 @@ class Shape:
 
     @cached_property
     def is_absurd(self) -> bool:
-        """Whether it would have more than MAX_BYTES bytes, as a real value has not."""
+        """True if it would have more than MAX_BYTES bytes, as no real value has."""
         return self._least_bytes() > MAX_BYTES
 
     def _least_bytes(self) -> int:
-        """Bytes with unbounded dimensions as 1; beyond MAX_BYTES some larger number."""
+        """Bytes, with unbounded dimensions counted as 1; beyond MAX_BYTES any larger number."""
         if self.is_tuple:
             return min(sum(element._least_bytes() for element in self.elements), MAX_BYTES + 1)
         if 0 in self.dimensions:
@@ -189,11 +189,11 @@ class Shape:
 
 
 def array_shape(element: str, dimensions: tuple[int | None, ...], dynamic: tuple[bool, ...] = ()) -> Shape:
-    """An array shape, checked.
+    """Make an array shape, and check it.
 
     Args:
-        element: XLA's name of the element type; one that is not known has no byte size.
-        dimensions: sizes, None where unbounded.
+        element: XLA's name of the element type; an unknown one has no byte size.
+        dimensions: sizes, None if unbounded.
         dynamic: which dimensions are dynamic.
 
     Raises:
@@ -207,10 +207,10 @@ def array_shape(element: str, dimensions: tuple[int | None, ...], dynamic: tuple
 
 
 def parse_shape(text: str) -> Shape:
-    """The shape that HLO text such as 'bf16[1024,5120]{1,0:T(8,128)(2,1)S(1)}' or '(f32[2], s32[])' names.
+    """Read a shape from HLO text such as 'bf16[1024,5120]{1,0:T(8,128)(2,1)S(1)}' or '(f32[2], s32[])'.
 
     Raises:
-        MalformedError: the text is not one shape.
+        MalformedError: the text is not exactly one shape.
     """
     shape, end = scan_shape(text, 0)
     end = skip(text, end)
@@ -220,7 +220,7 @@ def parse_shape(text: str) -> Shape:
 
 
 def scan_shape(text: str, start: int) -> tuple[Shape, int]:
-    """The shape that begins at `start`, and where it ends; layouts and comments are stepped over.
+    """Return the shape that begins at `start`, and where it ends; layouts and comments are skipped.
 
     Raises:
         MalformedError: no shape begins there, or it does not end.
@@ -262,7 +262,7 @@ def scan_shape(text: str, start: int) -> tuple[Shape, int]:
 
 
 def skip(text: str, position: int) -> int:
-    """The position after white space and /*comments*/."""
+    """Return the position after white space and /*comments*/."""
     match = _SKIP.match(text, position)
     return match.end() if match else position
 
@@ -278,12 +278,12 @@ def _scan_array(text: str, position: int) -> tuple[Shape, int]:
 
 @lru_cache(maxsize=1 << 14)
 def array_of_text(element: str, dimensions: str) -> Shape:
-    """The array of an element type and the text of its dimensions, such as '1024,5120'; of equal ones the same object.
+    """Return the array of an element type and its dimensions' text, such as '1024,5120'; equal ones share an object.
 
-    Few distinct shapes stand in the texts of many instructions; a text too long for a real shape is not to be kept.
+    Many instructions have few distinct shapes. A text that is too long for a real shape must not be kept.
 
     Raises:
-        MalformedError: the dimensions are none, or too large.
+        MalformedError: the text is no list of dimensions, or one is too large.
     """
     if not dimensions or _PLAIN.fullmatch(dimensions):  # as nearly all are
         return Shape(element, tuple(map(int, dimensions.split(","))) if dimensions else ())

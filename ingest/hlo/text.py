@@ -1,6 +1,6 @@
 """Reads HLO instructions from the text that profilers put into the names of event metadata.
 
-The text is read in one pass; every pattern is free of backtracking, so hostile text costs linear time.
+It reads the text in one pass, with patterns that cannot backtrack, so hostile text costs linear time.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from tracewarehouse.ingest.hlo.replica_groups import parse_groups, parse_pairs
 from tracewarehouse.ingest.hlo.shapes import LONGEST_KEPT, Shape, array_of_text, scan_shape, skip
 
 MAX_NESTING = 256
-"""Deepest nesting of brackets that is followed; deeper text is treated as truncated."""
+"""Deepest nesting of brackets that is read; deeper text counts as truncated."""
 
 _NAME = re.compile(r"\s*+(?:ROOT\s++)?%?([A-Za-z0-9_$][^\s=,(){}\[\]]*+) = ")
 _OPCODE = re.compile(r"\s*+([a-z][a-z0-9-]{0,63}+)\(")
@@ -53,12 +53,12 @@ _NO_OPERANDS = frozenset({"constant", "parameter", "iota", "partition-id", "repl
 
 
 def is_meant_as_instruction(text: str) -> bool:
-    """Whether text begins as the line of an HLO instruction does, so that not to read it is a loss."""
+    """True if text begins like the line of an HLO instruction, so that failing to read it is a loss."""
     return text.startswith("%") and _NAME.match(text) is not None
 
 
 class Outline(NamedTuple):
-    """Name, shape and opcode of an instruction, and where its operands begin in the text."""
+    """The name, shape and opcode of an instruction, and where its operands begin in the text."""
 
     name: str
     shape: Shape
@@ -67,7 +67,7 @@ class Outline(NamedTuple):
 
 
 def parse_outline(text: str) -> Outline | None:
-    """The outline of what `parse_instruction` gives, in a fifth of its time; None where that does."""
+    """Read the outline of what `parse_instruction` gives, in a fifth of its time; None if that gives None."""
     name = _NAME.match(text)
     if name is None:
         return None
@@ -80,15 +80,15 @@ def parse_outline(text: str) -> Outline | None:
 
 
 def parse_instruction(text: str, *, has_groups: bool = True, outline: Outline | None = None) -> Instruction | None:
-    """The instruction that a line of HLO text states; None if the text is not one.
+    """Read the instruction in a line of HLO text; None if the text is none.
 
-    Text that breaks off gives the facts before the break and `is_truncated`; an attribute that cannot be read is
-    left out, as unknown. Nothing is raised, whatever the text.
+    Text that breaks off gives the facts before the break, and `is_truncated`. An attribute that cannot be read is
+    unknown. No text raises an error.
 
     Args:
         text: '%name = shape opcode(operands), attribute=value, ...'.
-        has_groups: False leaves replica groups unknown, which a few bytes of text can make very many.
-        outline: of this text, where it has been read.
+        has_groups: False leaves replica groups unknown; a few bytes of text can name very many.
+        outline: the outline of this text, if it has been read.
     """
     outline = outline or parse_outline(text)
     if outline is None:
@@ -137,7 +137,7 @@ def parse_instruction(text: str, *, has_groups: bool = True, outline: Outline | 
 
 
 def _usual_operands(text: str, position: int) -> tuple[tuple[str, ...], tuple[Shape | None, ...], int] | None:
-    """Names and shapes of the operands from `position` on, and where they end; None where one is of another form."""
+    """Return names and shapes of the operands from `position` on, and where they end; None if one has another form."""
     names: list[str] = []
     shapes: list[Shape | None] = []
     while match := _OPERAND.match(text, position):
@@ -154,10 +154,10 @@ def _usual_operands(text: str, position: int) -> tuple[tuple[str, ...], tuple[Sh
 
 
 def _split(text: str, start: int, closing: str) -> tuple[list[str], int, bool]:
-    """The comma-separated parts from `start` to the bracket that closes them, or to the end of the text.
+    """Split the text from `start` to its closing bracket, or to its end, at commas.
 
     Returns:
-        The parts; the position after them; whether they end as they should. A part that breaks off is left out.
+        The parts; the position after them; whether the bracket was closed. A part that breaks off is left out.
     """
     parts: list[str] = []
     depth = 0
@@ -193,7 +193,7 @@ def _split(text: str, start: int, closing: str) -> tuple[list[str], int, bool]:
 
 
 def _operands(parts: list[str]) -> tuple[tuple[str, ...], tuple[Shape | None, ...], bool]:
-    """Names and shapes of operands 'f32[8]{0} %x', '%x' or 'x', and whether none is left out."""
+    """Return names and shapes of operands 'f32[8]{0} %x', '%x' or 'x', and whether all could be read."""
     names: list[str] = []
     shapes: list[Shape | None] = []
     has_all = True
@@ -218,7 +218,7 @@ def _operands(parts: list[str]) -> tuple[tuple[str, ...], tuple[Shape | None, ..
 
 
 def _attributes(pieces: list[str]) -> dict[str, str]:
-    """Attributes by key; of a key given twice the first."""
+    """Return attributes by key; if a key occurs twice, the first counts."""
     attributes: dict[str, str] = {}
     mesh: list[str] = []
     for piece in pieces:
@@ -265,7 +265,7 @@ def _integer(text: str | None) -> int | None:
 
 
 def _read(parse: Callable[[str], Any], text: str | None) -> Any:
-    """The parsed attribute; None where it is absent or damaged."""
+    """Return the parsed attribute; None if it is absent or damaged."""
     try:
         return parse(text) if text else None
     except MalformedError:

@@ -1,4 +1,4 @@
-"""Which device sends how many bytes to which, under the algorithm model of a collective.
+"""Computes how many bytes each device sends to which other, under the algorithm model of a collective.
 
 With n devices in a group and a message of S bytes (METRICS: message bytes; divisions round down):
 ring      to the next rank of the group: all-reduce 2 (n-1) S / n, all-gather and reduce-scatter (n-1) S / n
@@ -14,7 +14,7 @@ from collections.abc import Collection, Sequence
 from tracewarehouse.ingest.errors import MalformedError
 
 MAX_EDGES = 1 << 24
-"""Most edges that are listed: an all-to-all of n devices has n (n-1)."""
+"""Most edges that a result may have; an all-to-all of n devices has n (n-1)."""
 
 _ALGORITHMS = {
     "all-reduce": "ring",
@@ -28,12 +28,12 @@ _ALGORITHMS = {
 
 
 def algorithm(kind: str) -> str | None:
-    """Name of the algorithm model of a kind of collective: ring, pairwise or direct; None if there is none."""
+    """Return the algorithm model of a kind of collective: ring, pairwise or direct; None if there is none."""
     return _ALGORITHMS.get(kind)
 
 
 def wire_bytes(kind: str, group_size: int, message_bytes: int) -> int | None:
-    """Bytes that a device sends in one execution; for pairs, that a source sends. None without a model or devices.
+    """Return the bytes that a device (of pairs, a source) sends in one execution; None without a model or devices.
 
     Args:
         kind: HLO opcode without -start or -done.
@@ -64,7 +64,7 @@ def edges(
     message_bytes: int,
     sources: Collection[int] | None = None,
 ) -> list[tuple[int, int, int]]:
-    """Bytes from device to device in one execution, as (source, target, bytes), without empty ones.
+    """Return the bytes from device to device in one execution, as (source, target, bytes), without empty ones.
 
     The sum over a source's targets is `wire_bytes`, except that a pair of a device with itself moves nothing.
 
@@ -87,18 +87,18 @@ def edges(
             for source, target in groups_or_pairs
             if source != target and message_bytes and (wanted is None or source in wanted)
         ]
-    found: list[tuple[int, int, int]] = []
+    edges: list[tuple[int, int, int]] = []
     for group in groups_or_pairs:
         size = len(group)
         sent = wire_bytes(kind, size, message_bytes) if size > 1 else 0
         if not sent:
             continue
         senders = [rank for rank, device in enumerate(group) if wanted is None or device in wanted]
-        if len(found) + len(senders) * (size - 1 if model == "pairwise" else 1) > MAX_EDGES:
+        if len(edges) + len(senders) * (size - 1 if model == "pairwise" else 1) > MAX_EDGES:
             raise MalformedError(f"the traffic of one {kind} has over {MAX_EDGES} pairs of devices")
         for rank in senders:
             if model == "ring":
-                found.append((group[rank], group[(rank + 1) % size], sent))
+                edges.append((group[rank], group[(rank + 1) % size], sent))
             else:
-                found += [(group[rank], other, message_bytes // size) for other in group if other != group[rank]]
-    return found
+                edges += [(group[rank], other, message_bytes // size) for other in group if other != group[rank]]
+    return edges

@@ -138,13 +138,13 @@ class Lake:
         Raises:
             WarehouseError: the runs cannot be listed, or there are runs but none can be read.
         """
-        found, unread = self.listing()
-        if unread and not found:
+        runs, unread = self.listing()
+        if unread and not runs:
             raise WarehouseError(f"{self.root}: {unread_sentence(unread)}")
         if new := [r for r in unread if r not in self._warned]:
             self._warned.update(new)
             warnings.warn(f"left out: {unread_sentence(new)}", UnreadRunWarning, stacklevel=2)
-        return found
+        return runs
 
     def listing(self) -> tuple[list[RunVersion], list[UnreadRun]]:
         """The current versions of all runs, and the runs that cannot be read, each sorted by run id.
@@ -152,7 +152,7 @@ class Lake:
         Raises:
             WarehouseError: the runs cannot be listed.
         """
-        found, unread = [], []
+        runs, unread = [], []
         for path in self.manifests():
             try:
                 run = _parsed(path)
@@ -163,8 +163,8 @@ class Lake:
             if run is not None and run.schema_version != SCHEMA_VERSION:
                 unread.append(UnreadRun(run.run_id, run.name, _outdated(run), is_outdated=True))
             elif run is not None:
-                found.append(run)
-        return found, unread
+                runs.append(run)
+        return runs, unread
 
     def lacking(self, runs: Iterable[RunVersion]) -> list[UnreadRun]:
         """The runs with missing files; unlike `listing`, this asks the file system for every file."""
@@ -210,10 +210,10 @@ class Lake:
         paths = sorted(run.paths)
         try:
             with ThreadPoolExecutor(2) as pool:
-                found = list(pool.map(lambda f: file_digest(self.warehouse / f), paths))
+                digests = list(pool.map(lambda f: file_digest(self.warehouse / f), paths))
         except OSError:
             return False
-        return dict(zip(paths, found, strict=True)) == run.digests
+        return dict(zip(paths, digests, strict=True)) == run.digests
 
     @contextmanager
     def stage(self, run_id: str, version: str) -> Iterator[Path]:
@@ -373,8 +373,8 @@ class Lake:
         """
         try:
             with self.exclusive():
-                found = list(self._leftovers(grace_seconds, set(in_use)))
-                for leftover in found:
+                leftovers = list(self._leftovers(grace_seconds, set(in_use)))
+                for leftover in leftovers:
                     if leftover.path.is_dir():
                         shutil.rmtree(leftover.path, ignore_errors=True)
                     else:
@@ -384,7 +384,7 @@ class Lake:
                         run.rmdir()
         except OSError as error:
             raise WarehouseError(f"{self.warehouse}: cannot be cleaned: {error.strerror or error}") from None
-        return [x for x in found if not x.path.exists()]
+        return [x for x in leftovers if not x.path.exists()]
 
     @contextmanager
     def exclusive(self) -> Iterator[None]:

@@ -30,5 +30,5 @@ def _run_of(file: pq.ParquetFile) -> str | None:
         return None
     at = file.schema_arrow.names.index("run_id")
     groups = [file.metadata.row_group(i).column(at).statistics for i in range(file.num_row_groups)]
-    found = {run for s in groups for run in ((s.min, s.max) if s and s.has_min_max else (None,))}
-    return found.pop() if len(found) == 1 else None
+    named = {run for s in groups for run in ((s.min, s.max) if s and s.has_min_max else (None,))}
+    return named.pop() if len(named) == 1 else None

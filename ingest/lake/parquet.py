@@ -48,9 +48,9 @@ class Nullable:
     @classmethod
     def of(cls, values: Iterable[float | None], dtype: npt.DTypeLike = np.int64) -> Nullable:
         """Numbers; None becomes NULL."""
-        found = list(values)
-        known = np.array([v is not None for v in found], bool)
-        return cls(np.array([v or 0 for v in found], dtype), known)
+        listed = list(values)
+        known = np.array([v is not None for v in listed], bool)
+        return cls(np.array([v or 0 for v in listed], dtype), known)
 
     def __getitem__(self, at: Any) -> Nullable:
         return Nullable(self.values[at], self.is_known[at])
@@ -112,9 +112,9 @@ class TableWriter:
 
     def write_rows(self, rows: Iterable[Mapping[str, Any]]) -> None:
         """Append rows given as mappings; meant for small tables."""
-        found = list(rows)
-        names = set[str]().union(*found)
-        self.write(len(found), {n: [r.get(n) for r in found] for n in names})
+        listed = list(rows)
+        names = set[str]().union(*listed)
+        self.write(len(listed), {n: [r.get(n) for r in listed] for n in names})
 
     def flush(self) -> None:
         """Write the pending rows, in the background if there is one."""
@@ -281,18 +281,18 @@ class _Numbers:
         return total, values, is_known
 
     def _array(self, count: int, values: Any, is_known: npt.NDArray[np.bool_] | bool) -> pa.Array:
-        found = self._cast(values) if isinstance(values, np.ndarray) else np.full(count, values, self._dtype)
+        cast = self._cast(values) if isinstance(values, np.ndarray) else np.full(count, values, self._dtype)
         if isinstance(is_known, bool):
-            return _array(self._kind, found, None if is_known else np.zeros(count, bool))
-        return _array(self._kind, found, is_known)
+            return _array(self._kind, cast, None if is_known else np.zeros(count, bool))
+        return _array(self._kind, cast, is_known)
 
     def _cast(self, values: npt.NDArray[Any]) -> npt.NDArray[Any]:
         if values.dtype == self._dtype:
             return values
-        found = values.astype(self._dtype)
-        if found.dtype.kind in "iu" and (found != values).any():
+        cast = values.astype(self._dtype)
+        if cast.dtype.kind in "iu" and (cast != values).any():
             raise pa.ArrowInvalid(f"a number does not fit {self._kind}")
-        return found
+        return cast
 
 
 class _Text:
@@ -325,9 +325,9 @@ class _Text:
             start, end = end, end + count
             codes[start:end] = part
         indices = _array(pa.int32(), codes, codes >= 0 if codes.min(initial=0) < 0 else None)
-        found = pa.DictionaryArray.from_arrays(indices, pa.array(list(self._code_of), pa.string()))
+        encoded = pa.DictionaryArray.from_arrays(indices, pa.array(list(self._code_of), pa.string()))
         self._parts, self._code_of = [], {}
-        return found
+        return encoded
 
 
 class _Bytes:
@@ -343,6 +343,6 @@ class _Bytes:
             self._parts.append(count if value is None else pa.array(value, self._kind))
 
     def take(self) -> pa.Array:
-        found = pa.concat_arrays([pa.nulls(p, self._kind) if isinstance(p, int) else p for p in self._parts])
+        column = pa.concat_arrays([pa.nulls(p, self._kind) if isinstance(p, int) else p for p in self._parts])
         self._parts = []
-        return found
+        return column

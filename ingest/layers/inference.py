@@ -61,7 +61,7 @@ def infer_layers(executions: Iterable[Execution], rows: Sequence[InstructionRow]
     of_program: defaultdict[Program, list[Execution]] = defaultdict(list)
     for e in executions:
         of_program[e.module, e.program_id].append(e)
-    return [_of_program(program, found, rows) for program, found in of_program.items()]
+    return [_of_program(program, of_executions, rows) for program, of_executions in of_program.items()]
 
 
 def programs_with_layers(executions: Iterable[Execution], rows: Sequence[InstructionRow]) -> set[Program]:
@@ -165,7 +165,7 @@ class _Votes:
         layer = dict(votes[by_weight].tolist())  # of an instruction's votes the last stays
         is_agreed = np.bincount(votes[:, 0])[votes[:, 0]] == 1
         agreement = float(times[is_agreed[which]].sum() / max(times.sum(), 1.0))
-        return {i: found for i, found in layer.items() if found >= 0}, agreement
+        return {i: number for i, number in layer.items() if number >= 0}, agreement
 
     def _parts(self, layer: dict[int, int]) -> dict[int, str]:
         """Part that most executions give to each instruction that is in a layer."""

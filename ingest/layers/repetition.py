@@ -91,8 +91,8 @@ def _find(s: OpSequence, family: Int64) -> Pieces:
         last = np.minimum(last, np.append(first[1:] - 1, len(s.time)))
     layer = _with_loose_ops(s, first, last)
     is_product = s.contracts & ~s.collective & (layer >= 0)
-    found = np.unique(np.column_stack([layer[is_product], family[is_product]]), axis=0)[:, 0]
-    products = int(np.median(np.bincount(found, minlength=count)))
+    piece_of_product = np.unique(np.column_stack([layer[is_product], family[is_product]]), axis=0)[:, 0]
+    products = int(np.median(np.bincount(piece_of_product, minlength=count)))
     return Pieces(count, layer, score, ordered, products)
 
 
@@ -122,9 +122,9 @@ def _anchor_families(s: OpSequence, family: Int64, time_of: Int64, heavy: float)
     count = np.bincount(family)
     of_contracts = np.bincount(family, weights=s.contracts) > 0
     of_collectives = np.bincount(family, weights=s.collective) > 0
-    found = np.flatnonzero(of_contracts & (count >= 2) & (of_collectives | (time_of >= heavy)))
+    families = np.flatnonzero(of_contracts & (count >= 2) & (of_collectives | (time_of >= heavy)))
     all_time = np.bincount(family, weights=s.time)
-    return found[np.argsort(-all_time[found], kind="stable")][:_MOST_FAMILIES].tolist()  # type: ignore[no-any-return]
+    return families[np.argsort(-all_time[families], kind="stable")][:_MOST_FAMILIES].tolist()  # type: ignore[no-any-return]
 
 
 def _explained_share(s: OpSequence, family: Int64, anchors: Int64) -> float:
@@ -159,8 +159,8 @@ def _same_place(family: Int64, moves: Flags, anchors: Int64) -> float:
     shares = []
     for distance in (d for d in range(-_AROUND, _AROUND + 1) if d):
         there = at + distance
-        found = family[order[there[(there >= 0) & (there < len(order))]]]
-        shares.append(np.bincount(found).max() / len(found) if len(found) else 0.0)
+        neighbours = family[order[there[(there >= 0) & (there < len(order))]]]
+        shares.append(np.bincount(neighbours).max() / len(neighbours) if len(neighbours) else 0.0)
     return float(np.mean(shares))
 
 

@@ -60,10 +60,10 @@ class CopyWriter:
         """
         if device_id not in self._ops:
             return
-        found = windows(facts, programs, CopyOps.joined(self._ops.pop(device_id)))
-        count = len(found["event_id"])
+        copies = windows(facts, programs, CopyOps.joined(self._ops.pop(device_id)))
+        count = len(copies["event_id"])
         for low in range(0, count, SLICE):
-            rows = {name: values[low : low + SLICE] for name, values in found.items()}
+            rows = {name: values[low : low + SLICE] for name, values in copies.items()}
             columns = {
                 "done_event_id": Nullable.from_zero(rows["done_event_id"]),
                 "host": self._hosts[device_id],
@@ -127,8 +127,8 @@ def _added(start: Int64, end: Int64) -> Int64:
 def _pair_numbers(facts: Sequence[OpFacts], programs: Mapping[int, int | None], used: Sequence[int]) -> list[int]:
     """A number per instruction that a start shares with the dones that name it."""
     numbers: dict[tuple[int | None, str | None], int] = {}
-    found = []
+    partners = []
     for i in used:
         name = facts[i].start_name if facts[i].role == "done" else facts[i].name
-        found.append(numbers.setdefault((programs.get(i, facts[i].program_id), name), len(numbers)))
-    return found
+        partners.append(numbers.setdefault((programs.get(i, facts[i].program_id), name), len(numbers)))
+    return partners

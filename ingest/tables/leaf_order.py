@@ -59,10 +59,10 @@ class LeafOrder:
         """
         is_leaf = op_class != NO_LEAF
         leaf = slice(None) if is_leaf.all() else np.flatnonzero(is_leaf)
-        found = self._of_leaves(start[leaf], end[leaf], op_class[leaf])
+        of_leaves = self._of_leaves(start[leaf], end[leaf], op_class[leaf])
         if isinstance(leaf, slice):
-            return found
-        return LeafTimes(**{name: _spread(column, leaf, len(start)) for name, column in found.columns().items()})
+            return of_leaves
+        return LeafTimes(**{name: _spread(column, leaf, len(start)) for name, column in of_leaves.columns().items()})
 
     def _of_leaves(self, start: Int64, end: Int64, op_class: Int8) -> LeafTimes:
         overlap, class_overlap, during = (np.zeros(len(start), np.int64) for _ in range(3))
@@ -109,11 +109,11 @@ def of_lines(lines: Sequence[tuple[Int64, Int64, Int8]]) -> list[LeafTimes]:
     """
     start, end, op_class = (np.concatenate(columns) for columns in zip(*lines, strict=True))
     order = np.argsort(start, kind="stable")
-    found = LeafOrder().follow(start[order], end[order], op_class[order])
+    times = LeafOrder().follow(start[order], end[order], op_class[order])
     place = np.empty_like(order)
     place[order] = np.arange(len(order))
     cuts = [0, *accumulate(len(line[0]) for line in lines)]
-    return [found[place[a:z]] for a, z in pairwise(cuts)]
+    return [times[place[a:z]] for a, z in pairwise(cuts)]
 
 
 def _reached(end: Int64, before: int) -> Int64:

@@ -211,7 +211,7 @@ def times_of(
         lines: all op lines of the device.
         class_of: place in OP_CLASSES of each event of a batch.
     """
-    found = []
+    of_line = []
     for line in lines:
         starts, durations, classes = [np.zeros(0, np.int64)], [np.zeros(0, np.int64)], [np.zeros(0, np.int8)]
         for batch in trace.batches(of.plane, line):
@@ -219,5 +219,5 @@ def times_of(
             durations.append(batch.duration_ps)
             classes.append(class_of(batch))
         start = np.concatenate(starts)
-        found.append((start, start + np.concatenate(durations), np.concatenate(classes)))
-    return of_lines(found)
+        of_line.append((start, start + np.concatenate(durations), np.concatenate(classes)))
+    return of_lines(of_line)

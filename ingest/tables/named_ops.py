@@ -127,26 +127,26 @@ class NamedOpWriter:
             events = _select(line.events, at)
             self._tables.write_host_events(of, line.line, events, first_event_id + at)
             unattributed += int((line.is_op & (line.ordinal < 0)).sum())
-            for found in ops_of_line:
-                device, timeline = devices[found.ordinal] if found.ordinal >= 0 else (None, Timeline())
+            for device_ops in ops_of_line:
+                device, timeline = devices[device_ops.ordinal] if device_ops.ordinal >= 0 else (None, Timeline())
                 device_id = device.device_id if device else None
                 place = DeviceLine(
                     of.host, of.plane.name, line.line.name, device_id, first_event_id, device_id is not None
                 )
-                execution = line.execution[found.at]
-                events = _select(line.events, found.at)
+                execution = line.execution[device_ops.at]
+                events = _select(line.events, device_ops.at)
                 step_then, phase_then = timeline.steps_at(events.start_ps)
                 is_marked = step[execution] >= 0
                 columns = OpColumns(
-                    found.at,
-                    found.instruction,
+                    device_ops.at,
+                    device_ops.instruction,
                     events.start_ps,
                     events.duration_ps,
                     execution,
                     np.where(is_marked, step[execution], step_then),
                     np.where(is_marked, phase[execution], phase_then),
-                    found.stats,
-                    next(times[found.ordinal]),
+                    device_ops.stats,
+                    next(times[device_ops.ordinal]),
                 )
                 self._tables.ops.write(place, columns)
             extent = LineExtent()
@@ -158,21 +158,21 @@ class NamedOpWriter:
 
     def _cpu_ops(self, plane: Plane, modules: HloModules, line: CpuLine) -> list[_CpuOps]:
         """The ops on a thread, by virtual device."""
-        found = []
+        by_device = []
         for ordinal in np.unique(line.ordinal[line.is_op]).tolist():
             at = np.flatnonzero(line.is_op & (line.ordinal == ordinal))
             events = _select(line.events, at)
             start = events.start_ps
             end = start + events.duration_ps
-            found.append(_CpuOps(ordinal, at, *self._instructions_of(modules, plane, events), start, end))
-        return found
+            by_device.append(_CpuOps(ordinal, at, *self._instructions_of(modules, plane, events), start, end))
+        return by_device
 
     def _cpu_times(self, ops: list[list[_CpuOps]]) -> dict[int, Iterator[LeafTimes]]:
         """The leaf-op columns of each virtual device, thread by thread."""
         op_class = self._tables.ops.op_classes()
         lines: dict[int, list[tuple[Int64, Int64, Int8]]] = {}
-        for found in (o for ops_of_line in ops for o in ops_of_line):
-            lines.setdefault(found.ordinal, []).append((found.start, found.end, op_class[found.instruction]))
+        for of in (o for ops_of_line in ops for o in ops_of_line):
+            lines.setdefault(of.ordinal, []).append((of.start, of.end, op_class[of.instruction]))
         return {ordinal: iter(of_lines(of_device)) for ordinal, of_device in lines.items()}
 
     def _instructions_of(

@@ -135,10 +135,10 @@ class OpWriter:
         depth: Any = 0
         parent, self_ps, is_overlapping = None, duration, None
         if line.line != ASYNC_LINE:  # its events overlap by nature and hold nothing
-            found = nest(start, end[order])
-            depth, self_ps, is_overlapping = found.depth, found.self_ps, found.is_overlapping
+            nesting = nest(start, end[order])
+            depth, self_ps, is_overlapping = nesting.depth, nesting.self_ps, nesting.is_overlapping
             if depth.any():
-                parent = Nullable(event_id[order][found.parent], found.parent >= 0)
+                parent = Nullable(event_id[order][nesting.parent], nesting.parent >= 0)
         op_class = self.op_classes()
         leaf_times = None
         sampled = self.sampled.get(line.device_id) if line.device_id is not None and line.is_op_line else None
@@ -232,8 +232,8 @@ class OpWriter:
     def _homeless(self, of_row: Int32) -> list[int]:
         """The instructions whose program is not known yet."""
         self.op_classes()
-        found = np.flatnonzero(np.bincount(of_row[self._lacks_program[of_row]])).tolist()
-        return [i for i in found if self.programs.get(i, ("", None))[1] is None]
+        lacking = np.flatnonzero(np.bincount(of_row[self._lacks_program[of_row]])).tolist()
+        return [i for i in lacking if self.programs.get(i, ("", None))[1] is None]
 
     def _assign_programs(self, homeless: list[int], instruction: Int32, execution: Int32, timeline: Timeline) -> None:
         is_homeless = np.zeros(len(self._facts), bool)

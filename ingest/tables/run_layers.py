@@ -23,16 +23,16 @@ def place_in_layers(survey: RunSurvey, executions: Iterable[Execution]) -> list[
         executions: some executions of each program.
     """
     rows = survey.instructions.rows
-    found = [p for p in infer_layers(executions, rows) if p.is_inferred]
+    inferred = [p for p in infer_layers(executions, rows) if p.is_inferred]
     mesh = survey.placement.mesh
     is_in_stage = mesh is not None and mesh.axes.get("pp", 1) > 1
-    places = Counter(i for p in found for i in p.layer)
-    for program in found:
+    places = Counter(i for p in inferred for i in p.layer)
+    for program in inferred:
         for i, layer in program.layer.items():
             if places[i] == 1:  # without program ids, one text may stand for instructions of several programs
                 rows[i].inferred = InferredPlace(layer, program.part.get(i), program.confidence, is_in_stage)
-    return [Flag("inferred_layers", _sentence(found))] if found else []
+    return [Flag("inferred_layers", _sentence(inferred))] if inferred else []
 
 
-def _sentence(found: Sequence[ProgramLayers]) -> str:
-    return "; ".join(f"{shown(p.program[0])}: {p.count} layers, confidence {p.confidence:.2f}" for p in found)
+def _sentence(inferred: Sequence[ProgramLayers]) -> str:
+    return "; ".join(f"{shown(p.program[0])}: {p.count} layers, confidence {p.confidence:.2f}" for p in inferred)

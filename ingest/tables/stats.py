@@ -18,9 +18,9 @@ _KIND_NAME = ["", "", *(k.name.lower() for k in StatKind)]
 def write_event_stats(writer: TableWriter, event_ids: Int64, columns: Iterable[StatColumn]) -> None:
     """Append the stats of a batch whose events have the ids `event_ids`."""
     for column in columns:
-        found = np.flatnonzero(np.bincount(column.kinds)).tolist()
-        for kind in found:
-            at = np.flatnonzero(column.kinds == kind) if len(found) > 1 else slice(None)
+        kinds = np.flatnonzero(np.bincount(column.kinds)).tolist()
+        for kind in kinds:
+            at = np.flatnonzero(column.kinds == kind) if len(kinds) > 1 else slice(None)
             ids = event_ids[column.rows[at]]
             base = {"event_id": ids, "name": column.name, "kind": _KIND_NAME[kind]}
             writer.write(len(ids), base | _values(kind, column.bits[at], column))

@@ -133,17 +133,17 @@ def against(capture: Capture, warehouse: Path) -> CaptureComparison:
     run = lake.run(run_id_of(digest_of(f.digest for f in files)))
     if run is None:
         raise WarehouseError(f"{capture.name}: not in {warehouse}; run `tw ingest` on it first")
-    found = CaptureComparison(run.run_id)
+    comparison = CaptureComparison(run.run_id)
     try:
         in_tables = _TablesOfRun(lake, run)
         for file in files:
-            _compare_file(found, file, in_tables)
+            _compare_file(comparison, file, in_tables)
     except (OSError, pa.ArrowException, KeyError) as error:
         raise WarehouseError(f"run {run.run_id}: its tables cannot be read ({error}); ingest it again") from None
     unread = in_tables.unread
     if unread:
-        found.differences.append(f"the run has {unread} lines more than the capture")
-    return found
+        comparison.differences.append(f"the run has {unread} lines more than the capture")
+    return comparison
 
 
 class _TablesOfRun:
@@ -183,8 +183,8 @@ class _TablesOfRun:
 
     def line(self, host: str, plane: str, line: PlainLine) -> int | None:
         """Index of the next line of that name that was not asked for."""
-        found = self._next.get((host, plane, line.name, line.line_id))
-        return found.pop() if found else None
+        indices = self._next.get((host, plane, line.name, line.line_id))
+        return indices.pop() if indices else None
 
     def instruction(self, event_id: int) -> int:
         """Instruction of an event, -1 where it is not in ops."""
@@ -244,23 +244,23 @@ class _TablesOfRun:
                 self.tallies[line[at[row]]].add(names[name[at[row]]], kind_class, count, total)
 
 
-def _compare_file(found: CaptureComparison, file: CaptureFile, tables: _TablesOfRun) -> None:
+def _compare_file(comparison: CaptureComparison, file: CaptureFile, tables: _TablesOfRun) -> None:
     host = tables.hosts.get(file.digest)
     if host is None:
-        found.differences.append(f"the file with digest {file.digest[:12]}... is not a host of the run")
+        comparison.differences.append(f"the file with digest {file.digest[:12]}... is not a host of the run")
         return
     stats: Counter[tuple[str, str, str, str, str]] = Counter()
     for position, plane in enumerate(plain_planes(file)):
-        found.planes += 1
+        comparison.planes += 1
         if plane.plane_id is not None:
-            found.differences += _plane_differences(plane, position, tables, host["host"])
+            comparison.differences += _plane_differences(plane, position, tables, host["host"])
         stats.update((host["host"], plane.name, *_plain_stat(s)) for s in plane.stats)
         for line in plane.lines:
-            _compare_line(found, plane, line, host, tables)
+            _compare_line(comparison, plane, line, host, tables)
     for key, count in stats.items():
         if tables.plane_stats[key] < count:
             what = f"plane {key[1]!r} has {count} stats {key[2]!r} of the value {key[4][:80]}"
-            found.differences.append(f"{what}, the run fewer")
+            comparison.differences.append(f"{what}, the run fewer")
 
 
 def _plane_differences(plane: PlainPlane, position: int, tables: _TablesOfRun, host: str) -> Iterator[str]:
@@ -290,35 +290,37 @@ def _plane_differences(plane: PlainPlane, position: int, tables: _TablesOfRun, h
 
 
 def _compare_line(
-    found: CaptureComparison, plane: PlainPlane, line: PlainLine, host: dict[str, Any], tables: _TablesOfRun
+    comparison: CaptureComparison, plane: PlainPlane, line: PlainLine, host: dict[str, Any], tables: _TablesOfRun
 ) -> None:
     where = f"line {line.name!r} of plane {plane.name!r}"
     index = tables.line(host["host"], plane.name, line)
     if index is None:
-        found.differences.append(f"{where} is not in the run")
-        found.counts.append(LineCount(host["host"], plane.name, line.name, 0, 0, 0, is_equal=False))
+        comparison.differences.append(f"{where} is not in the run")
+        comparison.counts.append(LineCount(host["host"], plane.name, line.name, 0, 0, 0, is_equal=False))
         return
     tally, stats = _tally(plane, line, tables, tables.lines[index]["first_event_id"], host["clock_offset_ps"])
-    before = len(found.differences)
+    before = len(comparison.differences)
     rows = tables.tallies[index]
     in_run = tuple(tables.lines[index][c] or ("" if c == "display_name" else 0) for c in _SAYS)
     if line.says is not None and line.says != in_run:
-        found.differences.append(f"{where}: {', '.join(_SAYS)} are {line.says} in the capture, {in_run} in the run")
+        comparison.differences.append(
+            f"{where}: {', '.join(_SAYS)} are {line.says} in the capture, {in_run} in the run"
+        )
     for what in ("events", "start_ps", "duration_ps"):
         if getattr(tally, what) != getattr(rows, what):
             sums = "" if what == "events" else "sum of "
-            found.differences.append(
+            comparison.differences.append(
                 f"{where}: {sums}{what} is {getattr(tally, what)} in the capture, {getattr(rows, what)} in the run"
             )
     for key in sorted(tally.stats.keys() | rows.stats.keys()):
         in_file, in_run = tally.stats.get(key, (0, 0)), rows.stats.get(key, (0, 0))
         if in_file[0] != in_run[0]:
             values = f"{in_file[0]} in the capture, {in_run[0]} in the run"
-            found.differences.append(f"{where}: {key[1]} values of stat {key[0]!r}: {values}")
+            comparison.differences.append(f"{where}: {key[1]} values of stat {key[0]!r}: {values}")
         elif in_file != in_run:
-            found.differences.append(f"{where}: stat {key[0]!r} has other values in the run")
-    is_equal = len(found.differences) == before
-    found.counts.append(LineCount(host["host"], plane.name, line.name, tally.events, rows.events, stats, is_equal))
+            comparison.differences.append(f"{where}: stat {key[0]!r} has other values in the run")
+    is_equal = len(comparison.differences) == before
+    comparison.counts.append(LineCount(host["host"], plane.name, line.name, tally.events, rows.events, stats, is_equal))
 
 
 def _tally(

@@ -159,15 +159,15 @@ def _line(line: Any, names: dict[int, str], known: set[int], zero_ns: int) -> Pl
 
 
 def _stats(messages: Any, names: dict[int, str]) -> list[PlainStat]:
-    found: list[PlainStat] = []
+    stats: list[PlainStat] = []
     for m in messages:
         which = m.WhichOneof("value")
         if which is not None:
             value = getattr(m, which)
             if which == "ref_value":
                 value = names.get(value, f"ref {value}").encode()
-            found.append((names.get(m.metadata_id, f"stat {m.metadata_id}"), _KIND[which], value))
-    return found
+            stats.append((names.get(m.metadata_id, f"stat {m.metadata_id}"), _KIND[which], value))
+    return stats
 
 
 def _text(raw: bytes) -> str:

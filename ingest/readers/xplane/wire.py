@@ -169,22 +169,22 @@ class _LineScan:
     def events(self, source: Words, size: int, is_last: bool) -> tuple[Int64, int, int]:
         """Positions of the whole events in the first `size` bytes, where they stop, and the size of a field cut."""
         data = source.data.data
-        found: list[Int64] = []
+        places: list[Int64] = []
         single = array("q")
         position = needed = 0
         if size > FEW_BYTES:
             position = self._skip_to_event(data, size)
             starts, position = _walk(source, position, size)
             if len(starts):
-                found.append(starts)
+                places.append(starts)
                 self._has_events = True
         chain = _Chain(source, size, self._has_long_events) if size - position > FEW_BYTES else None
         while position < size:
             if chain and (run := chain.run_from(position)):
                 if single:
-                    found.append(np.array(single, np.int64))
+                    places.append(np.array(single, np.int64))
                     single = array("q")
-                found.append(run[0])
+                places.append(run[0])
                 position = run[1]
                 self._has_events = True
                 continue
@@ -212,8 +212,8 @@ class _LineScan:
             if needed or (not is_last and size - position < _LONGEST_HEADER):
                 break
         if single:
-            found.append(np.array(single, np.int64))
-        return np.concatenate(found) if found else np.zeros(0, np.int64), position, needed
+            places.append(np.array(single, np.int64))
+        return np.concatenate(places) if places else np.zeros(0, np.int64), position, needed
 
     def _skip_to_event(self, data: memoryview, size: int) -> int:
         """Position of the first event, or of a field before it that is cut."""
@@ -238,14 +238,14 @@ class _LineScan:
         return after
 
 
-def _step_over_events(data: memoryview, position: int, size: int, found: array[int]) -> int:
+def _step_over_events(data: memoryview, position: int, size: int, places: array[int]) -> int:
     """The position after the whole events of under 128 bytes that follow each other, each of which is added."""
     last = size - 1
     while position < last and data[position] == EVENT_TAG and (length := data[position + 1]) < 0x80:
         after = position + 2 + length
         if after > size:
             break
-        found.append(position)
+        places.append(position)
         position = after
     return position
 
@@ -312,8 +312,8 @@ def _has_offset_after_id(data: UInt8, at: Int64) -> npt.NDArray[np.bool_]:
     """Whether the tag of offset_ps stands right after an id of at most three bytes: stats look similar."""
     id_bytes = (data[at + 3] >> 7).astype(np.int64)
     id_bytes += id_bytes & (data[at + 4] >> 7)
-    found: npt.NDArray[np.bool_] = data[at + 4 + id_bytes] == 0x10
-    return found
+    is_offset: npt.NDArray[np.bool_] = data[at + 4 + id_bytes] == 0x10
+    return is_offset
 
 
 class _Chain:
@@ -602,8 +602,8 @@ def distinct_texts(source: Words, prefixes: Int64) -> tuple[Int64, list[bytes]]:
     for low in range(0, len(short), WINDOW // _SHORT_TEXT):
         rows = short[low : low + WINDOW // _SHORT_TEXT]
         first, same = _first_of_equal(source, at[rows], size[rows])
-        found = np.array([code_of(i) for i in rows[first].tolist()], np.int64)
-        codes[rows] = np.where(same < 0, -1, found[same])
+        code_of_first = np.array([code_of(i) for i in rows[first].tolist()], np.int64)
+        codes[rows] = np.where(same < 0, -1, code_of_first[same])
     for i in np.flatnonzero(codes < 0).tolist():
         codes[i] = code_of(i)
     return codes, list(index)
