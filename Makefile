@@ -36,6 +36,8 @@ $(INSTALLED): pyproject.toml constraints.txt
 	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
 	$(BIN)/python -m pip install --quiet --upgrade 'pip>=25.1'
 	$(BIN)/python -m pip install --quiet -c constraints.txt -e '.[polars]' --group dev
+	# Chakra's own reader, for a test; what it asks for besides protobuf, pandas and plotly among it, the test does not need
+	$(BIN)/python -m pip install --quiet --no-deps mlc-chakra==1.0.0
 	@touch $@
 
 # The collector's torch and torch_xla are large and exist for Linux only; without them its tests skip.

@@ -65,26 +65,26 @@ def read_trace(path: Path) -> Trace:
     texts: dict[int, dict[int, str]] = {2: {}, 3: {}, 29: {}}
     is_open: dict[int, list[Slice]] = {}
     last: dict[int, int] = {}
-    for count, (number, raw) in enumerate(_fields(data)):
+    for count, (number, raw) in enumerate(wire_fields(data)):
         assert number == 1
         assert isinstance(raw, bytes)
-        packet = dict(_fields(raw))
+        packet = dict(wire_fields(raw))
         assert packet[10] == 1
         assert packet[13] == (3 if count == 0 else 2)
-        for kind, entry in _fields(_bytes(packet.get(12, b""))):
-            named = dict(_fields(_bytes(entry)))
+        for kind, entry in wire_fields(_bytes(packet.get(12, b""))):
+            named = dict(wire_fields(_bytes(entry)))
             assert _integer(named[1]) not in texts[kind]
             texts[kind][_integer(named[1])] = _bytes(named[2]).decode()
         if 60 in packet:
-            found = dict(_fields(_bytes(packet[60])))
+            found = dict(wire_fields(_bytes(packet[60])))
             uuid, parent = _integer(found[1]), _integer(found.get(5, 0))
             assert uuid not in tracks
             assert parent == 0 or parent in tracks
-            counter = dict(_fields(_bytes(found.get(8, b""))))
+            counter = dict(wire_fields(_bytes(found.get(8, b""))))
             unit = _bytes(counter.get(6, b"")).decode()
             tracks[uuid] = Track(uuid, _bytes(found[2]).decode(), parent, unit)
         if 11 in packet:
-            event = list(_fields(_bytes(packet[11])))
+            event = list(wire_fields(_bytes(packet[11])))
             of_event = dict(event)
             time = _integer(packet.get(8, 0))
             track = tracks[_integer(of_event[11])]
@@ -110,7 +110,7 @@ def read_trace(path: Path) -> Trace:
 
 
 def _argument(raw: bytes, texts: dict[int, dict[int, str]]) -> tuple[str, Value]:
-    content = dict(_fields(raw))
+    content = dict(wire_fields(raw))
     name = texts[3][_integer(content[1])]
     if 4 in content:
         value = _integer(content[4])
@@ -118,20 +118,21 @@ def _argument(raw: bytes, texts: dict[int, dict[int, str]]) -> tuple[str, Value]
     return name, texts[29][_integer(content[17])]
 
 
-def _fields(data: bytes) -> Iterator[tuple[int, int | float | bytes]]:
+def wire_fields(data: bytes) -> Iterator[tuple[int, int | float | bytes]]:
+    """Numbers and values of the fields of a message."""
     at = 0
     while at < len(data):
-        tag, at = _varint(data, at)
+        tag, at = read_varint(data, at)
         match tag & 7:
             case 0:
-                value, at = _varint(data, at)
+                value, at = read_varint(data, at)
                 yield tag >> 3, value
             case 1:
                 kind = "<d" if tag >> 3 == 44 else "<Q"
                 yield tag >> 3, struct.unpack_from(kind, data, at)[0]
                 at += 8
             case 2:
-                size, at = _varint(data, at)
+                size, at = read_varint(data, at)
                 assert at + size <= len(data)
                 yield tag >> 3, data[at : at + size]
                 at += size
@@ -139,7 +140,8 @@ def _fields(data: bytes) -> Iterator[tuple[int, int | float | bytes]]:
                 raise AssertionError(f"wire type {other}")
 
 
-def _varint(data: bytes, at: int) -> tuple[int, int]:
+def read_varint(data: bytes, at: int) -> tuple[int, int]:
+    """An integer, and where it ends."""
     value = shift = 0
     while True:
         byte = data[at]

@@ -121,6 +121,25 @@ def perfetto(
 
 
 @app.command()
+def chakra(
+    context: typer.Context,
+    run: RunArgument,
+    output: Annotated[
+        Path | None, typer.Option("--output", "-o", metavar="FOLDER", help="Default: the run's name with .chakra.")
+    ] = None,
+) -> None:
+    """Write a run as Chakra execution traces, one per rank, for simulators such as ASTRA-sim."""
+    from tracewarehouse.exports.chakra import export_chakra
+
+    with context.obj.open() as warehouse:
+        written = export_chakra(warehouse, run, output or Path(f"{warehouse.run(run).name}.chakra"))
+        for path in written.files:
+            typer.echo(path)
+        for warning in written.warnings:
+            typer.echo(f"warning: {warning}", err=True)
+
+
+@app.command()
 def duckdb(
     context: typer.Context,
     run: RunsArgument = None,

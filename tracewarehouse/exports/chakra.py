@@ -1,0 +1,383 @@
+"""Writes a run as Chakra execution traces, one per rank, which simulators such as ASTRA-sim read.
+
+A trace is a graph of what a device executed: its leaf ops in their order. Compute is merged up to a microsecond, which
+is the format's clock; collectives are nodes with their kind, bytes and communicator group, and a collective-permute is
+a send and a receive. What runs between the start and the done of an asynchronous collective does not depend on it.
+
+The schema is et_def.proto of https://github.com/mlcommons/chakra. Attributes have the types that the simulators' feeder
+reads: an attribute of another type counts as 0 there.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from tracewarehouse.exports.perfetto.wire import varint
+from tracewarehouse.ingest.errors import TracewarehouseError
+from tracewarehouse.ingest.lake.lake import placed_whole
+from tracewarehouse.ingest.protobuf import Field, message_classes
+from tracewarehouse.query import literal
+
+if TYPE_CHECKING:
+    from tracewarehouse.warehouse import Warehouse
+
+_CLASSES = message_classes(
+    "tracewarehouse.chakra",
+    {
+        "GlobalMetadata": [Field(1, "version", "bytes")],
+        "Attribute": [
+            Field(1, "name", "bytes"),
+            Field(7, "int32_val", "int32", oneof="value"),
+            Field(9, "int64_val", "int64", oneof="value"),
+            Field(13, "uint64_val", "uint64", oneof="value"),
+            Field(27, "bool_val", "bool", oneof="value"),
+            Field(29, "string_val", "bytes", oneof="value"),
+        ],
+        "Node": [
+            Field(1, "id", "uint64"),
+            Field(2, "name", "bytes"),
+            Field(3, "type", "int32"),
+            Field(5, "data_deps", "uint64", is_repeated=True),
+            Field(6, "start_time_micros", "uint64"),
+            Field(7, "duration_micros", "uint64"),
+            Field(10, "attr", "Attribute", is_repeated=True),
+        ],
+    },
+)
+_VERSION = b"0.0.4"
+_COMPUTE, _SEND, _RECEIVE, _COLLECTIVE = 4, 5, 6, 7
+"""Types of nodes."""
+_COMM_TYPES = {
+    "all-reduce": 0,
+    "all-gather": 2,
+    "collective-broadcast": 5,
+    "all-to-all": 6,
+    "ragged-all-to-all": 6,
+    "reduce-scatter": 7,
+}
+_TYPE_OF_ATTRIBUTE = {
+    "is_cpu_op": "bool_val",
+    "num_ops": "int64_val",
+    "tensor_size": "uint64_val",
+    "comm_type": "int64_val",
+    "comm_size": "int64_val",
+    "comm_src": "int32_val",
+    "comm_dst": "int32_val",
+    "comm_tag": "int32_val",
+    "pg_name": "string_val",
+}
+_MICROSECOND_PS = 10**6
+_TAGS = 1 << 31
+Value = int | bytes | bool
+
+
+@dataclass(frozen=True)
+class ChakraExport:
+    """What was written.
+
+    Attributes:
+        files: one trace per rank, then `comm_group.json`.
+        warnings: sentences on what the traces do not say.
+    """
+
+    files: list[Path]
+    warnings: list[str]
+
+
+@dataclass(frozen=True)
+class _Call:
+    """What a collective is in the graph of one rank: a node's type and its attributes.
+
+    `group` and `instance` say which executions must have the same order on several ranks; None for a send or receive.
+    """
+
+    type: int
+    attributes: Mapping[str, Value]
+    group: tuple[int, ...] | None = None
+    instance: int = 0
+
+
+@dataclass(frozen=True)
+class _Communication:
+    """The collectives of a run: their calls by event, the event that each done ends, groups by name, and warnings."""
+
+    calls: dict[int, list[_Call]]
+    start_of_done: dict[int, int]
+    groups: dict[tuple[int, ...], str]
+    warnings: list[str]
+
+
+@dataclass
+class _Node:
+    """A node of the graph; `busy_ps` becomes its duration."""
+
+    name: str
+    type: int
+    depends_on: list[int]
+    start_ps: int
+    busy_ps: int
+    attributes: Mapping[str, Value]
+    call: _Call | None = None
+
+
+@dataclass
+class _Compute:
+    """Ops that become one node."""
+
+    names: list[tuple[int, str]] = field(default_factory=list)
+    start_ps: int = 0
+    busy_ps: int = 0
+    flops: int = 0
+    bytes_accessed: int = 0
+
+
+def export_chakra(warehouse: Warehouse, run: str, folder: Path) -> ChakraExport:
+    """Write `<name of the run>.<rank>.et` for each device of a run, and `comm_group.json` with its replica groups.
+
+    A rank is the number of the device in the run. The durations of a rank's nodes add up to the busy time of its
+    device, to the microsecond; that of an asynchronous collective is the time of its start and its done.
+
+    Args:
+        warehouse: the warehouse.
+        run: a run id, the beginning of one, or a name.
+        folder: where to write; it is made if it does not exist.
+
+    Raises:
+        WarehouseError: there is no such run, or it cannot be read.
+        TracewarehouseError: the run has no ops, two ranks ran the collectives of a group in different orders, or the
+            folder cannot be written.
+    """
+    found = warehouse.run(run)
+    of_run = f"run_id = {literal(found.run_id)}"
+    communication = _communication(warehouse, of_run)
+    ranks = [rank for (rank,) in _rows(warehouse, f"SELECT device_id FROM main.devices WHERE {of_run} ORDER BY 1")]
+    traces = {rank: _nodes(warehouse, of_run, rank, communication) for rank in ranks}
+    if not any(traces.values()):
+        raise TracewarehouseError(f"run {found.name} has no ops of devices, so there is nothing to simulate")
+    _check_orders(found.name, traces)
+    groups = {name: members for members, name in communication.groups.items()}
+    prefix = re.sub(r"[^\w.-]", "_", found.name)
+    files = []
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        for rank, nodes in traces.items():
+            files.append(folder / f"{prefix}.{rank}.et")
+            with placed_whole(files[-1]) as part, part.open("wb") as stream:
+                stream.writelines(_messages(nodes))
+        files.append(folder / "comm_group.json")
+        with placed_whole(files[-1]) as part:
+            part.write_text(json.dumps(groups, indent=1) + "\n")
+    except OSError as error:
+        raise TracewarehouseError(f"{folder}: cannot be written: {error.strerror or error}") from None
+    return ChakraExport(files, communication.warnings)
+
+
+def _communication(warehouse: Warehouse, of_run: str) -> _Communication:
+    """What the collectives of a run are to a simulator.
+
+    One that lacks ranks, or that no simulator knows, has no call: on its device it counts as compute, since a simulator
+    would wait for the others for ever.
+    """
+    members: dict[tuple[int, int], list[int | None]] = {}
+    for instruction, group, device in _rows(
+        warehouse,
+        f"SELECT instruction_id, group_index, device_id FROM main.collective_groups WHERE {of_run} "
+        "ORDER BY instruction_id, group_index, rank",
+    ):
+        members.setdefault((instruction, group), []).append(device)
+    pairs: dict[int, list[tuple[int | None, int | None]]] = {}
+    for (instruction, _), devices in members.items():
+        if len(devices) == 2:
+            pairs.setdefault(instruction, []).append((devices[0], devices[1]))
+    rows = _rows(
+        warehouse,
+        "SELECT c.event_id, c.done_event_id, c.device_id, c.instruction_id, c.instance, c.kind, c.group_index, "
+        "coalesce(c.message_bytes, 0) FROM main.collectives AS c INNER JOIN main.ops AS o USING (run_id, event_id) "
+        f"WHERE {of_run} AND o.is_leaf ORDER BY c.device_id, c.start_ps, c.event_id",
+    )
+    here = Counter((instance, device) for _, _, device, _, instance, *_ in rows)
+    found = _Communication({}, {}, {}, [])
+    lacking: Counter[str] = Counter()
+    unknown: Counter[str] = Counter()
+    for event_id, done, device, instruction, instance, kind, group, size in rows:
+        calls: list[_Call] = []
+        if kind == "collective-permute":
+            if not any(device in pair for pair in pairs.get(instruction, [(device, device)])):
+                continue  # it neither sends nor receives
+            calls = _transfers(device, instance, pairs.get(instruction, []), size, here)
+        elif kind in _COMM_TYPES:
+            ranks = members.get((instruction, -1 if group is None else group), [])
+            known = tuple(rank for rank in ranks if rank is not None)
+            is_whole = bool(known) and len(known) == len(ranks) and all(here[instance, r] == 1 for r in known)
+            calls = [_call(kind, instance, known, size, found.groups)] if is_whole else []
+        else:
+            unknown[kind] += 1
+            continue
+        if not calls:
+            lacking[kind] += 1
+            continue
+        found.calls[event_id] = calls
+        if done is not None:
+            found.start_of_done[done] = event_id
+    for kind, count in sorted(lacking.items()):
+        found.warnings.append(f"{count} executions of {kind} lack ranks that are not in the run, and count as compute")
+    for kind, count in sorted(unknown.items()):
+        found.warnings.append(f"{count} executions of {kind} are of a kind that Chakra lacks, and count as compute")
+    return found
+
+
+def _call(kind: str, instance: int, ranks: tuple[int, ...], size: int, groups: dict[tuple[int, ...], str]) -> _Call:
+    # simulators take 0 for all ranks; the size of an all-gather is what one rank contributes
+    name = groups.setdefault(ranks, str(len(groups) + 1))
+    sent = size // len(ranks) if kind == "all-gather" else size
+    attributes: dict[str, Value] = {"comm_type": _COMM_TYPES[kind], "comm_size": sent, "pg_name": name.encode()}
+    return _Call(_COLLECTIVE, attributes, ranks, instance)
+
+
+def _transfers(
+    device: int,
+    instance: int,
+    pairs: Sequence[tuple[int | None, int | None]],
+    size: int,
+    here: Mapping[tuple[int, int], int],
+) -> list[_Call]:
+    """What a device receives and sends in a collective-permute, from and to devices whose part of it is in the run."""
+    calls: list[_Call] = []
+    for source, target in pairs:
+        if source is None or target is None or source == target:
+            continue
+        if not (here[instance, source] == here[instance, target] == 1):
+            continue
+        attributes: dict[str, Value] = {
+            "comm_src": source,
+            "comm_dst": target,
+            "comm_size": size,
+            "comm_tag": instance % _TAGS,
+        }
+        if target == device:
+            calls.insert(0, _Call(_RECEIVE, attributes))
+        elif source == device:
+            calls.append(_Call(_SEND, attributes))
+    return calls
+
+
+def _nodes(warehouse: Warehouse, of_run: str, device: int, communication: _Communication) -> list[_Node]:
+    """The graph of a device: a node's id is its place, counted from 1, so that nodes depend on earlier ones alone."""
+    ops = _rows(
+        warehouse,
+        f"""
+        SELECT
+          o.event_id, i.name, o.start_ps, o.duration_ps - coalesce(o.overlap_ps, 0),
+          coalesce(c.flops, c.model_flops, 0), coalesce(c.bytes_accessed, 0)
+        FROM main.ops AS o
+        INNER JOIN main.instructions AS i USING (run_id, instruction_id)
+        LEFT JOIN models.instruction_costs AS c USING (run_id, instruction_id)
+        WHERE {of_run} AND o.device_id = {device} AND o.is_leaf
+        ORDER BY o.start_ps, o.event_id
+        """,
+    )
+    nodes: list[_Node] = []
+    last: list[int] = []
+    """Ids of the nodes that the next one waits for."""
+    compute = _Compute()
+    started: dict[int, int] = {}
+
+    def finish() -> None:
+        nonlocal compute, last
+        if compute.names:
+            _, name = max(compute.names, key=lambda n: n[0])
+            more = len(compute.names) - 1
+            facts: dict[str, Value] = {"num_ops": compute.flops, "tensor_size": compute.bytes_accessed}
+            shown = f"{name} and {more} more" if more else name
+            nodes.append(_Node(shown, _COMPUTE, last, compute.start_ps, compute.busy_ps, facts))
+            last = [len(nodes)]
+            compute = _Compute()
+
+    asynchronous = set(communication.start_of_done.values())
+    for event_id, name, start, busy, flops, bytes_accessed in ops:
+        if event_id in communication.calls:
+            finish()
+            before = len(nodes)
+            for call in communication.calls[event_id]:
+                node = _Node(name, call.type, last, start, busy if len(nodes) == before else 0, call.attributes, call)
+                nodes.append(node)
+            made = list(range(before + 1, len(nodes) + 1))
+            if event_id in asynchronous:
+                started[event_id] = before + 1
+            else:
+                last = made
+        elif communication.start_of_done.get(event_id) in started:
+            finish()
+            first = started.pop(communication.start_of_done[event_id])
+            nodes[first - 1].busy_ps += busy
+            calls = communication.calls[communication.start_of_done[event_id]]
+            last = sorted({*last, *range(first, first + len(calls))})
+        else:
+            if not compute.names:
+                compute.start_ps = start
+            compute.names.append((busy, name))
+            compute.busy_ps += busy
+            compute.flops += flops
+            compute.bytes_accessed += bytes_accessed
+            if compute.busy_ps >= _MICROSECOND_PS:
+                finish()
+    finish()
+    return nodes
+
+
+def _check_orders(run: str, traces: Mapping[int, Sequence[_Node]]) -> None:
+    """Refuse a run in which ranks of a group ran its collectives in different orders: a simulator would never end."""
+    orders: dict[tuple[int, ...], dict[int, list[int]]] = {}
+    for rank, nodes in traces.items():
+        for node in nodes:
+            if node.call is not None and node.call.group is not None:
+                orders.setdefault(node.call.group, {}).setdefault(rank, []).append(node.call.instance)
+    for group, of_ranks in orders.items():
+        first = of_ranks[group[0]]
+        for rank, order in of_ranks.items():
+            if order != first:
+                members = ", ".join(map(str, group))
+                raise TracewarehouseError(
+                    f"run {run}: ranks {group[0]} and {rank} ran the collectives of group {members} in different "
+                    "orders, on which a simulator would wait for ever; nothing was written"
+                )
+
+
+def _messages(nodes: Sequence[_Node]) -> Iterator[bytes]:
+    """The messages of a trace, each behind its length."""
+    yield _delimited(_CLASSES["GlobalMetadata"](version=_VERSION))
+    total = written = 0
+    for number, node in enumerate(nodes, 1):
+        total += node.busy_ps
+        micros = (total + _MICROSECOND_PS // 2) // _MICROSECOND_PS - written  # what is cut off is not lost to the sum
+        written += micros
+        attributes: dict[str, Value] = {"is_cpu_op": False, **node.attributes}
+        yield _delimited(
+            _CLASSES["Node"](
+                id=number,
+                name=node.name.encode("utf-8", "replace"),
+                type=node.type,
+                data_deps=node.depends_on,
+                start_time_micros=max(0, node.start_ps) // _MICROSECOND_PS,
+                duration_micros=micros,
+                attr=[
+                    _CLASSES["Attribute"](name=name.encode(), **{_TYPE_OF_ATTRIBUTE[name]: value})
+                    for name, value in attributes.items()
+                ],
+            )
+        )
+
+
+def _delimited(message: Any) -> bytes:
+    content: bytes = message.SerializeToString()
+    return varint(len(content)) + content
+
+
+def _rows(warehouse: Warehouse, sql: str) -> list[tuple[Any, ...]]:
+    return warehouse.query(sql).rows()
