@@ -16,7 +16,7 @@ def html(report: Report) -> str:
     import vl_convert
 
     environment = jinja2.Environment(
-        loader=jinja2.PackageLoader("dashboards"), autoescape=True, trim_blocks=True, lstrip_blocks=True
+        loader=jinja2.PackageLoader("tracewarehouse.dashboards"), autoescape=True, trim_blocks=True, lstrip_blocks=True
     )
     bundle: Callable[[], str] = vl_convert.javascript_bundle  # type: ignore[assignment]  # its snippet is optional
     return environment.get_template("report.html.j2").render(
