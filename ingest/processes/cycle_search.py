@@ -1,4 +1,4 @@
-"""Turns off Python's search for reference cycles where it only costs time."""
+"""Turns off Python's search for reference cycles if it only costs time."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ from contextlib import contextmanager
 
 @contextmanager
 def without_cycle_search() -> Iterator[None]:
-    """Keep Python from looking for cycles of references.
+    """Keep Python from searching for reference cycles.
 
-    There are none, but so many small objects that looking through them takes a twentieth of the time of an ingest.
+    An ingest makes none, but so many small objects that searching them takes a twentieth of its time.
     """
     if not gc.isenabled():
         yield
@@ -26,10 +26,10 @@ def without_cycle_search() -> Iterator[None]:
 
 
 def search_seldom() -> None:
-    """Spare a process that ends soon most searches for cycles of references, and the ones at its end.
+    """Spare a short-lived process most searches for reference cycles, including those at its end.
 
     At its end the system takes back all memory anyway, and searching the objects of numpy and Arrow takes 30 ms. If
-    DuckDB was imported, the last search is kept, as DuckDB would report objects that are not freed as a leak.
+    DuckDB was imported, the last search is kept, because DuckDB would report objects that are not freed as a leak.
     """
     gc.set_threshold(200_000)
     atexit.register(lambda: None if "duckdb" in sys.modules else gc.freeze())

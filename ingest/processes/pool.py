@@ -36,7 +36,7 @@ _Result = TypeVar("_Result")
 _COMMAND = "from tracewarehouse.ingest.processes.pool import serve_as_interpreter as serve; serve({modules!r})"
 _JEMALLOC = "jemalloc_bg_thd"
 ONE_THREAD = {"OPENBLAS_NUM_THREADS": "1"}
-"""Environment of a process without linear algebra, for which numpy would start threads: a third of its import."""
+"""Environment of a process without linear algebra; numpy would start threads for it, a third of its import time."""
 
 
 class HelperError(TracewarehouseError):
@@ -49,7 +49,7 @@ def usable_cores() -> int:
 
 
 class _Fork:
-    """A forked process that serves; what is used of it is as of `subprocess.Popen`."""
+    """A forked process that does tasks, with the part of `subprocess.Popen`'s interface that is used here."""
 
     def __init__(self, descriptors: Collection[int]) -> None:
         tasks, to = os.pipe()
@@ -74,7 +74,7 @@ class _Fork:
                 os.kill(self.pid, signal.SIGKILL)
 
     def wait(self) -> int:
-        """How it ended, once it has."""
+        """Wait until it has ended, and return how."""
         with self._waiting:
             if self.returncode is None:
                 try:
@@ -85,21 +85,21 @@ class _Fork:
 
 
 class Helper:
-    """One helper process. It does one task after the other, in the order in which it is told of them."""
+    """One helper process. It does one task after the other, in the order in which they are sent."""
 
     unsent = b""
-    """What it is told before its next task."""
+    """Pickled state, to be sent before the next task."""
 
     def __init__(self, process: _Fork | subprocess.Popen[bytes]) -> None:
         self._process = process
 
     def ask(self, function: Callable[[Any, _Task], _Result], task: _Task) -> _Result:
-        """The result of one task; see `send` and `answer`."""
+        """Return the result of one task; see `send` and `answer`."""
         self.send(function, task)
         return cast(_Result, self.answer())
 
     def send(self, function: Callable[[Any, _Task], object], task: _Task) -> None:
-        """Tell it to do function(state, task), whose result is the next `answer`.
+        """Send it the task function(state, task), whose result is the next `answer`.
 
         Raises:
             HelperError: the process ended.
@@ -114,7 +114,7 @@ class Helper:
             raise HelperError(_how_it_ended(self._process.wait())) from None
 
     def answer(self) -> Any:
-        """The result of the first task that it was told of and that has not been answered.
+        """Return the result of the first task that was sent and has no answer yet.
 
         Raises:
             HelperError: the process ended.
@@ -138,14 +138,14 @@ class Helper:
         self._process.kill()
         self._process.wait()
         for pipe in (self._process.stdin, self._process.stdout):
-            with suppress(OSError):  # of what it was not told any more
+            with suppress(OSError):  # of what could not be sent any more
                 cast(IO[bytes], pipe).close()
 
 
 def forked() -> Helper | None:
-    """A helper that shares the memory of what is imported here.
+    """Fork a helper that shares the memory of imported modules.
 
-    None where there is no second core for it, beside other threads, or where the system allows none.
+    Returns None if there is no second core, if there are other threads, or if the system refuses.
     """
     if usable_cores() == 1 or not _is_single_threaded():
         return None
@@ -156,7 +156,7 @@ def forked() -> Helper | None:
 
 
 class Work(Generic[_Result]):
-    """Tasks under way in helpers; `results` takes part in them."""
+    """Tasks that helpers are doing; `results` takes part in them."""
 
     def __init__(
         self, ask: Callable[[_Task], _Result], tasks: Sequence[_Task], then: Callable[[_Result], object]
@@ -170,7 +170,7 @@ class Work(Generic[_Result]):
         self.threads: list[Future[None]] = []
 
     def do(self, ask: Callable[[Any], _Result]) -> None:
-        """Do tasks in this thread while there are any that nobody has begun."""
+        """Do tasks in this thread while any has not been begun."""
         while True:
             try:
                 number, task = self._waiting.popleft()
@@ -184,15 +184,15 @@ class Work(Generic[_Result]):
                 self._waiting.clear()
 
     def results(self) -> list[_Result]:
-        """The results in the order of the tasks, once all are done.
+        """Return the results in the order of the tasks, once all are done.
 
         Raises:
             HelperError: a helper was ended from outside.
-            Exception: what the function raised, of the first task that failed.
+            Exception: what the function raised in the first task that failed.
         """
         try:
             self.do(self._ask)
-        except BaseException:  # Ctrl-C: the helpers are ended by who started them
+        except BaseException:  # Ctrl-C: whoever started the helpers ends them
             self._waiting.clear()
             raise
         for thread in self.threads:
@@ -226,7 +226,7 @@ class Processes:
         return len(self._helpers)
 
     def share(self, state: Any) -> None:
-        """Say what the tasks from now on read; it goes to each helper once. Nothing must be under way."""
+        """Set the state that tasks read from now on; it goes to each helper once. No task may be running."""
         self._state = state
         pickled = pickle.dumps((None, state), pickle.HIGHEST_PROTOCOL) if self._helpers else b""
         for helper in self._helpers:
@@ -238,12 +238,12 @@ class Processes:
         tasks: Sequence[_Task],
         then: Callable[[_Result], object] = lambda _: None,
     ) -> Work[_Result]:
-        """Let the helpers do function(state, task) for tasks, which are begun in their order.
+        """Let the helpers do function(state, task) for each task, begun in order.
 
         Args:
-            function: of a module, so that helpers find it; it must not change the state.
+            function: a function of a module, so that helpers find it; it must not change the state.
             tasks: independent of each other.
-            then: is told of each result here, in any order and from any thread.
+            then: is called here with each result, in any order and from any thread.
         """
         work = Work(partial(function, self._state), tasks, then)
         work.threads = [self._threads.submit(work.do, partial(h.ask, function)) for h in self._helpers]
@@ -273,9 +273,9 @@ def _how_it_ended(code: int) -> str:
 
 
 def _is_single_threaded() -> bool:
-    """Whether the system counts one thread in this process, those that Python does not know of included.
+    """Return whether the system counts one thread in this process, including threads that Python does not know.
 
-    That of jemalloc, which Arrow starts, does not count: jemalloc takes its locks itself before a fork.
+    The jemalloc thread that Arrow starts does not count: jemalloc takes its own locks before a fork.
     """
     try:
         threads = [(p / "comm").read_text().strip() for p in Path("/proc/self/task").iterdir()]
@@ -285,7 +285,7 @@ def _is_single_threaded() -> bool:
 
 
 def _interpreter(descriptors: Sequence[int], modules: Sequence[str]) -> subprocess.Popen[bytes]:
-    """A new interpreter that serves.
+    """Start a new interpreter that does tasks.
 
     Raises:
         OSError: it cannot be started.
@@ -306,22 +306,22 @@ def _interpreter(descriptors: Sequence[int], modules: Sequence[str]) -> subproce
 
 
 def serve_as_interpreter(modules: Sequence[str]) -> NoReturn:
-    """What a helper that is a new interpreter does."""
+    """Run as a helper in a new interpreter."""
     results = os.fdopen(os.dup(1), "wb")
-    os.dup2(2, 1)  # whatever prints does not get between the results
+    os.dup2(2, 1)  # so that no print gets between the results
     _serve(sys.stdin.buffer, results, modules)
 
 
 def _serve_as_fork(tasks: int, results: int, descriptors: Collection[int]) -> NoReturn:
-    """What a forked helper does, once it has let go of what it has of its caller."""
+    """Run as a forked helper, after letting go of what belongs to the caller."""
     try:
-        gc.freeze()  # so that nothing of the caller's is finalized here, nor memory copied to look for it
+        gc.freeze()  # so that no object of the caller is finalized here, and no memory copied by a search
         for number in signal.valid_signals():
             if callable(signal.getsignal(number)):
                 signal.signal(number, signal.SIG_DFL)
         null = os.open(os.devnull, os.O_RDWR)
         for own in {int(p.name) for p in Path("/proc/self/fd").iterdir()} - {2, null, tasks, results, *descriptors}:
-            os.dup2(null, own)  # locks and pipes; not closed, as an object of the caller may do that to a later file
+            os.dup2(null, own)  # locks and pipes; not closed: an object of the caller may still close the number
         os.dup2(2, 1)
         _serve(os.fdopen(tasks, "rb"), os.fdopen(results, "wb"))
     finally:
@@ -329,8 +329,8 @@ def _serve_as_fork(tasks: int, results: int, descriptors: Collection[int]) -> No
 
 
 def _serve(source: IO[bytes], results: IO[bytes], modules: Sequence[str] = ()) -> NoReturn:
-    """Do tasks from the source, one after the other, until that is closed."""
-    gc.disable()  # tasks make no cycles of references
+    """Do tasks from the source, one after the other, until it is closed."""
+    gc.disable()  # tasks make no reference cycles
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches the whole group; the caller decides
     messages: queue.SimpleQueue[Any] = queue.SimpleQueue()
     threading.Thread(target=_receive, args=(source, messages), daemon=True).start()
@@ -351,7 +351,7 @@ def _serve(source: IO[bytes], results: IO[bytes], modules: Sequence[str] = ()) -
 
 
 def _receive(source: IO[bytes], messages: queue.SimpleQueue[Any]) -> None:
-    """Queue what comes; end the process, whatever it is doing, when its caller is gone."""
+    """Queue what arrives; end the process, whatever it is doing, when its caller is gone."""
     try:
         while True:
             messages.put(pickle.load(source))  # noqa: S301 - written by our caller

@@ -1,4 +1,4 @@
-"""Proves that a run holds everything in its capture: decodes it again by other parsers and compares line by line."""
+"""Proves that a run holds all of its capture: decodes it again with other parsers, and compares line by line."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ from tracewarehouse.ingest.verify.fsck import rows_of
 OWN_STATS = ("device_offset_ps", "device_duration_ps")
 """Stats of device events that are columns of main.ops."""
 INSTRUCTION_STATS = {"hlo_op": "name", "hlo_module": "module", "program_id": "program_id"}
-"""Stats of CPU and GPU op events that main.ops holds as the instruction, and the instruction's column."""
+"""Stats of CPU and GPU op events that main.ops holds as the instruction, with the instruction's column."""
 _CLASS = {
     StatKind.DOUBLE: "double",
     StatKind.UINT64: "integer",
@@ -46,14 +46,14 @@ _STAT = ["name", "kind", "int_value", "double_value", "string_value", "bytes_val
 
 @dataclass
 class Tally:
-    """What a line holds: sums are modulo 2^64, so that a row that is changed, lost or doubled shows.
+    """Counts and sums of what a line holds, modulo 2^64, so that a changed, lost or doubled row shows.
 
     Attributes:
         events: number of events.
         start_ps: sum of their starts on the run's clock.
         duration_ps: sum of their durations.
-        stats: by name and class (integer, double, text, bytes): number of values, and the sum of their bits, of text
-            and bytes the sum of their CRC-32.
+        stats: by name and class (integer, double, text, bytes): number of values, and the sum of their bits, or of
+        the CRC-32 of text and bytes.
     """
 
     events: int = 0
@@ -73,11 +73,11 @@ class LineCount:
     """One line of a capture beside the same line of its run.
 
     Attributes:
-        host, plane, line: where.
+        host, plane, line: names of its place.
         events: events in the capture.
         events_in_run: events in the run.
         stats: stats of the events in the capture.
-        is_equal: whether events, times and stats agree, in number and in sum.
+        is_equal: whether events, times and stats agree in number and sum.
     """
 
     host: str
@@ -97,7 +97,7 @@ class CaptureComparison:
         run_id: the run.
         planes: number of planes in the capture.
         counts: its lines.
-        differences: one sentence for each difference; empty where the run has everything.
+        differences: one sentence per difference; empty if the run has everything.
     """
 
     run_id: str
@@ -117,12 +117,12 @@ class CaptureComparison:
 
 
 def against(capture: Capture, warehouse: Path) -> CaptureComparison:
-    """Prove from a capture's bytes that its run in the warehouse has all of its events and stats.
+    """Prove from a capture's bytes that its run in the warehouse has all its events and stats.
 
-    The file is read by its format's independent decoder, and every line tallied: events, times, each stat's values.
-    The same tally is taken of the Parquet rows. Stats that are columns count as what they were; an op's HLO names count
-    where its instruction has them. What planes and lines say of themselves is compared as well, and what event metadata
-    say, but for stats that instructions have, which share them between planes. Takes some seconds per million events.
+    The format's independent decoder reads the file and tallies every line: events, times, and the values of each stat.
+    The same tally is taken of the Parquet rows. A stat that became a column counts as the stat that it was. HLO names
+    of ops count if the instruction has them. Fields of planes, lines and event metadata are compared too, except stats
+    of instructions, which planes share. It takes some seconds per million events.
 
     Raises:
         CaptureError: the capture cannot be read.
@@ -175,28 +175,28 @@ class _TablesOfRun:
         self._first = np.array([r["first_event_id"] for r in self.lines], np.int64)
         for table in ("ops", "host_events"):
             self._add_events(lake, run, table)
-        self._instruction_of = self._instructions.tolist()  # ints, a million of which are looked up in no time
+        self._instruction_of = self._instructions.tolist()  # as Python integers, fast to look up
         self._add_stats(lake, run)
         self._next: dict[tuple[str, str, str, int], list[int]] = {}
         for i, r in reversed(list(enumerate(self.lines))):
             self._next.setdefault((r["host"], r["plane"], r["line"], r["line_id"]), []).append(i)
 
     def line(self, host: str, plane: str, line: PlainLine) -> int | None:
-        """Index of the next line of that name that was not asked for."""
+        """Return the index of the next line of that name that was not read yet."""
         indices = self._next.get((host, plane, line.name, line.line_id))
         return indices.pop() if indices else None
 
     def instruction(self, event_id: int) -> int:
-        """Instruction of an event, -1 where it is not in ops."""
+        """Instruction of each event, -1 if it is not in ops."""
         return self._instruction_of[event_id] if event_id < len(self._instruction_of) else -1
 
     @property
     def unread(self) -> int:
-        """Lines that were not asked for."""
+        """Return the number of lines that were not read."""
         return sum(map(len, self._next.values()))
 
     def _line_of(self, ids: Int64) -> Int64:
-        """Line index by event id; of lines with the same first event the last one has the events."""
+        """Return the line index of each event id; of lines with the same first event, the last one has the events."""
         return self._first.searchsorted(ids, side="right") - 1
 
     def _add_events(self, lake: Lake, run: RunVersion, table: str) -> None:
@@ -264,7 +264,7 @@ def _compare_file(comparison: CaptureComparison, file: CaptureFile, tables: _Tab
 
 
 def _plane_differences(plane: PlainPlane, position: int, tables: _TablesOfRun, host: str) -> Iterator[str]:
-    """What the run does not say of a plane as the capture does."""
+    """Return what the run states about a plane differently from the capture."""
     rows = tables.planes.get(host, [])
     row = rows[position] if position < len(rows) else None
     if row is None or (row["plane"], row["plane_id"]) != (plane.name, plane.plane_id):
@@ -326,7 +326,7 @@ def _compare_line(
 def _tally(
     plane: PlainPlane, line: PlainLine, tables: _TablesOfRun, first: int, clock_offset_ps: int
 ) -> tuple[Tally, int]:
-    """The tally of a line, without stats that its instructions have, and the number of all stats."""
+    """Tally a line, without the stats that its instructions have; also return the number of all its stats."""
     tally = Tally()
     has_instructions = plane.name.startswith(GPU_PREFIX) or plane.name == CPU_PLANE
     count = 0
@@ -338,7 +338,7 @@ def _tally(
         count += len(stats)
         for name, kind, value in stats:
             if instruction >= 0 and name in OWN_STATS and isinstance(value, bytes):
-                if value.isdigit() and len(value) < 19:  # text that is an integer is in the column too
+                if value.isdigit() and len(value) < 19:  # integers as text are in the column too
                     tally.add(name, "integer", 1, int(value))
             elif instruction >= 0 and has_instructions and name in INSTRUCTION_STATS:
                 expected = tables.instructions[name][instruction]
@@ -351,14 +351,14 @@ def _tally(
 
 
 def _bits(value: float | bytes, kind: StatKind) -> int:
-    """The 64 bits that are summed: of text and bytes a checksum."""
+    """Return the 64 bits that are summed; of text and bytes, a checksum."""
     if isinstance(value, bytes):
         return crc32(value if kind == StatKind.BYTES else value.decode("utf-8", "replace").encode())
     return bits_of(value) if isinstance(value, float) else value % _WORD
 
 
 def _as_column(name: str, value: float | bytes) -> str:
-    """A stat as the text of an instruction's column: program ids are unsigned, other integers signed."""
+    """Return a stat as the text of an instruction's column: program ids are unsigned, other integers signed."""
     if isinstance(value, bytes):
         return value.decode("utf-8", "replace")
     bits = _bits(value, StatKind.DOUBLE)
@@ -401,20 +401,20 @@ def _bits_of_rows(kind_class: str, columns: dict[str, pa.Array]) -> UInt64:
 
 
 def _numbers(column: pa.Array, dtype: npt.DTypeLike) -> UInt64:
-    """The bits of a nullable column, 0 for NULL."""
+    """Return the bits of a nullable column, 0 for NULL."""
     values = np.frombuffer(column.buffers()[1], dtype, len(column), column.offset * 8).view(np.uint64)
     return np.where(column.is_valid().to_numpy(zero_copy_only=False), values, np.uint64(0))
 
 
 def _coded(column: pa.Array) -> tuple[Int32, list[str]]:
-    """Codes, -1 for NULL, and the texts they stand for."""
+    """Return codes, -1 for NULL, and their texts."""
     codes = column.indices.to_numpy(zero_copy_only=False)
     is_known = column.is_valid().to_numpy(zero_copy_only=False)
     return np.where(is_known, codes, -1).astype(np.int32), column.dictionary.to_pylist()
 
 
 def _sums(key: Int64, columns: list[UInt64]) -> Iterator[tuple[int, int, list[int]]]:
-    """For each distinct key one of its rows, the number of them, and the sum of each column modulo 2^64."""
+    """Return for each distinct key one of its rows, their number, and the sum of each column modulo 2^64."""
     if not len(key):
         return
     order = np.argsort(key, kind="stable")

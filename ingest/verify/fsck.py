@@ -19,15 +19,15 @@ from tracewarehouse.ingest.lake.schema import TABLES
 
 @dataclass(frozen=True)
 class Problem:
-    """Something of a warehouse that is not as it must be, and what to do.
+    """Something in a warehouse that is wrong, and what to do about it.
 
     Attributes:
-        run_id: the run; None where it is of no run, or of a run that cannot be told.
+        run_id: the run; None if it concerns no run, or an unknown one.
         run: its name for people.
         file: the file, relative to the warehouse.
         sentence: what is wrong.
         action: what to do.
-        is_error: False for what only takes space.
+        is_error: False if it only takes space.
     """
 
     run_id: str | None
@@ -105,7 +105,7 @@ def _problems_of_run(lake: Lake, run: RunVersion) -> Iterator[Problem]:
 
 
 def _read_through(path: Path, table: str, run_id: str) -> tuple[int, str | None]:
-    """Rows of a file, all of which is read, and what is wrong with it."""
+    """Read a whole file; return its number of rows and what is wrong with it."""
     try:
         with pq.ParquetFile(path, read_dictionary=["run_id"], page_checksum_verification=True) as file:
             if table not in TABLES:
@@ -130,7 +130,7 @@ def _plain(column: pa.Field) -> pa.Field:
 
 
 def _contradictions(lake: Lake, run: RunVersion) -> Iterator[str]:
-    """Where the tables of a run, each whole, do not agree."""
+    """Find where the tables of a run, each undamaged, disagree."""
     digests = [row["digest"] for row in rows_of(lake, run, "hosts", ["digest"])]
     if digest_of(digests) != run.source_digest or run_id_of(run.source_digest) != run.run_id:
         yield "its id does not follow from the digests of its hosts"
@@ -155,7 +155,7 @@ def _contradictions(lake: Lake, run: RunVersion) -> Iterator[str]:
 
 
 def rows_of(lake: Lake, run: RunVersion, table: str, columns: list[str]) -> list[dict[str, Any]]:
-    """The rows of a small table of a run.
+    """Return the rows of a small table of a run.
 
     Raises:
         OSError: a file cannot be read.
@@ -164,7 +164,7 @@ def rows_of(lake: Lake, run: RunVersion, table: str, columns: list[str]) -> list
 
 
 def _column_batches(lake: Lake, run: RunVersion, table: str, columns: list[str]) -> Iterator[list[Any]]:
-    """Integer columns without NULL of a table, a batch of rows at a time."""
+    """Yield integer columns without NULL of a table, one batch of rows at a time."""
     for path in lake.paths(run, table):
         with pq.ParquetFile(path) as file:
             for batch in file.iter_batches(1 << 17, columns=columns, use_threads=False):

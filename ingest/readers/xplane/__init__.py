@@ -1,1 +1,1 @@
-"""The reader of xplane.pb."""
+"""Reads xplane.pb."""

@@ -1,4 +1,4 @@
-"""Where the events of a line are in its file, kept from when they are counted until they are decoded."""
+"""Keeps the places of a line's events in its file, from when they are counted until they are decoded."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ from tracewarehouse.ingest.readers.xplane.wire import PADDING, EventWindow, Othe
 
 @dataclass
 class EventPlaces:
-    """The places of a line's events, most of them put aside on disk.
+    """The places of a line's events, most of them stored on disk.
 
     Attributes:
         aside: the bytes from each event to the next, by the position of their window in the file.
         windows: first byte and end of each window that has events.
         others: see `wire.event_windows`.
-        count: the events.
+        count: number of events.
     """
 
     aside: Spill
@@ -30,7 +30,7 @@ class EventPlaces:
     count: int = 0
 
     def put(self, windows: Iterable[EventWindow]) -> None:
-        """Keep the places of the events of these windows.
+        """Store the places of the events of these windows.
 
         Raises:
             OSError: the disk is full.
@@ -42,7 +42,7 @@ class EventPlaces:
             self.count += len(steps)
 
     def read(self, read: Callable[[int, int, int], UInt8]) -> Iterator[EventWindow]:
-        """The windows again; see `wire.event_windows`."""
+        """Yield the windows again; see `wire.event_windows`."""
         with closing(self.aside):
             for low, high in self.windows:
                 starts = self.aside.get(low, "steps").astype(np.int64)

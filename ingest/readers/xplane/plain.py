@@ -1,4 +1,4 @@
-"""An xplane.pb read the plain way: by protobuf's own parser, an event at a time."""
+"""Reads an xplane.pb in the plain way: with protobuf's own parser, one event at a time."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ _INT64_MAX = (1 << 63) - 1
 
 
 def xplane_messages(package: str, *, is_raw: bool = False) -> dict[str, Any]:
-    """The message classes of an XSpace by name; text is bytes, as captures hold text that is not UTF-8.
+    """Make the message classes of an XSpace, by name; text is bytes, because captures hold text that is not UTF-8.
 
     Args:
         package: name for them.
-        is_raw: leave planes, lines and events as bytes, so that only one at a time need become an object.
+        is_raw: leave planes, lines and events as bytes, so that only one at a time becomes an object.
     """
     plane, line, event = ("bytes",) * 3 if is_raw else ("XPlane", "XLine", "XEvent")
     fields = {
@@ -119,7 +119,7 @@ def xplane_planes(data: bytes) -> Iterator[PlainPlane]:
 
 
 def _zero(planes: list[Any], lines: list[Any]) -> int:
-    """What timestamps that are Unix times count from: the profile's start, else the first where all are so."""
+    """Return what Unix timestamps count from: the profile's start, or else the first timestamp if all are such."""
     for plane in planes:
         if _text(plane.name) == TASK_PLANE:
             names = {e.key: _text(e.value.name) for e in plane.stat_metadata}

@@ -1,7 +1,7 @@
-"""Reader of xplane.pb: a serialized XSpace, as every XLA profiler writes it.
+"""Reads xplane.pb, the serialized XSpace that every XLA profiler writes.
 
-Planes, lines and event metadata are few and read one by one; the events of a line are decoded in blocks
-of numpy columns by `tracewarehouse.ingest.readers.xplane.wire`.
+Planes, lines and event metadata are few and are read one by one. `tracewarehouse.ingest.readers.xplane.wire`
+decodes the events of a line, in blocks of numpy columns.
 """
 
 from __future__ import annotations
@@ -39,9 +39,9 @@ from tracewarehouse.ingest.readers.xplane.event_places import EventPlaces
 
 _FIRST_TEXT = int(StatKind.STRING)
 BLOCK = 1 << 15
-"""Events decoded together: enough to make Python's share small, few enough for their columns to stay in cache."""
-_TABLE_ENTRIES = 16  # per metadata id: ids as dense as this are looked up in a table, others by search
-_MAX_PLANES, _MAX_LINES = 1 << 16, 1 << 20  # far above any capture: each costs memory however short its bytes
+"""Events that are decoded together: enough to keep Python's share small, few enough to stay in cache."""
+_TABLE_ENTRIES = 16  # per metadata id: ids this dense are looked up in a table, others by search
+_MAX_PLANES, _MAX_LINES = 1 << 16, 1 << 20  # far above any capture; each costs memory
 _INT64 = np.iinfo(np.int64)
 _PLANE, _ERROR, _WARNING, _HOSTNAME = 0x0A, 0x12, 0x1A, 0x22  # tags of XSpace
 _PLANE_ID, _PLANE_NAME, _LINE, _EVENT_METADATA, _STAT_METADATA, _PLANE_STAT = 0x08, 0x12, 0x1A, 0x22, 0x2A, 0x32
@@ -51,7 +51,7 @@ _METADATA, _METADATA_DISPLAY_NAME, _METADATA_STAT, _CHILD, _CHILDREN = 0x1A, 0x2
 _LINE_ID, _LINE_NAME, _TIMESTAMP_NS = 0x08, 0x12, 0x18  # tags of XLine
 _DURATION_PS, _DISPLAY_ID, _DISPLAY_NAME = 0x48, 0x50, 0x5A
 _LAST_RELATIVE_NS = _INT64.max // 1000
-"""A line's timestamp beyond this is no time since the start of a profile but a Unix time: 106 days is no profile."""
+"""A line's timestamp beyond this (106 days) is a Unix time, not a time since the start of a profile."""
 _STAT_ID = 0x08  # tags of XStat
 _DOUBLE, _UINT64, _INT64_VALUE, _STRING, _BYTES, _REF = 0x11, 0x18, 0x20, 0x2A, 0x32, 0x38
 _VARINT_TAGS, _TEXT_TAGS = (_UINT64, _INT64_VALUE, _REF), (_STRING, _BYTES)
@@ -66,9 +66,9 @@ _KIND_OF_TAG = {
 _SHORT_STAT = 64
 _FEW_BYTES = 1 << 12
 KEPT = 1 << 12
-"""Bytes of a line from which the places of its events are kept: of fewer they take more memory than they save time."""
+"""Bytes from which a line's event places are kept; for shorter lines they cost more memory than they save time."""
 _HEAD, _WORTH_KNOWING = 64, 1 << 10
-"""Bytes by which a piece of event metadata is looked up, and the size from which that is worth its memory."""
+"""Bytes by which a piece of event metadata is looked up, and the size from which that pays."""
 
 
 @dataclass
@@ -77,16 +77,16 @@ class _XPlane(Plane):
     rows: _RowOfId = field(default_factory=lambda: _RowOfId([]))
 
     def stat_name(self, stat_id: int) -> str:
-        """The stat's name; a value that the capture does not name is kept under its id."""
+        """Return the stat's name; a stat that the capture does not name gets its id as name."""
         return self.stat_names.get(stat_id, f"stat {stat_id}")
 
 
 class _RowOfId:
-    """Row of `event_metadata` for metadata ids; -1 for an id that names none."""
+    """Return the rows of `event_metadata` for metadata ids; -1 for an id that names none."""
 
     def __init__(self, ids: list[int]) -> None:
         self.ids = ids
-        by_id = {i: row for row, i in enumerate(ids)}  # a key given twice: the last one counts, as in protobuf
+        by_id = {i: row for row, i in enumerate(ids)}  # if a key occurs twice, the last one counts, as in protobuf
         self._ids = np.array(sorted(by_id), np.int64)
         self._rows = np.array([by_id[i] for i in self._ids.tolist()], np.int32)
         self._table: Int32 | None = None
@@ -105,7 +105,7 @@ class _RowOfId:
 
 
 class XPlaneTrace:
-    """One xplane.pb, opened: planes and metadata read, events still in the file."""
+    """An opened xplane.pb: planes and metadata are read, events are still in the file."""
 
     format = "xplane"
     foreign = None
@@ -132,7 +132,7 @@ class XPlaneTrace:
         self.origin_ns = _origin(self.planes)
 
     def __getstate__(self) -> dict[str, Any]:
-        """What another process needs to read lines of planes that it is given."""
+        """The state that another process needs to read lines of planes that it is given."""
         return self.__dict__ | {"planes": []}
 
     @property
@@ -141,7 +141,7 @@ class XPlaneTrace:
         return self._file.digest
 
     def batches(self, plane: Plane, line: Line) -> Iterator[EventBatch]:
-        """The events of a line, in file order.
+        """Yield the events of a line, in file order.
 
         Raises:
             MalformedError: the bytes are not events, or their times do not fit int64 picoseconds.
@@ -151,9 +151,9 @@ class XPlaneTrace:
             yield from self._batches(cast(_XPlane, plane), line)
 
     def count(self, plane: Plane, line: Line, aside: Spill) -> tuple[int, EventPlaces | None]:
-        """The number of events of a line, whose fields are not looked at, and where they are, for `Line.places`.
+        """Count the events of a line without reading their fields, and return their places for `Line.places`.
 
-        That is None for a short line, which is looked through again.
+        The places of a short line are None: it is searched again.
 
         Raises:
             MalformedError: the bytes are not events.
@@ -170,7 +170,7 @@ class XPlaneTrace:
 
     @contextmanager
     def _named(self, plane: Plane, line: Line) -> Iterator[None]:
-        """Say where the bytes are that are no events."""
+        """Name the line whose bytes are no events."""
         try:
             yield
         except (MalformedError, IndexError) as error:
@@ -203,7 +203,7 @@ def read_xplane(path: Path | CaptureFile) -> XPlaneTrace:
 
 
 def profile_window(path: Path | CaptureFile) -> tuple[int, int] | None:
-    """Start and stop of the profile in Unix nanoseconds; None where the capture does not say or is damaged."""
+    """Read start and stop of the profile in Unix nanoseconds; None if the capture does not state them or is damaged."""
     try:
         file = path if isinstance(path, CaptureFile) else CaptureFile(path)
         data = FileBytes(file)
@@ -228,10 +228,10 @@ def _times(task: Plane) -> dict[str, int]:
 
 
 def _origin(planes: Sequence[Plane]) -> int | None:
-    """The Unix time that lines with absolute timestamps count from; None without such lines.
+    """Return the Unix time from which lines with absolute timestamps count; None without such lines.
 
-    That is the start of the profile, or the first of them where the capture does not tell it and all lines are so: with
-    others beside them, nothing says how the two clocks relate.
+    It is the start of the profile. If the capture does not state that and all lines have such timestamps, it is the
+    first of them. If only some lines have them, nothing tells how the two clocks relate.
     """
     lines = [n for p in planes for n in p.lines]
     absolute = [n.timestamp_ns for n in lines if n.timestamp_ns > _LAST_RELATIVE_NS]
@@ -244,7 +244,7 @@ def _origin(planes: Sequence[Plane]) -> int | None:
 
 
 def _describe(line: Line, others: wire.Others) -> None:
-    """Take what stands behind the events."""
+    """Take the fields after the events."""
     name, display_id, duration = (others.get(t) for t in (_DISPLAY_NAME, _DISPLAY_ID, _DURATION_PS))
     if isinstance(name, bytes):
         line.display_name = _text(name)
@@ -261,10 +261,10 @@ def _batch(source: wire.Words, plane: _XPlane, line_ps: int, block: wire.EventBl
 
 
 def _starts(line_ps: int, offset: Int64, duration: Int64) -> Int64:
-    """Starts of events on the trace's clock.
+    """Return the starts of events on the trace's clock.
 
     Raises:
-        MalformedError: a start or an end does not fit int64, which no time of a profile comes near.
+        MalformedError: a start or an end does not fit int64; no real time comes near that.
     """
     first, last = line_ps + int(offset.min()), line_ps + int(offset.max())
     if _INT64.min <= min(first, line_ps) and max(last, line_ps) <= _INT64.max:
@@ -272,16 +272,16 @@ def _starts(line_ps: int, offset: Int64, duration: Int64) -> Int64:
         longest = int(duration.max())
         if last + max(longest, 0) <= _INT64.max and first + min(int(duration.min()), 0) >= _INT64.min:
             return start
-        end = start + duration  # wraps where it does not fit
+        end = start + duration  # wraps if it does not fit
         if ((duration >= 0) == (end >= start)).all():
             return start
     raise MalformedError("an event starts or ends beyond int64 picoseconds")
 
 
 def _stat_columns(source: wire.Words, plane: _XPlane, block: wire.EventBlock, metadata: Int32) -> Iterator[StatColumn]:
-    """The block's stats, regrouped by name: several ids may have one.
+    """Regroup the block's stats by name, since several ids may share one.
 
-    A number of occurrences, and a metadata id that names nothing, are kept as stats too.
+    A number of occurrences, or a metadata id that names nothing, also becomes a stat.
     """
     parts: dict[str, list[wire.StatBlock]] = {}
     for s in block.stats:
@@ -321,7 +321,7 @@ def _stat_columns(source: wire.Words, plane: _XPlane, block: wire.EventBlock, me
 
 
 def _resolved(source: wire.Words, plane: _XPlane, name: str, rows: Int64, kinds: UInt8, values: UInt64) -> StatColumn:
-    """A stat column whose strings, bytes and references are indices into their distinct texts."""
+    """Make a stat column whose strings, bytes and references are indices into their distinct texts."""
     if int(kinds.max()) < _FIRST_TEXT:
         return StatColumn(name, rows, kinds, values)
     texts: dict[bytes, int] = {}
@@ -342,7 +342,7 @@ def _resolved(source: wire.Words, plane: _XPlane, name: str, rows: Int64, kinds:
 
 @dataclass
 class _Metadata:
-    """Event metadata that follow each other in the file; `decoded` by the number of the stat names they have."""
+    """Event metadata that follow each other in the file; `decoded` is by the number of their stat names."""
 
     raw: bytes
     entries: list[bytes]
@@ -350,7 +350,7 @@ class _Metadata:
 
 
 class _SharedMetadata:
-    """Event metadata of one trace: what has the same bytes under the same stat names is one object."""
+    """The event metadata of one trace: equal bytes under equal stat names share one object."""
 
     def __init__(self) -> None:
         self._planes = self._lines = 0
@@ -362,29 +362,29 @@ class _SharedMetadata:
         self._stats: dict[int, dict[bytes, Stat | None]] = {}
 
     def count_plane(self) -> None:
-        """Count a plane, of which a hostile file has millions in few bytes."""
+        """Count a plane; a hostile file has millions of them in few bytes."""
         self._planes += 1
         if self._planes > _MAX_PLANES:
             raise MalformedError(f"over {_MAX_PLANES} planes")
 
     def count_line(self) -> None:
-        """Count a line, likewise."""
+        """Count a line; a hostile file has millions of them in few bytes."""
         self._lines += 1
         if self._lines > _MAX_LINES:
             raise MalformedError(f"over {_MAX_LINES} lines")
 
     def take(self, data: bytes | FileBytes, position: int, end: int, pieces: list[_Metadata]) -> int:
-        """Take event metadata that follow each other from `position` on, of at most 16 kB each; where they stop.
+        """Take consecutive event metadata from `position` on, of at most 16 kB each, and return where they stop.
 
-        They are most of what is read here, so they are cut from larger and larger pieces and not asked for one by one.
-        Devices repeat those of each other, so that a piece which is known need not be cut again.
+        They are most of what is read here, so they are cut from larger and larger pieces instead of being read one by
+        one. Devices repeat each other's metadata, so a known piece is not cut again.
         """
         size = _FEW_BYTES
         while position < end and data[position] == _EVENT_METADATA:
             head = data[position : min(position + _HEAD, end)]
             piece = self._metadata.get(head)
             if not piece or data[position : min(position + len(piece.raw), end)] != piece.raw:
-                self._metadata.pop(head, None)  # or bytes that only begin as others do would all be compared with it
+                self._metadata.pop(head, None)  # or all bytes that only begin as others do would be compared with it
                 piece = _cut_entries(data[position : min(position + size, end)])
                 if not piece.raw:
                     break
@@ -399,7 +399,7 @@ class _SharedMetadata:
         return position
 
     def read(self, pieces: Sequence[_Metadata], plane: _XPlane) -> None:
-        """Give a plane, whose stat names are known, its event metadata."""
+        """Set the event metadata of a plane whose stat names are known."""
         naming = self._namings.setdefault(tuple(sorted(plane.stat_names.items())), len(self._namings))
         for piece in pieces:
             if naming not in piece.decoded:
@@ -419,7 +419,7 @@ class _SharedMetadata:
             decoded = known.get(entry)
             if decoded is None:
                 key, raw = _entry(entry)
-                if raw[:1] == b"\x08":  # the id once more, without which equal content has equal bytes
+                if raw[:1] == b"\x08":  # the id again; without it, equal content has equal bytes
                     raw = raw[wire.read_varint(raw, 1, len(raw))[1] :]
                 content = naming, hashlib.blake2b(raw, digest_size=16).digest()
                 if content in self._found:  # under another id
@@ -466,7 +466,7 @@ def _read_plane(data: bytes | FileBytes, start: int, end: int, shared: _SharedMe
 
 
 def _append(pieces: list[_Metadata], entries: list[bytes]) -> None:
-    """Append entries that are not to be known again, together with those right before them."""
+    """Append entries that will not be looked up, together with those right before them."""
     if pieces and not pieces[-1].raw:
         pieces[-1].entries += entries
     else:
@@ -474,7 +474,7 @@ def _append(pieces: list[_Metadata], entries: list[bytes]) -> None:
 
 
 def _cut_entries(piece: bytes) -> _Metadata:
-    """The event metadata at the front of some bytes of a plane, as far as they are whole and of at most 16 kB each."""
+    """Return the event metadata at the front of a plane's bytes, as far as they are whole and at most 16 kB each."""
     entries: list[bytes] = []
     last = len(piece) - 3
     at = 0
@@ -493,7 +493,7 @@ def _cut_entries(piece: bytes) -> _Metadata:
 
 
 def _entry(entry: bytes) -> tuple[int, bytes]:
-    """Key and value of a map entry; of a field given twice, values are merged, which is to join their bytes."""
+    """Return key and value of a map entry. If the value occurs twice, both are merged by joining their bytes."""
     size = len(entry)
     if entry[:1] == b"\x08":  # as every writer emits it
         key, at = wire.read_varint(entry, 1, size)
@@ -508,14 +508,14 @@ def _entry(entry: bytes) -> tuple[int, bytes]:
         elif tag == _VALUE:
             values.append(entry[payload:stop])
     if len(values) > 1:
-        for value in values:  # each is a message, or joining them would make fields of what is none
+        for value in values:  # each is a message, or joining them would invent fields
             for _ in wire.fields(value, 0, len(value)):
                 pass
     return key, b"".join(values)
 
 
 def _stat_metadata(raw: bytes) -> tuple[bytes, bytes]:
-    """Name and description of an XStatMetadata."""
+    """Read name and description of an XStatMetadata."""
     name = description = b""
     for tag, _, payload, stop in wire.fields(raw, 0, len(raw)):
         if tag == _METADATA_NAME:
@@ -526,9 +526,9 @@ def _stat_metadata(raw: bytes) -> tuple[bytes, bytes]:
 
 
 def _event_metadata(raw: bytes, names: dict[int, str], known: dict[bytes, Stat | None]) -> EventMetadata:
-    """An XEventMetadata; bytes of its field `metadata` are kept as a stat of that name.
+    """Read an XEventMetadata; the bytes of its field `metadata` become a stat of that name.
 
-    Most stats are short and occur in many metadata: `known` gains those under the same names, by their bytes.
+    Most stats are short and occur in many metadata, so `known` keeps them by their bytes.
     """
     name = display_name = metadata = b""
     stats: list[Stat] = []
@@ -564,7 +564,7 @@ def _event_metadata(raw: bytes, names: dict[int, str], known: dict[bytes, Stat |
 
 
 def _stat(raw: bytes, names: dict[int, str]) -> Stat | None:
-    """An XStat; None for one without a value."""
+    """Read an XStat; None if it has no value."""
     stat_id = tag = at = stop = 0
     end = len(raw)
     if end > 3 and raw[0] == _STAT_ID and raw[1] < 0x80:  # as writers emit it: an id, then a value
@@ -583,7 +583,7 @@ def _stat(raw: bytes, names: dict[int, str]) -> Stat | None:
         for known, _, payload, after in wire.fields(raw, 0, end):
             if known == _STAT_ID:
                 stat_id = wire.signed(payload)
-            elif known in _KIND_OF_TAG:  # of several, the last one counts
+            elif known in _KIND_OF_TAG:  # the last of several counts
                 tag, at, stop = known, payload, after
     value: float | int | str | bytes = at
     if tag == _STRING:

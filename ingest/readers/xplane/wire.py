@@ -1,7 +1,7 @@
-"""Protobuf's wire format in numpy: the events of a line advance through their fields in lockstep.
+"""Decodes protobuf's wire format in numpy: the events of a line advance through their fields in lockstep.
 
-Python runs per field of a block of events, not per event. Every access goes through bounds-checked
-arrays; whatever is not a legal encoding raises MalformedError (or IndexError, which callers turn into it).
+Python code runs per field of a block of events, not per event. Every access goes through bounds-checked
+arrays. An illegal encoding raises MalformedError (or IndexError, which callers turn into it).
 """
 
 from __future__ import annotations
@@ -23,19 +23,19 @@ Buffer = Any
 
 EVENT_TAG = 0x22  # field 4 of XLine, and of XEvent its stats: both length-delimited
 WINDOW = 1 << 20
-"""Bytes of a line read at a time: their masks stay in cache."""
+"""Bytes of a line that are read at a time: few enough for their masks to stay in cache."""
 _LINE_HEADER_TAGS = (0x08, 0x12, 0x18)  # id, name, timestamp_ns: the reader has them before it decodes events
-_HUGE = 1 << 40  # lengths are capped here, far beyond any file, so that sums of them stay in int64
+_HUGE = 1 << 40  # lengths are capped here, far above any file, so that their sums stay in int64
 _LONGEST_HEADER = 15  # bytes of a tag and a varint
 MAX_LENGTH_BYTES = 5
-"""A tag or length of more bytes is refused by every parser."""
+"""Every parser refuses a tag or length of more bytes."""
 PADDING = 16
-"""Bytes that must follow the events, since a varint is read as two words of eight bytes."""
+"""Bytes that must follow the events, because a varint is read as two words of eight bytes."""
 _SHORT_TEXT = 64
 
 
 def read_varint(data: Buffer, position: int, end: int) -> tuple[int, int]:
-    """The varint at `position` and the position after it.
+    """Return the varint at `position` and the position after it.
 
     Raises:
         MalformedError: it does not end before `end`, or has more than ten bytes.
@@ -53,13 +53,13 @@ def read_varint(data: Buffer, position: int, end: int) -> tuple[int, int]:
 
 
 def fields(data: Buffer, position: int, end: int) -> Iterator[tuple[int, int, int, int]]:
-    """The fields of the message data[position:end]: (tag, start, payload, stop).
+    """Yield the fields of the message data[position:end] as (tag, start, payload, stop).
 
-    The tag is the field's number and wire type in one, so that a known field of an unexpected type is an unknown
-    one, as the format wants it. `payload` is the value of a varint, and the start of the content of every other field.
+    The tag combines the field's number and wire type, so a known field of an unexpected type is an unknown one, as the
+    format demands. `payload` is the value of a varint, or the start of the content of any other field.
 
     Raises:
-        MalformedError: a field does not fit the message, or is of a shape that no proto3 writer emits.
+        MalformedError: a field does not fit the message, or has a form that no proto3 writer emits.
     """
     while position < end:
         start = position
@@ -68,7 +68,7 @@ def fields(data: Buffer, position: int, end: int) -> Iterator[tuple[int, int, in
 
 
 def one_field(data: Buffer, start: int, end: int) -> tuple[int, int, int]:
-    """Tag, payload and stop of the field at `start` of a message that ends at `end`; see `fields`."""
+    """Return tag, payload and stop of the field at `start` of a message that ends at `end`; see `fields`."""
     tag = data[start]
     if tag & 0x87 == 2 and tag > 7 and start + 1 < end and (length := data[start + 1]) < 0x80:  # as nearly all are
         payload = start + 2
@@ -81,12 +81,12 @@ def one_field(data: Buffer, start: int, end: int) -> tuple[int, int, int]:
 
 
 def _field(data: Buffer, start: int, end: int) -> tuple[int, int, int]:
-    """Tag, payload and stop of the field at `start`; the stop of one with a length may lie beyond `end`."""
+    """Return tag, payload and stop of the field at `start`; a length may put the stop beyond `end`."""
     tag, at = data[start], start + 1
     if tag > 0x7F:
         tag, at = read_varint(data, start, end)
     wire_type = tag & 7
-    # a tag in more bytes than it needs would hide a known field from those who compare bytes
+    # a tag in more bytes than it needs would hide a known field from comparisons of bytes
     if tag < 8 or tag >> 32 or wire_type not in (0, 1, 2, 5) or tag >> 7 * (at - start - 1) == 0:
         raise MalformedError(f"field tag {tag} at byte {start}")
     if wire_type == 0:
@@ -103,19 +103,19 @@ def _field(data: Buffer, start: int, end: int) -> tuple[int, int, int]:
 
 @dataclass(frozen=True)
 class Words:
-    """Bytes, and the same bytes as overlapping little-endian 64-bit words, one at every position."""
+    """Bytes, and the same bytes as overlapping little-endian 64-bit words, one per position."""
 
     data: UInt8
     words: UInt64
 
     @classmethod
     def over(cls, data: UInt8) -> Words:
-        """View `data`, of at least eight bytes; nothing is copied."""
+        """View `data`, which has at least eight bytes, without a copy."""
         return cls(data, np.ndarray((data.size - 7,), "<u8", data, strides=(1,)))
 
 
 class EventWindow(NamedTuple):
-    """Bytes [low:high] of a file, and the positions in them of the whole events of a line, of which there are some."""
+    """Bytes [low:high] of a file, and the positions in them of at least one whole event of a line."""
 
     source: Words
     starts: Int64
@@ -124,16 +124,16 @@ class EventWindow(NamedTuple):
 
 
 Others = dict[int, int | bytes]
-"""Fields of a line that are no events, by tag: a varint's value, or the content; the last one of a tag counts."""
+"""Fields of a line besides its events, by tag: a varint's value, or the content; the last one of a tag counts."""
 
 
 def event_windows(
     read: Callable[[int, int, int], UInt8], start: int, end: int, window: int, others: Others | None = None
 ) -> Iterator[EventWindow]:
-    """The line's bytes [start:end] a window at a time, each with the positions of the whole events (field 4) in it.
+    """Yield the line's bytes [start:end] window by window, each with the positions of its whole events (field 4).
 
-    `read(low, high, padding)` gives bytes; a window is larger than `window` bytes only for a field that is. The
-    fields between and behind the events go into `others`.
+    `read(low, high, padding)` gives bytes. A window exceeds `window` bytes only if one field does. The fields between
+    and after the events go into `others`.
 
     Raises:
         MalformedError: the fields do not fit the line.
@@ -155,10 +155,9 @@ def event_windows(
 class _LineScan:
     """Finds the events of a line, window after window.
 
-    Writers emit an event as `22 len 08 id... 10 ...`. Where that pattern stands, many walkers start at once; where
-    they do not get through, all positions of the pattern are candidates. Only positions count that the chain
-    start + 2 + length visits from the window's first byte on, so that each is proved. Fields of any other shape are
-    stepped over one by one.
+    Writers emit an event as `22 len 08 id... 10 ...`. Many walkers start at once where that pattern occurs. If they
+    fail, all positions of the pattern are candidates. A position counts only if the chain start + 2 + length reaches it
+    from the window's first byte on, so each is proved. Other fields are skipped one by one.
     """
 
     def __init__(self, others: Others) -> None:
@@ -167,7 +166,7 @@ class _LineScan:
         self._has_long_events = False
 
     def events(self, source: Words, size: int, is_last: bool) -> tuple[Int64, int, int]:
-        """Positions of the whole events in the first `size` bytes, where they stop, and the size of a field cut."""
+        """Return the whole events in the first `size` bytes, where they stop, and the size of a cut field."""
         data = source.data.data
         places: list[Int64] = []
         single = array("q")
@@ -216,7 +215,7 @@ class _LineScan:
         return np.concatenate(places) if places else np.zeros(0, np.int64), position, needed
 
     def _skip_to_event(self, data: memoryview, size: int) -> int:
-        """Position of the first event, or of a field before it that is cut."""
+        """Return the position of the first event, or of a cut field before it."""
         position = 0
         while size - position > _LONGEST_HEADER and data[position] != EVENT_TAG:
             after = self._after(data, position, size)
@@ -226,7 +225,7 @@ class _LineScan:
         return position
 
     def _after(self, data: memoryview, position: int, size: int) -> int:
-        """The position after the field at `position`, which may lie beyond `size`; what is no event is noted."""
+        """Return the position after the field at `position`, maybe beyond `size`; keep other fields than events."""
         tag = data[position]
         if tag != EVENT_TAG and self._has_events and tag in _LINE_HEADER_TAGS:
             raise MalformedError("a line's id, name or timestamp stands after its events")
@@ -239,7 +238,7 @@ class _LineScan:
 
 
 def _step_over_events(data: memoryview, position: int, size: int, places: array[int]) -> int:
-    """The position after the whole events of under 128 bytes that follow each other, each of which is added."""
+    """Add consecutive whole events of under 128 bytes to `places`, and return the position after them."""
     last = size - 1
     while position < last and data[position] == EVENT_TAG and (length := data[position + 1]) < 0x80:
         after = position + 2 + length
@@ -251,18 +250,19 @@ def _step_over_events(data: memoryview, position: int, size: int, places: array[
 
 
 FEW_BYTES = 1 << 16
-"""Up to this many bytes are walked one field at a time: for fewer, walkers cost more time than they save."""
+"""Up to this many bytes are walked one field at a time, because walkers would cost more time than they save."""
 _STRIDES, _GUESS = (256, 512, 1024), 128
-"""Bytes between two walkers of a window, and how far each looks for an event to start from."""
+"""Bytes between two walkers of a window, and how far each searches for its first event."""
 _ENOUGH_WALKERS = 512
-"""From this many on, further walkers cost more time than the steps that they save."""
+"""From this many walkers on, more cost more time than they save."""
 
 
 def _walk(source: Words, start: int, size: int) -> tuple[Int64, int]:
-    """Positions of whole events that follow each other from `start`, and where they stop.
+    """Return the positions of consecutive whole events from `start` on, and where they stop.
 
-    Every so many bytes a walker starts from what looks like an event, and all walk from event to event in lockstep
-    until they reach the start of the next. Only those count that the one before arrives at, the first being proved.
+    At regular distances a walker starts from what looks like an event. All walk from event to event in lockstep until
+    they reach the start of the next walker. A walker counts only if the one before arrives at its start; the first is
+    proved.
     """
     stride = next((s for s in _STRIDES if size - start <= s * _ENOUGH_WALKERS), _STRIDES[-1])
     count = (size - start) // stride
@@ -272,7 +272,7 @@ def _walk(source: Words, start: int, size: int) -> tuple[Int64, int]:
     looks_right = heads[:, :_GUESS] == EVENT_TAG
     looks_right &= heads[:, 1 : _GUESS + 1] < 0x80
     looks_right &= heads[:, 2 : _GUESS + 2] == 0x08
-    at = np.flatnonzero(looks_right)  # of a flat view: of two dimensions it takes ten times as long
+    at = np.flatnonzero(looks_right)  # of a flat view: two dimensions take ten times as long
     guess = start + at + at // _GUESS * (stride - _GUESS)
     guess = guess[_has_offset_after_id(source.data, guess)]
     begin = np.append(start, guess[guess >= start + stride])
@@ -309,7 +309,7 @@ def _walk(source: Words, start: int, size: int) -> tuple[Int64, int]:
 
 
 def _has_offset_after_id(data: UInt8, at: Int64) -> npt.NDArray[np.bool_]:
-    """Whether the tag of offset_ps stands right after an id of at most three bytes: stats look similar."""
+    """Return whether the tag of offset_ps follows an id of at most three bytes, which tells events from stats."""
     id_bytes = (data[at + 3] >> 7).astype(np.int64)
     id_bytes += id_bytes & (data[at + 4] >> 7)
     is_offset: npt.NDArray[np.bool_] = data[at + 4 + id_bytes] == 0x10
@@ -343,7 +343,7 @@ class _Chain:
         self._end = size
 
     def run_from(self, position: int) -> tuple[Int64, int] | None:
-        """Candidates that follow each other without a gap from `position`, and the position after them."""
+        """Return the candidates that follow each other without a gap from `position`, and the position after them."""
         i = int(self.at.searchsorted(position))
         if i == len(self.at) or self.at[i] != position:
             return None
@@ -351,23 +351,23 @@ class _Chain:
         return self.at[i : last + 1], int(self.after[last])
 
     def next_candidate(self, position: int) -> int:
-        """The first candidate after `position`, or the end of the window."""
+        """Return the first candidate after `position`, or the end of the window."""
         i = int(self.at.searchsorted(position, "right"))
         return int(self.at[i]) if i < len(self.at) else self._end
 
 
 def varints(source: Words, at: Int64) -> tuple[UInt64, Int64]:
-    """The varints at positions `at`, and the positions after them, without a loop over their bytes.
+    """Read the varints at positions `at`, and the positions after them, without a loop over their bytes.
 
     Raises:
         MalformedError: one has more than ten bytes.
     """
     value = source.words[at]
     own = ~value
-    own &= U(0x8080808080808080)  # set in a varint's last byte and in what follows it
+    own &= U(0x8080808080808080)  # set in a varint's last byte and in the bytes after it
     is_short = own.all()
     spare = own - U(1)
-    own ^= spare  # the bits up to the first stop: the varint's own, or all where it is longer
+    own ^= spare  # the bits up to the first stop: the varint's own, or all if it is longer
     after = at + (np.bitwise_count(own) >> 3)
     value &= own
     value &= U(0x7F7F7F7F7F7F7F7F)
@@ -389,7 +389,7 @@ def varints(source: Words, at: Int64) -> tuple[UInt64, Int64]:
 
 
 def lengths(source: Words, at: Int64) -> tuple[Int64, Int64]:
-    """Lengths, which nearly always have one byte: int64 values, capped far above any file size.
+    """Read lengths, which nearly always have one byte, as int64 values capped far above any file size.
 
     Raises:
         MalformedError: one has more bytes than any parser takes.
@@ -413,7 +413,7 @@ def _stat_ids(source: Words, at: Int64) -> tuple[Int64, Int64]:
 
 @dataclass
 class StatBlock:
-    """Stats met in one step of the lockstep: rows of the block, stat ids, kinds and raw values.
+    """Stats of one step of the lockstep: rows of the block, stat ids, kinds and raw values.
 
     A string's or bytes' value is the position of its length prefix.
     """
@@ -437,7 +437,7 @@ class EventBlock:
 
 
 def decode_events(source: Words, starts: Int64) -> EventBlock:
-    """The events whose tags stand at `starts`.
+    """Decode the events whose tags are at `starts`.
 
     Raises:
         MalformedError: a field or stat does not fit its event.
@@ -476,7 +476,7 @@ def decode_events(source: Words, starts: Int64) -> EventBlock:
 
 _COLUMN_OF_TAG = {0x08: 0, 0x10: 1, 0x18: 2, 0x28: 3}  # metadata_id, offset_ps, duration_ps, num_occurrences
 _MANY_FIELDS, _FEW_EVENTS = 128, 64
-"""Fewer events than this with more fields than this are finished one by one: a step of the lockstep costs more."""
+"""Fewer events with more fields than this are finished one by one, because a step of the lockstep costs more."""
 
 
 def _event_field(
@@ -508,7 +508,7 @@ def _set_column(block: EventBlock, columns: UInt64, tag: int, rows: Int64 | slic
 
 
 def _rest_of_event(source: Words, block: EventBlock, columns: UInt64, row: int, start: int, end: int) -> None:
-    """The fields [start:end] of one event, whose stats become one block."""
+    """Decode the fields [start:end] of one event, whose stats become one block."""
     first, last = array("q"), array("q")
     for tag, _, payload, stop in fields(source.data.data, start, end):
         if tag == EVENT_TAG:
@@ -529,7 +529,7 @@ _VARINT_KINDS = (StatKind.UINT64, StatKind.INT64, StatKind.REF)
 
 
 def _stats(source: Words, rows: Int64, start: Int64, end: Int64) -> StatBlock:
-    """XStats data[start:end]: an id and then at most one value, as every writer emits them; others one by one."""
+    """Decode XStats with an id and then at most one value, as every writer emits them, together; others one by one."""
     ids, at = _stat_ids(source, start + 1)
     kinds = _KIND_OF_TAG[source.data[np.minimum(at, end - 1)]]
     kinds[at >= end] = 0
@@ -560,7 +560,7 @@ def _stats(source: Words, rows: Int64, start: Int64, end: Int64) -> StatBlock:
 
 
 def _odd_stat(data: memoryview, start: int, end: int) -> tuple[int, int, int]:
-    """One XStat whose fields stand in any order: id, kind, value."""
+    """Decode one XStat whose fields come in any order: id, kind, value."""
     stat_id = kind = value = 0
     for tag, tag_at, payload, stop in fields(data, start, end):
         if tag == 0x08:
@@ -577,12 +577,12 @@ def _odd_stat(data: memoryview, start: int, end: int) -> tuple[int, int, int]:
 
 
 def signed(value: int) -> int:
-    """A varint's 64 bits as the int64 that they mean."""
+    """Return a varint's 64 bits as the int64 that they mean."""
     return value - (1 << 64) if value >> 63 else value
 
 
 def distinct_texts(source: Words, prefixes: Int64) -> tuple[Int64, list[bytes]]:
-    """The length-prefixed bytes at `prefixes`: a code per position, and the distinct texts.
+    """Read the length-prefixed bytes at `prefixes`: a code per position, and the distinct texts.
 
     Raises:
         IndexError: a text lies outside the bytes.
@@ -614,9 +614,9 @@ _LOW_BYTES = np.array([(1 << 8 * n) - 1 for n in range(9)], np.uint64)
 
 
 def _first_of_equal(source: Words, at: Int64, size: Int64) -> tuple[Int64, Int64]:
-    """Where each distinct text of data[at:at + size] stands first, in that order, and which of these each text equals.
+    """Find where each distinct text of data[at:at + size] occurs first, in order, and which of these each text equals.
 
-    That is told by a hash of eight bytes at a time and proved on the bytes; -1 where an unlike text has the same hash.
+    Equality is found by a hash of eight bytes at a time and proved on the bytes; -1 if another text has the same hash.
     """
     hashed = size.view(np.uint64) * _MIX
     words = []
