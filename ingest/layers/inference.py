@@ -16,24 +16,24 @@ from tracewarehouse.ingest.layers.repetition import MIN_CONFIDENCE, MIN_LAYERS, 
 from tracewarehouse.ingest.layers.sequence import Execution, Kind, OpSequence, kind_of
 
 MIN_PRODUCTS = 3
-"""Different products in a layer, without collectives: fewer are a loop of a benchmark."""
+"""Fewest different products in a layer, without collectives; with fewer, it is the loop of a benchmark."""
 _TRIED = 2
-"""Orders of a program's ops that are tried before it counts as one without layers."""
+"""Number of orders of a program's ops that are tried before it counts as a program without layers."""
 Program = tuple[str, int | None]
 """Module name and program id."""
 
 
 @dataclass(frozen=True)
 class ProgramLayers:
-    """The layers of a program, as its executions show them.
+    """The layers of a program, inferred from its executions.
 
     Attributes:
-        program: its module name and id.
-        is_marked: names of its instructions say layers; nothing is inferred.
+        program: module name and id.
+        is_marked: names of its instructions state layers, so nothing is inferred.
         count: number of layers found.
         confidence: how sure it is, from 0 to 1.
         refusal: why no layers are inferred; None if they are.
-        layer: layer by instruction id, without instructions in no layer; empty if refused.
+        layer: layer by instruction id; instructions in no layer are absent; empty if refused.
         part: part by instruction id, for instructions in a layer.
     """
 
@@ -47,7 +47,7 @@ class ProgramLayers:
 
     @property
     def is_inferred(self) -> bool:
-        """Whether layers were inferred that no name states."""
+        """True if layers were inferred that no name states."""
         return not self.is_marked and self.refusal is None
 
 
@@ -55,7 +55,7 @@ def infer_layers(executions: Iterable[Execution], rows: Sequence[InstructionRow]
     """Infer the layers of each program from some executions of it, in the order in which programs are first met.
 
     Args:
-        executions: a few of each program, best three on each device.
+        executions: a few of each program, ideally three on each device.
         rows: the instructions by id; their texts have been read.
     """
     of_program: defaultdict[Program, list[Execution]] = defaultdict(list)
@@ -78,7 +78,7 @@ def programs_with_layers(executions: Iterable[Execution], rows: Sequence[Instruc
 
 @dataclass
 class _Order:
-    """Executions that run the same instructions in the same order, which a compiled schedule makes the rule."""
+    """Executions that run the same instructions in the same order, as compiled schedules usually do."""
 
     instruction_id: npt.NDArray[np.int32]
     time: npt.NDArray[np.float64]
@@ -108,7 +108,7 @@ def _of_program(program: Program, executions: Sequence[Execution], rows: Sequenc
 
 
 def _is_marked(executions: Sequence[Execution], rows: Sequence[InstructionRow]) -> bool:
-    """Whether any instruction names a layer, of the model or of a stage."""
+    """Return whether any instruction names a layer of the model or of a stage."""
     used = np.unique(np.concatenate([e.instruction_id for e in executions])).tolist()
     return any(
         layer_and_part(rows[i].op_name)[0] is not None or stage_layer_and_tick(rows[i].op_name) != (None, None)
@@ -117,7 +117,7 @@ def _is_marked(executions: Sequence[Execution], rows: Sequence[InstructionRow]) 
 
 
 class _Votes:
-    """What the executions of a program say, instruction by instruction."""
+    """The votes of a program's executions, instruction by instruction."""
 
     def __init__(self, rows: Sequence[InstructionRow]) -> None:
         self._rows = rows
@@ -135,11 +135,11 @@ class _Votes:
 
     @property
     def are_hopeless(self) -> bool:
-        """Whether several orders of ops have been tried and none has layers that are sure."""
+        """True if several orders of ops have been tried and none has confident layers."""
         return len(self._found) >= _TRIED and all(p.confidence < MIN_CONFIDENCE for _, _, p in self._found)
 
     def result(self, program: Program) -> ProgramLayers:
-        """The result that most executions agree on, or the reason for a refusal."""
+        """Return the result on which most executions agree, or the reason for a refusal."""
         counts: Counter[int] = Counter()
         for order, _, pieces in self._found:
             counts[pieces.count] += order.count
@@ -153,7 +153,7 @@ class _Votes:
         return ProgramLayers(program, False, count, confidence, None, layer, self._parts(layer))
 
     def _layers(self) -> tuple[dict[int, int], float]:
-        """Layer that most executions give to each instruction, and the share of time on which all of them agree."""
+        """Return the layer that most executions give each instruction, and the share of time on which all agree."""
         ids = np.concatenate([order.instruction_id for order, _, _ in self._found])
         layers = np.concatenate([pieces.layer for _, _, pieces in self._found])
         counts = np.concatenate([np.full(len(order.time), order.count) for order, _, _ in self._found])
@@ -162,13 +162,13 @@ class _Votes:
         which = which.reshape(-1)
         weight = np.bincount(which, weights=counts)
         by_weight = np.lexsort((weight, votes[:, 0]))
-        layer = dict(votes[by_weight].tolist())  # of an instruction's votes the last stays
+        layer = dict(votes[by_weight].tolist())  # of an instruction's votes, the last one stays
         is_agreed = np.bincount(votes[:, 0])[votes[:, 0]] == 1
         agreement = float(times[is_agreed[which]].sum() / max(times.sum(), 1.0))
         return {i: number for i, number in layer.items() if number >= 0}, agreement
 
     def _parts(self, layer: dict[int, int]) -> dict[int, str]:
-        """Part that most executions give to each instruction that is in a layer."""
+        """Return the part that most executions give each instruction in a layer."""
         said = {i: said_part(self._rows[i].name, self._rows[i].op_name) for i in self._kinds}
         norms = {i: is_norm(self._rows[i].name, self._rows[i].op_name) for i in self._kinds}
         votes: defaultdict[int, Counter[str | None]] = defaultdict(Counter)

@@ -22,25 +22,25 @@ _HINTS = (
     ("attn", re.compile(r"\brpa-|flash|index_copy|softmax", re.IGNORECASE)),
     ("mlp", re.compile(r"MergedColumnParallel|silu|swiglu", re.IGNORECASE)),
 )
-"""Kernels and functions that stand for a part inside of a layer; outside, a sampler has a softmax too."""
+"""Kernels and functions that identify a part, but only in a layer: outside, a sampler has a softmax too."""
 
 
 def said_part(name: str, op_name: str | None) -> str | None:
-    """The part that an instruction's names state, if it is in a layer; None if they state none."""
+    """Return the part that an instruction's names state if it is in a layer; None if they state none."""
     _, part = layer_and_part(op_name)
     text = f"{op_name or ''} {name}"
     return part or next((p for p, pattern in _HINTS if pattern.search(text)), None)
 
 
 def is_norm(name: str, op_name: str | None) -> bool:
-    """Whether the functions of an instruction are those of a norm."""
+    """Return whether the functions of an instruction are those of a norm."""
     return _NORM.search(f"{op_name or ''} {name}") is not None
 
 
 def parts_in_layers(
     said: Sequence[str | None], norms: Flags, layer: Int64, contracts: Flags, moves: Flags
 ) -> list[str | None]:
-    """The part of each op of an execution; None if the op is in no layer or its part is unknown.
+    """Return the part of each op of an execution; None if the op is in no layer or its part is unknown.
 
     Args:
         said: the part that the names of each op state.
@@ -61,7 +61,7 @@ def parts_in_layers(
 def _of_layer(said: list[str | None], contracts: list[bool], moves: list[bool]) -> list[str | None]:
     is_seed = [part in _BLOCKS and c for part, c in zip(said, contracts, strict=True)]
     if len({part for part, seed in zip(said, is_seed, strict=True) if seed}) < 2:
-        return said  # names of one kind of block do not show where another kind begins
+        return said  # names of one kind of block do not tell where another kind begins
     parts = list(said)
     block: str | None = None
     pending: list[int] = []

@@ -1,10 +1,9 @@
-"""Finds the pieces that repeat in the ops of an execution, the layers of a transformer, and where each begins and ends.
+"""Finds the pieces that repeat in an execution's ops, which are a transformer's layers, and where each begins and ends.
 
 1. Anchors are every k-th op of a family of products or collectives, for an op that every layer contains k times.
-2. The score of a choice of anchors measures how much of what lies between two anchors is the same everywhere, and
+2. The score of a choice of anchors measures how many of the ops between two anchors are the same everywhere, and
    whether the ops around the anchors are the same: anchors that drift through a layer have other neighbours each time.
-   Pairs of layers repeat as well as layers do, so the layers are the choice with most pieces among those near the best
-   score.
+   Pairs of layers repeat as well as single ones, so of the choices near the best score, the one with most pieces wins.
 3. The core of a layer consists of the products and collectives that occur in every piece equally often. The ops before
    the first core decide how the ops between two cores are divided.
 """
@@ -21,36 +20,36 @@ from tracewarehouse.ingest.columns.records import Int64
 from tracewarehouse.ingest.layers.sequence import OpSequence
 
 MIN_LAYERS = 4
-"""Two or three equal pieces prove nothing."""
+"""Fewest pieces; two or three equal pieces prove nothing."""
 MIN_CONFIDENCE = 0.8
 _MOST_IN_LAYER = 4
-"""How often the op that serves as anchor may stand in a layer."""
+"""How often the op that serves as anchor may occur in a layer."""
 _MOST_FAMILIES = 100
-"""Families that are tried as anchors, those with the most time; bounds the work."""
+"""Families that are tried as anchors, most time first; this bounds the work."""
 _SHORTEST = 4
-"""Ops between two anchors, at least."""
+"""Fewest ops between two anchors."""
 _HEAVY = 0.005
-"""Share of the time of products that a family needs to serve as anchor."""
+"""Share of the products' time that a family needs to serve as anchor."""
 _NEAR, _LEAST = 0.3, 0.5
-"""How far below the best score, and how low, that of more pieces may be: the first layers may be of another kind."""
+"""How far below the best score, and how low, a score with more pieces may be: first layers may differ."""
 _USUAL = 2 / 3
-"""Share of the pieces in which a family must stand equally often, as some layers may be of another kind."""
+"""Share of the pieces in which a family must occur equally often; some layers may be of another kind."""
 _AROUND = 3
-"""Ops before and after an anchor that are compared."""
+"""Number of ops before and after an anchor that are compared."""
 _MOST_FOREIGN = 8
-"""Ops before the first core that start no other layer, until the search for its start ends."""
+"""Number of ops before the first core that start no other layer, after which the search for its start ends."""
 
 
 @dataclass(frozen=True)
 class Pieces:
-    """What repeats in an execution.
+    """The pieces that repeat in an execution.
 
     Attributes:
         count: number of pieces; 0 if nothing repeats.
         layer: piece of each op, -1 for none, shape (n,).
-        score: how much of the ops repeats and stands where it does in other pieces, from 0 to 1.
-        ordered: share of neighbouring pieces of which one ends before the other begins.
-        products: different products of the median piece, without collectives.
+        score: how many of the ops repeat, at the same place in other pieces, from 0 to 1.
+        ordered: share of neighbouring pieces in which one ends before the next begins.
+        products: number of different products in the median piece, without collectives.
     """
 
     count: int
@@ -66,9 +65,9 @@ class Pieces:
 
 
 def find_pieces(s: OpSequence) -> Pieces:
-    """The pieces of an execution, by families of name, shape and place, or where that finds more, of shape alone.
+    """Find the pieces of an execution, by families of name, shape and place, or of shape alone if that finds more.
 
-    Layers of two kinds in turn differ in names but not in shapes.
+    If layers of two kinds alternate, they differ in names but not in shapes.
     """
     fine, coarse = _find(s, s.fine), _find(s, s.coarse)
     return coarse if coarse.count > fine.count and coarse.confidence >= MIN_CONFIDENCE else fine
@@ -97,14 +96,14 @@ def _find(s: OpSequence, family: Int64) -> Pieces:
 
 
 def _best_anchors(s: OpSequence, family: Int64) -> tuple[Int64, float]:
-    """Positions of the anchors, and their score; empty if no product or collective repeats."""
+    """Return the positions of the anchors, and their score; empty if no product or collective repeats."""
     product_time = np.where(s.collective, 0, s.time)
     time_of = np.bincount(family, weights=product_time)
     candidates = []
     for f in _anchor_families(s, family, time_of, _HEAVY * product_time.sum()):
         at = np.flatnonzero(family == f)
         for k in range(1, _MOST_IN_LAYER + 1):
-            extra = len(at) % k  # stands before the first layer or after the last, as an embedding's all-reduce
+            extra = len(at) % k  # before the first layer or after the last, like an embedding's all-reduce
             for chosen in [at[extra::k], at[: len(at) - extra : k]][: 2 if extra else 1]:
                 if len(chosen) >= 2 and np.median(np.diff(chosen)) >= _SHORTEST:
                     score = _explained_share(s, family, chosen) * _same_place(family, s.moves, chosen)
@@ -118,7 +117,7 @@ def _best_anchors(s: OpSequence, family: Int64) -> tuple[Int64, float]:
 
 
 def _anchor_families(s: OpSequence, family: Int64, time_of: Int64, heavy: float) -> list[int]:
-    """The families of collectives, and of products that take some time, that may serve as anchors."""
+    """Return the families that may serve as anchors: collectives, and products that take some time."""
     count = np.bincount(family)
     of_contracts = np.bincount(family, weights=s.contracts) > 0
     of_collectives = np.bincount(family, weights=s.collective) > 0
@@ -128,9 +127,10 @@ def _anchor_families(s: OpSequence, family: Int64, time_of: Int64, heavy: float)
 
 
 def _explained_share(s: OpSequence, family: Int64, anchors: Int64) -> float:
-    """Share of what lies between the anchors in families that stand equally often between most of them.
+    """Return the share of ops between the anchors whose family occurs equally often between most of them.
 
-    Of time without collectives, whose waiting hides all else, and of the number of ops: the smaller one.
+    It is the smaller of the shares of time, without collectives, whose waiting hides all else, and of the number of
+    ops.
     """
     low, high, pieces = anchors[0], anchors[-1], len(anchors) - 1
     inside = slice(low, high)
@@ -142,7 +142,7 @@ def _explained_share(s: OpSequence, family: Int64, anchors: Int64) -> float:
     row = row_of[family[inside]]
     at = np.flatnonzero(row >= 0)
     table = np.bincount(row[at] * pieces + piece[at], minlength=len(tried) * pieces).reshape(len(tried), pieces)
-    # What two thirds of the pieces have in common is also their median.
+    # The count that two thirds of the pieces share is also their median.
     usual = np.partition(table, pieces // 2, axis=1)[:, pieces // 2]
     is_usual = (usual > 0) & ((table == usual[:, None]).mean(axis=1) >= _USUAL)
     is_good = np.zeros(high - low, bool)
@@ -153,7 +153,7 @@ def _explained_share(s: OpSequence, family: Int64, anchors: Int64) -> float:
 
 
 def _same_place(family: Int64, moves: Flags, anchors: Int64) -> float:
-    """Share of the ops around the anchors that are the usual ones there."""
+    """Return the share of the ops around the anchors that are the usual ones there."""
     order = np.flatnonzero(~moves)
     at = np.searchsorted(order, anchors)
     shares = []
@@ -165,9 +165,9 @@ def _same_place(family: Int64, moves: Flags, anchors: Int64) -> float:
 
 
 def _core(s: OpSequence, family: Int64, anchors: Int64) -> Int64:
-    """Layer of the products and collectives that stand in every piece equally often; -1 for all other ops.
+    """Return the layer of products and collectives that occur in every piece equally often; -1 for all other ops.
 
-    The j-th op of a family that stands k times in every layer is in layer j // k, wherever in the layer the anchor is.
+    If a family occurs k times in every layer, its j-th op is in layer j // k, wherever in the layer the anchor is.
     """
     layer = np.full(len(family), -1, np.int64)
     if not len(anchors):
@@ -184,10 +184,10 @@ def _core(s: OpSequence, family: Int64, anchors: Int64) -> Int64:
 
 
 def _with_loose_ops(s: OpSequence, first: Int64, last: Int64) -> Int64:
-    """Layer of each op, given the first and the last op of each layer's core.
+    """Return the layer of each op, given the first and the last op of each layer's core.
 
-    What stands between two cores and also before the first one, as a norm, starts the next layer; what stands before
-    that, as a residual add, ends the one before, the last one too.
+    Ops between two cores that also occur before the first core, such as a norm, start the next layer. The ops before
+    these, such as a residual add, end the layer before; the last layer ends in the same way.
     """
     count, n = len(first), len(s.time)
     reach = 4 * int(np.median(first[1:] - last[:-1])) + _MOST_FOREIGN
@@ -207,18 +207,18 @@ def _with_loose_ops(s: OpSequence, first: Int64, last: Int64) -> Int64:
 
 
 def _staying(s: OpSequence, start: int, end: int) -> Int64:
-    """Positions of the ops in a range that the scheduler does not move."""
+    """Return the positions of the ops in a range that the scheduler does not move."""
     return start + np.flatnonzero(~s.moves[start:end])
 
 
 def _lead(places: Int64, before: set[int]) -> int:
-    """How many places at the end of a gap in a row also stand before the first layer."""
+    """Return how many consecutive places at the end of a gap also occur before the first layer."""
     is_foreign = [p not in before for p in places[::-1].tolist()]
     return is_foreign.index(True) if True in is_foreign else len(places)
 
 
 def _first_start(s: OpSequence, core: int, usual: set[int]) -> int:
-    """Where the first layer begins, whose core begins at `core`: with what starts other layers."""
+    """Return where the first layer, with its core at `core`, begins: with the ops that start other layers."""
     start, foreign = core, 0
     for i in range(core - 1, -1, -1):
         if s.moves[i]:

@@ -1,4 +1,4 @@
-"""An execution of a program in the form that the search for layers needs: its ops in order, grouped into families."""
+"""Brings an execution into the form that the search for layers needs: its ops in order, grouped into families."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _MOVES = re.compile(r"copy|async|-start|-done|slice|bitcast$|broadcast$|paramete
 _NUMBER = re.compile(r"[._]\d+(?:\.(?:clone|remat)\d*)*$|\.clone$")
 _DIGITS = re.compile(r"\d+")
 _NO_TIME = 1e-6
-"""Share of an execution's time below which an op is a mark of the compiler."""
+"""Share of an execution's time below which an op is a marker of the compiler."""
 
 
 @dataclass(frozen=True)
@@ -29,12 +29,12 @@ class Execution:
 
     Attributes:
         module: name of the program.
-        program_id: its id, where the capture has one.
+        program_id: its id, if the capture has one.
         device_id: the device.
         instruction_id: its leaf ops by start, shape (n,).
         self_ps: their self times, shape (n,).
-        is_cut: ops are lacking at its start or end.
-        has_loop: it has more ops than are kept, so that an instruction runs several times; it comes without ops.
+        is_cut: ops are missing at its start or end.
+        has_loop: it has more ops than are kept, because an instruction runs several times; its ops are left out.
     """
 
     module: str
@@ -47,15 +47,15 @@ class Execution:
 
 
 class Kind(NamedTuple):
-    """What an instruction is to the search for layers.
+    """What the search for layers needs to know of an instruction.
 
     Attributes:
         fine: family by category, name without its number, shape and place in the framework's code.
         coarse: family by category and shape only.
-        place: the place in the framework's code, or what stands for it.
-        contracts: a product or a collective: it carries the order of layers.
-        collective: kind of collective; None where it is none.
-        moves: a copy or half of one: the scheduler moves it between layers.
+        place: the place in the framework's code, or a substitute.
+        contracts: whether it is a product or a collective, which show the order of layers.
+        collective: kind of collective; None if it is none.
+        moves: whether it is a copy or half of one, which the scheduler moves between layers.
     """
 
     fine: str
@@ -67,7 +67,7 @@ class Kind(NamedTuple):
 
 
 def kind_of(row: InstructionRow) -> Kind:
-    """What an instruction is, from its facts; the numbers in its names are not used."""
+    """Return the kind of an instruction, from its facts; numbers in its names are not used."""
     shape = row.hlo.shape if row.hlo else None
     category = row.category or (row.hlo.opcode if row.hlo else "")
     collective = row.collective.kind if row.collective else None
@@ -104,7 +104,7 @@ class OpSequence:
         place: codes of the places in the framework's code, from 0.
         contracts: products and collectives.
         collective: collectives.
-        moves: copies, and ops of no time, which are marks of the compiler.
+        moves: copies, and ops of no time, which are markers of the compiler.
     """
 
     time: npt.NDArray[np.float64]
@@ -117,7 +117,7 @@ class OpSequence:
 
     @classmethod
     def of(cls, kinds: Sequence[Kind], time: npt.NDArray[np.float64]) -> OpSequence:
-        """The sequence of ops of these kinds, which take these times in ps, shape (n,)."""
+        """Return the sequence of ops of these kinds, with times in ps, shape (n,)."""
         is_empty = time < _NO_TIME * time.sum()
         return cls(
             time,
@@ -131,6 +131,6 @@ class OpSequence:
 
 
 def _codes(values: Sequence[Any]) -> Int64:
-    """Numbers from 0 in the order in which values are first met."""
+    """Number values from 0 in the order in which they first occur."""
     seen: dict[Any, int] = {}
     return np.array([seen.setdefault(v, len(seen)) for v in values], np.int64)
