@@ -1,4 +1,4 @@
-"""Captures from a profiler server that runs already: in vLLM, JetStream, MaxText, any process of JAX or torch_xla."""
+"""Records captures from a profiler server that already runs in vLLM, JetStream, MaxText, JAX or torch_xla."""
 
 from __future__ import annotations
 
@@ -41,8 +41,8 @@ def attach(
 ) -> Path:
     """Record what one or several servers see for a while, and write a capture directory.
 
-    All servers are asked at the same time; each is a host of the run. What the run was, no server tells: the manifest
-    has what the caller knows.
+    All servers are asked at the same time; each is a host of the run. No server tells what ran, so the manifest has
+    what the caller knows.
 
     Args:
         addresses: HOST:PORT of each host's server.
@@ -54,15 +54,15 @@ def attach(
         batch_size: Sequences.
         input_length: Tokens of each prompt.
         output_length: Tokens generated per sequence.
-        grace_s: Time after the recording in which a server must have answered.
+        grace_s: Time after the recording within which a server must answer.
 
     Returns:
         The capture directory, `output/<first host>-<port>-<time>`.
 
     Raises:
-        MissingDependencyError: grpcio is not installed.
-        AttachError: an address is none, nothing answers there, what answers is no profiler server or cannot record now,
-            or nothing ran meanwhile. The message names host and port, and nothing is written.
+        MissingDependencyError: grpcio is not installed. AttachError: an address is invalid, nothing answers there, the
+        server is no profiler or cannot record now, or nothing ran meanwhile. The message names host and port, and
+        nothing is written.
     """
     if find_spec("grpc") is None:
         raise MissingDependencyError(
@@ -110,7 +110,7 @@ def _host_name(address: str) -> str:
 
 
 def _record(address: str, profiles: Path, session: str, host: str, duration_ms: int, grace_s: float) -> None:
-    """Ask one server, and put its profile into the session's folder."""
+    """Ask one server for a profile, and put it into the session's folder."""
     import grpc
 
     from tracewarehouse.collect.profiler_service import PROFILE, ProfileOptions, ProfileRequest, ProfileResponse

@@ -1,4 +1,4 @@
-"""The capture directory: written aside, then renamed, so that it is there whole or not at all."""
+"""Writes a capture directory aside and then renames it, so that it is there whole or not at all."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ MANIFEST = "manifest.json"
 
 @contextmanager
 def staged_capture(output: Path, name: str) -> Iterator[Path]:
-    """A directory to write a capture into; it becomes `output/name` when the block ends well, and goes when not.
+    """Give a directory to write a capture into; it becomes `output/name` if the block succeeds, or is removed.
 
     Raises:
         CollectError: `output/name` is there already, or `output` cannot be written to.
@@ -42,7 +42,7 @@ def staged_capture(output: Path, name: str) -> Iterator[Path]:
 
 @contextmanager
 def partial_directory(output: Path, name: str) -> Iterator[Path]:
-    """A directory in `output` for this process alone; it goes at the end, or by `remove_leftovers` after a kill."""
+    """Give this process a directory in `output`; it is removed at the end, or by `remove_leftovers` after a kill."""
     made = [folder for folder in (output, *output.parents) if not folder.exists()]
     require_writable(output)
     directory = output / f".{name}.{os.getpid()}.partial"
@@ -50,21 +50,21 @@ def partial_directory(output: Path, name: str) -> Iterator[Path]:
     directory.mkdir()
     lock = os.open(directory, os.O_RDONLY)
     try:
-        fcntl.flock(lock, fcntl.LOCK_EX)  # the kernel takes it back when the process ends, however
+        fcntl.flock(lock, fcntl.LOCK_EX)  # the kernel releases it however the process ends
         yield directory
     finally:
         shutil.rmtree(directory, ignore_errors=True)
         os.close(lock)
-        with suppress(OSError):  # what holds something stays
+        with suppress(OSError):  # a directory that holds something stays
             for folder in made:
                 folder.rmdir()
 
 
 def require_writable(output: Path) -> None:
-    """Make sure that a folder is there and can be written to.
+    """Make sure that a folder exists and can be written.
 
     Raises:
-        CollectError: it cannot be made, or not be written to.
+        CollectError: it cannot be made or written.
     """
     try:
         output.mkdir(parents=True, exist_ok=True)
@@ -75,7 +75,7 @@ def require_writable(output: Path) -> None:
 
 
 def write_error(output: Path, error: OSError) -> CollectError:
-    """The error that says why a folder cannot be written to."""
+    """Return the error that says why a folder cannot be written."""
     return CollectError(f"{output}: captures cannot be written there: {error.strerror}; choose another output")
 
 
@@ -92,10 +92,10 @@ def write_manifest(staging: Path, manifest: Manifest) -> None:
 
 
 def recorded_digest(capture: Path) -> str | None:
-    """Digest of the specification that a finished capture was recorded from; None when there is no such capture.
+    """Return the digest of a finished capture's specification; None if there is no such capture.
 
     Raises:
-        CollectError: something else lies there.
+        CollectError: something else is there.
     """
     if not capture.exists():
         return None
@@ -107,7 +107,7 @@ def recorded_digest(capture: Path) -> str | None:
 
 
 def is_recorded(output: Path, spec: RunSpec) -> bool:
-    """Whether a finished capture of this very specification is there.
+    """Return whether a finished capture of exactly this specification is there.
 
     Raises:
         CollectError: a directory of this name holds something else.
@@ -121,23 +121,23 @@ def is_recorded(output: Path, spec: RunSpec) -> bool:
 
 
 def remove_leftovers(output: Path) -> None:
-    """Remove what collectors that are gone left half-written."""
+    """Remove what dead collectors left half-written."""
     for directory in output.glob(".*.partial"):
         try:
             lock = os.open(directory, os.O_RDONLY | os.O_DIRECTORY)
-        except OSError:  # gone meanwhile, or nothing of ours
+        except OSError:  # removed meanwhile, or not ours
             continue
         try:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
             shutil.rmtree(directory, ignore_errors=True)
         except BlockingIOError:
-            pass  # somebody is writing
+            pass  # a collector is writing
         finally:
             os.close(lock)
 
 
 def _flush(directory: Path) -> None:
-    """Bring every file to the disk before the rename makes them count."""
+    """Sync every file to the disk before the rename makes them count."""
     for path in [*directory.rglob("*"), directory]:
         descriptor = os.open(path, os.O_RDONLY)
         try:

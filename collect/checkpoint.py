@@ -1,4 +1,4 @@
-"""Published weights from local safetensors files: any slice of any weight, with one file open at a time."""
+"""Reads published weights from local safetensors files: any slice of any weight, with one file open at a time."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ Shape = tuple[int, ...]
 
 
 class CheckpointError(CollectError):
-    """A checkpoint is not there, is incomplete, or is of another model."""
+    """A checkpoint is missing, incomplete, or of another model."""
 
 
 class Checkpoint:
@@ -48,7 +48,7 @@ class Checkpoint:
         return self._files.get(stored_names(name, (1,))[0], "")
 
     def check(self, weights: Mapping[str, Shape], layers: int) -> None:
-        """Make sure that every weight is there in its shape and nothing else is, from the files' headers alone.
+        """Check from the files' headers that every weight is there in its shape, and nothing else.
 
         Args:
             weights: Name in the collector's model to shape.
@@ -75,7 +75,7 @@ class Checkpoint:
                 )
 
     def read(self, name: str, shape: Shape, slices: tuple[slice, ...], dtype: Any) -> Any:
-        """A slice of a weight, in `dtype`.
+        """Read a slice of a weight, in `dtype`.
 
         Args:
             name: As in the collector's model: experts of a layer are one weight `...experts.gate_proj`, which is put
@@ -158,7 +158,7 @@ def stored_names(name: str, shape: Shape) -> list[str]:
 
 
 def in_file_order(checkpoint: Checkpoint, names: Iterable[str]) -> list[str]:
-    """Weights so that each file is read to its end before the next is opened."""
+    """Order weights so that each file is read to its end before the next is opened."""
     return sorted(names, key=checkpoint.file_of)
 
 

@@ -1,4 +1,4 @@
-"""What the table of hardware says of the accelerators."""
+"""Reads the hardware table's facts about accelerators."""
 
 from __future__ import annotations
 
@@ -18,13 +18,13 @@ def known_chips() -> dict[str, dict[str, Any]]:
 
 
 def chip_memory(kind: str) -> int:
-    """Memory of a chip in bytes.
+    """Return the memory of a chip in bytes.
 
     Args:
         kind: As in the table.
 
     Raises:
-        CollectError: the table does not say.
+        CollectError: the table does not state it.
     """
     entry = known_chips().get(kind, {})
     if "hbm_gb" not in entry:

@@ -1,4 +1,4 @@
-"""The threads that virtual CPU devices run on, as Linux sees them."""
+"""Watches the threads of virtual CPU devices, as Linux sees them."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ _LONGEST_S = 2.0
 def wait_until_asleep(tasks: Path = _TASKS) -> None:
     """Wait until no other thread of this process has work left.
 
-    A thread that gives the last result of a program may lose its processor before it has said that the program is
-    over. A program that is started meanwhile then runs inside the old one's scheduling, and the profile tells nobody
-    whose its ops are. Waits at most 2 s, for threads that never sleep.
+    The thread with the last result of a program may lose its processor before it reports the end of the program. If
+    another program starts meanwhile, it runs inside the old one's scheduling, and the profile cannot tell which device
+    its ops belong to. The wait ends after 2 s, because some threads may never sleep.
     """
     own = str(threading.get_native_id())
     deadline = time.monotonic() + _LONGEST_S

@@ -18,7 +18,7 @@ class MissingDependencyError(CollectError):
 
 
 class CheckError(CollectError):
-    """A run finished, but what it computed or recorded is not what it must be."""
+    """A run finished, but its results or its recording are wrong."""
 
 
 class TpuError(CollectError):
@@ -26,11 +26,11 @@ class TpuError(CollectError):
 
 
 class QuotaError(TpuError):
-    """A slice is outside of the quota."""
+    """A slice does not fit the quota."""
 
 
 def require_torch_xla() -> None:
-    """Make sure that torch, torch_xla and transformers are there, without importing them.
+    """Make sure that torch, torch_xla and transformers are installed, without importing them.
 
     Raises:
         MissingDependencyError: one is missing; the message says what to install.
@@ -44,7 +44,7 @@ def require_torch_xla() -> None:
 
 
 def require_libtpu() -> None:
-    """Make sure that the driver of TPUs is there, without loading it.
+    """Make sure that the TPU driver is installed, without loading it.
 
     Raises:
         MissingDependencyError: it is missing; the message says what to install.

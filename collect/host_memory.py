@@ -1,4 +1,4 @@
-"""Memory of this host."""
+"""Reads the memory of this host."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ CGROUP = Path("/sys/fs/cgroup")
 
 
 def available_memory() -> int:
-    """Bytes that this host can still give to processes, as Linux estimates it, within the limit of a container."""
+    """Return the bytes that this host can still give processes, as Linux estimates, within a container's limit."""
     available = _memory_info("MemAvailable")
     try:
         limit, used = (int((CGROUP / name).read_text(encoding="ascii")) for name in ("memory.max", "memory.current"))
@@ -18,7 +18,7 @@ def available_memory() -> int:
 
 
 def installed_memory() -> int:
-    """Bytes of memory of this host: the same on all hosts of a slice, whatever else runs there."""
+    """Return this host's memory in bytes, which is the same on all hosts of a slice, whatever else runs there."""
     return _memory_info("MemTotal")
 
 

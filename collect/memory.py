@@ -1,4 +1,4 @@
-"""What a run of a published model needs of the memory of its chips, or of the host for virtual devices.
+"""Computes the memory that a run of a published model needs on its chips, or on the host for virtual devices.
 
 Nothing here allocates anything or imports torch. Weights follow the partition rules of
 `tracewarehouse.collect.parallel.partition`, which are those that the run uses.
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 BYTES = {"float32": 4, "bfloat16": 2}
 USABLE = 0.95
-"""Share of the memory of a chip that a run may fill; the rest is left to compiled programs and fragmentation."""
+"""Share of a chip's memory that a run may fill; compiled programs and fragmentation need the rest."""
 
 _SMALLER = "spread it over more chips (tp, ep, pp), use fewer layers, a smaller batch or shorter lengths"
 
@@ -39,7 +39,7 @@ class MemoryNeed:
 
     @property
     def total(self) -> int:
-        """All of it, at the same time."""
+        """Sum of all, which are held at the same time."""
         return self.weights + self.cache + self.temporaries
 
     def __str__(self) -> str:
@@ -48,7 +48,7 @@ class MemoryNeed:
 
 
 def memory_need(model: PretrainedModel, spec: RunSpec) -> MemoryNeed:
-    """Memory of the fullest chip of a run.
+    """Return the memory of the fullest chip of a run.
 
     Weights are split as `collect.parallel.partition` says, copied over dp, and the layers over pp; the cache is split
     over the batch axes dp and ep and, but for latent attention, over tp. Temporaries are an estimate: the largest of
@@ -57,7 +57,7 @@ def memory_need(model: PretrainedModel, spec: RunSpec) -> MemoryNeed:
     """
     sizes = _sizes(spec)
     element = BYTES[spec.dtype]
-    # Every stage holds every slot of the pipeline's program, those that it has no layer for as zeros.
+    # Every stage holds every slot of the pipeline's program, as zeros if it has no layer for it.
     slots = spec.stage_layout.layer_kinds()
     in_slots = sum(_chip_elements(model.layer_weights(layer), sizes) for layer in slots)
     weights = (_chip_elements(model.other_weights(), sizes) + in_slots) * element
@@ -69,7 +69,7 @@ def memory_need(model: PretrainedModel, spec: RunSpec) -> MemoryNeed:
 
 
 def loading_bytes(model: PretrainedModel, spec: RunSpec) -> int:
-    """What the host holds at most while it loads, beside what is on the devices.
+    """Return what the host holds at most while it loads, besides what is on the devices.
 
     Weights are read one after the other; while one is sent, torch_xla holds a copy of the part of every device, also of
     those that hold the same part.
@@ -99,10 +99,10 @@ def _temporaries(model: PretrainedModel, spec: RunSpec, sizes: dict[str, int], b
 
 
 def _dispatch(experts: int, config: dict[str, int], spec: RunSpec, devices: int, tokens: int, width: int) -> int:
-    """Elements that a layer of experts holds at once.
+    """Return the elements that a layer of experts holds at once.
 
-    What is sent and what is received, in both directions; the masks of places at devices and experts; what the experts
-    take and give, and their width.
+    These are what is sent and received in both directions, the masks of places at devices and experts, the inputs and
+    outputs of the experts, and their width.
     """
     chosen, hidden, here = config["num_experts_per_tok"], config["hidden_size"], experts // devices
     room = places(tokens, chosen, experts, devices, float(spec.capacity_factor or "inf"))
@@ -166,6 +166,6 @@ def require_host_memory(spec: RunSpec, available: int | None = None) -> MemoryNe
 
 
 def reference_bytes(model: PretrainedModel, spec: RunSpec, layers: int) -> int:
-    """Bytes that the same generation needs in plain torch on the host, with the first layers of the model only."""
+    """Return the bytes that the same generation needs in plain torch on the host, with only the first layers."""
     whole = spec.model_copy(update={"mesh": Mesh(axes={"tp": 1}), "layers": layers, "microbatches": None})
     return memory_need(model, whole).total

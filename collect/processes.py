@@ -1,4 +1,4 @@
-"""Processes that end with the one that started them, so that a killed collector leaves none behind."""
+"""Starts processes that end with their parent, so that a killed collector leaves none behind."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ def start_process(command: Sequence[str], **streams: int | IO[Any]) -> subproces
 
 
 def end_with_parent() -> None:
-    """Let the kernel kill this process when the one that started it is gone; leave at once when it is gone already."""
+    """Let the kernel kill this process when its parent ends; exit at once if it has already ended."""
     if sys.platform == "linux":
         import ctypes
 

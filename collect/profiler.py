@@ -1,4 +1,4 @@
-"""The profiler of a torch_xla process; it writes plugins/profile/<time>/<host>.xplane.pb, as TensorBoard reads it."""
+"""Starts and stops the profiler of a torch_xla process, which writes plugins/profile/<time>/<host>.xplane.pb."""
 
 from __future__ import annotations
 
@@ -17,14 +17,14 @@ def start(logdir: Path) -> None:
 
 
 def stop(logdir: Path) -> list[Path]:
-    """End the recording and give the xplane files that it wrote, one per host.
+    """End the recording, and return the xplane files that it wrote, one per host.
 
     Raises:
         CheckError: no file was written, or an empty one.
     """
     import torch_xla.debug.profiler as xp
 
-    # Events of the last step are still on their way from the worker threads.
+    # The worker threads are still handing over events of the last step.
     time.sleep(0.05)
     xp.stop_trace()
     files = xplane_files(logdir)

@@ -1,4 +1,4 @@
-"""The collectives that a parallelism must cause: what a capture is checked against."""
+"""Lists the collectives that a parallelism must cause, against which a capture is checked."""
 
 from __future__ import annotations
 
@@ -15,22 +15,20 @@ if TYPE_CHECKING:
 
 
 def promised_collectives(spec: RunSpec) -> list[PromisedCollective]:
-    """What the mesh of a run promises; nothing else is found on virtual devices, but for a gather of the argmax.
+    """Return what the mesh of a run promises; on virtual devices nothing else occurs except gathers of the argmax.
 
-    tp: attention and the MLP or shared experts of a layer end in an all-reduce each, and so do the routed experts.
-    With sequence parallelism of Megatron, every block of the prefill gathers first, and all but the routed experts end
-    in a reduce-scatter. With Ulysses, query, key, value and output of a layer are exchanged by an all-to-all each. With
+    tp: attention and the MLP or shared experts of a layer end in an all-reduce each, and so do the routed experts. With
+    sequence parallelism of Megatron, every block of the prefill gathers first, and all but the routed experts end in a
+    reduce-scatter. With Ulysses, query, key, value and output of a layer are exchanged by an all-to-all each. With
     ring, keys and values go to the next device tp - 1 times, and once into the cache, which is split by head, by an
     all-to-all each. Both gather a layer's attention in a decode step. After a split prefill, an all-reduce brings the
-    last position to all devices.
-    ep: a layer of experts has an all-to-all there and one back, whatever the capacity factor.
-    pp: the stages pass on in every tick but the first, and the last stage's result goes to all by an all-reduce. Where
-    stages are unlike, every device takes part in the layers of all, since they share one program; with a program per
-    stage (hosts) each promises its own.
-    dp: nothing.
+    last position to all devices. ep: a layer of experts has an all-to-all there and one back, whatever the capacity
+    factor. pp: the stages pass on in every tick but the first, and an all-reduce brings the last stage's result to all.
+    If stages differ, every device takes part in the layers of all, because they share one program. With one program per
+    stage (hosts), each promises its own. dp: nothing.
 
-    Not promised, as a compiler may join them: the two all-gathers over tp of an argmax over the split vocabulary, for
-    the largest logit of each piece and its place.
+    Not promised, because a compiler may join them: the two all-gathers over tp of an argmax over the split vocabulary,
+    for the largest logit of each piece and its index.
     """
     layout = spec.stage_layout
     if spec.hosts == 1:
@@ -44,14 +42,14 @@ def promised_collectives(spec: RunSpec) -> list[PromisedCollective]:
 
 
 def _of_program(spec: RunSpec, layers: Sequence[int], *, is_last: bool) -> list[PromisedCollective]:
-    """What one program promises on each of its devices.
+    """Return what one program promises on each of its devices.
 
     Args:
         spec: The run.
         layers: Numbers of the layers that the program runs; in a pipeline, once per tick.
         is_last: Whether the last stage is in it.
     """
-    # Over hosts the stages take turns, and what passes between them is no collective.
+    # Over hosts the stages take turns and pass hidden states without a collective.
     ticks = 1 if spec.hosts > 1 else spec.microbatch_count + spec.axis("pp") - 1
     dense, sparse = (ticks * n for n in _dense_and_sparse(spec, layers))
     has_shared = "n_shared_experts" in architecture_of(spec.model).config
@@ -112,7 +110,7 @@ def routed_pairs(spec: RunSpec) -> int:
 
 
 def _dense_and_sparse(spec: RunSpec, layers: Sequence[int]) -> tuple[int, int]:
-    """How many layers have a dense MLP, and how many have experts."""
+    """Return how many layers have a dense MLP, and how many have experts."""
     architecture = architecture_of(spec.model)
     sparse = sum(architecture.is_moe and layer >= architecture.first_dense_layers for layer in layers)
     return len(layers) - sparse, sparse

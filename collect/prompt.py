@@ -1,4 +1,4 @@
-"""The tokens that a run begins with."""
+"""Makes the tokens with which a run begins."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ TEXT = (
     "A program for several chips spends part of its time computing and part of it waiting for numbers that another "
     "chip has. The profiler writes down both, and it is for the reader to find out which of the two was the longer."
 )
-"""What is generated from when the run gives no prompt; written for this purpose."""
+"""The prompt of runs that give none; written for this purpose."""
 FIRST_ORDINARY = 3
 """Token ids below are special in the tiny models."""
 
 
 @dataclass(frozen=True)
 class Prompt:
-    """Prompt tokens and where they are from."""
+    """Prompt tokens and where they come from."""
 
     tokens: Any
     """[batch, input_length] of int64, on the host."""
@@ -32,12 +32,12 @@ class Prompt:
 
 
 def run_prompt(spec: RunSpec, vocabulary: int, folder: Path | None = None) -> Prompt:
-    """The prompt of a run, the same in every process that has the same files.
+    """Return the prompt of a run, which is the same in every process with the same files.
 
     Args:
         spec: The run.
         vocabulary: Size of the model's vocabulary.
-        folder: Of a published model; its tokenizer is used when it is there.
+        folder: Of a published model; its tokenizer is used if it is there.
 
     Raises:
         CollectError: the run gives a text, but there is no tokenizer; or the tokenizer cannot be read or is of another

@@ -1,4 +1,4 @@
-"""Versions and commit of what ran."""
+"""Reads the versions and commit of what ran."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ PACKAGES = ("tracewarehouse", "torch", "torch_xla", "transformers", "libtpu")
 
 
 def versions() -> dict[str, str]:
-    """Version of Python and of each package that is installed."""
+    """Return the version of Python and of each installed package."""
     found = {"python": platform.python_version()}
     for package in PACKAGES:
         try:
@@ -22,7 +22,7 @@ def versions() -> dict[str, str]:
 
 
 def git_commit(folder: Path | None = None) -> str | None:
-    """Commit of the checkout that this code runs from, `-dirty` when its files were changed; None outside of one."""
+    """Return the commit of this code's checkout, with `-dirty` if files were changed; None outside of a checkout."""
     folder = folder or Path(__file__).parent
     commit = _git(folder, "rev-parse", "HEAD")
     if commit is None:

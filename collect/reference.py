@@ -1,4 +1,4 @@
-"""The same generation in plain torch on the host, to compare with."""
+"""Computes the same generation in plain torch on the host, and compares."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ LOGIT_SCALE = 2.0
 
 @dataclass(frozen=True)
 class Agreement:
-    """How far a generation agrees with the reference."""
+    """How well a generation agrees with the reference."""
 
     tokens_equal: bool | None
     """Of the steps that can be compared; None when there is none."""
@@ -41,8 +41,8 @@ def reference_logits(model: Any, tokens: Any, output_length: int) -> Any:
 def compare(logits: Any, expected: Any, precision: str, dropped: Any = None) -> Agreement:
     """Compare the logits of two greedy generations [batch, steps, vocabulary].
 
-    After the first token that differs, a sequence is another text, so nothing behind it is compared. A token may differ
-    where the reference itself has a tie within rounding. Rounding grows with the largest logit.
+    After its first token that differs, a sequence is another text, so nothing after it is compared. A token may differ
+    if the reference itself has a tie within rounding. Rounding grows with the largest logit.
 
     Plain torch drops nothing. So a sequence is compared until some of its tokens did not reach an expert.
 
@@ -75,7 +75,7 @@ def compare(logits: Any, expected: Any, precision: str, dropped: Any = None) -> 
 
 
 def require_finite(logits: Any) -> None:
-    """Make sure that a generation without a reference gave numbers at all.
+    """Make sure that a generation without a reference gave finite numbers.
 
     Raises:
         CheckError: some logit is infinite or no number; the message says where.

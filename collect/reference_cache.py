@@ -1,4 +1,4 @@
-"""References of plain torch, computed once per model, prompt and lengths, whatever the mesh, the host or the run."""
+"""Keeps references of plain torch, computed once per model, prompt and lengths, whatever the mesh, host or run."""
 
 from __future__ import annotations
 
@@ -15,19 +15,19 @@ if TYPE_CHECKING:
     from tracewarehouse.collect.run_spec import RunSpec
 
 FOLDER = "TRACEWAREHOUSE_REFERENCES"
-"""Environment variable: where they are kept."""
+"""Environment variable that names the folder of references."""
 _LOGITS = "logits"
 
 
 def cache_folder() -> Path:
-    """Where references are kept; it may be removed at any time."""
+    """Return the folder of references; it may be removed at any time."""
     if given := os.environ.get(FOLDER):
         return Path(given).expanduser()
     return Path(os.environ.get("XDG_CACHE_HOME", "~/.cache")).expanduser() / "tracewarehouse" / "references"
 
 
 def reference_file(spec: RunSpec, tokens: Any, weights: list[Any]) -> Path:
-    """The file of a reference: named by all that its numbers follow from.
+    """Return the file of a reference, named after everything on which its numbers depend.
 
     Args:
         spec: The run, of which only model, layers, dtype and output length matter.
@@ -49,7 +49,7 @@ def reference_file(spec: RunSpec, tokens: Any, weights: list[Any]) -> Path:
 def weight_files(folder: Path) -> list[Any]:
     """What tells the weights of a published model from others.
 
-    Files in the hub's cache are links to files that are named by their content; of others, size and time say it.
+    Files in the hub's cache are links to files named by their content; other files are identified by size and time.
     """
     files = [*sorted(folder.glob("*.safetensors")), folder / "config.json"]
     return [
@@ -59,7 +59,7 @@ def weight_files(folder: Path) -> list[Any]:
 
 
 def kept(file: Path) -> Any:
-    """Logits [batch, steps, vocabulary] that were computed before; None where there are none that can be read."""
+    """Return logits [batch, steps, vocabulary] that were computed before; None if there are none that can be read."""
     from safetensors import SafetensorError
     from safetensors.torch import load_file
 
@@ -70,7 +70,7 @@ def kept(file: Path) -> Any:
 
 
 def computed_once(file: Path, compute: Callable[[], Any]) -> Any:
-    """Logits that were computed before, or else now, and then kept.
+    """Return logits that were computed before, or else compute and keep them.
 
     A folder that cannot be written keeps nothing.
     """

@@ -1,4 +1,4 @@
-"""Which layers each stage of a pipeline holds, and how stages with unlike layers share one program."""
+"""Lays out which layers each stage of a pipeline holds, and how stages with different layers share one program."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ class StageLayout:
     slots: int
 
     def layers_of(self, slot: int) -> list[int | None]:
-        """The layer that each stage has in a slot; None where it has none."""
+        """Return the layer that each stage has in a slot; None if it has none."""
         return [
             stage.first_layer + slot - stage.first_slot
             if 0 <= slot - stage.first_slot <= stage.last_layer - stage.first_layer

@@ -1,4 +1,4 @@
-"""What a run records: its model, its prompt, and what the result is compared with."""
+"""Prepares what a run records: its model, its prompt, and the reference for its result."""
 
 from __future__ import annotations
 
@@ -35,9 +35,10 @@ Kind = Literal["full", "first_layers", "finite_logits"]
 class Reference:
     """What the generation on the devices is compared with.
 
-    `full`: the same generation in plain torch. `first_layers`: where the whole does not fit into the host, the same
-    generation by the first layers alone, on the devices and in plain torch; the whole then must give finite logits.
-    `finite_logits`: where not even these fit, or the run may not compute a reference and none is kept, only that.
+    `full`: the same generation in plain torch. `first_layers`: if the whole does not fit into the host, the same
+    generation by the first layers only, on the devices and in plain torch; the whole then must give finite logits.
+    `finite_logits`: if not even these fit, or if the run may not compute a reference and none is kept, finite logits
+    are all that is required.
     """
 
     kind: Kind
@@ -74,7 +75,7 @@ def tiny_subject(spec: RunSpec) -> Subject:
 
 
 def compute_reference(spec: RunSpec) -> Path:
-    """Make sure that the reference of a run is kept, whatever its mesh and device.
+    """Compute and keep the reference of a run, whatever its mesh and device.
 
     Returns:
         The file that keeps it.

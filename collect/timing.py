@@ -1,4 +1,4 @@
-"""Generations of one run: to warm up, and then by turns with the profiler off and on."""
+"""Runs the generations of one run: first to warm up, then in turns with the profiler off and on."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ class Timed:
 
 
 def warm_up(generate: Callable[[], Generation], total: Callable[[int], int] = int) -> int:
-    """Generate until nothing is compiled any more, on any host; bfloat16 compiles once more in the second generation.
+    """Generate until no host compiles anything; bfloat16 compiles once more in the second generation.
 
     Args:
         generate: Runs a generation from its prompt on.
@@ -56,7 +56,7 @@ def warm_up(generate: Callable[[], Generation], total: Callable[[int], int] = in
 def generate_timed(
     prepare: Callable[[], Callable[[], Generation]], logdir: Path, wait: Callable[[], None] = lambda: None
 ) -> Timed:
-    """Generate with the profiler off and on by turns, so that a drift of the machine meets both.
+    """Generate with the profiler off and on in turns, so that a drift of the machine affects both.
 
     Args:
         prepare: Puts the prompt on the devices, with an empty cache, and gives what runs the generation.
