@@ -17,15 +17,17 @@ if TYPE_CHECKING:
 def promised_collectives(spec: RunSpec) -> list[PromisedCollective]:
     """Return what the mesh of a run promises; on virtual devices nothing else occurs except gathers of the argmax.
 
-    tp: attention and the MLP or shared experts of a layer end in an all-reduce each, and so do the routed experts. With
-    sequence parallelism of Megatron, every block of the prefill gathers first, and all but the routed experts end in a
-    reduce-scatter. With Ulysses, query, key, value and output of a layer are exchanged by an all-to-all each. With
-    ring, keys and values go to the next device tp - 1 times, and once into the cache, which is split by head, by an
-    all-to-all each. Both gather a layer's attention in a decode step. After a split prefill, an all-reduce brings the
-    last position to all devices. ep: a layer of experts has an all-to-all there and one back, whatever the capacity
-    factor. pp: the stages pass on in every tick but the first, and an all-reduce brings the last stage's result to all.
-    If stages differ, every device takes part in the layers of all, because they share one program. With one program per
-    stage (hosts), each promises its own. dp: nothing.
+    tp: attention and the MLP or shared experts of a layer end in an all-reduce each, and so do the routed experts.
+        With Megatron's sequence parallelism, every block of the prefill gathers first, and all but the routed experts
+        end in a reduce-scatter. With Ulysses, query, key, value and output of a layer are exchanged by an all-to-all
+        each. With ring, keys and values go to the next device tp - 1 times, and once into the cache, which is split by
+        head, by an all-to-all each. Both gather a layer's attention in a decode step. After a split prefill, an
+        all-reduce brings the last position to all devices.
+    ep: a layer of experts has an all-to-all there and one back, whatever the capacity factor.
+    pp: the stages pass on in every tick but the first, and an all-reduce brings the last stage's result to all. If
+        stages differ, every device takes part in the layers of all, because they share one program. With one program
+        per stage (hosts), each promises its own.
+    dp: nothing.
 
     Not promised, because a compiler may join them: the two all-gathers over tp of an argmax over the split vocabulary,
     for the largest logit of each piece and its index.

@@ -18,7 +18,7 @@ class Spill:
 
     Args:
         file: a path, at which a file is made with the first columns; or the descriptor of an open file without a name
-        that this process inherits from the one that reads the columns.
+            that this process inherits from the one that reads the columns.
     """
 
     def __init__(self, file: Path | int) -> None:

@@ -243,7 +243,7 @@ class Instructions:
 
     Args:
         most_members: most members that the replica groups of all instructions may have together. Twenty bytes of text
-        can name 131,072. Instructions beyond the limit have unknown groups.
+            can name 131,072. Instructions beyond the limit have unknown groups.
 
     Attributes:
         rows: by instruction id.

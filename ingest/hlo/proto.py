@@ -157,9 +157,9 @@ class Module:
         name: module name, such as 'jit_step_fun'.
         module_id: the module's own id; on CPU the profiler's program_id, on TPU another number.
         instructions: all instructions of all computations by name. An entry is made when it is first needed,
-        because a capture runs few of a large module's instructions. Access may raise MalformedError.
+            because a capture runs few of a large module's instructions. Access may raise MalformedError.
         device_assignment: global device ids as [partition][replica]; empty if the module does not state them. A logical
-        id in replica groups counts partitions within replicas (or only replicas, by the collective's mode).
+            id in replica groups counts partitions within replicas (or only replicas, by the collective's mode).
     """
 
     name: str

@@ -53,7 +53,7 @@ class Tally:
         start_ps: sum of their starts on the run's clock.
         duration_ps: sum of their durations.
         stats: by name and class (integer, double, text, bytes): number of values, and the sum of their bits, or of
-        the CRC-32 of text and bytes.
+            the CRC-32 of text and bytes.
     """
 
     events: int = 0
