@@ -30,7 +30,7 @@ class Membership:
 
     Attributes:
         group_index: the group or pair it is in; of a permute's pairs the one in which it sends, if any.
-        rank: its position in that group.
+        rank: position in that group.
         component: the devices that wait for each other: a group, or the pairs that are linked by shared devices.
         wire_bytes: bytes that it sends in one execution; None if there is no algorithm model.
     """
@@ -69,7 +69,7 @@ class Participants:
     bytes_of_others: int | None = None
 
     def component(self, device: int) -> int:
-        """The component that a device belongs to; OUTSIDE if it is in no pair of a permute whose pairs are known."""
+        """Return the component of a device; OUTSIDE if it is in no pair of a permute whose pairs are known."""
         place = self.members.get(device)
         if place:
             return place.component
@@ -196,7 +196,7 @@ class CollectiveGroups:
         return [self._numbers.get(i) for i in range(self._mesh.size)] if self._mesh and self._numbers else []
 
     def _numberings(self, world: int) -> list[list[int | None]] | None:
-        """Device ids by logical number: one list for all hosts, or one each where every host is its own world."""
+        """Return device ids by logical number: one list for all hosts, or one each if every host is its own world."""
         if self._mesh and self._numbers and world == self._mesh.size:
             return [self._in_mesh()]
         widest = max(map(len, self._hosts), default=0)

@@ -100,7 +100,7 @@ def windows(
 
 
 def _previous(end: Int64) -> Int64:
-    """Row of the window that ends last of those before each one, the latest of several; -1 for the first; shape (n,).
+    """Return for each window the row of the earlier one that ends last (the latest of several); -1 if none; shape (n,).
 
     Args:
         end: ends of windows in order of start.
@@ -111,7 +111,7 @@ def _previous(end: Int64) -> Int64:
 
 
 def _exposed(ops: CollectiveOps, compute: Coverage | None, start: Int64, end: Int64) -> Int64:
-    """Time of each window in which the device runs an op of a collective and does not compute, shape (n,)."""
+    """Return the time of each window in which the device runs a collective's op and does not compute, shape (n,)."""
     busy = Coverage(ops.start_ps, ops.end_ps)
     if compute is None:
         return busy.within(start, end)
@@ -119,7 +119,7 @@ def _exposed(ops: CollectiveOps, compute: Coverage | None, start: Int64, end: In
 
 
 def _added(ops: CollectiveOps, compute: Coverage | None) -> Int64:
-    """Time of each event that none which began before it covers, nor any compute, shape (n,)."""
+    """Return the time of each event that neither an earlier event nor compute covers, shape (n,)."""
     order = np.lexsort((ops.event_id, ops.start_ps))
     start, end = ops.start_ps[order], ops.end_ps[order]
     reach = np.maximum.accumulate(end)
@@ -131,7 +131,7 @@ def _added(ops: CollectiveOps, compute: Coverage | None) -> Int64:
 
 
 def _pair_numbers(facts: Sequence[OpFacts], programs: Mapping[int, int | None], used: Sequence[int]) -> list[int]:
-    """A number per instruction that a start shares with the done that ends it, also through updates between.
+    """Return a number per instruction, which a start shares with the done that ends it, also through updates.
 
     If a loop carries the collective, a done in or after the loop ends several starts, one before the loop and one in
     it. Its operand is an element of the loop's tuple, so it is paired with those starts of its program that pass on the
@@ -165,7 +165,7 @@ def _pair_numbers(facts: Sequence[OpFacts], programs: Mapping[int, int | None], 
 
 
 def _partners(pair: Int64, ops: CollectiveOps, starts: Int64, dones: Int64) -> tuple[Int64, Int64]:
-    """The starts that a done ends, and those dones.
+    """Return the starts that a done ends, and those dones.
 
     In one execution of a program the k-th done of a pair ends the k-th start.
     """

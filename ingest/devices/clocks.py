@@ -96,10 +96,10 @@ def align(
 
 
 def _unchecked(hosts: Sequence[Host], skipped: SharedEnds | None) -> Iterator[Flag]:
-    """Hosts that share collectives, none of which could be compared.
+    """Return flags for hosts that share collectives, none of which could be compared.
 
     Args:
-        hosts: all hosts; those that were compared have `clock_instances`, but for the one that others follow.
+        hosts: all hosts; those that were compared have `clock_instances`, except the one that others follow.
         skipped: what they share in programs that devices ran different numbers of times.
     """
     if skipped is None:
@@ -263,7 +263,7 @@ def _contradictions(ends: SharedEnds, at: Int64, a: int, b: int, by: int) -> int
 
 
 def _is_ambiguous(ends: SharedEnds, at: Int64, a: int, b: int, by: int, spread: int) -> bool:
-    """Whether the profiles may have begun at different executions, so that counting pairs the wrong ones.
+    """Return whether the profiles may have begun at different executions, so that counting pairs the wrong ones.
 
     Then the clocks seem apart by the time between executions. Pairing each with the one nearest in time shows it: were
     the clocks right, that would fit at least about as well.

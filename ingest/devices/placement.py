@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class MissingDevices:
-    """Devices that take part in a run but are missing from its capture: how many, and what names them."""
+    """Number of devices that take part in a run but are missing from its capture, and the source that names them."""
 
     count: int = 0
     sentence: str = ""
@@ -77,9 +77,9 @@ def place_devices(surveys: Sequence[HostSurvey], mesh: Mesh | None, manifest: Ma
 
 
 def _number_by_manifest(surveys: Sequence[HostSurvey], mesh: Mesh, manifest: Manifest) -> list[str] | None:
-    """Number the devices in the mesh where hosts of the manifest are missing; which devices those hosts had.
+    """Number the devices in the mesh if hosts of the manifest are missing; return the devices of those hosts.
 
-    Hosts hold equal shares of the mesh, in the manifest's order; where a host here does not, nothing is known: None.
+    Hosts hold equal shares of the mesh, in the manifest's order. If a host here does not, the result is None.
     """
     names = manifest.hosts
     share = mesh.size // max(len(names), 1)
@@ -101,7 +101,7 @@ def _number_by_manifest(surveys: Sequence[HostSurvey], mesh: Mesh, manifest: Man
 
 
 def _place_on_mesh(devices: Sequence[Device], mesh: Mesh) -> str | None:
-    """Give the devices their mesh coordinates; a sentence for the quality notes where they do not fit."""
+    """Give the devices their mesh coordinates; return a sentence for the flags if they do not fit."""
     ids: dict[int, int | None]
     if mesh.size == len(devices):
         ids = {d.device_id: d.device_id for d in devices}

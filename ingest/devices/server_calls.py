@@ -26,7 +26,7 @@ _LOOP = re.compile(
 )
 """One call in a server's loop, of vLLM or SGLang. Frames of the Python tracer end in the function's name."""
 _ENGINE = re.compile(r"\A\$?\w*engine\w*\.py:\d+ (?:generate|prefill)\Z", re.IGNORECASE)
-"""JetStream's and MaxText's, whose threads prefill and generate at the same time."""
+"""Calls of JetStream and MaxText, whose threads prefill and generate at the same time."""
 _LINKED, _JITTED = re.compile(r"\APJRT_LoadedExecutable_Execute linkage\Z"), re.compile(r"\APjitFunction\(.+\)\Z")
 _ENQUEUED = "DoEnqueueProgram"
 _BESIDE = 64
@@ -45,7 +45,7 @@ class Call:
 
     @property
     def phase(self) -> str | None:
-        """The phase that its name states; a call that generates is decode."""
+        """The phase that the name states; a call that generates is decode."""
         return phase_of(self.name) or ("decode" if self.name.endswith(" generate") else None)
 
 
@@ -159,7 +159,7 @@ def _outermost_calls(calls: Sequence[Call], thread: tuple[int, int]) -> list[Cal
 
 
 def _busiest(of_host: Launches, calls: Sequence[Call]) -> list[Call]:
-    """The calls of the thread that launches most, or if none does of the one that has most."""
+    """Return the calls of the thread that launches most or, if none launches, of the one with most calls."""
     count = Counter(c.thread for c in calls)
     if not count:
         return []
@@ -196,8 +196,8 @@ def _launched_by(
 ) -> Iterator[tuple[int, Run]]:
     """Pairs of a call's place and an execution that it launched.
 
-    Enqueueing may come later than the call, on another thread, so that the order of launches goes before it: a device
-    keeps that order.
+    Enqueueing may come later than the call, on another thread. So the order of launches, which a device keeps, has
+    priority.
     """
     is_ordered = len(launched) == len(runs)
     starts = [c.start_ps for c in calls]

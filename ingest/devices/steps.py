@@ -133,7 +133,7 @@ def _told(devices: _TimelineOf, program: str) -> Callable[[Run], bool]:
 
 
 def _named_phases(devices: _TimelineOf) -> dict[str, str | None]:
-    """Phase of the modules whose names say prefill or decode; beside a prefill, generate is decode."""
+    """Return the phase of modules whose names say prefill or decode; beside a prefill, generate is decode."""
     modules = {r.module for _, t in devices for r in t.runs}
     named: dict[str, str | None] = {m: phase for m in modules if (phase := phase_of(m))}
     if "prefill" in named.values() and "decode" not in named.values():
@@ -177,7 +177,7 @@ def _beside(devices: _TimelineOf) -> list[Flag]:
 
 
 def _called(surveys: Sequence[HostSurvey]) -> str:
-    """Give accelerators the steps in whose calls their executions were launched; '' where no host tells them."""
+    """Give accelerators the steps in whose calls their executions were launched; '' if no host tells them."""
     first_source = ""
     for survey in surveys:
         cores = {p.device.local_ordinal: p.timeline for p in survey.planes.values() if not p.is_sparse_core}
@@ -207,7 +207,7 @@ def _inferred(surveys: Sequence[HostSurvey], devices: _TimelineOf, instructions:
 
 
 def _told_by_shapes(surveys: Sequence[HostSurvey], devices: _TimelineOf, instructions: Instructions) -> str:
-    """Give steps whose phase no name says the one that shapes tell; says so, '' where they tell none."""
+    """Give steps without a named phase the phase that shapes tell, and say so; '' if shapes tell none."""
     if all(s.phase for _, t in devices for s in t.steps):
         return ""
     phases = phases_of_programs(surveys, instructions)

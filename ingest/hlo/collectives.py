@@ -39,7 +39,8 @@ class Collective:
         role: start, update or done of an asynchronous collective; None for a synchronous one.
         start_name: for an update or done, the instruction that it continues.
         message_bytes: bytes of one execution on one device, summed over a tuple: those of the operand, or for an
-            all-gather of the result (the full buffer). A ragged-all-to-all counts its whole input buffer, an upper bound.
+            all-gather of the result (the full buffer). A ragged-all-to-all counts its whole input buffer, which is an
+            upper bound.
         dtype: element type of the message.
         groups: replica groups; () is one group of all devices, None is unknown.
         pairs: source-target pairs.

@@ -112,7 +112,7 @@ def windows(facts: Sequence[OpFacts], programs: Mapping[int, int | None], ops: C
 
 
 def _added(start: Int64, end: Int64) -> Int64:
-    """Time that each window adds to the windows before it, shape (n,).
+    """Return the time that each window adds to the windows before it, shape (n,).
 
     Args:
         start: starts on a clock that stands still while the device computes or communicates, in order of the windows.
@@ -125,7 +125,7 @@ def _added(start: Int64, end: Int64) -> Int64:
 
 
 def _pair_numbers(facts: Sequence[OpFacts], programs: Mapping[int, int | None], used: Sequence[int]) -> list[int]:
-    """A number per instruction that a start shares with the dones that name it."""
+    """Return a number per instruction, which a start shares with the dones that name it."""
     numbers: dict[tuple[int | None, str | None], int] = {}
     partners = []
     for i in used:

@@ -29,8 +29,8 @@ class EventsWritten:
 
     Attributes:
         planes: all lines in the order of their numbers, by plane.
-        extents: what is known of each line of each of `planes`.
-        parts: what became of the lines, by part.
+        extents: extent of each line of each of `planes`.
+        parts: results of writing the lines, by part.
         flags: what a reader of the run must know.
     """
 
@@ -46,7 +46,7 @@ def plane_lines(survey: RunSurvey) -> list[PlaneLines]:
 
 
 def has_instructions(plane: Plane, core: DevicePlane | None) -> bool:
-    """Whether a plane's event metadata are themselves HLO instructions or names of a device's events."""
+    """Return whether a plane's event metadata are themselves HLO instructions, or names of a device's events."""
     if core is not None:
         return core.device.backend != "gpu"
     return plane.name.startswith(DEVICE_PREFIX) and bool(plane.lines)
@@ -142,7 +142,7 @@ def write_together(
 
 
 def _owners(survey: RunSurvey, lines: PlaneLines) -> list[int]:
-    """The devices whose events a plane can hold."""
+    """Return the devices whose events a plane can hold."""
     of_host = survey.hosts[lines.host_index]
     if of_host.cpu:
         return [d.device_id for d in of_host.devices if d.plane == lines.plane.name]

@@ -102,7 +102,7 @@ class LeafOrder:
 
 
 def of_lines(lines: Sequence[tuple[Int64, Int64, Int8]]) -> list[LeafTimes]:
-    """What is known of the events of each line of a device whose leaf ops lie on several.
+    """Return the columns of the events of each line of a device whose leaf ops are on several lines.
 
     Args:
         lines: starts, ends and classes of a line's events, shape (n,) each, in the order of their event ids.

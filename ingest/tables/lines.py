@@ -31,10 +31,10 @@ EVENT_TABLES = ("ops", "copies", "host_events", "counters", "event_stats")
 
 @dataclass(frozen=True)
 class DeviceEvents:
-    """What is needed to write the events on a device plane's lines.
+    """What the events on a device plane's lines need to be written.
 
     Attributes:
-        device_id: the device; None on a plane that belongs to no single one.
+        device_id: the device; None if the plane belongs to no single one.
         timeline: the device's executions and steps.
         of_row: instruction id by row of the plane's event metadata; the last one for events without any.
         op_lines: names of the lines on which the device executes ops.
@@ -60,7 +60,7 @@ class PlaneLines:
 
     @property
     def size(self) -> int:
-        """The bytes of the lines, if they follow each other in the file."""
+        """Bytes of the lines, if they follow each other in the file."""
         return sum(line.end - line.start for line in self.lines)
 
 
@@ -70,7 +70,7 @@ class LinesWritten:
 
     Attributes:
         files: path and rows of the files of each table.
-        extents: what is known of each line, in the order they were written.
+        extents: extent of each line, in the order in which they were written.
         compilations: events that are compilations, by host index and name.
         markers: step markers by host index.
         programs: see `OpWriter`.
@@ -134,7 +134,7 @@ class LineTables:
         return self.written
 
     def write(self, trace: Trace, of: PlaneLines, first_event_id: int) -> int:
-        """Write lines whose first event has this id and whose others follow; returns the id after them."""
+        """Write lines whose events have consecutive ids from this one on; return the id after them."""
         leaf_times = self._times_of_several(trace, of, of.device) if of.device else {}
         for i, line in enumerate(of.lines):
             extent = LineExtent()

@@ -39,7 +39,7 @@ def _write_plane(writers: RunWriters, index: int, of_host: HostSurvey, position:
 
 
 def write_instructions(writers: RunWriters, survey: RunSurvey) -> None:
-    """Write main.instructions; the program of each instruction must be known by now."""
+    """Write main.instructions; each instruction must know its program by now."""
     survey.instructions.name_modules()
     writers.write_rows("instructions", survey.instructions.column_rows())
     writers.finish("instructions")

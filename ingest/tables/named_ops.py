@@ -67,7 +67,7 @@ class NamedOpWriter:
         modules: HloModules,
         first_event_id: int,
     ) -> int:
-        """Write the lines of a GPU, whose streams are read twice; returns the id after their events."""
+        """Write the lines of a GPU, whose streams are read twice; return the id after their events."""
         streams = [line for line in of.lines if line.name.startswith(STREAM_PREFIX)]
 
         compute: list[tuple[Int64, Int64]] = []
@@ -113,9 +113,9 @@ class NamedOpWriter:
         modules: HloModules,
         first_event_id: int,
     ) -> tuple[int, int]:
-        """Write the threads of virtual CPU devices; returns the id after their events, and ops without a device.
+        """Write the threads of virtual CPU devices; return the id after their events, and how many ops have no device.
 
-        The mark under which an execution was launched tells its step, and without one its time.
+        An execution's step follows from the mark under which it was launched, or without a mark from its time.
         """
         step = np.array([e.step.step if e.step else -1 for e in cpu.executions] + [-1], np.int32)
         phase = np.array([PHASES.index(e.phase) if e.phase else -1 for e in cpu.executions] + [-1], np.int32)
@@ -157,7 +157,7 @@ class NamedOpWriter:
         return first_event_id, unattributed
 
     def _cpu_ops(self, plane: Plane, modules: HloModules, line: CpuLine) -> list[_CpuOps]:
-        """The ops on a thread, by virtual device."""
+        """Return the ops on a thread, by virtual device."""
         by_device = []
         for ordinal in np.unique(line.ordinal[line.is_op]).tolist():
             at = np.flatnonzero(line.is_op & (line.ordinal == ordinal))
@@ -168,7 +168,7 @@ class NamedOpWriter:
         return by_device
 
     def _cpu_times(self, ops: list[list[_CpuOps]]) -> dict[int, Iterator[LeafTimes]]:
-        """The leaf-op columns of each virtual device, thread by thread."""
+        """Return the leaf-op columns of each virtual device, thread by thread."""
         op_class = self._tables.ops.op_classes()
         lines: dict[int, list[tuple[Int64, Int64, Int8]]] = {}
         for of in (o for ops_of_line in ops for o in ops_of_line):
@@ -178,7 +178,7 @@ class NamedOpWriter:
     def _instructions_of(
         self, hlo_modules: HloModules, plane: Plane, batch: EventBatch
     ) -> tuple[Int32, list[StatColumn]]:
-        """Each event's instruction, from the stats that name its HLO op, module and program; and all other stats."""
+        """Return each event's instruction, by the stats that name HLO op, module and program, and the other stats."""
         n = len(batch)
         stats = {s.name: s for s in batch.stats}
         op, ops = codes(stats.get("hlo_op"), n)
@@ -201,14 +201,14 @@ class NamedOpWriter:
 
 
 def _named(metadata: EventMetadata) -> tuple[str, str | None]:
-    """Name of an event, and the HLO text of its instruction, which a Chrome trace may have in place of protos."""
+    """Return an event's name and its instruction's HLO text, which a Chrome trace may have in place of protos."""
     if metadata.display_name and is_meant_as_instruction(metadata.name):
         return metadata.display_name, metadata.name
     return metadata.name, None
 
 
 def _select(batch: EventBatch, at: Any) -> EventBatch:
-    """The events of a batch at ascending positions."""
+    """Return the events of a batch at ascending positions."""
     if len(at) == len(batch):
         return batch
     place = np.full(len(batch), -1, np.int64)

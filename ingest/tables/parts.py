@@ -25,7 +25,7 @@ from tracewarehouse.ingest.readers.formats import format_of
 from tracewarehouse.ingest.tables.lines import LinesWritten, LineTables, PlaneLines
 
 DIVIDED = 32 << 20
-"""A run with at least this many bytes of lines is written in parts; for fewer, another process does not pay off."""
+"""A run with at least this many bytes of lines is written in parts; below that, another process does not pay off."""
 _SMALLEST, _PARTS = 8 << 20, 16
 
 
@@ -50,7 +50,7 @@ class Shared:
 
 
 def helpers(files: Sequence[CaptureFile], jobs: int) -> Processes:
-    """At most `jobs` processes, this one included, for captures that may be divided."""
+    """Start at most `jobs` processes, including this one, for captures that may be divided."""
     size = sum(f.size for f in files)
     readers = {format_of(f).part_reader for f in files} if size >= DIVIDED else {None}
     modules = [r for r in readers if r]
@@ -70,7 +70,7 @@ class Counting:
 
     Attributes:
         traces: all traces of the run.
-        tasks: host index, plane, lines, and the file where what is found is put aside.
+        tasks: host index, plane, lines, and the file in which event places are stored.
         work: the counting.
     """
 
@@ -190,9 +190,9 @@ def start_parts(
     """Let the helpers start to write parts of planes with these numbers of events; `then` is called for each part.
 
     Returns:
-        Takes part in it; gives what was written in the order of the parts, once all is. It raises CaptureError where
-        the bytes are not events, HelperError where a process was ended from outside, OSError where the files cannot be
-        written.
+        A function that takes part in the writing, and returns what was written, in the order of the parts, once all is.
+        It raises CaptureError if the bytes are not events, HelperError if a process was ended from outside, and OSError
+        if the files cannot be written.
     """
     processes.share(Shared(folder, run_id, traces, facts, [replace(p, plane=_slim(p)) for p in planes]))
     first = [0, *accumulate(counts)]

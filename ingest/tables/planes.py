@@ -1,4 +1,4 @@
-"""The rows about a plane besides its events: the plane itself, its lines, its stats, and its metadata."""
+"""Makes the rows about a plane besides its events: the plane itself, its lines, its stats, and its metadata."""
 
 from __future__ import annotations
 

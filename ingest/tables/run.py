@@ -1,4 +1,4 @@
-"""The rows about a run as a whole: what ran, from manifest and card, and how complete the capture is."""
+"""Makes the rows about a whole run: what ran, from manifest and card, and how complete the capture is."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class RunFacts:
-    """The rows about a run as a whole.
+    """The rows about a whole run.
 
     Attributes:
         row: the row of main.runs as a mapping of column to value.

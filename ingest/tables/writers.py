@@ -1,4 +1,4 @@
-"""The files of the tables about the run as a whole; other writers write the files of the events, line by line."""
+"""Writes the files of the tables about the whole run; other writers write the events, line by line."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ class RunWriters:
         self._writers[table].write_rows(rows)
 
     def finish(self, *tables: str) -> None:
-        """Complete the files of these tables, in the background where there is one."""
+        """Complete the files of these tables, in the background if there is one."""
         for name in tables:
             self._writers[name].finish(self._settling.add)
 

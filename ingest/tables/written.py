@@ -32,13 +32,13 @@ _TABLES = [name for name in TABLES if name not in (*EVENT_TABLES, "runs", "quali
 
 @dataclass(frozen=True)
 class Written:
-    """The tables of a run that follow from its events, in files, and what they tell of the run.
+    """The tables of a run that follow from its events, in files, and what they tell about the run.
 
     Attributes:
         files: the files of every table but runs, quality_flags and metric_values.
         events_of_host: events on all lines of each host.
         collective_counts: executions of collectives by device, step, kind and axis.
-        missing: devices that replica groups count and that are not here.
+        missing: devices that replica groups count and the capture lacks.
         flags: what a reader of the run must know, besides what its survey says.
     """
 
@@ -68,7 +68,7 @@ def write_tables(
         folder: where the files are made.
         run_id: the run.
         survey: the survey of the run; its instructions are completed.
-        counting: the events of the lines of a run that is written in parts; None to write one line after the other.
+        counting: counts the events of a run that is written in parts; None to write one line after the other.
         processes: what writes the parts; its helpers end once they are written.
         settling: is given files when they are complete.
 
@@ -118,7 +118,7 @@ def _flags(
     parts: Sequence[LinesWritten],
     collectives: CollectivesWritten,
 ) -> Iterator[Flag]:
-    """What a reader must know, and only all tables together tell."""
+    """Return the flags that only all tables together can tell."""
     if collectives.inferred:
         axes = ", ".join(map(str, collectives.inferred))
         yield Flag("inferred_axes", f"{axes}; `--mesh` at ingest tells them")
