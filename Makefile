@@ -30,13 +30,13 @@ help:
 
 venv: $(INSTALLED)
 
+# mlc-chakra is Chakra's own reader, for a test that needs none of its dependencies, such as pandas and plotly.
 $(INSTALLED): pyproject.toml constraints.txt
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || \
 	  { echo "Python 3.11 or newer is needed; name one with make PYTHON=python3.11"; exit 1; }
 	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
 	$(BIN)/python -m pip install --quiet --upgrade 'pip>=25.1'
 	$(BIN)/python -m pip install --quiet -c constraints.txt -e '.[polars]' --group dev
-	# Chakra's own reader, for a test; what it asks for besides protobuf, pandas and plotly among it, the test does not need
 	$(BIN)/python -m pip install --quiet --no-deps mlc-chakra==1.0.0
 	@touch $@
 

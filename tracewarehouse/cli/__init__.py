@@ -35,6 +35,7 @@ from tracewarehouse.cli import (
     shell,
     show,
     tpu,
+    viewer,
     watch,
 )
 from tracewarehouse.cli.place import Place
@@ -64,6 +65,7 @@ app.command()(compare.compare)
 app.command()(compare.check)
 app.command()(compare.baseline)
 app.command()(report.report)
+app.command("open")(viewer.open_run)
 app.add_typer(export.app, name="export")
 app.add_typer(imports.app, name="import")
 app.command()(maintenance.build)

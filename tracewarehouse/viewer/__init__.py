@@ -1,0 +1,1 @@
+"""Serves viewers of traces from this machine, to this machine alone."""

