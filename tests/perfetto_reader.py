@@ -31,6 +31,7 @@ class Track:
     uuid: int
     name: str
     parent: int
+    rank: int
     unit: str = ""
     slices: list[Slice] = field(default_factory=list)
     samples: list[tuple[int, int | float]] = field(default_factory=list)
@@ -79,10 +80,11 @@ def read_trace(path: Path) -> Trace:
             found = dict(wire_fields(_bytes(packet[60])))
             uuid, parent = _integer(found[1]), _integer(found.get(5, 0))
             assert uuid not in tracks
+            assert found[11] == 3  # children are in the order of their ranks
             assert parent == 0 or parent in tracks
             counter = dict(wire_fields(_bytes(found.get(8, b""))))
             unit = _bytes(counter.get(6, b"")).decode()
-            tracks[uuid] = Track(uuid, _bytes(found[2]).decode(), parent, unit)
+            tracks[uuid] = Track(uuid, _bytes(found[2]).decode(), parent, _integer(found[12]), unit)
         if 11 in packet:
             event = list(wire_fields(_bytes(packet[11])))
             of_event = dict(event)

@@ -59,6 +59,22 @@ def test_tracks_of_a_tpu(tmp_path: Path) -> None:
     )
 
 
+def test_tracks_of_a_device_are_in_the_order_of_their_numbers(tmp_path: Path) -> None:
+    """Steps, which no line has, are written after the other lines and shown before them."""
+    space = Space(hostnames=["h"])
+    tpu = space.tpu(0)
+    tpu.async_ops.event(tpu.instruction("%copy-start.1 = f32[8]{0} copy-start(%a)"), 0, US)
+    for n in range(2):
+        tpu.modules.event("jit_step(1)", n * 10 * US, 9 * US, run_id=Unsigned(n))
+        dot = tpu.instruction("%dot.1 = f32[8]{0} dot(%a, %b)", program_id=Unsigned(1), tf_op="layer0/attn/op")
+        tpu.ops.event(dot, n * 10 * US, 5 * US)
+    space.write(tmp_path / "run.xplane.pb")
+    trace = exported(ingested(tmp_path, tmp_path / "run.xplane.pb"), tmp_path / "out.pftrace")
+    of_device = [t for t in trace.tracks.values() if t.parent and trace.tracks[t.parent].name == "/device:TPU:0"]
+    shown = [t.name for t in sorted(of_device, key=lambda t: t.rank)]
+    assert shown == ["1. Steps", "2. XLA Modules", "3. XLA Ops", "5. Name Scope", "Async XLA Ops"]
+
+
 def test_an_op_has_its_facts_as_arguments(tmp_path: Path) -> None:
     """The second op of the second step of device 0: an all-reduce from 172 to 180 us."""
     trace = exported(made(tmp_path), tmp_path / "out.pftrace", flows="all")

@@ -6,6 +6,7 @@ of one sequence, so that each text is in the file once.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -93,7 +94,8 @@ class PacketWriter:
     def track(self, name: str, parent: int = 0, *, description: str = "") -> int:
         """Write a track and return its number.
 
-        Tracks of one parent are shown in the order in which they are written; those of one name as one.
+        Tracks of one parent are shown in the order of the numbers before their names, as in `2. TPUs`, and then in the
+        order in which they are written; those of one name are shown as one.
         """
         return self._track(name, parent, description=description.encode())
 
@@ -104,12 +106,13 @@ class PacketWriter:
 
     def _track(self, name: str, parent: int, **more: Any) -> int:
         self._last_track += 1
-        rank = self._children[parent] = self._children.get(parent, 0) + 1
+        numbered = re.match(r"(\d{1,3})\. ", name)
+        rank = self._children[parent] = self._children.get(parent, 1000) + 1
         described = _CLASSES["TrackDescriptor"](
             uuid=self._last_track,
             name=_encoded(name),
             child_ordering=_EXPLICIT,
-            sibling_order_rank=rank,
+            sibling_order_rank=int(numbered[1]) if numbered else rank,
             **more,
         )
         if parent:
