@@ -69,7 +69,10 @@ def test_demo_runs_offline(tmp_path: Path) -> None:
     if Path(sys.prefix) != ROOT / ".venv":
         pytest.skip("make demo would make its own environment; these tests run in another one than .venv")
     done = run(["make", "--no-print-directory", "demo", "OFFLINE=1", f"DEMO={tmp_path / 'demo'}"], ROOT)
-    assert "tpot" in done.stdout
+    summary, _, after = done.stdout.partition("Go on with these:")
+    assert "Where the time of a step goes" in summary
+    assert f"{ROOT}/.venv/bin" in after
+    assert after.count("\n  tw ") == 2
     page = (tmp_path / "demo" / "report.html").read_text(encoding="utf-8")
     assert page.count('data-chart="') > 10
 
