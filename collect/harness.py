@@ -17,7 +17,14 @@ from tracewarehouse.collect.promises import promised_collectives, routed_pairs
 from tracewarehouse.collect.recording import record
 from tracewarehouse.collect.reference import compare, require_finite
 from tracewarehouse.collect.run_spec import RunSpec
-from tracewarehouse.collect.subject import Reference, Subject, first_layers_subject, published_subject, tiny_subject
+from tracewarehouse.collect.subject import (
+    Reference,
+    Subject,
+    first_layers_subject,
+    published_subject,
+    tiny_subject,
+    traced_subject,
+)
 from tracewarehouse.collect.timing import generate_timed, timing_checks, warm_up
 from tracewarehouse.collect.tpu.host import host_chip
 from tracewarehouse.ingest.capture_names import host_name, xplane_files
@@ -63,6 +70,21 @@ def generate_and_record(spec: RunSpec, capture: Path) -> Recording:
     checks |= _agreement(subject.reference, logits_on_host(timed.profiled), dropped, spec)
     checks |= timing_checks(warmups, timed)
     return _recording(subject, timed.profiled, [host_name(f) for f in timed.files], checks)
+
+
+def trace_steps(spec: RunSpec, folder: Path) -> Recording:
+    """Trace and compile the steps of a run without running them, and without the files of a published model.
+
+    Args:
+        spec: The run.
+        folder: Gets the configuration of a published model.
+
+    Raises:
+        CheckError: the devices are not those of the mesh.
+    """
+    subject = traced_subject(spec, folder)
+    _on_devices(subject, _mesh(spec)).begin()
+    return Recording(subject.facts, [], [], promised_collectives=promised_collectives(spec))
 
 
 def record_stage(spec: RunSpec, stage: int, shared: Path, staging: Path | None) -> Recording | None:

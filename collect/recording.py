@@ -40,13 +40,14 @@ def record(spec: RunSpec, output: Path, backend: Backend) -> Path:
                 f"{backend.name} recorded {', '.join(recording.hosts) or 'no host'}, but left the profiles "
                 f"{', '.join(h for h, size in written.items() if size) or 'of none'}"
             )
-        manifest = _manifest(spec, backend.name, recording)
+        manifest = manifest_of(spec, backend.name, recording)
         card = workload_card(spec, recording, backend.name, manifest.versions, os.environ)
         write_facts(staging, card, manifest)
     return output / spec.name
 
 
-def _manifest(spec: RunSpec, backend: str, recording: Recording) -> Manifest:
+def manifest_of(spec: RunSpec, backend: str, recording: Recording) -> Manifest:
+    """What the collector says of a run beside its capture."""
     extra: dict[str, Any] = {
         "spec": spec.model_dump(mode="json"),
         "spec_digest": spec.digest,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -12,8 +13,8 @@ from tracewarehouse.collect.host_memory import available_memory, installed_memor
 from tracewarehouse.collect.memory import USABLE, reference_bytes
 from tracewarehouse.collect.model_folder import model_folder
 from tracewarehouse.collect.models import architecture_of
-from tracewarehouse.collect.parallel.published import PublishedWeights, skeleton
-from tracewarehouse.collect.pretrained import pretrained_model
+from tracewarehouse.collect.parallel.published import PublishedWeights, ZeroWeights, skeleton
+from tracewarehouse.collect.pretrained import CONFIG, known_models, pretrained_model
 from tracewarehouse.collect.prompt import Prompt, run_prompt
 from tracewarehouse.collect.reference import reference_logits
 from tracewarehouse.collect.reference_cache import computed_once, kept, reference_file, weight_files
@@ -147,6 +148,29 @@ def published_subject(spec: RunSpec, layers: int | None = None) -> Subject:
     kind: Kind = "full" if expected is not None else "first_layers" if layers else "finite_logits"
     facts = model_facts(spec, skeleton(spec, folder))
     return Subject(spec, facts, prompt, Reference(kind, layers, expected), weights=weights)
+
+
+def traced_subject(spec: RunSpec, folder: Path) -> Subject:
+    """A model whose steps are traced and not run: a published one is made of zeros, without its files.
+
+    Args:
+        spec: The run.
+        folder: Gets the configuration of a model of the table; one in a local folder has its own.
+    """
+    spec = spec.model_copy(update={"reference": "off", "prompt": None})
+    if not spec.is_published:
+        return tiny_subject(spec)
+    config = architecture_of(spec.model).config
+    if spec.model in known_models():
+        longest = spec.input_length + spec.output_length
+        values = {**config, "max_position_embeddings": longest}
+        (folder / CONFIG).write_text(json.dumps(values), encoding="utf-8")
+    else:
+        folder = model_folder(spec.model)
+    prompt = run_prompt(spec, config["vocab_size"])
+    weights = ZeroWeights(spec, folder)
+    facts = model_facts(spec, skeleton(spec, folder))
+    return Subject(spec, facts, prompt, Reference("finite_logits"), weights=weights)
 
 
 def first_layers_subject(subject: Subject) -> Subject:

@@ -29,6 +29,14 @@ class PublishedWeights:
         self._shapes = _shapes(self._skeleton)
         self._checkpoint.check(self._shapes, spec.layers)
 
+    def names(self) -> Sequence[str]:
+        """All weights, in the order in which they are read fastest."""
+        return in_file_order(self._checkpoint, self._shapes)
+
+    def close(self) -> None:
+        """Close what has been read from."""
+        self._checkpoint.close()
+
     def read(self, name: str, slices: tuple[slice, ...], dtype: Any) -> Any:
         """A slice of a weight, by its name in the collector's model."""
         return self._checkpoint.read(name, self._shapes[name], slices, dtype)
@@ -58,12 +66,12 @@ class PublishedWeights:
         model = skeleton(spec, self.folder)
         dtype = getattr(torch, spec.dtype)
         is_pipeline = spec.axis("pp") > 1
-        for name in in_file_order(self._checkpoint, self._shapes):
+        for name in self.names():
             if not (is_pipeline and name.startswith("model.layers.")):
                 shape = self._shapes[name]
                 read = self._reader(name, _dtype(name, dtype))
                 _put(model, name, mesh.assemble(shape, weight_partition(name, len(shape)), read))
-        self._checkpoint.close()
+        self.close()
         return model if is_pipeline else _finished(model)
 
     def stacked(self, names: Sequence[str | None], mesh: DeviceMesh, dtype: Any) -> Any:
@@ -91,6 +99,28 @@ class PublishedWeights:
 
     def _reader(self, name: str, dtype: Any) -> Callable[[tuple[slice, ...]], Any]:
         return lambda slices: self.read(name, slices, dtype)
+
+
+class ZeroWeights(PublishedWeights):
+    """Zeros in the shapes of a published model's weights, to trace its steps where its files are not."""
+
+    def __init__(self, spec: RunSpec, folder: Path) -> None:
+        self.folder = folder
+        self._skeleton = skeleton(spec, folder)
+        self._shapes = _shapes(self._skeleton)
+
+    def names(self) -> Sequence[str]:
+        """All weights."""
+        return list(self._shapes)
+
+    def close(self) -> None:
+        """Do nothing: there is no file."""
+
+    def read(self, name: str, slices: tuple[slice, ...], dtype: Any) -> Any:
+        """Zeros in place of a slice of a weight."""
+        import torch
+
+        return torch.zeros([s.stop - s.start for s in slices], dtype=dtype)
 
 
 def skeleton(spec: RunSpec, folder: Path, *, is_split: bool = True) -> Any:

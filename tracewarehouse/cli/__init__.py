@@ -28,6 +28,7 @@ from tracewarehouse.cli import (
     maintenance,
     metrics,
     overview,
+    plan,
     query,
     report,
     runs,
@@ -54,6 +55,7 @@ app = typer.Typer(
 app.command()(collect.collect)
 app.add_typer(tpu.app, name="tpu")
 app.command()(sample.sample)
+app.command()(plan.plan)
 app.command()(ingest.ingest)
 app.command()(watch.watch)
 app.command()(query.query)

@@ -1,0 +1,116 @@
+"""The harness's programs, compiled by the real TPU compiler, which needs no TPU.
+
+jax and libtpu may live in an interpreter of their own: TRACEWAREHOUSE_TEST_LIBTPU names it.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+from typer.testing import CliRunner
+
+from tracewarehouse.cli import app
+from tracewarehouse.collect.ahead_of_time import CompiledStep, compile_ahead
+from tracewarehouse.collect.errors import MissingDependencyError
+from tracewarehouse.collect.run_spec import run_spec
+from tracewarehouse.collect.tpu.compile_ahead import as_hlo_proto, donated_arguments, without_folders
+from tracewarehouse.ingest.hlo.program import CLASSES
+from tracewarehouse.warehouse import open_warehouse
+
+
+@pytest.fixture(scope="module")
+def python() -> str:
+    """An interpreter that can compile for TPUs; tests that need one skip where there is none."""
+    named = os.environ.get("TRACEWAREHOUSE_TEST_LIBTPU", sys.executable)
+    check = "import importlib.util as u, sys; sys.exit(not all(map(u.find_spec, ('jax', 'libtpu'))))"
+    if subprocess.run([named, "-c", check], check=False).returncode:
+        pytest.skip("jax and libtpu are not installed here; TRACEWAREHOUSE_TEST_LIBTPU names an interpreter with both")
+    pytest.importorskip("torch_xla")
+    return named
+
+
+CASES: dict[str, tuple[str, dict[str, Any]]] = {
+    "dense": ("v6e:2x4", {"model": "llama", "mesh": "tp=8"}),
+    "shared and routed experts joined": ("v6e:2x4", {"model": "deepseek_v2", "mesh": "tp=8"}),
+    "experts over three axes": ("v5e:2x4", {"model": "deepseek_v3", "mesh": "dp=2,ep=2,tp=2"}),
+    "megatron": ("v5e:2x4", {"model": "llama", "mesh": "tp=8", "sequence_parallelism": "megatron"}),
+    "all-gathers spread over fusions": (
+        "v5e:2x4",
+        {"model": "llama", "mesh": "tp=8", "sequence_parallelism": "ulysses"},
+    ),
+    "pipeline": ("v6e:2x4", {"model": "qwen3_moe", "mesh": "pp=2,ep=4"}),
+}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("case", CASES)
+def test_a_tpu_program_keeps_what_the_harness_promises(tmp_path: Path, python: str, case: str) -> None:
+    topology, fields = CASES[case]
+    steps = compile_ahead(run_spec(batch=8, output_length=3, **fields), topology, tmp_path / "compiled", python)
+    assert [s.phase for s in steps] == ["prefill", "decode"]
+    assert all(s.fits for s in steps)
+    assert all(0 < s.memory["aliased"] <= s.memory["outputs"] for s in steps)  # the cache is donated
+    with open_warehouse(tmp_path / "warehouse", create=True) as warehouse:
+        for step in steps:
+            warehouse.ingest(step.file, name=step.phase)
+        assert warehouse.query("SELECT flag, detail FROM main.quality_flags").rows() == []
+        told = warehouse.query("SELECT name, mesh, device_count FROM main.runs ORDER BY name").rows()
+        assert told == [("decode", fields["mesh"], 8), ("prefill", fields["mesh"], 8)]
+        unknown = warehouse.query("SELECT COUNT(*) FROM main.collectives WHERE message_bytes IS NULL").rows()
+        assert unknown == [(0,)]
+
+
+def test_without_a_compiler_the_error_says_what_to_install(tmp_path: Path) -> None:
+    pytest.importorskip("torch_xla")
+    spec = run_spec(model="llama", mesh="tp=8", batch=8)
+    with pytest.raises(MissingDependencyError, match=r"tracewarehouse\[plan\]"):
+        compile_ahead(spec, "v6e:2x4", tmp_path / "a", str(tmp_path / "no python"))
+    lacking = tmp_path / "python"
+    lacking.write_text("#!/bin/sh\nexit 1\n")
+    lacking.chmod(0o755)
+    with pytest.raises(MissingDependencyError, match="lacks"):
+        compile_ahead(spec, "v6e:2x4", tmp_path / "b", str(lacking))
+
+
+def test_plan_prints_memory_and_traffic_of_each_step(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, shared_traces: Path
+) -> None:
+    program = shared_traces / "tpu-hlo" / "llama-tp8.decode.v6e-2x4.hlo.pb.gz"
+    if not program.exists():
+        pytest.skip("the compiled programs are not here")
+    memory = {"arguments": 40 * 10**9, "outputs": 10**9, "aliased": 10**9, "temporaries": 10**9, "program": 0}
+    monkeypatch.setattr(
+        "tracewarehouse.collect.ahead_of_time.compile_ahead",
+        lambda *_: [CompiledStep("decode", program, "TPU v6e", memory)],
+    )
+    arguments = ["-w", str(tmp_path / "w"), "plan", "llama", "--mesh", "tp=8", "--topology", "v6e:2x4", "--batch", "8"]
+    result = CliRunner().invoke(app, arguments)
+    assert result.exit_code == 0, result.output
+    assert "41 GB per chip" in result.stdout
+    assert "does not fit a TPU v6e chip" in result.stdout
+    assert "  all-reduce\ttp\t4 per step\t16384 message bytes\t28672 bytes sent per chip\n" in result.stdout
+
+
+def test_donated_arguments_and_source_files_of_a_dump() -> None:
+    head = "HloModule decode.1, buffer_donor={ (1, {}), (12, {}) }, entry_computation_layout={()->f32[]}"
+    assert donated_arguments(f"{head}\n(3, {{}})") == {1, 12}
+    assert donated_arguments("HloModule decode.1, entry_computation_layout={()->f32[]}") == set()
+    assert without_folders('source_file="/home/me/model.py" op_name="a/b"') == 'source_file="model.py" op_name="a/b"'
+
+
+def test_a_module_becomes_a_proto_that_reads_back() -> None:
+    module = CLASSES["HloProto"]().hlo_module
+    module.name = b"m" * 300
+    found = CLASSES["HloProto"].FromString(as_hlo_proto(module.SerializeToString()))
+    assert found.hlo_module.name == module.name
+
+
+def test_memory_of_a_chip_counts_donated_outputs_once(tmp_path: Path) -> None:
+    memory = json.loads('{"arguments": 10, "outputs": 4, "aliased": 3, "temporaries": 5, "program": 2}')
+    assert CompiledStep("decode", tmp_path, "TPU v5e", memory).bytes_per_chip == 18

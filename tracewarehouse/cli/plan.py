@@ -1,0 +1,97 @@
+"""`tw plan`: what a model's steps would do on a TPU slice, before there is one."""
+
+from __future__ import annotations
+
+import sys
+import tempfile
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from tracewarehouse.cli.progress import status
+from tracewarehouse.query import literal
+
+if TYPE_CHECKING:
+    from tracewarehouse.collect.ahead_of_time import CompiledStep
+    from tracewarehouse.collect.run_spec import RunSpec
+    from tracewarehouse.warehouse import Warehouse
+
+
+def plan(
+    context: typer.Context,
+    model: Annotated[str, typer.Argument(help="As of `tw collect --model`.")],
+    mesh: Annotated[str, typer.Option(help="Device mesh, outermost axis first, such as dp=2,tp=4.")],
+    topology: Annotated[str, typer.Option(help="The slice as libtpu names it, such as v6e:2x4.")],
+    sequence_parallelism: Annotated[
+        str | None, typer.Option("--sequence-parallelism", help="Split the sequence over tp: megatron, ulysses, ring.")
+    ] = None,
+    microbatches: Annotated[int | None, typer.Option(help="Microbatches of the pipeline.")] = None,
+    batch: Annotated[int | None, typer.Option(help="Sequences.")] = None,
+    input_length: Annotated[int | None, typer.Option(help="Tokens of each prompt.")] = None,
+    output_length: Annotated[int | None, typer.Option(help="Tokens to generate per sequence.")] = None,
+    layers: Annotated[int | None, typer.Option(help="Decoder layers.")] = None,
+    dtype: Annotated[str, typer.Option(help="float32 or bfloat16.")] = "bfloat16",
+    capacity_factor: Annotated[
+        str | None, typer.Option(help="Room of experts, in mean shares of the tokens; inf drops none.")
+    ] = None,
+    python: Annotated[str, typer.Option(help="Interpreter that has jax and libtpu.")] = sys.executable,
+) -> None:
+    """Compile a model's prefill and decode for a TPU slice that need not exist, and ingest both as runs without times.
+
+    Prints a line per step: run id, phase, memory per chip as the compiler says it, and whether that fits; then the
+    collectives per step with their traffic, by kind and axis. Needs the extra `collect`, and `plan` in the interpreter.
+    """
+    from tracewarehouse.collect.ahead_of_time import compile_ahead
+    from tracewarehouse.collect.run_spec import run_spec
+
+    spec = run_spec(
+        model=model,
+        mesh=mesh,
+        sequence_parallelism=sequence_parallelism,
+        microbatches=microbatches,
+        batch=batch,
+        input_length=input_length,
+        output_length=output_length,
+        layers=layers,
+        dtype=dtype,
+        capacity_factor=capacity_factor,
+    )
+    with context.obj.open(create=True) as warehouse, tempfile.TemporaryDirectory(prefix="tw-plan-") as folder:
+        with status() as update:
+            update(f"compiling {spec.name} for {topology}")
+            steps = compile_ahead(spec, topology, Path(folder) / "compiled", python)
+        for step in steps:
+            _print_step(warehouse, spec, topology, step)
+
+
+def _print_step(warehouse: Warehouse, spec: RunSpec, topology: str, step: CompiledStep) -> None:
+    name = f"{spec.name}-{topology.replace(':', '-')}.{step.phase}"
+    [result] = warehouse.ingest(step.file, name=name)
+    memory = ", ".join(f"{what} {_gigabytes(size)}" for what, size in step.memory.items())
+    verdict = f"{'fits' if step.fits else 'does not fit'} a {step.chip} chip"
+    typer.echo(f"{result.run_id}\t{name}\t{_gigabytes(step.bytes_per_chip)} GB per chip ({memory}): {verdict}")
+    if estimate := _estimate(spec):
+        typer.echo(f"  estimate of the collector: {estimate} per chip")
+    rows = warehouse.query(
+        "SELECT kind, axis, executions_per_step, message_bytes_per_step, wire_bytes_per_device "  # noqa: S608
+        "FROM metrics.collective_count JOIN metrics.traffic_volume USING (run_id, phase, kind, axis) "
+        f"WHERE run_id = {literal(result.run_id)} ORDER BY kind, axis"
+    )
+    for kind, axis, count, message, wire in rows.rows():
+        sent = "unknown" if wire is None else f"{wire:.0f}"
+        typer.echo(f"  {kind}\t{axis}\t{count:g} per step\t{message:.0f} message bytes\t{sent} bytes sent per chip")
+
+
+def _estimate(spec: RunSpec) -> str | None:
+    """Memory that the collector expects of a published model; tiny models need none."""
+    if not spec.is_published:
+        return None
+    from tracewarehouse.collect.memory import memory_need
+    from tracewarehouse.collect.pretrained import pretrained_model
+
+    return str(memory_need(pretrained_model(spec.model), spec))
+
+
+def _gigabytes(size: int) -> str:
+    return f"{size / 1e9:.3g}"
