@@ -160,11 +160,7 @@ def test_flags_come_with_their_sentences(
 ) -> None:
     monkeypatch.setenv("COLUMNS", "100")
     run(["-w", str(warehouse.path), "show", "\x1b[31mred"])
-<<<<<<< HEAD
     assert f"no_device_events: {FLAGS['no_device_events']}" in capsys.readouterr().out
-=======
-    assert "no_device_events: Only the host was profiled: no device plane has events." in capsys.readouterr().out
->>>>>>> c6d28ef (The test of shown flags quotes their new sentence)
 
 
 def test_json_holds_everything(warehouse: Warehouse, capsys: pytest.CaptureFixture[str]) -> None:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from tracewarehouse.cli.progress import status
-from tracewarehouse.query import literal
+from tracewarehouse.read_only import literal
 
 if TYPE_CHECKING:
     from tracewarehouse.collect.ahead_of_time import CompiledStep

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 from tracewarehouse.ingest.errors import TracewarehouseError
 from tracewarehouse.ingest.lake.lake import file_digest
-from tracewarehouse.query import literal
+from tracewarehouse.read_only import literal
 
 if TYPE_CHECKING:
     from tracewarehouse.warehouse import Warehouse
