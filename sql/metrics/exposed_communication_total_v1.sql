@@ -6,7 +6,7 @@ unit: ms
 polarity: lower_is_better
 grain: [run_id]
 value: exposed_ms
-needs: [collectives]
+needs: [recorded, collectives]
 description: >
   Exposed communication of the whole run on a device: time in which its op line runs a collective, or the start or done of
   one, over all phases, kinds and axes, mean over the devices that communicate. Each moment counts once.
@@ -15,6 +15,7 @@ changed: First version.
 WITH exposed AS (
   SELECT run_id, device_id, SUM(exposed_added_ps) AS exposed_communication_ps, COUNT(*) AS executions
   FROM main.collectives
+  WHERE exposed_added_ps IS NOT NULL
   GROUP BY run_id, device_id
 )
 

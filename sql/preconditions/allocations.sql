@@ -1,5 +1,6 @@
 /*---
 precondition: allocations
+needs: [recorded]
 reason: the capture has no allocations of memory with the bytes in use
 ---*/
 SELECT e.run_id

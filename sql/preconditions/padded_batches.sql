@@ -1,5 +1,6 @@
 /*---
 precondition: padded_batches
+needs: [recorded]
 reason: no file of a server tells how many tokens its batches schedule and compute
 remedy: put the batch files of vLLM on TPU beside the capture
 ---*/

@@ -1,5 +1,6 @@
 /*---
 precondition: unit_counters
+needs: [recorded]
 reason: the profiler states no utilization by counters of the hardware
 ---*/
 SELECT run_id
