@@ -21,7 +21,7 @@ from tracewarehouse.evaluation.cursors import Task, run_tasks
 from tracewarehouse.evaluation.values import evaluate
 from tracewarehouse.ingest.lake.lake import RunVersion
 from tracewarehouse.ingest.lake.schema import SCHEMA_VERSION, TABLES
-from tracewarehouse.lens import FILE_NAME, build, create_lens, run_sources
+from tracewarehouse.lens import FILE_NAME, MARK, build, create_lens, run_sources
 
 DEFINITIONS = load_definitions()
 VIEWS = [v.qualified for v in DEFINITIONS.ordered]
@@ -316,7 +316,7 @@ def test_a_build_replaces_the_file_under_a_reader(tmp_path: Path) -> None:
         assert reader.execute("SELECT count(DISTINCT run_id) FROM main.ops").fetchone() == (1,)
     with duckdb.connect(str(path), read_only=True) as reader:
         assert reader.execute("SELECT count(DISTINCT run_id) FROM main.ops").fetchone() == (2,)
-    assert [p.name for p in tmp_path.iterdir() if p.is_file()] == [FILE_NAME]
+    assert sorted(p.name for p in tmp_path.iterdir() if p.is_file()) == sorted([MARK, FILE_NAME])
 
 
 def test_an_empty_warehouse_has_every_table_and_no_rows(tmp_path: Path) -> None:

@@ -264,7 +264,7 @@ def test_a_missing_or_wrong_folder_says_what_to_do(tmp_path: Path, folder: Path)
     with pytest.raises(tw.CaptureError):
         tw.open(file)
     with pytest.raises(tw.WarehouseError, match="holds files but no warehouse"):
-        tw.open(tmp_path)
+        open_warehouse(tmp_path)
     assert not (tmp_path / "nowhere").exists()
 
 

@@ -157,7 +157,7 @@ def test_the_name_stands_for_the_newest_stable_version(tmp_path: Path) -> None:
     assert found.aliases()["m"].version == 2
     with pytest.raises(MetricError, match="no version 4; it has 1, 2, 3"):
         found.metric("m", 4)
-    with pytest.raises(MetricError, match="there is no metric 'n'; there are m"):
+    with pytest.raises(MetricError, match=r"there is no metric 'n'; .tw metrics list. shows all"):
         found.metric("n")
 
 
