@@ -10,8 +10,7 @@ needs: [allocations]
 description: >
   Most memory of an allocator that is in use at once during the capture, as the profiler states it at each allocation and
   each release: the bytes allocated and those reserved for the stacks of programs. What is in use all the time without
-  either is known only where one of them happens. XProf's memory profile has the same peak, peak since the process
-  began, and capacity.
+  either is known only where one of them happens.
 changed: First version.
 ---*/
 WITH stated AS (
