@@ -53,7 +53,7 @@ The main numbers of each real capture, as `tw show` prints them, beside four oth
   (`tests/numbers_from_bytes.py`): of TPUs what the devices do, of others the host's marks. As exact.
 - **XProf** {version}: its overview, hlo_stats and op_profile. It knows no phases. What it sums over a capture is
   divided by our number of steps and devices. It reads no Chrome trace, and several hosts are not asked of it.
-- **CCL-Bench**: its definitions as our `ccl_*` views have them. They read TPU captures alone.
+- **CCL-Bench**: its definitions as our `ccl_*` views have them. Most of them read TPU captures alone.
 
 A dash means that a tool has no number. Every difference is explained below its table.
 """
@@ -67,6 +67,10 @@ REASONS = {
     ("hbm_bandwidth", "XProf"): (
         "estimates bytes from the HLO of GPU programs by a cost model of its own; we take what the profiler states, "
         "which is nothing on GPUs."
+    ),
+    ("step_time", "CCL-Bench"): (
+        "divides the whole span of the trace, prefill, gaps and what is before the first step included, by the card's "
+        "iterations; ours lasts from start to next start on the slowest device, by phase."
     ),
     ("mfu", "CCL-Bench"): (
         "divides the profiler's model_flops by the time in which ops run and by 918 TFLOP/s, whatever the chip; ours "
@@ -173,20 +177,31 @@ def _of_xprof(
 
 
 def _of_ccl_bench(warehouse: Warehouse, run_id: str, facts: Mapping[str, Any]) -> dict[tuple[str, str], float]:
-    """Numbers of the ccl_* views in our units: what they sum over a capture is divided by devices and steps."""
-    steps = "SELECT coalesce(max(phase), '') FROM models.steps WHERE run_id = $run_id AND clock = 'device'"
-    phase = warehouse.query(steps, run_id=run_id).scalar()
+    """Numbers of the ccl_* views in our units; they know no phases.
+
+    A sum over the capture is divided by devices and steps, and left out where steps of several phases share it.
+    """
+    steps = (
+        "SELECT DISTINCT coalesce(phase, '') AS phase FROM models.steps "
+        "WHERE run_id = $run_id AND clock = 'device' ORDER BY phase"
+    )
+    phases = [name for (name,) in warehouse.query(steps, run_id=run_id).rows()] or [""]
+    phase = phases[0]  # decode, if there is one
     asked = {
         ("ttft", "host"): "SELECT 1000 * ttft_s FROM metrics.ccl_ttft WHERE run_id = $run_id",
         ("tpot", "host"): "SELECT 1000 * tpot_s FROM metrics.ccl_tpot WHERE run_id = $run_id",
         ("step_time", phase): "SELECT 1000 * avg_step_time_s FROM metrics.ccl_avg_step_time WHERE run_id = $run_id",
         ("mfu", ""): "SELECT mfu_percent FROM metrics.ccl_mfu WHERE run_id = $run_id",
-        ("traffic_volume", phase): "SELECT 1e9 * sum(volume_gb) FROM metrics.ccl_collective_vol WHERE run_id = $run_id",
+        (
+            "traffic_volume",
+            phase,
+        ): "SELECT 1e9 * volume_gb FROM metrics.ccl_collective_vol WHERE run_id = $run_id AND kind = 'total'",
     }
     found = {key: warehouse.query(sql, run_id=run_id).rows() for key, sql in asked.items()}
     values = {key: rows[0][0] for key, rows in found.items() if rows and rows[0][0] is not None}
-    if ("traffic_volume", phase) in values:
-        values["traffic_volume", phase] /= facts["devices"] * max(facts["steps"], 1)
+    volume = values.pop(("traffic_volume", phase), None)
+    if volume and len(phases) == 1:  # 0 is what it says of what it cannot read
+        values["traffic_volume", phase] = volume / (facts["devices"] * max(facts["steps"], 1))
     return values
 
 

@@ -107,9 +107,13 @@ def test_programs_of_the_tpu_compiler_have_the_collectives_that_stand_in_them(
     assert ("unknown",) not in _rows(warehouse, "SELECT DISTINCT axis FROM main.collectives")
     assert _rows(warehouse, "SELECT DISTINCT metric FROM metrics.all_values ORDER BY 1") == [
         ("collective_count",),
+        ("collective_count_total",),
+        ("traffic_by_link",),
         ("traffic_by_parallelism",),
         ("traffic_matrix",),
+        ("traffic_matrix_by_kind",),
         ("traffic_volume",),
+        ("traffic_volume_total",),
     ]
     reasons = _rows(warehouse, "SELECT DISTINCT unmet FROM metrics.missing ORDER BY 1")
     assert reasons == [("recorded",), ("throughput",)]
