@@ -297,7 +297,7 @@ class Warehouse:
         names = [*dict.fromkeys(r.name for r in runs), *(r.run_id for r in runs)]
         if close := get_close_matches(reference, names, n=3):
             raise WarehouseError(f"no run {reference!r} in {self.path}; did you mean {' or '.join(close)}?")
-        raise WarehouseError(f"no run {reference!r} in {self.path}; `tw runs` lists the {len(runs)} that there are")
+        raise WarehouseError(f"no run {reference!r} in {self.path}; `tw runs` lists its runs")
 
     def find(self, references: Sequence[str]) -> list[RunVersion]:
         """Find runs, each once: each reference is one run (see `run`), or a pattern of names such as 'llama-*'.

@@ -135,7 +135,7 @@ def test_a_run_is_found_by_id_beginning_or_name(folder: Path, tmp_path: Path) ->
         run_id = wh.query("SELECT run_id FROM main.runs").scalar()
         for reference in (run_id, run_id[:5], "tiny-tp2"):
             assert wh.run(reference).run_id == run_id
-        with pytest.raises(tw.WarehouseError, match=rf"no run 'nosuch'.*{run_id} \(tiny-tp2\)"):
+        with pytest.raises(tw.WarehouseError, match=r"no run 'nosuch' in .*; `tw runs` lists its runs"):
             wh.run("nosuch")
         with pytest.raises(tw.WarehouseError, match="no run ''"):
             wh.run("")

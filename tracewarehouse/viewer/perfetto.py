@@ -65,7 +65,7 @@ class _Handler(SimpleHTTPRequestHandler):
         super().__init__(*arguments, directory=str(ui or trace.parent))
 
     def send_head(self) -> Any:
-        """Answer for the addresses that there are, to whom asks for this machine by its name."""
+        """Answer known addresses, if the request names this machine as its host."""
         assert isinstance(self.server, ThreadingHTTPServer)  # noqa: S101
         port = self.server.server_port
         if self.headers.get("Host") not in (f"{_ADDRESS}:{port}", f"localhost:{port}"):

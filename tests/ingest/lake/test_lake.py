@@ -411,7 +411,7 @@ def test_readers_see_whole_versions_while_writers_are_killed(tmp_path: Path) -> 
         assert writer.stdout is not None
         writer.stdout.readline()
         until = time.monotonic() + 0.05 + 0.03 * round_
-        while time.monotonic() < until:
+        while time.monotonic() < until or reads == 0:
             for run in lake.runs():
                 contents = {said(p) for t in ("ops", "phases") for p in lake.paths(run, t)}
                 assert len(contents) == 1
@@ -420,7 +420,6 @@ def test_readers_see_whole_versions_while_writers_are_killed(tmp_path: Path) -> 
         os.kill(writer.pid, signal.SIGKILL)
         writer.wait()
         writer.stdout.close()
-    assert reads > 0
     [run] = lake.runs()
     lake.collect_garbage(grace_seconds=0)
     assert {p.name for p in (tmp_path / "lake" / "r1").iterdir()} == {lake.paths(run, "ops")[0].parent.name}
