@@ -32,9 +32,9 @@ def _(wh):
 
 @app.cell
 def _(run_id, wh):
-    from tracewarehouse.dashboards.report import CHARTS
+    from tracewarehouse.dashboards import step_parts
 
-    CHARTS["steps"](wh, run_id)
+    step_parts(wh, run_id).chart  # noqa: B018  the last expression of a cell is what it shows
     return
 
 

@@ -10,10 +10,10 @@ from tracewarehouse.definitions.ranges import all_audits
 from tracewarehouse.definitions.reading import Definitions
 from tracewarehouse.evaluation.audits import run_audits
 from tracewarehouse.ingest.errors import MetricError, WarehouseError
-from tracewarehouse.ingest.lake.lake import Lake, Leftover, RunVersion
+from tracewarehouse.ingest.lake.lake import DATABASE, Lake, Leftover, RunVersion
 from tracewarehouse.ingest.verify.fsck import Problem
 from tracewarehouse.ingest.verify.fsck import fsck as fsck_of_lake
-from tracewarehouse.lens import FILE_NAME, create_lens, is_current, run_sources
+from tracewarehouse.lens import create_lens, is_current, run_sources
 
 
 def fsck(lake: Lake, definitions: Definitions, leftovers: Callable[[], list[Leftover]]) -> list[Problem]:
@@ -57,7 +57,7 @@ def _audits(lake: Lake, definitions: Definitions, runs: list[RunVersion]) -> Ite
 
 
 def _database(lake: Lake, definitions: Definitions, runs: list[RunVersion]) -> Iterator[Problem]:
-    database = lake.warehouse / FILE_NAME
+    database = lake.warehouse / DATABASE
     if not database.exists():
         return
     try:
@@ -66,7 +66,7 @@ def _database(lake: Lake, definitions: Definitions, runs: list[RunVersion]) -> I
         sentence = "is of older runs or definitions than the warehouse"
     except WarehouseError as error:
         sentence = str(error).removeprefix(f"{database}: ").partition("; ")[0]
-    yield Problem(None, None, FILE_NAME, sentence, "`tw build`")
+    yield Problem(None, None, DATABASE, sentence, "`tw build`")
 
 
 def _leftovers(lake: Lake, leftovers: Callable[[], list[Leftover]]) -> Iterator[Problem]:

@@ -16,7 +16,7 @@ import duckdb
 from tracewarehouse.definitions import missing
 from tracewarehouse.definitions.reading import Definitions, MacroHeader, Metric, View, load_definitions
 from tracewarehouse.ingest.errors import MetricError, WarehouseError
-from tracewarehouse.ingest.lake.lake import RunVersion, placed_whole
+from tracewarehouse.ingest.lake.lake import DATABASE, RunVersion, placed_whole
 from tracewarehouse.ingest.lake.schema import TABLES, Table
 from tracewarehouse.read_only import literal
 from tracewarehouse.temporary import TemporaryFolder
@@ -24,7 +24,6 @@ from tracewarehouse.temporary import TemporaryFolder
 STORAGE_VERSION = "v1.5.0"
 """Storage format of warehouse.duckdb: the newest one that the DuckDB CLI on PyPI can open."""
 
-FILE_NAME = "warehouse.duckdb"
 MARK = ".if-this-is-missing-run-tw-build.parquet"
 """A file without rows beside warehouse.duckdb, whose views name it by its whole path before any file of a run.
 
@@ -223,7 +222,7 @@ def build(warehouse: Path, runs: Iterable[RunVersion], definitions: Definitions 
         MetricError: DuckDB refuses a definition.
         duckdb.Error: a file of a run cannot be read.
     """
-    target, root = warehouse / FILE_NAME, warehouse.resolve()
+    target, root = warehouse / DATABASE, warehouse.resolve()
     with placed_whole(target) as part:
         try:
             with duckdb.connect(str(part), config={"storage_compatibility_version": STORAGE_VERSION}) as connection:
@@ -288,7 +287,7 @@ def _read(database: Path, sql: str) -> list[tuple[str]]:
     """Rows of a query on a database; works even while another program has it open for writing."""
     try:
         with TemporaryFolder() as folder:
-            copy = shutil.copy(database, folder.path / FILE_NAME)
+            copy = shutil.copy(database, folder.path / DATABASE)
             with duckdb.connect(str(copy), read_only=True) as connection:
                 return connection.execute(sql).fetchall()
     except (duckdb.Error, OSError) as error:

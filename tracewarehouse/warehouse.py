@@ -16,7 +16,15 @@ from typing import TYPE_CHECKING, Any
 
 from tracewarehouse.ingest.capture.remote import is_remote
 from tracewarehouse.ingest.errors import CaptureError, WarehouseError, shown
-from tracewarehouse.ingest.lake.lake import GRACE_SECONDS, Lake, Leftover, RunVersion, UnreadRun, unread_sentence
+from tracewarehouse.ingest.lake.lake import (
+    DATABASE,
+    GRACE_SECONDS,
+    Lake,
+    Leftover,
+    RunVersion,
+    UnreadRun,
+    unread_sentence,
+)
 from tracewarehouse.remote_lake import RemoteLake
 
 if TYPE_CHECKING:
@@ -448,7 +456,7 @@ class Warehouse:
         captures = find_captures(local_copy(path), max_gzip_ratio=max_gzip_ratio)
         if name is not None and len(captures) > 1:
             raise CaptureError(f"{path}: holds {len(captures)} captures, but a name can be given only to one")
-        with self._followed_by_database():
+        with self.followed_by_database():
             return IngestResults(
                 self.ingest_capture(c, mesh=mesh, name=name, step_program=step_program, costs=costs, jobs=jobs)
                 for c in captures
@@ -465,7 +473,7 @@ class Warehouse:
         evaluate: bool = True,
         jobs: int | None = None,
     ) -> IngestResult:
-        """Ingest one capture; see `ingest`. After the last one, `update_database` brings warehouse.duckdb up to date.
+        """Ingest one capture; see `ingest`. `followed_by_database` brings warehouse.duckdb up to date.
 
         Args:
             capture: the files of one run, as `tracewarehouse.ingest.capture.sources.find_captures` returns them.
@@ -533,7 +541,7 @@ class Warehouse:
 
         self._folder("refresh")
         evaluator = Evaluator(self.definitions)
-        with self._followed_by_database():
+        with self.followed_by_database():
             return [fresh for r in self.stale_runs() if (fresh := refresh(self.lake, r, evaluator))]
 
     def stale_runs(self) -> list[RunVersion]:
@@ -567,11 +575,11 @@ class Warehouse:
 
     def is_database_current(self) -> bool:
         """Whether warehouse.duckdb holds the runs and definitions of now; True without such a file."""
-        from tracewarehouse.lens import FILE_NAME, is_current
+        from tracewarehouse.lens import is_current
 
         if not isinstance(self.path, Path):  # commands that build one need a folder
             return True
-        database = self.path / FILE_NAME
+        database = self.path / DATABASE
         try:
             return not database.exists() or is_current(database, database.parent, self.lake.runs(), self.definitions)
         except WarehouseError:  # it is damaged, or no run can be read
@@ -585,17 +593,17 @@ class Warehouse:
         Raises:
             WarehouseError: the file is older and cannot be built, or it holds metrics that are not defined here.
         """
-        from tracewarehouse.lens import FILE_NAME, foreign_metrics
+        from tracewarehouse.lens import foreign_metrics
 
         if self.is_database_current():
             return False
         try:
-            foreign = foreign_metrics(self._folder("build") / FILE_NAME, self.definitions)
+            foreign = foreign_metrics(self._folder("build") / DATABASE, self.definitions)
         except WarehouseError:  # damaged: nothing of it can be lost
             foreign = []
         if foreign:
             raise WarehouseError(
-                f"{self.path}: {FILE_NAME} is older than the runs, and has metrics that are not defined here "
+                f"{self.path}: {DATABASE} is older than the runs, and has metrics that are not defined here "
                 f"({', '.join(foreign)}); run `tw build`, with --sql if they are your own"
             )
         self.build()
@@ -607,24 +615,33 @@ class Warehouse:
         Raises:
             WarehouseError: it cannot be built.
         """
-        from tracewarehouse.lens import FILE_NAME
-
-        path = self._folder("build a database") / FILE_NAME
+        path = self._folder("build a database") / DATABASE
         if not path.exists():
             return self.build()
         self.update_database()
         return path
 
     @contextmanager
-    def _followed_by_database(self) -> Iterator[None]:
-        """Update warehouse.duckdb after a change of the runs, also after half of it; the first error is raised."""
+    def followed_by_database(self) -> Iterator[None]:
+        """Update warehouse.duckdb, if there is one, where what runs in this context changed the runs.
+
+        So it does after half of a change; the first error is raised.
+
+        Raises:
+            WarehouseError: as `update_database`.
+        """
+        before = self.lake.listing()[0]
         try:
             yield
         except Exception:
             with suppress(WarehouseError):
-                self.update_database()
+                self._update_database_after(before)
             raise
-        self.update_database()
+        self._update_database_after(before)
+
+    def _update_database_after(self, before: Sequence[RunVersion]) -> None:
+        if isinstance(self.path, Path) and (self.path / DATABASE).exists() and self.lake.listing()[0] != before:
+            self.update_database()
 
     def fsck(self) -> list[Problem]:
         """Verify every byte of the warehouse, and that its parts agree; returns an empty list if all is well.
@@ -663,7 +680,7 @@ class Warehouse:
         self._folder("remove runs")
         unread = {key: r for r in self.lake.listing()[1] for key in (r.name, r.run_id)}
         found = [unread.get(r) or self.run(r) for r in ([run] if isinstance(run, str) else run)]
-        with self._followed_by_database():
+        with self.followed_by_database():
             return [r for r in found if self.lake.remove(r.run_id)]
 
     def leftovers(self, grace_seconds: float = GRACE_SECONDS) -> list[Leftover]:
@@ -693,10 +710,10 @@ class Warehouse:
         return found + consolidated.collect_garbage(self.lake, grace_seconds)
 
     def _named_by_database(self) -> set[str]:
-        from tracewarehouse.lens import FILE_NAME, files_in_database
+        from tracewarehouse.lens import files_in_database
 
         folder = self._folder("gc")
-        database, root = folder / FILE_NAME, folder.resolve()
+        database, root = folder / DATABASE, folder.resolve()
         if not database.exists():
             return set()
         return {str(f.relative_to(root)) for f in files_in_database(database) if f.is_relative_to(root)}

@@ -34,6 +34,8 @@ from tracewarehouse.ingest.errors import UnreadRunWarning, WarehouseError, shown
 from tracewarehouse.ingest.lake.schema import SCHEMA_VERSION
 
 RUN_ID = re.compile(r"[0-9a-z][0-9a-z_-]{0,63}")
+DATABASE = "warehouse.duckdb"
+"""The database file in the folder of a warehouse."""
 GRACE_SECONDS = 24 * 3600.0
 """How long files that no manifest names are kept, for readers that still hold an older list."""
 _STAGING, _PART = re.compile(r"\.staging-\d+-[0-9a-f]{8}"), re.compile(r"\.part-[0-9a-f]{8}(\.wal)?")

@@ -111,7 +111,8 @@ def test_comparison_adds_up_in_words_and_values(recorded: Warehouse) -> None:
         comparison_report(recorded, "llama-tp4-sp-b4-i16-o9", "llama-tp4-b4-i16-o17")
     report = comparison_report(recorded, "llama-tp4-sp-b4-i16-o9", "llama-tp4-b4-i16-o17", is_unlike_allowed=True)
     changed, *sides = report.sections
-    assert [f.name for f in changed.figures] == ["waterfall-layer", "waterfall-category", "waterfall-collective"]
+    splits = ("layer", "category", "collective", "operation")
+    assert [f.name for f in changed.figures] == [f"waterfall-{s}" for s in splits]
     assert [s.title for s in sides] == ["llama-tp4-sp-b4-i16-o9", "llama-tp4-b4-i16-o17"]
     rows = changed.figures[1].rows
     for phase in ("prefill", "decode"):

@@ -108,7 +108,7 @@ def test_a_published_value_stands_beside_ours(folder: Path, tmp_path: Path) -> N
     assert (dominant.published, dominant.reproduced, dominant.relation) == (ours, ours, "follows from this run")
     assert (dominant.metric_of_ours, dominant.taken, dominant.unit) == ("op_time_share", "largest", "ratio")
     assert dominant.right == pytest.approx(share)
-    assert "a while loop counts beside the ops" in dominant.why
+    assert "A while loop counts beside the ops" in dominant.why
     assert found["mfu"].relation == "of another trace, card, or version of its tools"
     assert found["mfu"].metric_of_ours == "mfu"
     assert found["ttft"].relation == "no value on both sides"
@@ -134,7 +134,7 @@ def test_the_command_prints_numbers_and_reasons(
     [row] = json.loads(capsys.readouterr().out)
     assert (row["metric"], row["published"]) == ("mfu", 1.5)
     assert cli.run([*base, "--published", str(file)]) == 0
-    assert "mfu: Operations of all events" in capsys.readouterr().out
+    assert "mfu: It divides the operations of all events" in capsys.readouterr().out
     assert cli.run(base) == 2
     assert cli.run([*base, folder.name, "--published", str(file)]) == 2
 

@@ -16,9 +16,8 @@ from typing import Any
 import duckdb
 
 from tracewarehouse.ingest.capture.sources import find_captures
-from tracewarehouse.ingest.lake.lake import Lake
+from tracewarehouse.ingest.lake.lake import DATABASE, Lake
 from tracewarehouse.ingest.lake.schema import TABLES
-from tracewarehouse.lens import FILE_NAME
 from tracewarehouse.warehouse import Warehouse, open_warehouse
 
 State = dict[str, dict[str, str]]
@@ -45,9 +44,9 @@ def _digest(warehouse: Warehouse, table: str, run_id: str) -> str:
 
 def state_of_database(warehouse: Path) -> list[Any]:
     """What warehouse.duckdb answers to another program; empty where it is not there."""
-    if not (warehouse / FILE_NAME).exists():
+    if not (warehouse / DATABASE).exists():
         return []
-    with duckdb.connect(str(warehouse / FILE_NAME), read_only=True) as connection:
+    with duckdb.connect(str(warehouse / DATABASE), read_only=True) as connection:
         counts = [
             connection.execute(f"SELECT run_id, count(*) FROM {t} GROUP BY 1 ORDER BY 1").fetchall() for t in TABLES
         ]

@@ -19,9 +19,9 @@ from tracewarehouse.definitions.reading import load_definitions
 from tracewarehouse.evaluation import values as metric_values
 from tracewarehouse.evaluation.cursors import Task, run_tasks
 from tracewarehouse.evaluation.values import evaluate
-from tracewarehouse.ingest.lake.lake import RunVersion
+from tracewarehouse.ingest.lake.lake import DATABASE, RunVersion
 from tracewarehouse.ingest.lake.schema import SCHEMA_VERSION, TABLES
-from tracewarehouse.lens import FILE_NAME, MARK, build, create_lens, run_sources
+from tracewarehouse.lens import MARK, build, create_lens, run_sources
 
 DEFINITIONS = load_definitions()
 VIEWS = [v.qualified for v in DEFINITIONS.ordered]
@@ -171,7 +171,7 @@ def warehouse(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def test_every_view_has_rows_of_every_run(warehouse: Path) -> None:
-    with duckdb.connect(str(warehouse / FILE_NAME), read_only=True) as connection:
+    with duckdb.connect(str(warehouse / DATABASE), read_only=True) as connection:
         for view in VIEWS:
             expected = [] if view in NEED_MORE else [("2",), ("a",)]
             runs = connection.execute(f"SELECT DISTINCT run_id FROM {view} ORDER BY 1").fetchall()
@@ -179,7 +179,7 @@ def test_every_view_has_rows_of_every_run(warehouse: Path) -> None:
 
 
 def test_columns_are_those_of_the_front_matter_and_integers_stay_integers(warehouse: Path) -> None:
-    with duckdb.connect(str(warehouse / FILE_NAME), read_only=True) as connection:
+    with duckdb.connect(str(warehouse / DATABASE), read_only=True) as connection:
         for view in (*DEFINITIONS.ordered, *DEFINITIONS.audits):
             described = connection.execute(f"DESCRIBE {view.sql}").fetchall()
             assert [row[0] for row in described] == list(view.header.columns), view.qualified
@@ -191,7 +191,7 @@ def test_columns_are_those_of_the_front_matter_and_integers_stay_integers(wareho
 
 
 def test_a_run_reads_its_own_files_only(warehouse: Path) -> None:
-    with duckdb.connect(str(warehouse / FILE_NAME), read_only=True) as connection:
+    with duckdb.connect(str(warehouse / DATABASE), read_only=True) as connection:
         for view in (MISSING, *(v for v in VIEWS if v not in NEED_MORE)):
             plan = connection.execute(f"EXPLAIN (FORMAT json) SELECT * FROM {view} WHERE run_id = 'a'").fetchall()[0][1]
             read = re.findall(r'"Scanning Files":\s*"(\d+/\d+)', plan)
@@ -200,7 +200,7 @@ def test_a_run_reads_its_own_files_only(warehouse: Path) -> None:
 
 
 def test_everything_has_a_comment(warehouse: Path) -> None:
-    with duckdb.connect(str(warehouse / FILE_NAME), read_only=True) as connection:
+    with duckdb.connect(str(warehouse / DATABASE), read_only=True) as connection:
         views = connection.execute(
             "SELECT schema_name || '.' || view_name, comment FROM duckdb_views() WHERE NOT internal"
         ).fetchall()
@@ -224,7 +224,7 @@ def test_everything_has_a_comment(warehouse: Path) -> None:
 
 
 def test_the_catalogue_lists_every_version(warehouse: Path) -> None:
-    with duckdb.connect(str(warehouse / FILE_NAME), read_only=True) as connection:
+    with duckdb.connect(str(warehouse / DATABASE), read_only=True) as connection:
         rows = connection.execute("SELECT * FROM metrics.catalog ORDER BY metric, version")
         found = [dict(zip([d[0] for d in rows.description], row, strict=True)) for row in rows.fetchall()]
     assert [(r["metric"], r["version"]) for r in found] == [(m.name, m.version) for m in DEFINITIONS.metrics]
@@ -243,7 +243,7 @@ def _cli() -> str:
 
 def _ask_cli(warehouse: Path, queries: Iterable[str]) -> list[dict[str, Any]]:
     """Rows of all queries, which one process of the command line answers."""
-    quoted = str(warehouse / FILE_NAME).replace("'", "''")
+    quoted = str(warehouse / DATABASE).replace("'", "''")
     statement = "; ".join([f"ATTACH '{quoted}' AS elsewhere (READ_ONLY)", *queries])
     done = subprocess.run(
         [_cli(), "-json", "-c", statement], check=False, capture_output=True, text=True, cwd=warehouse.parent
@@ -262,7 +262,7 @@ def test_the_command_line_answers_every_view_attached_under_another_name(warehou
     names = [*VIEWS, *(f"main.{t}" for t in GIVEN), *(f"metrics.{n}" for n in DEFINITIONS.aliases())]
     counts = (f"SELECT '{n}' AS name, count(*) AS n FROM elsewhere.{n}" for n in names)
     found = {r["name"]: r["n"] for r in _ask_cli(warehouse, counts)}
-    with duckdb.connect(str(warehouse / FILE_NAME), read_only=True) as connection:
+    with duckdb.connect(str(warehouse / DATABASE), read_only=True) as connection:
         for name in names:
             assert found[name] == connection.execute(f"SELECT count(*) FROM {name}").fetchone()[0], name
 
@@ -273,14 +273,14 @@ def test_the_command_line_gives_the_same_numbers(warehouse: Path) -> None:
     found: dict[str, list[Any]] = {name: [] for name in values}
     for row in _ask_cli(warehouse, (sql.format(*item, "elsewhere.") for item in values.items())):
         found[row["metric"]].append(row["v"])
-    with duckdb.connect(str(warehouse / FILE_NAME), read_only=True) as connection:
+    with duckdb.connect(str(warehouse / DATABASE), read_only=True) as connection:
         for name, value in values.items():
             expected = [v for _, v in connection.execute(sql.format(name, value, "")).fetchall()]
             assert found[name] == expected, name
 
 
 def test_a_run_is_evaluated_in_a_database_that_is_open_for_reading_only(warehouse: Path) -> None:
-    with duckdb.connect(str(warehouse / FILE_NAME), read_only=True) as connection:
+    with duckdb.connect(str(warehouse / DATABASE), read_only=True) as connection:
         values = evaluate(connection, "a", DEFINITIONS, unstored=True).values()
         assert values.schema.equals(TABLES["metric_values"].arrow_of_run)
         with_data = {m.name for m in DEFINITIONS.metrics if m.view.qualified not in NEED_MORE}
@@ -302,7 +302,7 @@ def test_no_model_is_kept_longer_than_it_is_read(warehouse: Path, monkeypatch: p
         assert sorted(ends) == made[0]
 
     monkeypatch.setattr(metric_values, "run_tasks", run)
-    with duckdb.connect(str(warehouse / FILE_NAME), read_only=True) as connection:
+    with duckdb.connect(str(warehouse / DATABASE), read_only=True) as connection:
         evaluate(connection, "a", DEFINITIONS)
     assert len(made[0]) > 10
     assert made[1] == []
@@ -316,7 +316,7 @@ def test_a_build_replaces_the_file_under_a_reader(tmp_path: Path) -> None:
         assert reader.execute("SELECT count(DISTINCT run_id) FROM main.ops").fetchone() == (1,)
     with duckdb.connect(str(path), read_only=True) as reader:
         assert reader.execute("SELECT count(DISTINCT run_id) FROM main.ops").fetchone() == (2,)
-    assert sorted(p.name for p in tmp_path.iterdir() if p.is_file()) == sorted([MARK, FILE_NAME])
+    assert sorted(p.name for p in tmp_path.iterdir() if p.is_file()) == sorted([MARK, DATABASE])
 
 
 def test_an_empty_warehouse_has_every_table_and_no_rows(tmp_path: Path) -> None:

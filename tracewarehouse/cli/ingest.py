@@ -94,7 +94,7 @@ def ingest(
     if name is not None and len(captures) > 1:
         raise typer.BadParameter(f"--name is for one capture, found {len(captures)}")
     if captures:
-        with context.obj.open(create=True) as warehouse, status() as update:
+        with context.obj.open(create=True) as warehouse, warehouse.followed_by_database(), status() as update:
             for count, capture in enumerate(captures, 1):
                 update(f"{count}/{len(captures)} {capture.name}")
                 try:
@@ -108,8 +108,6 @@ def ingest(
                     continue
                 update("")  # or the result would stand behind it
                 say(result)
-            update("warehouse.duckdb")
-            warehouse.update_database()
     if failures:
         raise typer.Exit(1)
 
