@@ -623,13 +623,16 @@ class Warehouse:
 
     @contextmanager
     def followed_by_database(self) -> Iterator[None]:
-        """Update warehouse.duckdb, if there is one, where what runs in this context changed the runs.
+        """Update warehouse.duckdb, if there is one, after a change of the runs in this context.
 
-        So it does after half of a change; the first error is raised.
+        Half of a change counts too; the first error is raised.
 
         Raises:
             WarehouseError: as `update_database`.
         """
+        if not (isinstance(self.path, Path) and (self.path / DATABASE).exists()):
+            yield
+            return
         before = self.lake.listing()[0]
         try:
             yield
@@ -640,7 +643,7 @@ class Warehouse:
         self._update_database_after(before)
 
     def _update_database_after(self, before: Sequence[RunVersion]) -> None:
-        if isinstance(self.path, Path) and (self.path / DATABASE).exists() and self.lake.listing()[0] != before:
+        if self.lake.listing()[0] != before:
             self.update_database()
 
     def fsck(self) -> list[Problem]:
