@@ -17,8 +17,8 @@ from tracewarehouse.dashboards.theme import (
     bar_height,
     by_phase,
     class_color,
-    named_color,
     number,
+    part_bars,
     powers,
     series_color,
 )
@@ -107,16 +107,14 @@ def collective_time(warehouse: Warehouse, run: str) -> Figure:
     )
     if not drawn:
         raise NothingToDraw(_absence_of_ranks(warehouse, run_id))
-    chart = (
-        alt.Chart(drawn.data)
-        .mark_bar()
-        .encode(
-            x=alt.X("ms:Q", title="time per step, mean over devices", axis=axis("ms")),
-            y=alt.Y("collective:N", sort=drawn.values("collective"), title=None),
-            color=named_color("part", _TIME_COLORS),
-            order=alt.Order("position:Q"),
-            tooltip=["phase:N", "collective:N", "part:N", number("ms", "ms per step")],
-        )
+    chart = part_bars(
+        drawn.data,
+        "collective",
+        drawn.values("collective"),
+        drawn.values("phase"),
+        _TIME_COLORS,
+        x=alt.X("ms:Q", title="time per step, mean over devices", axis=axis("ms")),
+        tooltip=number("ms", "ms per step"),
     )
     return Figure(
         name="collective-time",
@@ -126,7 +124,7 @@ def collective_time(warehouse: Warehouse, run: str) -> Figure:
         description=largest(drawn.rows, "ms", "ms", "phase", "collective", "part"),
         drawn=drawn,
         metrics=("collective_transfer", "sync_wait", "exposed_communication"),
-        chart=by_phase(chart, drawn.values("phase"), height=bar_height(len(drawn.values("collective")))),
+        chart=chart,
     )
 
 
@@ -150,16 +148,14 @@ def overlap(warehouse: Warehouse, run: str) -> Figure:
     )
     if not drawn:
         raise NothingToDraw(NO_COLLECTIVES)
-    chart = (
-        alt.Chart(drawn.data)
-        .mark_bar()
-        .encode(
-            x=alt.X("share:Q", title="share of the windows", axis=axis("ratio"), scale=alt.Scale(domain=[0, 1])),
-            y=alt.Y("collective:N", sort=drawn.values("collective"), title=None),
-            color=named_color("part", _OVERLAP_COLORS),
-            order=alt.Order("position:Q"),
-            tooltip=["phase:N", "collective:N", "part:N", alt.Tooltip("share:Q", format=".2%")],
-        )
+    chart = part_bars(
+        drawn.data,
+        "collective",
+        drawn.values("collective"),
+        drawn.values("phase"),
+        _OVERLAP_COLORS,
+        x=alt.X("share:Q", title="share of the windows", axis=axis("ratio"), scale=alt.Scale(domain=[0, 1])),
+        tooltip=alt.Tooltip("share:Q", format=".2%"),
     )
     return Figure(
         name="overlap",
@@ -168,7 +164,7 @@ def overlap(warehouse: Warehouse, run: str) -> Figure:
         description=largest([r for r in drawn.rows if r["part"] == "hidden"], "share", "ratio", "phase", "collective"),
         drawn=drawn,
         metrics=("overlap_ratio",),
-        chart=by_phase(chart, drawn.values("phase"), height=bar_height(len(drawn.values("collective")))),
+        chart=chart,
     )
 
 

@@ -15,9 +15,9 @@ from tracewarehouse.dashboards.theme import (
     WIDTH,
     axis,
     bar_height,
-    by_phase,
     named_color,
     number,
+    part_bars,
     series_color,
 )
 from tracewarehouse.dashboards.units import quantity
@@ -236,16 +236,14 @@ def idle_parts(warehouse: Warehouse, run: str) -> Figure:
     )
     if not drawn:
         raise NothingToDraw(NO_STEPS)
-    chart = (
-        alt.Chart(drawn.data)
-        .mark_bar()
-        .encode(
-            x=alt.X("ms:Q", title="idle time per step", axis=axis("ms")),
-            y=alt.Y("device:N", sort=drawn.values("device"), title=None),
-            color=named_color("part", _IDLE_COLORS),
-            order=alt.Order("position:Q"),
-            tooltip=["phase:N", "device:N", "part:N", number("ms", "ms per step")],
-        )
+    chart = part_bars(
+        drawn.data,
+        "device",
+        drawn.values("device"),
+        drawn.values("phase"),
+        _IDLE_COLORS,
+        x=alt.X("ms:Q", title="idle time per step", axis=axis("ms")),
+        tooltip=number("ms", "ms per step"),
     )
     return Figure(
         name="idle",
@@ -255,7 +253,7 @@ def idle_parts(warehouse: Warehouse, run: str) -> Figure:
         description=largest(drawn.rows, "ms", "ms", "phase", "device", "part"),
         drawn=drawn,
         metrics=("device_idle", "bubble", "launch_overhead", "host_gap"),
-        chart=by_phase(chart, drawn.values("phase"), height=bar_height(len(drawn.values("device")))),
+        chart=chart,
     )
 
 

@@ -97,6 +97,40 @@ def by_phase(chart: Any, phases: Sequence[str], height: int | alt.Step) -> Any:
     )
 
 
+def part_bars(
+    data: Any,
+    of: str,
+    names: Sequence[Any],
+    phases: Sequence[str],
+    colors: dict[str, str],
+    x: alt.X,
+    tooltip: alt.Tooltip,
+) -> Any:
+    """Horizontal bars that are stacked from their parts, a panel per phase.
+
+    Args:
+        data: rows with phase, part, position, and the columns of `of` and `x`.
+        of: the column that names a bar.
+        names: its values, in the order of the bars.
+        phases: the phases, in the order of the panels.
+        colors: colours of the parts.
+        x: the length of a part.
+        tooltip: what says that length.
+    """
+    chart = (
+        alt.Chart(data)
+        .mark_bar()
+        .encode(
+            x=x,
+            y=alt.Y(f"{of}:N", sort=list(names), title=None),
+            color=named_color("part", colors),
+            order=alt.Order("position:Q"),
+            tooltip=["phase:N", f"{of}:N", "part:N", tooltip],
+        )
+    )
+    return by_phase(chart, phases, height=bar_height(len(names)))
+
+
 def number(column: str, title: str, form: str = ",.4~g") -> alt.Tooltip:
     """A number in a tooltip, with its unit in the title."""
     return alt.Tooltip(f"{column}:Q", format=form, title=title)
