@@ -382,6 +382,16 @@ class TestRuns:
         notes = tw("-w", folder, "runs", "--notes").err
         assert "poor: flag profiler_warning: host0: 3 events dropped" in notes
 
+    def test_an_inferred_mesh_is_shown_to_people_as_such(self, tw: Tw, capture: Path, tmp_path: Path) -> None:
+        [xplane] = capture.rglob("*.xplane.pb")
+        anonymous = tmp_path / "anonymous.xplane.pb"
+        anonymous.write_bytes(xplane.read_bytes())
+        assert tw("-w", tmp_path / "w", "ingest", anonymous).code == 0
+        [run] = json.loads(tw("-w", tmp_path / "w", "runs", "--format", "json").out)
+        assert (run["mesh"], run["inferred_mesh"]) == (None, "tp=2")
+        assert "tp=2 (inferred)" in tw("-w", tmp_path / "w", "runs").out
+        assert "tp=2 (inferred)" in tw("-w", tmp_path / "w").out
+
     def test_every_answer_names_the_flagged_runs_behind_it(self, tw: Tw, folder: Path, tmp_path: Path) -> None:
         space = Space(warnings=["3 events dropped"])
         space.host().line("python").event("f", 1, 2)

@@ -19,16 +19,21 @@ if TYPE_CHECKING:
 _SHOWN = 10
 
 _RUNS = """
+WITH inferred AS (
+    SELECT run_id, string_agg(coalesce(axis, '?') || '=' || size, ',' ORDER BY "position") || ' (inferred)' AS mesh
+    FROM main.mesh_axes WHERE source = 'inferred' GROUP BY run_id
+)
 SELECT
     r.name,
     r.device_count AS devices,
     r.backend,
-    r.mesh,
+    coalesce(r.mesh, i.mesh) AS mesh,
     max(v.value) FILTER (WHERE v.metric = 'tpot') AS tpot_ms
 FROM main.runs AS r
 LEFT JOIN metrics.all_values AS v
     ON v.run_id = r.run_id AND v.metric = 'tpot' AND v.dimensions ->> '$.clock' = 'device'
-GROUP BY r.run_id, r.name, r.device_count, r.backend, r.mesh
+LEFT JOIN inferred AS i ON i.run_id = r.run_id
+GROUP BY r.run_id, r.name, r.device_count, r.backend, r.mesh, i.mesh
 ORDER BY r.name, r.run_id
 """
 

@@ -25,6 +25,9 @@ WITH flags AS (
     SELECT run_id, string_agg(host || ' ' || printf('%+.3f us', clock_correction_ps / 1e6), ', ' ORDER BY host_index)
         AS clocks
     FROM main.hosts WHERE clock_correction_ps IS NOT NULL GROUP BY run_id
+), inferred AS (
+    SELECT run_id, string_agg(coalesce(axis, '?') || '=' || size, ',' ORDER BY "position") AS mesh
+    FROM main.mesh_axes WHERE source = 'inferred' GROUP BY run_id
 )
 SELECT
     r.run_id,
@@ -33,12 +36,14 @@ SELECT
     r.host_count AS hosts,
     r.device_count AS devices,
     r.mesh,
+    i.mesh AS inferred_mesh,
     r.event_count AS events,
     coalesce(f.quality, 'ok') AS quality,
     c.clocks
 FROM main.runs AS r
 LEFT JOIN flags AS f ON f.run_id = r.run_id
 LEFT JOIN clocks AS c ON c.run_id = r.run_id
+LEFT JOIN inferred AS i ON i.run_id = r.run_id
 ORDER BY r.name, r.run_id
 """
 _NOTES = """
@@ -93,6 +98,10 @@ def _for_people(result: QueryResult) -> QueryResult:
 
     rows = result.dicts()
     columns = {name: [r.get(name) for r in rows] for name in ("run_id", "name", "devices", "mesh", "quality", "clocks")}
+    columns["mesh"] = [
+        f"{r['inferred_mesh']} (inferred)" if r.get("inferred_mesh") and not r.get("mesh") else r.get("mesh")
+        for r in rows
+    ]
     columns["devices"] = [
         f"{r['devices']} {r['backend']}" + (f" on {r['hosts']} hosts" if r["hosts"] != 1 else "")
         if r.get("devices") is not None
