@@ -15,7 +15,7 @@ description: >
 changed: First version.
 ccl_bench: tpot
 ---*/
--- the last decode step before something else has no end: its own duration is too short, and the gap after it may be idl
+-- the gap after the last decode step may be idle time of the server, so it says nothing about a token
 WITH tokens AS (
   SELECT run_id, clock, step, MAX(step_ps) AS token_ps, MIN(source) AS source
   FROM models.steps
