@@ -1,0 +1,45 @@
+// Draws charts into their places, for reports and for the pages of `tw serve`. What a page says of all of its charts:
+// width (what a chart has that takes the width that there is), config (of Vega-Lite), and options (more of vega-embed's).
+const dark = window.matchMedia("(prefers-color-scheme: dark)");
+
+// single charts take the width that there is; panels of a facet leave room for labels
+function fitted(specification, width, page) {
+  const own = structuredClone(specification);
+  if (own.width === page.width) { own.width = width; own.autosize = { type: "fit-x", contains: "padding" }; }
+  else if (own.spec && own.spec.width === page.width) own.spec.width = Math.max(200, width - 190);
+  else if (own.spec && own.columns > 1) own.columns = Math.max(1, Math.floor(width / 330));
+  return own;
+}
+
+async function embed(place, specification, page) {
+  await window.vegaEmbed(place, specification, {
+    renderer: "svg", config: page.config,
+    actions: { export: true, source: false, compiled: false, editor: false }, ...page.options,
+    tooltip: { theme: dark.matches ? "dark" : "light", ...page.options?.tooltip } });
+}
+
+async function drawChart(place, chart, page) {
+  const width = place.clientWidth || page.width;
+  const specification = fitted(chart, width, page);
+  try {
+    await embed(place, specification, page);
+    const excess = place.querySelector("svg.marks").width.baseVal.value - width;
+    if (specification.spec && !(specification.columns > 1) && Math.abs(excess) > 8) {  // labels take what they take
+      specification.spec.width = Math.max(200, specification.spec.width - excess);
+      await embed(place, specification, page);
+    }
+  } catch (error) { place.textContent = "This chart cannot be drawn: " + error; console.error(error); }
+}
+
+// draws again when the width or the colour scheme changes; printing keeps the drawings: they scale
+function followWindow(drawAll) {
+  let width = window.innerWidth;
+  let waiting;
+  window.addEventListener("resize", () => {
+    if (window.innerWidth === width || window.matchMedia("print").matches) return;
+    width = window.innerWidth;
+    clearTimeout(waiting);
+    waiting = setTimeout(drawAll, 200);
+  });
+  dark.addEventListener("change", drawAll);
+}
