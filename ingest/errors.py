@@ -46,6 +46,10 @@ class QueryError(TracewarehouseError):
     """A query was refused or failed."""
 
 
+class StuckQueryError(QueryError):
+    """A query takes too long and does not stop when it is interrupted; its connection cannot be used any more."""
+
+
 class MetricError(TracewarehouseError):
     """A metric definition is not valid, or a requested metric does not exist."""
 

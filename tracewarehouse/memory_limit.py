@@ -38,3 +38,16 @@ def beyond_limit(connection: duckdb.DuckDBPyConnection) -> str:
         f"the query needs more than its memory limit of {limit}; ask for less at once, or raise the limit with "
         f"`tw --memory-limit SIZE` or {VARIABLE}"
     )
+
+
+def share_among(databases: int) -> None:
+    """Give each of so many databases of this process an equal share of the memory that one would have.
+
+    Raises:
+        QueryError: the variable's value is not a size.
+    """
+    with duckdb.connect(":memory:") as connection:
+        set_memory_limit(connection)
+        row = connection.execute("SELECT current_setting('memory_limit')").fetchone()
+    number, unit = str(row[0] if row else "").split()
+    os.environ[VARIABLE] = f"{float(number) / databases:.2f} {unit}"

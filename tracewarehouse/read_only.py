@@ -11,17 +11,18 @@ Three measures together keep any query from changing anything, and from reading 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import ThreadPoolExecutor, wait
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import duckdb
 
-from tracewarehouse.ingest.errors import QueryError
+from tracewarehouse.ingest.errors import QueryError, StuckQueryError
 from tracewarehouse.memory_limit import beyond_limit
 from tracewarehouse.quality import in_scope
 from tracewarehouse.result import QueryResult
-from tracewarehouse.stuck_query import leave_unless_done
+from tracewarehouse.stuck_query import PATIENCE_SECONDS, leave_unless_done
 from tracewarehouse.tables_read import TablesRead, kind_of, split_explain, syntax_tree, tables_read
 
 if TYPE_CHECKING:
@@ -56,6 +57,22 @@ _TABLE_FUNCTIONS = ROW_FUNCTIONS | _CATALOGUE_FUNCTIONS
 (`checkpoint`), or never end (`summary` of a table of rows; SUMMARIZE does not need it).
 """
 
+
+@dataclass(frozen=True)
+class Limits:
+    """How much a query may take; `tracewarehouse.memory_limit` bounds its memory.
+
+    Attributes:
+        seconds: time after which it is interrupted; None for no limit.
+        rows: rows that its result has at most; None for all. The result says whether there are more.
+    """
+
+    seconds: float | None = None
+    rows: int | None = None
+
+
+NO_LIMITS = Limits()
+
 _LIFT = "`tw query --unrestricted` or wh.query(..., read_only=False) lifts this"
 
 
@@ -89,8 +106,9 @@ def run_query(
     read_only: bool = True,
     runs: Sequence[RunVersion] = (),
     prepare: Callable[[TablesRead], None] | None = None,
+    limits: Limits = NO_LIMITS,
 ) -> QueryResult:
-    """Run a query and load all its rows into memory.
+    """Run a query and load its rows into memory.
 
     Args:
         connection: the database; for a read-only query, call `restrict` on it first.
@@ -99,25 +117,30 @@ def run_query(
         read_only: refuse every statement that does more than read.
         runs: the runs that the tables hold; the result names those of them that are flagged.
         prepare: called before the query runs, to create the views that it reads.
+        limits: how much the query may take; the connection stays usable when it takes too long.
 
     Raises:
         QueryError: the query was refused or failed; a failure has DuckDB's message.
+        StuckQueryError: the query takes too long and does not stop, so the connection is lost.
     """
     try:
         sql.encode()  # half a surrogate pair cannot be encoded
         read = tables_read(connection, sql)
         if prepare:
             prepare(read)
-        statement = checked_select(connection, _named_pivot(connection, sql)) if read_only else sql
-        table = _interruptible(connection, lambda: _materialise(connection, statement, parameters))
-        return QueryResult(table, in_scope(read, parameters, table, runs))
+        statement = checked_select(connection, _named_pivot(connection, sql, limits)) if read_only else sql
+        table = _interruptible(connection, lambda: _materialise(connection, statement, parameters, limits), limits)
+        is_cut = limits.rows is not None and table.num_rows > limits.rows
+        if is_cut:
+            table = table.slice(0, limits.rows)
+        return QueryResult(table, in_scope(read, parameters, table, runs), is_cut=is_cut)
     except duckdb.OutOfMemoryException:
         raise QueryError(beyond_limit(connection)) from None
     except (duckdb.Error, UnicodeError, RecursionError, OverflowError) as error:
         raise QueryError(_sentence(error)) from None
 
 
-def _named_pivot(connection: duckdb.DuckDBPyConnection, sql: str) -> str:
+def _named_pivot(connection: duckdb.DuckDBPyConnection, sql: str, limits: Limits) -> str:
     """The query, with values for a PIVOT that must look them up; other queries as they are."""
     statements = connection.extract_statements(sql)
     if len(statements) != 1 or kind_of(statements[0]) != "MULTI":
@@ -125,32 +148,47 @@ def _named_pivot(connection: duckdb.DuckDBPyConnection, sql: str) -> str:
     from tracewarehouse.pivot import with_values
 
     def look_up(select: str) -> list[str]:
-        found = _interruptible(connection, lambda: _materialise(connection, checked_select(connection, select), None))
+        statement = checked_select(connection, select)
+        found = _interruptible(connection, lambda: _materialise(connection, statement, None), limits)
         return [str(v) for v in found.column(0).to_pylist()]
 
     return with_values(sql, look_up) or sql
 
 
-def _materialise(connection: duckdb.DuckDBPyConnection, sql: str, parameters: Mapping[str, Any] | None) -> pa.Table:
+def _materialise(
+    connection: duckdb.DuckDBPyConnection, sql: str, parameters: Mapping[str, Any] | None, limits: Limits = NO_LIMITS
+) -> pa.Table:
+    """The rows, and one more than the limit allows if there are more."""
     import pyarrow as pa
 
     relation = connection.sql(sql, params=dict(parameters) if parameters else None)
+    if limits.rows is not None and relation is not None:
+        relation = relation.limit(limits.rows + 1)
     return relation.to_arrow_table() if relation is not None else pa.table({})
 
 
-def _interruptible(connection: duckdb.DuckDBPyConnection, work: Callable[[], pa.Table]) -> pa.Table:
+def _interruptible(connection: duckdb.DuckDBPyConnection, work: Callable[[], pa.Table], limits: Limits) -> pa.Table:
     """Do the work in a thread, because DuckDB checks for Ctrl-C only between some of its steps.
 
     An SQL function that works on one long value does not check before it has finished; `tw` then exits without it.
     """
-    with ThreadPoolExecutor(1) as pool:
-        done = pool.submit(work)
-        try:
+    pool = ThreadPoolExecutor(1)
+    done = pool.submit(work)
+    try:
+        if wait([done], limits.seconds).done:
             return done.result()
-        except (KeyboardInterrupt, SystemExit) as end:  # SystemExit if the process is told to end
-            connection.interrupt()
-            leave_unless_done(done, end)
-            raise
+        connection.interrupt()
+        too_long = f"the query takes longer than its time limit of {limits.seconds:g} s; ask for less at once"
+        if not wait([done], PATIENCE_SECONDS).done:
+            raise StuckQueryError(too_long)
+        raise QueryError(too_long)
+    except (KeyboardInterrupt, SystemExit) as end:  # SystemExit if the process is told to end
+        connection.interrupt()
+        leave_unless_done(done, end)
+        pool.shutdown()
+        raise
+    finally:
+        pool.shutdown(wait=False)
 
 
 def checked_select(connection: duckdb.DuckDBPyConnection, sql: str) -> str:

@@ -25,9 +25,10 @@ class QueryResult:
     PyCapsule protocol, such as Polars, DuckDB and pandas, take the result itself: `polars.DataFrame(result)`.
     """
 
-    def __init__(self, table: pa.Table, flagged: Sequence[FlaggedRun] = ()) -> None:
+    def __init__(self, table: pa.Table, flagged: Sequence[FlaggedRun] = (), *, is_cut: bool = False) -> None:
         self._table = table
         self._flagged = tuple(flagged)
+        self._is_cut = is_cut
 
     def __len__(self) -> int:
         return int(self._table.num_rows)
@@ -76,6 +77,15 @@ class QueryResult:
     def flagged_runs(self) -> tuple[FlaggedRun, ...]:
         """The flagged runs that the rows come from; without a column run_id, those that they may come from."""
         return self._flagged
+
+    @property
+    def is_cut(self) -> bool:
+        """Whether the query gives more rows than its limit let through."""
+        return self._is_cut
+
+    def part(self, first: int, count: int) -> QueryResult:
+        """The result with some of its rows alone, from row `first`, counted from 0."""
+        return QueryResult(self._table.slice(first, count), self._flagged, is_cut=self._is_cut)
 
     def rows(self) -> list[tuple[Any, ...]]:
         """One tuple per row; NULL is None, and a sum of integers is an int.

@@ -41,6 +41,7 @@ if TYPE_CHECKING:
     from tracewarehouse.ingest.verify.against import CaptureComparison
     from tracewarehouse.ingest.verify.fsck import Problem
     from tracewarehouse.ingested import IngestResults
+    from tracewarehouse.read_only import Limits
     from tracewarehouse.result import QueryResult
     from tracewarehouse.run_summary import RunSummary
     from tracewarehouse.session import Session
@@ -135,6 +136,7 @@ class Warehouse:
         self._read_only: Session | None = None
         self._unrestricted: Session | None = None
         self._has_evaluated = False
+        self._limits: Limits | None = None
 
     def __enter__(self) -> Warehouse:
         return self
@@ -185,7 +187,7 @@ class Warehouse:
             QueryError: the query was refused or failed.
             WarehouseError: the runs cannot be listed or read.
         """
-        from tracewarehouse.read_only import run_query
+        from tracewarehouse.read_only import NO_LIMITS, run_query
         from tracewarehouse.session import naming_lost_files
 
         session = self._session() if read_only else self._unrestricted_session()
@@ -200,6 +202,7 @@ class Warehouse:
                 read_only=read_only,
                 runs=session.runs,
                 prepare=session.prepare,
+                limits=self._limits or NO_LIMITS,
             )
 
     def query_of(self, run_ids: Collection[str], sql: str, /, **parameters: Any) -> QueryResult:
@@ -213,11 +216,23 @@ class Warehouse:
         finally:
             session.close()
 
-    @staticmethod
-    def _ask(session: Session, sql: str, **parameters: Any) -> QueryResult:
-        from tracewarehouse.read_only import run_query
+    def _ask(self, session: Session, sql: str, **parameters: Any) -> QueryResult:
+        from tracewarehouse.read_only import NO_LIMITS, run_query
 
-        return run_query(session.connection, sql, parameters, runs=session.runs, prepare=session.prepare)
+        limits = self._limits or NO_LIMITS
+        return run_query(session.connection, sql, parameters, runs=session.runs, prepare=session.prepare, limits=limits)
+
+    @contextmanager
+    def limited(self, limits: Limits) -> Iterator[Warehouse]:
+        """Give each query in this context limits of its own; every method that reads asks such queries.
+
+        The warehouse of a query that raises StuckQueryError cannot be used any more.
+        """
+        before, self._limits = self._limits, limits
+        try:
+            yield self
+        finally:
+            self._limits = before
 
     def reads_values(self, sql: str) -> bool:
         """Whether SQL reads stored metric values, directly or through a view or macro; False if it cannot be parsed."""
