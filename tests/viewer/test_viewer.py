@@ -47,10 +47,11 @@ def answering(trace: Path, title: str = "tiny-tp2", ui: Path | None = None) -> I
             thread.join()
 
 
-def get(address: str, path: str, host: str | None = None, method: str = "GET") -> tuple[int, bytes]:
+def get(address: str, path: str, host: str | None = None, method: str = "GET", **headers: str) -> tuple[int, bytes]:
     place = urlsplit(address).netloc
     connection = http.client.HTTPConnection(place, timeout=60)
-    connection.request(method, path, headers={"Host": host or place})
+    named = {name.replace("_", "-"): value for name, value in headers.items()}
+    connection.request(method, path, headers={"Host": host or place} | named)
     answer = connection.getresponse()
     found = answer.status, answer.read()
     connection.close()
@@ -66,6 +67,10 @@ def test_the_trace_is_served_to_this_machine_alone(tmp_path: Path) -> None:
         assert get(address, "/trace.pftrace.gz", method="HEAD") == (200, b"")
         for other in ("example.com", f"example.com:{port}", "127.0.0.1", f"127.0.0.1.example.com:{port}"):
             assert get(address, "/trace.pftrace.gz", other)[0] == 403
+        own = address.rstrip("/")
+        assert get(address, "/trace.pftrace.gz", Origin=own, Sec_Fetch_Site="same-origin")[0] == 200
+        for origin in ("http://example.com", "null", own.replace("http", "https")):
+            assert get(address, "/trace.pftrace.gz", Origin=origin)[0] == 403
         for path in ("/warehouse", "/../warehouse", "/handover.html", "/%2e%2e/"):
             assert get(address, path)[0] == 404
         assert get(address, "/", method="POST")[0] == 501

@@ -19,8 +19,8 @@ from typing import Any, BinaryIO
 from urllib.parse import urlsplit
 
 from tracewarehouse.ingest.errors import TracewarehouseError
+from tracewarehouse.viewer.guard import ADDRESS, refusal
 
-_ADDRESS = "127.0.0.1"
 _TRACE = "/trace.pftrace.gz"
 _PAGES = {"/": ("handover.html", "text/html; charset=utf-8"), "/handover.js": ("handover.js", "text/javascript")}
 _POLICY = "default-src 'none'; script-src 'self'; connect-src 'self'; style-src 'unsafe-inline'"
@@ -49,11 +49,11 @@ def serving(trace: Path, title: str, ui: Path | None, port: int = 0) -> Iterator
         TracewarehouseError: the port is taken.
     """
     try:
-        server = ThreadingHTTPServer((_ADDRESS, port), partial(_Handler, trace=trace, title=title, ui=ui))
+        server = ThreadingHTTPServer((ADDRESS, port), partial(_Handler, trace=trace, title=title, ui=ui))
     except (OSError, OverflowError) as error:
         raise TracewarehouseError(f"port {port} cannot be used: {error}; leave --port out for a free one") from None
     with server:
-        address = f"http://{_ADDRESS}:{server.server_port}/"
+        address = f"http://{ADDRESS}:{server.server_port}/"
         yield server, address if ui is None else f"{address}index.html#!/?url={address.rstrip('/')}{_TRACE}"
 
 
@@ -65,11 +65,10 @@ class _Handler(SimpleHTTPRequestHandler):
         super().__init__(*arguments, directory=str(ui or trace.parent))
 
     def send_head(self) -> Any:
-        """Answer known addresses, if the request names this machine as its host."""
+        """Answer known addresses, if nobody else asks."""
         assert isinstance(self.server, ThreadingHTTPServer)  # noqa: S101
-        port = self.server.server_port
-        if self.headers.get("Host") not in (f"{_ADDRESS}:{port}", f"localhost:{port}"):
-            self.send_error(403, "This server answers this machine alone")  # a foreign name that leads here
+        if refused := refusal(self.headers, self.server.server_port):
+            self.send_error(403, refused)
             return None
         path = urlsplit(self.path).path
         if path == _TRACE:
