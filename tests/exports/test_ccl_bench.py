@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 import subprocess
 import tarfile
 from hashlib import sha256
@@ -17,7 +18,8 @@ from served_capture import write_served_capture
 
 from tracewarehouse.exports.ccl_bench.checkout import TRACE_ROOT, merge
 from tracewarehouse.exports.ccl_bench.row import TABLES, Row, row_name, write_row
-from tracewarehouse.exports.ccl_bench.values import METRIC_INFO
+from tracewarehouse.exports.ccl_bench.values import METRIC_INFO, compatible_info
+from tracewarehouse.exports.ccl_bench.website import write_website
 from tracewarehouse.ingest.errors import TracewarehouseError
 from tracewarehouse.warehouse import Warehouse, open_warehouse
 
@@ -227,6 +229,43 @@ def test_one_line_of_duckdb_answers_over_all_rows(warehouse: Warehouse, tmp_path
     ]
     info = duckdb.sql(f"SELECT value FROM '{folder}/run_info.parquet' WHERE key = 'row_count'").fetchall()
     assert info == [("2",)]
+
+
+def test_the_same_tables_are_had_without_a_checkout(warehouse: Warehouse, tmp_path: Path, checkout: Path) -> None:
+    """Of rows of several exports, as long as their folders are there; the columns are those of a checkout's."""
+    info = compatible_info(warehouse.definitions)
+    first = exported(warehouse, "llama-tp4-b4-i16-o17", tmp_path)
+    write_website([first], tmp_path, info)
+    second = exported(warehouse, "served", tmp_path)
+    folder = write_website([second], tmp_path, info)
+    merge(first, checkout)
+    for table in ("metadata", "metrics", "metric_info", "metric_categories", "run_info"):
+        one, other = (
+            sorted(duckdb.sql(f"SELECT column_name, column_type FROM (DESCRIBE FROM '{f}/{table}.parquet')").fetchall())
+            for f in (folder, checkout / "website" / "parquet")
+        )
+        assert one == other
+    found = duckdb.sql(
+        f"SELECT workload_name, metric_name, metric_value_num FROM '{folder}/metadata.parquet' "
+        f"JOIN '{folder}/metrics.parquet' USING (row_id) JOIN '{folder}/metric_info.parquet' USING (metric_name)"
+    ).fetchall()
+    names = {*first.values, *second.values}
+    assert sorted(found) == sorted((r.name, name, r.values.get(name)) for r in (first, second) for name in names)
+    labels = dict(duckdb.sql(f"SELECT metric_name, higher_is_better FROM '{folder}/metric_info.parquet'").fetchall())
+    assert (labels["mfu"], labels["ttft"], labels["collective_sync_wait"]) == (True, False, False)
+    before = {p: p.read_bytes() for p in folder.parent.rglob("*") if p.is_file()}
+    write_website([second], tmp_path, info)
+    assert {p: p.read_bytes() for p in before} == before
+    shutil.rmtree(first.folder)
+    write_website([second], tmp_path, info)
+    assert duckdb.sql(f"SELECT workload_name FROM '{folder}/metadata.parquet'").fetchall() == [(second.name,)]
+
+
+def test_a_folder_with_another_website_is_refused(warehouse: Warehouse, tmp_path: Path) -> None:
+    (tmp_path / "website").mkdir()
+    (tmp_path / "website" / "benchmark_data.json").write_text('{"rows": [1]}')
+    with pytest.raises(TracewarehouseError, match="not the published data of an earlier export"):
+        write_website([exported(warehouse, "served", tmp_path)], tmp_path, compatible_info(warehouse.definitions))
 
 
 def test_a_checkout_must_be_one_and_keep_the_files(warehouse: Warehouse, tmp_path: Path, checkout: Path) -> None:

@@ -44,7 +44,7 @@ def test_rows_are_printed_and_warnings_go_to_standard_error(
     command = ["-w", str(folder), "export", "ccl-bench", "served", "--out", str(tmp_path)]
     assert cli.run(command) == 0
     shown = capsys.readouterr()
-    assert shown.out == f"{tmp_path / 'served-tpu'}\n"
+    assert shown.out == f"{tmp_path / 'served-tpu'}\n{tmp_path / 'website' / 'parquet'}\n"
     assert "warning: served-tpu: no public trace_url" in shown.err
     assert cli.run([*command, "--name", "qwen3-4b-tp2-tpu"]) == 0
     assert (tmp_path / "qwen3-4b-tp2-tpu" / "qwen3-4b-tp2-tpu.yaml").is_file()

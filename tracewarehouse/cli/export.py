@@ -67,18 +67,23 @@ def ccl_bench(
     """Write runs as rows of CCL-Bench: card, trace, tables and values, and what its repository gets of them."""
     from tracewarehouse.exports.ccl_bench.checkout import merge
     from tracewarehouse.exports.ccl_bench.row import row_name, write_row
+    from tracewarehouse.exports.ccl_bench.values import compatible_info
+    from tracewarehouse.exports.ccl_bench.website import write_website
 
     if name is not None and len(run) > 1:
         raise typer.BadParameter("--name is for one run")
+    rows = []
     with context.obj.open() as warehouse:
         for found in [warehouse.run(r) for r in run]:
             row = write_row(warehouse, found, out / (name or row_name(found)), trace_url=trace_url, archive=archive)
+            rows.append(row)
             typer.echo(row.folder)
             for warning in row.warnings:
                 typer.echo(f"warning: {row.name}: {warning}", err=True)
             if into is not None:
                 for path in merge(row, into):
                     typer.echo(path)
+        typer.echo(write_website(rows, out, compatible_info(warehouse.definitions)))
 
 
 @app.command()

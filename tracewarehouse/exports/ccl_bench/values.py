@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 from tracewarehouse.read_only import literal
 
 if TYPE_CHECKING:
+    from tracewarehouse.definitions.reading import Definitions
     from tracewarehouse.warehouse import Warehouse
 
 _COLLECTIVES = {
@@ -22,6 +23,7 @@ COMPATIBLE = (
     "bandwidth_utilization", "collective_vol",
 )  # fmt: skip
 """Names of CCL-Bench's metrics, each a `ccl_` metric of ours."""
+_IS_BETTER = {"higher_is_better": True, "lower_is_better": False}
 _PHASE = """phase IS NOT DISTINCT FROM (
       SELECT min(phase) FROM models.run_steps WHERE run_id = {run} AND phase IN ('prefill', 'decode')
     )"""
@@ -82,16 +84,35 @@ def row_values(warehouse: Warehouse, run_id: str) -> dict[str, float]:
     found: dict[str, float] = {}
     rows = warehouse.values(run_id, metrics=[f"ccl_{name}" for name in COMPATIBLE]).dicts()
     for row in rows:
-        name = row["metric"].removeprefix("ccl_")
         kind = next((k for k in _COLLECTIVES if f'"{k}"' in row["dimensions"]), "")
-        if name == "bandwidth_utilization":
-            name = f"{name}_{_COLLECTIVES[kind]}_group_6"
-        elif name == "collective_vol":
-            name = f"{name}_{_COLLECTIVES[kind]}_gb"
-        found[name] = row["value"]
+        found[_name(row["metric"].removeprefix("ccl_"), kind)] = row["value"]
     for name, sql in _OURS.items():
         run = literal(run_id)
         value = warehouse.query(sql.format(run=run, phase=_PHASE.format(run=run))).scalar()
         if value is not None:
             found[name] = value
     return {name: float(f"{value:.6g}") for name, value in found.items()}
+
+
+def compatible_info(definitions: Definitions) -> dict[str, dict[str, Any]]:
+    """What our definitions say of CCL-Bench's metrics, by its names and in the form of its configuration."""
+    found = {}
+    for metric in COMPATIBLE:
+        header = definitions.metric(f"ccl_{metric}", 1).header
+        for kind in _COLLECTIVES:
+            name = _name(metric, kind)
+            found[name] = {
+                "label": name,
+                "description": " ".join(header.description.split()),
+                "higher_is_better": _IS_BETTER.get(header.polarity),
+                "unit": header.unit,
+                "trace_types": ["json_tpu"],
+            }
+    return found
+
+
+def _name(metric: str, kind: str) -> str:
+    """CCL-Bench's name of a metric of a kind of collective."""
+    if metric == "bandwidth_utilization":
+        return f"{metric}_{_COLLECTIVES[kind]}_group_6"
+    return f"{metric}_{_COLLECTIVES[kind]}_gb" if metric == "collective_vol" else metric
