@@ -466,9 +466,10 @@ class Warehouse:
         """
         from tracewarehouse.ingest.capture.remote import local_copy
         from tracewarehouse.ingest.capture.sources import find_captures
+        from tracewarehouse.ingest.devices.joined_hosts import join_hosts
         from tracewarehouse.ingested import IngestResults
 
-        captures = find_captures(local_copy(path), max_gzip_ratio=max_gzip_ratio)
+        captures = join_hosts(find_captures(local_copy(path), max_gzip_ratio=max_gzip_ratio))
         if name is not None and len(captures) > 1:
             raise CaptureError(f"{path}: holds {len(captures)} captures, but a name can be given only to one")
         with self.followed_by_database():

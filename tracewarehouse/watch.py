@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 from tracewarehouse.ingest.capture.manifest import load_manifest
 from tracewarehouse.ingest.capture.remote import local_copy
 from tracewarehouse.ingest.capture.sources import Capture, find_captures
+from tracewarehouse.ingest.devices.joined_hosts import join_hosts
 from tracewarehouse.ingest.errors import CaptureError, NoCaptureError, TracewarehouseError
 
 if TYPE_CHECKING:
@@ -103,7 +104,7 @@ class Watcher:
         is_changed = False
         captures: list[Capture] = []
         try:
-            captures = find_captures(local_copy(self._location))
+            captures = join_hosts(find_captures(local_copy(self._location)))
         except NoCaptureError:
             pass  # nothing has been written yet
         except CaptureError as error:

@@ -7,19 +7,27 @@ import re
 import zlib
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
+from functools import lru_cache
 from pathlib import Path, PurePath
 
 from tracewarehouse.ingest.capture.batches import batch_files
 from tracewarehouse.ingest.errors import CaptureError, NoCaptureError, shown
 from tracewarehouse.ingest.readers.files import MAX_GZIP_RATIO
-from tracewarehouse.ingest.readers.formats import FORMATS, LOOKED_FOR, SUFFIXES, format_by_file_name, profile_window
+from tracewarehouse.ingest.readers.formats import (
+    FORMATS,
+    LOOKED_FOR,
+    SUFFIXES,
+    Window,
+    format_by_file_name,
+    profile_window,
+)
 
 _ENDINGS = sorted({*(ending for f in FORMATS for ending in f.endings), ".gz"}, key=lambda e: (-len(e), e))
 """File suffixes that are not part of a host's name, the longest first."""
 _LARGEST_EMPTY_GZIP = 512  # bytes: a header with a long file name
 _RANK = re.compile(r"^dp\d+_")
 """The beginning of the file names of a server's data-parallel ranks."""
-_MIN_OVERLAP = 0.5  # of the shorter profile window, for two files of a folder to be hosts of one run
+_MIN_OVERLAP = 0.5  # of the shorter profile window, for two files to be hosts of one run
 
 
 @dataclass(frozen=True)
@@ -111,15 +119,14 @@ def _joined(folders: list[_Folder]) -> list[list[_Folder]]:
 
 def _joined_sessions(folders: list[_Folder]) -> list[list[_Folder]]:
     hosts = _hosts_of_manifest(folders[0][0])
-    groups: list[tuple[list[_Folder], tuple[int, int] | None]] = []
+    groups: list[tuple[list[_Folder], Window | None]] = []
     for folder, files in folders:
-        windows = map(profile_window, _without_exports(files))
+        windows = map(window_of, _without_exports(files))
         window = next((w for w in windows if w), None)
         names = {stem(f) for f in files}
         for group, other in groups:
             before = {stem(f) for _, of_folder in group for f in of_folder}
-            is_same = window and other and _overlap(window, other) >= _MIN_OVERLAP
-            if is_same or (not names & before and names | before <= hosts):
+            if overlaps(window, other) or (not names & before and names | before <= hosts):
                 group.append((folder, files))
                 break
         else:
@@ -209,7 +216,7 @@ def _is_empty(file: Path) -> bool:
 
 
 def _in_folder(folder: Path, files: list[Path]) -> list[Capture]:
-    kept = sorted(_without_exports(files), key=_natural)
+    kept = sorted(_without_exports(files), key=natural)
     manifest, card = _beside(folder)
     if _in_run_folder(folder):
         home = folder.parent.parent.parent
@@ -239,11 +246,11 @@ def _overlapping(files: list[Path]) -> list[list[Path]]:
     ranks = {_RANK.sub("", f.name) for f in files}
     if len(files) > 1 and len(ranks) == 1 and all(_RANK.match(f.name) for f in files):
         return [files]
-    groups: list[tuple[list[Path], tuple[int, int] | None]] = []
+    groups: list[tuple[list[Path], Window | None]] = []
     for file in files:
-        window = profile_window(file)
+        window = window_of(file)
         for group, other in groups:
-            if window and other and _overlap(window, other) >= _MIN_OVERLAP:
+            if overlaps(window, other):
                 group.append(file)
                 break
         else:
@@ -251,11 +258,28 @@ def _overlapping(files: list[Path]) -> list[list[Path]]:
     return [g for g, _ in groups]
 
 
-def _overlap(a: tuple[int, int], b: tuple[int, int]) -> float:
+def window_of(file: Path) -> Window | None:
+    """The profile window of a file; None if it cannot be read or does not state one."""
+    try:
+        stat = file.stat()
+    except OSError:
+        return None
+    return _window(file, stat.st_size, stat.st_mtime_ns)
+
+
+@lru_cache(maxsize=4096)  # `tw watch` asks again at every look
+def _window(file: Path, _size: int, _changed_ns: int) -> Window | None:
+    return profile_window(file)
+
+
+def overlaps(a: Window | None, b: Window | None) -> bool:
+    """Whether two profile windows are known and overlap so much that both may be of one run."""
+    if a is None or b is None:
+        return False
     shorter = min(a[1] - a[0], b[1] - b[0])
-    return (min(a[1], b[1]) - max(a[0], b[0])) / shorter if shorter > 0 else 0.0
+    return shorter > 0 and (min(a[1], b[1]) - max(a[0], b[0])) / shorter >= _MIN_OVERLAP
 
 
-def _natural(path: Path) -> list[tuple[int, int, str]]:
+def natural(path: Path) -> list[tuple[int, int, str]]:
     """Sort key that puts host2 before host10."""
     return [(1, int(p), "") if p.isdigit() else (0, 0, p) for p in re.split(r"(\d+)", path.name) if p]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import math
 import re
 from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -557,6 +558,11 @@ class HloModules:
                         for i in {metadata_id % (1 << 64), program_id}:
                             if i is not None:
                                 self._by_id.setdefault(i, []).append(module)
+
+    def device_counts(self) -> Iterator[tuple[str, int]]:
+        """Digest of each program's proto, and the number of devices for which the program is compiled."""
+        modules = {m.digest: m for same in self._by_id.values() for m in same}
+        return ((digest, math.prod(m.device_counts)) for digest, m in modules.items())
 
     def find(self, program_id: int | None, module: str | None) -> HloModule | None:
         """Return the module of a program; if several have that id, the one with that name."""

@@ -116,6 +116,7 @@ def _found(paths: list[str], max_gzip_ratio: float | None) -> tuple[list[Capture
     """The captures under all paths, and how many paths have none."""
     from tracewarehouse.ingest.capture.remote import local_copy
     from tracewarehouse.ingest.capture.sources import find_captures
+    from tracewarehouse.ingest.devices.joined_hosts import join_hosts
 
     captures: list[Capture] = []
     failures = 0
@@ -126,7 +127,7 @@ def _found(paths: list[str], max_gzip_ratio: float | None) -> tuple[list[Capture
         except TracewarehouseError as error:
             failures += 1
             complain(error)
-    return captures, failures
+    return join_hosts(captures), failures
 
 
 def say(result: IngestResult) -> None:

@@ -96,9 +96,10 @@ def _compared(warehouse: Warehouse, paths: list[Path]) -> tuple[QueryResult, lis
     import pyarrow as pa
 
     from tracewarehouse.ingest.capture.sources import find_captures
+    from tracewarehouse.ingest.devices.joined_hosts import join_hosts
     from tracewarehouse.result import QueryResult
 
-    found = [warehouse.against(c) for path in paths for c in find_captures(path)]
+    found = [warehouse.against(c) for c in join_hosts([c for path in paths for c in find_captures(path)])]
     lines = [(c.run_id, n) for c in found for n in c.counts]
     table = pa.table(
         {

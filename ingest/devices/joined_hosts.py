@@ -1,0 +1,151 @@
+"""Joins captures that lie in folders of their own but are the hosts of one run."""
+
+from __future__ import annotations
+
+import filecmp
+from collections.abc import Hashable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import lru_cache
+from pathlib import Path
+
+from tracewarehouse.ingest.capture.sources import Capture, natural, overlaps, window_of
+from tracewarehouse.ingest.errors import CaptureError
+
+
+@dataclass(frozen=True)
+class DevicesOfFile:
+    """The accelerators of one file, and the number of devices for which its programs were compiled.
+
+    Attributes:
+        count: accelerators with events.
+        numbers: their numbers among all devices of the slice; empty if the capture does not state them.
+        wanted: devices of each program, by what makes it the same program on another host.
+    """
+
+    count: int
+    numbers: frozenset[int]
+    wanted: Mapping[Hashable, int]
+
+
+def join_hosts(captures: Sequence[Capture]) -> list[Capture]:
+    """Join captures whose profile windows overlap and whose devices complement each other; the order stays.
+
+    Devices complement each other if both ran the same program, which is compiled for more devices than either has,
+    and together they have at most that many. If there are more candidates than the program has devices, as when two
+    slices ran it at the same time, nothing tells who belongs to whom, and all stay apart. So do copies of one file,
+    captures with different manifests, and captures of virtual CPU devices.
+    """
+    near = _near(captures) if len(captures) > 1 else {}
+    devices = {i: _devices(captures[i]) for i in near}
+    joined: list[Capture] = []
+    taken: set[int] = set()
+    for i, capture in enumerate(captures):
+        if i in taken:
+            continue
+        group = _complements(i, near[i], devices, captures) if i in near else []
+        if taken.intersection(group):
+            group = []
+        taken.update(group)
+        joined.append(_joined([(captures[j], devices[j] or ()) for j in (i, *group)]) if group else capture)
+    return joined
+
+
+def _near(captures: Sequence[Capture]) -> dict[int, list[int]]:
+    """The captures whose profile windows overlap, for each that has such."""
+    known = [(w, i) for i, c in enumerate(captures) if (w := next(filter(None, map(window_of, c.files)), None))]
+    known.sort()
+    near: dict[int, list[int]] = {}
+    for k, (window, i) in enumerate(known):
+        for other, j in known[k + 1 :]:
+            if other[0] >= window[1]:
+                break
+            if overlaps(window, other):
+                near.setdefault(i, []).append(j)
+                near.setdefault(j, []).append(i)
+    return near
+
+
+def _complements(
+    first: int, near: Sequence[int], devices: Mapping[int, Sequence[DevicesOfFile] | None], captures: Sequence[Capture]
+) -> list[int]:
+    """The captures near the first one that are the other hosts of its run; empty if there are none or too many."""
+    own = devices[first]
+    if own is None:
+        return []
+    for program, wanted in sorted(_wanted(own).items(), key=lambda item: -item[1]):
+        here = _count(own)
+        others = [j for j in near if (d := devices.get(j)) and _wanted(d).get(program) == wanted]
+        counted = here + sum(_count(devices[j] or ()) for j in others)
+        if others and here < wanted and counted <= wanted and _are_distinct([first, *others], devices, captures):
+            return others
+    return []
+
+
+def _wanted(devices: Sequence[DevicesOfFile]) -> dict[Hashable, int]:
+    return {program: count for d in devices for program, count in d.wanted.items()}
+
+
+def _count(devices: Sequence[DevicesOfFile]) -> int:
+    return sum(d.count for d in devices)
+
+
+def _are_distinct(
+    group: Sequence[int], devices: Mapping[int, Sequence[DevicesOfFile] | None], captures: Sequence[Capture]
+) -> bool:
+    """Whether no two share a device or a file, or have manifests or cards that differ."""
+    numbers = [n for i in group for d in devices[i] or () for n in d.numbers]
+    files = [f for i in group for f in captures[i].files]
+    is_copy = any(_is_same(a, b) for k, a in enumerate(files) for b in files[:k])
+    described = [{p.read_bytes() for i in group if (p := getattr(captures[i], kind))} for kind in ("manifest", "card")]
+    return len(set(numbers)) == len(numbers) and not is_copy and all(len(d) < 2 for d in described)
+
+
+def _is_same(a: Path, b: Path) -> bool:
+    return a.stat().st_size == b.stat().st_size and filecmp.cmp(a, b, shallow=False)
+
+
+def _joined(hosts: Sequence[tuple[Capture, Sequence[DevicesOfFile]]]) -> Capture:
+    """One capture of all files, in the order of their devices' numbers or, without those, of their paths."""
+    captures = [c for c, _ in hosts]
+    of_file = [(f, d) for c, devices in hosts for f, d in zip(c.files, devices, strict=True)]
+    of_file.sort(key=lambda known: (min(known[1].numbers, default=-1), [natural(p) for p in _parts(known[0])]))
+    manifest = next((c.manifest for c in captures if c.manifest), None)
+    card = next((c.card for c in captures if c.card), None)
+    return replace(captures[0], files=tuple(f for f, _ in of_file), manifest=manifest, card=card)
+
+
+def _parts(path: Path) -> list[Path]:
+    return [Path(part) for part in path.parts]
+
+
+def _devices(capture: Capture) -> list[DevicesOfFile] | None:
+    """The devices of each file; None if one cannot be read, which ingest then reports."""
+    try:
+        stats = [(f, f.stat()) for f in capture.files]
+        return [_devices_of_file(f, s.st_size, s.st_mtime_ns, capture.max_gzip_ratio) for f, s in stats]
+    except (CaptureError, OSError):
+        return None
+
+
+@lru_cache(maxsize=256)  # `tw watch` asks again at every look
+def _devices_of_file(path: Path, _size: int, _changed: int, max_gzip_ratio: float) -> DevicesOfFile:
+    from tracewarehouse.ingest.columns.plane_names import device_plane
+    from tracewarehouse.ingest.devices.device import accelerator
+    from tracewarehouse.ingest.hlo.instructions import HloModules, Instructions
+    from tracewarehouse.ingest.readers.files import CaptureFile
+    from tracewarehouse.ingest.readers.formats import open_trace
+
+    trace = open_trace(CaptureFile(path, max_gzip_ratio=max_gzip_ratio), 1)
+    named = [(p, device_plane(p.name)) for p in trace.planes if any(line.has_events for line in p.lines)]
+    planes = [(p, d) for p, d in named if d and not d.is_sparse_core]
+    modules = HloModules([p for p in trace.planes if not p.lines], [])
+    instructions = Instructions()
+    for plane, _ in planes:
+        instructions.of_metadata(plane, modules)
+    wanted: dict[Hashable, int] = dict(modules.device_counts())
+    for row in instructions.rows:
+        if row.members and row.program_id is not None:
+            size = max(max(g, default=-1) for g in row.members) + 1
+            wanted[row.program_id] = max(wanted.get(row.program_id, 0), size)
+    numbers = [accelerator(0, "", p, d.backend, d.ordinal).global_id for p, d in planes]
+    return DevicesOfFile(len(planes), frozenset(n for n in numbers if n is not None), wanted)

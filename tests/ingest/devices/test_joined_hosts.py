@@ -1,0 +1,132 @@
+"""Hosts of one run in folders of their own are one run if their devices complement each other, and else are not."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hlo_writer import Module
+from xplane_builder import Space, Unsigned, integer
+
+from tracewarehouse.ingest.capture.sources import find_captures
+from tracewarehouse.ingest.devices.joined_hosts import join_hosts
+from tracewarehouse.ingest.pipeline import ingest_one
+
+Query = Callable[..., list[tuple[Any, ...]]]
+START_NS = 1_700_000_000_000_000_000
+
+
+def host(
+    folder: Path,
+    name: str,
+    *,
+    start_ns: int = START_NS,
+    groups: str = "{{0,2},{1,3}}",
+    program: int = 42,
+    numbers: tuple[int, ...] = (),
+    at: int = 100,
+) -> Path:
+    """Two TPUs that reduce over `groups`, recorded into the log folder of their host."""
+    space = Space(hostnames=[name])
+    for device in range(2):
+        tpu = space.tpu(device)
+        if numbers:
+            tpu.stat("core_details", integer(2, device) + integer(6, numbers[device]))
+        tpu.modules.event(f"jit_step({program})", 0, 1_000_000)
+        hlo = f"%all-reduce.1 = f32[256]{{0}} all-reduce(f32[256]{{0}} %x), channel_id=1, replica_groups={groups}"
+        op = tpu.instruction(hlo, hlo_category="all-reduce", program_id=Unsigned(program))
+        tpu.ops.event(op, at, 100)
+    space.profiled(start_ns, start_ns + 10_000_000)
+    return space.write(folder / "plugins" / "profile" / "t" / f"{name}.xplane.pb")
+
+
+def joined(folder: Path) -> list[list[str]]:
+    return [[f.name.split(".")[0] for f in c.files] for c in join_hosts(find_captures(folder))]
+
+
+def test_two_folders_are_one_run(tmp_path: Path, tables_of: Callable[[Path], Query]) -> None:
+    host(tmp_path / "logs" / "w0", "a")
+    host(tmp_path / "logs" / "w1", "b", start_ns=START_NS + 2_000_000, at=200)
+    ingest_one(tmp_path / "logs", tmp_path / "w")
+    query = tables_of(tmp_path / "w")
+    assert query("SELECT host, host_index FROM hosts ORDER BY 2") == [("a", 0), ("b", 1)]
+    assert query("SELECT DISTINCT group_size, is_partial FROM collectives") == [(2, False)]
+    assert query("SELECT count(*) FROM quality_flags WHERE flag LIKE 'missing%'") == [(0,)]
+
+
+@pytest.mark.parametrize(
+    "other",
+    [
+        {"start_ns": START_NS + 8_000_000},  # their windows hardly overlap
+        {"groups": "{{0,1}}"},  # complete in itself
+        {"groups": "{{0,4},{1,5},{2,6},{3,7}}"},  # compiled for another number of devices
+        {"program": 43},
+    ],
+)
+def test_what_does_not_complement_stays_apart(tmp_path: Path, other: dict[str, Any]) -> None:
+    host(tmp_path / "w0", "a")
+    host(tmp_path / "w1", "b", at=200, **other)
+    assert joined(tmp_path) == [["a"], ["b"]]
+
+
+def test_two_servers_that_are_complete_stay_apart(tmp_path: Path) -> None:
+    for name, at in (("a", 100), ("b", 200)):
+        host(tmp_path / name, name, groups="{{0,1}}", at=at)
+    assert joined(tmp_path) == [["a"], ["b"]]
+
+
+def test_two_slices_of_one_program_stay_apart(tmp_path: Path) -> None:
+    """Four hosts ran a program for two of them: nothing tells which two belong together."""
+    for number, name in enumerate("abcd"):
+        host(tmp_path / name, name, at=100 + number)
+    assert joined(tmp_path) == [["a"], ["b"], ["c"], ["d"]]
+
+
+def test_a_copy_is_no_second_host(tmp_path: Path) -> None:
+    host(tmp_path / "w0", "a")
+    shutil.copytree(tmp_path / "w0", tmp_path / "w1")
+    assert joined(tmp_path) == [["a"], ["a"]]
+
+
+def test_hosts_that_have_the_same_devices_stay_apart(tmp_path: Path) -> None:
+    host(tmp_path / "w0", "a", numbers=(0, 1))
+    host(tmp_path / "w1", "b", numbers=(1, 2), at=200)
+    assert joined(tmp_path) == [["a"], ["b"]]
+
+
+def test_hosts_stand_in_the_order_of_their_devices(tmp_path: Path) -> None:
+    host(tmp_path / "w0", "a", numbers=(2, 3))
+    host(tmp_path / "w1", "b", numbers=(0, 1), at=200)
+    assert joined(tmp_path) == [["b", "a"]]
+
+
+def test_hosts_without_numbers_stand_in_the_order_of_their_folders(tmp_path: Path) -> None:
+    for number in (10, 2):
+        host(tmp_path / f"w{number}", f"h{number}", at=number)
+    assert joined(tmp_path) == [["h2", "h10"]]
+
+
+def test_different_manifests_keep_captures_apart(tmp_path: Path) -> None:
+    for name, at in (("a", 100), ("b", 200)):
+        host(tmp_path / name, name, at=at)
+        (tmp_path / name / "manifest.json").write_text(f'{{"name": "{name}"}}')
+    assert joined(tmp_path) == [["a"], ["b"]]
+    (tmp_path / "b" / "manifest.json").write_text('{"name": "a"}')
+    assert joined(tmp_path) == [["a", "b"]]
+
+
+@pytest.mark.parametrize(("partitions", "runs"), [(2, [["a", "b"]]), (1, [["a"], ["b"]])])
+def test_on_gpus_the_embedded_program_counts_devices(tmp_path: Path, partitions: int, runs: list[list[str]]) -> None:
+    module = Module()
+    module.computation(1, "ROOT %add.1 = f32[8] add(f32[8] %x, f32[8] %x)")
+    module.assign(1, partitions)
+    for number, name in enumerate("ab"):
+        space = Space(hostnames=[name])
+        space.plane("/device:GPU:0").line("Stream #1").event("kernel", 100 + number, 100)
+        space.hlo_protos({"jit_step": (7, module.encode())})
+        space.profiled(START_NS, START_NS + 10_000_000)
+        space.write(tmp_path / name / "plugins" / "profile" / "t" / f"{name}.xplane.pb")
+    assert joined(tmp_path) == runs
