@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Collection, Generator, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
-from dataclasses import replace
 from difflib import get_close_matches
 from fnmatch import fnmatchcase
 from functools import cached_property, partial
@@ -34,6 +33,7 @@ if TYPE_CHECKING:
     from tracewarehouse.evaluation.evaluator import Evaluator
     from tracewarehouse.evaluation.findings import Finding
     from tracewarehouse.evaluation.forked import ForkedEvaluator
+    from tracewarehouse.executors.executor import Executor, Outcome
     from tracewarehouse.ingest.capture.costs import Costs
     from tracewarehouse.ingest.capture.manifest import Mesh
     from tracewarehouse.ingest.capture.sources import Capture
@@ -456,12 +456,13 @@ class Warehouse:
             name: name of the run, for a path that holds one capture.
             step_program: the module whose executions begin a step, instead of the capture's own steps.
             costs: a JSON or TOML file with what kernels cost whose cost the profiler does not know.
-            jobs: number of processes that may read a large capture in parallel; None for one per core.
+            jobs: number of processes that ingest in parallel; None for one per core, as far as the memory goes. Small
+                captures are shared among them, and a large capture is read by all.
             max_gzip_ratio: how many times larger than itself a gzipped file may unpack before it is refused as a trap;
                 None for the reader's own limit.
 
         Raises:
-            CaptureError: a capture cannot be read; the captures before it are in the warehouse. Or the costs cannot be.
+            CaptureError: captures cannot be read, or the costs cannot be; all other captures are in the warehouse.
             WarehouseError: the warehouse cannot be written.
         """
         from tracewarehouse.ingest.capture.remote import local_copy
@@ -473,10 +474,68 @@ class Warehouse:
         if name is not None and len(captures) > 1:
             raise CaptureError(f"{path}: holds {len(captures)} captures, but a name can be given only to one")
         with self.followed_by_database():
-            return IngestResults(
-                self.ingest_capture(c, mesh=mesh, name=name, step_program=step_program, costs=costs, jobs=jobs)
-                for c in captures
-            )
+            if len(captures) == 1:
+                return IngestResults(
+                    [
+                        self.ingest_capture(
+                            captures[0], mesh=mesh, name=name, step_program=step_program, costs=costs, jobs=jobs
+                        )
+                    ]
+                )
+            outcomes = self.ingest_captures(captures, mesh=mesh, step_program=step_program, costs=costs, jobs=jobs)
+            ended = sorted(outcomes, key=lambda o: o.number)
+        failures = [o.error for o in ended if o.error]
+        if len(failures) == 1:
+            raise failures[0]
+        if failures:
+            reasons = "; ".join(map(str, failures))
+            raise CaptureError(f"{len(failures)} of {len(captures)} captures could not be ingested: {reasons}")
+        return IngestResults(o.result for o in ended if o.result)
+
+    def ingest_captures(
+        self,
+        captures: Sequence[Capture],
+        *,
+        mesh: Mesh | str | None = None,
+        step_program: str | None = None,
+        costs: str | os.PathLike[str] | None = None,
+        jobs: int | None = None,
+        executor: Executor | None = None,
+    ) -> Generator[Outcome, None, None]:
+        """Ingest many captures in several processes, and yield what became of each, in the order in which they end.
+
+        Each capture becomes the same run as by `ingest_capture`, byte for byte, in any number of processes. One that
+        cannot be read, or whose process is killed, is an outcome with an error; the others go on. If the caller stops
+        early, what is unfinished is taken back. `followed_by_database` brings warehouse.duckdb up to date.
+
+        Args:
+            captures: as `tracewarehouse.ingest.capture.sources.find_captures` returns them; the number of an outcome is
+                the index of its capture.
+            mesh: the device mesh of all captures.
+            step_program: the module whose executions begin a step.
+            costs: a JSON or TOML file with what kernels cost.
+            jobs: number of processes; see `ingest`.
+            executor: what runs the processes; by default this machine.
+
+        Raises:
+            MetricError: a definition of the user's own metrics is not valid.
+            WarehouseError: the warehouse is remote.
+        """
+        from tracewarehouse.executors.executor import IngestTask
+        from tracewarehouse.executors.local import LocalProcesses
+
+        folder, parsed = self._folder("ingest").resolve(), parse_mesh(mesh)
+        tasks = [
+            IngestTask(number, capture, folder, self.sql, parsed, None, step_program, costs)
+            for number, capture in enumerate(captures)
+        ]
+        processes: Executor = executor or LocalProcesses(jobs)
+        try:
+            for task in sorted(tasks, key=lambda t: t.is_large):  # the small ones first, so that results come early
+                processes.submit(task)
+            yield from processes.results()
+        finally:
+            processes.cancel()
 
     def ingest_capture(
         self,
@@ -500,6 +559,8 @@ class Warehouse:
             evaluate: store the metric values with the run.
             jobs: number of processes that may read a large capture in parallel; None for one per core.
         """
+        from tracewarehouse.executors.executor import with_findings
+
         folder, parsed = self._folder("ingest"), parse_mesh(mesh)
         given = _costs(costs)
         with self._evaluator(jobs) if evaluate else nullcontext() as evaluator:
@@ -517,12 +578,7 @@ class Warehouse:
                 evaluate=evaluator,
                 jobs=jobs,
             )
-        findings = evaluator.findings if evaluator else []
-        notes = [f"audit {f.audit} found something; see `tw audit {result.run_id}`" for f in findings]
-        if evaluator and evaluator.beyond_range:
-            names = ", ".join(n.removeprefix("metrics.") for n in evaluator.beyond_range)
-            notes.append(f"numbers too large for 64 bits leave these metrics without a value: {names}")
-        return replace(result, notes=[*result.notes, *notes])
+        return with_findings(result, evaluator)
 
     def audit(self, run: str | Sequence[str] | None = None, limit: int = 20) -> list[Finding]:
         """Run the audits, and return the rows that must never occur; empty if all is well.

@@ -38,7 +38,7 @@ DATABASE = "warehouse.duckdb"
 """The database file in the folder of a warehouse."""
 GRACE_SECONDS = 24 * 3600.0
 """How long files that no manifest names are kept, for readers that still hold an older list."""
-_STAGING, _PART = re.compile(r"\.staging-\d+-[0-9a-f]{8}"), re.compile(r"\.part-[0-9a-f]{8}(\.wal)?")
+_STAGING, _PART = re.compile(r"\.staging-(\d+)-[0-9a-f]{8}"), re.compile(r"\.part-[0-9a-f]{8}(\.wal)?")
 _KEY = "run_id="  # in the folders of schema 3 and older: run_id=<id>/v=<version>
 _RUN_FOLDER, _VERSION_FOLDER = re.compile(rf"({_KEY})?{RUN_ID.pattern}"), re.compile(rf"(v=)?{RUN_ID.pattern}")
 _ANY = re.compile(r"(?s).*")
@@ -387,6 +387,17 @@ class Lake:
         except OSError as error:
             raise WarehouseError(f"{self.warehouse}: cannot be cleaned: {error.strerror or error}") from None
         return [x for x in leftovers if not x.path.exists()]
+
+    def remove_staging_of(self, processes: Collection[int]) -> None:
+        """Remove at once what writers left that ended before they could; `collect_garbage` would find it later.
+
+        Args:
+            processes: ids of processes that have ended.
+        """
+        for path in _listed(self._lake, _STAGING):
+            match = _STAGING.fullmatch(path.name)
+            if match and int(match[1]) in processes and _is_staging(path) and not _is_held(path):
+                shutil.rmtree(path, ignore_errors=True)
 
     @contextmanager
     def exclusive(self) -> Iterator[None]:

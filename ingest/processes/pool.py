@@ -69,9 +69,16 @@ class _Fork:
 
     def kill(self) -> None:
         """Send SIGKILL, unless the process has been waited for."""
+        self._signal(signal.SIGKILL)
+
+    def terminate(self) -> None:
+        """Send SIGTERM, unless the process has been waited for."""
+        self._signal(signal.SIGTERM)
+
+    def _signal(self, number: signal.Signals) -> None:
         if self.returncode is None:
             with suppress(ProcessLookupError):
-                os.kill(self.pid, signal.SIGKILL)
+                os.kill(self.pid, number)
 
     def wait(self) -> int:
         """Wait until it has ended, and return how."""
@@ -128,6 +135,19 @@ class Helper:
         if not is_done:
             raise result
         return result
+
+    @property
+    def pid(self) -> int:
+        """Its process id."""
+        return self._process.pid
+
+    def fileno(self) -> int:
+        """The descriptor that can be read once there is an answer, or the process has ended; for `select`."""
+        return cast(IO[bytes], self._process.stdout).fileno()
+
+    def terminate(self) -> None:
+        """Send SIGTERM, for whose effect a task may provide; without that it ends the process."""
+        self._process.terminate()
 
     def dismiss(self) -> None:
         """End the process without waiting for it."""
@@ -261,9 +281,19 @@ def start_helpers(count: int, descriptors: Sequence[int] = (), modules: Sequence
     helpers: list[Helper] = []
     with suppress(OSError):
         for _ in range(count):
-            start = partial(_interpreter, modules=modules) if not _is_single_threaded() else _Fork
-            helpers.append(Helper(start(descriptors)))
+            helper = start_helper(modules, descriptors)
+            helpers.append(helper)
     return Processes(helpers)
+
+
+def start_helper(modules: Sequence[str] = (), descriptors: Sequence[int] = ()) -> Helper:
+    """Start one helper process, for the arguments see `start_helpers`.
+
+    Raises:
+        OSError: it cannot be started.
+    """
+    start = partial(_interpreter, modules=modules) if not _is_single_threaded() else _Fork
+    return Helper(start(descriptors))
 
 
 def _how_it_ended(code: int) -> str:

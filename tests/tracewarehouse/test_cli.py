@@ -270,10 +270,11 @@ class TestIngest:
         done = tw("-w", tmp_path / "w", "ingest", *bad[:3], capture, *bad[3:])
         assert done.code == 1
         assert [line.split("\t")[1:3] for line in done.out.splitlines()] == [["tiny-tp2", "ingested"]]
-        errors = done.err.splitlines()
+        *errors, last = done.err.splitlines()
         assert len(errors) == len(bad)
         for path in bad:
             assert [e for e in errors if e.startswith("error: ") and path.name in e], path
+        assert last == "6 of 7 were not ingested, for the reasons above"
         again = tw("-w", tmp_path / "w", "ingest", capture)
         assert again.code == 0
         assert again.out.split("\t")[2] == "unchanged"
@@ -286,8 +287,7 @@ class TestIngest:
             tiny_capture(period).write(folder / name / f"{name}.xplane.pb")
         done = tw("-w", tmp_path / "w", "ingest", folder)
         assert (done.code, done.out.split("\t")[1:3], done.out.count("\n")) == (1, ["good", "ingested"], 1)
-        [error] = [line for line in done.err.splitlines() if line[:5] != "note:"]
-        assert error.startswith("error: ")
+        [error] = [line for line in done.err.splitlines() if line.startswith("error: ")]
         assert r"bad\udcff' is not UTF-8; rename it" in error
 
     @pytest.mark.parametrize("name", ["manifest.json", "card.yaml"])
@@ -308,7 +308,7 @@ class TestIngest:
             (of / name).write_text('[{"name": 5}]')
         done = tw("-w", tmp_path / "w", "ingest", tmp_path / "captures")
         assert (done.code, done.out.split("\t")[1:3], done.out.count("\n")) == (1, ["b", "ingested"], 1)
-        [error] = [line for line in done.err.splitlines() if line[:5] != "note:"]
+        [error] = [line for line in done.err.splitlines() if line.startswith("error: ")]
         assert error.startswith(f"error: {of / name}: ")
 
     @pytest.mark.parametrize("name", ["a*b", "a?b", "a[x]b", "a\\b", os.fsdecode(b"a\xff")])

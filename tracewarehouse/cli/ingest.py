@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
+from contextlib import closing
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from tracewarehouse.cli.progress import copying, status
+from tracewarehouse.cli.progress import copying, counting, status
 from tracewarehouse.ingest.errors import TracewarehouseError, printable
 
 if TYPE_CHECKING:
     from tracewarehouse.ingest.capture.sources import Capture
     from tracewarehouse.ingest.pipeline import IngestResult
+    from tracewarehouse.warehouse import Warehouse
 
 
 def _checked_mesh(mesh: str | None) -> str | None:
@@ -81,53 +83,98 @@ def ingest(
     ] = None,
     jobs: Annotated[
         int | None,
-        typer.Option(min=1, help="Processes that read a large capture; default: one per core."),
+        typer.Option(
+            min=1,
+            help="Processes that share the captures, and that read a large one together; default: one per core, as far "
+            "as the memory goes.",
+            show_default=False,
+        ),
     ] = None,
     max_gzip_ratio: RatioOption = None,
 ) -> None:
     """Turn captures into runs of the warehouse.
 
-    Prints one line per run: run id, name, ingested or unchanged, events. A capture that cannot be read is reported
-    and the others go on; the exit code is then 1.
+    Prints one line per run as it ends: run id, name, ingested or unchanged, events. Several captures are ingested side
+    by side, large ones after the small ones, one at a time. A capture that cannot be read, or whose process is killed,
+    is named with its reason at the end; the others go on, and the exit code is then 1. Interrupted, it takes back what
+    is unfinished; ingest the same paths again to go on.
     """
-    captures, failures = _found(paths, max_gzip_ratio)
+    captures, errors = _found(paths, max_gzip_ratio)
     if name is not None and len(captures) > 1:
         raise typer.BadParameter(f"--name is for one capture, found {len(captures)}")
-    if captures:
-        with context.obj.open(create=True) as warehouse, warehouse.followed_by_database(), status() as update:
-            for count, capture in enumerate(captures, 1):
-                update(f"{count}/{len(captures)} {capture.name}")
-                try:
-                    result = warehouse.ingest_capture(
-                        capture, mesh=mesh, name=name, step_program=step, costs=costs, jobs=jobs
-                    )
-                except TracewarehouseError as error:
-                    failures += 1
-                    update("")
-                    complain(error)
-                    continue
-                update("")  # or the result would stand behind it
-                say(result)
-    if failures:
+    given = len(captures) + len(errors)
+    try:
+        if captures:
+            with context.obj.open(create=True) as warehouse, warehouse.followed_by_database():
+                if len(captures) == 1:
+                    _ingest_one(warehouse, captures[0], errors, mesh, name, step, costs, jobs)
+                else:
+                    _ingest_all(warehouse, captures, errors, mesh, step, costs, jobs)
+    finally:  # what failed before an interrupt is said as well
+        for error in errors:
+            complain(error)
+    if errors:
+        if given > 1:
+            typer.echo(f"{len(errors)} of {given} were not ingested, for the reasons above", err=True)
         raise typer.Exit(1)
 
 
-def _found(paths: list[str], max_gzip_ratio: float | None) -> tuple[list[Capture], int]:
-    """The captures under all paths, and how many paths have none."""
+def _ingest_one(
+    warehouse: Warehouse,
+    capture: Capture,
+    errors: list[TracewarehouseError],
+    mesh: str | None,
+    name: str | None,
+    step: str | None,
+    costs: str | None,
+    jobs: int | None,
+) -> None:
+    with status() as update:
+        update(capture.name)
+        try:
+            result = warehouse.ingest_capture(capture, mesh=mesh, name=name, step_program=step, costs=costs, jobs=jobs)
+        except TracewarehouseError as error:
+            errors.append(error)
+            return
+        finally:
+            update("")  # or the result would stand behind it
+        say(result)
+
+
+def _ingest_all(
+    warehouse: Warehouse,
+    captures: list[Capture],
+    errors: list[TracewarehouseError],
+    mesh: str | None,
+    step: str | None,
+    costs: str | None,
+    jobs: int | None,
+) -> None:
+    outcomes = warehouse.ingest_captures(captures, mesh=mesh, step_program=step, costs=costs, jobs=jobs)
+    with closing(outcomes), counting(len(captures)) as show:
+        for outcome in outcomes:
+            if outcome.error:
+                errors.append(outcome.error)
+            with show(outcome.error is not None):
+                if outcome.result:
+                    say(outcome.result)
+
+
+def _found(paths: list[str], max_gzip_ratio: float | None) -> tuple[list[Capture], list[TracewarehouseError]]:
+    """The captures under all paths, and why other paths have none."""
     from tracewarehouse.ingest.capture.remote import local_copy
     from tracewarehouse.ingest.capture.sources import find_captures
     from tracewarehouse.ingest.devices.joined_hosts import join_hosts
 
     captures: list[Capture] = []
-    failures = 0
+    errors: list[TracewarehouseError] = []
     for path in paths:
         try:
             with copying() as advance:
                 captures += find_captures(local_copy(path, advance), max_gzip_ratio=max_gzip_ratio)
         except TracewarehouseError as error:
-            failures += 1
-            complain(error)
-    return join_hosts(captures), failures
+            errors.append(error)
+    return join_hosts(captures), errors
 
 
 def say(result: IngestResult) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from typing import TYPE_CHECKING
 
 from tracewarehouse.ingest.errors import printable
@@ -32,6 +32,50 @@ def copying() -> Iterator[Advance | None]:
             bars.update(tasks[name], completed=done)
 
         yield advance
+
+
+@contextmanager
+def counting(total: int) -> Iterator[Callable[[bool], AbstractContextManager[None]]]:
+    """A bar of how many of all captures have ended, how many of these failed, and how long the others will take.
+
+    Yields a function that counts one more, given whether it failed; inside its context there is room to print.
+    """
+    if not sys.stderr.isatty():
+        yield lambda is_failed: nullcontext()
+        return
+    from rich.console import Console
+    from rich.progress import (
+        BarColumn,
+        MofNCompleteColumn,
+        Progress,
+        TextColumn,
+        TimeElapsedColumn,
+        TimeRemainingColumn,
+    )
+
+    columns = (
+        TextColumn("captures"),
+        BarColumn(),
+        MofNCompleteColumn(),
+        TextColumn("{task.description}", style="red"),
+        TimeElapsedColumn(),
+        TextColumn("left:"),
+        TimeRemainingColumn(),
+    )
+    console = Console(stderr=True)
+    with Progress(*columns, console=console, transient=True, redirect_stdout=False, redirect_stderr=False) as bar:
+        task, failed = bar.add_task("", total=total), 0
+
+        @contextmanager
+        def count(is_failed: bool) -> Iterator[None]:
+            nonlocal failed
+            failed += is_failed
+            bar.stop()
+            yield
+            bar.update(task, advance=1, description=f"{failed} failed" if failed else "")
+            bar.start()
+
+        yield count
 
 
 @contextmanager

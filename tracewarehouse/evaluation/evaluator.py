@@ -31,9 +31,11 @@ class Evaluator:
 
     Args:
         definitions: the models, metrics and audits; by default those of the package.
+        threads: number of threads that evaluate a run; None for one per core.
     """
 
-    def __init__(self, definitions: Definitions | None = None) -> None:
+    def __init__(self, definitions: Definitions | None = None, *, threads: int | None = None) -> None:
+        self._threads = threads
         self.definitions = definitions or load_definitions()
         self.findings: list[Finding] = []
         self.beyond_range: dict[str, str] = {}
@@ -46,17 +48,22 @@ class Evaluator:
         Raises:
             MetricError: a metric cannot be evaluated.
         """
-        with TemporaryFolder() as spill, database() as connection:
+        with TemporaryFolder() as spill, database(self._threads) as connection:
             self._prepared = self._prepared or PreparedMetrics(connection, self.definitions)
             found = evaluate_files(connection, self._prepared, files, run_id, spill.path)
         self.findings, self.beyond_range = found.findings, found.beyond_range
         return found.values()
 
 
-def database() -> duckdb.DuckDBPyConnection:
-    """An empty database in memory, for `evaluate_files`."""
-    threads = max(1, usable_cores() - AT_ONCE + 1)  # the calling thread works on its statement too
-    return duckdb.connect(":memory:", config={"threads": threads})
+def database(threads: int | None = None) -> duckdb.DuckDBPyConnection:
+    """An empty database in memory, for `evaluate_files`.
+
+    Args:
+        threads: number of threads that evaluate a run; None for one per core.
+    """
+    count = usable_cores() if threads is None else threads
+    # the calling threads work on their statements too
+    return duckdb.connect(":memory:", config={"threads": max(1, count - AT_ONCE + 1)})
 
 
 def evaluate_files(

@@ -1,0 +1,158 @@
+"""The seam between the ingest of many captures and whatever runs it: processes here, or a cluster.
+
+An executor takes tasks, calls `ingest_task` for each in some process, and passes its outcome on. A task publishes its
+run itself, and publishing the same capture twice publishes it once, so an executor may repeat a task that was lost.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from functools import cache
+from pathlib import Path
+from typing import TYPE_CHECKING, Protocol
+
+from tracewarehouse.ingest.capture.costs import load_costs
+from tracewarehouse.ingest.capture.sources import Capture
+from tracewarehouse.ingest.errors import CaptureError, TracewarehouseError, shown
+
+if TYPE_CHECKING:
+    from tracewarehouse.evaluation.evaluator import Evaluator
+    from tracewarehouse.evaluation.forked import ForkedEvaluator
+    from tracewarehouse.ingest.capture.manifest import Mesh
+    from tracewarehouse.ingest.pipeline import IngestResult
+
+_PACKED = 10
+"""How many times its own size a gzipped capture holds, about."""
+
+
+@dataclass(frozen=True)
+class IngestTask:
+    """One capture to ingest, with all that the process needs that does it; can be pickled.
+
+    Attributes:
+        number: which of the caller's tasks it is.
+        capture: the files of one run, which the process must be able to read.
+        warehouse: the folder of the warehouse, by its whole path.
+        sql: the folder of the user's own metrics, or None.
+        mesh: the device mesh; it replaces the mesh of a manifest.
+        name: name of the run.
+        step_program: the module whose executions begin a step.
+        costs: a JSON or TOML file with what kernels cost.
+    """
+
+    number: int
+    capture: Capture
+    warehouse: Path
+    sql: Path | None = None
+    mesh: Mesh | None = None
+    name: str | None = None
+    step_program: str | None = None
+    costs: str | os.PathLike[str] | None = None
+
+    @property
+    def is_large(self) -> bool:
+        """Whether several processes may read the capture at once; judged by the sizes of its files."""
+        from tracewarehouse.ingest.tables.parts import DIVIDED
+
+        sizes = {f: f.stat().st_size for f in self.capture.files if f.exists()}
+        return sum(size * (_PACKED if f.suffix == ".gz" else 1) for f, size in sizes.items()) >= DIVIDED
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What became of a task: either its result, or the error why there is none.
+
+    Attributes:
+        number: the task's number.
+        result: the run.
+        error: why the capture was not ingested.
+    """
+
+    number: int
+    result: IngestResult | None = None
+    error: TracewarehouseError | None = None
+
+
+class Executor(Protocol):
+    """Ingests captures in processes of its own.
+
+    The caller submits all tasks, takes the results, and calls `cancel` in the end, whatever happened.
+    """
+
+    def submit(self, task: IngestTask) -> None:
+        """Accept a task, and return without waiting for it."""
+        ...
+
+    def results(self) -> Iterator[Outcome]:
+        """Yield the outcome of every accepted task once, in the order in which they end.
+
+        The end of a process is the outcome of its task, an error, and not an exception here; all other tasks go on.
+
+        Raises:
+            TracewarehouseError: nothing can be run at all, such as when there is no cluster.
+        """
+        ...
+
+    def cancel(self) -> None:
+        """Stop what is unfinished, and return once nothing writes any more; runs that are published stay."""
+        ...
+
+
+def ingest_task(task: IngestTask, jobs: int = 1) -> Outcome:
+    """Do a task in this process; whatever goes wrong is an outcome.
+
+    Args:
+        task: the task.
+        jobs: number of processes that may read the capture if it is large, this one included.
+    """
+    from tracewarehouse.ingest.pipeline import ingest_capture
+
+    try:
+        evaluator = prepared_evaluator(task.sql, jobs)
+        result = ingest_capture(
+            task.capture,
+            task.warehouse,
+            mesh=task.mesh,
+            name=task.name,
+            step_program=task.step_program,
+            costs=load_costs(task.costs) if task.costs is not None else None,
+            evaluate=evaluator,
+            jobs=jobs,
+        )
+        return Outcome(task.number, with_findings(result, evaluator))
+    except TracewarehouseError as error:
+        return Outcome(task.number, error=error)
+    except Exception as error:  # a fault of ours, which must not stop the other captures
+        where = task.capture.files[0] if task.capture.files else task.capture.name
+        why = f"{where}: a fault of tracewarehouse, please report it: {type(error).__name__}: {shown(str(error))}"
+        return Outcome(task.number, error=CaptureError(why))
+
+
+@cache
+def prepared_evaluator(sql: Path | None, threads: int) -> Evaluator:
+    """The evaluator of this process: it parses all metrics once for all of its captures.
+
+    Args:
+        sql: the folder of the user's own metrics, or None.
+        threads: number of threads that may evaluate a run.
+
+    Raises:
+        MetricError: a definition is not valid.
+    """
+    from tracewarehouse.definitions.user import load_with
+    from tracewarehouse.evaluation.evaluator import Evaluator
+
+    return Evaluator(load_with(sql), threads=threads)
+
+
+def with_findings(result: IngestResult, evaluator: Evaluator | ForkedEvaluator | None) -> IngestResult:
+    """The result of an ingest, with a note on what the audits of its evaluator found."""
+    if evaluator is None or result.status == "unchanged":
+        return result
+    notes = [f"audit {f.audit} found something; see `tw audit {result.run_id}`" for f in evaluator.findings]
+    if evaluator.beyond_range:
+        names = ", ".join(n.removeprefix("metrics.") for n in evaluator.beyond_range)
+        notes.append(f"numbers too large for 64 bits leave these metrics without a value: {names}")
+    return replace(result, notes=[*result.notes, *notes])
