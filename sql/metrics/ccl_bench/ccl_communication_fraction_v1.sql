@@ -10,7 +10,7 @@ description: >
   Reproduces CCL-Bench's communication_fraction with its faults, to explain a published number; use
   communication_fraction instead. Per TPU, it divides the duration of events whose name or category is exactly a
   collective's by the duration of all events, and takes the mean over TPUs; in a run without TPUs it does so per
-  process. The denominator includes programs, steps and loops beside their ops. Most asynchronous and all fused
+  process. Shares are whole units of 1e-15, so that their sum is exact in any order. The denominator includes programs, steps and loops beside their ops. Most asynchronous and all fused
   collectives are missed, and a local broadcast counts. Microseconds of events that state no duration on the device's
   clock are added to nanoseconds of the others.
 changed: First version.
@@ -22,7 +22,6 @@ WITH processes AS (
     host,
     plane,
     device_id,
-    MIN(event_id) AS first_event_id,
     SUM(mixed_duration) AS total,
     SUM(
       CASE
@@ -44,22 +43,13 @@ WITH processes AS (
 ),
 
 shares AS (
-  SELECT run_id, first_event_id, communication / total AS fraction
+  SELECT run_id, CAST(FLOOR(communication / total * 1e15 + 5e-1) AS BIGINT) AS units
   FROM processes
-),
-
-added AS (
-  SELECT
-    run_id,
-    SUM(fraction) OVER (
-      PARTITION BY run_id ORDER BY first_event_id ROWS BETWEEN UNBOUNDED PRECEDING AND CURRENT ROW
-    ) AS fraction
-  FROM shares
 )
 
 SELECT
   run_id, -- The run.
-  1e2 * MAX(fraction) / COUNT(*) AS fraction_percent, -- Mean share in percent.
+  SUM(units) / (1e13 * COUNT(*)) AS fraction_percent, -- Mean share in percent.
   COUNT(*) AS devices -- Processes covered.
-FROM added
+FROM shares
 GROUP BY run_id
