@@ -73,7 +73,8 @@ class Limits:
 
 NO_LIMITS = Limits()
 
-_LIFT = "`tw query --unrestricted` or wh.query(..., read_only=False) lifts this"
+LIFT = "`tw query --unrestricted` or wh.query(..., read_only=False) lifts this"
+"""How to run what a read-only query refuses; the end of its message."""
 
 
 def restrict(connection: duckdb.DuckDBPyConnection, folders: Sequence[str], spill: Path) -> None:
@@ -158,13 +159,21 @@ def _named_pivot(connection: duckdb.DuckDBPyConnection, sql: str, limits: Limits
 def _materialise(
     connection: duckdb.DuckDBPyConnection, sql: str, parameters: Mapping[str, Any] | None, limits: Limits = NO_LIMITS
 ) -> pa.Table:
-    """The rows, and one more than the limit allows if there are more."""
+    """The rows; if there are more than the limit allows, at least one more than it."""
     import pyarrow as pa
 
     relation = connection.sql(sql, params=dict(parameters) if parameters else None)
-    if limits.rows is not None and relation is not None:
-        relation = relation.limit(limits.rows + 1)
-    return relation.to_arrow_table() if relation is not None else pa.table({})
+    if limits.rows is None or relation is None:
+        return relation.to_arrow_table() if relation is not None else pa.table({})
+    # relation.limit() writes its own SQL around the text, and fails where a comment follows the semicolon
+    reader = relation.to_arrow_reader(limits.rows + 1)
+    batches: list[pa.RecordBatch] = []
+    for batch in reader:
+        batches.append(batch)
+        if sum(b.num_rows for b in batches) > limits.rows:
+            break
+    reader.close()  # else the connection would still be giving rows when the next query comes
+    return pa.Table.from_batches(batches, reader.schema)
 
 
 def _interruptible(connection: duckdb.DuckDBPyConnection, work: Callable[[], pa.Table], limits: Limits) -> pa.Table:
@@ -212,7 +221,7 @@ def checked_select(connection: duckdb.DuckDBPyConnection, sql: str) -> str:
             "(PIVOT ...) and put ORDER BY and LIMIT behind it"
         )
     if kind != "SELECT":
-        raise QueryError(f"a query may only read: expected SELECT, found {kind.replace('_', ' ')}; {_LIFT}")
+        raise QueryError(f"a query may only read: expected SELECT, found {kind.replace('_', ' ')}; {LIFT}")
     _check_tree(connection, sql)
     return sql
 
@@ -221,21 +230,19 @@ def _check_tree(connection: duckdb.DuckDBPyConnection, sql: str) -> None:
     """Refuse a syntax tree that holds anything other than SELECT nodes and table functions that read."""
     tree = syntax_tree(connection, sql)
     if tree.get("error"):
-        raise QueryError(
-            f"a query may only read, and this one cannot be checked ({tree.get('error_message')}); {_LIFT}"
-        )
+        raise QueryError(f"a query may only read, and this one cannot be checked ({tree.get('error_message')}); {LIFT}")
     own: frozenset[str] | None = None
     for node in _dicts(tree):
         kind = str(node.get("type", ""))
         if ("cte_map" in node or kind.endswith("_NODE")) and kind not in _SELECT_NODES:
             verb = kind.split("_")[0]
-            raise QueryError(f"a query may only read: found {verb} inside it; {_LIFT}")
+            raise QueryError(f"a query may only read: found {verb} inside it; {LIFT}")
         if kind == "TABLE_FUNCTION":
             name = str((node.get("function") or {}).get("function_name", "")).lower()
             if name not in _TABLE_FUNCTIONS:
                 own = own if own is not None else _table_macros(connection)
                 if name not in own:
-                    raise QueryError(f"the table function {name}() is not for read-only queries; {_LIFT}")
+                    raise QueryError(f"the table function {name}() is not for read-only queries; {LIFT}")
 
 
 def _dicts(tree: Any) -> Iterator[dict[str, Any]]:
@@ -264,7 +271,7 @@ def _table_macros(connection: duckdb.DuckDBPyConnection) -> frozenset[str]:
 def _sentence(error: Exception) -> str:
     text = str(error).strip() or type(error).__name__
     if isinstance(error, duckdb.PermissionException):
-        return f"{text}\nA read-only query sees only this warehouse; {_LIFT}."
+        return f"{text}\nA read-only query sees only this warehouse; {LIFT}."
     if isinstance(error, RecursionError):
         return "the query is nested too deeply"
     return text

@@ -49,6 +49,8 @@ def test_rows_beyond_the_limit_are_left_out_and_said(warehouse: Warehouse) -> No
         assert (whole.rows(), whole.is_cut) == ([(2,), (1,), (0,)], False)
         assert warehouse.query("DESCRIBE SELECT 1 AS a, 2 AS b, 3 AS c, 4 AS d").is_cut
         assert len(warehouse.query("EXPLAIN SELECT 1")) == 1
+        assert len(warehouse.query("SELECT 1; -- the last word")) == 1
+        assert warehouse.query("SELECT 1 AS a, 2 AS a").columns == ["a", "a"]
     assert len(warehouse.query(numbers.format(4))) == 4
 
 
