@@ -47,19 +47,30 @@ def flagged(runs: Iterable[RunVersion]) -> list[FlaggedRun]:
 def in_scope(
     read: TablesRead, parameters: Mapping[str, Any] | None, result: pa.Table, runs: Sequence[RunVersion]
 ) -> list[FlaggedRun]:
-    """Return the flagged runs that a query's rows may come from, without reading a file.
+    """Return the flagged ones of the runs that a query's rows may come from; see `runs_behind`."""
+    return flagged(runs_behind(read, parameters, result, [r for r in runs if r.flags], runs))
+
+
+def runs_behind(
+    read: TablesRead,
+    parameters: Mapping[str, Any] | None,
+    result: pa.Table,
+    suspects: Sequence[RunVersion],
+    runs: Sequence[RunVersion],
+) -> list[RunVersion]:
+    """Return the runs that a query's rows may come from, without reading a file.
 
     If the result has a column run_id, these are the runs in that column. Otherwise they are the runs whose id or name
-    is a string in the query or a parameter. If there is none either, they are all flagged runs, provided that the query
-    reads a table or metric.
+    is a string in the query or a parameter. If there is none either, they are all runs, provided that the query reads a
+    table or metric.
 
     Args:
         read: what the query reads.
         parameters: its parameters.
         result: its rows.
-        runs: the runs of the warehouse.
+        suspects: the runs to choose from.
+        runs: all runs of the warehouse.
     """
-    suspects = flagged(runs)
     if not suspects or not result.column_names:
         return []
     if "run_id" in result.column_names:
@@ -71,7 +82,7 @@ def in_scope(
         return []
     texts = [*read.texts, *(str(v) for v in (parameters or {}).values())]
     named = {r.run_id for r in runs if any(r.run_id in t or r.name == t for t in texts)}
-    return [r for r in suspects if r.run_id in named] if named else suspects
+    return [r for r in suspects if r.run_id in named] if named else list(suspects)
 
 
 def note(runs: Sequence[FlaggedRun], most: int = 5) -> str | None:

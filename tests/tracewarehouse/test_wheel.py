@@ -13,7 +13,8 @@ from tiny_capture import tiny_capture
 
 ROOT = Path(__file__).resolve().parents[2]
 DEVELOPMENT = [
-    "pytest", "hypothesis", "mypy", "polars", "sqlfluff", "torch", "torch_xla", "transformers", "xlsxwriter", "xprof",
+    "pytest", "hypothesis", "mcp", "mypy", "polars", "sqlfluff", "torch", "torch_xla", "transformers", "xlsxwriter",
+    "xprof",
 ]  # fmt: skip
 
 pytestmark = pytest.mark.slow
@@ -33,7 +34,7 @@ def sdist(tmp_path_factory: pytest.TempPathFactory) -> Path:
     source.mkdir()
     for name in ("pyproject.toml", "README.md", "LICENSE"):
         shutil.copy(ROOT / name, source)
-    for name in ("collect", "ingest", "tracewarehouse", "dashboards", "sql", "data"):
+    for name in ("collect", "ingest", "tracewarehouse", "dashboards", "sql", "skills", "data"):
         ignored = shutil.ignore_patterns("__pycache__", "deepseek*", "qwen*", "llama-pp*")
         shutil.copytree(ROOT / name, source / name, symlinks=True, ignore=ignored)
     command = [sys.executable, "-m", "build", "--sdist", "--outdir", folder, source]
@@ -62,6 +63,7 @@ def test_it_holds_definitions_data_and_types_and_nothing_beside_the_package(whee
     assert any(n.endswith("tpot_v1.sql") for n in definitions)
     assert {f"tracewarehouse/{n}" for n in definitions} <= set(names)
     assert "tracewarehouse/hardware.json" in names
+    assert "tracewarehouse/skills/tracewarehouse/SKILL.md" in names
     assert [n for n in names if n.startswith("tracewarehouse/dashboards/templates/")]
     assert [n for n in names if n.endswith("licenses/LICENSE")]
 

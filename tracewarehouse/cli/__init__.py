@@ -26,6 +26,7 @@ from tracewarehouse.cli import (
     imports,
     ingest,
     maintenance,
+    mcp,
     metrics,
     overview,
     plan,
@@ -68,6 +69,7 @@ app.command()(compare.check)
 app.command()(compare.baseline)
 app.command()(report.report)
 app.command("open")(viewer.open_run)
+app.command()(mcp.mcp)
 app.add_typer(export.app, name="export")
 app.add_typer(imports.app, name="import")
 app.command()(maintenance.build)

@@ -129,7 +129,7 @@ def values(
         runs = [r.run_id for r in warehouse.find(run)] if run else None
         names = metric or ([m.name for m in _answering(warehouse.definitions)] if show_all else None)
         result = warehouse.values(runs, metrics=names, version=version)
-        detailed = [] if names else [m.name for m in warehouse.definitions.metrics if _DETAILS & {*m.header.grain}]
+        detailed = [] if names else [m.name for m in warehouse.definitions.metrics if m.header.is_of_parts]
         stale = warehouse.stale_runs()
     result, left_out = _without(result, detailed)
     if stale:
@@ -142,10 +142,6 @@ def values(
             "prints them"
         )
     say_flags(result.flagged_runs)
-
-
-_DETAILS = {"step", "layer", "instruction_id", "from_us", "source_device_id"}
-"""Grain columns of metrics that take a run apart into more rows than one reads."""
 
 
 def _answering(definitions: Definitions) -> list[Metric]:

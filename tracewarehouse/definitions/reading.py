@@ -110,6 +110,9 @@ class PreconditionHeader(BaseModel):
 _OF_OPS = frozenset(("instruction_id", "kernel", "shape"))
 """Dimensions that have a value for each instruction of a program, or for each kind of them."""
 
+_OF_PARTS = frozenset(("step", "layer", "instruction_id", "from_us", "source_device_id"))
+"""Dimensions that take a run apart into more rows than one reads."""
+
 
 class MetricHeader(BaseModel):
     """Front matter of a file in sql/metrics."""
@@ -165,6 +168,11 @@ class MetricHeader(BaseModel):
     def is_of_ops(self) -> bool:
         """Whether it has a row for each instruction, kernel or shape."""
         return not _OF_OPS.isdisjoint(self.grain)
+
+    @property
+    def is_of_parts(self) -> bool:
+        """Whether it has a row per step, layer, pair of devices or instruction."""
+        return not _OF_PARTS.isdisjoint(self.grain)
 
 
 Header = ModelHeader | AuditHeader | MacroHeader | PreconditionHeader | MetricHeader

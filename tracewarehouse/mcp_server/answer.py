@@ -1,0 +1,162 @@
+"""What a tool answers: tables, which runs and metric versions they come from, and what was left out.
+
+An answer is bounded in rows and characters, as an agent reads all of it. Whatever is left out is named, with how to get
+it.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Iterable, Sequence
+from decimal import Decimal
+from typing import Any
+
+from pydantic import BaseModel, Field
+
+from tracewarehouse.ingest.lake.lake import RunVersion
+from tracewarehouse.result import QueryResult
+
+MAX_CHARACTERS = 30_000
+"""Characters of an answer, about 10,000 tokens."""
+
+MAX_CELL = 1_500
+"""Characters of one text in a table."""
+
+MAX_RUNS = 50
+"""Runs that an answer names."""
+
+
+class Table(BaseModel):
+    """Rows under their column names; a row has a value per column, in order."""
+
+    name: str = Field(description="What the rows are.")
+    columns: list[str]
+    rows: list[list[Any]]
+
+
+class RunNote(BaseModel):
+    """A run that the answer comes from, with its quality flags: reasons to read its numbers with care."""
+
+    run_id: str
+    name: str
+    flags: list[str]
+
+
+class Answer(BaseModel):
+    """The answer of every tool."""
+
+    tables: list[Table]
+    runs: list[RunNote] = Field(default=[], description="The runs that the rows come from, the flagged ones first.")
+    metric_versions: dict[str, list[int]] = Field(default={}, description="Versions of the metrics, by metric.")
+    left_out: list[str] = Field(default=[], description="What is not in the answer, and how to get it.")
+    notes: list[str] = Field(default=[], description="What the rows do not say.")
+
+    def text(self) -> str:
+        """The answer as compact JSON."""
+        return json.dumps(self.model_dump(exclude_defaults=True), ensure_ascii=False, separators=(",", ":"))
+
+
+def table(name: str, result: QueryResult, columns: Sequence[str] | None = None) -> Table:
+    """A table of a query's rows.
+
+    Args:
+        name: what the rows are.
+        result: the rows.
+        columns: the columns to keep; None for all.
+    """
+    kept = list(columns or result.columns)
+    places = [result.columns.index(c) for c in kept] if columns else range(len(kept))
+    return Table(name=name, columns=kept, rows=[[_plain(row[i]) for i in places] for row in result.rows()])
+
+
+def page(whole: Table, offset: int, most: int) -> tuple[Table, list[str]]:
+    """Some rows of a table, and a sentence on the others.
+
+    Args:
+        whole: the table with all rows.
+        offset: rows to leave out at the beginning.
+        most: how many rows to keep.
+    """
+    shown, left_out = first_rows(Table(name=whole.name, columns=whole.columns, rows=whole.rows[offset:]), most, "")
+    if left_out or offset:
+        goes_on = f"; offset={offset + most} goes on" if left_out else ""
+        left_out = [f"{whole.name}: rows {offset + 1} to {offset + len(shown.rows)} of {len(whole.rows)}{goes_on}"]
+    return shown, left_out
+
+
+def first_rows(whole: Table, most: int, advice: str) -> tuple[Table, list[str]]:
+    """The first rows of a table, and a sentence on the others and on how to get them."""
+    if len(whole.rows) <= most:
+        return whole, []
+    shown = Table(name=whole.name, columns=whole.columns, rows=whole.rows[:most])
+    return shown, [f"{whole.name}: the first {most} of {len(whole.rows)} rows; {advice}"]
+
+
+def bounded(answer: Answer, advice: str) -> Answer:
+    """The answer with so few rows that it is short enough; the first tables keep theirs.
+
+    Args:
+        answer: the answer.
+        advice: how to get the rows that were left out.
+    """
+    tables, left_out = [], list(answer.left_out)
+    clipped = 0
+    left = MAX_CHARACTERS - len(answer.model_copy(update={"tables": []}).text()) - 1_000
+    for found in answer.tables:
+        rows: list[list[Any]] = []
+        for row in found.rows:
+            short = [_clipped(v) for v in row]
+            clipped += sum(a is not b for a, b in zip(short, row, strict=True))
+            left -= len(json.dumps(short, ensure_ascii=False, separators=(",", ":"))) + 1
+            if left < 0:
+                left_out.append(
+                    f"{found.name}: {len(found.rows) - len(rows)} of these {len(found.rows)} rows, as an answer has at "
+                    f"most {MAX_CHARACTERS} characters; {advice}"
+                )
+                left = 0
+                break
+            rows.append(short)
+        tables.append(Table(name=found.name, columns=found.columns, rows=rows))
+    if clipped:
+        left_out.append(
+            f"{clipped} texts are longer than {MAX_CELL} characters and end in ...; substr(column, {MAX_CELL + 1}) in "
+            "a query reads on"
+        )
+    return answer.model_copy(update={"tables": tables, "left_out": left_out})
+
+
+def run_notes(runs: Iterable[RunVersion]) -> tuple[list[RunNote], list[str]]:
+    """The runs of an answer, the flagged ones first, and a sentence on those that are too many to be named."""
+    ordered = sorted(runs, key=lambda r: (not r.flags, r.name, r.run_id))
+    notes = [RunNote(run_id=r.run_id, name=r.name, flags=list(r.flags)) for r in ordered[:MAX_RUNS]]
+    if len(ordered) <= MAX_RUNS:
+        return notes, []
+    rest = ordered[MAX_RUNS:]
+    flagged = sum(bool(r.flags) for r in rest)
+    return notes, [f"{len(rest)} more runs, {flagged} of them flagged; list_runs and flags name them"]
+
+
+def _plain(value: Any) -> Any:
+    """A value as JSON can hold it."""
+    if value is None or isinstance(value, (bool, int, str)):
+        return value
+    if isinstance(value, float):
+        return value if math.isfinite(value) else str(value)
+    if isinstance(value, Decimal):
+        return float(value)
+    if isinstance(value, dict):
+        return {str(k): _plain(v) for k, v in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [_plain(v) for v in value]
+    if isinstance(value, bytes):
+        return value.hex()
+    return str(value)
+
+
+def _clipped(value: Any) -> Any:
+    if isinstance(value, str) and len(value) > MAX_CELL:
+        return value[:MAX_CELL] + "..."
+    if isinstance(value, (list, dict)) and len(text := json.dumps(value, ensure_ascii=False)) > MAX_CELL:
+        return text[:MAX_CELL] + "..."
+    return value

@@ -1,0 +1,456 @@
+"""The questions that an agent can ask: each tool is a model of its arguments that answers from a warehouse."""
+
+from __future__ import annotations
+
+import json
+from abc import abstractmethod
+from collections.abc import Iterable, Sequence
+from typing import Annotated, Any, ClassVar
+
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field
+
+from tracewarehouse.compare import SPLITS, Split, comparing
+from tracewarehouse.ingest.devices.quality import FLAGS
+from tracewarehouse.ingest.errors import QueryError
+from tracewarehouse.ingest.lake.lake import RunVersion
+from tracewarehouse.mcp_server.answer import Answer, Table, bounded, first_rows, page, run_notes, table
+from tracewarehouse.mcp_server.description import catalogue, described, metric_named
+from tracewarehouse.mcp_server.timeline import window
+from tracewarehouse.quality import CLOCKS, runs_behind
+from tracewarehouse.read_only import LIFT, Limits
+from tracewarehouse.result import QueryResult
+from tracewarehouse.tables_read import tables_read
+from tracewarehouse.warehouse import Warehouse
+
+MAX_ROWS = 1_000
+
+
+def _listed(value: Any) -> Any:
+    """A list of names; some clients send one as text, either JSON or separated by commas."""
+    if not isinstance(value, str):
+        return value
+    if value.startswith("["):
+        try:
+            return json.loads(value)
+        except ValueError:
+            return value
+    return [v.strip() for v in value.split(",") if v.strip()]
+
+
+Names = Annotated[list[str], BeforeValidator(_listed)]
+Run = Annotated[str, Field(description="Run id, the beginning of one, or name.")]
+Runs = Annotated[Names, Field(description="Runs by id or name, or patterns of names such as llama-*; empty for all.")]
+Metrics = Annotated[Names, Field(description="Metrics by name, such as tpot; empty for all.")]
+Rows = Annotated[int, Field(ge=1, le=MAX_ROWS, description="Most rows of the answer.")]
+Offset = Annotated[int, Field(ge=0, description="Rows to leave out first, to read on where an answer ended.")]
+
+
+class Tool(BaseModel):
+    """One question, with its arguments. Its docstring is what an agent reads of it."""
+
+    model_config = ConfigDict(extra="forbid")
+
+    name: ClassVar[str]
+    advice: ClassVar[str]
+    """How to get what an answer left out because it was too long."""
+
+    def ask(self, warehouse: Warehouse, seconds: float | None = None) -> Answer:
+        """The answer, short enough to be read as a whole.
+
+        Args:
+            warehouse: the warehouse.
+            seconds: how long each of its queries may run.
+
+        Raises:
+            TracewarehouseError: the question cannot be answered; the message says what to ask instead.
+        """
+        with warehouse.limited(Limits(seconds, self.most)):
+            return bounded(self.answer(warehouse), self.advice)
+
+    @property
+    def most(self) -> int | None:
+        """Rows that a query may give at most; None where all are needed to choose among them."""
+        return None
+
+    @abstractmethod
+    def answer(self, warehouse: Warehouse) -> Answer:
+        """The answer."""
+
+
+class ListRuns(Tool):
+    """List the runs of the warehouse: model, workload, mesh, devices, and quality flags. Ask this first."""
+
+    name = "list_runs"
+    advice = "name a pattern of runs, or set max_rows and offset"
+
+    runs: Runs = []
+    max_rows: Rows = 100
+    offset: Offset = 0
+
+    def answer(self, warehouse: Warehouse) -> Answer:
+        """A row per run, sorted by name."""
+        chosen = _runs(warehouse, self.runs)
+        rows = warehouse.query(
+            "SELECT run_id, name, COALESCE(model, model_family) AS model, dtype, batch_size, input_length, "
+            "output_length, mesh, backend, device_count, host_count, event_count, "
+            "CAST(MAKE_TIMESTAMP_NS(profile_start_ns) AS VARCHAR) AS captured FROM main.runs ORDER BY name, run_id"
+        )
+        whole = table("runs", rows)
+        flags = {r.run_id: list(r.flags) for r in chosen}
+        whole.columns.append("flags")
+        whole.rows = [[*row, flags[row[0]]] for row in whole.rows if row[0] in flags]
+        shown, left_out = page(whole, self.offset, self.max_rows)
+        unread = [f"{r}" for r in warehouse.unread_runs()]
+        notes = [f"in the warehouse, but not readable: {'; '.join(unread[:10])}"] if unread else []
+        if not whole.rows:
+            notes.append(f"the warehouse {warehouse.path} is empty; `tw ingest CAPTURE` adds runs")
+        return Answer(tables=[shown], left_out=left_out, notes=notes)
+
+
+class Describe(Tool):
+    """Describe the tables, models, metrics and macros that SQL can read.
+
+    Without a name: all of them, with a sentence each. With a name, such as ops, leaf_ops or tpot: its columns with
+    types and units; for a metric also its definition, grain, versions and SQL.
+    """
+
+    name = "describe"
+    advice = "describe one of them by its name"
+
+    names: Annotated[Names, Field(description="Tables, models, metrics or macros; empty for the list of all.")] = []
+    search: Annotated[str, Field(description="Of the list, only those whose name or sentence has this word.")] = ""
+
+    def answer(self, warehouse: Warehouse) -> Answer:
+        """The list, or what is behind the names."""
+        definitions = warehouse.definitions
+        if not self.names:
+            return catalogue(definitions, self.search)
+        answers = [described(warehouse, definitions, name) for name in self.names]
+        return Answer(
+            tables=[t for a in answers for t in a.tables],
+            metric_versions={m: v for a in answers for m, v in a.metric_versions.items()},
+            notes=[n for a in answers for n in a.notes],
+        )
+
+
+class MetricValues(Tool):
+    """Values of metrics, of some runs or of all. A metric that does not apply to a run has no row; flags says why."""
+
+    name = "metric_values"
+    advice = "name fewer metrics or runs, or set max_rows and offset"
+
+    metrics: Metrics = []
+    runs: Runs = []
+    version: Annotated[int | None, Field(description="A version of the metrics; the newest stable one if absent.")] = (
+        None
+    )
+    max_rows: Rows = 200
+    offset: Offset = 0
+
+    def answer(self, warehouse: Warehouse) -> Answer:
+        """A row per value, sorted by run and metric."""
+        definitions = warehouse.definitions
+        chosen = _runs(warehouse, self.runs)
+        result = warehouse.values(
+            [r.run_id for r in chosen] if self.runs else None, metrics=self.metrics or None, version=self.version
+        )
+        whole = table("values", result, ("run_id", "metric", "version", "dimensions", "value", "unit"))
+        left_out = []
+        if self.version is None:
+            newest = {(m.name, m.version) for m in definitions.aliases().values()}
+            whole.rows = [r for r in whole.rows if (r[1], r[2]) in newest]
+        if not self.metrics:
+            parts = {m.name for m in definitions.metrics if m.header.is_of_parts}
+            if named := sorted({r[1] for r in whole.rows} & parts):
+                left_out.append(
+                    f"metrics with a row per step, layer, pair of devices or instruction: {', '.join(named)}; name "
+                    "them in metrics"
+                )
+            whole.rows = [r for r in whole.rows if r[1] not in parts]
+        for row in whole.rows:
+            row[3] = json.loads(row[3])
+        shown, beyond = page(whole, self.offset, self.max_rows)
+        versions: dict[str, set[int]] = {}
+        for row in whole.rows:
+            versions.setdefault(row[1], set()).add(row[2])
+        behind = {r[0] for r in whole.rows}
+        notes = _stale_note(warehouse, behind)
+        if absent := [m for m in self.metrics if m not in versions]:
+            notes.append(f"no value of {', '.join(absent)} here; flags with the run says why")
+        return _of_runs(
+            warehouse,
+            behind or {r.run_id for r in chosen},
+            Answer(
+                tables=[shown],
+                metric_versions={m: sorted(v) for m, v in versions.items()},
+                left_out=[*left_out, *beyond],
+                notes=notes,
+            ),
+        )
+
+
+class Compare(Tool):
+    """Compare runs with a baseline: which metrics are better, worse, or within noise, and what changed in a step.
+
+    The values are medians over steps and repeats; noise is the largest difference that may be chance. The second table
+    takes the time of a step apart: its rows add up to the difference of the step.
+    """
+
+    name = "compare"
+    advice = "name metrics, or a dimension in by"
+
+    run: Annotated[str, Field(description="The run, by id or name; several separated by commas.")]
+    baseline: Annotated[str, Field(description="What to compare it with, in the same form.")]
+    metrics: Metrics = []
+    by: Annotated[str | None, Field(description="Only metrics with this dimension, such as phase, axis, layer.")] = None
+    split: Annotated[Split, Field(description=f"How to take a step apart: {', '.join(SPLITS)}.")] = "category"
+    force: Annotated[bool, Field(description="Compare although the workloads differ.")] = False
+    max_rows: Rows = 60
+    offset: Offset = 0
+
+    def answer(self, warehouse: Warehouse) -> Answer:
+        """The values that differ, the largest loss first, and what a step consists of on both sides."""
+        with comparing(warehouse, self.run, self.baseline, is_unlike_allowed=self.force) as comparison:
+            values = comparison.values(self.metrics, self.by)
+            steps = comparison.steps(self.split)
+            sides = comparison.sides
+        columns = (
+            "metric", "version", "dimensions", "unit", "baseline", "value", "relative", "loss", "noise", "noise_source",
+            "verdict",
+        )  # fmt: skip
+        whole = table("values", values, columns)
+        left_out = []
+        if not self.metrics and self.by is None:
+            told = [r for r in whole.rows if r[-1] not in ("same", "noise")]
+            if alike := len(whole.rows) - len(told):
+                left_out.append(
+                    f"{alike} values that are the same or differ within noise; name their metrics to see them"
+                )
+            whole.rows = told
+        ranks = {v: i for i, v in enumerate(("worse", "better", "different"))}
+        whole.rows.sort(key=lambda r: (ranks.get(r[-1], 3), -abs(r[6] or 0.0)))
+        versions = {r[0]: [r[1]] for r in whole.rows}
+        for row in whole.rows:
+            row[2] = json.loads(row[2])
+        shown, beyond = page(whole, self.offset, self.max_rows)
+        step_columns = ("phase", "name", "baseline_us", "value_us", "difference_us", "share")
+        apart, more = first_rows(
+            table(f"step by {self.split}", steps, step_columns),
+            40,
+            f"`FROM macros.compare_steps(['RUN_ID'], ['BASELINE_ID']) WHERE split = '{self.split}'` has all",
+        )
+        involved = {*sides.runs, *sides.baselines}
+        notes = [
+            f"{name} of {len(repeats)} runs of one configuration"
+            for name, named, repeats in (
+                ("noise of the run", sides.runs, sides.run_repeats),
+                ("noise of the baseline", sides.baselines, sides.baseline_repeats),
+            )
+            if len(repeats) > len(named)
+        ]
+        if comparison.unknown:
+            notes.append(f"not known of all runs, so not compared: {', '.join(comparison.unknown)}")
+        return _of_runs(
+            warehouse,
+            involved,
+            Answer(
+                tables=[shown, apart],
+                metric_versions=versions,
+                left_out=[*left_out, *beyond, *more],
+                notes=[*notes, *_stale_note(warehouse, involved)],
+            ),
+        )
+
+
+class Query(Tool):
+    """Run one SQL SELECT in DuckDB over the tables (main), models, metrics and macros. It can only read.
+
+    Columns that end in _ps are integer picoseconds, _bytes bytes. Sum busy_ps of models.leaf_ops for device time, never
+    durations of main.ops, which hold each other. Put run_id = '...' first: other runs' files stay closed.
+    """
+
+    name = "query"
+    advice = "select fewer columns, GROUP BY, or use ORDER BY with LIMIT and OFFSET"
+
+    sql: Annotated[str, Field(description="One SELECT; describe lists what it can read.")]
+    max_rows: Rows = 100
+
+    def answer(self, warehouse: Warehouse) -> Answer:
+        """The rows, with the runs and metric versions that they come from."""
+        try:
+            result = warehouse.query(self.sql)
+        except QueryError as error:
+            raise type(error)(_taught(str(error))) from None
+        runs, versions = _behind(warehouse, self.sql, result)
+        left_out = []
+        if result.is_cut:
+            left_out.append(
+                f"rows: there are more than these {self.max_rows}; raise max_rows (at most {MAX_ROWS}), or "
+                f"{self.advice}"
+            )
+        notes = []
+        if not len(result):
+            notes.append("no row; a value that is not known has no row or is NULL, and flags says why")
+        answer = Answer(tables=[table("rows", result)], metric_versions=versions, left_out=left_out, notes=notes)
+        return _of_runs(warehouse, {r.run_id for r in runs}, answer)
+
+    @property
+    def most(self) -> int:
+        """The rows that were asked for."""
+        return self.max_rows
+
+
+class Timeline(Tool):
+    """What one device did in a window of time, summed up: slices by class of op, largest ops, collectives, steps."""
+
+    name = "timeline"
+    advice = "ask for a shorter window or fewer slices"
+
+    run: Run
+    device: Annotated[int | None, Field(description="device_id; the first device if absent.")] = None
+    start_ms: Annotated[
+        float | None, Field(description="Start of the window, ms since the profile start; the first op if absent.")
+    ] = None
+    end_ms: Annotated[float | None, Field(description="Its end; the last op if absent.")] = None
+    slices: Annotated[int, Field(ge=1, le=200, description="Equal slices of the window.")] = 20
+    max_rows: Annotated[int, Field(ge=1, le=200, description="Most ops and most steps to list.")] = 15
+
+    def answer(self, warehouse: Warehouse) -> Answer:
+        """The window in four tables."""
+        run = warehouse.run(self.run)
+        found, notes = window(warehouse, run.run_id, self.device, self.start_ms, self.end_ms, self.slices)
+        shown, left_out = [found[0]], []
+        for whole in found[1:]:
+            part, beyond = first_rows(whole, self.max_rows, "raise max_rows, or ask for a shorter window")
+            shown.append(part)
+            left_out += beyond
+        return _of_runs(warehouse, {run.run_id}, Answer(tables=shown, left_out=left_out, notes=notes))
+
+
+class Summary(Tool):
+    """A run in short: what ran on what, ten main numbers, where the time of a step goes, flags, and what is missing."""
+
+    name = "summary"
+    advice = "flags lists what is missing"
+
+    run: Run
+
+    def answer(self, warehouse: Warehouse) -> Answer:
+        """The tables of `tw show`."""
+        run = warehouse.run(self.run)
+        summary = warehouse.summary(run.run_id)
+        numbers = [[n.metric, n.name, n.part, n.value, n.unit, n.detail] for n in summary.numbers]
+        steps = [[s.phase, s.part, s.share, s.mean_ms, s.steps] for s in summary.steps]
+        answer = Answer(
+            tables=[
+                Table(name="facts", columns=["fact", "value"], rows=[[k, v] for k, v in summary.facts.items()]),
+                Table(name="main numbers", columns=["metric", "name", "part", "value", "unit", "detail"], rows=numbers),
+                Table(name="step", columns=["phase", "part", "share", "mean_ms", "steps"], rows=steps),
+                _flag_table([(run, f.flag, f.host, str(f)) for f in summary.flags]),
+                Table(
+                    name="missing metrics",
+                    columns=["metrics", "reason"],
+                    rows=[[", ".join(m), reason] for reason, m in summary.reasons.items()],
+                ),
+            ],
+            metric_versions={n.metric: [warehouse.definitions.metric(n.metric).version] for n in summary.numbers},
+        )
+        return _of_runs(warehouse, {run.run_id}, answer)
+
+
+class Flags(Tool):
+    """Why to read runs with care: quality flags with their meaning, and, of a run, why metrics are missing."""
+
+    name = "flags"
+    advice = "name one run"
+
+    runs: Runs = []
+    max_rows: Rows = 100
+    offset: Offset = 0
+
+    def answer(self, warehouse: Warehouse) -> Answer:
+        """A row per flag; with one run also a row per missing metric."""
+        chosen = {r.run_id: r for r in _runs(warehouse, self.runs)}
+        rows = warehouse.query('SELECT run_id, flag, host, detail FROM main.quality_flags ORDER BY run_id, "index"')
+        flagged = [
+            (chosen[run_id], flag, host, f"{FLAGS.get(flag, '')} Here: {detail}".strip())
+            for run_id, flag, host, detail in rows.rows()
+            if run_id in chosen
+        ]
+        shown, left_out = page(_flag_table(flagged), self.offset, self.max_rows)
+        tables = [shown]
+        if len(chosen) == 1:
+            [run_id] = chosen
+            missing = warehouse.query_of(
+                [run_id],
+                "SELECT metric, version, reason FROM metrics.missing WHERE run_id = $run ORDER BY reason, metric",
+                run=run_id,
+            )
+            tables.append(table("missing metrics", missing))
+        else:
+            left_out.append("why metrics are missing; flags with one run says it")
+        clocks = [note for run_id, _, note in warehouse.query(CLOCKS).rows() if run_id in chosen]
+        notes = [*clocks, *_stale_note(warehouse, chosen)]
+        if not flagged:
+            notes.append("no flag: nothing of what is checked was found")
+        return _of_runs(warehouse, chosen, Answer(tables=tables, left_out=left_out, notes=notes))
+
+
+TOOLS: dict[str, type[Tool]] = {
+    t.name: t for t in (ListRuns, Describe, Summary, MetricValues, Compare, Query, Timeline, Flags)
+}
+"""All tools by name, in the order in which an agent meets them."""
+
+
+def _runs(warehouse: Warehouse, references: Sequence[str]) -> list[RunVersion]:
+    return warehouse.find(references) if references else list(warehouse.lake.runs())
+
+
+def _of_runs(warehouse: Warehouse, run_ids: Iterable[str], answer: Answer) -> Answer:
+    """The answer with the runs that it comes from."""
+    wanted = set(run_ids)
+    notes, beyond = run_notes(r for r in warehouse.lake.runs() if r.run_id in wanted)
+    return answer.model_copy(update={"runs": notes, "left_out": [*answer.left_out, *beyond]})
+
+
+def _stale_note(warehouse: Warehouse, run_ids: Iterable[str]) -> list[str]:
+    wanted = set(run_ids)
+    stale = [r.name for r in warehouse.stale_runs() if r.run_id in wanted]
+    if not stale:
+        return []
+    named = ", ".join(stale[:5]) + (", ..." if len(stale) > 5 else "")
+    return [f"{len(stale)} runs have values of older definitions ({named}); `tw metrics refresh` mends that"]
+
+
+def _behind(warehouse: Warehouse, sql: str, result: QueryResult) -> tuple[list[RunVersion], dict[str, list[int]]]:
+    """The runs and the metric versions that the rows of a query may come from."""
+    import duckdb
+
+    with duckdb.connect(":memory:", config={"threads": 1}) as parser:
+        read = tables_read(parser, sql)
+    rows, definitions = result.arrow(), warehouse.definitions
+    runs = warehouse.lake.runs()
+    versions: dict[str, set[int]] = {}
+    for schema, name in read.tables:
+        if metric := metric_named(definitions, schema, name) if schema == "metrics" else None:
+            versions.setdefault(metric.name, set()).add(metric.version)
+    if {"metric", "version"} <= {*result.columns}:
+        for found in result.dicts():
+            if isinstance(found["metric"], str) and isinstance(found["version"], int):
+                versions.setdefault(found["metric"], set()).add(found["version"])
+    return runs_behind(read, None, rows, runs, runs), {m: sorted(v) for m, v in sorted(versions.items())}
+
+
+def _flag_table(flags: Iterable[tuple[RunVersion, str, str | None, str]]) -> Table:
+    return Table(
+        name="flags",
+        columns=["run_id", "name", "flag", "host", "meaning"],
+        rows=[[run.run_id, run.name, flag, host, meaning] for run, flag, host, meaning in flags],
+    )
+
+
+def _taught(message: str) -> str:
+    said = message.replace(LIFT, "this server runs no other queries")
+    if "does not exist" in said or "not found" in said:
+        said += "\ndescribe lists the tables; describe with a name lists its columns."
+    return said
