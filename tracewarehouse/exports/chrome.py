@@ -4,6 +4,11 @@ Processes are planes and threads are lines, as in the files of JAX and XProf. Be
 are async events (`b` and `e`), program_id, symbol_id and flops stay arguments, and no event is left out. Where the HLO
 of an op was in a proto, which the format has no room for, `long_name` is its text: result, opcode, groups and metadata.
 
+The Perfetto UI rounds `ts` and `dur` to nanoseconds, each for itself, and drops an event that then ends within the
+next one or after the one around it. So where the two add up to another end than the rounded one, `dur` is the
+nanoseconds from the rounded start to the rounded end, and `exact_dur` is what it was. Both halves of an async event
+have `exact_dur` too, by which our reader knows the event without looking for its other half.
+
 DuckDB writes the text of the events, a bounded number of them at a time.
 """
 
@@ -33,6 +38,9 @@ AT_ONCE = 1 << 16
 """Events whose text is in memory at once."""
 _HOST_PID, _OTHER_PID = 701, 501
 """Process numbers that the profiler's exporter gives to the host's threads, and from which on to custom planes."""
+
+_THREAD_0 = 0xFFFF
+"""Thread of line 0: the Perfetto UI takes thread 0 for the one with the number of its process."""
 
 
 @dataclass(frozen=True)
@@ -91,8 +99,16 @@ def _file_name(name: str) -> str:
     return re.sub(r"[^\w.-]", "_", name)
 
 
-def chrome_text(warehouse: Warehouse, run_id: str, hosts: Sequence[str]) -> Iterator[bytes | memoryview]:
+def chrome_text(
+    warehouse: Warehouse, run_id: str, hosts: Sequence[str], *, is_for_viewers: bool = True
+) -> Iterator[bytes | memoryview]:
     """Yield the Chrome trace of some hosts of a run, piece by piece.
+
+    Args:
+        warehouse: the warehouse.
+        run_id: the run.
+        hosts: the hosts.
+        is_for_viewers: whether `dur` is rounded where a viewer would drop events otherwise.
 
     Raises:
         WarehouseError: the run is no longer in the warehouse, or cannot be read.
@@ -105,31 +121,34 @@ def chrome_text(warehouse: Warehouse, run_id: str, hosts: Sequence[str]) -> Iter
         head["baseTimeNanoseconds"] = started[0][0]
     yield json.dumps(head, separators=(",", ":"))[:-1].encode() + b',"traceEvents":[\n'
     threads, names = _threads(warehouse, run_id, hosts)
-    yield from names
+    last = b""
+    for name in names:  # one is left for the end: an event behind which no comma comes
+        yield last
+        last = name
     for first in range(0, len(threads), 1000):  # hosts may have 10^5 threads
         some = [t for t in threads[first : first + 1000] if t.event_count]
         low, end = 0, 0
         group: list[_Thread] = []
         for thread in some:
             if group and thread.first_event_id != end:
-                yield from _events(warehouse, run_id, group, low, end)
+                yield from _events(warehouse, run_id, group, low, end, is_for_viewers)
                 group = []
             low = low if group else thread.first_event_id
             end = thread.first_event_id + thread.event_count
             group.append(thread)
         if group:
-            yield from _events(warehouse, run_id, group, low, end)
-    yield b"{}]}\n"
+            yield from _events(warehouse, run_id, group, low, end, is_for_viewers)
+    yield last.removesuffix(b",\n") + b"\n]}\n"
 
 
 def _events(
-    warehouse: Warehouse, run_id: str, threads: Sequence[_Thread], low: int, end: int
+    warehouse: Warehouse, run_id: str, threads: Sequence[_Thread], low: int, end: int, is_for_viewers: bool
 ) -> Iterator[bytes | memoryview]:
     """The text of the events from number `low` on before `end`, all of these threads."""
     for first in range(low, end, AT_ONCE):
         stop = min(first + AT_ONCE, end)
         here = [t for t in threads if t.first_event_id < stop and t.first_event_id + t.event_count > first]
-        table = warehouse.query(_sql(run_id, here, first, stop)).arrow()
+        table = warehouse.query(_sql(run_id, here, first, stop, is_for_viewers)).arrow()
         for chunk in table.column(0).chunks:
             yield _bytes_of(chunk)
 
@@ -169,7 +188,7 @@ def _threads(warehouse: Warehouse, run_id: str, hosts: Sequence[str]) -> tuple[l
             processes[pids[plane_index]] = plane if len(hosts) == 1 else f"{host} {plane}"
         pid = pids[plane_index]
         is_named = plane_kind == "host" or plane.startswith("/device:GPU:")
-        tid = _free(line_id, tids.setdefault(pid, set()))
+        tid = _free(line_id & 0xFFFFFFFF or _THREAD_0, tids.setdefault(pid, set()))
         threads.append(_Thread(pid, tid, line, kind, is_named, first, count))
     return threads, _names(processes, threads)
 
@@ -198,7 +217,7 @@ def _metadata(pid: int, tid: int | None, event: str, key: str, value: str | int)
     return json.dumps(content, separators=(",", ":"), ensure_ascii=False).encode("utf-8", "replace") + b",\n"
 
 
-def _sql(run_id: str, threads: Sequence[_Thread], low: int, end: int) -> str:
+def _sql(run_id: str, threads: Sequence[_Thread], low: int, end: int, is_for_viewers: bool) -> str:
     """SQL for the text of the events from `low` on before `end`, in file order."""
     own = f"{_of(run_id)} AND event_id >= {low} AND event_id < {end}"
     places = ", ".join(
@@ -257,9 +276,11 @@ written AS (
     e.duration_ps,
     {_microseconds("e.start_ps")} AS ts,
     {_microseconds("e.duration_ps")} AS dur,
+    {_shown_ns("e.start_ps", "e.duration_ps") if is_for_viewers else "NULL"} AS shown_ns,
     {_microseconds("e.start_ps + e.duration_ps")} AS end_ts,
     to_json(coalesce(i.name, e.name))::VARCHAR AS name,
     s.samples,
+    CASE WHEN e.kind = 'async_ops' THEN printf(',"cat":"async","id2":{{"local":"0x%x"}}', e.event_id) END AS async_id,
     concat_ws(
       ',',
       s.members,
@@ -274,13 +295,15 @@ written AS (
 SELECT
   CASE
     WHEN kind = 'async_ops'
-      THEN '{{"ph":"b",' || place || ',"ts":' || ts || ',"cat":"async","id":"0x' || printf('%x', event_id)
-        || '","name":' || name || ',"args":{{' || members || '}}}},\n{{"ph":"e",' || place || ',"ts":' || end_ts
-        || ',"cat":"async","id":"0x' || printf('%x', event_id) || '","name":' || name || '}},\n'
+      THEN '{{"ph":"b",' || place || ',"ts":' || ts || ',"exact_dur":' || dur || async_id || ',"name":' || name
+        || ',"args":{{' || members || '}}}},\n{{"ph":"e",' || place || ',"ts":' || end_ts || ',"exact_dur":' || dur
+        || async_id || ',"name":' || name || '}},\n'
     WHEN kind = 'counters' AND duration_ps = 0
       THEN '{{"ph":"C",' || place || ',"ts":' || ts || ',"name":' || name || ',"args":{{' || coalesce(samples, '')
         || '}}}},\n'
-    ELSE '{{"ph":"X",' || place || ',"ts":' || ts || ',"dur":' || dur || ',"name":' || name
+    ELSE '{{"ph":"X",' || place || ',"ts":' || ts || ',"dur":'
+      || CASE WHEN shown_ns IS NULL THEN dur ELSE {_microseconds("shown_ns * 1000")} || ',"exact_dur":' || dur END
+      || ',"name":' || name
       || CASE WHEN members = '' THEN '' ELSE ',"args":{{' || members || '}}' END || '}},\n'
   END AS text
 FROM written
@@ -365,6 +388,19 @@ def _microseconds(picoseconds: str) -> str:
         f"CASE WHEN {picoseconds} < 0 THEN '-' ELSE '' END || {size} // 1000000 || '.' "
         f"|| lpad(CAST({size} % 1000000 AS VARCHAR), 6, '0')"
     )
+
+
+def _shown_ns(start: str, duration: str) -> str:
+    """Nanoseconds from the rounded start to the rounded end, as the Perfetto UI rounds; NULL if it would find the same.
+
+    It takes the microseconds as a double, times 1000, to the nearest integer, of two to the one away from 0.
+    """
+
+    def rounded(picoseconds: str) -> str:
+        return f"CAST(round({picoseconds} / 1e6 * 1000) AS BIGINT)"
+
+    shown = f"{rounded(f'({start} + {duration})')} - {rounded(start)}"
+    return f"CASE WHEN {shown} <> {rounded(duration)} THEN {shown} END"
 
 
 def _of(run_id: str) -> str:

@@ -29,6 +29,7 @@ class Event(msgspec.Struct, gc=False):
     tid: Id = None
     ts: msgspec.Raw = NOTHING
     dur: msgspec.Raw = NOTHING
+    exact_dur: msgspec.Raw = NOTHING
     name: str = ""
     cat: str = ""
     args: msgspec.Raw = NOTHING

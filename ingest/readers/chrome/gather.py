@@ -117,6 +117,9 @@ class Gathered:
             match e.ph:
                 case "X":
                     pass
+                case "b" | "e" if e.exact_dur:  # the first half tells both
+                    if e.ph == "e":
+                        continue
                 case "M":
                     self._name(e)
                     continue
@@ -194,7 +197,7 @@ class Gathered:
             first = exact_picoseconds(bytes(events[0].ts)) or 0
             self.origin_us = first // PS_PER_US if INT64_MAX < first < _MAX_ORIGIN_PS else 0
         start, has_start = picoseconds([e.ts for e in events], self.origin_us)
-        duration, has_duration = picoseconds([e.dur for e in events])
+        duration, has_duration = picoseconds([e.exact_dur or e.dur for e in events])
         for i, known in durations.items():
             duration[i], has_duration[i] = known, True
         self.counted[_UNREADABLE] += int((~has_start).sum())

@@ -99,8 +99,10 @@ class _Events:
                     self.processes[key[0]] = name
                 elif _field(e.get("name")) == "thread_name":
                     self.threads[key] = name
-        elif phase == "X":
+        elif phase == "X" or (phase == "b" and "exact_dur" in e):
             self._add(key, e, _duration(e), e.get("args", {}))
+        elif phase == "e" and "exact_dur" in e:
+            pass
         elif phase in ("i", "I"):
             self._add(key, e, 0, e.get("args", {}))
         elif phase == "C":
@@ -202,7 +204,7 @@ def _halves(e: dict[str, Any], phase: str) -> Any:
 
 
 def _duration(e: dict[str, Any]) -> int:
-    duration = _picoseconds(e.get("dur"))
+    duration = _picoseconds(e.get("exact_dur", e.get("dur")))
     return 0 if duration is None or abs(duration) > _INT64_MAX else duration
 
 

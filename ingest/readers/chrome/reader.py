@@ -5,7 +5,8 @@ in file order from
 
 - X (complete) events, also those without `dur`, whose duration counts as 0;
 - B and E pairs of a thread, innermost first, at the place of the E; a B that is never closed has duration 0;
-- b and e pairs of a category and id, in the same way, on the thread of the b;
+- b and e pairs of a category and id, in the same way, on the thread of the b; those of `tw export chrome` need no
+  pairing, since the b has their duration as `exact_dur`;
 - i and I (instants), with duration 0;
 - C (counters), on a line `_counters_` of their process, with one stat per series.
 
@@ -14,8 +15,9 @@ Events of other phases (flows s, t, f; async n; ...) are counted in the warnings
 Times: XProf and JAX print microseconds with six fractional digits or more, or with the 17 digits of a double (as
 in 4.3961589999999999), so that the nearest picosecond of `ts` and `dur` is the value the exporter had. Where that
 value came from a device clock it was itself rounded: `dur` differs by some ps from `device_duration_ps`, which
-stays a stat. Times that 64-bit picoseconds cannot hold (microseconds since 1970) count from the first event's whole
-microsecond, which then is the `profile_start_time` of a plane `Task Environment`.
+stays a stat. Where `tw export chrome` rounds a `dur` for viewers, `exact_dur` is what it was. Times that 64-bit
+picoseconds cannot hold (microseconds since 1970) count from the first event's whole microsecond, which then is the
+`profile_start_time` of a plane `Task Environment`.
 """
 
 from __future__ import annotations
@@ -139,7 +141,10 @@ class ChromeTrace:
         if not found.mark:
             warnings.append("the array of events has no end; the trace may be truncated")
         if len(self.hostnames) > 1:
-            warnings.append(f"one file of {len(self.hostnames)} hosts: {', '.join(self.hostnames[:10])}")
+            warnings.append(
+                f"one file of {len(self.hostnames)} hosts ({', '.join(self.hostnames[:10])}): their devices are not "
+                "read; write a file per host, as `tw export chrome RUN -o FOLDER` does"
+            )
         return warnings
 
 

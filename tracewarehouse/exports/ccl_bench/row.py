@@ -91,7 +91,8 @@ def write_row(
         )
     card = filled_card(warehouse, run.run_id, trace_url)
     hosts = warehouse.query(f"SELECT host FROM main.hosts WHERE run_id = {literal(run.run_id)} ORDER BY host_index")
-    trace = re.sub(r"[^\w.-]", "_", hosts.rows()[0][0]) + ".trace.json"
+    names = [host for (host,) in hosts.rows()]
+    trace = re.sub(r"[^\w.-]", "_", names[0]) + ".trace.json"
     try:
         folder.mkdir(parents=True, exist_ok=True)
         own = {trace, f"{name}.yaml"}
@@ -103,7 +104,7 @@ def write_row(
             )
         (folder / f"{name}.yaml").write_text(_yaml(card.content), encoding="utf-8")
         with (folder / trace).open("wb") as file:
-            for piece in chrome_text(warehouse, run.run_id, [h for (h,) in hosts.rows()]):
+            for piece in chrome_text(warehouse, run.run_id, names, is_for_viewers=False):
                 file.write(piece)
         _write_values(warehouse, run.run_id, folder / VALUES)
         _write_tables(warehouse, run, folder / "tables")

@@ -143,6 +143,15 @@ def test_a_trace_that_begins_with_pairs_is_read_in_one_piece(tmp_path: Path) -> 
     assert read_all_ways(path, 300) == reference(path.read_bytes())
 
 
+def test_halves_that_tell_their_duration_do_not_keep_ranges_together(tmp_path: Path) -> None:
+    """Those of `tw export chrome`: each begin has what its end would tell."""
+    half = b'{"ph":"%b","pid":1,"tid":1,"ts":%d,"exact_dur":%d.000001,"cat":"a","id2":{"local":"%d"},"name":"n"}'
+    halves = [half % (ph, ts, i, i) for i in range(100) for ph, ts in ((b"b", i), (b"e", 2 * i))]
+    path = written(tmp_path, b"[" + b",".join([*events(20), *halves, *events(20)]) + b"]")
+    assert all(joined(path))
+    assert read_all_ways(path, 300) == reference(path.read_bytes())
+
+
 @pytest.mark.parametrize("damage", [b"}", b",", b'"', b"\xff", b"]", b'"traceEvents":[],'])
 def test_damage_in_any_range_is_what_it_is_in_one_piece(tmp_path: Path, damage: bytes) -> None:
     content = b'{"traceEvents":[' + b",\n".join(events(120)) + b"]}"
