@@ -6,6 +6,7 @@ import json
 from pathlib import Path
 
 import pytest
+from conftest import ROOT
 from served_capture import write_served_capture
 
 from tracewarehouse import cli
@@ -28,6 +29,34 @@ def test_a_chrome_trace_is_named_after_its_run(
     assert cli.run(["-w", str(folder), "export", "chrome", "served"]) == 0
     assert capsys.readouterr().out == "served.trace.json\n"
     assert json.loads((tmp_path / "served.trace.json").read_text())["traceEvents"]
+
+
+def test_several_hosts_are_written_so_that_they_come_back(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A file per host without -o; a file of that name is for viewers, and says so, when written and when ingested."""
+    monkeypatch.chdir(tmp_path)
+    name = "llama-pp2tp2-b4-i16-o5-hosts2"
+    with open_warehouse(tmp_path / "warehouse", create=True) as warehouse:
+        warehouse.ingest(ROOT / "data" / "captures" / name)
+    command = ["-w", "warehouse", "export", "chrome", name]
+    assert cli.run(command) == 0
+    files = [f"{name}/plugins/profile/{name}/host{n}.trace.json.gz" for n in range(2)]
+    assert capsys.readouterr() == ("".join(f"{file}\n" for file in files), "")
+    assert cli.run([*command, "-o", "merged.json"]) == 0
+    shown = capsys.readouterr()
+    assert shown.out == "merged.json\n"
+    assert "for viewers; name a folder for files that `tw ingest` takes back" in shown.err
+    with open_warehouse(tmp_path / "again", create=True) as again:
+        again.ingest(tmp_path / name)
+        again.ingest(tmp_path / "merged.json")
+        found = again.query(
+            "SELECT r.name, count(d.device_id) FROM main.runs AS r LEFT JOIN main.devices AS d USING (run_id) "
+            "GROUP BY r.name"
+        )
+        assert sorted(found.rows()) == [(f"{name}/{name}", 4), ("merged", 0)]
+        notes = again.query("SELECT detail FROM main.quality_flags WHERE flag = 'profiler_warning'").scalar()
+    assert "one file of 2 hosts (host0, host1): their devices are not read" in notes
 
 
 def test_errors_name_the_run_and_the_file(folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -40,16 +40,29 @@ def chrome(
     run: RunArgument,
     output: Annotated[
         Path | None,
-        typer.Option("--output", "-o", help="A .json or .json.gz file, or a folder for one file per host."),
+        typer.Option(
+            "--output",
+            "-o",
+            help="A .json or .json.gz file, or a folder for one file per host; default: after the run, a file for one "
+            "host and a folder for several.",
+        ),
     ] = None,
 ) -> None:
     """Write a run as Chrome trace JSON, for the Perfetto UI, chrome://tracing, and tools that read the profiler's."""
     from tracewarehouse.exports.chrome import export_chrome
 
     with context.obj.open() as warehouse:
-        target = output or Path(f"{warehouse.run(run).name}.trace.json")
-        for path in export_chrome(warehouse, run, target):
-            typer.echo(path)
+        found = warehouse.run(run)
+        has_several_hosts = found.rows.get("hosts", 1) > 1
+        target = output or Path(found.name if has_several_hosts else f"{found.name}.trace.json")
+        files = export_chrome(warehouse, run, target)
+    for path in files:
+        typer.echo(path)
+    if has_several_hosts and len(files) == 1:
+        typer.echo(
+            "note: one file of several hosts is for viewers; name a folder for files that `tw ingest` takes back",
+            err=True,
+        )
 
 
 @app.command("ccl-bench")
