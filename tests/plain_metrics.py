@@ -274,6 +274,7 @@ def collective_frequency(run: Run) -> Values:
     return {
         key: len(rows) * MS / sum(run.span(key[0], d) for d in {c["device_id"] for c in rows})
         for key, rows in _grouped(run.collectives, "phase", "axis").items()
+        if key[0] != "outside"
     }
 
 

@@ -57,7 +57,7 @@ class RandomRun:
         self.tables[table].append({"run_id": self.run_id} | row)
 
     def _own(self) -> None:
-        """Ops and collectives between two steps belong to the step before; those after the last to none."""
+        """Ops and collectives between two steps belong to the step before; those after the last are outside."""
         for row in [*self.tables["ops"], *self.tables["collectives"]]:
             if row["step"] is not None:
                 continue
@@ -66,6 +66,8 @@ class RandomRun:
             if before and (len(before) < len(steps) or row["start_ps"] < before[-1]["end_ps"]):
                 row["step"] = before[-1]["index"]
                 row["phase"] = before[-1]["name"] if before[-1]["name"] in ("prefill", "decode") else None
+            else:
+                row["phase"] = "outside"
 
     def _maybe(self, value: Any) -> Any:
         return None if self.random.random() < 0.15 else value

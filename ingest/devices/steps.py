@@ -39,6 +39,16 @@ def number_steps(surveys: Sequence[HostSurvey], instructions: Instructions, prog
         CaptureError: that program never ran, the bytes are not events, or the file changed.
     """
     devices = [pair for s in surveys for pair in s.device_timelines]
+    flags = _numbered(surveys, devices, instructions, program)
+    if any(t.steps for _, t in devices):
+        for _, timeline in devices:
+            timeline.set_of_stepped_run()
+    return flags
+
+
+def _numbered(
+    surveys: Sequence[HostSurvey], devices: _TimelineOf, instructions: Instructions, program: str | None
+) -> list[Flag]:
     if program is not None:
         _take(devices, _told(devices, program), "told program")
     elif any(t.steps for _, t in devices):

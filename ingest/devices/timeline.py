@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from tracewarehouse.ingest.columns.phases import PHASES
+from tracewarehouse.ingest.columns.phases import OUTSIDE, PHASES
 from tracewarehouse.ingest.columns.records import Int32, Int64
 from tracewarehouse.ingest.devices.markers import StepMarker, phase_of
 
@@ -41,10 +41,17 @@ class Run:
 
 @dataclass
 class Timeline:
-    """Executions and steps of a device, both sorted by start."""
+    """Executions and steps of a device, both sorted by start.
+
+    Attributes:
+        runs: the executions.
+        steps: the steps.
+        is_of_stepped_run: whether some device of the run has steps, so that what is in none is known to be outside.
+    """
 
     runs: list[Run] = field(default_factory=list)
     steps: list[Step] = field(default_factory=list)
+    is_of_stepped_run: bool = False
 
     def __post_init__(self) -> None:
         self.runs.sort(key=lambda r: r.start_ps)
@@ -57,7 +64,13 @@ class Timeline:
         start, end = _edges(self.steps)
         self._step_edges = start, np.append(start[1:], end[-1:])
         self._step_index = np.array([s.index for s in self.steps] + [-1], np.int32)
-        self._step_phase = np.array([_phase_code(s.phase) for s in self.steps] + [-1], np.int32)
+        outside = PHASES.index(OUTSIDE) if self.steps or self.is_of_stepped_run else -1
+        self._step_phase = np.array([_phase_code(s.phase) for s in self.steps] + [outside], np.int32)
+
+    def set_of_stepped_run(self) -> None:
+        """Say that some device of the run has steps."""
+        self.is_of_stepped_run = True
+        self.set_steps(self.steps)
 
     def move(self, by_ps: int) -> None:
         """Move all times on the timeline."""
@@ -70,7 +83,7 @@ class Timeline:
         return np.repeat(*_containing(self._run_edges, at))
 
     def steps_at(self, at: Int64) -> tuple[Int32, Int32]:
-        """Step that owns each time, and code into PHASES; -1 for none.
+        """Step that owns each time, -1 for none, and code into PHASES, which says if the time is outside of all steps.
 
         A step owns everything that begins before the next step begins; the last step, everything before its end.
         """
@@ -87,7 +100,7 @@ class Timeline:
 
 
 def _phase_code(phase: str | None) -> int:
-    return PHASES.index(phase) if phase in PHASES else -1
+    return PHASES.index(phase) if phase in PHASES and phase != OUTSIDE else -1
 
 
 def _edges(intervals: Sequence[Run] | Sequence[Step]) -> tuple[Int64, Int64]:

@@ -15,7 +15,7 @@ from tracewarehouse.ingest.columns.plane_names import LINE_KINDS, PLANE_KINDS
 if TYPE_CHECKING:
     import pyarrow as pa
 
-SCHEMA_VERSION = 8
+SCHEMA_VERSION = 9
 """Raise it whenever a table changes. The error about another version names the command that ingests again."""
 
 _ARROW = {
@@ -431,7 +431,12 @@ OPS = _table(
         "ps",
     ),
     Column("execution", "INTEGER", "Execution of a program on this device, counted from 0 in order of time."),
-    Column("phase", "VARCHAR", "prefill, decode or another marked phase."),
+    Column(
+        "phase",
+        "VARCHAR",
+        "prefill or decode; outside before the device's first step and after its last; NULL in a step of no phase, and "
+        "in a capture without steps.",
+    ),
     Column("step", "INTEGER", "Step of the op. A step lasts until the next one begins. Prefill is 0; decode follows."),
     Column("device_offset_ps", "BIGINT", "The profiler's own stat of the offset on the device clock.", "ps"),
     Column("device_duration_ps", "BIGINT", "The profiler's own stat of the duration on the device clock.", "ps"),
@@ -494,7 +499,7 @@ COLLECTIVES = _table(
         "VARCHAR",
         "How the window was found: op, start/done pair, async line, or start only; program, where there is none.",
     ),
-    Column("phase", "VARCHAR", "Phase."),
+    Column("phase", "VARCHAR", "Phase, as of ops."),
     Column("step", "INTEGER", "Step of the run."),
     Column(
         "previous_axis",
@@ -526,7 +531,7 @@ COPIES = _table(
         "The sum over a device is its exposed copy time.",
         "ps",
     ),
-    Column("phase", "VARCHAR", "Phase in which the copy starts."),
+    Column("phase", "VARCHAR", "Phase in which the copy starts, as of ops."),
     Column("step", "INTEGER", "Step in which the copy starts."),
 )
 

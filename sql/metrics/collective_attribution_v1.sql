@@ -64,7 +64,7 @@ summed AS (
 
 SELECT
   run_id, -- The run.
-  phase, -- Phase; NULL outside of phases.
+  phase, -- Phase; NULL in a step without one, outside before the first and after the last.
   kind, -- Kind of collective.
   axis, -- Mesh axes of its groups.
   GREATEST(transfer_ps, arrival_ps, overlap_ps) / window_ps AS bound_share, -- Share of the windows of the largest part.

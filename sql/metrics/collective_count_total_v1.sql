@@ -20,7 +20,7 @@ WITH worked AS (
 
 SELECT
   run_id, -- The run.
-  phase, -- Phase; NULL outside of phases.
+  phase, -- Phase; NULL in a step without one, outside before the first and after the last.
   SUM(executions) / SUM(steps) AS executions_per_step, -- Mean over devices and steps.
   CAST(SUM(executions) AS BIGINT) AS executions, -- Executions on all devices.
   COUNT(*) AS devices, -- Devices that take part.

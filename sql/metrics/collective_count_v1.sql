@@ -15,7 +15,7 @@ ccl_bench: coll_call_num
 ---*/
 SELECT
   run_id, -- The run.
-  phase, -- Phase; NULL outside of phases.
+  phase, -- Phase; NULL in a step without one, outside before the first and after the last.
   kind, -- Kind of collective.
   axis, -- Mesh axes of its groups.
   SUM(executions) / SUM(steps) AS executions_per_step, -- Mean over devices and steps.

@@ -72,7 +72,7 @@ slowest AS (
 
 SELECT
   s.run_id, -- The run.
-  s.phase, -- Phase; NULL outside of phases.
+  s.phase, -- Phase; NULL in a step without one, outside before the first and after the last.
   s.axis, -- Mesh axes of the groups.
   s.skew_ps / (s.executions * 1e6) AS skew_us, -- Mean skew.
   -- lower if ranks are missing from the capture, so that the skew was at least that; NULL if it is the skew itself.

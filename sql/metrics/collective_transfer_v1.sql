@@ -62,7 +62,7 @@ ranked AS (
 
 SELECT
   run_id, -- The run.
-  phase, -- Phase; NULL outside of phases.
+  phase, -- Phase; NULL in a step without one, outside before the first and after the last.
   kind, -- Kind of collective.
   axis, -- Mesh axes of its groups.
   size_class, -- Range of the message size; NULL if unknown.

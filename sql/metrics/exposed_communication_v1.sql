@@ -22,7 +22,7 @@ WITH exposed AS (
 
 SELECT
   e.run_id, -- The run.
-  e.phase, -- Phase; NULL outside of phases.
+  e.phase, -- Phase; NULL in a step without one, outside before the first and after the last.
   e.device_id, -- The device.
   e.kind, -- Kind of collective.
   e.axis, -- Mesh axes of its groups.

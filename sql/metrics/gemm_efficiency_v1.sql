@@ -62,7 +62,7 @@ products AS (
 
 SELECT
   p.run_id, -- The run.
-  p.phase, -- Phase; NULL outside of phases.
+  p.phase, -- Phase; NULL in a step without one, outside before the first and after the last.
   p.shape, -- Shape of the result.
   p.operand_dtype, -- Element type that it multiplies.
   p.flops, -- Operations of one execution.

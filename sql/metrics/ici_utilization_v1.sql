@@ -44,7 +44,7 @@ chosen AS (
 
 SELECT
   run_id, -- The run.
-  phase, -- Phase; NULL outside of phases.
+  phase, -- Phase; NULL in a step without one, outside before the first and after the last.
   kind, -- Kind of collective.
   axis, -- Mesh axes of its groups.
   SUM(wire_bytes) * 1000 / SUM(transfer_ps) / MIN(peak_ici_gbps) AS utilization, -- Share of the peak.

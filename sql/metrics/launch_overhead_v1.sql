@@ -30,7 +30,11 @@ WITH executions AS (
 ),
 
 phase_of_execution AS (
-  SELECT run_id, device_id, execution, MIN(phase) AS phase
+  SELECT
+    run_id,
+    device_id,
+    execution,
+    COALESCE(MIN(phase) FILTER (WHERE phase <> 'outside'), MIN(phase)) AS phase
   FROM models.execution_ops
   WHERE execution IS NOT NULL
   GROUP BY run_id, device_id, execution
@@ -144,7 +148,7 @@ ranked AS (
 
 SELECT
   run_id, -- The run.
-  phase, -- Phase of the execution that starts; NULL outside of phases.
+  phase, -- Phase of the execution that starts; NULL in a step without one, outside of all steps 'outside'.
   device_id, -- The device.
   -- Mean time between executions; NULL if none follows another.
   SUM(gap_ps) / (NULLIF(COUNT(gap_ps), 0) * 1e6) AS gap_us,

@@ -58,7 +58,7 @@ known AS (
 
 SELECT
   run_id, -- The run.
-  p.phase, -- Phase; NULL outside of phases.
+  p.phase, -- Phase; NULL in a step without one, outside before the first and after the last.
   p.layer, -- Transformer layer; NULL if unknown.
   p.part, -- Part of the model; NULL if unknown.
   SUM(p.self_ps) / (SUM(p.steps) * 1e6) AS self_us, -- Self time per device and step.

@@ -28,7 +28,7 @@ compared AS (
 
 SELECT
   run_id, -- The run.
-  phase, -- Phase; NULL outside of phases.
+  phase, -- Phase; NULL in a step without one, outside before the first and after the last.
   category, -- The profiler's category; NULL if it names none.
   self_ps / phase_ps AS share, -- Share of the self time.
   self_ps / 1e9 AS self_ms, -- Self time over all devices.

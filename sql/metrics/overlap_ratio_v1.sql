@@ -16,7 +16,7 @@ ccl_bench: compute_comm_overlap
 ---*/
 SELECT
   run_id, -- The run.
-  phase, -- Phase; NULL outside of phases.
+  phase, -- Phase; NULL in a step without one, outside before the first and after the last.
   kind, -- Kind of collective.
   axis, -- Mesh axes of its groups.
   SUM(end_ps - start_ps - exposed_ps) / SUM(end_ps - start_ps) AS overlap_ratio, -- Hidden share.

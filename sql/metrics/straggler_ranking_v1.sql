@@ -42,7 +42,7 @@ summed AS (
 
 SELECT
   run_id, -- The run.
-  phase, -- Phase; NULL outside of phases.
+  phase, -- Phase; NULL in a step without one, outside before the first and after the last.
   axis, -- Mesh axes of the groups.
   device_id, -- The device.
   caused_wait_ps / 1e9 AS caused_wait_ms, -- Time that the ranks wait where it is last, all of them together.

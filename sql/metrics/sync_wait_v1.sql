@@ -36,7 +36,7 @@ WITH waited AS (
 
 SELECT
   w.run_id, -- The run.
-  w.phase, -- Phase; NULL outside of phases.
+  w.phase, -- Phase; NULL in a step without one, outside before the first and after the last.
   w.device_id, -- The device.
   w.wait_ps / 1e9 AS wait_ms, -- Time waited.
   -- lower if ranks are missing from the capture, so that the device waited at least that; NULL if it is exact.

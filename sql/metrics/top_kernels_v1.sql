@@ -90,7 +90,7 @@ compared AS (
 
 SELECT
   run_id, -- The run.
-  phase, -- Phase; NULL outside of phases.
+  phase, -- Phase; NULL in a step without one, outside before the first and after the last.
   kernel, -- Name of the ops without the numbers at its end.
   category, -- The profiler's category; NULL where it names none.
   self_ps / phase_ps AS share, -- Share of the phase's self time.

@@ -58,7 +58,7 @@ compared AS (
 
 SELECT
   run_id, -- The run.
-  phase, -- Phase; NULL outside of phases.
+  phase, -- Phase; NULL in a step without one, outside before the first and after the last.
   -- cores (of one chip), chips (of one host; also devices whose chip is not known) or hosts.
   link,
   CAST(sent_bytes AS BIGINT) AS sent_bytes, -- Bytes sent.

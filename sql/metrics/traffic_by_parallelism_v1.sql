@@ -72,7 +72,7 @@ ranked AS (
 
 SELECT
   run_id, -- The run.
-  t.phase, -- Phase; NULL outside of phases.
+  t.phase, -- Phase; NULL in a step without one, outside before the first and after the last.
   axis, -- Mesh axes of the groups, such as tp or dp+tp; 'unknown' if no mesh fits, 'none' for groups of one device.
   t.message_bytes / t.devices AS message_bytes_per_device, -- Message bytes, mean over devices, as in traffic_volume.
   t.message_bytes / NULLIF(t.phase_bytes, 0) AS share, -- Share of the message bytes of the phase.

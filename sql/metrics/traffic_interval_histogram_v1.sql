@@ -34,7 +34,7 @@ WITH placed AS (
 
 SELECT
   run_id, -- The run.
-  phase, -- Phase; NULL outside of phases.
+  phase, -- Phase; NULL in a step without one, outside before the first and after the last.
   axis_from, -- Mesh axes of the collective that ends.
   axis_to, -- Mesh axes of the collective that starts.
   crosses_step, -- The collective that starts is of another step than the one that ends.

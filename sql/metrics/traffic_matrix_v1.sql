@@ -22,7 +22,7 @@ WITH executed AS (
 
 SELECT
   e.run_id, -- The run.
-  e.phase, -- Phase; NULL outside of phases.
+  e.phase, -- Phase; NULL in a step without one, outside before the first and after the last.
   e.axis, -- Mesh axes of the groups.
   t.source_device_id, -- The sender.
   t.target_device_id, -- The receiver.

@@ -17,7 +17,7 @@ ccl_bench: collective_vol
 ---*/
 SELECT
   run_id, -- The run.
-  phase, -- Phase; NULL outside of phases.
+  phase, -- Phase; NULL in a step without one, outside before the first and after the last.
   kind, -- Kind of collective.
   axis, -- Mesh axes of its groups.
   SUM(message_bytes) / COUNT(*) AS message_bytes_per_device, -- Message bytes, mean over devices.

@@ -27,7 +27,7 @@ SELECT
   run_id, -- The run.
   instance, -- The execution.
   device_id, -- The device.
-  phase, -- Phase; NULL outside of phases.
+  phase, -- Phase; NULL in a step without one, outside before the first and after the last.
   axis, -- Mesh axes of the group.
   is_partial, -- Ranks are missing from the capture, which may be later.
   place = 1 AS is_last, -- It is the rank that the others wait for.

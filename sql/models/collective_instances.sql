@@ -31,7 +31,7 @@ joined AS (
     instance,
     MIN(kind) AS kind,
     MIN(axis) AS axis,
-    MIN(phase) AS phase,
+    COALESCE(MIN(phase) FILTER (WHERE phase <> 'outside'), MIN(phase)) AS phase,
     MIN(step) AS step,
     CAST(MAX(group_size) AS BIGINT) AS group_size,
     COUNT(*) AS ranks,
@@ -57,7 +57,7 @@ SELECT
   instance, -- The execution that the ranks share.
   kind, -- Kind of collective.
   axis, -- Mesh axes of its groups.
-  phase, -- Phase; NULL outside of phases.
+  phase, -- Phase; NULL in a step without one, outside before the first and after the last.
   step, -- Step; NULL outside of steps.
   group_size, -- Devices in a group; 2 for a collective-permute pair.
   ranks, -- Ranks that are in the capture.

@@ -28,7 +28,7 @@ WITH timed AS (
 SELECT
   run_id, -- The run.
   device_id, -- The device.
-  phase, -- Phase; NULL outside of phases.
+  phase, -- Phase; NULL in a step without one, outside before the first and after the last.
   kind, -- Kind of collective.
   axis, -- Mesh axes of its groups.
   COUNT(*) AS executions, -- Executions on the device.

@@ -22,7 +22,7 @@ WITH counted AS (
 SELECT
   n.run_id, -- The run.
   n.device_id, -- The device.
-  n.phase, -- Phase; NULL outside of phases.
+  n.phase, -- Phase; NULL in a step without one, outside before the first and after the last.
   n.kind, -- Kind of collective.
   n.axis, -- Mesh axes of its groups.
   COALESCE(s.steps, 1) AS steps, -- Steps of the phase on the device; 1 if there are none.

@@ -27,7 +27,7 @@ SELECT
   run_id, -- The run.
   event_id, -- The collective's event.
   device_id, -- The device.
-  phase, -- Phase; NULL outside of phases.
+  phase, -- Phase; NULL in a step without one, outside before the first and after the last.
   step, -- Step; NULL outside of steps.
   kind, -- Kind of collective.
   axis, -- Mesh axes of its groups.

@@ -12,7 +12,7 @@ SELECT
   c.device_id, -- The device.
   -- copy for copies, async for other asynchronous ops.
   CASE WHEN i.opcode IN ('copy', 'copy-start', 'copy-done') THEN 'copy' ELSE 'async' END AS kind,
-  c.phase, -- Phase in which it starts; NULL outside of phases.
+  c.phase, -- Phase in which it starts; NULL in a step without one, outside before the first and after the last.
   c.step, -- Step in which it starts; NULL outside of steps.
   c.start_ps, -- Start of the window.
   c.end_ps, -- End of the window, exclusive.

@@ -28,7 +28,7 @@ SELECT
   start_ps - idle_before_ps AS start_ps, -- Start of the pause.
   start_ps AS end_ps, -- End of the pause, exclusive.
   event_id, -- The op that ends it; NULL before the first op and after the last.
-  phase, -- Phase of that op; NULL outside of phases.
+  phase, -- Phase of that op; NULL in a step without one, outside before the first and after the last.
   step, -- Step of that op; NULL outside of steps.
   execution, -- Execution of a program on the device to which that op belongs; NULL if unknown.
   op_class -- What the device does in that op - communication, copy or compute.

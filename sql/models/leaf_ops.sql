@@ -21,7 +21,7 @@ SELECT
   o.duration_ps - o.overlap_ps AS busy_ps,
   o.idle_before_ps, -- Time right before it in which the device ran no leaf op; NULL for the device's first.
   o.execution, -- Execution of a program on the device; NULL if unknown.
-  o.phase, -- Phase, NULL outside of phases.
+  o.phase, -- Phase; NULL in a step without one, outside before the first and after the last.
   o.step, -- Step, NULL outside of steps.
   i.part, -- Part of the model; NULL where not known.
   i.source, -- Source line, as file:line; NULL where not known.

@@ -4,7 +4,7 @@ description: Self time of the leaf ops by phase, device, layer and part of the m
 ---*/
 SELECT
   run_id, -- The run.
-  t.phase, -- Phase; NULL outside of phases.
+  t.phase, -- Phase; NULL in a step without one, outside before the first and after the last.
   t.device_id, -- The device.
   i.layer, -- Transformer layer; NULL if unknown.
   i.part, -- Part of the model; NULL if unknown.

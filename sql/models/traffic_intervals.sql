@@ -8,7 +8,7 @@ description: >
 SELECT
   run_id, -- The run.
   device_id, -- The device.
-  phase, -- Phase of both; NULL outside of phases.
+  phase, -- Phase of both; NULL in a step without one, outside before the first and after the last.
   event_id, -- The collective that starts.
   -- Mesh axes of the previous collective: of those that started earlier, the one that ends last.
   previous_axis AS axis_from,

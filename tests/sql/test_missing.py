@@ -123,6 +123,10 @@ CASES: dict[str, tuple[Tables, list[Tables]]] = {
         {"phases": [_PREFILL, _PREFILL | {"device_id": 1}]},
         [{"phases": [_PREFILL, _NEXT | {"name": "prefill"}]}, {"phases": [_STEP]}],
     ),
+    "collectives_in_steps": (
+        {"collectives": [_SUM, _SUM | {"event_id": 1, "instance": 1, "phase": "outside"}]},
+        [{"collectives": [_SUM | {"phase": "outside"}]}],
+    ),
     "collectives": ({"collectives": [_SUM]}, [{}]),
     "timed_collectives": ({"collectives": [_SUM]}, [{"collectives": [_SUM | {"end_ps": 0}]}]),
     "consecutive_collectives": (
@@ -370,6 +374,7 @@ def test_captures_of_other_programs(shared_warehouse: Warehouse) -> None:
     assert v6e["traffic_matrix"] == v6e["traffic_by_link"] == "traffic"
     assert v6e["collective_attribution"] == "whole_collectives"
     assert v6e["prefill_throughput"] == "phases"
+    assert v6e["collective_frequency"] == v6e["traffic_rate"] == "collectives_in_steps"
     assert v6e["gemm_efficiency"] == "product_costs"
     for name in ("tpu-2chip-vllm-tp2-prefill", "chrome"):
         assert found[name]["tpot"] == "decode"

@@ -467,3 +467,16 @@ def test_the_caches_of_vllm_hold_four_heads_on_each_device(
         rows = _rows(connection, "models.attention_caches", runs[capture])
         assert len(rows) == 64
         assert {(r["token_bytes"], r["capacity_tokens"]) for r in rows} == {(2048, 7007 * 64)}
+
+
+def test_reductions_before_the_first_step_are_no_part_of_a_step(
+    connection: duckdb.DuckDBPyConnection, runs: dict[str, str]
+) -> None:
+    """The v6e ran three all-reduces and then a hundred steps of no phase, none of which communicates."""
+    rows = _rows(connection, "metrics.exposed_communication", runs[V6E])
+    assert [(r["phase"], r["steps"]) for r in rows] == [("outside", 1)] * 4
+    assert sum(r["exposed_ms"] for r in rows) == pytest.approx(1460.41, abs=0.01)
+    [fraction] = _rows(connection, "metrics.communication_fraction", runs[V6E])
+    assert (fraction["phase"], fraction["fraction"]) == (None, 0)
+    [count] = _rows(connection, "metrics.collective_count", runs[V6E])
+    assert (count["phase"], count["executions_per_step"]) == ("outside", 3)

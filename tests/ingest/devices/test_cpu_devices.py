@@ -173,7 +173,7 @@ class TestOpsThatStateTheirDevice:
         ]
         assert query("SELECT step, phase, count(*) FROM ops GROUP BY ALL ORDER BY ALL NULLS LAST") == [
             (7, "decode", 2),
-            (None, None, 3),
+            (None, "outside", 3),
         ]
         assert not result.entry.flags
 

@@ -63,7 +63,7 @@ def test_a_call_of_the_server_is_a_step_whatever_the_clocks_say(ingest: Any) -> 
 
 
 def test_executions_join_their_launch_by_run_id_where_the_profile_begins_in_the_middle(ingest: Any) -> None:
-    """The first call and its launches are not in the profile, but their executions are: these have no step."""
+    """The first call and its launches are not in the profile, but their executions are: these are outside."""
     space, host = server(frame="$scheduler.py:7 run_batch")
     host.lines.clear()
     thread, queue = host.line("scheduler"), host.line("queue")
@@ -75,7 +75,7 @@ def test_executions_join_their_launch_by_run_id_where_the_profile_begins_in_the_
                 queue.event("DoEnqueueProgram", (2_005 + 100 * step + 5 * k) * US, US, **ids)
     _, query = ingest(space)
     assert [row[:2] for row in query(STEPS)] == [(0, 0), (0, 1), (1, 0), (1, 1)]
-    assert query(OPS) == [(d, s, None, 4) for d in (0, 1) for s in (None, 0, 1)]
+    assert query(OPS) == [(d, *of, 4) for d in (0, 1) for of in ((None, "outside"), (0, None), (1, None))]
 
 
 def test_engines_prefill_and_generate_on_threads_of_their_own(ingest: Any) -> None:
@@ -123,7 +123,7 @@ def test_without_a_host_steps_begin_with_the_program_of_most_time(ingest: Any) -
     assert query(STEPS) == [
         (d, s, "jit_step_fun", 1_000 + 100 * s + d, 1_080 + 100 * s + d, "program") for d in (0, 1) for s in range(3)
     ]
-    assert query(OPS) == [(0, None, None, 1), *[(d, s, None, 4) for d in (0, 1) for s in range(3)]]
+    assert query(OPS) == [(0, None, "outside", 1), *[(d, s, None, 4) for d in (0, 1) for s in range(3)]]
     assert result.entry.flags == ["inferred_steps"]
 
 
@@ -151,7 +151,7 @@ def test_the_user_names_another_program(ingest: Any) -> None:
         (0, 1, "jit_logits", 1_165, 1_265, "told program"),
         (0, 2, "jit_logits", 1_265, 1_280, "told program"),
     ]
-    assert query(OPS) == [(0, None, None, 2), (0, 0, None, 4), (0, 1, None, 4), (0, 2, None, 2)]
+    assert query(OPS) == [(0, None, "outside", 2), (0, 0, None, 4), (0, 1, None, 4), (0, 2, None, 2)]
     assert result.entry.flags == []
 
 
@@ -189,7 +189,7 @@ def test_ops_and_collectives_between_two_steps_have_the_same_owner(ingest: Any) 
             tpu.ops.event(reduce, (100 * step + 10) * US, 5 * US)
             tpu.ops.event(reduce, (100 * step + 60) * US, 5 * US)
     _, query = ingest(space, mesh="tp=2")
-    owners = [("prefill", 0, 10), ("prefill", 0, 60), ("decode", 1, 110), (None, None, 160)]
+    owners = [("prefill", 0, 10), ("prefill", 0, 60), ("decode", 1, 110), ("outside", None, 160)]
     for table in ("ops WHERE is_leaf AND", "collectives WHERE"):
         sql = f"SELECT phase, step, start_ps // {US} FROM {table} device_id = 1 ORDER BY start_ps"
         assert query(sql) == owners, table

@@ -22,7 +22,7 @@ def test_an_execution_holds_a_time_until_it_ends_and_a_step_until_the_next_begin
     intervals.sort()
     placed = [(i, start, start + size) for i, (start, size) in enumerate(intervals)]
     runs = [Run("m", None, start, end) for _, start, end in placed]
-    steps = [Step(10 + i, (*PHASES, None)[i % 3], "s", start, end, "") for i, start, end in placed]
+    steps = [Step(10 + i, ("prefill", "decode", None)[i % 3], "s", start, end, "") for i, start, end in placed]
     timeline = Timeline(runs, steps)
     at = np.array(times, np.int64)
     step, phase = timeline.steps_at(at)
@@ -33,4 +33,13 @@ def test_an_execution_holds_a_time_until_it_ends_and_a_step_until_the_next_begin
         is_owned = begun and (begun[-1] + 1 < len(intervals) or time < sum(intervals[-1]))
         owner = begun[-1] if is_owned else None
         assert number == (-1 if owner is None else 10 + owner)
-        assert code == (-1 if owner is None or owner % 3 == 2 else owner % 3)
+        outside = "outside" if intervals else None
+        expected = outside if owner is None else ("prefill", "decode", None)[owner % 3]
+        assert (PHASES[code] if code >= 0 else None) == expected
+
+
+def test_without_steps_nothing_is_outside_unless_another_device_has_some() -> None:
+    timeline = Timeline([Run("m", None, 0, 10)], [])
+    assert [column.tolist() for column in timeline.steps_at(np.array([5]))] == [[-1], [-1]]
+    timeline.set_of_stepped_run()
+    assert [column.tolist() for column in timeline.steps_at(np.array([5]))] == [[-1], [PHASES.index("outside")]]
