@@ -121,8 +121,8 @@ def trace(spec: RunSpec, folder: Path) -> None:
     Raises:
         CollectError: the model cannot be traced.
     """
-    from tracewarehouse.collect.harness import trace_steps
     from tracewarehouse.collect.recording import manifest_of
+    from tracewarehouse.collect.torch_xla_backend import trace_steps
 
     recording = trace_steps(spec, folder)
     manifest: Any = manifest_of(spec, spec.backend, recording)
@@ -134,7 +134,7 @@ def main(arguments: list[str]) -> int:
     specification, folder = arguments
     end_with_parent()
     spec = RunSpec.model_validate_json(specification)
-    from tracewarehouse.collect.harness import environment
+    from tracewarehouse.collect.torch_xla_backend import environment
 
     os.environ |= environment(spec)
     os.environ["XLA_FLAGS"] = " ".join([os.environ.get("XLA_FLAGS", ""), f"--xla_dump_to={folder}/dumps", *_DUMP])

@@ -1,7 +1,8 @@
 """Defines the interface to a machine learning stack, which runs a model and records it.
 
-torch_xla is one such stack (tracewarehouse.collect.harness). Another, such as torch_tpu or JAX, is one more class that
-implements `Backend`, in its own module, here or in any package: a run names it as `module:Class`.
+torch_xla is such a stack, behind the harness's own interface (tracewarehouse.collect.stack). Another, such as torch_tpu,
+is one more class that implements `Backend`, in its own module, here or in any package: a run names it as
+`module:Class`.
 """
 
 from __future__ import annotations
@@ -18,7 +19,9 @@ from tracewarehouse.ingest.capture.manifest import ModelFacts, PhaseMark, Promis
 if TYPE_CHECKING:
     from tracewarehouse.collect.run_spec import RunSpec
 
-BACKENDS = {"torch_xla": "tracewarehouse.collect.harness:TorchXlaBackend"}
+BACKENDS = {
+    "torch_xla": "tracewarehouse.collect.torch_xla_backend:TorchXlaBackend",
+}
 """The backends that come with the package, as name to class."""
 
 

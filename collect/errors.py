@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from tracewarehouse.ingest.errors import TracewarehouseError
 
 
@@ -35,24 +37,44 @@ def require_torch_xla() -> None:
     Raises:
         MissingDependencyError: one is missing; the message says what to install.
     """
-    missing = [name for name in ("torch", "torch_xla", "transformers") if not _is_installed(name)]
-    if missing:
+    _require(("torch", "torch_xla", "transformers"), "recording a capture", "collect")
+
+
+def require_jax() -> None:
+    """Make sure that jax is installed, with torch and transformers for weights and reference, without importing them.
+
+    Raises:
+        MissingDependencyError: one is missing; the message says what to install.
+    """
+    _require(("jax", "torch", "transformers"), "recording with JAX", "jax")
+
+
+def require_torch() -> None:
+    """Make sure that torch and transformers are installed, which compute references, without importing them.
+
+    Raises:
+        MissingDependencyError: one is missing; the message says what to install.
+    """
+    _require(("torch", "transformers"), "computing a reference", "collect")
+
+
+def _require(packages: Sequence[str], what: str, extra: str) -> None:
+    if missing := [name for name in packages if not _is_installed(name)]:
         raise MissingDependencyError(
-            f"recording a capture needs {', '.join(missing)}, which is not installed: "
-            "pip install 'tracewarehouse[collect]' (Linux, Python 3.11 to 3.13)"
+            f"{what} needs {', '.join(missing)}, which is not installed: pip install 'tracewarehouse[{extra}]' "
+            "(Linux, Python 3.11 to 3.13), or name another interpreter with --python"
         )
 
 
-def require_libtpu() -> None:
+def require_libtpu(backend: str) -> None:
     """Make sure that the TPU driver is installed, without loading it.
 
     Raises:
         MissingDependencyError: it is missing; the message says what to install.
     """
     if not _is_installed("libtpu"):
-        raise MissingDependencyError(
-            "recording on TPUs needs libtpu, which is not installed: pip install 'torch_xla[tpu]==2.9.0'"
-        )
+        package = "jax[tpu]" if backend == "jax" else "torch_xla[tpu]==2.9.0"
+        raise MissingDependencyError(f"recording on TPUs needs libtpu, which is not installed: pip install '{package}'")
 
 
 def _is_installed(package: str) -> bool:

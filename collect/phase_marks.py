@@ -1,41 +1,12 @@
-"""Marks by which ingest knows the phase, step, layer and part of every device op."""
+"""Marks of torch_xla by which ingest knows the phase, step, layer and part of every device op."""
 
 from __future__ import annotations
 
-import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
 from tracewarehouse.collect.device_threads import wait_until_asleep
-from tracewarehouse.ingest.capture.manifest import PhaseMark
-
-
-class Step:
-    """One step while it runs; `token` is what the barrier waits for."""
-
-    def __init__(self) -> None:
-        self.token: Any = None
-        self.mark: PhaseMark | None = None
-        self.host_ns = 0
-        """CPU time of this thread until the program was handed to the devices: nothing that it waited for is in it."""
-
-
-@contextmanager
-def phase(name: str, step: int) -> Iterator[Step]:
-    """Run one step of a phase, whose program is handed to the devices inside; the host event carries name and step.
-
-    The program starts and all devices finish inside the host event.
-    """
-    import torch_xla
-
-    running = Step()
-    start, cpu_start = time.time_ns(), time.thread_time_ns()
-    with torch_xla._XLAC.profiler.TraceMe(name, step_num=step, _r=1):
-        yield running
-        running.host_ns = time.thread_time_ns() - cpu_start
-        wait_for_devices(running.token)
-    running.mark = PhaseMark(name=name, step=step, start_ns=start, end_ns=time.time_ns())
 
 
 def wait_for_devices(value: Any) -> None:

@@ -7,7 +7,7 @@ import subprocess
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 
-PACKAGES = ("tracewarehouse", "torch", "torch_xla", "transformers", "libtpu")
+PACKAGES = ("tracewarehouse", "torch", "torch_xla", "jax", "jaxlib", "transformers", "libtpu")
 
 
 def versions() -> dict[str, str]:

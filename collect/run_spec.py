@@ -102,7 +102,9 @@ class RunSpec(BaseModel):
         "by default compute, and on tpu kept",
     )
     backend: str = Field(
-        default="torch_xla", pattern=r"^[\w.]+(:\w+)?$", description="what runs and records: torch_xla, or module:Class"
+        default="torch_xla",
+        pattern=r"^[\w.]+(:\w+)?$",
+        description="what runs and records: torch_xla, jax, or module:Class",
     )
 
     @model_validator(mode="before")
@@ -165,6 +167,8 @@ class RunSpec(BaseModel):
             raise ValueError("microbatches: only a pipeline has microbatches; add pp to the mesh or remove the field")
         if self.hosts > 1:
             self._check_hosts()
+        if self.backend == "jax" and self.mesh.device_ids is not None:
+            raise ValueError("mesh: with jax the devices are in the order of their ids; remove device_ids")
         count = self.microbatch_count
         _divides("batch", f"{count} microbatches", count, "sequences", self.batch)
         _divides("batch", f"dp x ep = {dp * ep}", dp * ep, "sequences of a microbatch", self.batch // count)

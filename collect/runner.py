@@ -8,15 +8,15 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
-from tracewarehouse.collect.backend import find_backend
+from tracewarehouse.collect.backend import BACKENDS, find_backend
 from tracewarehouse.collect.capture import is_recorded, remove_leftovers, require_writable, write_error
-from tracewarehouse.collect.errors import CollectError, require_libtpu, require_torch_xla
+from tracewarehouse.collect.errors import CollectError, MissingDependencyError, require_libtpu, require_torch
 from tracewarehouse.collect.experiment import Experiment, plan
 from tracewarehouse.collect.memory import MemoryNeed, memory_need, require_host_memory, require_memory
 from tracewarehouse.collect.model_folder import model_folder
@@ -26,7 +26,8 @@ from tracewarehouse.collect.run_spec import RunSpec
 from tracewarehouse.collect.tpu.host import host_chip
 
 HARNESS = (sys.executable, "-m", "tracewarehouse.collect.harness")
-"""What records one run; it is given the specification as JSON and the output directory."""
+"""What records one run; it is given the specification as JSON and the output directory, or only the backend's name, to
+say whether the interpreter has what the backend needs."""
 
 Status = Literal["recorded", "skipped", "failed"]
 
@@ -123,9 +124,13 @@ def collect(
     output: Path,
     *,
     resume: bool = True,
+    pythons: Mapping[str, str] | None = None,
     on_progress: Callable[[Progress], None] | None = None,
 ) -> list[CaptureResult]:
     """Record every run of an experiment into `output/<name of the run>`.
+
+    Each run has a process of its own. `pythons` names the interpreter of those of a backend, where it is another one
+    than this: two backends may need packages that exclude each other.
 
     A run that fails is tried again, then reported in the result; the others go on. With `resume`, a run whose finished
     capture is in `output` is skipped; without, that is an error of this run, because a capture is never overwritten.
@@ -136,10 +141,14 @@ def collect(
         CollectError: another collector is writing to `output`, or it cannot be written to.
     """
     specs = plan(spec)
+    pythons = pythons or {}
     for backend in {run.backend for run in specs}:
+        if backend in pythons:
+            _require_elsewhere(backend, pythons[backend])
+            continue
         find_backend(backend).require()
-    if any(run.device == "tpu" and run.backend == "torch_xla" for run in specs):
-        require_libtpu()
+        if backend in BACKENDS and any(run.device == "tpu" for run in specs if run.backend == backend):
+            require_libtpu(backend)
     require_writable(output)
     report = on_progress or (lambda progress: None)
     results = []
@@ -151,7 +160,8 @@ def collect(
                 def tell(state: Status | Literal["started", "retrying"], message: str = "") -> None:
                     report(Progress(run, number, len(specs), state, message))  # noqa: B023 (in this iteration only)
 
-                result = _record(run, output, spec, resume, tell)
+                python = pythons.get(run.backend, HARNESS[0])
+                result = _record(run, output, spec, resume, tell, (python, *HARNESS[1:]))
                 tell(result.status, result.error or "")
                 results.append(result)
         finally:  # also after Ctrl-C, when the process of the run was ended in the middle
@@ -169,7 +179,7 @@ def keep_reference(run: RunSpec) -> Path:
         MissingDependencyError: torch or transformers is not installed.
         CollectError: the model's files are not here, or it does not fit into the memory of this host.
     """
-    require_torch_xla()
+    require_torch()
     from tracewarehouse.collect.subject import compute_reference
 
     return compute_reference(run)
@@ -190,8 +200,30 @@ def require_runnable(run: RunSpec) -> MemoryNeed | None:
     return need
 
 
+def _require_elsewhere(backend: str, python: str) -> None:
+    """Make sure that another interpreter has what a backend needs.
+
+    Raises:
+        MissingDependencyError: it cannot be started, has no tracewarehouse, or lacks what the backend needs.
+    """
+    try:
+        done = subprocess.run([python, *HARNESS[1:], backend], capture_output=True, text=True, check=False)  # noqa: S603
+    except OSError as error:
+        raise MissingDependencyError(f"{python}: cannot be started: {error.strerror}") from None
+    if done.returncode:
+        said = (done.stderr.strip().splitlines() or [f"exit code {done.returncode}"])[-1].removeprefix("error: ")
+        raise MissingDependencyError(
+            f"{python} cannot record with {backend}: {said}; it needs tracewarehouse of the same version there too"
+        )
+
+
 def _record(
-    run: RunSpec, output: Path, experiment: Experiment, resume: bool, tell: Callable[..., None]
+    run: RunSpec,
+    output: Path,
+    experiment: Experiment,
+    resume: bool,
+    tell: Callable[..., None],
+    harness: Sequence[str],
 ) -> CaptureResult:
     """Record one run, or say why not."""
     capture, log = output / run.name, output / f"{run.name}.log"
@@ -206,7 +238,9 @@ def _record(
         require_runnable(run)
         for attempts in range(1, experiment.retries + 2):
             tell("retrying" if failure else "started", failure)
-            failure = _attempt(run, output, experiment.timeout_s, log) or ""
+            failure = (
+                _attempt([*harness, run.model_dump_json(), str(output.resolve())], experiment.timeout_s, log) or ""
+            )
             # Also after a failure: the process of a collector that was killed may have finished the same run meanwhile.
             if not failure or is_recorded(output, run):
                 log.unlink(missing_ok=True)
@@ -219,9 +253,8 @@ def _record(
     return CaptureResult(run, "failed", capture, attempts, time.monotonic() - start, failure, kept)
 
 
-def _attempt(run: RunSpec, output: Path, timeout_s: float, log: Path) -> str | None:
+def _attempt(command: Sequence[str], timeout_s: float, log: Path) -> str | None:
     """Run one process to its end; None when the capture is there, else what went wrong."""
-    command = [*HARNESS, run.model_dump_json(), str(output.resolve())]
     with (
         log.open("wb") as log_file,
         start_process(command, stdin=subprocess.DEVNULL, stdout=log_file, stderr=subprocess.STDOUT) as process,

@@ -22,7 +22,6 @@ from tracewarehouse.collect.tiny_model import build_model, config_values
 from tracewarehouse.collect.workload_card import model_facts
 
 if TYPE_CHECKING:
-    from tracewarehouse.collect.parallel.device_mesh import DeviceMesh
     from tracewarehouse.collect.run_spec import RunSpec
     from tracewarehouse.ingest.capture.manifest import ModelFacts
 
@@ -60,10 +59,6 @@ class Subject:
     model: Any = None
     """A tiny model on the host, with its weights; None for a published one."""
     weights: PublishedWeights | None = None
-
-    def on_devices(self, mesh: DeviceMesh) -> Any:
-        """The transformers model to run; a published one has its weights on the devices already."""
-        return self.model if self.weights is None else self.weights.on_devices(self.spec, mesh)
 
 
 def tiny_subject(spec: RunSpec) -> Subject:

@@ -4,16 +4,18 @@ from __future__ import annotations
 
 import statistics
 import tempfile
+import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from tracewarehouse.collect import profiler
 from tracewarehouse.collect.errors import CheckError
+from tracewarehouse.ingest.capture_names import xplane_files
 
 if TYPE_CHECKING:
-    from tracewarehouse.collect.parallel.generation import Generation, HostTimes
+    from tracewarehouse.collect.generation import Generation, HostTimes
+    from tracewarehouse.collect.stack import Profiler
 
 MAX_WARMUPS = 4
 PROFILED_PAIRS = 5
@@ -54,11 +56,15 @@ def warm_up(generate: Callable[[], Generation], total: Callable[[int], int] = in
 
 
 def generate_timed(
-    prepare: Callable[[], Callable[[], Generation]], logdir: Path, wait: Callable[[], None] = lambda: None
+    profiler: Profiler,
+    prepare: Callable[[], Callable[[], Generation]],
+    logdir: Path,
+    wait: Callable[[], None] = lambda: None,
 ) -> Timed:
     """Generate with the profiler off and on in turns, so that a drift of the machine affects both.
 
     Args:
+        profiler: Records.
         prepare: Puts the prompt on the devices, with an empty cache, and gives what runs the generation.
         logdir: Gets the last recording; the others are discarded.
         wait: Called before each generation, to start together with other hosts.
@@ -72,15 +78,19 @@ def generate_timed(
         off.append(prepare()().times)
         wait()
         with tempfile.TemporaryDirectory(prefix="discarded-", dir=logdir) as discarded:
-            profiled, files = _profiled(prepare(), Path(discarded) if left else logdir)
+            profiled, files = _profiled(profiler, prepare(), Path(discarded) if left else logdir)
         on.append(profiled.times)
     return Timed(off, on, profiled, files)
 
 
-def _profiled(generate: Callable[[], Generation], logdir: Path) -> tuple[Generation, list[Path]]:
-    profiler.start(logdir)
+def _profiled(profiler: Profiler, generate: Callable[[], Generation], logdir: Path) -> tuple[Generation, list[Path]]:
+    profiler.start_profiler(logdir)
     generation = generate()
-    files = profiler.stop(logdir)
+    time.sleep(0.05)  # the worker threads are still handing over events of the last step
+    profiler.stop_profiler()
+    files = xplane_files(logdir)
+    if not files or any(not f.stat().st_size for f in files):
+        raise CheckError(f"the profiler wrote {len(files)} xplane files, some empty or none; nothing was recorded")
     if generation.compiles:
         raise CheckError(f"{generation.compiles} programs were compiled inside the capture")
     return generation, files

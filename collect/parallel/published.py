@@ -4,15 +4,22 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol
 
 from tracewarehouse.collect.checkpoint import Checkpoint, CheckpointError, Shape, in_file_order
 from tracewarehouse.collect.models import architecture_of
-from tracewarehouse.collect.parallel.partition import weight_partition
+from tracewarehouse.collect.parallel.partition import Partition, weight_partition
 
 if TYPE_CHECKING:
     from tracewarehouse.collect.parallel.device_mesh import DeviceMesh
     from tracewarehouse.collect.run_spec import RunSpec
+
+
+class Assembler(Protocol):
+    """The devices of a run, under whatever stack."""
+
+    def assemble(self, shape: Shape, partition: Partition, read: Callable[[tuple[slice, ...]], Any]) -> Any:
+        """See `DeviceMesh.assemble`."""
 
 
 class PublishedWeights:
@@ -37,6 +44,15 @@ class PublishedWeights:
         """Close what has been read from."""
         self._checkpoint.close()
 
+    def shape(self, name: str) -> Shape:
+        """Shape of a weight."""
+        return self._shapes[name]
+
+    def reader(self, name: str, dtype: Any) -> Callable[[tuple[slice, ...]], Any]:
+        """What reads slices of a weight, in the dtype that it has in a run of `dtype`."""
+        own = _dtype(name, dtype)
+        return lambda slices: self.read(name, slices, own)
+
     def read(self, name: str, slices: tuple[slice, ...], dtype: Any) -> Any:
         """A slice of a weight, by its name in the collector's model."""
         return self._checkpoint.read(name, self._shapes[name], slices, dtype)
@@ -58,8 +74,7 @@ class PublishedWeights:
         """The model with every weight split over the devices, read one after the other and file by file.
 
         A host holds its devices' parts of one weight at a time, and while they are sent torch_xla's copy of each part.
-        The layers of a pipeline stay without values
-        here; `stacked` gives them, a stage to its devices.
+        The layers of a pipeline stay without values here; `stacked` gives them, a stage to its devices.
         """
         import torch
 
@@ -69,18 +84,21 @@ class PublishedWeights:
         for name in self.names():
             if not (is_pipeline and name.startswith("model.layers.")):
                 shape = self._shapes[name]
-                read = self._reader(name, _dtype(name, dtype))
-                _put(model, name, mesh.assemble(shape, weight_partition(name, len(shape)), read))
+                partition = weight_partition(name, len(shape))
+                _put(model, name, mesh.assemble(shape, partition, self.reader(name, dtype)))
         self.close()
         return model if is_pipeline else _finished(model)
 
-    def stacked(self, names: Sequence[str | None], mesh: DeviceMesh, dtype: Any) -> Any:
+    def stacked(
+        self, names: Sequence[str | None], mesh: Assembler, dtype: Any, partition: Partition | None = None
+    ) -> Any:
         """The same weight of one layer of every stage, [stages, ...], each stage's on the devices of that stage.
 
         Args:
             names: Of the weight in each stage; None gives zeros.
             mesh: The devices.
             dtype: Of the result.
+            partition: Of one stage's weight; by default as of `weight_partition`.
         """
         import torch
 
@@ -95,10 +113,8 @@ class PublishedWeights:
         def read(slices: tuple[slice, ...]) -> Any:
             return torch.stack([read_stage(name, slices[1:]) for name in names[slices[0]]])
 
-        return mesh.assemble((len(names), *shape), ("pp", *weight_partition(known, len(shape))), read)
-
-    def _reader(self, name: str, dtype: Any) -> Callable[[tuple[slice, ...]], Any]:
-        return lambda slices: self.read(name, slices, dtype)
+        of_stage = weight_partition(known, len(shape)) if partition is None else partition
+        return mesh.assemble((len(names), *shape), ("pp", *of_stage), read)
 
 
 class ZeroWeights(PublishedWeights):

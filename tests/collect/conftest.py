@@ -37,3 +37,10 @@ def torch_processes(references: None, tmp_path_factory: pytest.TempPathFactory) 
     """Runs programs in processes that have torch_xla from the start."""
     with TorchProcesses(tmp_path_factory.mktemp("torch-processes")) as processes:
         yield processes
+
+
+@pytest.fixture(scope="session")
+def jax_processes(references: None, tmp_path_factory: pytest.TempPathFactory) -> Iterator[TorchProcesses]:
+    """Runs programs in processes that have JAX, and torch without torch_xla, from the start."""
+    with TorchProcesses(tmp_path_factory.mktemp("jax-processes"), "jax") as processes:
+        yield processes

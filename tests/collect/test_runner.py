@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from tests.running_processes import running, wait_until
-from tracewarehouse.collect import errors, harness, runner
+from tracewarehouse.collect import errors, runner, torch_xla_backend
 from tracewarehouse.collect.capture import is_recorded
 from tracewarehouse.collect.errors import CollectError, MissingDependencyError
 from tracewarehouse.collect.experiment import Experiment
@@ -60,7 +60,7 @@ def output(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     stand_in = tmp_path / "stand_in.py"
     stand_in.write_text(STAND_IN)
     monkeypatch.setattr(runner, "HARNESS", (sys.executable, str(stand_in)))
-    monkeypatch.setattr(harness, "require_torch_xla", lambda: None)
+    monkeypatch.setattr(torch_xla_backend, "require_torch_xla", lambda: None)
     folder = tmp_path / "captures"
     folder.mkdir()
     return folder
@@ -163,8 +163,8 @@ def collector(output: Path, *meshes: str) -> subprocess.Popen[bytes]:
         from tracewarehouse.collect.experiment import Experiment
         from tracewarehouse.collect.run_spec import run_spec
         runner.HARNESS = {runner.HARNESS!r}
-        from tracewarehouse.collect import harness
-        harness.require_torch_xla = lambda: None
+        from tracewarehouse.collect import torch_xla_backend
+        torch_xla_backend.require_torch_xla = lambda: None
         runner.collect(Experiment.of(*(run_spec(mesh=m) for m in {meshes!r})), Path({str(output)!r}))
     """)
     return subprocess.Popen([sys.executable, "-c", program])

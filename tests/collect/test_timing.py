@@ -7,9 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from tracewarehouse.collect import profiler
 from tracewarehouse.collect.errors import CheckError
-from tracewarehouse.collect.parallel.generation import Generation
+from tracewarehouse.collect.generation import Generation
 from tracewarehouse.collect.timing import Timed, generate_timed, timing_checks, warm_up
 from tracewarehouse.ingest.capture.manifest import PhaseMark
 
@@ -29,19 +28,17 @@ def made(
 class Recorder:
     """A profiler that notes when it is on."""
 
-    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+    def __init__(self, content: bytes = b"a profile") -> None:
         self.is_on = False
-        monkeypatch.setattr(profiler, "start", self.start)
-        monkeypatch.setattr(profiler, "stop", self.stop)
+        self._content, self._folder = content, Path()
 
-    def start(self, logdir: Path) -> None:
-        self.is_on = True
+    def start_profiler(self, logdir: Path) -> None:
+        self.is_on, self._folder = True, logdir / "plugins" / "profile" / "now"
 
-    def stop(self, logdir: Path) -> list[Path]:
+    def stop_profiler(self) -> None:
         self.is_on = False
-        file = logdir / "host.xplane.pb"
-        file.touch()
-        return [file]
+        self._folder.mkdir(parents=True)
+        (self._folder / "host.xplane.pb").write_bytes(self._content)
 
 
 @pytest.mark.parametrize(("compiles", "warmups"), [([2, 0], 2), ([0, 0], 2), ([2, 1, 0], 3), ([2, 1, 1, 0], 4)])
@@ -63,10 +60,8 @@ def test_another_host_that_compiles_prolongs_the_warm_up() -> None:
     assert warm_up(lambda: made(0), lambda own: own + next(elsewhere)) == 3
 
 
-def test_the_profiler_is_off_and_on_by_turns_and_the_last_recording_is_kept(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
-    recorder, states, waits, prepared = Recorder(monkeypatch), [], [], []
+def test_the_profiler_is_off_and_on_by_turns_and_the_last_recording_is_kept(tmp_path: Path) -> None:
+    recorder, states, waits, prepared = Recorder(), [], [], []
     times = iter(range(10))
 
     def generate() -> Generation:
@@ -77,7 +72,7 @@ def test_the_profiler_is_off_and_on_by_turns_and_the_last_recording_is_kept(
         prepared.append(recorder.is_on)
         return generate
 
-    timed = generate_timed(prepare, tmp_path, lambda: waits.append(len(states)))
+    timed = generate_timed(recorder, prepare, tmp_path, lambda: waits.append(len(states)))
 
     assert prepared == [False] * 10  # nothing of it is recorded
 
@@ -86,16 +81,20 @@ def test_the_profiler_is_off_and_on_by_turns_and_the_last_recording_is_kept(
     assert [t.ttft_ns for t in timed.off] == [100, 102, 104, 106, 108]
     assert [t.ttft_ns for t in timed.on] == [101, 103, 105, 107, 109]
     assert timed.profiled.times == timed.on[-1]
-    assert timed.files == [tmp_path / "host.xplane.pb"]
-    assert list(tmp_path.iterdir()) == timed.files
+    assert timed.files == [tmp_path / "plugins" / "profile" / "now" / "host.xplane.pb"]
+    assert [p for p in tmp_path.rglob("*") if p.is_file()] == timed.files
 
 
-def test_a_compilation_while_the_profiler_is_on_is_refused(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    Recorder(monkeypatch)
+def test_a_compilation_while_the_profiler_is_on_is_refused(tmp_path: Path) -> None:
     left = iter([made(0), made(2)])
 
     with pytest.raises(CheckError, match="2 programs were compiled inside the capture"):
-        generate_timed(lambda: lambda: next(left), tmp_path)
+        generate_timed(Recorder(), lambda: lambda: next(left), tmp_path)
+
+
+def test_an_empty_profile_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(CheckError, match="the profiler wrote 1 xplane files, some empty"):
+        generate_timed(Recorder(b""), lambda: made, tmp_path)
 
 
 def test_the_host_times_are_medians() -> None:

@@ -1,4 +1,4 @@
-"""Processes that have imported torch_xla already, which takes longer than a tiny model does to compile and run.
+"""Processes that have imported torch_xla or JAX already, which takes longer than a tiny model to compile and run.
 
 As a program it is what the others are forked from: it imports, uses no device, and forks for each line of JSON that it
 reads. A forked process goes on as if it had been started to run the given program, and ends by itself.
@@ -25,18 +25,19 @@ ENVIRONMENT = {
 
 
 class TorchProcesses:
-    """Runs Python programs, each in a process of its own that has torch_xla, transformers and the harness.
+    """Runs Python programs, each in a process of its own that has torch_xla or JAX, transformers and the harness.
 
     Args:
         folder: Gets what the processes print.
+        backend: The one whose packages they have, torch_xla or jax.
     """
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, backend: str = "torch_xla") -> None:
         paths = [str(ROOT), str(ROOT / "tests"), os.environ.get("PYTHONPATH", "")]
         environment = os.environ | ENVIRONMENT | {"PYTHONPATH": os.pathsep.join(filter(None, paths))}
         self._out, self._err = folder / "out", folder / "err"
         self._parent = subprocess.Popen(
-            [sys.executable, "-W", "ignore", __file__, str(self._out), str(self._err)],
+            [sys.executable, "-W", "ignore", __file__, backend, str(self._out), str(self._err)],
             env=environment,
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
@@ -64,7 +65,7 @@ class TorchProcesses:
         self._parent.stdin.write(json.dumps([program, arguments, variables]) + "\n")
         self._parent.stdin.flush()
         code = self._parent.stdout.readline()
-        assert code, "the process that imports torch_xla has ended"
+        assert code, "the process that imports the backend's packages has ended"
         return subprocess.CompletedProcess(
             [program, *arguments], int(code), self._out.read_text(), self._err.read_text()
         )
@@ -88,12 +89,17 @@ def forked_for_a_program() -> tuple[str, list[str], dict[str, str]]:
 
 
 if __name__ == "__main__":
-    import torch_xla.runtime  # noqa: F401
+    backend, for_out, for_err = sys.argv[1:]
+    if backend == "jax":
+        import torch  # noqa: F401
+
+        from tracewarehouse.collect.jax import backend as _  # noqa: F401
+    else:
+        from tracewarehouse.collect import torch_xla_backend  # noqa: F401
     from transformers import LlamaForCausalLM  # noqa: F401
 
     from tracewarehouse.collect import harness  # noqa: F401
 
-    for_out, for_err = sys.argv[1:]
     code, sys.argv[1:], variables = forked_for_a_program()
     os.environ.update(variables)
     for number, path in ((1, for_out), (2, for_err)):

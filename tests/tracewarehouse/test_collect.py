@@ -10,7 +10,7 @@ import pytest
 from typer.testing import CliRunner
 
 from tracewarehouse.cli import app
-from tracewarehouse.collect import harness
+from tracewarehouse.collect import torch_xla_backend
 
 CAPTURES = Path(__file__).parents[2] / "data" / "captures"
 NAME = "llama-tp4-b4-i16-o17"
@@ -22,7 +22,7 @@ def recorded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A folder in which the run is recorded already."""
     from tracewarehouse.collect.run_spec import RunSpec
 
-    monkeypatch.setattr(harness, "require_torch_xla", lambda: None)
+    monkeypatch.setattr(torch_xla_backend, "require_torch_xla", lambda: None)
     shutil.copytree(CAPTURES / NAME, tmp_path / NAME)
     file = tmp_path / NAME / "manifest.json"
     content = json.loads(file.read_text())

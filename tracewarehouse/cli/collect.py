@@ -62,7 +62,11 @@ def collect(
     ] = None,
     duration_ms: Annotated[int, typer.Option(min=1, help="With --attach: time to record.")] = 2000,
     backend: Annotated[
-        str | None, typer.Option(help="What runs and records: torch_xla, or module:Class of another.")
+        str | None, typer.Option(help="What runs and records: torch_xla, jax, or module:Class of another.")
+    ] = None,
+    python: Annotated[
+        list[str] | None,
+        typer.Option(metavar="[BACKEND=]PATH", help="Interpreter that has the backend, where it is not this one."),
     ] = None,
     resume: Annotated[bool, typer.Option(help="Skip runs whose capture is there already.")] = True,
     references: Annotated[
@@ -74,7 +78,7 @@ def collect(
 
     Prints the capture directory of each run. A capture that ingest cannot read, or that lacks the collectives that the
     mesh promises, counts as failed; it is kept, and checked again when the experiment is resumed. Needs the extra
-    `collect` (torch and torch_xla).
+    `collect` (torch and torch_xla), or `jax` for the backend of that name.
     """
     from tracewarehouse.collect import experiment as experiments
     from tracewarehouse.collect import runner
@@ -117,6 +121,7 @@ def collect(
             typer.echo(runner.keep_reference(run))
         return
     faults: dict[str, list[str]] = {}
+    pythons = _interpreters(python or [], {run.backend for run in experiments.plan(plan)})
 
     with _progress() as (report, say):
 
@@ -132,10 +137,24 @@ def collect(
             else:
                 lasting_echo(output / name)
 
-        results = runner.collect(plan, output, resume=resume, on_progress=tell)
+        results = runner.collect(plan, output, resume=resume, pythons=pythons, on_progress=tell)
     _print_summary(results, faults)
     if faults or any(r.status == "failed" for r in results):
         raise typer.Exit(1)
+
+
+def _interpreters(given: list[str], backends: set[str]) -> dict[str, str]:
+    """Interpreter by backend, from `PATH` for all of an experiment and `BACKEND=PATH` for one."""
+    found: dict[str, str] = {}
+    for value in given:
+        backend, is_pair, path = value.partition("=")
+        if is_pair and backend in backends:
+            found[backend] = path
+        elif is_pair and not Path(value).exists():
+            raise typer.BadParameter(f"--python {value}: no run has the backend {backend}; {', '.join(backends)} run")
+        else:
+            found |= {name: value for name in backends if name not in found}
+    return found
 
 
 ATTACH_FACTS = {"model": "model", "mesh": "mesh", "batch": "batch_size", "dtype": "dtype"} | {

@@ -3,29 +3,11 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any
 
-from tracewarehouse.collect.parallel.device_mesh import DeviceMesh
-from tracewarehouse.collect.parallel.partition import BATCH
-from tracewarehouse.collect.phase_marks import phase
+from tracewarehouse.collect.stack import DeviceModel, Stack
 from tracewarehouse.ingest.capture.manifest import PhaseMark
-
-
-class DeviceModel(Protocol):
-    """A model on the devices that remembers what it has seen."""
-
-    def begin(self) -> None:
-        """Start a new generation with an empty cache."""
-
-    def forward(self, tokens: Any) -> Sequence[Any]:
-        """Start a step.
-
-        Returns:
-            Logits of the last position [batch, vocabulary], the next tokens [batch, 1], and with experts how many pairs
-            of token and expert were dropped of each sequence, [stages in one program, batch].
-        """
 
 
 @dataclass(frozen=True)
@@ -76,56 +58,46 @@ class Generation:
         return [mark.step for mark, host in pairs if 2 * host > mark.end_ns - mark.start_ns]
 
 
-def prepare(model: DeviceModel, mesh: DeviceMesh, prompt: Any) -> Any:
-    """Empty the cache and put the prompt on the devices, so that nothing but the steps is left to do."""
-    import torch_xla
-    import torch_xla.core.xla_model as xm
-
+def prepare(stack: Stack, model: DeviceModel, prompt: Any) -> Any:
+    """Empty the cache and bring the prompt to the devices, so that nothing but the steps is left to do."""
     model.begin()
-    tokens = mesh.place(prompt, (BATCH, None))
-    torch_xla.sync()
-    xm.wait_device_ops()
-    return tokens
+    return stack.place(prompt)
 
 
-def generate(model: DeviceModel, tokens: Any, output_length: int) -> Generation:
-    """Prefill, then decode until `output_length` tokens are there; step 0 is the prefill, which gives the first."""
+def generate(stack: Stack, model: DeviceModel, tokens: Any, output_length: int) -> Generation:
+    """Prefill, then decode until `output_length` tokens are there; step 0 is the prefill, which gives the first.
+
+    A step's program starts and all devices finish it inside the step's host event.
+    """
     import torch
 
-    compiled_before, cpu_before = compile_count(), time.process_time_ns()
+    compiled_before, cpu_before = stack.compile_count(), time.process_time_ns()
     marks, logits, dropped, host_ns = [], [], [], []
     with torch.no_grad():
         for number in range(output_length):
-            with phase("prefill" if number == 0 else "decode", number) as step:
+            name = "prefill" if number == 0 else "decode"
+            start, thread_start = time.time_ns(), time.thread_time_ns()
+            with stack.mark(name, number):
                 step_logits, tokens, *step_dropped = model.forward(tokens)
-                step.token = tokens
-            assert step.mark is not None  # noqa: S101
-            marks.append(step.mark)
+                # CPU time of this thread: nothing that it waited for is in it.
+                host_ns.append(time.thread_time_ns() - thread_start)
+                stack.wait(tokens)
+            marks.append(PhaseMark(name=name, step=number, start_ns=start, end_ns=time.time_ns()))
             logits.append(step_logits)
             dropped += step_dropped
-            host_ns.append(step.host_ns)
     cpu_ns = time.process_time_ns() - cpu_before
-    return Generation(marks, logits, dropped, host_ns, compile_count() - compiled_before, cpu_ns)
+    return Generation(marks, logits, dropped, host_ns, stack.compile_count() - compiled_before, cpu_ns)
 
 
-def logits_on_host(generation: Generation) -> Any:
+def logits_on_host(stack: Stack, generation: Generation) -> Any:
     """Logits [batch, steps, vocabulary]."""
     import torch
-    from torch_xla.distributed.spmd.xla_sharding import unwrap_sharded_tensor
 
-    return torch.stack([unwrap_sharded_tensor(step).cpu() for step in generation.logits], 1)
+    return torch.stack([stack.on_host(step) for step in generation.logits], 1)
 
 
-def dropped_on_host(generation: Generation) -> Any:
+def dropped_on_host(stack: Stack, generation: Generation) -> Any:
     """Pairs of token and expert that were dropped, [batch, steps]; None without experts."""
     import torch
 
-    return torch.stack([step.cpu().sum(0) for step in generation.dropped], 1) if generation.dropped else None
-
-
-def compile_count() -> int:
-    """Programs compiled so far in this process."""
-    import torch_xla.debug.metrics as xla_metrics
-
-    data = xla_metrics.metric_data("CompileTime")
-    return int(data[0]) if data else 0
+    return torch.stack([stack.on_host(s).sum(0) for s in generation.dropped], 1) if generation.dropped else None
