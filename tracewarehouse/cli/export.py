@@ -172,6 +172,25 @@ def duckdb(
 
 
 @app.command()
+def iceberg(
+    context: typer.Context,
+    output: Annotated[
+        Path, typer.Option("--output", "-o", metavar="FOLDER", help="Folder for the catalogue and the metadata.")
+    ] = Path("iceberg"),
+) -> None:
+    """Register the lake's files as Iceberg tables, without copying them; again after each change. Needs `iceberg`."""
+    from tracewarehouse.exports.iceberg import CATALOGUE, export_iceberg
+
+    with context.obj.open() as warehouse:
+        tables = export_iceberg(warehouse, output)
+    typer.echo(output / CATALOGUE)
+    for table in tables:
+        typer.echo(f"{table.name}\t{table.metadata}")
+    added, removed = sum(t.added for t in tables), sum(t.removed for t in tables)
+    typer.echo(f"note: {added} files were added and {removed} removed", err=True)
+
+
+@app.command()
 def parquet(context: typer.Context, source: SourceArgument, output: OutputOption = None) -> None:
     """Write a table, a metric or a query as Parquet."""
     _write_rows(context, source, "parquet", output)
