@@ -9,12 +9,17 @@ A launch on one device only can be recognised by its `ExecuteHelper` on the laun
 device, or the program has no SPMD and runs in a `PjRtCpuExecutable::ExecuteSharded`. All records inside then belong to
 that device; a cheap program has no records and runs its ops right there. If there are several devices and no SPMD, no
 event says which device it is; it counts as the first.
+
+A program that is launched while the one before still runs waits for its end: the `ExecuteHelper`s of its devices make
+no record. The thread on which the program before ends makes their records then, the latest waiting device first, within
+the region of that program's last device. If their number is another, nothing tells whose they are.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 
 import numpy as np
 import numpy.typing as npt
@@ -28,6 +33,8 @@ EXECUTE_HELPER = "PjRtCpuExecutable::ExecuteHelper"
 RECORD = "ThreadpoolListener::Record"
 START_REGION = "ThreadpoolListener::StartRegion"
 STOP_REGION = "ThreadpoolListener::StopRegion"
+THUNKS = "ThunkExecutor::Execute"
+"""How the names of events begin in which a device runs its program."""
 
 
 @dataclass
@@ -85,6 +92,19 @@ class _Region:
     line: int
     records: list[int] = field(default_factory=list)
     owner: tuple[int, int] | None = None
+    released: list[int] = field(default_factory=list)
+    """Records made after the device's program has ended, of programs that waited for it."""
+    released_ps: int = 0
+
+
+@dataclass
+class _Helper:
+    """The start of a program on one device; if it makes no record, the program waits for the one before."""
+
+    start_ps: int
+    end_ps: int
+    region: _Region
+    is_waiting: bool = True
 
 
 @dataclass
@@ -113,11 +133,7 @@ def attribute(
     regions = [r for w in walks for r in w.regions]
     executes = sorted((e for w in walks for e in w.executes), key=lambda e: e.start_ps)
     owner = {c: (i, 0 if e.is_single else k) for i, e in enumerate(executes) for k, c in enumerate(e.records)}
-    for region in sorted(regions, key=lambda r: r.start_ps):  # a record is older than the region that consumes it
-        region.owner = owner.get(region.context)
-        if region.owner:
-            for context in region.records:
-                owner.setdefault(context, region.owner)
+    _own(regions, [h for w in walks for h in w.helpers if h.is_waiting], owner)
     steps = _Steps(walks, markers)
     executions = [Execution(e.start_ps, steps.of(e)) for e in executes]
     counts = (1 if e.is_single else len(e.records) for e in executes)
@@ -137,6 +153,42 @@ def attribute(
         attributed.lines.append(CpuLine(line, events, is_op, np.where(is_op, of_event[:, 1], np.int32(-1)), execution))
     name_modules(attributed)
     return attributed
+
+
+def _own(regions: Sequence[_Region], helpers: Sequence[_Helper], owner: dict[int, tuple[int, int]]) -> None:
+    """Set the owners of regions, as (execution, device), from those of the records that they consume.
+
+    Args:
+        regions: the regions of all threads.
+        helpers: the starts of programs that had to wait.
+        owner: owner by context of a record; those of records made in regions are added.
+    """
+    waiting: dict[int, list[tuple[int, int]]] = {}
+
+    def begin(region: _Region) -> None:
+        region.owner = owner.get(region.context)
+        if region.owner:
+            for context in region.records:
+                owner.setdefault(context, region.owner)
+
+    def wait(helper: _Helper) -> None:
+        if helper.region.owner:
+            waiting.setdefault(helper.region.owner[0], []).append(helper.region.owner)
+
+    def release(region: _Region) -> None:
+        if waiting:
+            number = min((i for i, of in waiting.items() if len(of) == len(region.released)), default=None)
+            released = waiting.pop(number)[::-1] if number is not None else []  # else nothing tells whose they are
+            owner.update(zip(region.released, released, strict=False))
+        elif region.owner:
+            owner.update(dict.fromkeys(region.released, region.owner))
+
+    events: list[tuple[int, int, Callable[[], None]]] = []  # a record is older than the region that consumes it
+    events += [(r.start_ps, 0, partial(begin, r)) for r in regions]
+    events += [(h.start_ps, 1, partial(wait, h)) for h in helpers]
+    events += [(r.released_ps, 2, partial(release, r)) for r in regions if r.released]
+    for _, _, happen in sorted(events, key=lambda e: e[:2]):
+        happen()
 
 
 def is_op(events: EventBatch) -> npt.NDArray[np.bool_]:
@@ -165,13 +217,14 @@ class _Walk:
         self.number = number
         self.regions: list[_Region] = []
         self.executes: list[_Execute] = []
+        self.helpers: list[_Helper] = []
         self.records: dict[int, tuple[int, int, int | None]] = {}  # context -> line, time, region
         stats = {s.name: s for s in events.stats}
         n = len(events)
         self.is_op = is_op(events)
         produced, _ = integers(stats.get("_p"), n)
         consumed, _ = integers(stats.get("_c"), n)
-        kind_of_row = np.array([_MARKS.get(m.name, 0) for m in plane.event_metadata] + [0], np.int8)
+        kind_of_row = np.array([_kind(m.name) for m in plane.event_metadata] + [0], np.int8)
         kind = kind_of_row[events.metadata]
         order = np.lexsort((-events.duration_ps, events.start_ps))
         last_region = np.full(n, -1, np.int64)  # per event in time order: the region in force, from its start on
@@ -200,6 +253,12 @@ class _Walk:
             launch = self._launch_at(start)
             if launch:
                 launch.is_single = True
+            elif current is not None:
+                end = start + int(events.duration_ps[row])
+                self.helpers.append(_Helper(start, end, self.regions[current]))
+        elif kind == _MARKS[THUNKS]:
+            if current is not None:
+                self._thunks_end = self.regions[current], start + int(events.duration_ps[row])
         elif kind == _MARKS[START_REGION]:
             self.regions.append(_Region(start, int(consumed[row]), self.number))
             self._stopped = False
@@ -211,20 +270,36 @@ class _Walk:
             context = int(produced[row])
             self.records[context] = (self.number, start, current)
             launch = self._launch_at(start)
+            if self.helpers and start <= self.helpers[-1].end_ps:
+                self.helpers[-1].is_waiting = False
             if launch:
                 launch.records.append(context)
             elif current is not None:
-                self.regions[current].records.append(context)
+                self._record(self.regions[current], context, start)
 
     def _launch_at(self, at: int) -> _Execute | None:
         """The latest launch on this thread, if it lasts until then."""
         launch = self.executes[-1] if self.executes else None
         return launch if launch and launch.start_ps <= at <= launch.end_ps else None
 
+    def _record(self, region: _Region, context: int, at: int) -> None:
+        ended, end = self._thunks_end
+        if ended is region and at >= end:
+            region.released.append(context)
+            region.released_ps = region.released_ps or at
+        else:
+            region.records.append(context)
+
     _stopped = True
+    _thunks_end: tuple[_Region | None, int] = None, 0
 
 
-_MARKS = {EXECUTE: 1, EXECUTE_SHARDED: 1, RECORD: 2, START_REGION: 3, STOP_REGION: 4, EXECUTE_HELPER: 5}
+_MARKS = {EXECUTE: 1, EXECUTE_SHARDED: 1, RECORD: 2, START_REGION: 3, STOP_REGION: 4, EXECUTE_HELPER: 5, THUNKS: 6}
+
+
+def _kind(name: str) -> int:
+    """Which of the marks an event of this name is; 0 for none."""
+    return _MARKS[THUNKS] if name.startswith(THUNKS) else _MARKS.get(name, 0)
 
 
 class _Steps:

@@ -12,17 +12,16 @@ import numpy as np
 import numpy.typing as npt
 
 from tracewarehouse.ingest.columns.records import EventBatch, Int64, Line, Plane, integers
-from tracewarehouse.ingest.devices.cpu_devices import CpuExecutions, CpuLine, Execution, is_op, name_modules
+from tracewarehouse.ingest.devices.cpu_devices import THUNKS, CpuExecutions, CpuLine, Execution, is_op, name_modules
 from tracewarehouse.ingest.devices.markers import MarkedTime, StepMarker
 
-_RUNTIME = "ThunkExecutor::Execute"
 _MOST_DEVICES = 1 << 16
 """Maximum number of virtual devices on a host; a larger number means damage."""
 
 
 def has_thunks(plane: Plane) -> bool:
     """Whether programs of XLA's CPU runtime ran on the plane's threads."""
-    return any(m.name.startswith(_RUNTIME) for m in plane.event_metadata)
+    return any(m.name.startswith(THUNKS) for m in plane.event_metadata)
 
 
 def attribute(

@@ -108,6 +108,63 @@ def test_records_of_a_launch_on_several_devices_are_one_each(ingest: Any) -> Non
     assert query(OPS) == [(0, 0, "dot.1", 20), (1, 0, "dot.1", 21)]
 
 
+class TestALaunchThatWaitsForTheProgramBefore:
+    """Two devices: the second launch begins while the first runs, whose last device makes its records."""
+
+    @staticmethod
+    def capture(released: int) -> Space:
+        space = Space()
+        host = space.host()
+        launcher, pool, other = host.line("tf_pytorchxla/1"), host.line("tf_client/2"), host.line("tf_client/3")
+        launcher.event(LAUNCH, 0, 20 * US).event(LAUNCH, 30 * US, 20 * US)
+        for device, line in ((0, pool), (1, other)):
+            record(launcher, 5 + device, 1 + device)
+            region(line, 10 + device, 15, 1 + device)
+            line.event(HELPER, (12 + device) * US, US)
+            record(line, 12 + device, 11 + device)
+            region(line, 20, 90 + device, 11 + device)
+            op(line, "dot.1", 21 + device)
+            line.event("ThunkExecutor::Execute (wait for completion)", 30 * US, (50 + device) * US)
+        waiting = host.line("tf_client/4")
+        for device in (0, 1):
+            record(launcher, 35 + device, 21 + device)
+            region(waiting, 40 + 5 * device, 44 + 5 * device, 21 + device)
+            waiting.event(HELPER, (41 + 5 * device) * US, US)
+        for number in range(released):
+            record(other, 82 + number, 31 + number)
+            line = (waiting, pool, launcher)[number]
+            region(line, 100, 120, 31 + number)
+            op(line, "dot.1", 105 + number)
+        return space
+
+    def test_the_device_that_waited_last_is_released_first(self, ingest: Any) -> None:
+        result, query = ingest(self.capture(2))
+        assert query(OPS) == [(0, 0, "dot.1", 21), (1, 0, "dot.1", 22), (1, 1, "dot.1", 105), (0, 1, "dot.1", 106)]
+        assert "unattributed_ops" not in result.entry.flags
+
+    def test_other_records_than_those_that_wait_tell_nothing(self, ingest: Any) -> None:
+        result, query = ingest(self.capture(3))
+        assert [row[:2] for row in query(OPS)] == [(0, 0), (1, 0), *[(None, None)] * 3]
+        assert "unattributed_ops" in result.entry.flags
+
+    def test_a_recording_that_states_who_reduces_together(self, tmp_path: Path, tables_of: Any) -> None:
+        """In each program one device reduces alone; the key of the others' rendezvous names the others."""
+        ingest_one(CAPTURES / "torch_xla-unsynchronised.xplane.pb.gz", tmp_path / "warehouse")
+        query = tables_of(tmp_path / "warehouse")
+        assert query("SELECT count(*), count(DISTINCT (device_id, execution)) FROM ops") == [(336, 48)]
+        repeated = "SELECT count(*) FROM ops GROUP BY device_id, execution, instruction_id HAVING count(*) > 1"
+        assert query(repeated) == []
+        named = query(
+            """SELECT o.device_id, regexp_extract(s.string_value, 'global_devices=.([0-9,]+)', 1)
+            FROM host_events AS h JOIN event_stats AS s ON s.event_id = h.event_id AND s.name = 'name'
+            JOIN ops AS o ON o.line = h.thread AND h.start_ps >= o.start_ps
+                AND h.start_ps + h.duration_ps <= o.start_ps + o.duration_ps
+            WHERE s.string_value LIKE '%global_devices%'"""
+        )
+        assert len(named) >= 3 * 12
+        assert all(str(device) in members.split(",") for device, members in named)
+
+
 class TestWithoutALaunch:
     def test_the_launch_came_before_the_capture(self, ingest: Any) -> None:
         """Metadata name the launch, no event is one: nothing tells the device of the ops, which stay host events."""
