@@ -70,6 +70,7 @@ class Watcher:
         warehouse: the warehouse to ingest into.
         location: the folder, which need not exist yet, or its URI.
         mesh: the device mesh, if no manifest gives it.
+        step_program: the module whose executions begin a step, instead of the captures' own steps.
         settle: seconds without a change after which a capture counts as complete.
         patience: seconds to wait for missing hosts.
     """
@@ -80,12 +81,14 @@ class Watcher:
         location: str,
         *,
         mesh: Mesh | str | None = None,
+        step_program: str | None = None,
         settle: float = 5.0,
         patience: float = 600.0,
     ) -> None:
         self._warehouse = warehouse
         self._location = location
         self._mesh = mesh
+        self._step_program = step_program
         self._settle = settle
         self._patience = patience
         self._seen: dict[tuple[Path, str], _Seen] = {}
@@ -147,7 +150,7 @@ class Watcher:
 
     def _ingest(self, key: tuple[Path, str], capture: Capture, seen: _Seen) -> Ingested | Failed:
         try:
-            result = self._warehouse.ingest_capture(capture, mesh=self._mesh)
+            result = self._warehouse.ingest_capture(capture, mesh=self._mesh, step_program=self._step_program)
         except TracewarehouseError as error:
             seen.is_done = isinstance(error, CaptureError)
             seen.since = time.monotonic()

@@ -135,6 +135,19 @@ class TestFailures:
         [event], _ = look(watcher)
         assert isinstance(event, Ingested)
 
+    def test_the_program_that_begins_a_step_is_named_for_all(self, warehouse: Warehouse, tmp_path: Path) -> None:
+        age(write_capture_directory(tmp_path / "logs" / "one", "one"))
+        watcher = Watcher(warehouse, str(tmp_path / "logs"), step_program="decode.12", settle=SETTLE)
+        [event], _ = look(watcher)
+        assert isinstance(event, Ingested)
+        assert warehouse.query("SELECT DISTINCT source FROM phases WHERE kind = 'step' AND device_id = 0").rows() == [
+            ("told program",)
+        ]
+        age(write_capture_directory(tmp_path / "logs" / "two", "two", period=170))
+        [event], _ = look(Watcher(warehouse, str(tmp_path / "logs" / "two"), step_program="x", settle=SETTLE))
+        assert isinstance(event, Failed)
+        assert "--step x: no execution of a program of that name" in str(event.error)
+
     def test_a_capture_that_goes_away(self, warehouse: Warehouse, tmp_path: Path) -> None:
         folder = write_capture_directory(tmp_path / "logs" / "one", "one")
         watcher = Watcher(warehouse, str(tmp_path / "logs"), settle=SETTLE)
@@ -174,6 +187,14 @@ class TestCommand:
             ["two", "ingested"],
         ]
         assert err == ""
+
+    def test_it_names_the_program_that_begins_a_step(self, tmp_path: Path) -> None:
+        write_capture_directory(tmp_path / "logs" / "one", "one")
+        process = self.start(tmp_path, "--step", "prefill.11", "--until-idle", "1")
+        out, _ = process.communicate(timeout=300)
+        assert out.split("\t")[2] == "ingested"
+        with tw.open(tmp_path / "warehouse") as warehouse:
+            assert ("told program",) in warehouse.query("SELECT DISTINCT source FROM phases").rows()
 
     def test_a_wrong_mesh_is_wrong_usage(self, tmp_path: Path) -> None:
         _, err = (process := self.start(tmp_path, "--mesh", "xy=2")).communicate(timeout=120)

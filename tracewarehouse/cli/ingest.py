@@ -53,6 +53,17 @@ RatioOption = Annotated[
 ]
 
 
+StepOption = Annotated[
+    str | None,
+    typer.Option(
+        "--step",
+        metavar="PROGRAM",
+        help="Program (HLO module) that begins a step, such as jit_step_fun; instead of the capture's own steps.",
+        show_default=False,
+    ),
+]
+
+
 def ingest(
     context: typer.Context,
     paths: Annotated[
@@ -64,14 +75,7 @@ def ingest(
     ],
     mesh: MeshOption = None,
     name: Annotated[str | None, typer.Option(help="Name of the run, if there is only one capture.")] = None,
-    step: Annotated[
-        str | None,
-        typer.Option(
-            metavar="PROGRAM",
-            help="Program (HLO module) that begins a step, such as jit_step_fun; instead of the capture's own steps.",
-            show_default=False,
-        ),
-    ] = None,
+    step: StepOption = None,
     costs: Annotated[
         str | None,
         typer.Option(

@@ -6,7 +6,7 @@ from typing import Annotated
 
 import typer
 
-from tracewarehouse.cli.ingest import MeshOption, complain, say
+from tracewarehouse.cli.ingest import MeshOption, StepOption, complain, say
 from tracewarehouse.cli.progress import status
 
 
@@ -16,6 +16,7 @@ def watch(
         str, typer.Argument(help="Folder, or gs://, s3:// or https:// URI, that captures are written to.")
     ],
     mesh: MeshOption = None,
+    step: StepOption = None,
     interval: Annotated[float, typer.Option(min=0.05, help="Seconds between two looks at the folder.")] = 2.0,
     settle: Annotated[
         float, typer.Option(min=0, help="A capture is complete once it has not changed for so many seconds.")
@@ -35,7 +36,7 @@ def watch(
 
     complaints: set[str] = set()
     with context.obj.open(create=True) as warehouse, status() as update:
-        watcher = Watcher(warehouse, location, mesh=mesh, settle=settle, patience=patience)
+        watcher = Watcher(warehouse, location, mesh=mesh, step_program=step, settle=settle, patience=patience)
         for event in watcher.follow(interval):
             if isinstance(event, Ingested):
                 say(event.result)
