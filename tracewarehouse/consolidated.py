@@ -21,12 +21,11 @@ from pathlib import Path
 import duckdb
 
 from tracewarehouse.ingest.errors import WarehouseError
-from tracewarehouse.ingest.lake.lake import Lake, Leftover, RunVersion, file_digest
+from tracewarehouse.ingest.lake.lake import CACHE, Lake, Leftover, RunVersion, file_digest
 from tracewarehouse.ingest.lake.schema import SCHEMA_VERSION, TABLES
 from tracewarehouse.lens import table_source
 from tracewarehouse.read_only import literal
 
-FOLDER = "cache"
 CONSOLIDATED = frozenset(("runs", "devices", "metric_values"))
 """The tables that are cached: queries over many runs read them, and they have only a few rows per run."""
 FEWEST_RUNS = 64
@@ -52,7 +51,7 @@ def source(lake: Lake, runs: Sequence[RunVersion], table: str) -> str | None:
     """
     if table not in CONSOLIDATED or len(runs) < FEWEST_RUNS or not folders(lake):
         return None
-    folder = lake.warehouse.resolve() / FOLDER
+    folder = lake.warehouse.resolve() / CACHE
     sources = _sources(runs, table)
     try:
         file = _current(folder, table, sources) or _write(lake, folder, runs, table, sources)
@@ -63,7 +62,7 @@ def source(lake: Lake, runs: Sequence[RunVersion], table: str) -> str | None:
 
 def folders(lake: Lake) -> list[str]:
     """The folder of the cached files, as a resolved path; empty if the lake is remote or the folder is a link."""
-    folder = lake.warehouse.resolve() / FOLDER
+    folder = lake.warehouse.resolve() / CACHE
     return [] if lake.filesystem is not None or folder.is_symlink() else [str(folder)]
 
 
@@ -76,7 +75,7 @@ def leftovers(lake: Lake, grace_seconds: float) -> list[Leftover]:
     try:
         return list(_leftovers(lake, time.time() - grace_seconds))
     except OSError as error:
-        raise WarehouseError(f"{lake.warehouse / FOLDER}: cannot be listed: {error.strerror or error}") from None
+        raise WarehouseError(f"{lake.warehouse / CACHE}: cannot be listed: {error.strerror or error}") from None
 
 
 def collect_garbage(lake: Lake, grace_seconds: float) -> list[Leftover]:
@@ -95,7 +94,7 @@ def collect_garbage(lake: Lake, grace_seconds: float) -> list[Leftover]:
 
 
 def _leftovers(lake: Lake, limit: float) -> Iterator[Leftover]:
-    folder = lake.warehouse / FOLDER
+    folder = lake.warehouse / CACHE
     if folder.is_symlink() or not folder.is_dir():
         return
     runs, unread = lake.listing()
@@ -117,7 +116,7 @@ def _leftovers(lake: Lake, limit: float) -> Iterator[Leftover]:
 
 
 def _sources(runs: Sequence[RunVersion], table: str) -> Sources:
-    return {r.run_id: [r.digests.get(f, "") for f in r.files[table]] for r in runs if r.files.get(table)}
+    return {r.run_id: digests for r in runs if (digests := r.digests_of(table))}
 
 
 def _key(table: str, sources: Sources) -> str:

@@ -6,6 +6,7 @@ import errno
 import os
 from collections.abc import Collection, Iterator, Sequence
 from contextlib import contextmanager
+from functools import cached_property
 
 import duckdb
 
@@ -13,7 +14,7 @@ from tracewarehouse import consolidated
 from tracewarehouse.definitions import missing
 from tracewarehouse.definitions.reading import Definitions
 from tracewarehouse.ingest.errors import MetricError, QueryError, WarehouseError
-from tracewarehouse.ingest.lake.lake import Lake, RunVersion, unread_sentence
+from tracewarehouse.ingest.lake.lake import Lake, RunVersion, State, unread_sentence
 from tracewarehouse.ingest.lake.schema import TABLES
 from tracewarehouse.lens import add_comments, add_views, begin_lens, table_source
 from tracewarehouse.memory_limit import set_memory_limit
@@ -29,11 +30,9 @@ COMPARED = frozenset(("main.runs", _CATALOG, _MACROS))
 
 _TABLES = frozenset(f"main.{t}" for t in TABLES)
 
-State = tuple[tuple[str, int, int], ...]
-
 
 class Session:
-    """One database with the tables and metrics of the runs, as the runs were when the session was created.
+    """One database with the tables and metrics of the runs, as the runs were when they were first needed.
 
     `prepare` creates the views that a query reads. Before SQL that does more than read, it creates all views with their
     comments.
@@ -42,24 +41,24 @@ class Session:
         lake: the runs.
         definitions: the models and metrics.
         is_restricted: restrict the database to queries that only read.
-        only: the ids of the runs that it holds; None for all. If a query lists several runs, DuckDB opens the files of
-            all that it knows; `runs_read` finds the runs that suffice.
+
+    Attributes:
+        only: the ids of the runs that it holds; None for all. It may be set until the runs are first needed:
+            `runs_read` finds the runs that suffice for a query, and with these alone nothing is read of any other.
 
     Raises:
-        WarehouseError: the runs cannot be listed.
+        WarehouseError: the database cannot be opened.
         QueryError: the memory limit is not a size.
     """
 
     def __init__(
         self, lake: Lake, definitions: Definitions, *, is_restricted: bool, only: Collection[str] | None = None
     ) -> None:
-        self.state = state_of(lake)
+        self.only = only
         self._lake = lake
         self._definitions = definitions
         self._missing = {*_EXTRAS, *_TABLES, *(v.qualified for v in definitions.ordered)}
         self._has_comments = False
-        self._has_all = only is None
-        runs = self.runs = [r for r in lake.runs() if only is None or r.run_id in only]
         self.connection = duckdb.connect(":memory:")
         try:
             if lake.filesystem is not None:
@@ -73,10 +72,39 @@ class Session:
                 self.connection.execute(f"SET temp_directory = {literal(str(self._spill.path))}")
         except duckdb.Error as error:
             self.connection.close()
-            raise WarehouseError(files_error(lake, runs, error)) from None
+            raise WarehouseError(f"{lake.root}: {error}") from None
         except QueryError:
             self.connection.close()
             raise
+
+    @cached_property
+    def _state_and_runs(self) -> tuple[State, list[RunVersion]]:
+        if self.only is None:
+            runs = self._lake.runs()
+            return self._lake.listed_state, runs
+        self._lake.sync()
+        return self._lake.state_of(self.only), self._lake.runs_of(self.only)
+
+    @property
+    def runs(self) -> list[RunVersion]:
+        """The runs that it holds, listed when they are first needed.
+
+        Raises:
+            WarehouseError: the runs cannot be listed.
+        """
+        return self._state_and_runs[1]
+
+    @property
+    def is_current(self) -> bool:
+        """Whether the runs are still as it holds them.
+
+        Raises:
+            WarehouseError: the runs cannot be listed.
+        """
+        if "_state_and_runs" not in self.__dict__:
+            return True
+        self._lake.sync()
+        return self._state_and_runs[0] == (self._lake.state() if self.only is None else self._lake.state_of(self.only))
 
     def prepare(self, read: TablesRead) -> None:
         """Create the views and macros that a query reads; create all if the query reads the catalogue.
@@ -135,7 +163,7 @@ class Session:
         self._missing -= wanted
 
     def _source(self, table: str) -> str | None:
-        of_all = consolidated.source(self._lake, self.runs, table) if self._has_all else None
+        of_all = consolidated.source(self._lake, self.runs, table) if self.only is None else None
         return of_all or table_source(self._lake.root, self.runs, table)
 
     def close(self) -> None:
@@ -198,16 +226,3 @@ def naming_lost_files(lake: Lake, runs: Sequence[RunVersion]) -> Iterator[None]:
         if any(path in str(error) for run in runs for path in run.paths):
             raise WarehouseError(files_error(lake, runs, error)) from None
         raise
-
-
-def state_of(lake: Lake) -> State:
-    """A state that changes whenever a run is published, replaced or removed."""
-    lake.sync()
-    try:
-        with os.scandir(lake.warehouse / "manifests") as entries:
-            stats = [(e.name, e.stat()) for e in entries if e.name.endswith(".json")]
-    except FileNotFoundError:
-        return ()
-    except OSError as error:
-        raise WarehouseError(f"{lake.warehouse}: cannot list the runs: {error.strerror or error}") from None
-    return tuple(sorted((name, s.st_ino, s.st_mtime_ns) for name, s in stats))

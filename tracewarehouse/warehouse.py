@@ -134,6 +134,7 @@ class Warehouse:
         self.path = os.fspath(path) if is_remote(path) else Path(path)
         self.sql = Path(sql) if sql is not None else None
         self._read_only: Session | None = None
+        self._limited: Session | None = None
         self._unrestricted: Session | None = None
         self._has_evaluated = False
         self._limits: Limits | None = None
@@ -151,10 +152,10 @@ class Warehouse:
 
     def close(self) -> None:
         """Close the database; a later query opens it again."""
-        for session in (self._read_only, self._unrestricted):
+        for session in (self._read_only, self._limited, self._unrestricted):
             if session:
                 session.close()
-        self._read_only = self._unrestricted = None
+        self._read_only = self._limited = self._unrestricted = None
 
     def refresh(self) -> None:
         """Discard the database, the metrics' SQL, and everything that unrestricted queries created.
@@ -190,10 +191,7 @@ class Warehouse:
         from tracewarehouse.read_only import NO_LIMITS, run_query
         from tracewarehouse.session import naming_lost_files
 
-        session = self._session() if read_only else self._unrestricted_session()
-        # DuckDB itself skips the files of other runs only if a query names one run
-        if read_only and len(listed := session.runs_read(sql) or ()) > 1:
-            return self.query_of(listed, sql, **parameters)
+        session = self._session_for(sql) if read_only else self._unrestricted_session()
         with naming_lost_files(self.lake, session.runs):
             return run_query(
                 session.connection,
@@ -396,7 +394,8 @@ class Warehouse:
 
         Some values are not stored but evaluated now: those of metrics that compare runs, such as scaling_efficiency; of
         metrics with a row per instruction, such as roofline; and of deprecated and compatibility versions. The latter
-        two kinds are returned only if `metrics` names the metric, and rows without a value are left out. The column
+        two kinds are returned only if `metrics` names the metric; so are those of metrics that compare runs if `run` is
+        given, since they read all other runs. Rows without a value are left out. The column
         `status` holds the status of the version; it is NULL if a stored version no longer has a definition.
 
         Args:
@@ -412,12 +411,13 @@ class Warehouse:
         from tracewarehouse.read_only import literal
 
         conditions = ["true"]
-        now = [m for m in self.definitions.metrics if m.view.compares_runs and m.header.is_stored]
+        compared = [m for m in self.definitions.metrics if m.view.compares_runs and m.header.is_stored]
+        now = compared if run is None else []
         if metrics is not None:
             for name in metrics:
                 find_metric(self.definitions, name, version)
             unstored = [m for m in self.definitions.metrics if not m.header.is_stored and version in (None, m.version)]
-            now = [m for m in (*now, *unstored) if m.name in metrics]
+            now = [m for m in (*compared, *unstored) if m.name in metrics]
         of_runs = "true"
         if run is not None:
             ids = dict.fromkeys(self.run(r).run_id for r in ([run] if isinstance(run, str) else run))
@@ -817,14 +817,33 @@ class Warehouse:
         return ForkedEvaluator(helper, self.sql)
 
     def _session(self) -> Session:
-        from tracewarehouse.session import Session, state_of
+        """The session of all runs, as they are now."""
+        from tracewarehouse.session import Session
 
         now = self._read_only
-        if now and now.state != state_of(self.lake):
+        if now and not now.is_current:
             now.close()
             now = None
         self._read_only = now or Session(self.lake, self.definitions, is_restricted=True)
         return self._read_only
+
+    def _session_for(self, sql: str) -> Session:
+        """A session of the runs that suffice for a query, which is kept for questions about the same runs."""
+        from tracewarehouse.session import Session
+
+        now = self._limited or self._read_only or Session(self.lake, self.definitions, is_restricted=True)
+        wanted = now.runs_read(sql)
+        if not wanted:
+            if now is not self._limited:
+                self._read_only = now
+            return self._session()
+        if now is self._read_only or (now is self._limited and not (now.only == wanted and now.is_current)):
+            if self._limited:
+                self._limited.close()
+            now = Session(self.lake, self.definitions, is_restricted=True)
+        now.only = wanted
+        self._limited = now
+        return now
 
     def _unrestricted_session(self) -> Session:
         from tracewarehouse.session import Session

@@ -31,11 +31,14 @@ from pathlib import Path
 from typing import Any, Self
 
 from tracewarehouse.ingest.errors import UnreadRunWarning, WarehouseError, shown
+from tracewarehouse.ingest.lake import manifest_index
 from tracewarehouse.ingest.lake.schema import SCHEMA_VERSION
 
 RUN_ID = re.compile(r"[0-9a-z][0-9a-z_-]{0,63}")
 DATABASE = "warehouse.duckdb"
 """The database file in the folder of a warehouse."""
+CACHE = "cache"
+"""The folder of what is derived from the runs, in the folder of a warehouse."""
 GRACE_SECONDS = 24 * 3600.0
 """How long files that no manifest names are kept, for readers that still hold an older list."""
 _STAGING, _PART = re.compile(r"\.staging-(\d+)-[0-9a-f]{8}"), re.compile(r"\.part-[0-9a-f]{8}(\.wal)?")
@@ -47,6 +50,10 @@ _TABLE_FILE = re.compile(r"[a-z_]+(-\d{4,}|-[0-9a-f]{16}-[0-9a-f]{8})?\.parquet"
 _FILE_IN_LAKE = re.compile(
     rf"lake/({_KEY})?(?P<run_id>{RUN_ID.pattern})/(?(1)v=){RUN_ID.pattern}/{_TABLE_FILE.pattern}"
 )
+
+
+State = dict[str, manifest_index.Stamp]
+"""The manifest files by run id."""
 
 
 @dataclass(frozen=True)
@@ -67,6 +74,21 @@ class RunVersion:
     """Names of the run's quality flags, so that every answer can name them without reading a file."""
     digests: dict[str, str] = field(default_factory=dict)
     """SHA-256 of each file, in hex, by its path."""
+
+    def __getattr__(self, name: str) -> Any:
+        """Decode the lists of files when they are first asked for: few questions are about the files of all runs."""
+        if name not in ("files", "rows", "digests") or "_indexed" not in self.__dict__:
+            raise AttributeError(name)
+        files, rows, digests = manifest_index.decoded(self.run_id, self.__dict__["_indexed"].lists)
+        self.__dict__.update(files=files, rows=rows, digests=digests)
+        return self.__dict__[name]
+
+    def digests_of(self, table: str) -> list[str]:
+        """SHA-256 of each file of a table, in hex."""
+        indexed: manifest_index.Entry | None = self.__dict__.get("_indexed")
+        if indexed and table in manifest_index.DIGESTED:
+            return [d.hex() for d in indexed.digests.get(table, ())]
+        return [self.digests.get(f, "") for f in self.files.get(table, ())]
 
     @property
     def paths(self) -> set[str]:
@@ -128,6 +150,7 @@ class Lake:
         """The resolved folder of all files; it differs from `lake` below `root` only if that is a link."""
         self._manifests = warehouse / "manifests"
         self._warned: set[UnreadRun] = set()
+        self._listed: tuple[State, list[RunVersion], list[UnreadRun]] | None = None
 
     def sync(self) -> None:
         """Fetch the changes of other writers; a local folder has nothing to fetch."""
@@ -140,7 +163,9 @@ class Lake:
         Raises:
             WarehouseError: the runs cannot be listed, or there are runs but none can be read.
         """
-        runs, unread = self.listing()
+        return self._readable(*self.listing())
+
+    def _readable(self, runs: list[RunVersion], unread: list[UnreadRun]) -> list[RunVersion]:
         if unread and not runs:
             raise WarehouseError(f"{self.root}: {unread_sentence(unread)}")
         if new := [r for r in unread if r not in self._warned]:
@@ -154,19 +179,108 @@ class Lake:
         Raises:
             WarehouseError: the runs cannot be listed.
         """
-        runs, unread = [], []
-        for path in self.manifests():
-            try:
-                run = _parsed(path)
-            except WarehouseError as error:
-                why = str(error).partition("; ")[0]
-                unread.append(UnreadRun(path.stem, path.stem, why, is_outdated=False))
+        state = self.state()
+        if self._listed is None or self._listed[0] != state:
+            self._listed = state, *self._read_all(state)
+        _, runs, unread = self._listed
+        return list(runs), list(unread)
+
+    @property
+    def listed_state(self) -> State:
+        """The `state` of the runs that were last listed; empty if none were."""
+        return self._listed[0] if self._listed else {}
+
+    def state(self) -> State:
+        """The manifest files by run id; changes whenever a run is published, replaced or removed.
+
+        Raises:
+            WarehouseError: their folder cannot be listed.
+        """
+        found = {}
+        try:
+            with os.scandir(self._manifests) as entries:
+                for entry in entries:
+                    if entry.name.endswith(".json") and entry.name[0] != ".":
+                        with suppress(FileNotFoundError):  # removed meanwhile
+                            found[entry.name.removesuffix(".json")] = manifest_index.stamp_of(entry.stat())
+        except FileNotFoundError:
+            pass
+        except OSError as error:
+            raise WarehouseError(f"{self._manifests}: cannot list the runs: {error.strerror or error}") from None
+        return found
+
+    def _read_all(self, state: State) -> tuple[list[RunVersion], list[UnreadRun]]:
+        """The runs of these manifests, as the index or they themselves have them, and those that cannot be read."""
+        folder = self.warehouse / CACHE
+        is_indexed = len(state) >= manifest_index.FEWEST and not folder.is_symlink()
+        index = manifest_index.read(folder) if is_indexed else {}
+        runs: list[RunVersion] = []
+        unread: list[UnreadRun] = []
+        entries = {}
+        read = 0
+        for run_id in sorted(state):
+            entry = index.get(run_id)
+            if entry and entry.stamp == state[run_id] and entry.schema_version == SCHEMA_VERSION:
+                entries[run_id] = entry
+                runs.append(_of_index(run_id, entry))
                 continue
-            if run is not None and run.schema_version != SCHEMA_VERSION:
-                unread.append(UnreadRun(run.run_id, run.name, _outdated(run), is_outdated=True))
-            elif run is not None:
-                runs.append(run)
+            read += 1
+            found = self._listed_run(run_id)
+            if isinstance(found, RunVersion):
+                runs.append(found)
+                if known := _for_index(found, state[run_id]):
+                    entries[run_id] = known
+            elif found:
+                unread.append(found)
+        if (
+            len(state) >= manifest_index.FEWEST
+            and read - len(unread) >= manifest_index.FEWEST
+            and not folder.is_symlink()
+        ):
+            manifest_index.write(folder, entries)
         return runs, unread
+
+    def runs_of(self, run_ids: Collection[str]) -> list[RunVersion]:
+        """The current versions of these runs, as far as there are such runs; reads no manifest of another run.
+
+        Those that cannot be read are left out, and named as `runs` does.
+
+        Raises:
+            WarehouseError: none of them can be read.
+        """
+        runs, unread = [], []
+        for run_id in sorted(run_ids):
+            found = self._listed_run(run_id) if RUN_ID.fullmatch(run_id) else None
+            if isinstance(found, RunVersion):
+                runs.append(found)
+            elif found:
+                unread.append(found)
+        return self._readable(runs, unread)
+
+    def state_of(self, run_ids: Collection[str]) -> State:
+        """The manifest files of these runs by run id, as far as there are such runs; see `state`."""
+        found = {}
+        for run_id in run_ids:
+            with suppress(OSError, WarehouseError):
+                found[run_id] = manifest_index.stamp_of((self._manifests / f"{_checked(run_id)}.json").stat())
+        return found
+
+    def _listed_run(self, run_id: str) -> RunVersion | UnreadRun | None:
+        try:
+            run = _parsed(self._manifests / f"{run_id}.json")
+        except WarehouseError as error:
+            return UnreadRun(run_id, run_id, str(error).partition("; ")[0], is_outdated=False)
+        if run is not None and run.schema_version != SCHEMA_VERSION:
+            return UnreadRun(run.run_id, run.name, _outdated(run), is_outdated=True)
+        return run
+
+    def is_empty(self) -> bool:
+        """Whether there is no run, readable or not.
+
+        Raises:
+            WarehouseError: the runs cannot be listed.
+        """
+        return not self.state()
 
     def lacking(self, runs: Iterable[RunVersion]) -> list[UnreadRun]:
         """The runs with missing files; unlike `listing`, this asks the file system for every file."""
@@ -190,12 +304,7 @@ class Lake:
         Raises:
             WarehouseError: their folder cannot be listed.
         """
-        try:
-            return sorted(p for p in self._manifests.iterdir() if p.suffix == ".json" and p.name[0] != ".")
-        except FileNotFoundError:
-            return []
-        except OSError as error:
-            raise WarehouseError(f"{self._manifests}: cannot list the runs: {error.strerror or error}") from None
+        return [self._manifests / f"{run_id}.json" for run_id in sorted(self.state())]
 
     def _read(self, path: Path) -> RunVersion | None:
         version = _parsed(path)
@@ -567,6 +676,37 @@ def _parsed(path: Path) -> RunVersion | None:
         else:
             return run
     raise WarehouseError(f"{path}: not a run manifest ({why}); ingest the capture again, or remove the file")
+
+
+def _of_index(run_id: str, entry: manifest_index.Entry) -> RunVersion:
+    run = object.__new__(RunVersion)  # its lists follow when they are asked for
+    run.__dict__.update(
+        run_id=run_id,
+        version=entry.version,
+        name=entry.name,
+        schema_version=entry.schema_version,
+        ingest_version=entry.ingest_version,
+        source_digest=entry.source_digest,
+        metrics_fingerprint=entry.metrics_fingerprint,
+        flags=entry.flags,
+        _indexed=entry,
+    )
+    return run
+
+
+def _for_index(run: RunVersion, stamp: manifest_index.Stamp) -> manifest_index.Entry | None:
+    encoded = manifest_index.encoded(run.run_id, run.files, run.rows, run.digests)
+    return encoded and manifest_index.Entry(
+        stamp,
+        run.name,
+        run.version,
+        run.schema_version,
+        run.ingest_version,
+        run.source_digest,
+        run.metrics_fingerprint,
+        run.flags,
+        *encoded,
+    )
 
 
 def _is_in_lake(file: str, run_id: str) -> bool:

@@ -15,6 +15,7 @@ import hashlib
 import subprocess
 import sys
 import tempfile
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -60,7 +61,7 @@ class Pattern:
         return run
 
 
-def patterns(*, generated: bool = True) -> tuple[list[Pattern], list[Pattern]]:
+def patterns(*, generated: bool = True, stretched: Sequence[int] = STRETCHED) -> tuple[list[Pattern], list[Pattern]]:
     """The patterns of captures of data/, and those of generated ones."""
     with tempfile.TemporaryDirectory() as folder, open_warehouse(Path(folder) / "w", create=True) as warehouse:
         real = [r.entry for r in warehouse.ingest(CAPTURES)]
@@ -71,13 +72,14 @@ def patterns(*, generated: bool = True) -> tuple[list[Pattern], list[Pattern]]:
             subprocess.run(maker, check=True, stdout=subprocess.DEVNULL)
             made += [r.entry for r in warehouse.ingest(capture, mesh="tp=8")]
         lake, evaluator = warehouse.lake, Evaluator(warehouse.definitions)
-        stretched = [_stretched(lake, run, evaluator, by) for run in real for by in STRETCHED]
-        return [_pattern(lake, r) for r in (*real, *stretched)], [_pattern(lake, r) for r in made]
+        longer = [_stretched(lake, run, evaluator, by) for run in real for by in stretched]
+        return [_pattern(lake, r) for r in (*real, *longer)], [_pattern(lake, r) for r in made]
 
 
-def make(warehouse: Path, runs: int, first: int = 0) -> list[RunVersion]:
-    """Write so many runs into a new warehouse, or add them to one that has the runs below `first`."""
-    real, generated = patterns()
+def write(
+    warehouse: Path, real: Sequence[Pattern], generated: Sequence[Pattern], runs: int, first: int = 0
+) -> list[RunVersion]:
+    """Write so many runs of these patterns into a new warehouse, or into one that has the runs below `first`."""
     for folder in ("lake", "manifests"):
         (warehouse / folder).mkdir(parents=True, exist_ok=True)
     return [
@@ -136,7 +138,7 @@ def main() -> None:
     parser.add_argument("--runs", type=int, default=10_000)
     parser.add_argument("--first", type=int, default=0, help="number of the first run, to add runs to a warehouse")
     options = parser.parse_args()
-    made = make(options.warehouse, options.runs, options.first)
+    made = write(options.warehouse, *patterns(), options.runs, options.first)
     size = sum(f.stat().st_size for f in options.warehouse.rglob("*.parquet"))
     print(f"{len(made):,} runs, {sum(r.rows.get('ops', 0) for r in made):,} ops, {size / 1e9:.2f} GB of Parquet")
 

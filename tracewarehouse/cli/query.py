@@ -54,7 +54,7 @@ def query(
     if capture is None:
         with context.obj.open() as warehouse:
             result = warehouse.query(sql, read_only=not unrestricted, **parameters)
-            is_empty = not warehouse.lake.runs()
+            is_empty = warehouse.lake.is_empty()
         if is_empty:
             typer.echo(f"note: the warehouse {context.obj} is empty; add runs with `tw ingest CAPTURE`", err=True)
     else:

@@ -1,0 +1,136 @@
+"""One file with what all manifests of a warehouse say: listing ten thousand runs reads one file instead of as many.
+
+    <warehouse>/cache/manifests.index
+
+The manifests are the truth. An entry counts only as long as the manifest still is the file that was read: the same
+inode, size and times. The file begins with a digest of the rest. Whatever does not fit is ignored, and the manifest is
+read instead; a later reader writes the index anew. It can be deleted at any time.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import re
+import time
+from collections.abc import Iterable, Mapping
+from contextlib import suppress
+from pathlib import Path
+
+import msgspec
+
+from tracewarehouse.ingest.errors import WarehouseError
+
+FILE = "manifests.index"
+FEWEST = 64
+"""With fewer manifests to read, reading them takes milliseconds, and the index is left as it is."""
+DIGESTED = ("devices", "metric_values", "runs")
+"""The tables whose files' digests can be had without decoding the lists of files."""
+_FORMAT = b"tracewarehouse manifests 1\n"
+_SETTLED_NS = 2_000_000_000
+"""A manifest that changed less long ago is not indexed: within one tick of the clock it could change again unseen."""
+_DIGEST_BYTES = 32
+_NAME = re.compile(r"[0-9a-z_][0-9a-z_.-]*")
+
+Stamp = tuple[int, int, int, int]
+"""Inode, size, and times of the last changes of content and of inode, in ns."""
+_Files = dict[str, list[tuple[str, bytes]]]
+
+
+class Entry(msgspec.Struct, array_like=True, frozen=True, gc=False):
+    """What the index says of one run.
+
+    Attributes:
+        stamp: the manifest file that was read.
+        schema_version: as the other facts, from the manifest; see `RunVersion`.
+        digests: SHA-256 of the files of the tables in `DIGESTED`.
+        lists: folder, number of rows by table, and names and digests of files by table; encoded, see `decoded`.
+    """
+
+    stamp: Stamp
+    name: str
+    version: str
+    schema_version: int
+    ingest_version: str
+    source_digest: str
+    metrics_fingerprint: str | None
+    flags: list[str]
+    digests: dict[str, list[bytes]]
+    lists: msgspec.Raw
+
+
+_entries = msgspec.msgpack.Decoder(dict[str, Entry])
+_lists = msgspec.msgpack.Decoder(tuple[str, dict[str, int], _Files])
+_encoder = msgspec.msgpack.Encoder()
+
+
+def stamp_of(stat: os.stat_result) -> Stamp:
+    """The stamp of a manifest file."""
+    return stat.st_ino, stat.st_size, stat.st_mtime_ns, stat.st_ctime_ns
+
+
+def read(folder: Path) -> dict[str, Entry]:
+    """The entries by run id; empty if there is no index, or it is damaged or of another version."""
+    try:
+        content = (folder / FILE).read_bytes()
+        head = len(_FORMAT) + _DIGEST_BYTES
+        body = memoryview(content)[head:]
+        if content[:head] != _FORMAT + hashlib.sha256(body).digest():
+            return {}
+        return _entries.decode(body)
+    except (OSError, msgspec.MsgspecError):
+        return {}
+
+
+def write(folder: Path, entries: Mapping[str, Entry]) -> None:
+    """Replace the index; leaves it as it is if the folder cannot be written."""
+    limit = time.time_ns() - _SETTLED_NS
+    body = _encoder.encode({run_id: e for run_id, e in entries.items() if max(e.stamp[2:]) < limit})
+    part = folder / f".part-{os.urandom(4).hex()}"
+    with suppress(OSError):
+        folder.mkdir(exist_ok=True)
+        try:
+            part.write_bytes(_FORMAT + hashlib.sha256(body).digest() + body)
+            part.replace(folder / FILE)
+        finally:
+            part.unlink(missing_ok=True)
+
+
+def encoded(
+    run_id: str, files: Mapping[str, Iterable[str]], rows: Mapping[str, int], digests: Mapping[str, str]
+) -> tuple[dict[str, list[bytes]], msgspec.Raw] | None:
+    """The digests of the tables in `DIGESTED`, and the encoded lists; None if the files lie in several folders.
+
+    Args:
+        run_id: the run.
+        files: paths of files by table, relative to the warehouse.
+        rows: numbers of rows by table.
+        digests: SHA-256 by path, in hex.
+    """
+    folders = {f.rpartition("/")[0] for named in files.values() for f in named}
+    if len(folders) != 1 or {f for named in files.values() for f in named} != digests.keys():
+        return None
+    folder = folders.pop()
+    if not folder.startswith(f"lake/{run_id}/") or any(len(d) != 2 * _DIGEST_BYTES for d in digests.values()):
+        return None
+    of_table = {t: [(f.rpartition("/")[2], bytes.fromhex(digests[f])) for f in named] for t, named in files.items()}
+    lists = folder.rpartition("/")[2], dict(rows), of_table
+    return {t: [d for _, d in of_table[t]] for t in DIGESTED if t in of_table}, msgspec.Raw(_encoder.encode(lists))
+
+
+def decoded(run_id: str, lists: msgspec.Raw) -> tuple[dict[str, list[str]], dict[str, int], dict[str, str]]:
+    """Paths of a run's files by table, numbers of rows by table, and digests by path; all inside the run's folder.
+
+    Raises:
+        WarehouseError: a name is no name of a file.
+    """
+    version, rows, of_table = _lists.decode(lists)
+    folder = f"lake/{run_id}/{version}"
+    files, digests = {}, {}
+    for table, named in of_table.items():
+        files[table] = paths = [f"{folder}/{name}" for name, _ in named]
+        for path, (_, digest) in zip(paths, named, strict=True):
+            digests[path] = digest.hex()
+    if not all(map(_NAME.fullmatch, (version, *(name for named in of_table.values() for name, _ in named)))):
+        raise WarehouseError(f"cache/{FILE} names files of run {run_id} outside its folder; delete it")
+    return files, rows, digests
