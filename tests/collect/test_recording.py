@@ -9,7 +9,7 @@ import importlib.util
 import signal
 import subprocess
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -28,6 +28,15 @@ if importlib.util.find_spec("torch_xla") is None:
     pytest.skip("torch_xla is not installed: pip install 'tracewarehouse[collect]'", allow_module_level=True)
 
 SMALL = {"batch": 2, "input_length": 8, "output_length": 4}
+
+
+@pytest.fixture(scope="module", autouse=True)
+def quick_compiler() -> Iterator[None]:
+    """Compile fast in every process that a test starts; the README's `tw collect` compiles as users do."""
+    with pytest.MonkeyPatch.context() as patch:
+        for name in ("XLA_FLAGS", "OMP_NUM_THREADS"):
+            patch.setenv(name, ENVIRONMENT[name])
+        yield
 
 
 @pytest.fixture
@@ -175,8 +184,7 @@ def test_ulysses_attention(record: Callable[[RunSpec], Path], tmp_path: Path) ->
     assert_as_promised(capture, rows)
 
 
-def test_two_hosts_after_the_collector_was_killed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("XLA_FLAGS", ENVIRONMENT["XLA_FLAGS"])
+def test_two_hosts_after_the_collector_was_killed(tmp_path: Path) -> None:
     options = ["--mesh", "pp=2,tp=2", "--hosts", "2", "--batch", "2", "--input-length", "8", "--output-length", "4"]
     command = [sys.executable, "-m", "tracewarehouse", "collect", *options, "-o", str(tmp_path)]
     collector = subprocess.Popen(command)

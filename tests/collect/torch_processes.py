@@ -20,8 +20,10 @@ ENVIRONMENT = {
     "XLA_HLO_DEBUG": "1",
     # Machine code is made in an eighth of the time; the programs' HLO, which the tests look at, is the same.
     "XLA_FLAGS": "--xla_backend_optimization_level=0",
+    # Idle threads of torch would wait for work by spinning, which takes as long again as a tiny model.
+    "OMP_NUM_THREADS": "1",
 }
-"""What torch_xla reads when it is imported."""
+"""What torch and torch_xla read when they are imported."""
 
 
 class TorchProcesses:
