@@ -6,6 +6,7 @@ BIN := $(VENV)/bin
 INSTALLED := $(VENV)/.installed
 COLLECTOR := $(VENV)/.installed-collector
 DEMO := demo
+CAPTURES := data/captures
 PEERS := $(VENV)/peers
 LOWEST := $(VENV)/lowest
 TW := $(BIN)/tw -w $(DEMO)/warehouse
@@ -50,7 +51,7 @@ $(COLLECTOR): $(INSTALLED)
 
 demo: $(INSTALLED) $(if $(OFFLINE),,$(COLLECTOR))
 ifdef OFFLINE
-	$(TW) ingest data/captures
+	$(TW) ingest $(CAPTURES)
 else
 	$(TW) collect --model llama --mesh tp=4 --output-length 17 -o $(DEMO)/captures
 	$(TW) ingest $(DEMO)/captures
