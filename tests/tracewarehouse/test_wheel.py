@@ -44,13 +44,23 @@ def sdist(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return path
 
 
-@pytest.fixture(scope="module", params=["tree", "sdist"])
-def wheel(request: pytest.FixtureRequest, sdist: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The wheel, built from the tree and from the source distribution."""
-    folder = tmp_path_factory.mktemp("wheel")
-    pip("wheel", sdist if request.param == "sdist" else sdist.parent / "source", "--no-deps", "--quiet", "-w", folder)
+def wheel_of(source: Path, folder: Path) -> Path:
+    pip("wheel", source, "--no-deps", "--quiet", "-w", folder)
     [path] = folder.glob("*.whl")
     return path
+
+
+@pytest.fixture(scope="module")
+def wheel(sdist: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The wheel, built from the source distribution."""
+    return wheel_of(sdist, tmp_path_factory.mktemp("wheel"))
+
+
+def test_it_is_the_same_from_the_tree(wheel: Path, sdist: Path, tmp_path: Path) -> None:
+    of_tree = wheel_of(sdist.parent / "source", tmp_path)
+    assert of_tree.name == wheel.name
+    files = [{f.filename: f.CRC for f in zipfile.ZipFile(path).infolist()} for path in (of_tree, wheel)]
+    assert files[0] == files[1]
 
 
 def test_it_holds_definitions_data_and_types_and_nothing_beside_the_package(wheel: Path) -> None:
