@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -18,6 +19,12 @@ def running(*words: str) -> set[int]:
         if all(word in command for word in words):
             found.add(int(entry.parent.name))
     return found
+
+
+def cpu_seconds(process: int) -> float:
+    """CPU time that a process has used, of its own and in the kernel."""
+    fields = Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()
+    return sum(map(int, fields[11:13])) / os.sysconf("SC_CLK_TCK")
 
 
 def wait_until(is_so: Callable[[], bool]) -> None:
