@@ -4,9 +4,14 @@ from __future__ import annotations
 
 import os
 import signal
+from collections.abc import Iterator
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import pytest
+
+if TYPE_CHECKING:
+    from tracewarehouse.warehouse import Warehouse
 
 ROOT = Path(__file__).resolve().parent.parent
 
@@ -21,6 +26,16 @@ def pytest_configure() -> None:
     for number, action in ((signal.SIGINT, signal.default_int_handler), (signal.SIGHUP, signal.SIG_DFL)):
         if signal.getsignal(number) == signal.SIG_IGN:
             signal.signal(number, action)
+
+
+@pytest.fixture(scope="session")
+def all_captures(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Warehouse]:
+    """A warehouse of all captures in data/, for tests that only read it."""
+    from tracewarehouse.warehouse import open_warehouse
+
+    with open_warehouse(tmp_path_factory.mktemp("all-captures") / "warehouse", create=True) as opened:
+        opened.ingest(ROOT / "data" / "captures")
+        yield opened
 
 
 @pytest.fixture(scope="session")

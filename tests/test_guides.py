@@ -6,7 +6,6 @@ import os
 import re
 import subprocess
 import sys
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -25,29 +24,22 @@ _RUN = re.compile(
 )
 
 
-@pytest.fixture(scope="module")
-def warehouse(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Warehouse]:
-    with open_warehouse(tmp_path_factory.mktemp("guides") / "w", create=True) as opened:
-        opened.ingest(ROOT / "data" / "captures")
-        yield opened
-
-
 def printed(warehouse: Warehouse, sql: str) -> str:
     result = warehouse.query(sql)
     return "".join(f"{line}\n" for line in draw(result.columns, result.rows()))
 
 
-def test_every_question_of_the_cookbook_has_its_answer(warehouse: Warehouse, pytestconfig: pytest.Config) -> None:
+def test_every_question_of_the_cookbook_has_its_answer(all_captures: Warehouse, pytestconfig: pytest.Config) -> None:
     text = COOKBOOK.read_text(encoding="utf-8")
     answered = list(_ANSWERED.finditer(text))
     if pytestconfig.getoption("--update-golden"):
         for found in reversed(answered):
-            text = text[: found.start("shown")] + printed(warehouse, found["sql"]) + text[found.end("shown") :]
+            text = text[: found.start("shown")] + printed(all_captures, found["sql"]) + text[found.end("shown") :]
         COOKBOOK.write_text(text, encoding="utf-8")
         return
     assert len(answered) == 30 == len(re.findall(r"^### \d+\. ", text, re.MULTILINE))
     for found in answered:
-        assert printed(warehouse, found["sql"]) == found["shown"], found["sql"]
+        assert printed(all_captures, found["sql"]) == found["shown"], found["sql"]
 
 
 @pytest.mark.parametrize("page", ["tutorial.md", "reading.md"])

@@ -33,13 +33,6 @@ SHARED = {
 _READ = ("runs", "devices", "instructions", "ops", "collectives", "traffic", "phases")
 
 
-@pytest.fixture(scope="module")
-def warehouse(tmp_path_factory: pytest.TempPathFactory) -> Any:
-    with open_warehouse(tmp_path_factory.mktemp("golden") / "warehouse", create=True) as opened:
-        opened.ingest(DATA)
-        yield opened
-
-
 def _values(warehouse: Warehouse, capture: str) -> dict[str, float]:
     """Values by metric, version and dimensions."""
     run_id = warehouse.run(capture).run_id
@@ -49,8 +42,8 @@ def _values(warehouse: Warehouse, capture: str) -> dict[str, float]:
 
 
 @pytest.mark.parametrize("capture", CAPTURES)
-def test_values_are_the_golden_ones(warehouse: Warehouse, capture: str, request: pytest.FixtureRequest) -> None:
-    found = _values(warehouse, capture)
+def test_values_are_the_golden_ones(all_captures: Warehouse, capture: str, request: pytest.FixtureRequest) -> None:
+    found = _values(all_captures, capture)
     path = GOLDEN / f"{capture}.tsv"
     if request.config.getoption("--update-golden"):
         GOLDEN.mkdir(exist_ok=True)
@@ -66,14 +59,14 @@ def test_values_are_the_golden_ones(warehouse: Warehouse, capture: str, request:
 
 
 @pytest.mark.parametrize("capture", CAPTURES)
-def test_the_stored_values_are_those_of_the_views(warehouse: Warehouse, capture: str) -> None:
+def test_the_stored_values_are_those_of_the_views(all_captures: Warehouse, capture: str) -> None:
     """Also those that are stored with no run: what evaluates a run alone gives what its view gives."""
-    run_id = warehouse.run(capture).run_id
-    connection = warehouse.connection()
-    values = evaluate(connection, run_id, warehouse.definitions, unstored=True).values().to_pylist()
+    run_id = all_captures.run(capture).run_id
+    connection = all_captures.connection()
+    values = evaluate(connection, run_id, all_captures.definitions, unstored=True).values().to_pylist()
     stored = {(r["metric"], r["version"], r["dimensions"]): r["value"] for r in values}
     shown = {}
-    for metric in warehouse.definitions.metrics:
+    for metric in all_captures.definitions.metrics:
         header = metric.header
         names = ", ".join([*header.grain[1:], header.value])
         view = f"SELECT {names} FROM metrics.{metric.view.name} WHERE run_id = ?"
@@ -93,8 +86,8 @@ def shared_warehouse(shared_traces: Path, tmp_path_factory: pytest.TempPathFacto
 
 
 @pytest.mark.parametrize("capture", CAPTURES)
-def test_plain_python_computes_the_same(warehouse: Warehouse, capture: str) -> None:
-    _assert_computed_the_same(warehouse, capture)
+def test_plain_python_computes_the_same(all_captures: Warehouse, capture: str) -> None:
+    _assert_computed_the_same(all_captures, capture)
 
 
 @pytest.mark.parametrize("capture", SHARED)

@@ -16,7 +16,6 @@ from tracewarehouse.warehouse import Warehouse, open_warehouse
 
 DEFINITIONS = load_definitions()
 PRECONDITIONS = sorted(v.name for v in DEFINITIONS.ordered if v.schema == "preconditions")
-DATA = Path(__file__).parents[2] / "data" / "captures"
 
 Tables = dict[str, Any]
 
@@ -300,13 +299,6 @@ def test_other_tools_definitions_and_deprecated_ones_are_left_out(connection: du
 
 
 @pytest.fixture(scope="module")
-def warehouse(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Warehouse]:
-    with open_warehouse(tmp_path_factory.mktemp("missing") / "warehouse", create=True) as opened:
-        opened.ingest(DATA)
-        yield opened
-
-
-@pytest.fixture(scope="module")
 def shared_warehouse(shared_traces: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Warehouse]:
     with open_warehouse(tmp_path_factory.mktemp("shared") / "warehouse", create=True) as opened:
         opened.ingest(shared_traces)
@@ -351,8 +343,8 @@ _NO_PIPELINE = {"pipeline_bubble": "pipeline"}
 _NO_EXPERTS = {"moe_fraction": "experts"}
 
 
-def test_captures_of_the_repository(warehouse: Warehouse) -> None:
-    assert _unmet(warehouse) == {
+def test_captures_of_the_repository(all_captures: Warehouse) -> None:
+    assert _unmet(all_captures) == {
         "deepseek_v2-ep4-b4-i16-o9": _OF_TPUS | _NO_PIPELINE,
         "llama-pp2tp2-b4-i16-o5": _OF_TPUS | _NO_EXPERTS,
         "llama-pp2tp2-b4-i16-o5-hosts2": _OF_TPUS | _NO_EXPERTS | {"pipeline_bubble": "pipeline_transfers"},
