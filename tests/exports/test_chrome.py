@@ -17,6 +17,7 @@ from xplane_builder import Ref, Space, Unsigned
 from tracewarehouse.exports import chrome
 from tracewarehouse.exports.chrome import chrome_text, export_chrome
 from tracewarehouse.ingest.errors import TracewarehouseError
+from tracewarehouse.ingest.pipeline import ingest_one
 from tracewarehouse.warehouse import Warehouse, open_warehouse
 
 OPS = """
@@ -179,13 +180,13 @@ SHARED = [
 
 def comes_back(capture: Path, tmp_path: Path) -> None:
     """Ingest, export and ingest again; a run of one host does not keep the host's name, and no manifest comes along."""
-    with open_warehouse(tmp_path / "first", create=True) as first:
-        first.ingest(capture)
+    ingest_one(capture, tmp_path / "first")
+    with open_warehouse(tmp_path / "first") as first:
         run = first.lake.runs()[0].run_id
         export_chrome(first, run, tmp_path / "log")
         before = [first.query(sql, run=run) for sql in (OPS, COLLECTIVES, HOST_EVENTS, COUNTERS)]
-    with open_warehouse(tmp_path / "second", create=True) as second:
-        second.ingest(tmp_path / "log")
+    ingest_one(tmp_path / "log", tmp_path / "second")
+    with open_warehouse(tmp_path / "second") as second:
         [again] = second.lake.runs()
         after = [second.query(sql, run=again.run_id) for sql in (OPS, COLLECTIVES, HOST_EVENTS, COUNTERS)]
     hosts = len({row[0] for row in before[2].rows()})

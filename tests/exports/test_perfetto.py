@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Callable
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -18,14 +20,14 @@ from tracewarehouse.exports.perfetto import packets
 from tracewarehouse.exports.perfetto.export import export_perfetto, picoseconds, steps
 from tracewarehouse.exports.perfetto.run_tracks import Selection
 from tracewarehouse.ingest.errors import TracewarehouseError
+from tracewarehouse.ingest.pipeline import ingest_one
 from tracewarehouse.warehouse import Warehouse, open_warehouse
 
 
 def ingested(tmp_path: Path, *captures: Path) -> Warehouse:
-    warehouse = open_warehouse(tmp_path / "warehouse", create=True)
     for capture in captures:
-        warehouse.ingest(capture)
-    return warehouse
+        ingest_one(capture, tmp_path / "warehouse")  # without metric values, which no track shows
+    return open_warehouse(tmp_path / "warehouse")
 
 
 def made(tmp_path: Path) -> Warehouse:
@@ -292,7 +294,7 @@ def test_command(tmp_path: Path) -> None:
     assert len(read_trace(target).slices("3. XLA Ops")) == 16
 
 
-CAPTURES = sorted(p.parent.name for p in (ROOT / "data" / "captures").glob("*/manifest.json"))
+CAPTURES = ["deepseek_v2-ep4-b4-i16-o9", "llama-pp2tp2-b4-i16-o5-hosts2"]
 SHARED = [
     "cpu/cpu_deepseekv3_dp2ep2tp2.xplane.pb",
     "gpu-mi300-jax-gemm.xplane.pb",
@@ -313,15 +315,24 @@ COLLECTIVES = "SELECT event_id, kind || ' ' || axis AS track, start_ps, end_ps -
 LINKS = "SELECT coalesce(sum(n - 1), 0) FROM (SELECT count(*) AS n FROM main.collectives GROUP BY instance)"
 
 
-def whole(capture: Path, tmp_path: Path) -> tuple[Warehouse, Path, Trace]:
-    warehouse = ingested(tmp_path, capture)
-    target = tmp_path / "out.pftrace.gz"
-    return warehouse, target, exported(warehouse, target, flows="all")
+Whole = Callable[[Path], tuple[Warehouse, Path, Trace]]
 
 
-def is_as_in_the_warehouse(capture: Path, tmp_path: Path) -> None:
+@pytest.fixture(scope="module")
+def whole(tmp_path_factory: pytest.TempPathFactory) -> Whole:
+    """Exports all of a capture, once for the tests of it."""
+
+    def of_capture(capture: Path) -> tuple[Warehouse, Path, Trace]:
+        folder = tmp_path_factory.mktemp("whole")
+        warehouse = ingested(folder, capture)
+        target = folder / "out.pftrace.gz"
+        return warehouse, target, exported(warehouse, target, flows="all")
+
+    return cache(of_capture)
+
+
+def is_as_in_the_warehouse(warehouse: Warehouse, trace: Trace) -> None:
     """Every event and collective is one slice, with its own times; arrows join all ranks of each collective."""
-    warehouse, _, trace = whole(capture, tmp_path)
     events: Counter[tuple[object, ...]] = Counter()
     collectives: Counter[tuple[object, ...]] = Counter()
     [(origin,)] = warehouse.query("SELECT least(0, min(first_start_ps)) FROM main.lines").rows()
@@ -342,13 +353,15 @@ def is_as_in_the_warehouse(capture: Path, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("name", CAPTURES)
-def test_captures_of_the_repository(name: str, tmp_path: Path) -> None:
-    is_as_in_the_warehouse(ROOT / "data" / "captures" / name, tmp_path)
+def test_captures_of_the_repository(name: str, whole: Whole) -> None:
+    warehouse, _, trace = whole(ROOT / "data" / "captures" / name)
+    is_as_in_the_warehouse(warehouse, trace)
 
 
 @pytest.mark.parametrize("name", SHARED)
-def test_real_captures(name: str, shared_traces: Path, tmp_path: Path) -> None:
-    is_as_in_the_warehouse(shared_traces / name, tmp_path)
+def test_real_captures(name: str, shared_traces: Path, whole: Whole) -> None:
+    warehouse, _, trace = whole(shared_traces / name)
+    is_as_in_the_warehouse(warehouse, trace)
 
 
 PROBLEMS = "SELECT name, value FROM stats WHERE severity IN ('error', 'data_loss') AND value > 0"
@@ -370,20 +383,21 @@ COUNTERS = (
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", ["llama-pp2tp2-b4-i16-o5-hosts2", "deepseek_v2-ep4-b4-i16-o9"])
-def test_trace_processor_reads_captures_of_the_repository(name: str, tmp_path: Path) -> None:
-    trace_processor_agrees(ROOT / "data" / "captures" / name, tmp_path)
+@pytest.mark.parametrize("name", CAPTURES)
+def test_trace_processor_reads_captures_of_the_repository(name: str, whole: Whole) -> None:
+    _, target, trace = whole(ROOT / "data" / "captures" / name)
+    trace_processor_agrees(target, trace)
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", ["tpu-2chip-vllm-tp2-prefill.xplane.pb", "tpu-v6e-4chip-host-offload.xplane.pb"])
-def test_trace_processor_reads_real_captures(name: str, shared_traces: Path, tmp_path: Path) -> None:
-    trace_processor_agrees(shared_traces / name, tmp_path)
+def test_trace_processor_reads_real_captures(name: str, shared_traces: Path, whole: Whole) -> None:
+    _, target, trace = whole(shared_traces / name)
+    trace_processor_agrees(target, trace)
 
 
-def trace_processor_agrees(capture: Path, tmp_path: Path) -> None:
+def trace_processor_agrees(target: Path, trace: Trace) -> None:
     """It sees the slices, durations, arrows and samples that are in the file, and finds no fault with it."""
-    _, target, trace = whole(capture, tmp_path)
     problems, tracks, ops, links, counters = ask(
         target, [PROBLEMS, TRACKS, OPS, "SELECT count(*) AS n FROM flow", COUNTERS]
     )

@@ -59,11 +59,19 @@ def test_a_run_that_several_processes_wrote_is_whole(tmp_path: Path, monkeypatch
     assert len(Lake(tmp_path / "w").collect_garbage(0)) == 1
 
 
-@pytest.mark.parametrize(("number", "code"), [(signal.SIGTERM, 143), (signal.SIGINT, 130), (signal.SIGHUP, 129)])
-def test_an_interrupted_command_takes_back_what_is_half_done(tmp_path: Path, number: int, code: int) -> None:
-    path = tmp_path / "a.xplane.pb"
+@pytest.fixture(scope="module")
+def large(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A capture that takes a while."""
+    path = tmp_path_factory.mktemp("large") / "a.xplane.pb"
     write_capture(path, 20, devices=2, ops=40)
-    command = [sys.executable, "-m", "tracewarehouse", "-w", str(tmp_path / "w"), "ingest", str(path)]
+    return path
+
+
+@pytest.mark.parametrize(("number", "code"), [(signal.SIGTERM, 143), (signal.SIGINT, 130), (signal.SIGHUP, 129)])
+def test_an_interrupted_command_takes_back_what_is_half_done(
+    tmp_path: Path, large: Path, number: int, code: int
+) -> None:
+    command = [sys.executable, "-m", "tracewarehouse", "-w", str(tmp_path / "w"), "ingest", str(large)]
     environment = os.environ | {"PYTHONUNBUFFERED": "1"}
     process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, env=environment, text=True)
     while not list(tmp_path.glob("w/lake/.staging-*/r*/*")) and process.poll() is None:
