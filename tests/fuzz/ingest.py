@@ -27,6 +27,7 @@ from tracewarehouse.ingest.lake.schema import TABLES
 from tracewarehouse.ingest.readers.chrome.plain import chrome_planes
 from tracewarehouse.ingest.readers.xplane import reader as xplane
 from tracewarehouse.ingest.tables import parts
+from tracewarehouse.ingest.verify.fsck import fsck as fsck_of_lake
 
 NUMBERS = (0, 1, 2, 3, -1, -7, 10**6, 10**9, 10**12, 1 << 31, 1 << 40, 1 << 62, (1 << 63) - 1, -(1 << 63))
 TEXTS = (
@@ -60,7 +61,9 @@ class _IngestTarget(Target):
     def read(self, data: bytes) -> list[str]:
         return self.ingested(data)[0]
 
-    def ingested(self, data: bytes, jobs: int | None = None) -> tuple[list[str], dict[str, list[str]]]:
+    def ingested(
+        self, data: bytes, jobs: int | None = None, *, is_audited: bool = True
+    ) -> tuple[list[str], dict[str, list[str]]]:
         """What must not be in a warehouse of these bytes, and the rows of its tables."""
         self._path.write_bytes(data)
         folder = self._path.parent / "warehouse"
@@ -69,7 +72,8 @@ class _IngestTarget(Target):
             [result] = warehouse.ingest(self._path, jobs=jobs)
             [capture] = find_captures(self._path)
             lost = [f"lost: {d}" for d in warehouse.against(capture).differences]
-            lost += [f"fsck: {p.sentence}" for p in warehouse.fsck() if not _is_of_the_bytes(p)]
+            problems = warehouse.fsck() if is_audited else fsck_of_lake(folder)
+            lost += [f"fsck: {p.sentence}" for p in problems if not _is_of_the_bytes(p)]
             paths = {t: warehouse.lake.paths(result.entry, t) for t in TABLES}
             return lost, {
                 t: [str(r) for p in found for r in pq.read_table(p).to_pylist()] for t, found in paths.items()
@@ -144,7 +148,7 @@ class DividedIngestTarget(IngestTarget):
 
     def read(self, data: bytes) -> list[str]:
         with patch.object(parts, "DIVIDED", 0), patch.object(parts, "_SMALLEST", 200), patch.object(xplane, "KEPT", 0):
-            found = self._outcome(data, 1 + len(data) % 2)
+            found = self._outcome(data, 1 + len(data) % 2, is_audited=False)  # as its rows are those of the whole
         whole = self._outcome(data, 1)
         if isinstance(found, str) and isinstance(whole, str):
             raise CaptureError(found)
@@ -154,9 +158,11 @@ class DividedIngestTarget(IngestTarget):
             return [f"refused only as a whole: {whole}"]
         return found[0] + whole[0] + [f"rows of {t} differ" for t in TABLES if found[1][t] != whole[1][t]]
 
-    def _outcome(self, data: bytes, jobs: int) -> tuple[list[str], dict[str, list[str]]] | str:
+    def _outcome(
+        self, data: bytes, jobs: int, *, is_audited: bool = True
+    ) -> tuple[list[str], dict[str, list[str]]] | str:
         try:
-            return self.ingested(data, jobs)
+            return self.ingested(data, jobs, is_audited=is_audited)
         except TracewarehouseError as error:
             return str(error)
 
