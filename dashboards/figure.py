@@ -64,7 +64,7 @@ def read(warehouse: Warehouse, sql: str, **parameters: Any) -> Drawn:
         QueryError: a view cannot be read.
     """
     text = _dedented(re.sub(r"\$(\w+)", lambda found: _literal(parameters[found[1]]), sql))
-    return Drawn(text, [{k: _plain(v) for k, v in row.items()} for row in warehouse.query(text).dicts()])
+    return Drawn(text, [{k: plain(v) for k, v in row.items()} for row in warehouse.query(text).dicts()])
 
 
 @dataclass(frozen=True)
@@ -195,7 +195,7 @@ def _literal(value: Any) -> str:
     return literal(value) if isinstance(value, str) else repr(value)
 
 
-def _plain(value: Any) -> Any:
+def plain(value: Any) -> Any:
     """A value that JSON can hold; infinity and NaN become nothing."""
     if isinstance(value, float) and (value != value or value in (float("inf"), float("-inf"))):
         return None

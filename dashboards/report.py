@@ -212,7 +212,16 @@ def study_report(warehouse: Warehouse, query: str) -> Report:
     return Report(section.title, [section])
 
 
-def _of_run(warehouse: Warehouse, run_id: str) -> Section:
+def run_in_short(warehouse: Warehouse, run_id: str) -> Section:
+    """What a report says of a run before it draws: no charts and no values.
+
+    Args:
+        warehouse: the warehouse.
+        run_id: the run, by its id.
+
+    Raises:
+        WarehouseError: the run does not exist.
+    """
     summary = warehouse.summary(run_id)
     section = Section(run_id, summary.facts["name"], labelled(summary.facts) + _peaks(warehouse, run_id))
     section.words = [
@@ -231,6 +240,11 @@ def _of_run(warehouse: Warehouse, run_id: str) -> Section:
     section.tiles = [
         (n.label, quantity(n.value, n.unit), n.detail or "") for n in summary.numbers if n.value is not None
     ]
+    return section
+
+
+def _of_run(warehouse: Warehouse, run_id: str) -> Section:
+    section = run_in_short(warehouse, run_id)
     for name, draw in RUN_CHARTS.items():
         _add(section, name, partial(draw, warehouse, run_id))
     section.values = _stored_values(warehouse, run_id)

@@ -25,7 +25,10 @@ _FLAGS = (
 
 
 class Page:
-    """A page in a browser; errors of its console gather in `errors`, what it loads in `requests`."""
+    """A page in a browser.
+
+    Errors of its console gather in `errors`, addresses that it asks for in `requests`, those that answer in `answers`.
+    """
 
     def __init__(self, read: int, write: int) -> None:
         self._read, self._write = read, write
@@ -34,6 +37,7 @@ class Page:
         self._session: str | None = None
         self.errors: list[str] = []
         self.requests: list[str] = []
+        self.answers: list[str] = []
         target = self.call("Target.createTarget", url="about:blank")["targetId"]
         self._session = self.call("Target.attachToTarget", targetId=target, flatten=True)["sessionId"]
         for domain in ("Page", "Runtime", "Log", "Network"):
@@ -61,15 +65,20 @@ class Page:
 
     def open(self, path: Path, width: int = 1440, height: int = 900, scheme: str = "light") -> None:
         """Open a report's page and wait until all of its charts are drawn."""
-        self.errors.clear()
-        self.requests.clear()
-        self.call("Emulation.setDeviceMetricsOverride", width=width, height=height, deviceScaleFactor=1, mobile=False)
-        self.call("Emulation.setEmulatedMedia", features=[{"name": "prefers-color-scheme", "value": scheme}])
-        gone_to = self.call("Page.navigate", url=path.resolve().as_uri())
-        assert "errorText" not in gone_to, gone_to
+        self.visit(path.resolve().as_uri(), width, height, scheme)
         while not self.evaluate("document.documentElement?.dataset.drawn || null"):
             assert not self.errors, self.errors
             time.sleep(0.1)
+
+    def visit(self, address: str, width: int = 1440, height: int = 900, scheme: str = "light") -> None:
+        """Go to an address."""
+        self.errors.clear()
+        self.requests.clear()
+        self.answers.clear()
+        self.call("Emulation.setDeviceMetricsOverride", width=width, height=height, deviceScaleFactor=1, mobile=False)
+        self.call("Emulation.setEmulatedMedia", features=[{"name": "prefers-color-scheme", "value": scheme}])
+        gone_to = self.call("Page.navigate", url=address)
+        assert "errorText" not in gone_to, gone_to
 
     def wheel(self, x: float, y: float, delta: float, *, is_ctrl_held: bool = False) -> None:
         """Turn the wheel over a point of what is in view."""
@@ -105,6 +114,8 @@ class Page:
             self.errors.append(found["entry"]["text"])
         elif method == "Network.requestWillBeSent":
             self.requests.append(found["request"]["url"])
+        elif method == "Network.responseReceived":
+            self.answers.append(found["response"]["url"])
 
 
 @contextmanager
