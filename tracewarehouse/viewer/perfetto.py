@@ -21,9 +21,15 @@ from urllib.parse import urlsplit
 from tracewarehouse.ingest.errors import TracewarehouseError
 from tracewarehouse.viewer.guard import ADDRESS, refusal
 
-_TRACE = "/trace.pftrace.gz"
-_PAGES = {"/": ("handover.html", "text/html; charset=utf-8"), "/handover.js": ("handover.js", "text/javascript")}
-_POLICY = "default-src 'none'; script-src 'self'; connect-src 'self'; style-src 'unsafe-inline'"
+TRACE = "trace.pftrace.gz"
+"""The name of the trace beside the page that hands it over."""
+HANDOVER_POLICY = "default-src 'none'; script-src 'self'; connect-src 'self'; style-src 'unsafe-inline'"
+"""What that page may load."""
+UI_POLICY = (
+    "default-src 'self' data: blob: 'unsafe-inline' 'unsafe-eval'; object-src 'none'; base-uri 'none'; "
+    "frame-ancestors 'none'"
+)
+"""What the UI may load: it has inline scripts and compiles WebAssembly, and would also ask other machines."""
 
 
 def bundled_ui() -> Path | None:
@@ -54,7 +60,21 @@ def serving(trace: Path, title: str, ui: Path | None, port: int = 0) -> Iterator
         raise TracewarehouseError(f"port {port} cannot be used: {error}; leave --port out for a free one") from None
     with server:
         address = f"http://{ADDRESS}:{server.server_port}/"
-        yield server, address if ui is None else f"{address}index.html#!/?url={address.rstrip('/')}{_TRACE}"
+        yield server, address if ui is None else f"{address}index.html#!/?url={address}{TRACE}"
+
+
+def handover_page(title: str) -> str:
+    """The page that hands the trace beside it to the public UI.
+
+    Args:
+        title: what the UI calls the trace.
+    """
+    return (files("tracewarehouse.viewer") / "handover.html").read_text("utf-8").replace("{title}", html.escape(title))
+
+
+def handover_script() -> str:
+    """The script of that page."""
+    return (files("tracewarehouse.viewer") / "handover.js").read_text("utf-8")
 
 
 class _Handler(SimpleHTTPRequestHandler):
@@ -71,26 +91,33 @@ class _Handler(SimpleHTTPRequestHandler):
             self.send_error(403, refused)
             return None
         path = urlsplit(self.path).path
-        if path == _TRACE:
+        if path == f"/{TRACE}":
             return self._answer(self._trace.open("rb"), self._trace.stat().st_size, "application/octet-stream")
         if self._ui is not None:
             return super().send_head()
-        if path in _PAGES:
-            name, kind = _PAGES[path]
-            content = (files("tracewarehouse.viewer") / name).read_text("utf-8")
-            raw = content.replace("{title}", html.escape(self._title)).encode()
-            return self._answer(io.BytesIO(raw), len(raw), kind)
+        if path == "/":
+            return self._answer_text(handover_page(self._title), "text/html; charset=utf-8")
+        if path == "/handover.js":
+            return self._answer_text(handover_script(), "text/javascript")
         self.send_error(404)
         return None
+
+    def _answer_text(self, text: str, kind: str) -> BinaryIO:
+        raw = text.encode()
+        return self._answer(io.BytesIO(raw), len(raw), kind)
 
     def _answer(self, content: BinaryIO, size: int, kind: str) -> BinaryIO:
         self.send_response(200)
         self.send_header("Content-Type", kind)
         self.send_header("Content-Length", str(size))
-        self.send_header("Content-Security-Policy", _POLICY)
         self.send_header("Cache-Control", "no-store")
         self.end_headers()
         return content
+
+    def end_headers(self) -> None:
+        """End the headers with the policy of the page."""
+        self.send_header("Content-Security-Policy", HANDOVER_POLICY if self._ui is None else UI_POLICY)
+        super().end_headers()
 
     def log_message(self, *_: object) -> None:
         """Say nothing of what is asked for."""
