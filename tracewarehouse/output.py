@@ -96,6 +96,17 @@ def _write_to_terminal(result: QueryResult, format_: Format) -> None:
     pydoc.pager(lines)
 
 
+def encoded(result: QueryResult, format_: Format) -> bytes:
+    """A result as the bytes of a file.
+
+    Raises:
+        TracewarehouseError: a workbook cannot hold it.
+    """
+    buffer = io.BytesIO()
+    _write_bytes(result, format_, buffer, None)
+    return buffer.getvalue()
+
+
 def _write_bytes(result: QueryResult, format_: Format, stream: IO[bytes], width: int | None) -> None:
     if format_ in BINARY:
         buffer = io.BytesIO()  # the writers seek, and a pipe cannot

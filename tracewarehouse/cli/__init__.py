@@ -34,6 +34,7 @@ from tracewarehouse.cli import (
     report,
     runs,
     sample,
+    serve,
     shell,
     show,
     tpu,
@@ -70,6 +71,7 @@ app.command()(compare.baseline)
 app.command()(report.report)
 app.command("open")(viewer.open_run)
 app.command()(mcp.mcp)
+app.command()(serve.serve)
 app.add_typer(export.app, name="export")
 app.add_typer(imports.app, name="import")
 app.command()(maintenance.build)

@@ -1,0 +1,53 @@
+"""`tw serve`: the warehouse as pages in a browser."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+from tracewarehouse.ingest.errors import TracewarehouseError
+
+
+def serve(
+    context: typer.Context,
+    port: Annotated[int, typer.Option(min=0, max=65535, help="Port on this machine; 0 for a free one.")] = 8765,
+    bind: Annotated[
+        str,
+        typer.Option(metavar="ADDRESS", help="Address to listen on. With any but this machine's own, others can read."),
+    ] = "127.0.0.1",
+    time_limit: Annotated[float, typer.Option(min=0.1, help="Seconds after which a query is cut off.")] = 30.0,
+    row_limit: Annotated[int, typer.Option(min=1, help="Rows that a query gives at most.")] = 100_000,
+    browser: Annotated[bool, typer.Option("--browser/--no-browser", help="Open the page in a browser.")] = True,
+) -> None:
+    """Serve pages about the warehouse to this machine, until Ctrl-C: runs, comparisons, metrics, and a box for SQL.
+
+    Nothing can be changed through them. Queries are cut off after a time, and share the memory limit.
+    """
+    try:
+        from tracewarehouse.serve.server import run
+    except ModuleNotFoundError as error:
+        if error.name not in ("anyio", "starlette", "uvicorn"):
+            raise
+        raise TracewarehouseError(
+            f"the server needs {error.name}, which is not installed; run `pip install 'tracewarehouse[serve]'`"
+        ) from None
+    from tracewarehouse.read_only import Limits
+
+    run(
+        context.obj.open,
+        str(context.obj),
+        Limits(time_limit, row_limit),
+        bind,
+        port,
+        lambda address: _say(address, has_browser=browser),
+    )
+
+
+def _say(address: str, *, has_browser: bool) -> None:
+    import webbrowser
+
+    typer.echo(address)
+    typer.echo("Ctrl-C ends the server", err=True)
+    if has_browser:
+        webbrowser.open(address)

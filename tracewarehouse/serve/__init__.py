@@ -1,0 +1,1 @@
+"""Serves the pages of `tw serve`: a warehouse's runs, comparisons, metrics and SQL, read-only, to this machine."""

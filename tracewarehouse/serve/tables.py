@@ -1,0 +1,166 @@
+"""Tables of pages: a part of a result's rows as texts and links, and the sentence that says which part it is."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+from urllib.parse import quote, urlencode
+
+from tracewarehouse.output import Format
+from tracewarehouse.result import QueryResult
+from tracewarehouse.text_table import cell
+
+PAGE_ROWS = 200
+"""Rows that a page shows at a time."""
+
+MOST_TEXT = 300
+"""Characters of a cell that a page shows."""
+
+FILES: tuple[Format, ...] = ("json", "csv", "parquet", "arrow")
+"""The formats that each table can be had in."""
+
+_STARTS, _ENDS = ("start_ps", "first_start_ps"), ("until_ps", "end_ps", "last_end_ps")
+
+
+@dataclass(frozen=True)
+class Cell:
+    """One value as a page shows it.
+
+    Attributes:
+        text: the value, cut if it is long.
+        address: where it leads, if anywhere.
+        more: how many characters were cut off.
+    """
+
+    text: str
+    address: str | None = None
+    more: int = 0
+
+
+@dataclass(frozen=True)
+class Table:
+    """A part of a table.
+
+    Attributes:
+        name: what the rows are.
+        columns: names of the columns, and whether each holds numbers.
+        rows: the cells.
+        said: which rows these are, of how many.
+        files: the whole table in each format, as label and address.
+        sql: the query.
+        question: where the query can be changed.
+        earlier: the rows before these, if there are any.
+        later: the rows after these, if there are any.
+    """
+
+    name: str
+    columns: list[tuple[str, bool]]
+    rows: list[list[Cell]]
+    said: str
+    files: list[tuple[str, str]]
+    sql: str | None = None
+    question: str | None = None
+    earlier: str | None = None
+    later: str | None = None
+
+
+def address(path: str, parameters: Mapping[str, str | Sequence[str] | None] | None = None) -> str:
+    """A path of this server with the parameters that say something."""
+    said = {name: value for name, value in (parameters or {}).items() if value}
+    return f"{path}?{urlencode(said, doseq=True, quote_via=quote)}" if said else path
+
+
+def question(sql: str) -> str:
+    """The address of a query."""
+    return address("/sql", {"sql": sql})
+
+
+def table_of(
+    result: QueryResult,
+    name: str,
+    *,
+    path: str = "/sql",
+    parameters: Mapping[str, str | Sequence[str] | None],
+    first: int = 0,
+    runs: Collection[str] = (),
+    sql: str | None = None,
+    hidden: Collection[str] = (),
+) -> Table:
+    """A page of a result's rows.
+
+    Args:
+        result: all rows that the limit let through.
+        name: what the rows are.
+        path: where the table is; its files are beside it.
+        parameters: what the address of the table says besides.
+        first: the first row to show, counted from 0.
+        runs: ids of the runs that there are, which lead to their pages.
+        sql: the query that gives the rows, if the page does not show it elsewhere.
+        hidden: columns that are not shown.
+    """
+    schema = result.arrow().schema
+    columns = [(n, _is_number(str(t))) for n, t in zip(schema.names, schema.types, strict=True)]
+    shown = result.part(first, PAGE_ROWS).rows()
+    window = _window_columns(schema.names)
+    places = [i for i, (column, _) in enumerate(columns) if column not in hidden]
+    heads = [columns[i] for i in places]
+    rows = []
+    for row in shown:
+        cells = [_cell(row[i], columns[i][0], runs) for i in places]
+        rows.append([*cells, _viewer(row, window, runs)] if window else cells)
+    last = first + len(shown)
+    more = f"more than {len(result):,}" if result.is_cut else f"{len(result):,}"
+    said = f"Rows {first + 1:,} to {last:,} of {more}" if last - first < len(result) or result.is_cut else _all(result)
+    base = dict(parameters)
+    return Table(
+        name=name,
+        columns=[*heads, ("trace", False)] if window else heads,
+        rows=rows,
+        said=said,
+        files=[] if result.is_cut else [(form, address(f"{path}.{form}", base)) for form in FILES],
+        sql=sql,
+        question=question(sql) if sql else None,
+        earlier=address(path, base | {"from": str(max(0, first - PAGE_ROWS))}) if first > 0 else None,
+        later=address(path, base | {"from": str(last)}) if last < len(result) else None,
+    )
+
+
+def viewer_address(run_id: str, start_ps: int | None = None, end_ps: int | None = None) -> str:
+    """Where a trace viewer shows a run: all of it, or a window with half of its length before and after it."""
+    if start_ps is None or end_ps is None:
+        return f"/runs/{run_id}/trace/all/"
+    margin = (end_ps - start_ps) // 2 + 1
+    return f"/runs/{run_id}/trace/{max(0, start_ps - margin)}-{end_ps + margin}/"
+
+
+def _all(result: QueryResult) -> str:
+    return "1 row" if len(result) == 1 else f"{len(result):,} rows"
+
+
+def _cell(value: Any, column: str, runs: Collection[str]) -> Cell:
+    if value is None:
+        return Cell("")
+    text = ", ".join(map(cell, value)) if isinstance(value, list) else cell(value)
+    leads = f"/runs/{value}" if column == "run_id" and value in runs else None
+    return Cell(text[:MOST_TEXT], leads, max(0, len(text) - MOST_TEXT))
+
+
+def _is_number(kind: str) -> bool:
+    return kind.startswith(("int", "uint", "float", "double", "halffloat", "decimal"))
+
+
+def _window_columns(names: Sequence[str]) -> tuple[int, int, int] | None:
+    """The columns with the run, the start and the end of what a row is about."""
+    start = next((names.index(n) for n in _STARTS if n in names), None)
+    end = next((names.index(n) for n in _ENDS if n in names), None)
+    if "run_id" not in names or start is None or end is None:
+        return None
+    return names.index("run_id"), start, end
+
+
+def _viewer(row: Sequence[Any], window: tuple[int, int, int], runs: Collection[str]) -> Cell:
+    run_id, start, end = (row[i] for i in window)
+    if run_id not in runs or not isinstance(start, int) or not isinstance(end, int) or end < start:
+        return Cell("")
+    return Cell("show", viewer_address(run_id, start, end))

@@ -1,0 +1,76 @@
+"""The warehouses that a server has open: each answers one request at a time."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Hashable, Iterator
+from contextlib import contextmanager
+from queue import LifoQueue
+from typing import TypeVar
+
+from tracewarehouse.ingest.errors import StuckQueryError
+from tracewarehouse.read_only import Limits
+from tracewarehouse.session import State, state_of
+from tracewarehouse.warehouse import Warehouse
+
+FOR_PAGES, FOR_QUESTIONS = 2, 2
+"""How many requests are worked on at a time: pages and their charts, and questions that people ask in SQL.
+
+Questions have places of their own, so that long ones do not keep anybody from a page.
+"""
+
+_Made = TypeVar("_Made")
+
+
+class Warehouses:
+    """Several open warehouses over the same folder, and what was made from them for as long as no run changes.
+
+    Args:
+        open_one: opens the warehouse.
+        limits: what each query may take.
+    """
+
+    def __init__(self, open_one: Callable[[], Warehouse], limits: Limits) -> None:
+        self.limits = limits
+        self._open = open_one
+        self._free: LifoQueue[Warehouse] = LifoQueue()  # the last one used has its views ready
+        for _ in range(FOR_PAGES + FOR_QUESTIONS):
+            self._free.put(open_one())
+        self._lock = threading.Lock()
+        self._state: State | None = None
+        self._kept: dict[Hashable, object] = {}
+
+    @contextmanager
+    def one(self) -> Iterator[Warehouse]:
+        """A warehouse for one request, whose queries have the limit of time; waits until one is free."""
+        warehouse = self._free.get()
+        try:
+            with warehouse.limited(Limits(seconds=self.limits.seconds)):
+                yield warehouse
+        except StuckQueryError:
+            warehouse = self._open()  # the other one is left to its query
+            raise
+        finally:
+            self._free.put(warehouse)
+
+    def kept(self, warehouse: Warehouse, key: Hashable, make: Callable[[], _Made]) -> _Made:
+        """What `make` gives, made once until a run comes, goes or changes."""
+        state = state_of(warehouse.lake)
+        with self._lock:
+            if state != self._state:
+                self._state, self._kept = state, {}
+            if key in self._kept:
+                return self._kept[key]  # type: ignore[return-value]
+        made = make()
+        with self._lock:
+            if state == self._state:
+                self._kept[key] = made
+        return made
+
+    def close(self) -> bool:
+        """Close the warehouses that are free; returns whether all are."""
+        closed = 0
+        while not self._free.empty():
+            self._free.get().close()
+            closed += 1
+        return closed == FOR_PAGES + FOR_QUESTIONS
