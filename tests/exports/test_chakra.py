@@ -211,10 +211,42 @@ def test_ranks_that_differ_in_their_order_are_refused(tmp_path: Path) -> None:
     devices.run(0, (reduces[0], 0, 5), (reduces[1], 5, 5))
     devices.run(1, (reduces[1], 0, 5), (reduces[0], 5, 5))
     with pytest.raises(
-        TracewarehouseError, match="ranks 0 and 1 ran the collectives of group 0, 1 in different orders"
+        TracewarehouseError, match="rank 1 ran collectives of group 0, 1 in another order than other ranks"
     ):
         exported(tmp_path, devices.write(tmp_path))
     assert not (tmp_path / "out").exists()
+
+
+def test_overlapping_collectives_get_the_order_in_which_all_ranks_had_begun_them(tmp_path: Path) -> None:
+    """Both ranks have begun the second all-gather at 2 us and the first at 3 us; on rank 0 the first began before.
+
+    ```
+    rank 0   [1 ... ][2 ............ ]   starts at 0 and 2, dones at 20 and 24
+    rank 1   [2 ............ ][1 ... ]   starts at 1 and 3
+    ```
+    """
+    devices = Devices(2)
+    starts, dones = (
+        [text.format(n=n) for n in (1, 2)]
+        for text in (
+            "%all-gather-start.{n} = (f32[32]{{0}}, f32[64]{{0}}) all-gather-start(f32[32]{{0}} %x), channel_id={n}, "
+            "replica_groups={{{{0,1}}}}, dimensions={{0}}, use_global_device_ids=true",
+            "%all-gather-done.{n} = f32[64]{{0}} all-gather-done((f32[32]{{0}}, f32[64]{{0}}) %all-gather-start.{n})",
+        )
+    )
+    for device, (one, other), times in ((0, (0, 1), (0, 2)), (1, (1, 0), (1, 3))):
+        devices.run(device, (starts[one], times[0], 1), (starts[other], times[1], 1), (dot(1), 5, 10))
+        devices.run(device, (dones[0], 20, 2), (dones[1], 24, 2), (dot(2), 30, 4))
+    _, _, traces, groups = exported(tmp_path, devices.write(tmp_path))
+    can_be_simulated(traces, groups)
+    for nodes in traces:
+        assert [(n.name, n.depends_on, n.duration) for n in nodes] == [
+            ("all-gather-start.2", [], 3),
+            ("all-gather-start.1", [], 3),
+            ("dot.1", [], 10),
+            ("dot.2", [1, 2, 3], 4),
+        ]
+    assert [n.start for n in traces[0]] == [2, 0, 5, 30]
 
 
 def test_a_run_without_ops_is_refused(tmp_path: Path) -> None:

@@ -1,8 +1,9 @@
 """Writes a run as Chakra execution traces, one per rank, which simulators such as ASTRA-sim read.
 
-A trace is a graph of what a device executed: its leaf ops in their order. Compute is merged up to a microsecond, which
-is the format's clock; collectives are nodes with their kind, bytes and communicator group, and a collective-permute is
-a send and a receive. What runs between the start and the done of an asynchronous collective does not depend on it.
+A trace is a graph of what a device executed: its leaf ops in their order. Collectives of a group that overlap may begin
+in different orders on its ranks, and get one order. Compute is merged up to a microsecond, which is the format's clock;
+collectives are nodes with their kind, bytes and communicator group, and a collective-permute is a send and a receive.
+What runs between the start and the done of an asynchronous collective does not depend on it.
 
 The schema is et_def.proto of https://github.com/mlcommons/chakra. Attributes have the types that the simulators' feeder
 reads: an attribute of another type counts as 0 there.
@@ -105,9 +106,18 @@ class _Call:
 
 @dataclass(frozen=True)
 class _Communication:
-    """The collectives of a run: their calls by event, the event that each done ends, groups by name, and warnings."""
+    """The collectives of a run.
+
+    Attributes:
+        calls: by event.
+        windows: device, start and end of each event in `calls`, in order of device and start.
+        start_of_done: the event that each done ends.
+        groups: names of groups.
+        warnings: sentences on what the traces do not say.
+    """
 
     calls: dict[int, list[_Call]]
+    windows: dict[int, tuple[int, int, int]]
     start_of_done: dict[int, int]
     groups: dict[tuple[int, ...], str]
     warnings: list[str]
@@ -150,17 +160,17 @@ def export_chakra(warehouse: Warehouse, run: str, folder: Path) -> ChakraExport:
 
     Raises:
         WarehouseError: there is no such run, or it cannot be read.
-        TracewarehouseError: the run has no ops, two ranks ran the collectives of a group in different orders, or the
-            folder cannot be written.
+        TracewarehouseError: the run has no ops, two ranks ran the collectives of a group in different orders one after
+            the other, or the folder cannot be written.
     """
     found = warehouse.run(run)
     of_run = f"run_id = {literal(found.run_id)}"
     communication = _communication(warehouse, of_run)
     ranks = [rank for (rank,) in _rows(warehouse, f"SELECT device_id FROM main.devices WHERE {of_run} ORDER BY 1")]
-    traces = {rank: _nodes(warehouse, of_run, rank, communication) for rank in ranks}
+    moved = _in_one_order(found.name, communication)
+    traces = {rank: _nodes(warehouse, of_run, rank, communication, moved) for rank in ranks}
     if not any(traces.values()):
         raise TracewarehouseError(f"run {found.name} has no ops of devices, so there is nothing to simulate")
-    _check_orders(found.name, traces)
     groups = {name: members for members, name in communication.groups.items()}
     prefix = re.sub(r"[^\w.-]", "_", found.name)
     files = []
@@ -198,14 +208,15 @@ def _communication(warehouse: Warehouse, of_run: str) -> _Communication:
     rows = _rows(
         warehouse,
         "SELECT c.event_id, c.done_event_id, c.device_id, c.instruction_id, c.instance, c.kind, c.group_index, "
-        "coalesce(c.message_bytes, 0) FROM main.collectives AS c INNER JOIN main.ops AS o USING (run_id, event_id) "
-        f"WHERE {of_run} AND o.is_leaf ORDER BY c.device_id, c.start_ps, c.event_id",
+        "coalesce(c.message_bytes, 0), o.start_ps, c.end_ps "
+        "FROM main.collectives AS c INNER JOIN main.ops AS o USING (run_id, event_id) "
+        f"WHERE {of_run} AND o.is_leaf ORDER BY c.device_id, o.start_ps, c.event_id",
     )
     here = Counter((instance, device) for _, _, device, _, instance, *_ in rows)
-    found = _Communication({}, {}, {}, [])
+    found = _Communication({}, {}, {}, {}, [])
     lacking: Counter[str] = Counter()
     unknown: Counter[str] = Counter()
-    for event_id, done, device, instruction, instance, kind, group, size in rows:
+    for event_id, done, device, instruction, instance, kind, group, size, start, end in rows:
         calls: list[_Call] = []
         if kind == "collective-permute":
             if not any(device in pair for pair in pairs.get(instruction, [(device, device)])):
@@ -223,6 +234,7 @@ def _communication(warehouse: Warehouse, of_run: str) -> _Communication:
             lacking[kind] += 1
             continue
         found.calls[event_id] = calls
+        found.windows[event_id] = device, start, end
         if done is not None:
             found.start_of_done[done] = event_id
     for kind, count in sorted(lacking.items()):
@@ -267,8 +279,13 @@ def _transfers(
     return calls
 
 
-def _nodes(warehouse: Warehouse, of_run: str, device: int, communication: _Communication) -> list[_Node]:
-    """The graph of a device: a node's id is its place, counted from 1, so that nodes depend on earlier ones alone."""
+def _nodes(
+    warehouse: Warehouse, of_run: str, device: int, communication: _Communication, moved: Mapping[int, int]
+) -> list[_Node]:
+    """The graph of a device: a node's id is its place, counted from 1, so that nodes depend on earlier ones alone.
+
+    `moved` has the events that change places with others; see `_in_one_order`.
+    """
     ops = _rows(
         warehouse,
         f"""
@@ -282,6 +299,9 @@ def _nodes(warehouse: Warehouse, of_run: str, device: int, communication: _Commu
         ORDER BY o.start_ps, o.event_id
         """,
     )
+    if moved:
+        by_event = {op[0]: op for op in ops}
+        ops = [by_event[moved.get(op[0], op[0])] for op in ops]
     nodes: list[_Node] = []
     last: list[int] = []
     """Ids of the nodes that the next one waits for."""
@@ -331,22 +351,47 @@ def _nodes(warehouse: Warehouse, of_run: str, device: int, communication: _Commu
     return nodes
 
 
-def _check_orders(run: str, traces: Mapping[int, Sequence[_Node]]) -> None:
-    """Refuse a run in which ranks of a group ran its collectives in different orders: a simulator would never end."""
+def _in_one_order(run: str, communication: _Communication) -> dict[int, int]:
+    """Which event takes whose place, so that the ranks of each group have its collectives in one order.
+
+    It is the order in which all ranks had begun them. A collective ends on no rank before that, so that this turns the
+    order of two around only on ranks where they overlap.
+
+    Raises:
+        TracewarehouseError: two collectives that do not overlap are in different orders on two ranks, on which a
+            simulator would wait for ever.
+    """
     orders: dict[tuple[int, ...], dict[int, list[int]]] = {}
-    for rank, nodes in traces.items():
-        for node in nodes:
-            if node.call is not None and node.call.group is not None:
-                orders.setdefault(node.call.group, {}).setdefault(rank, []).append(node.call.instance)
+    for event, calls in communication.calls.items():
+        rank = communication.windows[event][0]
+        if calls[0].group is not None:
+            orders.setdefault(calls[0].group, {}).setdefault(rank, []).append(event)
+    instance = {event: calls[0].instance for event, calls in communication.calls.items()}
+    moved: dict[int, int] = {}
     for group, of_ranks in orders.items():
-        first = of_ranks[group[0]]
-        for rank, order in of_ranks.items():
-            if order != first:
-                members = ", ".join(map(str, group))
-                raise TracewarehouseError(
-                    f"run {run}: ranks {group[0]} and {rank} ran the collectives of group {members} in different "
-                    "orders, on which a simulator would wait for ever; nothing was written"
-                )
+        first = [instance[event] for event in of_ranks[group[0]]]
+        if all([instance[event] for event in events] == first for events in of_ranks.values()):
+            continue
+        begun: dict[int, int] = {}
+        for event in (event for events in of_ranks.values() for event in events):
+            start = communication.windows[event][1]
+            begun[instance[event]] = max(start, begun.get(instance[event], start))
+        for rank, events in of_ranks.items():
+            latest = None
+            for place, event in zip(
+                events, sorted(events, key=lambda e: (begun[instance[e]], instance[e])), strict=True
+            ):
+                _, start, end = communication.windows[event]
+                if latest is not None and end <= latest:
+                    members = ", ".join(map(str, group))
+                    raise TracewarehouseError(
+                        f"run {run}: rank {rank} ran collectives of group {members} in another order than other ranks, "
+                        "one after the other, on which a simulator would wait for ever; nothing was written"
+                    )
+                latest = start if latest is None else max(start, latest)
+                if event != place:
+                    moved[place] = event
+    return moved
 
 
 def _messages(nodes: Sequence[_Node]) -> Iterator[bytes]:
