@@ -170,6 +170,32 @@ def test_slices_that_overlap_get_tracks_of_the_same_name(tmp_path: Path) -> None
     assert tracks == [["copy-start.0", "copy-start.2"], ["copy-start.1"]]
 
 
+def test_windows_that_overlap_are_on_child_tracks_of_one_name(tmp_path: Path) -> None:
+    """Two all-gathers of both devices, from 0 to 22 and from 2 to 26 us: the UI draws tracks of one parent as one."""
+    space = Space(hostnames=["h"])
+    for device in range(2):
+        tpu = space.tpu(device)
+        tpu.modules.event("step(1)", 0, 100 * US, run_id=Unsigned(1))
+        for n, done in ((1, 20), (2, 24)):
+            start = (
+                f"%all-gather-start.{n} = (f32[32]{{0}}, f32[64]{{0}}) all-gather-start(f32[32]{{0}} %x), "
+                f"channel_id={n}, replica_groups={{{{0,1}}}}, dimensions={{0}}, use_global_device_ids=true"
+            )
+            end = f"%all-gather-done.{n} = f32[64]{{0}} all-gather-done((f32[32], f32[64]) %all-gather-start.{n})"
+            tpu.ops.event(tpu.instruction(start, program_id=Unsigned(1)), 2 * (n - 1) * US, US)
+            tpu.ops.event(tpu.instruction(end, program_id=Unsigned(1)), done * US, 2 * US)
+    space.write(tmp_path / "run.xplane.pb")
+    trace = exported(ingested(tmp_path, tmp_path / "run.xplane.pb"), tmp_path / "out.pftrace")
+    windows = [t for t in trace.tracks.values() if t.name.startswith("all-gather")]
+    assert [(len(t.slices), t.slices[0].start, t.slices[0].end) for t in windows] == [
+        (1, 0, 22_000), (1, 2_000, 26_000)
+    ] * 2  # fmt: skip
+    assert {t.name for t in windows} == {windows[0].name}
+    parents = [t.parent for t in windows]
+    assert parents[0] == parents[1] != parents[2] == parents[3]
+    assert {trace.tracks[p].name for p in parents if p} == {"6. Collectives"}
+
+
 def test_a_time_before_the_profile_is_the_first_of_the_trace(tmp_path: Path) -> None:
     space = Space(hostnames=["h"])
     space.tpu(0).ops.event("early", -1_500_000, 1).event("late", 2_000_000, 0)

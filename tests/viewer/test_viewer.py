@@ -4,13 +4,17 @@ from __future__ import annotations
 
 import gzip
 import http.client
+import json
 import signal
+import socket
 import subprocess
 import sys
 import threading
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from http.server import ThreadingHTTPServer
+from importlib.util import find_spec
 from pathlib import Path
 from urllib.parse import urlsplit
 
@@ -174,3 +178,37 @@ def test_xprof_that_is_not_installed_is_named(tmp_path: Path, monkeypatch: pytes
     assert "name the file or folder with --capture" in str(without.exception)
     failed = CliRunner().invoke(app, [*options, "--capture", str(tmp_path / "tiny")])
     assert "pip install 'tracewarehouse[xprof]'" in str(failed.exception)
+
+
+@pytest.mark.slow
+def test_xprof_opens_the_capture_of_a_run(tmp_path: Path) -> None:
+    """It lists the run, reads its capture, and ends with Ctrl-C."""
+    if find_spec("xprof") is None:
+        pytest.skip("XProf is not installed; pip install 'tracewarehouse[xprof]'")
+    made(tmp_path)
+    with socket.create_server(("127.0.0.1", 0)) as free:
+        port = free.getsockname()[1]
+    command = [sys.executable, "-m", "tracewarehouse", "-w", str(tmp_path / "warehouse"), "open", "tiny-tp2"]
+    options = ["--viewer", "xprof", "--capture", str(tmp_path / "tiny"), "--port", str(port)]
+    with (
+        (tmp_path / "said").open("w") as said,
+        subprocess.Popen([*command, *options], stdout=subprocess.PIPE, stderr=said, text=True) as process,
+    ):
+        assert process.stdout is not None
+        address = process.stdout.readline().strip()
+        assert address == f"http://localhost:{port}/"
+        found = None
+        while found is None and process.poll() is None:
+            try:
+                found = get(address, "/data/plugin/profile/runs")
+            except ConnectionRefusedError:
+                time.sleep(0.5)
+        status, page = get(address, "/data/plugin/profile/data?run=tiny-tp2&tag=overview_page&host=vm")
+        process.send_signal(signal.SIGINT)
+        process.wait(timeout=120)
+    assert found is not None
+    assert json.loads(gzip.decompress(found[1])) == ["tiny-tp2"]
+    assert status == 200
+    assert json.loads(gzip.decompress(page))
+    assert process.returncode == 130
+    assert "Traceback" not in (tmp_path / "said").read_text()

@@ -54,14 +54,17 @@ def _open_perfetto(
 
 
 def _open_xprof(context: typer.Context, run: str, capture: Path | None, folder: Path, port: int) -> None:
-    from tracewarehouse.viewer.xprof import log_folder, run_xprof
+    from tracewarehouse.viewer.xprof import log_folder, require_xprof, run_xprof
 
     if capture is None:
         raise TracewarehouseError(
             "XProf reads the capture itself, which a warehouse does not hold; name the file or folder with --capture"
         )
+    require_xprof()
     with context.obj.open() as warehouse:
         logs = log_folder(warehouse, run, capture, folder)
+    typer.echo(f"http://localhost:{port}/")
+    typer.echo("Ctrl-C ends the server", err=True)
     typer.echo(f"warning: XProf answers every machine that reaches port {port} of this one", err=True)
     if code := run_xprof(logs, port):
         raise TracewarehouseError(f"XProf ended with exit code {code}; its messages are above")

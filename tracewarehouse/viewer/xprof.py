@@ -55,13 +55,13 @@ def _file_name(name: str) -> str:
     return re.sub(r"[^\w.-]", "_", name)
 
 
-def run_xprof(folder: Path, port: int) -> int:
-    """Run XProf on a log folder until it ends; returns its exit code.
-
-    Raises:
-        TracewarehouseError: XProf is not installed.
-    """
+def require_xprof() -> None:
+    """Raise a TracewarehouseError where XProf is not installed."""
     if importlib.util.find_spec("xprof") is None:
         raise TracewarehouseError("XProf is not installed; run `pip install 'tracewarehouse[xprof]'`")
+
+
+def run_xprof(folder: Path, port: int) -> int:
+    """Run XProf on a log folder until it ends; returns its exit code."""
     command = [sys.executable, "-m", "xprof.server", "--logdir", str(folder), "--port", str(port)]
     return subprocess.run(command, check=False).returncode  # noqa: S603
