@@ -24,42 +24,23 @@ WITH peaks AS (
   GROUP BY run_id
 ),
 
-ranks AS (
-  SELECT
-    run_id,
-    i.phase,
-    i.kind,
-    i.axis,
-    c.wire_bytes,
-    i.transfer_ps,
-    c.end_ps - c.start_ps AS window_ps,
-    CASE WHEN c.is_async THEN c.end_ps - c.start_ps - c.exposed_ps ELSE 0 END AS overlap_ps,
-    CASE
-      WHEN c.is_async THEN LEAST(c.end_ps - c.start_ps - i.transfer_ps, c.exposed_ps)
-      ELSE c.end_ps - c.start_ps - i.transfer_ps
-    END AS arrival_ps
-  FROM main.collectives AS c
-  INNER JOIN models.collective_instances AS i USING (run_id, instance)
-  WHERE NOT i.is_partial
-),
-
 summed AS (
   SELECT
     run_id,
-    r.phase,
-    r.kind,
-    r.axis,
-    COUNT(*) AS executions,
-    SUM(r.window_ps) AS window_ps,
-    SUM(r.overlap_ps) AS overlap_ps,
-    SUM(r.arrival_ps) AS arrival_ps,
-    SUM(r.window_ps - r.overlap_ps - r.arrival_ps) AS transfer_ps,
-    CAST(SUM(r.wire_bytes) AS BIGINT) AS wire_bytes,
-    SUM(r.transfer_ps) FILTER (WHERE r.wire_bytes IS NOT NULL) AS sending_ps,
+    t.phase,
+    t.kind,
+    t.axis,
+    CAST(SUM(t.executions) AS BIGINT) AS executions,
+    SUM(t.window_ps) AS window_ps,
+    SUM(t.overlap_ps) AS overlap_ps,
+    SUM(t.wait_ps) AS arrival_ps,
+    SUM(t.window_ps - t.overlap_ps - t.wait_ps) AS transfer_ps,
+    CAST(SUM(t.wire_bytes) AS BIGINT) AS wire_bytes,
+    SUM(t.sending_ps) AS sending_ps,
     MIN(p.peak_gbps) AS peak_gbps
-  FROM ranks AS r
+  FROM models.collective_time AS t
   LEFT JOIN peaks AS p USING (run_id)
-  GROUP BY run_id, r.phase, r.kind, r.axis
+  GROUP BY run_id, t.phase, t.kind, t.axis
 )
 
 SELECT

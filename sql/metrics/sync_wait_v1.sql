@@ -18,20 +18,14 @@ ccl_bench: straggler_metrics
 WITH waited AS (
   SELECT
     run_id,
-    c.phase,
-    c.device_id,
-    SUM(
-      CASE
-        WHEN c.is_async THEN LEAST(c.end_ps - c.start_ps - i.transfer_ps, c.exposed_ps)
-        ELSE c.end_ps - c.start_ps - i.transfer_ps
-      END
-    ) AS wait_ps,
-    COUNT(*) FILTER (WHERE i.is_partial) AS partial_collectives,
+    phase,
+    device_id,
+    SUM(wait_ps) AS wait_ps,
+    COUNT(*) FILTER (WHERE is_partial) AS partial_collectives,
     COUNT(*) AS collectives
-  FROM main.collectives AS c
-  INNER JOIN models.collective_instances AS i USING (run_id, instance)
-  WHERE NOT i.is_partial OR i.ranks > 1
-  GROUP BY run_id, c.phase, c.device_id
+  FROM models.collective_ranks
+  WHERE NOT is_partial OR ranks > 1
+  GROUP BY run_id, phase, device_id
 )
 
 SELECT

@@ -14,27 +14,41 @@ description: >
   of the phase on all devices, as those of op_time_share do.
 changed: First version.
 ---*/
-WITH named AS (
+WITH executed AS (
   SELECT
     run_id,
     t.phase,
-    REGEXP_EXTRACT(i.name, '^(.*?)([.][0-9]+)*$', 1) AS kernel,
     t.category,
     instruction_id,
-    i.op_class,
-    i.op_name,
-    i.source,
     MIN(l.layer) AS first_layer,
     MAX(l.layer) AS last_layer,
     SUM(t.self_ps) AS self_ps,
     SUM(t.ops) AS ops
   FROM models.instruction_time AS t
-  INNER JOIN main.instructions AS i USING (run_id, instruction_id)
   LEFT JOIN models.instruction_layers AS l USING (run_id, instruction_id, device_id)
-  GROUP BY run_id, t.phase, i.name, t.category, instruction_id, i.op_class, i.op_name, i.source
+  GROUP BY run_id, t.phase, t.category, instruction_id
 ),
 
-placed AS (
+named AS (
+  SELECT
+    run_id,
+    e.phase,
+    e.category,
+    instruction_id,
+    i.op_class,
+    i.op_name,
+    i.source,
+    e.first_layer,
+    e.last_layer,
+    e.self_ps,
+    e.ops,
+    REGEXP_EXTRACT(i.name, '^(.*?)([.][0-9]+)*$', 1) AS kernel
+  FROM executed AS e
+  INNER JOIN main.instructions AS i USING (run_id, instruction_id)
+),
+
+-- what is said of a kernel is that of its instruction that takes most time
+kernels AS (
   SELECT
     run_id,
     phase,
@@ -43,30 +57,13 @@ placed AS (
     op_class,
     op_name,
     source,
-    first_layer,
-    last_layer,
-    self_ps,
-    ops,
-    ROW_NUMBER() OVER (PARTITION BY run_id, phase, kernel, category ORDER BY self_ps DESC, instruction_id) AS place
+    MIN(first_layer) OVER (PARTITION BY run_id, phase, kernel, category) AS first_layer,
+    MAX(last_layer) OVER (PARTITION BY run_id, phase, kernel, category) AS last_layer,
+    COUNT(*) OVER (PARTITION BY run_id, phase, kernel, category) AS instructions,
+    SUM(self_ps) OVER (PARTITION BY run_id, phase, kernel, category) AS self_ps,
+    SUM(ops) OVER (PARTITION BY run_id, phase, kernel, category) AS ops,
+    ROW_NUMBER() OVER (PARTITION BY run_id, phase, kernel, category ORDER BY self_ps DESC, instruction_id) AS position
   FROM named
-),
-
-kernels AS (
-  SELECT
-    run_id,
-    phase,
-    kernel,
-    category,
-    MIN(op_class) FILTER (WHERE place = 1) AS op_class,
-    MIN(op_name) FILTER (WHERE place = 1) AS op_name,
-    MIN(source) FILTER (WHERE place = 1) AS source,
-    MIN(first_layer) AS first_layer,
-    MAX(last_layer) AS last_layer,
-    COUNT(*) AS instructions,
-    SUM(self_ps) AS self_ps,
-    SUM(ops) AS ops
-  FROM placed
-  GROUP BY run_id, phase, kernel, category
 ),
 
 compared AS (
@@ -86,6 +83,7 @@ compared AS (
     SUM(self_ps) OVER (PARTITION BY run_id, phase) AS phase_ps,
     ROW_NUMBER() OVER (PARTITION BY run_id, phase ORDER BY self_ps DESC, kernel, category) AS place
   FROM kernels
+  WHERE position = 1
 )
 
 SELECT

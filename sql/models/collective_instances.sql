@@ -1,31 +1,10 @@
 /*---
 model: collective_instances
 description: >
-  One row per execution of a collective, over all its ranks, in runs that have times. The rank that arrives last waits
-  for nobody, so the shortest time over the ranks is the transfer time. What another rank takes beyond it is waiting. An
-  asynchronous rank waits at most while the device's op line runs communication.
+  One row per execution of a collective, over all its ranks, in runs that have times. models.collective_ranks says what
+  transfer and waiting are.
 ---*/
-WITH ranks AS (
-  SELECT
-    run_id,
-    instance,
-    kind,
-    axis,
-    phase,
-    step,
-    group_size,
-    is_partial,
-    is_async,
-    message_bytes,
-    start_ps,
-    end_ps,
-    exposed_ps,
-    MIN(end_ps - start_ps) OVER (PARTITION BY run_id, instance) AS transfer_ps
-  FROM main.collectives
-  WHERE instance IS NOT NULL AND start_ps IS NOT NULL
-),
-
-joined AS (
+WITH joined AS (
   SELECT
     run_id,
     instance,
@@ -42,13 +21,8 @@ joined AS (
     MAX(start_ps) AS last_start_ps,
     MAX(end_ps) AS end_ps,
     MIN(transfer_ps) AS transfer_ps,
-    SUM(
-      CASE
-        WHEN is_async THEN LEAST(end_ps - start_ps - transfer_ps, exposed_ps)
-        ELSE end_ps - start_ps - transfer_ps
-      END
-    ) AS wait_ps
-  FROM ranks
+    SUM(wait_ps) AS wait_ps
+  FROM models.collective_ranks
   GROUP BY run_id, instance
 )
 

@@ -6,25 +6,6 @@ description: >
   device does something else; the three add up to the windows. Executions with ranks outside the capture are left out,
   since their transfer is not known.
 ---*/
-WITH timed AS (
-  SELECT
-    run_id,
-    c.device_id,
-    c.phase,
-    c.kind,
-    c.axis,
-    c.end_ps - c.start_ps AS window_ps,
-    i.transfer_ps,
-    CASE
-      WHEN c.is_async THEN LEAST(c.end_ps - c.start_ps - i.transfer_ps, c.exposed_ps)
-      ELSE c.end_ps - c.start_ps - i.transfer_ps
-    END AS wait_ps,
-    c.exposed_added_ps
-  FROM main.collectives AS c
-  INNER JOIN models.collective_instances AS i USING (run_id, instance)
-  WHERE NOT i.is_partial
-)
-
 SELECT
   run_id, -- The run.
   device_id, -- The device.
@@ -36,7 +17,12 @@ SELECT
   CAST(SUM(transfer_ps) AS BIGINT) AS transfer_ps, -- Shortest times over the ranks.
   CAST(SUM(wait_ps) AS BIGINT) AS wait_ps, -- Time beyond it, of an asynchronous one at most its exposed time.
   CAST(SUM(window_ps - transfer_ps - wait_ps) AS BIGINT) AS rest_ps, -- What is left of the windows.
+  CAST(SUM(overlap_ps) AS BIGINT) AS overlap_ps, -- Time of the windows in which the op line runs other ops.
   -- Time in which the op line runs them, or their starts and dones, and so computes nothing.
-  CAST(SUM(exposed_added_ps) AS BIGINT) AS exposed_ps
-FROM timed
+  CAST(SUM(exposed_added_ps) AS BIGINT) AS exposed_ps,
+  CAST(SUM(wire_bytes) AS BIGINT) AS wire_bytes, -- Bytes sent, of those whose are known; NULL if none are.
+  -- Shortest times of those whose bytes are known; NULL if none are.
+  CAST(SUM(transfer_ps) FILTER (WHERE wire_bytes IS NOT NULL) AS BIGINT) AS sending_ps
+FROM models.collective_ranks
+WHERE NOT is_partial
 GROUP BY run_id, device_id, phase, kind, axis

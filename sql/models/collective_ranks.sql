@@ -1,0 +1,59 @@
+/*---
+model: collective_ranks
+description: >
+  What the time of each rank of a collective consists of, in runs that have times. The rank that arrives last waits for
+  nobody, so the shortest time over the ranks is the transfer time. What another rank takes beyond it is waiting. An
+  asynchronous rank waits at most while the device's op line runs communication.
+---*/
+WITH timed AS (
+  SELECT
+    run_id,
+    event_id,
+    instance,
+    device_id,
+    kind,
+    axis,
+    phase,
+    step,
+    group_size,
+    is_async,
+    message_bytes,
+    wire_bytes,
+    start_ps,
+    end_ps,
+    exposed_ps,
+    exposed_added_ps,
+    MIN(end_ps - start_ps) OVER (PARTITION BY run_id, instance) AS transfer_ps,
+    COUNT(*) OVER (PARTITION BY run_id, instance) AS ranks,
+    MAX(CASE WHEN is_partial THEN 1 ELSE 0 END) OVER (PARTITION BY run_id, instance) = 1 AS is_partial
+  FROM main.collectives
+  WHERE instance IS NOT NULL AND start_ps IS NOT NULL
+)
+
+SELECT
+  run_id, -- The run.
+  event_id, -- The op, or the start of an asynchronous one.
+  instance, -- The execution that the ranks share.
+  device_id, -- The device.
+  kind, -- Kind of collective.
+  axis, -- Mesh axes of its groups.
+  phase, -- Phase; NULL in a step without one, outside before the first and after the last.
+  step, -- Step; NULL outside of steps.
+  group_size, -- Devices in a group; 2 for a collective-permute pair.
+  is_async, -- Split into a start and a done.
+  message_bytes, -- Message of the rank.
+  wire_bytes, -- Bytes that it sends.
+  start_ps, -- Start.
+  end_ps, -- End, exclusive.
+  exposed_added_ps, -- Time in which the op line runs it and no collective before it.
+  ranks, -- Ranks of the execution that are in the capture.
+  is_partial, -- Ranks are missing from the capture, so transfer_ps is not the whole's.
+  end_ps - start_ps AS window_ps, -- Time from its start to its end.
+  transfer_ps, -- Shortest time over the ranks.
+  CASE
+    WHEN is_async THEN LEAST(end_ps - start_ps - transfer_ps, exposed_ps)
+    ELSE end_ps - start_ps - transfer_ps
+  END AS wait_ps, -- Time beyond it, of an asynchronous rank at most its exposed time.
+  -- Time in which the op line runs other ops beside it.
+  CASE WHEN is_async THEN end_ps - start_ps - exposed_ps ELSE 0 END AS overlap_ps
+FROM timed

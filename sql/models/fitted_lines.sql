@@ -1,0 +1,188 @@
+/*---
+model: fitted_lines
+description: >
+  Lines of least squares through measured times - transfer, the transfer time of a kind and axis of collectives on the
+  bytes that a device sends; decode, the time of decode steps of as many requests on the tokens of their context. A line
+  needs three points and two sizes. Differences from the mean are taken in whole units of their range, one part in 2^20 or
+  finer, so that sums stay exact integers. The intervals hold 95 % of such fits if the errors are normal: estimate -+ t x
+  standard error. t is the quantile of Student's distribution with points - 2 degrees of freedom, from the expansion in
+  Abramowitz and Stegun, Handbook of Mathematical Functions (1964), 26.7.5, whose error is below 0.04 % from 4 degrees on.
+---*/
+WITH points AS (
+  SELECT
+    run_id,
+    'transfer' AS subject,
+    kind,
+    axis,
+    CAST(NULL AS BIGINT) AS requests,
+    is_async,
+    bus_bytes AS size,
+    transfer_ps AS time_ps
+  FROM models.collective_instances
+  WHERE NOT is_partial AND bus_bytes > 0
+  UNION ALL
+  SELECT
+    run_id,
+    'decode' AS subject,
+    NULL AS kind,
+    NULL AS axis,
+    CAST(requests AS BIGINT) AS requests,
+    FALSE AS is_async,
+    CAST(context_tokens AS BIGINT) AS size,
+    longest_ps AS time_ps
+  FROM models.decode_contexts
+),
+
+sized AS (
+  SELECT run_id, subject, kind, axis, requests, size, COUNT(*) AS points
+  FROM points
+  GROUP BY run_id, subject, kind, axis, requests, size
+),
+
+repeated AS (
+  SELECT run_id, subject, kind, axis, requests, COUNT(*) FILTER (WHERE points > 1) AS repeated_sizes
+  FROM sized
+  GROUP BY run_id, subject, kind, axis, requests
+),
+
+ranges AS (
+  SELECT
+    run_id,
+    subject,
+    kind,
+    axis,
+    requests,
+    COUNT(*) AS points,
+    COUNT(*) FILTER (WHERE is_async) AS async_points,
+    COUNT(DISTINCT size) AS sizes,
+    MIN(size) AS least_size,
+    MAX(size) AS most_size,
+    SUM(size) AS sum_size,
+    SUM(time_ps) AS sum_ps,
+    MAX(size) - MIN(size) AS range_size,
+    MAX(time_ps) - MIN(time_ps) AS range_ps,
+    CASE WHEN COUNT(*) < 1024 THEN 67108864 WHEN COUNT(*) < 65536 THEN 8388608 ELSE 1048576 END AS finest
+  FROM points
+  GROUP BY run_id, subject, kind, axis, requests
+  HAVING COUNT(*) > 2
+),
+
+differences AS (
+  SELECT
+    p.run_id,
+    p.subject,
+    p.kind,
+    p.axis,
+    p.requests,
+    (p.size - r.sum_size // r.points) // (r.range_size // r.finest + 1) AS x,
+    (p.time_ps - r.sum_ps // r.points) // (r.range_ps // r.finest + 1) AS y
+  FROM points AS p
+  INNER JOIN ranges AS r
+    ON
+      p.run_id = r.run_id
+      AND p.subject = r.subject
+      AND p.kind IS NOT DISTINCT FROM r.kind
+      AND p.axis IS NOT DISTINCT FROM r.axis
+      AND p.requests IS NOT DISTINCT FROM r.requests
+),
+
+summed AS (
+  SELECT
+    run_id,
+    subject,
+    kind,
+    axis,
+    requests,
+    SUM(x) AS sum_x,
+    SUM(y) AS sum_y,
+    SUM(x * x) AS sum_xx,
+    SUM(x * y) AS sum_xy,
+    SUM(y * y) AS sum_yy
+  FROM differences
+  GROUP BY run_id, subject, kind, axis, requests
+),
+
+moments AS (
+  SELECT
+    r.run_id,
+    r.subject,
+    r.kind,
+    r.axis,
+    r.requests,
+    r.points,
+    r.async_points,
+    r.sizes,
+    d.repeated_sizes,
+    r.least_size,
+    r.most_size,
+    r.sum_size,
+    r.sum_ps,
+    r.range_size // r.finest + 1 AS unit_size,
+    r.range_ps // r.finest + 1 AS unit_ps,
+    CAST(s.sum_xx AS DOUBLE) - CAST(s.sum_x AS DOUBLE) * CAST(s.sum_x AS DOUBLE) / r.points AS xx,
+    CAST(s.sum_xy AS DOUBLE) - CAST(s.sum_x AS DOUBLE) * CAST(s.sum_y AS DOUBLE) / r.points AS xy,
+    CAST(s.sum_yy AS DOUBLE) - CAST(s.sum_y AS DOUBLE) * CAST(s.sum_y AS DOUBLE) / r.points AS yy
+  FROM summed AS s
+  INNER JOIN ranges AS r
+    ON
+      s.run_id = r.run_id
+      AND s.subject = r.subject
+      AND s.kind IS NOT DISTINCT FROM r.kind
+      AND s.axis IS NOT DISTINCT FROM r.axis
+      AND s.requests IS NOT DISTINCT FROM r.requests
+  INNER JOIN repeated AS d
+    ON
+      s.run_id = d.run_id
+      AND s.subject = d.subject
+      AND s.kind IS NOT DISTINCT FROM d.kind
+      AND s.axis IS NOT DISTINCT FROM d.axis
+      AND s.requests IS NOT DISTINCT FROM d.requests
+),
+
+lines AS (
+  SELECT
+    run_id,
+    subject,
+    kind,
+    axis,
+    requests,
+    points,
+    async_points,
+    sizes,
+    repeated_sizes,
+    least_size,
+    most_size,
+    CAST(sum_size AS DOUBLE) / points AS mean_size,
+    CAST(sum_ps AS DOUBLE) / points AS mean_ps,
+    xx * CAST(unit_size AS DOUBLE) * CAST(unit_size AS DOUBLE) AS square_size,
+    xy * CAST(unit_ps AS DOUBLE) / (xx * CAST(unit_size AS DOUBLE)) AS slope,
+    xy * xy / (xx * NULLIF(yy, 0)) AS r2,
+    -- sum of squared distances from the line over its degrees of freedom
+    GREATEST(yy - xy * xy / xx, 0) * CAST(unit_ps AS DOUBLE) * CAST(unit_ps AS DOUBLE) / (points - 2) AS variance,
+    1.95996398e0
+    + 2.37227123e0 / (points - 2)
+    + 2.82249862e0 / ((points - 2) * (points - 2))
+    + 2.55584968e0 / ((points - 2) * (points - 2) * (points - 2))
+    + 1.58953405e0 / ((points - 2) * (points - 2) * (points - 2) * (points - 2)) AS t
+  FROM moments
+  WHERE xx > 0
+)
+
+SELECT
+  run_id, -- The run.
+  subject, -- What the times are of: transfer or decode.
+  kind, -- Kind of collective, of a transfer.
+  axis, -- Mesh axes of its groups, of a transfer.
+  requests, -- Requests of a decode step.
+  points, -- Number of points.
+  async_points, -- Those of asynchronous collectives among them.
+  sizes, -- Distinct sizes.
+  repeated_sizes, -- Those of several points among them.
+  least_size, -- Smallest size, in bytes or tokens.
+  most_size, -- Largest one.
+  slope AS slope_ps, -- Time per byte or token.
+  t * SQRT(variance / square_size) AS slope_error_ps, -- Half of its 95 % interval.
+  mean_ps - slope * mean_size AS intercept_ps, -- Time at size 0.
+  t * SQRT(variance * (1e0 / points + mean_size * mean_size / square_size)) AS intercept_error_ps, -- Half of its interval.
+  r2 -- Share of the variance that the line explains; NULL if all times are equal.
+FROM lines
