@@ -37,6 +37,7 @@ FLAGS = {
     "inferred_axes": "No mesh was given: axes are inferred from the groups of collectives, see main.mesh_axes.",
     "inferred_layers": "No name tells layers: they are inferred from what repeats, see main.instructions.layer_source.",
     "inferred_steps": "No mark tells steps or their phases: they are inferred from programs, shapes or other devices.",
+    "unsized_time": "Much of the compute time is in ops of unknown cost, which metrics of bytes and operations lack.",
     "given_costs": "Costs of kernels were given at ingest (main.runs.costs): metrics of bytes and operations use them.",
     "promise_broken": "Collectives that the manifest promises for its parallelism are missing.",
     "unattributed_ops": "Some op events could not be assigned to a virtual device.",

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any, Self
 
 import numpy as np
+import numpy.typing as npt
 
 from tracewarehouse.ingest.collectives.executions import CollectiveExecutions
 from tracewarehouse.ingest.columns.keys import distinct
@@ -76,6 +77,7 @@ class LinesWritten:
         programs: see `OpWriter`.
         executions: the collectives of the devices.
         sampled: some executions of each program on each device.
+        time_ps: see `OpWriter`.
     """
 
     executions: CollectiveExecutions
@@ -85,6 +87,7 @@ class LinesWritten:
     markers: dict[int, list[StepMarker]] = field(default_factory=dict)
     programs: dict[int, tuple[str, int | None]] = field(default_factory=dict)
     sampled: list[Execution] = field(default_factory=list)
+    time_ps: npt.NDArray[np.float64] = field(default_factory=lambda: np.zeros(0))
 
 
 class LineTables:
@@ -130,6 +133,7 @@ class LineTables:
             writer.finish(then)
         self.written.files = {n: (w.path, w.rows) for n, w in self.writers.items() if w.rows}
         self.written.programs = self.ops.programs
+        self.written.time_ps = self.ops.time_ps
         self.written.sampled = [e for device in self.ops.sampled.values() for e in device.executions()]
         return self.written
 

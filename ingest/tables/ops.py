@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 
 from tracewarehouse.ingest.collectives.executions import CollectiveExecutions
 from tracewarehouse.ingest.collectives.windows import AsyncSpans, CollectiveOps
@@ -66,6 +67,7 @@ class OpWriter:
     Attributes:
         programs: module and program of instructions that name none, from the first execution in which they run.
         sampled: some executions of each device whose timeline has any, by device id.
+        time_ps: self time of the ops of each instruction on all devices, by instruction id.
     """
 
     def __init__(
@@ -79,6 +81,7 @@ class OpWriter:
         self._copies = CopyWriter(writers["copies"])
         self.programs: dict[int, tuple[str, int | None]] = {}
         self.sampled: dict[int, SampledExecutions] = {}
+        self.time_ps: npt.NDArray[np.float64] = np.zeros(0)
         self._order = LeafOrder()
 
     def write_line(
@@ -148,6 +151,8 @@ class OpWriter:
         if line.is_op_line:
             times = events.leaf_times
             leaf_times = times[order] if times else self._order.follow(start, end[order], op_class[instruction])
+            if line.device_id is not None:
+                self._add_time(instruction, self_ps)
         stats = {s.name: s for s in events.stats}
         self._ops.write(
             n,
@@ -190,6 +195,11 @@ class OpWriter:
                     events.step[order][copies],
                 )
                 self._copies.add_ops(line.device_id, line.host, ops)
+
+    def _add_time(self, instruction: Int32, self_ps: Int64) -> None:
+        time_ps = np.bincount(instruction, self_ps, len(self.time_ps)).astype(np.float64)
+        time_ps[: len(self.time_ps)] += self.time_ps
+        self.time_ps = time_ps
 
     def _keep_collectives(self, line: DeviceLine, events: OpColumns, event_id: Int64, end: Int64, at: Int64) -> None:
         if line.device_id is None or not len(at):

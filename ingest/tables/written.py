@@ -23,7 +23,7 @@ from tracewarehouse.ingest.tables.metadata import write_instructions, write_meta
 from tracewarehouse.ingest.tables.parts import Counting
 from tracewarehouse.ingest.tables.phases import write_phases
 from tracewarehouse.ingest.tables.run_collectives import CollectivesWritten, write_collectives
-from tracewarehouse.ingest.tables.run_costs import give_costs
+from tracewarehouse.ingest.tables.run_costs import give_costs, unsized_time
 from tracewarehouse.ingest.tables.run_layers import place_in_layers
 from tracewarehouse.ingest.tables.writers import FilesOfTables, RunWriters
 
@@ -124,6 +124,7 @@ def _flags(
         yield Flag("inferred_axes", f"{axes}; `--mesh` at ingest tells them")
     yield from (Flag("hlo_unreadable", note) for note in survey.hlo_notes)
     yield from of_instructions
+    yield from unsized_time(survey.instructions.rows, [p.time_ps for p in parts])
     compiled = sum((p.compilations for p in parts), Counter[tuple[int, str]]())
     for index in sorted({i for i, _ in compiled}):
         sentences = [f"{n} x {name}" for (i, name), n in compiled.items() if i == index]
