@@ -41,10 +41,10 @@ $(INSTALLED): pyproject.toml constraints.txt
 	$(BIN)/python -m pip install --quiet --no-deps mlc-chakra==1.0.0
 	@touch $@
 
-# The collector's torch and torch_xla are large and exist for Linux only; without them its tests skip.
+# The collector's torch and torch_xla are large and exist for Linux only; without them, and without jax, its tests skip.
 $(COLLECTOR): $(INSTALLED)
-	@echo "installing torch and torch_xla for the collector (large; once)"
-	@$(BIN)/python -m pip install --quiet -c constraints.txt -e '.[collect]' \
+	@echo "installing torch, torch_xla and jax for the collector (large; once)"
+	@$(BIN)/python -m pip install --quiet -c constraints.txt -e '.[collect,jax]' \
 	  && $(BIN)/python -c 'import importlib.util as u, sys; sys.exit(u.find_spec("torch_xla") is None)' \
 	  || echo "torch_xla cannot be installed here: the tests of the collector will skip, make demo needs OFFLINE=1"
 	@touch $@

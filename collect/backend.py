@@ -1,6 +1,6 @@
 """Defines the interface to a machine learning stack, which runs a model and records it.
 
-torch_xla is such a stack, behind the harness's own interface (tracewarehouse.collect.stack). Another, such as torch_tpu,
+torch_xla and JAX are such stacks, which share the harness (tracewarehouse.collect.stack). Another, such as torch_tpu,
 is one more class that implements `Backend`, in its own module, here or in any package: a run names it as
 `module:Class`.
 """
@@ -21,6 +21,7 @@ if TYPE_CHECKING:
 
 BACKENDS = {
     "torch_xla": "tracewarehouse.collect.torch_xla_backend:TorchXlaBackend",
+    "jax": "tracewarehouse.collect.jax.backend:JaxBackend",
 }
 """The backends that come with the package, as name to class."""
 

@@ -41,6 +41,46 @@ def test_another_backend_records_without_a_change_elsewhere(tmp_path: Path) -> N
     assert "skipped" in tw("collect", "--backend", FAKE, "--mesh", "tp=2", "-o", tmp_path).stderr
 
 
+def test_a_backend_in_another_interpreter(tmp_path: Path) -> None:
+    python = tmp_path / "python"
+    python.write_text(f'#!/bin/sh\necho "$*" >> {tmp_path}/calls\nexec {sys.executable} "$@"\n')
+    python.chmod(0o755)
+
+    done = tw("collect", "--backend", FAKE, "--mesh", "tp=2", "-o", tmp_path / "captures", "--python", python)
+
+    assert done.returncode == 0, done.stderr
+    required, recorded = (tmp_path / "calls").read_text().splitlines()
+    assert required == f"-m tracewarehouse.collect.harness {FAKE}"
+    assert recorded.startswith("-m tracewarehouse.collect.harness {")
+
+
+@pytest.mark.parametrize(
+    ("python", "said"),
+    [
+        ("/no/python", "/no/python: cannot be started: No such file or directory"),
+        ("/bin/false", "/bin/false cannot record with jax: exit code 1; it needs tracewarehouse of the same version"),
+        ("torch_tpu=/bin/python", "--python torch_tpu=/bin/python: no run has the backend torch_tpu; jax run"),
+    ],
+)
+def test_an_interpreter_that_cannot_record(tmp_path: Path, python: str, said: str) -> None:
+    done = tw("collect", "--backend", "jax", "--mesh", "tp=2", "-o", tmp_path, "--python", python)
+    assert done.returncode == (2 if "=" in python else 1)
+    assert said in " ".join(done.stderr.replace("\u2502", " ").split())
+
+
+def test_an_interpreter_that_lacks_jax(tmp_path: Path) -> None:
+    python = tmp_path / "python"
+    hidden = "import sys; sys.modules['jax'] = None; sys.argv[:] = sys.argv[2:]; import runpy; "
+    program = f"{hidden}runpy.run_module(sys.argv[0], run_name='__main__')"
+    python.write_text(f'#!/bin/sh\nexec {sys.executable} -c "{program}" "$@"\n')
+    python.chmod(0o755)
+
+    done = tw("collect", "--backend", "jax", "--mesh", "tp=2", "-o", tmp_path / "captures", "--python", python)
+
+    assert done.returncode == 1
+    assert "recording with JAX needs jax, which is not installed: pip install 'tracewarehouse[jax]'" in done.stderr
+
+
 def test_what_a_backend_must_not_do(tmp_path: Path) -> None:
     without_profile = tw("collect", "--backend", FAKE, "--mesh", "tp=2", "--seed", "13", "-o", tmp_path)
     assert without_profile.returncode == 1
@@ -53,7 +93,9 @@ def test_what_a_backend_must_not_do(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("name", ["torch_tpu", "no_such_module:Backend", "json:Nothing", "json:__name__"])
 def test_an_unknown_backend_is_named(name: str) -> None:
-    with pytest.raises(CollectError, match=f"backend '{name}' cannot be used: .*; known are torch_xla, and any module"):
+    with pytest.raises(
+        CollectError, match=f"backend '{name}' cannot be used: .*; known are torch_xla, jax, and any module"
+    ):
         find_backend(name)
 
 
@@ -70,3 +112,5 @@ def test_the_backend_is_part_of_what_a_run_is() -> None:
         run_spec(backend="rm -rf /")
     with pytest.raises(ExperimentError, match="hosts: a process for each stage is how torch_xla does it"):
         run_spec(backend=FAKE, mesh="pp=2", hosts=2)
+    with pytest.raises(ExperimentError, match="mesh: with jax the devices are in the order of their ids"):
+        run_spec(backend="jax", mesh={"axes": {"tp": 2}, "device_ids": [1, 0]})

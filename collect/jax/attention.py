@@ -1,0 +1,253 @@
+"""Attention on the heads or the piece of the sequence that one device has."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from tracewarehouse.collect.jax.operations import Step, linear, rms_norm
+from tracewarehouse.collect.parallel.attention import LANES, Form
+from tracewarehouse.collect.parallel.context_parallelism import MODES
+
+if TYPE_CHECKING:
+    from tracewarehouse.collect.jax.mesh import Collectives
+    from tracewarehouse.collect.jax.weights import Weights
+
+
+class Attention:
+    """The attention of a decoder layer.
+
+    Args:
+        links: To the other devices.
+        mode: Of sequence parallelism.
+        prefill: How the prefill attends.
+    """
+
+    def __init__(self, links: Collectives, mode: str | None, prefill: Form) -> None:
+        self._links, self._mode, self._prefill = links, mode, prefill
+
+    def run(
+        self, module: Any, weights: Weights, hidden: Any, cache: tuple[Any, Any], step: Step
+    ) -> tuple[Any, tuple[Any, Any]]:
+        """Attend; the result is to be added up over tp, except in the modes that hold whole layers.
+
+        Args:
+            module: Attention of transformers, which knows its sizes.
+            weights: Of the layer.
+            hidden: [batch, tokens, width]; in Ulysses and ring a piece of the sequence.
+            cache: Keys and values, [batch, heads, cached tokens, width]; of latent attention its latents and keys.
+            step: The step.
+
+        Returns:
+            [batch, tokens, width], and the new cache.
+        """
+        attend = self._latent if hasattr(module, "kv_lora_rank") else self._of_heads
+        output, cache = attend(module, weights, hidden, cache, step)
+        batch, heads, tokens, width = output.shape
+        merged = output.swapaxes(1, 2).reshape(batch, tokens, heads * width)
+        return linear(merged, weights, "self_attn.o_proj"), cache
+
+    def _of_heads(
+        self, module: Any, weights: Weights, hidden: Any, cache: tuple[Any, Any], step: Step
+    ) -> tuple[Any, tuple[Any, Any]]:
+        """Multi-head attention and its form with fewer keys and values (GQA)."""
+        query, key, value = (
+            _heads(linear(hidden, weights, f"self_attn.{name}_proj"), module.head_dim) for name in "qkv"
+        )
+        if hasattr(module, "q_norm"):
+            query = rms_norm(module.q_norm, weights["self_attn.q_norm.weight"], query)
+            key = rms_norm(module.k_norm, weights["self_attn.k_norm.weight"], key)
+        cosines, sines = step.cosines, step.sines
+        if step.is_split and self._mode in MODES:
+            cosines, sines = (self._links.piece(x, "tp", 0) for x in (cosines, sines))
+        query, key = (_rotated_halves(x, cosines, sines) for x in (query, key))
+        if self._mode in MODES:
+            return self._with_context(module, query, key, value, cache, step)
+        cache = _stored(cache, key, value, step.start)
+        if self._prefill == "flash" and step.tokens > 1:
+            return _flash(query, key, value, module.scaling), cache
+        return attention(query, *cache, step.mask, module.scaling), cache
+
+    def _with_context(
+        self, module: Any, query: Any, key: Any, value: Any, cache: tuple[Any, Any], step: Step
+    ) -> tuple[Any, tuple[Any, Any]]:
+        """Ulysses (Jacobs et al. 2023) and ring (Liu et al. 2023), with whole layers on every device.
+
+        A decode step has one position, of which each device attends for its own heads.
+        """
+        links = self._links
+        if not step.is_split:
+            query, key, value = (links.piece(x, "tp", 1) for x in (query, key, value))
+            cache = _stored(cache, key, value, step.start)
+            return links.gathered(attention(query, *cache, step.mask, module.scaling), "tp", 1), cache
+        # The prefill attends to its own keys and values; the cache is split by head, as decode steps read it.
+        by_head = links.exchanged(key, "tp", 1, 2), links.exchanged(value, "tp", 1, 2)
+        cache = _stored(cache, *by_head, step.start)
+        if self._mode == "ring":
+            return self._ring(query, key, value, module.scaling), cache
+        mask = step.mask[:, : step.tokens]
+        output = attention(links.exchanged(query, "tp", 1, 2), *by_head, mask, module.scaling)
+        return links.exchanged(output, "tp", 2, 1), cache
+
+    def _ring(self, query: Any, key: Any, value: Any, scaling: float) -> Any:
+        """Pass keys and values around the ring of tp, and gather the softmax of each piece on the way.
+
+        Its maximum and sum are corrected with every piece (Milakov and Gimelshein 2018).
+        """
+        import jax.numpy as jnp
+
+        devices, here = self._links.sizes["tp"], self._links.place("tp")
+        length, dtype = query.shape[2], query.dtype
+        places = jnp.arange(length)
+        query = _grouped(query, key.shape[1])
+        highest: Any = None
+        total: Any = None
+        output: Any = None
+        for hop in range(devices):
+            if hop:
+                key, value = self._links.passed_on(key, "tp"), self._links.passed_on(value, "tp")
+            of_key = (here - hop) % devices * length + places
+            is_seen = of_key[None, :] <= (here * length + places)[:, None]
+            scores = jnp.einsum("bgrsd,bgtd->bgrst", query, key).astype(jnp.float32) * scaling
+            scores = jnp.where(is_seen, scores, -1e30)
+            highest_here = scores.max(-1, keepdims=True)
+            higher = highest_here if highest is None else jnp.maximum(highest, highest_here)
+            weights = jnp.exp(scores - higher)
+            sum_here = weights.sum(-1, keepdims=True)
+            output_here = jnp.einsum("bgrst,bgtd->bgrsd", weights, value.astype(jnp.float32))
+            if highest is None:
+                total, output = sum_here, output_here
+            else:
+                correction = jnp.exp(highest - higher)
+                total, output = total * correction + sum_here, output * correction + output_here
+            highest = higher
+        return _ungrouped((output / total).astype(dtype))
+
+    def _latent(
+        self, module: Any, weights: Weights, hidden: Any, cache: tuple[Any, Any], step: Step
+    ) -> tuple[Any, tuple[Any, Any]]:
+        """Multi-head latent attention (DeepSeek-V2, arXiv 2405.04434): the cache holds one latent for all heads."""
+        import jax.numpy as jnp
+
+        plain, rank = module.qk_nope_head_dim, module.kv_lora_rank
+        if module.q_lora_rank is None:
+            query = linear(hidden, weights, "self_attn.q_proj")
+        else:
+            latent = linear(hidden, weights, "self_attn.q_a_proj")
+            normed = rms_norm(module.q_a_layernorm, weights["self_attn.q_a_layernorm.weight"], latent)
+            query = linear(normed, weights, "self_attn.q_b_proj")
+        query = _heads(query, module.qk_head_dim)
+        compressed = linear(hidden, weights, "self_attn.kv_a_proj_with_mqa")[:, None]
+        latent, turned = compressed[..., :rank], compressed[..., rank:]
+        latent = rms_norm(module.kv_a_layernorm, weights["self_attn.kv_a_layernorm.weight"], latent)
+        rotate = _rotation(module.config)
+        turned = rotate(turned, step.cosines, step.sines)
+        query = jnp.concatenate([query[..., :plain], rotate(query[..., plain:], step.cosines, step.sines)], -1)
+        cache = _stored(cache, latent, turned, step.start)
+        latents, keys = cache
+        expanded = _heads(linear(latents[:, 0], weights, "self_attn.kv_b_proj"), plain + module.v_head_dim)
+        for_all = jnp.broadcast_to(keys, (*expanded.shape[:3], keys.shape[-1]))
+        key, value = jnp.concatenate([expanded[..., :plain], for_all], -1), expanded[..., plain:]
+        if self._prefill == "flash" and step.tokens > 1:
+            seen = step.tokens  # the cache has room behind the prompt
+            return _flash(query, key[:, :, :seen], value[:, :, :seen], module.scaling), cache
+        return attention(query, key, value, step.mask, module.scaling), cache
+
+
+def attention(query: Any, key: Any, value: Any, mask: Any, scaling: float) -> Any:
+    """Attention with a softmax in float32.
+
+    Args:
+        query: [batch, heads, tokens, width].
+        key: [batch, key-value heads, cached tokens, width].
+        value: [batch, key-value heads, cached tokens, value width].
+        mask: Which cached position each token sees, [tokens, cached tokens].
+        scaling: Factor of the scores.
+
+    Returns:
+        [batch, heads, tokens, value width].
+    """
+    import jax
+    import jax.numpy as jnp
+
+    scores = jnp.einsum("bgrsd,bgtd->bgrst", _grouped(query, key.shape[1]), key) * scaling
+    scores = jnp.where(mask, scores.astype(jnp.float32), jnp.finfo(jnp.float32).min)
+    weights = jax.nn.softmax(scores, -1).astype(query.dtype)
+    return _ungrouped(jnp.einsum("bgrst,bgtd->bgrsd", weights, value))
+
+
+def _flash(query: Any, key: Any, value: Any, scaling: float) -> Any:
+    """Attention of a prefill by the kernel that torch_xla calls too, with the same padding.
+
+    The prompts have no padding and begin at the first position, so a token sees the tokens up to itself.
+    """
+    import jax.numpy as jnp
+    from jax.experimental.pallas.ops.tpu.flash_attention import flash_attention
+
+    heads, width = query.shape[1], query.shape[-1]
+    padded = width if width <= LANES else -(-width // LANES) * LANES
+
+    def of_each_head(x: Any) -> Any:
+        wide = jnp.pad(x, [(0, 0), (0, 0), (0, 0), (0, padded - x.shape[-1])])
+        return jnp.repeat(wide, heads // x.shape[1], 1)
+
+    output = flash_attention(*map(of_each_head, (query, key, value)), causal=True, sm_scale=scaling)
+    return output[..., : value.shape[-1]]
+
+
+def _heads(merged: Any, width: int) -> Any:
+    """[batch, tokens, heads x width] to [batch, heads, tokens, width]."""
+    batch, tokens, _ = merged.shape
+    return merged.reshape(batch, tokens, -1, width).swapaxes(1, 2)
+
+
+def _grouped(query: Any, groups: int) -> Any:
+    """Queries by the head of keys and values that they share: [batch, groups, heads of a group, tokens, width]."""
+    batch, heads, tokens, width = query.shape
+    return query.reshape(batch, groups, heads // groups, tokens, width)
+
+
+def _ungrouped(output: Any) -> Any:
+    batch, groups, repeats, tokens, width = output.shape
+    return output.reshape(batch, groups * repeats, tokens, width)
+
+
+def _stored(cache: tuple[Any, Any], key: Any, value: Any, start: Any) -> tuple[Any, Any]:
+    """The cache with the keys and values of new positions."""
+    import jax
+
+    keys, values = (
+        jax.lax.dynamic_update_slice_in_dim(old, new, start, 2) for old, new in zip(cache, (key, value), strict=True)
+    )
+    return keys, values
+
+
+def _rotation(config: Any) -> Any:
+    """The rotary embedding of a model with latent attention."""
+    if config.model_type == "deepseek_v2":
+        return _rotated_pairs
+    return _rotated_pairs_to_halves if config.rope_interleave else _rotated_halves
+
+
+def _rotated_halves(x: Any, cosines: Any, sines: Any) -> Any:
+    """Rotate each element of the first half of the width with that of the second, as transformers stores them."""
+    import jax.numpy as jnp
+
+    cosines, sines = cosines.astype(x.dtype), sines.astype(x.dtype)
+    first, second = jnp.split(x, 2, -1)
+    return jnp.concatenate([first * cosines - second * sines, second * cosines + first * sines], -1)
+
+
+def _rotated_pairs(x: Any, cosines: Any, sines: Any) -> Any:
+    """Rotate neighbouring elements in float32 (DeepSeek-V2)."""
+    import jax.numpy as jnp
+
+    first, second = x[..., 0::2].astype(jnp.float32), x[..., 1::2].astype(jnp.float32)
+    turned = jnp.stack([first * cosines - second * sines, first * sines + second * cosines], -1)
+    return turned.reshape(x.shape).astype(x.dtype)
+
+
+def _rotated_pairs_to_halves(x: Any, cosines: Any, sines: Any) -> Any:
+    """Rotate neighbouring elements, and put the first of each pair before all the second ones (DeepSeek-V3)."""
+    import jax.numpy as jnp
+
+    return _rotated_halves(jnp.concatenate([x[..., 0::2], x[..., 1::2]], -1), cosines, sines)

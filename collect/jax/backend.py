@@ -1,0 +1,124 @@
+"""The JAX backend: one program over the devices of one host, written out for each device."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from tracewarehouse.collect.backend import Recording
+from tracewarehouse.collect.checked_run import record_generation
+from tracewarehouse.collect.device_threads import wait_until_asleep
+from tracewarehouse.collect.errors import require_jax
+
+if TYPE_CHECKING:
+    from tracewarehouse.collect.run_spec import RunSpec
+    from tracewarehouse.collect.stack import DeviceModel
+    from tracewarehouse.collect.subject import Subject
+
+_COMPILED = "/jax/core/compile/backend_compile_duration"
+
+
+class JaxBackend:
+    """JAX, with the models of transformers written in it; torch only makes the weights and the reference."""
+
+    name = "jax"
+
+    def require(self) -> None:
+        """Make sure that jax, torch and transformers are installed."""
+        require_jax()
+
+    def environment(self, spec: RunSpec) -> dict[str, str]:
+        """Variables that JAX reads once, when its devices are first asked for."""
+        if spec.device == "tpu":
+            return {"JAX_PLATFORMS": "tpu"}
+        flags = f"{os.environ.get('XLA_FLAGS', '')} --xla_force_host_platform_device_count={spec.mesh.size}"
+        return {"JAX_PLATFORMS": "cpu", "XLA_FLAGS": flags.strip()}
+
+    def record(self, spec: RunSpec, capture: Path) -> Recording:
+        """Run one configuration."""
+        return record_generation(spec, capture, JaxStack)
+
+
+class JaxStack:
+    """The devices of a run under JAX; see `tracewarehouse.collect.stack.Stack`.
+
+    Raises:
+        CheckError: the devices are not those of the mesh.
+        CollectError: they are on several hosts.
+    """
+
+    def __init__(self, spec: RunSpec) -> None:
+        import jax
+
+        from tracewarehouse.collect.jax.mesh import JaxMesh
+
+        # No folders of this machine in the programs, which the capture holds.
+        jax.config.update("jax_hlo_source_file_canonicalization_regex", ".*/")
+        self._compiled = 0
+        jax.monitoring.register_event_duration_secs_listener(self._count)
+        self.mesh = JaxMesh(spec)
+
+    @property
+    def devices_per_host(self) -> int:
+        """Devices of this host."""
+        import jax
+
+        return int(jax.local_device_count())
+
+    def model(self, subject: Subject) -> DeviceModel:
+        """Bring a model to the devices."""
+        from tracewarehouse.collect.jax.model import JaxModel
+
+        return JaxModel(subject, self.mesh)
+
+    def place(self, prompt: Any) -> Any:
+        """Bring prompt tokens [batch, length] to the devices."""
+        from tracewarehouse.collect.parallel.partition import BATCH
+
+        tokens = self.mesh.place(prompt, (BATCH, None))
+        self.wait(tokens)
+        return tokens
+
+    def mark(self, name: str, step: int) -> Any:
+        """A host event with the phase and number of a step, which the profiler counts as a step of its own."""
+        import jax
+
+        return jax.profiler.StepTraceAnnotation(name, step_num=step)
+
+    def wait(self, value: Any) -> None:
+        """Wait until all devices have a value; for virtual devices also until their threads sleep."""
+        import jax
+
+        jax.block_until_ready(value)
+        if value.sharding.mesh.devices.flat[0].platform == "cpu":
+            wait_until_asleep()
+
+    def on_host(self, value: Any) -> Any:
+        """A value of the devices as a torch tensor on the host; what is not an integer becomes float32."""
+        import numpy as np
+        import torch
+
+        array = np.asarray(value)
+        return torch.from_numpy(np.array(array if array.dtype.kind == "i" else array.astype(np.float32)))
+
+    def compile_count(self) -> int:
+        """Programs compiled since the devices were taken."""
+        return self._compiled
+
+    def _count(self, event: str, _: float, **__: Any) -> None:
+        self._compiled += event == _COMPILED
+
+    def start_profiler(self, logdir: Path) -> None:
+        """Begin to record into a log directory: devices and marks, not every call of Python."""
+        import jax
+
+        options = jax.profiler.ProfileOptions()
+        options.python_tracer_level = 0
+        jax.profiler.start_trace(str(logdir), profiler_options=options)
+
+    def stop_profiler(self) -> None:
+        """End the recording, and write it."""
+        import jax
+
+        jax.profiler.stop_trace()

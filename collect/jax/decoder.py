@@ -1,0 +1,86 @@
+"""A decoder layer on what one device holds of it."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from tracewarehouse.collect.jax.attention import Attention
+from tracewarehouse.collect.jax.experts import RoutedExperts
+from tracewarehouse.collect.jax.operations import Step, linear, rms_norm, scope
+from tracewarehouse.collect.parallel.attention import prefill_form
+from tracewarehouse.collect.parallel.context_parallelism import MODES
+
+if TYPE_CHECKING:
+    from tracewarehouse.collect.jax.mesh import Collectives
+    from tracewarehouse.collect.jax.weights import Weights
+    from tracewarehouse.collect.run_spec import RunSpec
+
+
+class Decoder:
+    """Runs decoder layers.
+
+    Args:
+        spec: The run.
+        links: To the other devices.
+    """
+
+    def __init__(self, spec: RunSpec, links: Collectives) -> None:
+        self._mode, self._links = spec.sequence_parallelism, links
+        self._attention = Attention(links, self._mode, prefill_form(spec))
+        self._experts = RoutedExperts(links, float(spec.capacity_factor or "inf"))
+
+    def layer(
+        self, module: Any, weights: Weights, hidden: Any, cache: tuple[Any, Any], step: Step
+    ) -> tuple[Any, tuple[Any, Any], Any]:
+        """Run one layer.
+
+        Args:
+            module: The layer in transformers, which knows its sizes; its own weights are not used.
+            weights: By their names within the layer.
+            hidden: [batch, tokens, width]; a piece of the sequence where the step is split.
+            cache: Keys and values of the layer.
+            step: The step.
+
+        Returns:
+            New hidden states and cache; and how many experts of each token were dropped, [batch x tokens], None for a
+            dense layer.
+        """
+        with scope("norm"):
+            normed = rms_norm(module.input_layernorm, weights["input_layernorm.weight"], hidden)
+        with scope("attn"):
+            output, cache = self._attention.run(module.self_attn, weights, self._whole(normed, step), cache, step)
+            hidden = hidden + self._joined(output, step)
+        with scope("norm"):
+            normed = rms_norm(module.post_attention_layernorm, weights["post_attention_layernorm.weight"], hidden)
+        if not hasattr(module.mlp, "experts"):
+            with scope("mlp"):
+                return hidden + self._joined(_mlp(self._whole(normed, step), weights, "mlp"), step), cache, None
+        with scope("moe"):
+            given = self._whole(normed, step)
+            output, dropped = self._experts.run(module.mlp, weights, given.reshape(-1, given.shape[-1]))
+            output = output.reshape(given.shape)
+            hidden = hidden + (self._links.piece(output, "tp", 1) if step.is_split else output)
+            if hasattr(module.mlp, "shared_experts"):
+                hidden = hidden + self._joined(_mlp(given, weights, "mlp.shared_experts"), step)
+        return hidden, cache, dropped
+
+    def _whole(self, hidden: Any, step: Step) -> Any:
+        """The whole sequence before a block of Megatron's sequence parallelism (Korthikanti et al. 2022)."""
+        is_gathered = step.is_split and self._mode == "megatron"
+        return self._links.gathered(hidden, "tp", 1) if is_gathered else hidden
+
+    def _joined(self, output: Any, step: Step) -> Any:
+        """The end of a block: the sum over tp (Shoeybi et al. 2019), of which each device gets its piece if split."""
+        if self._mode in MODES:
+            return output
+        if step.is_split:
+            return self._links.summed_to_pieces(output, "tp", 1)
+        return self._links.summed(output, "tp")
+
+
+def _mlp(hidden: Any, weights: Weights, name: str) -> Any:
+    """A gated MLP, to be added up over tp."""
+    import jax
+
+    gate, up = (linear(hidden, weights, f"{name}.{part}_proj") for part in ("gate", "up"))
+    return linear(jax.nn.silu(gate) * up, weights, f"{name}.down_proj")

@@ -1,0 +1,161 @@
+"""The devices of a run as a JAX mesh, arrays split over it, and the collectives of the program of one device."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING, Any
+
+from tracewarehouse.collect.errors import CheckError, CollectError
+from tracewarehouse.collect.parallel.partition import Axes, Partition
+from tracewarehouse.collect.run_spec import MESH_AXES
+
+if TYPE_CHECKING:
+    from tracewarehouse.collect.run_spec import RunSpec
+
+
+class JaxMesh:
+    """The run's devices as one mesh of all axes of the collector, also of those of size 1.
+
+    Args:
+        spec: The run.
+        devices: By default all that JAX has; others are only compiled for.
+
+    Raises:
+        CheckError: the devices are not those of the mesh.
+        CollectError: they are on several hosts.
+    """
+
+    def __init__(self, spec: RunSpec, devices: Any = None) -> None:
+        import jax
+        import numpy as np
+
+        if devices is None:
+            devices = jax.devices()
+            if jax.process_count() > 1:
+                raise CollectError("the jax backend records on the devices of one host; choose a slice of one host")
+        if len(devices) != spec.mesh.size:
+            raise CheckError(
+                f"the mesh {spec.mesh} needs {spec.mesh.size} devices, the {spec.device} backend has {len(devices)}"
+            )
+        self.sizes = {axis: spec.axis(axis) for axis in MESH_AXES}
+        ordered = sorted(devices, key=lambda device: device.id)
+        self.mesh = jax.sharding.Mesh(np.array(ordered).reshape(tuple(self.sizes.values())), MESH_AXES)
+
+    def split(self, partition: Partition) -> Any:
+        """How an array lies on the devices."""
+        import jax
+
+        return jax.sharding.NamedSharding(self.mesh, jax.sharding.PartitionSpec(*partition))
+
+    def place(self, tensor: Any, partition: Partition) -> Any:
+        """Bring a torch tensor of the host to the devices."""
+        import jax
+
+        return jax.device_put(as_numpy(tensor), self.split(partition))
+
+    def assemble(self, shape: tuple[int, ...], partition: Partition, read: Callable[[tuple[slice, ...]], Any]) -> Any:
+        """An array on the devices, read part by part.
+
+        Args:
+            shape: Of the whole array.
+            partition: What splits it.
+            read: Gives a slice of it as a torch tensor on the host; called once per distinct slice.
+        """
+        import jax
+
+        parts: dict[str, Any] = {}
+
+        def part(index: tuple[slice, ...]) -> Any:
+            slices = tuple(slice(*i.indices(n)[:2]) for i, n in zip(index, shape, strict=True))
+            if str(slices) not in parts:
+                parts[str(slices)] = as_numpy(read(slices))
+            return parts[str(slices)]
+
+        return jax.make_array_from_callback(shape, self.split(partition), part)
+
+    def require_even(self, name: str, shape: tuple[int, ...], partition: Partition) -> None:
+        """Refuse a weight that does not divide into equal parts.
+
+        Raises:
+            CollectError: it does not; torch_xla would fill up the last part.
+        """
+        for length, axes in zip(shape, partition, strict=True):
+            if length % self._count(axes):
+                raise CollectError(
+                    f"{name}: its {length} rows or columns do not divide over {axes}={self._count(axes)}, as the jax "
+                    "backend needs; choose another mesh, or --backend torch_xla"
+                )
+
+    def _count(self, axes: Axes) -> int:
+        count = 1
+        for axis in (axes,) if isinstance(axes, str) else axes or ():
+            count *= self.sizes[axis]
+        return count
+
+
+class Collectives:
+    """What one device of the mesh exchanges with others; along an axis of size 1 nothing is exchanged.
+
+    Args:
+        sizes: Of the mesh axes.
+    """
+
+    def __init__(self, sizes: Mapping[str, int]) -> None:
+        self.sizes = sizes
+
+    def place(self, axis: str) -> Any:
+        """This device's place on an axis."""
+        import jax
+
+        return jax.lax.axis_index(axis)
+
+    def summed(self, value: Any, axis: str) -> Any:
+        """Sum over an axis: an all-reduce."""
+        import jax
+
+        return jax.lax.psum(value, axis) if self.sizes[axis] > 1 else value
+
+    def summed_to_pieces(self, value: Any, axis: str, dimension: int) -> Any:
+        """Sum over an axis, of which each device gets its piece along a dimension: a reduce-scatter."""
+        import jax
+
+        return jax.lax.psum_scatter(value, axis, scatter_dimension=dimension, tiled=True)
+
+    def gathered(self, value: Any, axis: str, dimension: int) -> Any:
+        """The pieces of all devices of an axis, joined along a dimension: an all-gather."""
+        import jax
+
+        return jax.lax.all_gather(value, axis, axis=dimension, tiled=True) if self.sizes[axis] > 1 else value
+
+    def exchanged(self, value: Any, axis: str, split: int, joined: int) -> Any:
+        """Split along one dimension, send each device of an axis its part, join what comes: an all-to-all."""
+        import jax
+
+        if self.sizes[axis] == 1:
+            return value
+        return jax.lax.all_to_all(value, axis, split_axis=split, concat_axis=joined, tiled=True)
+
+    def passed_on(self, value: Any, axis: str) -> Any:
+        """What the device before this one on an axis has; the first gets the last one's: a collective-permute."""
+        import jax
+
+        count = self.sizes[axis]
+        return jax.lax.ppermute(value, axis, [(i, (i + 1) % count) for i in range(count)])
+
+    def piece(self, value: Any, axis: str, dimension: int) -> Any:
+        """This device's piece along a dimension of a value that all devices of an axis have."""
+        import jax
+
+        length = value.shape[dimension] // self.sizes[axis]
+        return jax.lax.dynamic_slice_in_dim(value, self.place(axis) * length, length, dimension)
+
+
+def as_numpy(tensor: Any) -> Any:
+    """A torch tensor of the host as a numpy array, with token ids of 32 bits; numpy knows bfloat16 from JAX only."""
+    import jax.numpy as jnp
+    import torch
+
+    tensor = tensor.detach().contiguous()
+    if tensor.dtype == torch.bfloat16:
+        return tensor.view(torch.int16).numpy().view(jnp.bfloat16)
+    return tensor.to(torch.int32).numpy() if tensor.dtype == torch.int64 else tensor.numpy()

@@ -1,0 +1,311 @@
+"""A model on the devices of a JAX mesh: its prefill and decode step, compiled once each, and its cache."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any
+
+from tracewarehouse.collect.jax.decoder import Decoder
+from tracewarehouse.collect.jax.mesh import Collectives
+from tracewarehouse.collect.jax.operations import Step, rms_norm, scope
+from tracewarehouse.collect.jax.weights import TinyWeights, on_devices
+from tracewarehouse.collect.models import architecture_of
+from tracewarehouse.collect.parallel.partition import BATCH, Partition
+from tracewarehouse.collect.parallel.published import skeleton
+
+if TYPE_CHECKING:
+    from tracewarehouse.collect.jax.mesh import JaxMesh
+    from tracewarehouse.collect.jax.weights import Weights
+    from tracewarehouse.collect.run_spec import RunSpec
+    from tracewarehouse.collect.subject import Subject
+
+
+class JaxModel:
+    """See `tracewarehouse.collect.stack.DeviceModel`.
+
+    A step is the program of one device, mapped over the mesh: every collective of it is written down there, and none is
+    left to a partitioner.
+    """
+
+    def __init__(self, subject: Subject, mesh: JaxMesh) -> None:
+        spec = subject.spec
+        weights = TinyWeights(subject.model) if subject.weights is None else subject.weights
+        # The transformers model says all sizes and constants; its own weights are not used.
+        self._module = subject.model if subject.weights is None else skeleton(spec, subject.weights.folder)
+        self._spec, self._mesh = spec, mesh
+        self._weights = on_devices(spec, weights, mesh)
+        self._programs: dict[str, Any] = {}
+        self._phase = ""
+        self._cache: dict[str, Any] = {}
+        self._empty_cache: Any = None
+
+    def begin(self) -> None:
+        """Start a new generation with an empty cache; the first time, compile the steps before it takes memory."""
+        import jax
+
+        self._cache = {}
+        if not self._programs:
+            for phase, length in (("prefill", self._spec.input_length), ("decode", 1))[: self._spec.output_length]:
+                self._programs[phase] = self.lowered(phase, length).compile()
+            self._empty_cache = jax.jit(self._zeros, out_shardings=self._cache_shardings()).lower().compile()
+        self._cache = jax.block_until_ready(self._empty_cache())
+        self._phase = "prefill"
+
+    def forward(self, tokens: Any) -> Sequence[Any]:
+        """Start the prefill, or behind it a decode step; the new cache takes the memory of the old one."""
+        self._cache, *results = self._programs[self._phase](self._weights, self._cache, tokens)
+        self._phase = "decode"
+        return list(results)
+
+    def lowered(self, phase: str, length: int) -> Any:
+        """The program of a step over `length` positions, before it is compiled."""
+        import jax
+        import jax.numpy as jnp
+
+        spec, partition = self._spec, jax.sharding.PartitionSpec
+        shardings = jax.tree.map(lambda array: array.sharding.spec, self._weights)
+        cache = jax.tree.map(lambda sharding: sharding.spec, self._cache_shardings())
+        results: list[Any] = [partition(BATCH, "tp" if self._is_head_split() else None), partition(BATCH, None)]
+        if architecture_of(spec.model).is_moe:
+            results.append(partition("pp", BATCH))
+        step = jax.shard_map(
+            self._step(length),
+            mesh=self._mesh.mesh,
+            in_specs=(shardings, cache, partition(BATCH, None)),
+            out_specs=(cache, *results),
+            check_vma=False,
+        )
+        step.__name__ = phase  # the profiler shows the program by this name
+        given = jax.ShapeDtypeStruct((spec.batch, length), jnp.int32, sharding=self._mesh.split((BATCH, None)))
+        shapes = jax.tree.map(
+            lambda zeros, sharding: jax.ShapeDtypeStruct(zeros.shape, zeros.dtype, sharding=sharding),
+            jax.eval_shape(self._zeros),
+            self._cache_shardings(),
+        )
+        return jax.jit(step, donate_argnums=1).lower(self._weights, shapes, given)
+
+    def _step(self, length: int) -> Callable[..., tuple[Any, ...]]:
+        program = _Program(self._spec, self._module, self._is_head_split(), length)
+        return program.pipelined if self._spec.axis("pp") > 1 else program.whole
+
+    def _is_head_split(self) -> bool:
+        return "lm_head.weight" in self._weights[0] and self._spec.axis("tp") > 1
+
+    def _zeros(self) -> dict[str, Any]:
+        """An empty cache: keys and values of each layer [batch, heads, positions, width], and the positions so far.
+
+        In a pipeline the layers are slots, with stages and microbatches in front.
+        """
+        import jax.numpy as jnp
+
+        spec, config = self._spec, self._module.config
+        if architecture_of(spec.model).has_latent_cache:
+            heads, widths = 1, (config.kv_lora_rank, config.qk_rope_head_dim)
+        else:
+            heads, widths = config.num_key_value_heads, (config.head_dim, config.head_dim)
+        length, count = spec.input_length + spec.output_length, spec.microbatch_count
+        pp = spec.axis("pp")
+        lead = (pp, count, spec.batch // count) if pp > 1 else (spec.batch,)
+        layers = spec.stage_layout.slots if pp > 1 else spec.layers
+        dtype = getattr(jnp, spec.dtype)
+        keys, values = ([jnp.zeros((*lead, heads, length, w), dtype) for _ in range(layers)] for w in widths)
+        return {"keys": keys, "values": values, "position": jnp.zeros((), jnp.int32)}
+
+    def _cache_shardings(self) -> dict[str, Any]:
+        import jax
+
+        is_latent = architecture_of(self._spec.model).has_latent_cache
+        rows: Partition = (BATCH, None if is_latent else "tp", None, None)
+        one = self._mesh.split(("pp", None, *rows) if self._spec.axis("pp") > 1 else rows)
+        shapes = jax.eval_shape(self._zeros)
+        return {name: [one] * len(of) if name != "position" else self._mesh.split(()) for name, of in shapes.items()}
+
+
+class _Program:
+    """A step as one device of the mesh runs it.
+
+    Args:
+        spec: The run.
+        module: The transformers model.
+        is_head_split: Whether tp splits the vocabulary of the head.
+        length: Tokens of each sequence in the step.
+    """
+
+    def __init__(self, spec: RunSpec, module: Any, is_head_split: bool, length: int) -> None:
+        self._spec, self._module, self._is_head_split, self._length = spec, module, is_head_split, length
+        self._links = Collectives({axis: spec.axis(axis) for axis in ("pp", "dp", "ep", "tp")})
+        self._decoder = Decoder(spec, self._links)
+
+    def whole(self, weights: tuple[Weights, list[Weights]], cache: dict[str, Any], tokens: Any) -> tuple[Any, ...]:
+        """All layers, one after the other.
+
+        Returns:
+            The new cache, logits [batch, vocabulary], next tokens [batch, 1], and with experts how many pairs of token
+            and expert were dropped, [1, batch].
+        """
+        outer, layers = weights
+        step = self._facts(cache["position"])
+        hidden = self._embedded(outer, tokens, step)
+        keys, values = [], []
+        dropped: list[Any] = []
+        rows = zip(self._module.model.layers, layers, cache["keys"], cache["values"], strict=True)
+        for number, (module, own, old_keys, old_values) in enumerate(rows):
+            with scope(f"layer{number}"):
+                hidden, (new_keys, new_values), of_layer = self._decoder.layer(
+                    module, own, hidden, (old_keys, old_values), step
+                )
+            keys.append(new_keys)
+            values.append(new_values)
+            dropped += [] if of_layer is None else [of_layer]
+        cache = {"keys": keys, "values": values, "position": cache["position"] + self._length}
+        results = self._chosen(outer, self._last(hidden, step))
+        if dropped:
+            with scope("moe"):
+                of_tokens: Any = sum(dropped)
+                results = (*results, of_tokens.reshape(tokens.shape).sum(1)[None])
+        return cache, *results
+
+    def pipelined(self, weights: tuple[Weights, list[Weights]], cache: dict[str, Any], tokens: Any) -> tuple[Any, ...]:
+        """The layers of this device's stage in every tick of a GPipe schedule (Huang et al. 2019).
+
+        In tick t stage s works on microbatch t - s. Then the hidden states are passed on to the next stage.
+
+        Returns:
+            As of `whole`; what was dropped is that of this stage.
+        """
+        import jax.numpy as jnp
+
+        (outer, slots), links, spec = weights, self._links, self._spec
+        count, stages, stage = spec.microbatch_count, spec.axis("pp"), links.place("pp")
+        step = self._facts(cache["position"])
+        hidden = self._embedded(outer, tokens, step)
+        rows = hidden.shape[0] // count
+        # Every microbatch takes each M-th sequence, as under torch_xla.
+        inputs = hidden.reshape(rows, count, *hidden.shape[1:])
+        keys, values = ([of_slot[0] for of_slot in cache[name]] for name in ("keys", "values"))
+        dropped = jnp.zeros((count, rows), jnp.int32)
+        buffer, outputs = jnp.zeros_like(inputs[:, 0]), []
+        for tick in range(count + stages - 1):
+            with scope(f"tick{tick}"):
+                with scope("pp_shift"):
+                    passed = links.passed_on(buffer, "pp") if tick else buffer
+                    buffer = jnp.where(stage == 0, inputs[:, min(tick, count - 1)], passed)
+                    batch = jnp.clip(tick - stage, 0, count - 1)
+                    is_working = batch == tick - stage
+                for number in range(len(slots)):
+                    with scope(f"local_layer{number}"):
+                        buffer, keys[number], values[number], of_slot = self._slot(
+                            number, slots[number], buffer, (keys[number], values[number]), batch, is_working, step
+                        )
+                        if of_slot is not None:
+                            dropped = dropped.at[batch].add(of_slot)
+            if tick >= stages - 1:
+                outputs.append(self._last(buffer, step))
+        with scope("pp_shift"):
+            last = jnp.stack(outputs, 1).reshape(tokens.shape[0], -1)
+            last = links.summed(jnp.where(stage == stages - 1, last, 0), "pp")
+        cache = {
+            "keys": [k[None] for k in keys],
+            "values": [v[None] for v in values],
+            "position": cache["position"] + self._length,
+        }
+        results = self._chosen(outer, last)
+        if architecture_of(spec.model).is_moe:
+            with scope("moe"):
+                results = (*results, dropped.T.reshape(1, -1))
+        return cache, *results
+
+    def _slot(
+        self,
+        number: int,
+        weights: Weights,
+        buffer: Any,
+        cache: tuple[Any, Any],
+        batch: Any,
+        is_working: Any,
+        step: Step,
+    ) -> tuple[Any, Any, Any, Any]:
+        """This stage's layer of a slot; a stage that has none there keeps its hidden states.
+
+        Args:
+            number: Of the slot.
+            weights: Of this stage, [1, ...].
+            buffer: Hidden states of a microbatch.
+            cache: Keys and values of all microbatches.
+            batch: Number of the microbatch.
+            is_working: Whether it is one: in its first and last ticks a stage may have none.
+            step: The step.
+
+        Returns:
+            New hidden states, keys and values, and the dropped pairs of each sequence, None for a dense layer.
+        """
+        import jax
+        import jax.numpy as jnp
+
+        layers = self._spec.stage_layout.layers_of(number)
+        module = self._module.model.layers[next(n for n in layers if n is not None)]
+        own = {name: of_stages[0] for name, of_stages in weights.items()}
+        before = tuple(jax.lax.dynamic_index_in_dim(c, batch, 0, keepdims=False) for c in cache)
+        hidden, after, dropped = self._decoder.layer(module, own, buffer, (before[0], before[1]), step)
+        if None in layers:
+            is_filled = jnp.array([n is not None for n in layers])[self._links.place("pp")]
+            hidden = jnp.where(is_filled, hidden, buffer)
+            is_counted = is_working & is_filled
+        else:
+            is_counted = is_working
+        keys, values = (
+            jax.lax.dynamic_update_index_in_dim(c, jnp.where(is_working, new, old), batch, 0)
+            for c, new, old in zip(cache, after, before, strict=True)
+        )
+        if dropped is not None:
+            dropped = jnp.where(is_counted, dropped.reshape(hidden.shape[0], -1).sum(1), 0)
+        return hidden, keys, values, dropped
+
+    def _facts(self, start: Any) -> Step:
+        """What all layers share."""
+        import jax.numpy as jnp
+
+        spec, rotary = self._spec, self._module.model.rotary_emb
+        with scope("rotary"):
+            positions = start + jnp.arange(self._length)
+            angles = positions[:, None].astype(jnp.float32) * jnp.asarray(rotary.inv_freq.float().numpy())
+            cosines, sines = (f(angles) * rotary.attention_scaling for f in (jnp.cos, jnp.sin))
+        with scope("attn"):
+            mask = jnp.arange(spec.input_length + spec.output_length)[None, :] <= positions[:, None]
+        is_split = spec.sequence_parallelism is not None and self._length > 1
+        return Step(start, self._length, cosines, sines, mask, is_split)
+
+    def _embedded(self, outer: Weights, tokens: Any, step: Step) -> Any:
+        """Hidden states of tokens [batch, tokens]; this device's piece of the sequence where the step is split."""
+        with scope("embed"):
+            given = self._links.piece(tokens, "tp", 1) if step.is_split else tokens
+            return outer["model.embed_tokens.weight"][given]
+
+    def _last(self, hidden: Any, step: Step) -> Any:
+        """Hidden states of the last position, [batch, width], which all devices get from the one that has it."""
+        import jax.numpy as jnp
+
+        with scope("lm_head"):
+            last = hidden[:, -1]
+            if not step.is_split:
+                return last
+            has_last = self._links.place("tp") == self._links.sizes["tp"] - 1
+            return self._links.summed(jnp.where(has_last, last, 0), "tp")
+
+    def _chosen(self, outer: Weights, last: Any) -> tuple[Any, ...]:
+        """Logits of the part of the vocabulary that this device has, and the next tokens, from all parts."""
+        import jax.numpy as jnp
+
+        with scope("norm"):
+            normed = rms_norm(self._module.model.norm, outer["model.norm.weight"], last)
+        with scope("lm_head"):
+            matrix: Any = outer.get("lm_head.weight", outer["model.embed_tokens.weight"])
+            logits = jnp.einsum("bh,vh->bv", normed, matrix)
+            following = jnp.argmax(logits, -1).astype(jnp.int32)[:, None]
+            if self._is_head_split:
+                # The largest logit of each part and its index, from all parts.
+                largest = self._links.gathered(logits.max(-1, keepdims=True), "tp", 1)
+                first = self._links.place("tp") * matrix.shape[0]
+                indices = self._links.gathered(following + first.astype(jnp.int32), "tp", 1)
+                following = jnp.take_along_axis(indices, jnp.argmax(largest, -1)[:, None], 1)
+        return logits, following

@@ -1,0 +1,61 @@
+"""Operations that all parts of a decoder use, on what one device holds."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from tracewarehouse.collect.jax.weights import Weights
+
+
+@dataclass(frozen=True)
+class Step:
+    """What all layers of a step share.
+
+    Attributes:
+        start: Position of the first token.
+        tokens: How many tokens of a sequence the step is over, on all devices together.
+        cosines: Of the rotary angles, [tokens, pairs], in float32.
+        sines: The same.
+        mask: Which cached position each token sees, [tokens, cached tokens].
+        is_split: Whether each device of tp holds a piece of the sequence between the blocks.
+    """
+
+    start: Any
+    tokens: int
+    cosines: Any
+    sines: Any
+    mask: Any
+    is_split: bool
+
+
+def scope(name: str) -> Any:
+    """A context whose operations carry `name` in their op_name."""
+    import jax
+
+    return jax.named_scope(name)
+
+
+def linear(hidden: Any, weights: Weights, name: str) -> Any:
+    """A linear of the last dimension, with its bias if it has one; torch stores a weight as [out, in]."""
+    import jax.numpy as jnp
+
+    out = jnp.einsum("...i,oi->...o", hidden, weights[f"{name}.weight"])
+    bias = weights.get(f"{name}.bias")
+    return out if bias is None else out + bias
+
+
+def rms_norm(module: Any, weight: Any, hidden: Any) -> Any:
+    """Root mean square normalisation (Zhang and Sennrich 2019), computed in float32.
+
+    Args:
+        module: Of transformers, which knows its epsilon.
+        weight: [width].
+        hidden: [..., width].
+    """
+    import jax
+    import jax.numpy as jnp
+
+    wide = hidden.astype(jnp.float32)
+    scaled = wide * jax.lax.rsqrt(jnp.mean(wide * wide, -1, keepdims=True) + module.variance_epsilon)
+    return weight * scaled.astype(hidden.dtype)
