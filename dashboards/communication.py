@@ -37,7 +37,7 @@ _OVERLAP_COLORS = {"hidden": QUIET, "exposed": ALARM}
 
 
 def exposed_communication(warehouse: Warehouse, run: str) -> Figure:
-    """Exposed communication per step of each device by kind and axis, a panel per phase.
+    """Exposed communication of each device per step, by kind and axis; a panel per phase.
 
     Raises:
         NothingToDraw: the run has no collectives.
@@ -76,7 +76,7 @@ def exposed_communication(warehouse: Warehouse, run: str) -> Figure:
 
 
 def collective_time(warehouse: Warehouse, run: str) -> Figure:
-    """Time of collectives per step split into transfer and waiting, and the part that is exposed beside it.
+    """Time of collectives per step, split into transfer and waiting, with the exposed part beside it.
 
     Raises:
         NothingToDraw: the run has no collectives, or none whose ranks are all in the capture.
@@ -129,7 +129,7 @@ def collective_time(warehouse: Warehouse, run: str) -> Figure:
 
 
 def overlap(warehouse: Warehouse, run: str) -> Figure:
-    """How much of the collectives' windows computation hides, by kind and axis, a panel per phase.
+    """How much of the collectives' windows computation hides, by kind and axis; a panel per phase.
 
     Raises:
         NothingToDraw: the run has no collectives.
@@ -169,7 +169,7 @@ def overlap(warehouse: Warehouse, run: str) -> Figure:
 
 
 def traffic_volume(warehouse: Warehouse, run: str) -> Figure:
-    """Message bytes per device and step by kind and mesh axis, a panel per phase.
+    """Message bytes per device and step, by kind and mesh axis; a panel per phase.
 
     Raises:
         NothingToDraw: the run has no collectives whose sizes are known.
@@ -206,10 +206,10 @@ def traffic_volume(warehouse: Warehouse, run: str) -> Figure:
 
 
 def traffic_matrix(warehouse: Warehouse, run: str) -> Figure:
-    """Bytes from device to device over the whole capture, for the algorithm of main.traffic.
+    """Bytes that each device sends to each other one over the whole capture, under the algorithm of main.traffic.
 
     Raises:
-        NothingToDraw: no collective has all of its devices in the capture.
+        NothingToDraw: the capture lacks some device of every collective.
     """
     run_id = warehouse.run(run).run_id
     drawn = read(
@@ -250,7 +250,7 @@ def traffic_matrix(warehouse: Warehouse, run: str) -> Figure:
 
 
 def traffic_intervals(warehouse: Warehouse, run: str) -> Figure:
-    """Distribution of the time between collectives, within one parallelism and across two, a panel per phase.
+    """Distribution of the time between collectives, within one parallelism and across two; a panel per phase.
 
     Raises:
         NothingToDraw: no collective follows another on a device.
@@ -391,7 +391,7 @@ def bandwidth_by_size(warehouse: Warehouse, run: str) -> Figure:
 
 
 def in_flight(warehouse: Warehouse, run: str) -> Figure:
-    """Collectives and their bytes that are under way at a time, over all devices; the most of each of 300 stretches.
+    """How many collectives and bytes are under way on all devices: the maximum in each of 300 stretches of time.
 
     Raises:
         NothingToDraw: the run has no collectives.
@@ -456,7 +456,7 @@ def in_flight(warehouse: Warehouse, run: str) -> Figure:
 
 
 def _medians(drawn: Drawn) -> list[dict[str, Any]]:
-    """The first row of each distribution that reaches a half."""
+    """The first row of each distribution whose share is at least a half."""
     found: dict[tuple[str, str], dict[str, Any]] = {}
     for row in drawn.rows:
         if row["share"] >= 0.5:

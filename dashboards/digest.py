@@ -12,7 +12,7 @@ _CHANGES = ("worse", "better", "not in run", "not in baseline", "different")
 
 
 def markdown(report: Report) -> str:
-    """The report in words, numbers and tables, without its charts."""
+    """Write the report as words, numbers and tables, without charts."""
     lines = [f"# {_text(report.title)}"]
     for section in report.sections:
         lines += [""] if len(report.sections) == 1 else ["", f"## {_text(section.title)}", ""]
@@ -61,7 +61,7 @@ def _table(columns: Sequence[str], rows: Sequence[Sequence[str]]) -> Iterator[st
 
 
 def _text(text: str) -> str:
-    """A text that Markdown shows as it is: names come from captures."""
+    """Escape a text so that Markdown shows it literally; names come from captures."""
     for mark in "\\`*_[]<>|":
         text = text.replace(mark, f"&#{ord(mark)};")
     return " ".join(text.split())

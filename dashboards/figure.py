@@ -1,7 +1,7 @@
-"""What every chart function gives: a figure, which holds the rows that it draws, the SQL they come from, and words.
+"""The figure that every chart function returns: a chart with its rows, its SQL, and a description in words.
 
-A chart function takes a warehouse and what it is to draw, such as a run's id or name, and returns a `Figure`. Where the
-warehouse does not have the data, it raises `NothingToDraw`, whose text says why.
+A chart function takes a warehouse and what to draw, such as a run's id or name, and returns a `Figure`. If the
+warehouse lacks the data, it raises `NothingToDraw`, whose text says why.
 """
 
 from __future__ import annotations
@@ -29,12 +29,12 @@ ENDINGS = (".html", ".png", ".svg", ".json")
 
 
 class NothingToDraw(WarehouseError):  # noqa: N818  the absence of data is an answer, not a fault
-    """The warehouse does not have what a chart draws; the text says what is absent."""
+    """The warehouse lacks what a chart draws; the text says what is missing."""
 
 
 @dataclass(frozen=True)
 class Drawn:
-    """The rows that a query gave, and its text, in which every parameter has its value."""
+    """The rows that a query returned, and its SQL with all parameters filled in."""
 
     sql: str
     rows: list[dict[str, Any]]
@@ -44,7 +44,7 @@ class Drawn:
 
     @cached_property
     def data(self) -> Any:
-        """The data of an Altair chart that draws the rows, by name: a figure adds the rows once the chart is made."""
+        """The named data of an Altair chart that draws the rows; the figure adds the rows themselves later."""
         import altair as alt
 
         return alt.NamedData(name=_ROWS)
@@ -55,10 +55,10 @@ class Drawn:
 
 
 def read(warehouse: Warehouse, sql: str, **parameters: Any) -> Drawn:
-    """Ask the query of a chart.
+    """Run the query of a chart.
 
-    Its parameters, written as `$name`, are replaced by literals, so that DuckDB opens only the files of the runs that
-    they name, and the text can be asked again as it stands.
+    Parameters, written as `$name`, are replaced by literals. DuckDB then opens only the files of the runs that they
+    name, and the SQL can be run again as it stands.
 
     Raises:
         QueryError: a view cannot be read.
@@ -69,13 +69,13 @@ def read(warehouse: Warehouse, sql: str, **parameters: Any) -> Drawn:
 
 @dataclass(frozen=True)
 class Figure:
-    """A chart with what a reader needs beside it.
+    """A chart, and what a reader needs with it.
 
     Attributes:
         name: name of the chart, such as exposed-communication; part of file names and links.
         title: heading of the chart.
         subtitle: what is drawn, in a sentence or two.
-        description: the main numbers in words, for those who do not see the chart.
+        description: the main numbers in words, for readers who cannot see the chart.
         drawn: the rows that the chart draws, and their SQL.
         metrics: the metrics that the numbers come from.
         chart: the Altair chart, without title and configuration.
@@ -96,11 +96,11 @@ class Figure:
 
     @property
     def sql(self) -> str:
-        """The query that gives the rows, as it can be asked again."""
+        """The query that returns the rows; it can be run as it stands."""
         return self.drawn.sql
 
     def altair(self) -> Any:
-        """The chart as Altair has it, with rows, title and configuration, to be changed or put beside others."""
+        """The Altair chart with rows, title and configuration, which you can change or combine with others."""
         import altair as alt
 
         heading = alt.TitleParams(
@@ -113,7 +113,7 @@ class Figure:
         return chart
 
     def specification(self) -> dict[str, Any]:
-        """The chart for the page, which has title and colours of its own around it."""
+        """The Vega-Lite specification for the page, which shows the title and sets the colours itself."""
         # the rows are added afterwards, as validating thousands of them takes seconds
         specification: dict[str, Any] = self.chart.properties(description=self.description).to_dict()
         return specification | {"datasets": {_ROWS: self.rows}}
@@ -138,7 +138,7 @@ class Figure:
         return output
 
     def content(self) -> dict[str, Any]:
-        """Everything but the drawing, as JSON has it."""
+        """Everything but the drawing, as values for JSON."""
         return {
             "name": self.name,
             "title": self.title,
@@ -196,7 +196,7 @@ def _literal(value: Any) -> str:
 
 
 def plain(value: Any) -> Any:
-    """A value that JSON can hold; infinity and NaN become nothing."""
+    """A value that JSON can hold; infinity and NaN become None."""
     if isinstance(value, float) and (value != value or value in (float("inf"), float("-inf"))):
         return None
     return value if value is None or isinstance(value, (bool, int, float, str)) else str(value)

@@ -38,12 +38,12 @@ CHART_CLASS = """CASE
 
 
 def op_time_share(warehouse: Warehouse, run: str, most: int = 12) -> Figure:
-    """The largest categories of ops by share of self time, bars side by side per phase.
+    """The categories of ops with the largest shares of self time, the phases side by side.
 
     Args:
         warehouse: the warehouse.
         run: the run, by id or name.
-        most: categories to draw.
+        most: number of categories to draw.
 
     Raises:
         NothingToDraw: the run has no ops.
@@ -89,12 +89,12 @@ def op_time_share(warehouse: Warehouse, run: str, most: int = 12) -> Figure:
 
 
 def top_ops(warehouse: Warehouse, run: str, most: int = 12) -> Figure:
-    """The ops that take most time, instructions whose names differ in their number alone together, a panel per phase.
+    """The ops that take most time; a panel per phase. Names that differ only in their number count as one.
 
     Args:
         warehouse: the warehouse.
         run: the run, by id or name.
-        most: ops to draw of each phase.
+        most: number of ops to draw per phase.
 
     Raises:
         NothingToDraw: the run has no ops.
@@ -158,10 +158,10 @@ def top_ops(warehouse: Warehouse, run: str, most: int = 12) -> Figure:
 
 
 def layer_heat_map(warehouse: Warehouse, run: str) -> Figure:
-    """Time of each layer and part of the model per step, a panel per phase.
+    """Time of each layer and part of the model per step; a panel per phase.
 
     Raises:
-        NothingToDraw: neither names nor repetition tell the layers of the run's ops.
+        NothingToDraw: the layers of the run's ops are unknown: neither names nor repetition show them.
     """
     drawn = read(
         warehouse,
@@ -206,7 +206,7 @@ def layer_heat_map(warehouse: Warehouse, run: str) -> Figure:
 
 
 def op_icicle(warehouse: Warehouse, run: str) -> Figure:
-    """Self time as nested bars: programs, their layers, the parts of these, and ops.
+    """Self time as nested bars: programs, their layers, the parts of a layer, and ops.
 
     Raises:
         NothingToDraw: the run has no ops.

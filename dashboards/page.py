@@ -1,4 +1,4 @@
-"""The HTML page of a report: one file that needs no network, and no colour, pointer or motion to be read."""
+"""The HTML page of a report: one file that needs no network, and is readable without colours, pointer or motion."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from tracewarehouse.dashboards.theme import WIDTH, config
 
 
 def html(report: Report) -> str:
-    """The page as text."""
+    """The HTML of the page."""
     import jinja2
     import vl_convert
 
@@ -28,7 +28,7 @@ def html(report: Report) -> str:
 
 
 def _content(report: Report) -> dict[str, Any]:
-    """What the page's script draws: specifications by the name of the chart, and values by section."""
+    """The data of the page's script: specifications by the name of the chart, and metric values by section."""
     return {
         "width": WIDTH,
         "config": config(),
@@ -42,6 +42,6 @@ def _values(section: Section) -> list[dict[str, Any]]:
 
 
 def script_json(value: Any) -> str:
-    """JSON that can stand in a script element: no text in it can end the element."""
+    """JSON for a script element: no text in it can end the element."""
     text = json.dumps(value, separators=(",", ":"), default=str)
     return text.replace("<", "\\u003c").replace(">", "\\u003e").replace("&", "\\u0026")

@@ -1,4 +1,4 @@
-"""The roofline: how close instructions come to the peaks of memory and matrix units."""
+"""The roofline chart: how close instructions come to the peaks of memory and matrix units."""
 
 from __future__ import annotations
 
@@ -14,15 +14,15 @@ if TYPE_CHECKING:
 
 
 def roofline(warehouse: Warehouse, run: str, most: int = 300) -> Figure:
-    """Instructions under the roofline of their device: rate against operations per byte, size by time.
+    """Instructions below the roofline of their device: rate against operations per byte; time is the size of a point.
 
     Args:
         warehouse: the warehouse.
         run: the run, by id or name.
-        most: instructions to draw, those with most time.
+        most: number of instructions to draw; those with most time come first.
 
     Raises:
-        NothingToDraw: the capture states no operations and bytes of instructions.
+        NothingToDraw: the capture does not say how many operations and bytes an instruction has.
     """
     drawn = read(
         warehouse,

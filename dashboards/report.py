@@ -1,4 +1,4 @@
-"""Reports: what a page, a digest or a set of files says about runs, a comparison or a study."""
+"""Reports about runs, a comparison or a study, which become a page, a digest or a set of files."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ STUDY_CHARTS: dict[str, Callable[[Warehouse, Sequence[str]], Figure]] = {
 
 @dataclass(frozen=True)
 class Values:
-    """Values of one metric: its name, what it means, and texts in columns."""
+    """The values of one metric: its name, its meaning, and the values as texts in columns."""
 
     metric: str
     description: str
@@ -71,7 +71,7 @@ class Section:
     """A part of a report, such as that of one run.
 
     Attributes:
-        key: distinguishes it from other sections; part of links.
+        key: is unique in the report; part of links.
         title: heading.
         facts: what ran, as labels and texts.
         words: the main findings, a sentence each.
@@ -79,7 +79,7 @@ class Section:
         notes: what a reader must know before trusting a number.
         tiles: label, value with its unit, and a line that says more.
         figures: the charts.
-        absent: names of charts that have nothing to draw, and why.
+        absent: names of the charts that have nothing to draw, with the reasons.
         values: metric values.
     """
 
@@ -108,7 +108,7 @@ class Report:
         return [(f"{s.key}-{f.name}" if many else f.name, f) for s in self.sections for f in s.figures]
 
     def content(self) -> dict[str, Any]:
-        """All that the report says, as JSON has it."""
+        """The whole report, as values for JSON."""
         return {
             "title": self.title,
             "sections": [
@@ -130,7 +130,7 @@ class Report:
 
 
 def run_report(warehouse: Warehouse, references: Sequence[str]) -> Report:
-    """The report about runs, each for itself.
+    """Make the report about runs, with a section for each.
 
     Args:
         warehouse: the warehouse.
@@ -146,7 +146,7 @@ def run_report(warehouse: Warehouse, references: Sequence[str]) -> Report:
 
 
 def comparison_report(warehouse: Warehouse, run: str, against: str, *, is_unlike_allowed: bool = False) -> Report:
-    """The report about what changed from one run to another.
+    """Make the report about what changed from one run to another.
 
     Args:
         warehouse: the warehouse.
@@ -181,7 +181,7 @@ def comparison_report(warehouse: Warehouse, run: str, against: str, *, is_unlike
 
 
 def study_report(warehouse: Warehouse, query: str) -> Report:
-    """The report about many runs together.
+    """Make the report about many runs together.
 
     Args:
         warehouse: the warehouse.

@@ -1,4 +1,4 @@
-"""Charts over runs: what a study of many configurations shows. They read stored values alone, so they are fast."""
+"""Charts over several runs, for studies of many configurations. They read only stored values, so they are fast."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ _UNKNOWN = (
 
 
 def pareto(warehouse: Warehouse, runs: str | Sequence[str]) -> Figure:
-    """Tokens per second and user against tokens per second and chip; the runs that no other one beats are joined.
+    """Tokens/s per user against tokens/s per chip; a line joins the runs that no other run beats in both.
 
     Raises:
         NothingToDraw: no run has a throughput and a time per output token.
@@ -68,7 +68,7 @@ def pareto(warehouse: Warehouse, runs: str | Sequence[str]) -> Figure:
 
 
 def sweep_heat_map(warehouse: Warehouse, runs: str | Sequence[str], value: str = "tpot_ms") -> Figure:
-    """A value of each configuration: batch against prompt length, a panel per model and mesh, repeats by their mean.
+    """A value of each configuration by batch and prompt length; a panel per model and mesh. Repeats are averaged.
 
     Args:
         warehouse: the warehouse.
@@ -122,10 +122,10 @@ def sweep_heat_map(warehouse: Warehouse, runs: str | Sequence[str], value: str =
 
 
 def scaling(warehouse: Warehouse, runs: str | Sequence[str]) -> Figure:
-    """Throughput against chips, a line per model, batch and lengths, with what perfect scaling would give.
+    """Throughput against the number of chips, beside perfect scaling; a line per model, batch and lengths.
 
     Raises:
-        NothingToDraw: no workload was run on two numbers of chips.
+        NothingToDraw: no workload ran on two different numbers of chips.
     """
     drawn = read(
         warehouse,
@@ -176,7 +176,7 @@ def scaling(warehouse: Warehouse, runs: str | Sequence[str]) -> Figure:
 def metric_against_metric(
     warehouse: Warehouse, runs: str | Sequence[str], x: str = "overlap_ratio", y: str = "step_time"
 ) -> Figure:
-    """Two metrics of each run and phase against each other; each is the mean over its other dimensions.
+    """Two metrics of each run and phase against each other, each averaged over its other dimensions.
 
     Args:
         warehouse: the warehouse.
@@ -240,7 +240,7 @@ def metric_against_metric(
 
 
 def value_over_time(warehouse: Warehouse, runs: str | Sequence[str], metric: str = "tpot") -> Figure:
-    """A metric of runs by the time of their captures, with a mark where the framework's version changes.
+    """A metric over the time of the captures, with a mark where the framework's version changes.
 
     Raises:
         NothingToDraw: no run has the metric and the time of its capture.
@@ -297,10 +297,10 @@ def value_over_time(warehouse: Warehouse, runs: str | Sequence[str], metric: str
 
 
 def what_if_curves(warehouse: Warehouse, runs: str | Sequence[str]) -> Figure:
-    """What each run would save with faster links, a line per run and phase.
+    """How much each run would save with faster links; a line per run and phase.
 
     Raises:
-        NothingToDraw: no run's collectives allow a fit of latency and bandwidth.
+        NothingToDraw: latency and bandwidth cannot be fitted to the collectives of any run.
     """
     drawn = read(
         warehouse,
@@ -353,14 +353,14 @@ def step_waterfall(
     split: str = "category",
     most: int = 12,
 ) -> Figure:
-    """What made steps longer or shorter, from the step of the baseline to that of the runs, a panel per phase.
+    """What made steps longer or shorter, from the baseline's step to that of the runs; a panel per phase.
 
     Args:
         warehouse: the warehouse.
         runs: the runs.
         against: the runs that they are compared with.
         split: layer, category or collective.
-        most: differences to draw of each phase, the largest; the others are put together.
+        most: number of differences to draw per phase, the largest first; the others are added up.
 
     Raises:
         NothingToDraw: the two sides have no phase with steps in common.

@@ -39,12 +39,12 @@ _IDLE_COLORS = {
 
 
 def step_parts(warehouse: Warehouse, run: str, most: int = 200) -> Figure:
-    """Time of each step, mean over devices, split in compute, exposed communication and idle time.
+    """Time of each step, as the mean over devices, split into compute, exposed communication and idle time.
 
     Args:
         warehouse: the warehouse.
         run: the run, by id or name.
-        most: steps to draw, from the first on.
+        most: number of steps to draw, beginning with the first.
 
     Raises:
         NothingToDraw: the run has no steps on a device.
@@ -90,10 +90,10 @@ def step_parts(warehouse: Warehouse, run: str, most: int = 200) -> Figure:
 
 
 def step_times(warehouse: Warehouse, run: str) -> Figure:
-    """Distribution of the time of steps, a line per phase.
+    """Distribution of step times, a line per phase.
 
     Raises:
-        NothingToDraw: the run has no step that another one follows.
+        NothingToDraw: the run has no step that is followed by another.
     """
     drawn = read(
         warehouse,
@@ -126,7 +126,7 @@ def step_times(warehouse: Warehouse, run: str) -> Figure:
 
 
 def tpot_distribution(warehouse: Warehouse, run: str) -> Figure:
-    """Distribution of the time per output token, a line for the hosts' clock and one for the devices'.
+    """Distribution of the time per output token; a line for the hosts' clock and one for the devices'.
 
     Raises:
         NothingToDraw: the run has no two decode steps in a row.
@@ -162,7 +162,7 @@ def tpot_distribution(warehouse: Warehouse, run: str) -> Figure:
 
 
 def decode_by_context(warehouse: Warehouse, run: str) -> Figure:
-    """Time of each decode step against the tokens that it attends to.
+    """Time of each decode step against the number of tokens that it attends to.
 
     Raises:
         NothingToDraw: the run's input length is not known, or no decode step has a time.
@@ -205,7 +205,7 @@ def decode_by_context(warehouse: Warehouse, run: str) -> Figure:
 
 
 def idle_parts(warehouse: Warehouse, run: str) -> Figure:
-    """Idle time of each device per step, taken apart by what it waits for, a panel per phase.
+    """Idle time of each device per step, split by what the device waits for; a panel per phase.
 
     Raises:
         NothingToDraw: the run has no steps on a device.
@@ -261,7 +261,7 @@ def what_if(warehouse: Warehouse, run: str) -> Figure:
     """How much shorter each phase would be with faster links.
 
     Raises:
-        NothingToDraw: the sizes of the run's collectives do not allow a fit of latency and bandwidth.
+        NothingToDraw: latency and bandwidth cannot be fitted to the run's collectives.
     """
     drawn = read(
         warehouse,
@@ -302,7 +302,7 @@ def what_if(warehouse: Warehouse, run: str) -> Figure:
 
 
 def _distribution(data: alt.NamedData, series: str, column: str, title: str) -> Any:
-    """A step line of shares against values, an observation a point."""
+    """A step line of shares against values, with a point per observation."""
     return (
         alt.Chart(data)
         .mark_line(interpolate="step-after", point=True)
@@ -317,7 +317,7 @@ def _distribution(data: alt.NamedData, series: str, column: str, title: str) -> 
 
 
 def _percentiles(rows: list[dict[str, object]], series: str, column: str) -> str:
-    """Median and 90th percentile of each series in words."""
+    """Describe the median and 90th percentile of each series in words."""
     words = []
     for name in dict.fromkeys(str(r[series]) for r in rows):
         own = [r for r in rows if r[series] == name]

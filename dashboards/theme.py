@@ -1,7 +1,7 @@
 """Colours, sizes and axes of all charts.
 
-Every colour has a contrast of at least 3:1 to the light and to the dark background of the page, so that one
-specification serves both.
+Every colour has a contrast of at least 3:1 to both the light and the dark background of the page, so one specification
+serves both.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ _SCALES = {
 
 
 def axis(unit: str, **options: Any) -> alt.Axis:
-    """An axis whose labels have the prefix that people read: 338 MB, not 338,000,000 bytes.
+    """An axis with readable labels: 338 MB, not 338,000,000 bytes.
 
     Args:
         unit: unit of the values: ms, us, bytes, GB/s, FLOP/s, ratio, or another, which is shown as it is.
@@ -66,14 +66,14 @@ def axis(unit: str, **options: Any) -> alt.Axis:
 
 
 def powers(values: Sequence[float]) -> list[float]:
-    """The powers of ten around values, where an axis with a logarithmic scale has its labels and lines."""
+    """The powers of ten around the values: labels and grid lines of a logarithmic axis."""
     known = [v for v in values if v > 0]
     low, high = floor(log10(min(known))), ceil(log10(max(known)))
     return [10.0**exponent for exponent in range(low, high + 1)]
 
 
 def class_color(field: str, present: Sequence[str], title: str = "") -> alt.Color:
-    """Colour by class of op, with a legend of the classes that are present."""
+    """Colour by class of op; the legend has the classes that are present."""
     return named_color(field, {c: KIND_COLORS[c] for c in KIND_COLORS if c in present}, title)
 
 
@@ -84,12 +84,12 @@ def named_color(field: str, colors: dict[str, str], title: str = "") -> alt.Colo
 
 
 def series_color(field: str, present: Sequence[str], title: str = "") -> alt.Color:
-    """Colour by a field whose values have no colour of their own; a ninth value has the first colour again."""
+    """Colour by a field whose values have no fixed colours; the ninth value gets the first colour again."""
     return named_color(field, {name: SERIES[i % len(SERIES)] for i, name in enumerate(present)}, title)
 
 
 def by_phase(chart: Any, phases: Sequence[str], height: int | alt.Step) -> Any:
-    """The chart as a panel per phase, one below the other, as prefill and decode have scales of their own."""
+    """Split the chart into a panel per phase, one below the other; prefill and decode have their own scales."""
     return (
         chart.properties(width=WIDTH, height=height)
         .facet(facet=alt.Facet("phase:N", sort=list(phases), title=None), columns=1)
@@ -106,7 +106,7 @@ def part_bars(
     x: alt.X,
     tooltip: alt.Tooltip,
 ) -> Any:
-    """Horizontal bars that are stacked from their parts, a panel per phase.
+    """Horizontal stacked bars, a panel per phase.
 
     Args:
         data: rows with phase, part, position, and the columns of `of` and `x`.
@@ -115,7 +115,7 @@ def part_bars(
         phases: the phases, in the order of the panels.
         colors: colours of the parts.
         x: the length of a part.
-        tooltip: what says that length.
+        tooltip: the tooltip of that length.
     """
     chart = (
         alt.Chart(data)
@@ -137,12 +137,12 @@ def number(column: str, title: str, form: str = ",.4~g") -> alt.Tooltip:
 
 
 def bar_height(rows: int) -> int:
-    """Height of so many horizontal bars, at most 480."""
+    """Height in pixels of a chart with so many horizontal bars, at most 480."""
     return max(40, min(24 * rows, 480))
 
 
 def config() -> dict[str, Any]:
-    """Vega-Lite's configuration of a chart on a light background; on the page, its style sheet sets ink and lines."""
+    """Vega-Lite's configuration for a light background; on the page, the style sheet colours texts and lines."""
     quiet = {"gridColor": "#eef0f2", "domainColor": "#c4cad0", "tickColor": "#c4cad0"}
     ink = {"labelColor": _INK, "titleColor": _INK, "titleFontWeight": "normal"}
     return {

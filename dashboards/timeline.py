@@ -1,4 +1,4 @@
-"""The device timeline: what each device ran when, op by op where they can be drawn, else put together in SQL."""
+"""The device timeline: what each device ran when, op by op, or summed up in SQL where there are too many ops."""
 
 from __future__ import annotations
 
@@ -57,15 +57,15 @@ def device_timeline(
 ) -> Figure:
     """Ops of each device over time, coloured by class.
 
-    Where a window holds more ops than can be drawn, it is divided into equal stretches, and each device shows the class
-    of ops that takes most of a stretch.
+    If a window has more ops than can be drawn, it is divided into equal stretches, and each device shows the class of
+    ops that takes most of each stretch.
 
     Args:
         warehouse: the warehouse.
         run: the run, by id or name.
         window_ms: the window to draw, in ms since the first op; None for the first steps whose ops can be drawn one by
             one, at least the first step.
-        max_bars: bars to draw at most.
+        max_bars: maximum number of bars.
 
     Raises:
         NothingToDraw: the run has no ops, or none in the window.
@@ -116,7 +116,7 @@ def device_timeline(
 def _window(
     warehouse: Warehouse, run_id: str, window_ms: tuple[float, float] | None, max_bars: int
 ) -> tuple[int, int, int, str, int]:
-    """Start and end of what is drawn in ps, its ops, its name, and the length that is in view at first.
+    """Start and end of the window in ps, the number of its ops, its name, and the length that the chart shows at first.
 
     Raises:
         NothingToDraw: the run has no ops, or none in the window.

@@ -21,11 +21,11 @@ _SMALL = ((1.0, ""), (1e-3, "m"), (1e-6, "µ"), (1e-9, "n"), (1e-12, "p"))
 
 
 def quantity(value: float | None, unit: str = "") -> str:
-    """A value with its unit, three or four digits of it, and the prefix that leaves the fewest zeros.
+    """A value with three or four digits, the prefix that leaves the fewest zeros, and its unit.
 
     Args:
         value: the value; None is shown as nothing.
-        unit: its unit as the metrics say it, such as ms, bytes or ratio; a ratio is shown in percent.
+        unit: its unit as in the metrics, such as ms, bytes or ratio; a ratio is shown in percent.
     """
     if value is None:
         return ""
@@ -45,7 +45,7 @@ def quantity(value: float | None, unit: str = "") -> str:
 
 
 def digits(value: float) -> str:
-    """A number with three digits, or all before the point: 0.0994, 67.2, 1,352."""
+    """A number with three significant digits, or all digits before the point: 0.0994, 67.2, 1,352."""
     if value == int(value) and abs(value) < 1e15:
         return f"{int(value):,}"
     if abs(value) >= 100:

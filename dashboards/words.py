@@ -1,4 +1,4 @@
-"""What a report says in words before it draws: what dominates a step, what would help most, what cannot be known."""
+"""The sentences at the top of a report: what dominates a step, what would help most, and what cannot be known."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ WORTH = 0.005
 
 
 def dominating(summary: RunSummary) -> list[str]:
-    """What the steps of each phase consist of, a sentence per phase, the phase with most time first."""
+    """Say what the steps of each phase consist of: a sentence per phase, the phase with most time first."""
     sentences = []
     for phase, found in groupby(summary.steps, key=lambda s: s.phase):
         parts = list(found)
@@ -31,7 +31,7 @@ def dominating(summary: RunSummary) -> list[str]:
 
 
 def largest_categories(warehouse: Warehouse, run_id: str) -> list[str]:
-    """Which categories of ops take most op time, a sentence per phase."""
+    """Say which categories of ops take most op time: a sentence per phase."""
     rows = read(
         warehouse,
         """SELECT coalesce(dimensions ->> '$.phase', '') AS phase, dimensions ->> '$.category' AS category,
@@ -52,7 +52,7 @@ def largest_categories(warehouse: Warehouse, run_id: str) -> list[str]:
 
 
 def savings(warehouse: Warehouse, run_id: str) -> list[str]:
-    """What would make a step shorter and by how much at most, a sentence per phase, the most helpful first."""
+    """Say what would make a step shorter, and by how much at most: a sentence per phase, the most helpful first."""
     rows = read(
         warehouse,
         """SELECT phase, change, saved
@@ -70,5 +70,5 @@ def savings(warehouse: Warehouse, run_id: str) -> list[str]:
 
 
 def unknown(summary: RunSummary) -> list[tuple[str, str]]:
-    """What cannot be known of the run: metrics, and why."""
+    """List the metrics that the run lacks, and why."""
     return [(", ".join(metrics), reason[:1].upper() + reason[1:]) for reason, metrics in summary.reasons.items()]

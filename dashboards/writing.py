@@ -16,7 +16,7 @@ FORMATS: tuple[Format, ...] = get_args(Format)
 
 
 def text_of(report: Report, form: Literal["html", "md", "json"]) -> str:
-    """The report as one text."""
+    """Return the report as one text."""
     if form == "html":
         from tracewarehouse.dashboards.page import html
 
@@ -29,7 +29,7 @@ def text_of(report: Report, form: Literal["html", "md", "json"]) -> str:
 
 
 def write_text(report: Report, output: Path, form: Literal["html", "md", "json"] = "html") -> Path:
-    """Write the report to one file and return its path; it appears whole or not at all.
+    """Write the report to one file and return the path; the file appears whole or not at all.
 
     Raises:
         WarehouseError: the file cannot be written.
