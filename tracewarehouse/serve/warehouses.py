@@ -9,8 +9,8 @@ from queue import LifoQueue
 from typing import TypeVar
 
 from tracewarehouse.ingest.errors import StuckQueryError
+from tracewarehouse.ingest.lake.lake import State
 from tracewarehouse.read_only import Limits
-from tracewarehouse.session import State, state_of
 from tracewarehouse.warehouse import Warehouse
 
 FOR_PAGES, FOR_QUESTIONS = 2, 2
@@ -55,7 +55,8 @@ class Warehouses:
 
     def kept(self, warehouse: Warehouse, key: Hashable, make: Callable[[], _Made]) -> _Made:
         """What `make` gives, made once until a run comes, goes or changes."""
-        state = state_of(warehouse.lake)
+        warehouse.lake.sync()
+        state = warehouse.lake.state()
         with self._lock:
             if state != self._state:
                 self._state, self._kept = state, {}
