@@ -31,14 +31,15 @@ help:
 
 venv: $(INSTALLED)
 
-# mlc-chakra is Chakra's own reader, for a test that needs none of its dependencies, such as pandas and plotly.
+# mlc-chakra is Chakra's own reader, and axe-playwright-python brings axe-core, which judges pages: tests need these, and
+# none of their dependencies, such as pandas, plotly and playwright.
 $(INSTALLED): pyproject.toml constraints.txt
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || \
 	  { echo "Python 3.11 or newer is needed; name one with make PYTHON=python3.11"; exit 1; }
 	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
 	$(BIN)/python -m pip install --quiet --upgrade 'pip>=25.1'
 	$(BIN)/python -m pip install --quiet -c constraints.txt -e '.[polars]' --group dev
-	$(BIN)/python -m pip install --quiet --no-deps mlc-chakra==1.0.0
+	$(BIN)/python -m pip install --quiet --no-deps mlc-chakra==1.0.0 axe-playwright-python==0.1.8
 	@touch $@
 
 # The collector's torch and torch_xla are large and exist for Linux only; without them, and without jax, its tests skip.

@@ -16,6 +16,7 @@ async function embed(place, specification, page) {
     renderer: "svg", config: page.config,
     actions: { export: true, source: false, compiled: false, editor: false }, ...page.options,
     tooltip: { theme: dark.matches ? "dark" : "light", ...page.options?.tooltip } });
+  place.querySelector("summary")?.setAttribute("aria-label", "Save the chart as a picture");  // it shows dots alone
 }
 
 async function drawChart(place, chart, page) {
