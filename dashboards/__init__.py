@@ -20,6 +20,7 @@ if TYPE_CHECKING:
         traffic_volume,
     )
     from tracewarehouse.dashboards.figure import Figure, NothingToDraw
+    from tracewarehouse.dashboards.memory import memory_in_use
     from tracewarehouse.dashboards.ops import layer_heat_map, op_icicle, op_time_share, top_ops
     from tracewarehouse.dashboards.peaks import roofline
     from tracewarehouse.dashboards.report import Report, comparison_report, run_report, study_report
@@ -56,6 +57,7 @@ __all__ = [
     "idle_parts",
     "in_flight",
     "layer_heat_map",
+    "memory_in_use",
     "metric_against_metric",
     "op_icicle",
     "op_time_share",
@@ -94,6 +96,7 @@ _HOMES = {
     "idle_parts": "steps",
     "in_flight": "communication",
     "layer_heat_map": "ops",
+    "memory_in_use": "memory",
     "metric_against_metric": "runs",
     "op_icicle": "ops",
     "op_time_share": "ops",

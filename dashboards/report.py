@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 from tracewarehouse.compare import SPLITS, comparing, run_ids_of
 from tracewarehouse.dashboards import communication, ops, peaks, runs, steps, words
 from tracewarehouse.dashboards.figure import Figure, NothingToDraw
+from tracewarehouse.dashboards.memory import memory_in_use
 from tracewarehouse.dashboards.timeline import device_timeline
 from tracewarehouse.dashboards.units import quantity
 from tracewarehouse.ingest.errors import WarehouseError
@@ -42,6 +43,7 @@ RUN_CHARTS: dict[str, Callable[[Warehouse, str], Figure]] = {
     "layers": ops.layer_heat_map,
     "icicle": ops.op_icicle,
     "roofline": peaks.roofline,
+    "memory": memory_in_use,
 }
 """Every chart of one run by its name, in the order of the page."""
 

@@ -13,45 +13,7 @@ description: >
   either is known only where one of them happens.
 changed: First version.
 ---*/
-WITH stated AS (
-  SELECT
-    run_id,
-    e.host,
-    e.event_id,
-    MIN(s.string_value) FILTER (WHERE s.name = 'allocator_name') AS allocator_name,
-    MIN(s.int_value) FILTER (WHERE s.name = 'index_on_host') AS index_on_host,
-    MIN(s.int_value) FILTER (WHERE s.name = 'bytes_allocated') AS allocated_bytes,
-    MIN(s.int_value) FILTER (WHERE s.name = 'bytes_reserved') AS reserved_bytes,
-    MIN(s.int_value) FILTER (WHERE s.name = 'bytes_available') AS available_bytes,
-    MIN(s.int_value) FILTER (WHERE s.name = 'peak_bytes_in_use') AS lifetime_peak_bytes,
-    MAX(CASE WHEN e.name = 'MemoryAllocation' THEN 1 ELSE 0 END) AS is_allocation
-  FROM main.host_events AS e
-  INNER JOIN main.event_stats AS s USING (run_id, event_id)
-  WHERE
-    e.name IN ('MemoryAllocation', 'MemoryDeallocation')
-    AND s.name IN (
-      'allocator_name', 'index_on_host', 'bytes_allocated', 'bytes_reserved', 'bytes_available', 'peak_bytes_in_use'
-    )
-  GROUP BY run_id, e.host, e.event_id
-),
-
-used AS (
-  SELECT
-    run_id,
-    host,
-    event_id,
-    COALESCE(allocator_name, CAST(index_on_host AS VARCHAR)) AS allocator,
-    is_allocation,
-    lifetime_peak_bytes,
-    allocated_bytes,
-    COALESCE(reserved_bytes, 0) AS reserved_bytes,
-    allocated_bytes + COALESCE(reserved_bytes, 0) AS used_bytes,
-    allocated_bytes + COALESCE(reserved_bytes, 0) + available_bytes AS capacity_bytes
-  FROM stated
-  WHERE allocated_bytes IS NOT NULL
-),
-
-placed AS (
+WITH placed AS (
   SELECT
     run_id,
     host,
@@ -63,7 +25,7 @@ placed AS (
     used_bytes,
     capacity_bytes,
     ROW_NUMBER() OVER (PARTITION BY run_id, host, allocator ORDER BY used_bytes DESC, event_id) AS place
-  FROM used
+  FROM models.memory_states
 )
 
 SELECT

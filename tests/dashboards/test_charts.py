@@ -16,14 +16,15 @@ from xplane_builder import Space
 
 from tracewarehouse.dashboards.communication import collective_time
 from tracewarehouse.dashboards.figure import ENDINGS, Figure, NothingToDraw
+from tracewarehouse.dashboards.memory import memory_in_use
 from tracewarehouse.dashboards.peaks import roofline
 from tracewarehouse.dashboards.report import RUN_CHARTS
 from tracewarehouse.dashboards.timeline import device_timeline
 from tracewarehouse.ingest.errors import WarehouseError
 from tracewarehouse.warehouse import Warehouse, open_warehouse
 
-WITHOUT = {"roofline", "what-if"}
-"""Charts that the captures of data/ do not have: they do not say what ops cost, and have few sizes of collectives."""
+WITHOUT = {"memory", "roofline", "what-if"}
+"""Charts that the captures of data/ do not have: they state no memory, not what ops cost, and few sizes of messages."""
 
 TINY = "tiny-tp2"
 
@@ -320,3 +321,28 @@ def test_a_figure_is_an_altair_chart_for_whom_wants_one(warehouse: Warehouse) ->
     figure = RUN_CHARTS["steps"](warehouse, TINY)
     assert isinstance(figure.altair(), Chart)
     assert "text/html" in figure._repr_mimebundle_()
+
+
+def test_memory_rises_and_falls_as_the_allocations_say(tmp_path: Path) -> None:
+    """100 and 300 bytes of device 0, of which 50 reserved, then 100 again; 70 bytes of an allocator with a name."""
+    space = Space()
+    thread = space.host().line("python")
+    states = [
+        ("MemoryAllocation", 0, {"index_on_host": 0, "bytes_allocated": 100, "bytes_available": 900}),
+        ("MemoryAllocation", 400, {"index_on_host": 0, "bytes_allocated": 250, "bytes_reserved": 50}),
+        ("MemoryAllocation", 600, {"allocator_name": "pool", "bytes_allocated": 70}),
+        ("MemoryDeallocation", 799, {"index_on_host": 0, "bytes_allocated": 100}),
+    ]
+    for name, at_us, stats in states:
+        thread.event(name, at_us * 1_000_000, 0, **stats)
+    with open_warehouse(tmp_path / "warehouse", create=True) as opened:
+        [run] = opened.ingest(space.write(tmp_path / "x.xplane.pb"))
+        figure = memory_in_use(opened, run.run_id)
+    rows = [(r["allocator"], r["at_ms"], r["used_bytes"], r["capacity_bytes"]) for r in figure.rows]
+    assert rows == [
+        ("device 0", 0, 100, 1000),
+        ("device 0", pytest.approx(0.4, abs=0.002), 300, None),
+        ("device 0", pytest.approx(0.799, abs=0.002), 100, None),
+        ("pool", pytest.approx(0.6, abs=0.002), 70, None),
+    ]
+    assert figure.description == "The most in use. Largest first: device 0 300 B, pool 70 B."
