@@ -288,7 +288,7 @@ def traffic_intervals(warehouse: Warehouse, run: str) -> Figure:
             y=alt.Y("share:Q", title="share of the intervals", axis=axis("ratio"), scale=alt.Scale(domain=[0, 1])),
             color=series_color("axes", drawn.values("axes")),
             strokeDash=alt.StrokeDash("place:N", title=None, sort=["within one parallelism", "across two"],
-                                      legend=alt.Legend(orient="top")),
+                                      legend=alt.Legend(orient="top") if len(drawn.values("place")) > 1 else None),
             tooltip=["phase:N", "axes:N", alt.Tooltip("share:Q", format=".0%"), number("interval_us", "µs"),
                      "intervals:Q"],
         )

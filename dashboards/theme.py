@@ -149,7 +149,7 @@ def config() -> dict[str, Any]:
         "font": _FONT,
         "background": None,
         "view": {"stroke": None},
-        "axis": quiet | ink | {"labelLimit": 260},
-        "legend": ink | {"labelLimit": 260, "columns": 8},
+        "axis": quiet | ink | {"labelLimit": 260, "labelSeparation": 6},
+        "legend": ink | {"labelLimit": 260, "columns": 8, "symbolBaseFillColor": QUIET},
         "header": ink | {"labelFontSize": 13, "labelAnchor": "start"},
     }
