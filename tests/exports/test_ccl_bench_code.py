@@ -113,8 +113,24 @@ def test_real_captures(ccl_bench: Path, name: str, shared_traces: Path, tmp_path
 
 
 def test_its_website_takes_the_row(ccl_bench: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    website_takes(ccl_bench, write_served_capture(tmp_path / "served.xplane.pb", 2), tmp_path, monkeypatch)
+
+
+def test_its_website_takes_the_row_of_a_cpu_capture(
+    ccl_bench: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    website_takes(ccl_bench, ROOT / "data" / "captures" / "llama-tp4-b4-i16-o17", tmp_path, monkeypatch)
+
+
+def test_its_website_takes_the_row_of_the_vllm_capture(
+    ccl_bench: Path, shared_traces: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    website_takes(ccl_bench, shared_traces / "tpu-2chip-vllm-tp2-prefill.xplane.pb", tmp_path, monkeypatch)
+
+
+def website_takes(ccl_bench: Path, capture: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The generator keeps the row as it is and, told to compute it again, comes to the same values."""
-    row = row_of(write_served_capture(tmp_path / "served.xplane.pb", 2), tmp_path)
+    row = row_of(capture, tmp_path)
     copy = tmp_path / "checkout"
     for name in ("tools", "website"):
         shutil.copytree(ccl_bench / name, copy / name)
