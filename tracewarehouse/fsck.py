@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from pathlib import Path
 
 import duckdb
 
+from tracewarehouse.compacted import damaged
 from tracewarehouse.definitions.ranges import all_audits
 from tracewarehouse.definitions.reading import Definitions
 from tracewarehouse.evaluation.audits import run_audits
@@ -28,16 +30,17 @@ def fsck(lake: Lake, definitions: Definitions, leftovers: Callable[[], list[Left
         WarehouseError: the warehouse does not exist or cannot be listed.
     """
     found = fsck_of_lake(lake.warehouse)
-    damaged = {p.run_id for p in found}
+    damaged_runs = {p.run_id for p in found}
     whole = []
     for manifest in lake.manifests():
-        run = lake.run(manifest.stem) if manifest.stem not in damaged else None
+        run = lake.run(manifest.stem) if manifest.stem not in damaged_runs else None
         whole += [run] if run else []
     for run in whole:
         if not definitions.is_current(run.metrics_fingerprint):
             sentence = "its metric values come from other definitions than today's"
             found.append(Problem(run.run_id, run.name, None, sentence, "`tw metrics refresh`"))
     found += _audits(lake, definitions, whole)
+    found += _packs(lake)
     return found + list(_database(lake, definitions, whole)) + list(_leftovers(lake, leftovers))
 
 
@@ -54,6 +57,13 @@ def _audits(lake: Lake, definitions: Definitions, runs: list[RunVersion]) -> Ite
             for finding in findings:
                 sentence = f"audit {finding.audit}: {finding.description}"
                 yield Problem(run.run_id, run.name, None, sentence, f"`tw audit {run.run_id}` lists the rows")
+
+
+def _packs(lake: Lake) -> Iterator[Problem]:
+    for file in damaged(lake):
+        name = str(file.relative_to(lake.warehouse.resolve()))
+        sentence = "its bytes are not those that were written; the runs' own files have all rows"
+        yield Problem(None, None, name, sentence, f"remove the folder {Path(name).parent}, then `tw compact`")
 
 
 def _database(lake: Lake, definitions: Definitions, runs: list[RunVersion]) -> Iterator[Problem]:

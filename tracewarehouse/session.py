@@ -10,7 +10,7 @@ from functools import cached_property
 
 import duckdb
 
-from tracewarehouse import consolidated
+from tracewarehouse import compacted, consolidated
 from tracewarehouse.definitions import missing
 from tracewarehouse.definitions.reading import Definitions
 from tracewarehouse.ingest.errors import MetricError, QueryError, WarehouseError
@@ -163,8 +163,10 @@ class Session:
         self._missing -= wanted
 
     def _source(self, table: str) -> str | None:
-        of_all = consolidated.source(self._lake, self.runs, table) if self.only is None else None
-        return of_all or table_source(self._lake.root, self.runs, table)
+        if self.only is not None:
+            return table_source(self._lake.root, self.runs, table)
+        of_all = consolidated.source(self._lake, self.runs, table)
+        return of_all or compacted.source(self._lake, self.runs, table)
 
     def close(self) -> None:
         """Close the database and delete what it spilled."""

@@ -29,6 +29,7 @@ from tracewarehouse.remote_lake import RemoteLake
 if TYPE_CHECKING:
     import duckdb
 
+    from tracewarehouse.compacted import Pack
     from tracewarehouse.definitions.reading import Definitions, Metric
     from tracewarehouse.evaluation.evaluator import Evaluator
     from tracewarehouse.evaluation.findings import Finding
@@ -267,12 +268,14 @@ class Warehouse:
     def files(self, table: str) -> list[str]:
         """The Parquet files that hold a table of all runs now, for other readers: absolute paths, or URIs.
 
+        Files of many runs that `compact` has joined are among them, if all of these runs are still as they were.
         A pattern such as `lake/*/*/ops*.parquet` also finds versions of runs that were replaced in the last day, whose
         rows it would count twice.
 
         Raises:
             WarehouseError: there is no such table, or the runs cannot be listed.
         """
+        from tracewarehouse import compacted
         from tracewarehouse.ingest.lake.schema import TABLES
 
         if table not in TABLES:
@@ -280,7 +283,7 @@ class Warehouse:
             hint = f"did you mean {close[0]}?" if close else f"there are {', '.join(TABLES)}"
             raise WarehouseError(f"no table {table!r}; {hint}")
         self.lake.sync()
-        return [f"{self.lake.root}/{file}" for run in self.lake.runs() for file in run.files.get(table, ())]
+        return compacted.files(self.lake, self.lake.runs(), table)
 
     def unread_runs(self) -> list[UnreadRun]:
         """List the runs that are missing from every answer, with the reason.
@@ -764,10 +767,11 @@ class Warehouse:
         Raises:
             WarehouseError: the warehouse cannot be listed, or its database cannot be read.
         """
-        from tracewarehouse import consolidated
+        from tracewarehouse import compacted, consolidated
 
         found = self.lake.leftovers(grace_seconds, self._named_by_database())
-        return found + consolidated.leftovers(self.lake, grace_seconds)
+        found += consolidated.leftovers(self.lake, grace_seconds)
+        return found + compacted.leftovers(self.lake, grace_seconds)
 
     def collect_garbage(self, grace_seconds: float = GRACE_SECONDS) -> list[Leftover]:
         """Remove unused files, and return them: those of dead writers, and of versions replaced before the grace time.
@@ -777,12 +781,29 @@ class Warehouse:
         Raises:
             WarehouseError: the warehouse cannot be written, or its database cannot be read.
         """
-        from tracewarehouse import consolidated
+        from tracewarehouse import compacted, consolidated
 
         if not (self._folder("gc") / "manifests").is_dir():
             return []
         found = self.lake.collect_garbage(grace_seconds, self._named_by_database())
-        return found + consolidated.collect_garbage(self.lake, grace_seconds)
+        found += consolidated.collect_garbage(self.lake, grace_seconds)
+        return found + compacted.collect_garbage(self.lake, grace_seconds)
+
+    def compact(self) -> Iterator[Pack]:
+        """Join the files of many small runs into packs, which questions about all runs then open in their stead.
+
+        Yields each pack once it is written. No row changes, and the runs' own files stay: questions about single runs
+        open them, and so does any question if the run was replaced afterwards. Packs whose runs were replaced or
+        removed are written anew, and packs of few runs are joined; `collect_garbage` removes the old ones after the
+        grace time.
+
+        Raises:
+            WarehouseError: the warehouse is remote or cannot be written, or a file of a run is damaged.
+        """
+        from tracewarehouse.compacted import compact
+
+        self._folder("compact")
+        yield from compact(self.lake)
 
     def _named_by_database(self) -> set[str]:
         from tracewarehouse.lens import files_in_database

@@ -90,6 +90,11 @@ class RunVersion:
             return [d.hex() for d in indexed.digests.get(table, ())]
         return [self.digests.get(f, "") for f in self.files.get(table, ())]
 
+    def packed_digest(self) -> bytes:
+        """Digest of the digests of all files but those of `manifest_index.DIGESTED`."""
+        indexed: manifest_index.Entry | None = self.__dict__.get("_indexed")
+        return indexed.packed if indexed else manifest_index.packed_digest(self.files, self.digests)
+
     @property
     def paths(self) -> set[str]:
         """All files, relative to the warehouse."""
@@ -696,7 +701,10 @@ def _of_index(run_id: str, entry: manifest_index.Entry) -> RunVersion:
 
 def _for_index(run: RunVersion, stamp: manifest_index.Stamp) -> manifest_index.Entry | None:
     encoded = manifest_index.encoded(run.run_id, run.files, run.rows, run.digests)
-    return encoded and manifest_index.Entry(
+    if not encoded:
+        return None
+    digests, lists = encoded
+    return manifest_index.Entry(
         stamp,
         run.name,
         run.version,
@@ -705,7 +713,9 @@ def _for_index(run: RunVersion, stamp: manifest_index.Stamp) -> manifest_index.E
         run.source_digest,
         run.metrics_fingerprint,
         run.flags,
-        *encoded,
+        digests,
+        run.packed_digest(),
+        lists,
     )
 
 

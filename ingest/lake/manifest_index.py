@@ -26,7 +26,7 @@ FEWEST = 64
 """With fewer manifests to read, reading them takes milliseconds, and the index is left as it is."""
 DIGESTED = ("devices", "metric_values", "runs")
 """The tables whose files' digests can be had without decoding the lists of files."""
-_FORMAT = b"tracewarehouse manifests 1\n"
+_FORMAT = b"tracewarehouse manifests 2\n"
 _SETTLED_NS = 2_000_000_000
 """A manifest that changed less long ago is not indexed: within one tick of the clock it could change again unseen."""
 _DIGEST_BYTES = 32
@@ -44,6 +44,7 @@ class Entry(msgspec.Struct, array_like=True, frozen=True, gc=False):
         stamp: the manifest file that was read.
         schema_version: as the other facts, from the manifest; see `RunVersion`.
         digests: SHA-256 of the files of the tables in `DIGESTED`.
+        packed: see `packed_digest`.
         lists: folder, number of rows by table, and names and digests of files by table; encoded, see `decoded`.
     """
 
@@ -56,12 +57,19 @@ class Entry(msgspec.Struct, array_like=True, frozen=True, gc=False):
     metrics_fingerprint: str | None
     flags: list[str]
     digests: dict[str, list[bytes]]
+    packed: bytes
     lists: msgspec.Raw
 
 
 _entries = msgspec.msgpack.Decoder(dict[str, Entry])
 _lists = msgspec.msgpack.Decoder(tuple[str, dict[str, int], _Files])
 _encoder = msgspec.msgpack.Encoder()
+
+
+def packed_digest(files: Mapping[str, Iterable[str]], digests: Mapping[str, str]) -> bytes:
+    """Digest of the digests of a run's files, without the tables in `DIGESTED`."""
+    of_tables = sorted((t, [digests.get(f, "") for f in named]) for t, named in files.items() if t not in DIGESTED)
+    return hashlib.sha256(repr(of_tables).encode()).digest()
 
 
 def stamp_of(stat: os.stat_result) -> Stamp:

@@ -37,6 +37,7 @@ COMMANDS = [
     "audit",
     "fsck",
     "remove",
+    "compact",
     "gc",
 ]
 METRICS = ["list", "show", "values", "refresh"]

@@ -78,6 +78,7 @@ app.command()(maintenance.build)
 app.command()(maintenance.audit)
 app.command()(maintenance.fsck)
 app.command()(maintenance.remove)
+app.command()(maintenance.compact)
 app.command()(maintenance.gc)
 
 

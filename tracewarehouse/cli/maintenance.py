@@ -1,4 +1,4 @@
-"""`tw build`, `tw audit`, `tw fsck`, `tw remove` and `tw gc`."""
+"""`tw build`, `tw audit`, `tw fsck`, `tw remove`, `tw compact` and `tw gc`."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from tracewarehouse.cli.options import FormatOption, OutputOption, RunsArgument
+from tracewarehouse.cli.progress import status
 from tracewarehouse.cli.results import put
 
 if TYPE_CHECKING:
@@ -132,6 +133,24 @@ def remove(
     with context.obj.open() as warehouse:
         for removed in warehouse.remove(run):
             typer.echo(f"{removed.run_id}\t{removed.name}\tremoved")
+
+
+def compact(context: typer.Context) -> None:
+    """Join the files of many small runs, so that questions about all runs open few files.
+
+    No row changes, and the runs' own files stay. Repeat it when runs were added or replaced: it joins the new ones, and
+    what they replace goes with `tw gc`. Prints one line per pack: its folder, runs, bytes.
+    """
+    count = 0
+    with context.obj.open() as warehouse, status() as update:
+        update("compacting")
+        for pack in warehouse.compact():
+            count += 1
+            update("")
+            typer.echo(f"{pack.path}\t{len(pack.contents.runs)} runs\t{pack.bytes} bytes")
+            update(f"compacting: {count} packs")
+    if not count:
+        typer.echo("nothing to compact", err=True)
 
 
 def gc(

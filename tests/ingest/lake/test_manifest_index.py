@@ -68,6 +68,7 @@ def test_a_second_reader_reads_no_manifest_and_finds_the_same(warehouse: Path, r
     runs, unread = Lake(warehouse).listing()
     assert (runs, unread, read) == (*first, [])
     assert [r.digests_of("runs") for r in runs] == [[DIGEST[:-2] + "00"]] * 3
+    assert [r.packed_digest() for r in runs] == [r.packed_digest() for r in first[0]]
     assert runs == [run_of(r, name=f"name of {r}") for r in "abc"]
     assert Lake(warehouse).runs_of(["b", "x", "../b"]) == runs[1:2]
 
@@ -136,7 +137,7 @@ def test_an_index_cannot_name_files_outside_the_folder_of_a_run(warehouse: Path,
     runs, _ = Lake(warehouse).listing()
     state = Lake(warehouse).state()
     lists = msgspec.Raw(msgspec.msgpack.encode(("v1", {}, {"ops": [(name, b"")]})))
-    entry = manifest_index.Entry(state["a"], "a", "v1", SCHEMA_VERSION, "", "", None, [], {}, lists)
+    entry = manifest_index.Entry(state["a"], "a", "v1", SCHEMA_VERSION, "", "", None, [], {}, b"", lists)
     manifest_index.write(warehouse / "cache", {"a": entry})
     found = Lake(warehouse).listing()[0][0]
     with pytest.raises(WarehouseError, match="outside its folder; delete it"):
