@@ -237,3 +237,14 @@ def test_another_executor_gets_the_tasks_and_is_cancelled(captures: Path, tmp_pa
         assert len(here.tasks) == 4
         assert [r.name for r in warehouse.lake.runs()] == ["c4"]
         assert warehouse.query("SELECT tp FROM runs").scalar() == 2
+
+
+@pytest.mark.parametrize(("cores", "free", "jobs"), [(8, 64 << 30, 8), (8, 1 << 30, 2), (8, 0, 1), (1, 64 << 30, 1)])
+def test_processes_fit_the_cores_and_the_free_memory(
+    monkeypatch: pytest.MonkeyPatch, cores: int, free: int, jobs: int
+) -> None:
+    monkeypatch.setattr(local, "usable_cores", lambda: cores)
+    monkeypatch.setattr(local, "_free_memory", lambda: free)
+    assert local.default_jobs() == jobs
+    monkeypatch.undo()
+    assert local._free_memory() > 0
