@@ -321,10 +321,15 @@ def _views(definitions: Definitions, views: Iterable[View]) -> Iterator[str]:
 
 
 def _catalog(definitions: Definitions) -> str:
+    return f"CREATE VIEW metrics.catalog AS {catalog_sql(definitions)}"
+
+
+def catalog_sql(definitions: Definitions) -> str:
+    """The SELECT of metrics.catalog."""
     rows = [_catalog_row(definitions, m) for m in definitions.metrics]
     names = ", ".join(f'"{c}"' for c in _CATALOG_COLUMNS)
     values = ", ".join(rows)
-    return f"CREATE VIEW metrics.catalog AS SELECT {names} FROM (VALUES {values}) AS catalog ({names})"  # noqa: S608
+    return f"SELECT {names} FROM (VALUES {values}) AS catalog ({names})"  # noqa: S608
 
 
 def _catalog_row(definitions: Definitions, metric: Metric) -> str:
@@ -349,8 +354,13 @@ def _catalog_row(definitions: Definitions, metric: Metric) -> str:
 
 
 def _all_values(definitions: Definitions) -> str:
+    return f"CREATE VIEW metrics.all_values AS {all_values_sql(definitions)}"
+
+
+def all_values_sql(definitions: Definitions) -> str:
+    """The SELECT of metrics.all_values."""
     live = [values_now(m) for m in definitions.metrics if m.view.compares_runs and m.header.is_stored]
-    return f"CREATE VIEW metrics.all_values AS {' UNION ALL '.join([stored_values(), *live])}"
+    return " UNION ALL ".join([stored_values(), *live])
 
 
 def _missing(definitions: Definitions) -> str:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 from tracewarehouse.ingest.capture.remote import is_remote
 from tracewarehouse.ingest.errors import NoCaptureError
@@ -39,7 +39,12 @@ class CaptureWarehouse(Warehouse):
 
 
 def open_path(
-    path: str | os.PathLike[str] = "warehouse", *, create: bool = False, sql: str | os.PathLike[str] | None = None
+    path: str | os.PathLike[str] = "warehouse",
+    *,
+    create: bool = False,
+    sql: str | os.PathLike[str] | None = None,
+    engine: Literal["duckdb", "spark"] = "duckdb",
+    master: str | None = None,
 ) -> Warehouse:
     """Open a warehouse, or a capture as a warehouse of its own.
 
@@ -48,12 +53,18 @@ def open_path(
             of captures, or their URI, which are ingested into a temporary warehouse.
         create: create the folder of a warehouse if it does not exist, to ingest into it; then no capture is opened.
         sql: a folder with your own metrics and models, laid out like the package's sql/.
+        engine: what answers queries; `spark` needs a warehouse, and the extra `spark`.
+        master: where Spark runs; see `tracewarehouse.spark.connection.connect`.
 
     Raises:
-        WarehouseError: there is nothing at the path, or it is neither a warehouse nor a capture.
+        WarehouseError: there is nothing at the path, or it is neither a warehouse nor a capture; or there is no Spark.
         CaptureError: a capture cannot be read.
         MetricError: a definition in `sql` is not valid, or has the name of one in the package.
     """
+    if engine == "spark":
+        from tracewarehouse.spark.warehouse import open_spark
+
+        return open_spark(path, sql=sql, master=master)
     if create or not _may_hold_captures(path):
         return open_warehouse(path, create=create, sql=sql)
     try:

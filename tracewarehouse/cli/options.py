@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from enum import StrEnum
 from pathlib import Path
 from typing import Annotated
 
@@ -15,6 +16,25 @@ FormatOption = Annotated[
 ]
 OutputOption = Annotated[
     Path | None, typer.Option("--output", "-o", help="Write to this file instead of the terminal.")
+]
+
+
+class Engine(StrEnum):
+    """What runs SQL and ingest."""
+
+    DUCKDB = "duckdb"
+    SPARK = "spark"
+
+
+EngineOption = Annotated[Engine, typer.Option(help="What does the work: this process, or Apache Spark.")]
+MasterOption = Annotated[
+    str | None,
+    typer.Option(
+        envvar="SPARK_MASTER",
+        metavar="URL",
+        help="Where Spark runs, such as spark://HOST:7077 or sc://HOST:15002; by default on this machine.",
+        show_default=False,
+    ),
 ]
 
 

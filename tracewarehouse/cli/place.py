@@ -27,6 +27,12 @@ class Place:
 
         return open_warehouse(self.warehouse, create=create, sql=self.sql)
 
+    def open_spark(self, master: str | None) -> Warehouse:
+        """The warehouse, whose queries Spark answers; see `tracewarehouse.spark.warehouse.open_spark`."""
+        from tracewarehouse.spark.warehouse import open_spark
+
+        return open_spark(self.warehouse, sql=self.sql, master=master)
+
     def definitions(self) -> Definitions:
         """The package's metrics and the user's own.
 

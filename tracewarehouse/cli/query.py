@@ -11,7 +11,7 @@ import typer
 
 from tracewarehouse.cli.flags import say_flags
 from tracewarehouse.cli.ingest import RatioOption
-from tracewarehouse.cli.options import FormatOption, OutputOption
+from tracewarehouse.cli.options import Engine, EngineOption, FormatOption, MasterOption, OutputOption
 from tracewarehouse.cli.progress import copying
 from tracewarehouse.cli.results import chosen_format
 from tracewarehouse.ingest.errors import QueryError
@@ -39,11 +39,13 @@ def query(
         bool, typer.Option("--unrestricted", help="Allow any SQL: writes, several statements, other files.")
     ] = False,
     max_gzip_ratio: RatioOption = None,
+    engine: EngineOption = Engine.DUCKDB,
+    master: MasterOption = None,
 ) -> None:
     """Run one SQL query and print its rows.
 
     Tables are in schema main, metrics in schema metrics; `SHOW ALL TABLES` lists them. A query may only read, and
-    only this warehouse.
+    only this warehouse. With --engine spark the same SQL runs on Spark; what would have other rows there is refused.
     """
     capture, sql = _capture_and_sql(arguments or [], file)
     parameters = dict(_parameter(p) for p in parameter or [])
@@ -51,8 +53,10 @@ def query(
     if chosen in BINARY and output is None and sys.stdout.isatty():
         raise typer.BadParameter(f"{chosen} is not for a terminal; add -o FILE, or send the output into a pipe")
 
+    if capture is not None and engine is Engine.SPARK:
+        raise typer.BadParameter("--engine spark asks a warehouse; ingest the capture first")
     if capture is None:
-        with context.obj.open() as warehouse:
+        with context.obj.open() if engine is Engine.DUCKDB else context.obj.open_spark(master) as warehouse:
             result = warehouse.query(sql, read_only=not unrestricted, **parameters)
             is_empty = warehouse.lake.is_empty()
         if is_empty:

@@ -1,0 +1,1 @@
+"""Apache Spark as the engine: the same SQL and the same rows, and ingest of many captures. Needs the extra `spark`."""

@@ -1,0 +1,164 @@
+"""Connects to Spark: on this machine, to a cluster, or to a Spark Connect server."""
+
+from __future__ import annotations
+
+import importlib.util
+import logging
+import os
+import re
+import shutil
+import subprocess
+import sys
+import tempfile
+import warnings
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import TYPE_CHECKING
+
+from tracewarehouse.ingest.errors import WarehouseError
+from tracewarehouse.ingest.processes.pool import usable_cores
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+DEFAULT_MASTER = "local[*,4]"
+"""All cores of this machine; a task that fails is tried four times, as on a cluster."""
+_JAVA = 17
+_SQL = {
+    "spark.sql.ansi.enabled": "true",  # an overflow is an error, not another number
+    "spark.sql.session.timeZone": "UTC",
+    "spark.sql.caseSensitive": "false",
+    "spark.sql.storeAssignmentPolicy": "ANSI",
+}
+"""Settings that the answers depend on."""
+
+
+def connect(master: str | None = None) -> SparkSession:
+    """Connect to Spark, with a session whose temporary views are its own.
+
+    Args:
+        master: a master of Spark, such as `local[4]`, `spark://host:7077` or `k8s://https://host:443`, or the URI
+            `sc://host:15002` of a Spark Connect server; None for this machine.
+
+    Raises:
+        WarehouseError: pyspark or Java is not installed, or there is no such master.
+    """
+    master = master or DEFAULT_MASTER
+    if importlib.util.find_spec("pyspark") is None:
+        raise WarehouseError(
+            "the engine spark needs pyspark, which is not installed: pip install 'tracewarehouse[spark]'"
+        )
+    warnings.filterwarnings("ignore", "PySpark does not yet fully support pandas", FutureWarning)
+    for name in ("SQLQueryContextLogger", "DataFrameQueryContextLogger"):  # pyspark logs what it raises, at length
+        logging.getLogger(name).disabled = True
+    try:
+        session = _to_server(master) if master.startswith("sc://") else _to_master(master)
+        for key, value in _SQL.items():
+            session.conf.set(key, value)
+    except WarehouseError:
+        raise
+    except Exception as error:  # of pyspark, py4j or grpc, which have no class in common
+        raise WarehouseError(f"Spark cannot be reached at {master}: {_sentence(error)}") from None
+    return session
+
+
+def _to_server(uri: str) -> SparkSession:
+    missing = [m for m in ("grpc", "google.rpc", "pandas", "zstandard") if not _is_installed(m)]
+    if missing:
+        raise WarehouseError(
+            f"Spark Connect needs {', '.join(missing)}, which is not installed: pip install 'tracewarehouse[spark]'"
+        )
+    from pyspark.sql import SparkSession
+
+    return SparkSession.builder.remote(uri).create()
+
+
+def _is_installed(module: str) -> bool:
+    try:
+        return importlib.util.find_spec(module) is not None
+    except ModuleNotFoundError:
+        return False
+
+
+def _to_master(master: str) -> SparkSession:
+    check_java()
+    from pyspark.sql import SparkSession
+
+    running = SparkSession.getActiveSession()
+    if running is not None and running.sparkContext.master != master:
+        raise WarehouseError(
+            f"this process is connected to Spark at {running.sparkContext.master} already; it cannot reach {master} too"
+        )
+    builder = (
+        SparkSession.builder.master(master).appName("tracewarehouse").config("spark.ui.showConsoleProgress", "false")
+    )
+    if master.startswith("local"):
+        os.environ.setdefault("PYSPARK_PYTHON", sys.executable)  # of the workers
+        builder = (
+            builder.config("spark.ui.enabled", "false")
+            .config("spark.driver.bindAddress", "127.0.0.1")
+            .config("spark.driver.host", "127.0.0.1")
+            .config("spark.driver.memory", f"{_half_of_memory()}m")
+            .config("spark.sql.shuffle.partitions", str(4 * usable_cores()))
+        )
+    if running is not None:
+        return running.newSession()
+    with _quiet_start() as said:
+        try:
+            session = builder.getOrCreate()
+        except Exception as error:
+            raise WarehouseError(f"Spark cannot be started at {master}: {_sentence(error)}{said()}") from None
+    session.sparkContext.setLogLevel("OFF")
+    return session.newSession()
+
+
+@contextmanager
+def _quiet_start() -> Iterator[Callable[[], str]]:
+    """Let Java write to a file, as it greets users with warnings on standard error; yields what it wrote."""
+    sys.stderr.flush()
+    with tempfile.TemporaryFile() as written:
+        kept = os.dup(2)
+        os.dup2(written.fileno(), 2)
+
+        def said() -> str:
+            written.seek(0)
+            lines = [
+                n for n in written.read().decode(errors="replace").splitlines() if "ERROR" in n or "Exception" in n
+            ]
+            return f" ({lines[-1].strip()[:300]})" if lines else ""
+
+        try:
+            yield said
+        finally:
+            os.dup2(kept, 2)
+            os.close(kept)
+
+
+def check_java() -> None:
+    """Look for the Java that a Spark of this machine runs on.
+
+    Raises:
+        WarehouseError: there is none, or it is too old.
+    """
+    home = os.environ.get("JAVA_HOME")
+    java = shutil.which("java", path=f"{home}/bin" if home else None)
+    remedy = (
+        f"install Java {_JAVA} (on Debian and Ubuntu the package openjdk-{_JAVA}-jre-headless), or name a Spark "
+        "Connect server, which needs no Java here: --master sc://HOST:15002"
+    )
+    if java is None:
+        where = f"no program java in JAVA_HOME ({home})" if home else "there is no program java"
+        raise WarehouseError(f"the engine spark needs Java {_JAVA}, and {where}; {remedy}")
+    said = subprocess.run([java, "-version"], capture_output=True, text=True, check=False).stderr  # noqa: S603
+    found = re.search(r'version "(?:1\.)?(\d+)', said)
+    if found and int(found[1]) < _JAVA:
+        raise WarehouseError(f"the engine spark needs Java {_JAVA}, and {java} is Java {found[1]}; {remedy}")
+
+
+def _half_of_memory() -> int:
+    """Megabytes; the other half is for the Python processes that ingest, and for other programs."""
+    return max(1024, os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") // 2 >> 20)
+
+
+def _sentence(error: Exception) -> str:
+    return " ".join(str(error).split())[:500] or type(error).__name__

@@ -1,0 +1,184 @@
+"""A warehouse whose queries Spark answers."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Collection
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from tracewarehouse.ingest.capture.remote import is_remote
+from tracewarehouse.ingest.errors import QueryError, WarehouseError
+from tracewarehouse.quality import in_scope
+from tracewarehouse.read_only import run_query
+from tracewarehouse.result import QueryResult
+from tracewarehouse.session import Session, behind, of_lens, state_of
+from tracewarehouse.spark.connection import connect
+from tracewarehouse.spark.kinds import Types
+from tracewarehouse.spark.translation import to_spark
+from tracewarehouse.spark.views import SparkViews
+from tracewarehouse.tables_read import tables_read
+from tracewarehouse.warehouse import Warehouse, open_warehouse
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+    from pyspark.sql import SparkSession
+
+    from tracewarehouse.session import State
+
+
+def open_spark(
+    path: str | os.PathLike[str], *, sql: str | os.PathLike[str] | None = None, master: str | None = None
+) -> SparkWarehouse:
+    """Open a warehouse whose queries Spark answers; see `SparkWarehouse`.
+
+    Args:
+        path: the folder, which all workers of Spark must see under the same path; or a URI.
+        sql: a folder with your own metrics and models.
+        master: where Spark runs; see `tracewarehouse.spark.connection.connect`.
+
+    Raises:
+        WarehouseError: there is no such warehouse; pyspark or Java is not installed; or there is no such master.
+        MetricError: a definition in `sql` is not valid.
+    """
+    open_warehouse(path, sql=sql).close()  # says what is wrong with the path
+    return SparkWarehouse(path, sql, master)
+
+
+class SparkWarehouse(Warehouse):
+    """A folder of runs whose queries run on Spark, with the rows and types that DuckDB gives.
+
+    `query`, and what is made of it (`runs`, `metric`, `metrics`, `values`), asks Spark. Everything else, such as
+    `summary`, is the work of DuckDB here. DuckDB also checks each query, on a database without rows, and says which
+    types its columns have.
+
+    Args:
+        path: as for `Warehouse`.
+        sql: as for `Warehouse`.
+        master: where Spark runs.
+
+    Raises:
+        WarehouseError: pyspark or Java is not installed, or there is no such master.
+    """
+
+    def __init__(
+        self, path: str | os.PathLike[str], sql: str | os.PathLike[str] | None = None, master: str | None = None
+    ) -> None:
+        super().__init__(path if is_remote(path) else Path(path).resolve(), sql)
+        self.spark: SparkSession = connect(master)
+        self._planner: Session | None = None
+        self._views: SparkViews | None = None
+        self._shown: tuple[State, frozenset[str] | None] | None = None
+
+    def close(self) -> None:
+        """Close DuckDB, and forget the views. The session of Spark goes on, as others may use it."""
+        super().close()
+        if self._planner:
+            self._planner.close()
+        self._planner = self._views = self._shown = None
+
+    def query(self, sql: str, /, *, read_only: bool = True, **parameters: Any) -> QueryResult:
+        """Run SQL of DuckDB's dialect on Spark; see `Warehouse.query`.
+
+        Raises:
+            QueryError: the query was refused or failed; Spark would not answer it as DuckDB does, and the message names
+                the part; or numbers do not fit 64 bits.
+            WarehouseError: the runs cannot be listed or read.
+        """
+        if not read_only:
+            raise QueryError("Spark is asked read-only; for anything else leave the engine out, which is then DuckDB")
+        planner = self._planner = self._planner or Session(self.lake, self.definitions, is_restricted=True, only=())
+        expected = run_query(planner.connection, sql, parameters, prepare=planner.prepare).arrow()
+        read = tables_read(planner.connection, sql)
+        names, _ = of_lens(self.definitions, read)
+        types = _types(planner)
+        translated = to_spark(sql, types, parameters)
+        views = self._views_of(planner.runs_read(sql))
+        try:
+            views.create(behind(self.definitions, names), types)
+            frame = self.spark.sql(translated)
+            found = frame.toDF(*(f"c{n}" for n in range(len(frame.columns)))).toArrow()
+        except (QueryError, WarehouseError):
+            raise
+        except Exception as error:  # pyspark's errors, and those of py4j and grpc if Spark has ended
+            raise _told(error) from None
+        table = conform(found, expected.schema)
+        return QueryResult(table, in_scope(read, parameters, table, self.lake.runs()))
+
+    def query_of(self, run_ids: Collection[str], sql: str, /, **parameters: Any) -> QueryResult:
+        """Run a query on DuckDB over some runs alone; see `Warehouse.query_of`."""
+        return super().query_of(run_ids, sql, **parameters)
+
+    def _views_of(self, run_ids: frozenset[str] | None) -> SparkViews:
+        """The views of the runs that suffice for a query, with the files that they have now."""
+        shown = state_of(self.lake), run_ids
+        if self._views is None or shown != self._shown:
+            runs = [r for r in self.lake.runs() if run_ids is None or r.run_id in run_ids]
+            self._views = SparkViews(self.spark, self.lake, runs, self.definitions)
+            self._shown = shown
+        return self._views
+
+
+def conform(found: pa.Table, wanted: pa.Schema) -> pa.Table:
+    """The rows of Spark with the names and types that DuckDB gives them.
+
+    Raises:
+        QueryError: a column has a type whose values may be others than DuckDB's.
+    """
+    import pyarrow as pa
+
+    if found.num_columns != len(wanted):
+        raise QueryError(f"Spark gives {found.num_columns} columns where DuckDB gives {len(wanted)}")
+    columns = []
+    for field, column in zip(wanted, found.columns, strict=True):
+        if column.type != field.type:
+            if not _is_same(column.type, field.type):
+                raise QueryError(
+                    f"column {field.name} is {field.type} in DuckDB, but Spark computes {column.type}; cast it"
+                )
+            column = column.cast(field.type)
+        columns.append(column)
+    return pa.Table.from_arrays(columns, schema=pa.schema([pa.field(f.name, f.type) for f in wanted]))
+
+
+def _is_same(spark: pa.DataType, duckdb: pa.DataType) -> bool:
+    """Whether two types hold the same values of a query: whole numbers of any width, text, bytes, or NULL alone."""
+    from pyarrow import types
+
+    def is_whole(t: pa.DataType) -> bool:
+        return bool(types.is_integer(t) or (types.is_decimal(t) and t.scale == 0))
+
+    return bool(
+        (is_whole(spark) and is_whole(duckdb))
+        or (types.is_null(spark))
+        or (types.is_string(spark) and types.is_large_string(duckdb))
+        or (types.is_binary(spark) and types.is_large_binary(duckdb))
+    )
+
+
+def _types(planner: Session) -> Types:
+    """DuckDB's types of the columns of all views that a session has."""
+    found: Types = {}
+    for schema, table, column, type_ in planner.connection.execute(
+        "SELECT schema_name, table_name, column_name, data_type FROM duckdb_columns() WHERE NOT internal"
+    ).fetchall():
+        found.setdefault(schema, {}).setdefault(table, {})[column] = type_
+    return found
+
+
+def _told(error: Exception) -> QueryError:
+    """The message of an error of Spark, without its stack."""
+    said = str(error)
+    if "ARITHMETIC_OVERFLOW" in said:
+        return QueryError(
+            "a number does not fit 64 bits on Spark, where DuckDB may have 128 bits for a sum; take differences, or "
+            "CAST(x AS DOUBLE)"
+        )
+    if "FAILED_READ_FILE" in said or "PATH_NOT_FOUND" in said:
+        return QueryError(f"Spark cannot read a file of a run, which all its workers must see: {_line(said)}")
+    return QueryError(f"Spark: {_line(said)}")
+
+
+def _line(text: str) -> str:
+    first = next((line for line in text.splitlines() if line.strip()), "no reason given")
+    return first.partition(" SQLSTATE")[0][:500]
