@@ -131,7 +131,7 @@ def open_with(warehouse: Warehouse, baseline: Baseline) -> Iterator[Callable[[st
                 [v for v in warehouse.definitions.ordered if v.qualified in read],
                 tables={t: sources[t] for t in TABLES if f"main.{t}" in read},
                 catalog=True,
-                macros=True,
+                macros=[m for m in warehouse.definitions.macros if m.qualified in read],
             )
         except (duckdb.Error, pa.ArrowException) as error:
             raise WarehouseError(f"the runs of {warehouse.path} and the baseline cannot be read: {error}") from None

@@ -8,7 +8,7 @@ from __future__ import annotations
 import json
 import re
 import shutil
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 
 import duckdb
@@ -88,7 +88,7 @@ def create_lens(
         connection.execute(statement)
     statements = [_catalog(found)]
     if views is None:
-        statements += [*_views(found, found.ordered), _all_values(found), _missing(found), *_macros(found)]
+        statements += [*_views(found, found.ordered), _all_values(found), _missing(found), *_macros(found.macros)]
         if comments:
             statements += _comments(tables, found)
     else:
@@ -96,7 +96,7 @@ def create_lens(
     try:
         connection.execute(";\n".join(statements))
     except duckdb.Error:
-        _name_refused(connection, found, found.ordered if views is None else views, macros=views is None)
+        _name_refused(connection, *((found.ordered, found.macros) if views is None else (views, ())))
         raise
 
 
@@ -114,7 +114,7 @@ def add_views(
     catalog: bool = False,
     all_values: bool = False,
     missing_metrics: bool = False,
-    macros: bool = False,
+    macros: Sequence[View] = (),
 ) -> None:
     """Add parts to a lens that it lacks: tables, views of sql/, metrics.catalog and the like, or macros.
 
@@ -126,7 +126,7 @@ def add_views(
         catalog: add metrics.catalog.
         all_values: add metrics.all_values.
         missing_metrics: add metrics.missing.
-        macros: add all macros.
+        macros: the macros to add.
 
     Raises:
         MetricError: DuckDB refuses a definition; the message names its file.
@@ -140,12 +140,11 @@ def add_views(
         statements.append(_all_values(definitions))
     if missing_metrics:
         statements.append(_missing(definitions))
-    if macros:
-        statements += _macros(definitions)
+    statements += _macros(macros)
     try:
         connection.execute(";\n".join(statements))
     except duckdb.Error:
-        _name_refused(connection, definitions, views, macros=macros)
+        _name_refused(connection, views, macros)
         raise
 
 
@@ -159,9 +158,7 @@ def add_comments(connection: duckdb.DuckDBPyConnection, definitions: Definitions
     connection.commit()
 
 
-def _name_refused(
-    connection: duckdb.DuckDBPyConnection, definitions: Definitions, views: Iterable[View], *, macros: bool
-) -> None:
+def _name_refused(connection: duckdb.DuckDBPyConnection, views: Iterable[View], macros: Sequence[View]) -> None:
     """Raise for the first view or macro that DuckDB refuses; return if it refuses none of them."""
     if not connection.execute("SELECT 1 FROM duckdb_schemas() WHERE schema_name = 'metrics'").fetchall():
         return
@@ -172,7 +169,7 @@ def _name_refused(
             connection.execute(f"SELECT {columns} FROM {view.qualified} LIMIT 0")  # noqa: S608  names are checked
         except duckdb.Error as error:
             raise MetricError(f"{view.path}: {error}") from None
-    for view, macro in zip(definitions.macros, _macros(definitions), strict=True) if macros else ():
+    for view, macro in zip(macros, _macros(macros), strict=True):
         try:
             connection.execute(macro.replace("CREATE", "CREATE OR REPLACE", 1))
         except duckdb.Error as error:
@@ -387,8 +384,8 @@ def values_now(metric: Metric, condition: str = "true") -> str:
     )
 
 
-def _macros(definitions: Definitions) -> Iterator[str]:
-    for view in definitions.macros:
+def _macros(macros: Iterable[View]) -> Iterator[str]:
+    for view in macros:
         parameters = ", ".join(view.header.signature) if isinstance(view.header, MacroHeader) else ""
         yield f"CREATE MACRO {view.qualified}({parameters}) AS TABLE {view.sql}"
 

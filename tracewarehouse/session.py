@@ -23,9 +23,11 @@ from tracewarehouse.runs_read import runs_read
 from tracewarehouse.tables_read import TablesRead, syntax_tree, tables_read
 from tracewarehouse.temporary import TemporaryFolder
 
-_CATALOG, _ALL_VALUES, _MACROS = "metrics.catalog", "metrics.all_values", "macros"
-_EXTRAS = frozenset((_CATALOG, _ALL_VALUES, missing.MISSING, _MACROS))  # parts of the lens that are not views of sql/
-COMPARED = frozenset(("main.runs", _CATALOG, _MACROS))
+_CATALOG, _ALL_VALUES = "metrics.catalog", "metrics.all_values"
+_EXTRAS = frozenset((_CATALOG, _ALL_VALUES, missing.MISSING))  # parts of the lens that are not views of sql/
+COMPARED = frozenset(
+    ("main.runs", _CATALOG, *(f"macros.{n}" for n in ("compare_steps", "compare_values", "configurations")))
+)
 """The parts of a lens that a comparison of runs reads directly; `behind` adds what these read in turn."""
 
 _TABLES = frozenset(f"main.{t}" for t in TABLES)
@@ -57,7 +59,7 @@ class Session:
         self.only = only
         self._lake = lake
         self._definitions = definitions
-        self._missing = {*_EXTRAS, *_TABLES, *(v.qualified for v in definitions.ordered)}
+        self._missing = {*_EXTRAS, *_TABLES, *(v.qualified for v in (*definitions.ordered, *definitions.macros))}
         self._has_comments = False
         self.connection = duckdb.connect(":memory:")
         try:
@@ -133,7 +135,8 @@ class Session:
         except (duckdb.Error, UnicodeError, RecursionError, OverflowError):
             return None
         names, is_all = of_lens(self._definitions, read)
-        compare = {_MACROS, *(m.view.qualified for m in self._definitions.metrics if m.view.compares_runs)}
+        compare = {m.view.qualified for m in self._definitions.metrics if m.view.compares_runs}
+        compare |= {m.qualified for m in self._definitions.macros}
         if is_all or "query_table" in {n for _, n in read.functions} or behind(self._definitions, names) & compare:
             return None
         return runs_read(tree)
@@ -156,7 +159,7 @@ class Session:
                 catalog=_CATALOG in wanted,
                 all_values=_ALL_VALUES in wanted,
                 missing_metrics=missing.MISSING in wanted,
-                macros=_MACROS in wanted,
+                macros=[m for m in self._definitions.macros if m.qualified in wanted],
             )
         except duckdb.Error as error:
             raise WarehouseError(files_error(self._lake, self.runs, error)) from None
@@ -185,18 +188,19 @@ def of_lens(definitions: Definitions, read: TablesRead) -> tuple[set[str], bool]
         n: n for n in (*_TABLES, _CATALOG, _ALL_VALUES, missing.MISSING, *(v.qualified for v in definitions.ordered))
     }
     known |= {f"metrics.{name}": m.view.qualified for name, m in definitions.aliases().items()}
+    known |= {m.qualified: m.qualified for m in definitions.macros}
     named = [f"{schema or 'main'}.{name}" for schema, name in read.tables]
-    own = {schema == "macros" for schema, name in read.functions if schema or name not in ROW_FUNCTIONS}
-    names = {known[n] for n in named if n in known} | ({_MACROS} if True in own else set())
-    return names, not read.is_known or read.shows_catalogue or False in own or any(n not in known for n in named)
+    named += [f"{schema}.{name}" for schema, name in read.functions if schema or name not in ROW_FUNCTIONS]
+    names = {known[n] for n in named if n in known}
+    return names, not read.is_known or read.shows_catalogue or any(n not in known for n in named)
 
 
 def behind(definitions: Definitions, names: Collection[str]) -> set[str]:
     """The qualified names of these parts of a lens and of everything that they read."""
     wanted = set(names)
-    if _MACROS in wanted:
+    if macros := [m for m in definitions.macros if m.qualified in wanted]:
         stands_for = {f"metrics.{name}": m.view.qualified for name, m in definitions.aliases().items()}
-        wanted |= {stands_for.get(n, n) for m in definitions.macros for n in m.depends_on}
+        wanted |= {stands_for.get(n, n) for m in macros for n in m.depends_on}
     if missing.MISSING in wanted:
         wanted |= missing.reads(definitions)
     if _ALL_VALUES in wanted:
