@@ -12,7 +12,7 @@ from tracewarehouse.ingest.errors import QueryError, WarehouseError
 from tracewarehouse.quality import in_scope
 from tracewarehouse.read_only import run_query
 from tracewarehouse.result import QueryResult
-from tracewarehouse.session import Session, behind, of_lens, state_of
+from tracewarehouse.session import Session, behind, of_lens
 from tracewarehouse.spark.connection import connect
 from tracewarehouse.spark.kinds import Types
 from tracewarehouse.spark.translation import to_spark
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     import pyarrow as pa
     from pyspark.sql import SparkSession
 
-    from tracewarehouse.session import State
+    from tracewarehouse.ingest.lake.lake import State
 
 
 def open_spark(
@@ -111,7 +111,8 @@ class SparkWarehouse(Warehouse):
 
     def _views_of(self, run_ids: frozenset[str] | None) -> SparkViews:
         """The views of the runs that suffice for a query, with the files that they have now."""
-        shown = state_of(self.lake), run_ids
+        self.lake.sync()
+        shown = self.lake.state(), run_ids
         if self._views is None or shown != self._shown:
             runs = [r for r in self.lake.runs() if run_ids is None or r.run_id in run_ids]
             self._views = SparkViews(self.spark, self.lake, runs, self.definitions)
