@@ -81,7 +81,8 @@ def step_parts(warehouse: Warehouse, run: str, most: int = 200) -> Figure:
     return Figure(
         name="steps",
         title="Where each step's time goes",
-        subtitle=f"From each step's start to the next one's, so that waiting for the host counts as idle.{limit}",
+        subtitle="From each step's start to the next one's, so that waiting for the host counts as idle; a last step, "
+        f"which none follows, is left out where its phase has others.{limit}",
         description=f"All {drawn_steps} drawn steps together: {said}.",
         drawn=drawn,
         metrics=("step_time", "exposed_communication", "device_idle"),

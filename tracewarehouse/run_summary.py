@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
 from itertools import groupby
@@ -174,12 +174,6 @@ def labelled(facts: Mapping[str, Any]) -> list[tuple[str, str]]:
     return [(label, text) for label, text in found.items() if text]
 
 
-def quantity(value: float, unit: str) -> str:
-    """A number with its unit as people read it: three digits, and at least the whole part."""
-    digits = f"{value:,.0f}" if abs(value) >= 1000 or value == int(value) else f"{value:.3g}"
-    return f"{digits} {unit}".rstrip()
-
-
 def _devices(facts: Mapping[str, Any]) -> str:
     kind = facts["device_kind"] or {"tpu": "TPU", "gpu": "GPU", "cpu": "CPU"}.get(facts["backend"], "device")
     chips = _counted(facts["chips"], "chip") if facts["backend"] == "tpu" else None
@@ -210,17 +204,3 @@ def _counted(count: int | None, noun: str) -> str | None:
 
 def _joined(*texts: str | None) -> str:
     return ", ".join(t for t in texts if t)
-
-
-def sentences(steps: Sequence[StepShare]) -> list[str]:
-    """What dominates the steps of each phase, one sentence per phase."""
-    return [_dominates(phase, list(parts)) for phase, parts in groupby(steps, key=lambda s: s.phase)]
-
-
-def _dominates(phase: str, parts: Sequence[StepShare]) -> str:
-    whole = quantity(sum(p.mean_ms for p in parts), "ms")
-    first, *others = [
-        f"{p.part} {100 * (p.share or 0):.0f} %" for p in parts if p is parts[0] or (p.share or 0) >= 0.005
-    ]
-    rest = f"; {', '.join(others)}" if others else ""
-    return f"{phase or 'step'}, {whole} each, {_counted(parts[0].steps, 'step')}: mostly {first}{rest}"

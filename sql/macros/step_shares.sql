@@ -2,7 +2,9 @@
 macro: step_shares
 parameters:
   runs: The runs, as a list of run ids.
-description: Where the time of a phase's steps goes on the devices of runs, over all steps; a row per phase and part.
+description: >
+  Where the time of a phase's steps goes on the devices of runs, over all steps of models.step_parts; a row per phase and
+  part.
 columns:
   run_id: The run.
   phase: Phase; empty for steps of none.

@@ -2,7 +2,8 @@
 model: step_parts
 description: >
   Where the time of each step goes on the devices that ran it, with one row per step and part: ops that are not
-  communication, exposed communication, and no op. Steps last from start to start, so waiting for the host is idle time.
+  communication, exposed communication, and no op. Steps last from start to start, so waiting for the host is idle time,
+  and as in models.timed_steps a last step, after which none starts, counts only in a phase without others.
 ---*/
 WITH exposed AS (
   SELECT run_id, device_id, step, SUM(exposed_added_ps) AS exposed_communication_ps
@@ -19,10 +20,9 @@ divided AS (
     s.step_ps,
     COALESCE(b.busy_ps, 0) AS busy_ps,
     LEAST(COALESCE(e.exposed_communication_ps, 0), COALESCE(b.busy_ps, 0)) AS exposed_communication_ps
-  FROM models.steps AS s
+  FROM models.timed_steps AS s
   LEFT JOIN models.device_busy AS b USING (run_id, device_id, step)
   LEFT JOIN exposed AS e USING (run_id, device_id, step)
-  WHERE s.clock = 'device'
 ),
 
 summed AS (

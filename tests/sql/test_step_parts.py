@@ -8,10 +8,10 @@ from tracewarehouse.definitions.reading import load_definitions
 
 
 def test_compute_exposed_and_idle_add_up_to_the_step() -> None:
-    """Microseconds; step 1 lasts until step 2 starts.
+    """Microseconds; steps last until the next one starts, and step 3, which none follows, does not count.
 
-            0    1    2    3    4    5    6    7    8
-    step    [ decode 1         )    [ decode 2     )
+            0    1    2    3    4    5    6    7    8    9
+    step    [ decode 1         )    [ decode 2     )[ decode 3
     dev 0   [ op )[ ar    )[copy)        [ op      )
     dev 1   [ op      )[ar)         [ op )
     """
@@ -23,7 +23,7 @@ def test_compute_exposed_and_idle_add_up_to_the_step() -> None:
         ],
         "phases": [
             {"kind": "step", "name": "decode", "index": i, "device_id": d, "start_us": s, "end_us": e}
-            for i, s, e in ((1, 0, 4), (2, 5, 8))
+            for i, s, e in ((1, 0, 4), (2, 5, 8), (3, 8, 9))
             for d in (0, 1)
         ],
         "ops": {
@@ -62,4 +62,31 @@ def test_compute_exposed_and_idle_add_up_to_the_step() -> None:
         (step, "decode", part, position, us * 1_000_000, us / 2 / 1000)
         for step, times in ((1, (4, 3, 3)), (2, (3, 0, 3)))
         for position, (part, us) in enumerate(zip(parts, times, strict=True))
+    ]
+
+
+def test_the_only_step_of_a_phase_counts_with_its_own_duration() -> None:
+    """Step 1 of prefill lasts 4 us until decode; step 2 of decode is the last, of 3 us, and the only one."""
+    given = {
+        "instructions": [{"instruction_id": 0, "opcode": "fusion"}],
+        "phases": [
+            {"kind": "step", "name": n, "index": i, "device_id": 0, "start_us": s, "end_us": e}
+            for n, i, s, e in (("prefill", 1, 0, 3), ("decode", 2, 4, 7))
+        ],
+        "ops": [
+            {"event_id": i, "instruction_id": 0, "device_id": 0, "phase": n, "step": i, "start_us": s, "duration_us": 2}
+            for n, i, s in (("prefill", 1, 0), ("decode", 2, 4))
+        ],
+    }
+    definitions = load_definitions()
+    with warehouse_of(given, definitions, definitions.with_upstream(["models.step_parts"])) as connection:
+        found = connection.execute(
+            "SELECT step, part, time_ps FROM models.step_parts WHERE time_ps > 0 ORDER BY step, position"
+        ).fetchall()
+    us = 1_000_000
+    assert found == [
+        (1, "compute and copies", 2 * us),
+        (1, "idle", 2 * us),
+        (2, "compute and copies", 2 * us),
+        (2, "idle", us),
     ]

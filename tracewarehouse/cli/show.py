@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import shutil
 import textwrap
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from itertools import groupby
 from typing import TYPE_CHECKING, Annotated
 
@@ -13,7 +13,7 @@ import typer
 from tracewarehouse.ingest.errors import printable
 
 if TYPE_CHECKING:
-    from tracewarehouse.run_summary import Number, RunSummary
+    from tracewarehouse.run_summary import Number, RunSummary, StepShare
 
 _LABEL = 12
 _NAME = 24
@@ -42,7 +42,7 @@ def show(
 
 
 def _lines(summary: RunSummary, width: int) -> Iterator[str]:
-    from tracewarehouse.run_summary import labelled, sentences
+    from tracewarehouse.run_summary import labelled
 
     yield from _wrapped(summary.facts["name"], width)
     yield ""
@@ -68,7 +68,7 @@ def _lines(summary: RunSummary, width: int) -> Iterator[str]:
 
 def _number_lines(name: str, numbers: list[Number], reasons: dict[str, str], width: int) -> Iterator[str]:
     """The values of one number beside each other, or why there is none."""
-    from tracewarehouse.run_summary import quantity
+    from tracewarehouse.dashboards.units import quantity
 
     cells = [f"{n.part} {quantity(n.value, n.unit)}".strip() for n in numbers if n.value is not None]
     if not cells:
@@ -76,6 +76,23 @@ def _number_lines(name: str, numbers: list[Number], reasons: dict[str, str], wid
         yield from _wrapped(f"{name:<{_NAME}}none: {reason.partition(';')[0].rstrip('.')}", width, _NAME)
         return
     yield from _wrapped(f"{name:<{_NAME}}{''.join(f'{c:<{_NUMBER}}  ' for c in cells)}", width, _NAME)
+
+
+def sentences(steps: Sequence[StepShare]) -> list[str]:
+    """What dominates the steps of each phase, one sentence per phase."""
+    return [_dominates(phase, list(parts)) for phase, parts in groupby(steps, key=lambda s: s.phase)]
+
+
+def _dominates(phase: str, parts: Sequence[StepShare]) -> str:
+    from tracewarehouse.dashboards.units import quantity
+
+    whole = quantity(sum(p.mean_ms for p in parts), "ms")
+    first, *others = [
+        f"{p.part} {100 * (p.share or 0):.0f} %" for p in parts if p is parts[0] or (p.share or 0) >= 0.005
+    ]
+    rest = f"; {', '.join(others)}" if others else ""
+    count = "1 step" if parts[0].steps == 1 else f"{parts[0].steps} steps"
+    return f"{phase or 'step'}, {whole} each, {count}: mostly {first}{rest}"
 
 
 def _wrapped(text: str, width: int, indent: int = 0) -> Iterator[str]:
