@@ -230,6 +230,8 @@ def _event(r: random.Random, with_odd: bool) -> Any:
     event["ts"] = _time(r, with_odd)
     if r.random() < 0.8:
         event["dur"] = _time(r, with_odd)
+    if r.random() < 0.1:
+        event["exact_dur"] = _time(r, with_odd)
     if ph == "M":
         event["name"] = r.choice(("process_name", "thread_name", "process_sort_index"))
         event["args"] = {"name": r.choice(TEXTS)} if r.random() < 0.9 else _value(r, 0)
@@ -240,7 +242,7 @@ def _event(r: random.Random, with_odd: bool) -> Any:
     if ph in ("b", "e", "n") and r.random() < 0.9:
         event["id"] = r.choice(("0x1", "0x1", 1, "1", 1.0, None))
     if r.random() < 0.1:
-        event[r.choice(("ph", "pid", "tid", "name", "cat", "args", "ts", "dur", "id"))] = _value(r, 0)
+        event[r.choice(("ph", "pid", "tid", "name", "cat", "args", "ts", "dur", "exact_dur", "id"))] = _value(r, 0)
     if r.random() < 0.1:
         event.pop(r.choice(list(event)))
     if r.random() < 0.3:
