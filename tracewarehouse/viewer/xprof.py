@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib.util
 import re
+import socket
 import subprocess
 import sys
 from pathlib import Path
@@ -63,5 +64,8 @@ def require_xprof() -> None:
 
 def run_xprof(folder: Path, port: int) -> int:
     """Run XProf on a log folder until it ends; returns its exit code."""
-    command = [sys.executable, "-m", "xprof.server", "--logdir", str(folder), "--port", str(port)]
+    with socket.create_server(("127.0.0.1", 0)) as free:  # several at once would share the default port of its workers
+        workers = free.getsockname()[1]
+    options = ["--logdir", str(folder), "--port", str(port), "--grpc_port", str(workers)]
+    command = [sys.executable, "-m", "xprof.server", *options]
     return subprocess.run(command, check=False).returncode  # noqa: S603
