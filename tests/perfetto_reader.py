@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gzip
 import struct
+import zlib
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -66,7 +67,7 @@ def read_trace(path: Path) -> Trace:
     texts: dict[int, dict[int, str]] = {2: {}, 3: {}, 29: {}}
     is_open: dict[int, list[Slice]] = {}
     last: dict[int, int] = {}
-    for count, (number, raw) in enumerate(wire_fields(data)):
+    for count, (number, raw) in enumerate(_packets(data)):
         assert number == 1
         assert isinstance(raw, bytes)
         packet = dict(wire_fields(raw))
@@ -109,6 +110,16 @@ def read_trace(path: Path) -> Trace:
                 track.samples.append((time, sample))
     assert not any(is_open.values())
     return Trace(tracks)
+
+
+def _packets(data: bytes) -> Iterator[tuple[int, int | float | bytes]]:
+    """The packets, those in compressed ones too."""
+    for number, raw in wire_fields(data):
+        fields = list(wire_fields(_bytes(raw)))
+        if [n for n, _ in fields] == [50]:
+            yield from wire_fields(zlib.decompress(_bytes(fields[0][1])))
+        else:
+            yield number, raw
 
 
 def _argument(raw: bytes, texts: dict[int, dict[int, str]]) -> tuple[str, Value]:

@@ -351,7 +351,7 @@ def whole(tmp_path_factory: pytest.TempPathFactory) -> Whole:
     def of_capture(capture: Path) -> tuple[Warehouse, Path, Trace]:
         folder = tmp_path_factory.mktemp("whole")
         warehouse = ingested(folder, capture)
-        target = folder / "out.pftrace.gz"
+        target = folder / ("out.pftrace" if capture.is_dir() else "out.pftrace.gz")  # both ways of packing
         return warehouse, target, exported(warehouse, target, flows="all")
 
     return cache(of_capture)

@@ -9,7 +9,7 @@ from contextlib import ExitStack
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, cast
 
-from tracewarehouse.exports.perfetto.packets import PacketWriter
+from tracewarehouse.exports.perfetto.packets import PacketWriter, compressing
 from tracewarehouse.exports.perfetto.run_tracks import Flows, RunTracks, Selection
 from tracewarehouse.ingest.errors import TracewarehouseError
 from tracewarehouse.ingest.lake.lake import placed_whole
@@ -39,7 +39,8 @@ def export_perfetto(
     Args:
         warehouse: the warehouse.
         runs: run ids, beginnings of ids, or names.
-        target: a file that ends in .pftrace or .perfetto-trace, and .gz to pack it.
+        target: a file that ends in .pftrace or .perfetto-trace, with .gz behind it for a gzipped one; without, its
+            packets are compressed, which Perfetto's tools read.
         selection: what part of each run; None for all.
         flows: which executions of collectives get arrows from rank to rank: none, those that are slow for their
             instruction (see `run_tracks.SLOW`), or all.
@@ -65,7 +66,9 @@ def export_perfetto(
             stream = cast("IO[bytes]", stack.enter_context(part.open("wb")))
             if target.suffix == ".gz":
                 stream = cast("IO[bytes]", stack.enter_context(gzip.GzipFile("", "wb", 4, stream, mtime=0)))
-            writer = PacketWriter(stream.write)
+                writer = PacketWriter(stream.write)
+            else:
+                writer = PacketWriter(stack.enter_context(compressing(stream.write)))
             first_flow = 1
             for run in found:
                 parent = writer.track(run.name) if len(found) > 1 else 0

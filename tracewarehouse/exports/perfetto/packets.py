@@ -7,7 +7,9 @@ of one sequence, so that each text is in the file once.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Sequence
+import zlib
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from typing import Any
 
 import numpy as np
@@ -17,6 +19,7 @@ import pyarrow as pa
 from tracewarehouse.exports.perfetto.lanes import Int64, begins_and_ends, lanes_of
 from tracewarehouse.exports.perfetto.wire import (
     FIXED64,
+    LENGTH,
     VARINT,
     Encoded,
     fixed64s,
@@ -32,6 +35,8 @@ from tracewarehouse.ingest.protobuf import Field, message_classes
 
 AT_ONCE = 1 << 17
 """Packets whose bytes are in memory at once."""
+_AT_LEAST = 1 << 20
+"""Bytes of packets that are worth a compressed packet."""
 
 _MESSAGES = {
     "Trace": [Field(1, "packet", "TracePacket", is_repeated=True)],
@@ -66,6 +71,7 @@ _EXPLICIT = 3
 _SLICE_BEGIN, _SLICE_END, _INSTANT, _COUNTER = 1, 2, 3, 4
 
 _PACKET = 1
+_COMPRESSED = key(50, LENGTH)
 _TIMESTAMP = key(8, VARINT)
 _OF_SEQUENCE = key(10, VARINT) + varint(_SEQUENCE) + key(13, VARINT) + varint(_NEEDS_STATE)
 _TRACK_EVENT = 11
@@ -73,6 +79,30 @@ _TYPE, _NAME, _TRACK = key(9, VARINT), key(10, VARINT), key(11, VARINT)
 _ANNOTATION, _ANNOTATION_NAME, _INT_VALUE, _STRING_VALUE = 4, key(1, VARINT), key(4, VARINT), key(17, VARINT)
 _COUNTER_VALUE, _DOUBLE_COUNTER_VALUE = key(30, VARINT), key(44, FIXED64)
 _FLOW = key(47, FIXED64)
+
+
+@contextmanager
+def compressing(write: Callable[[bytes], object]) -> Iterator[Callable[[bytes | memoryview], object]]:
+    """Take whole packets, and write them as the compressed packets that Perfetto's own tools know.
+
+    The file is as small as a packed one, and remains one of packets.
+    """
+    waiting = bytearray()
+
+    def compressed() -> None:
+        content = zlib.compress(waiting, 4)
+        inner = _COMPRESSED + varint(len(content)) + content
+        write(key(_PACKET, LENGTH) + varint(len(inner)) + inner)
+        waiting.clear()
+
+    def add(packets: bytes | memoryview) -> None:
+        waiting.extend(packets)
+        if len(waiting) >= _AT_LEAST:
+            compressed()
+
+    yield add
+    if waiting:
+        compressed()
 
 
 class PacketWriter:
