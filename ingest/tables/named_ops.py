@@ -27,7 +27,8 @@ from tracewarehouse.ingest.columns.records import (
 )
 from tracewarehouse.ingest.devices.cpu_devices import CpuExecutions, CpuLine
 from tracewarehouse.ingest.devices.device import Device
-from tracewarehouse.ingest.devices.timeline import Timeline
+from tracewarehouse.ingest.devices.sampled_executions import SampledExecutions
+from tracewarehouse.ingest.devices.timeline import Run, Timeline
 from tracewarehouse.ingest.hlo.instructions import HloModules, Instructions
 from tracewarehouse.ingest.hlo.opcodes import OP_CLASSES
 from tracewarehouse.ingest.hlo.text import is_meant_as_instruction
@@ -69,6 +70,7 @@ class NamedOpWriter:
     ) -> int:
         """Write the lines of a GPU, whose streams are read twice; return the id after their events."""
         streams = [line for line in of.lines if line.name.startswith(STREAM_PREFIX)]
+        self._tables.ops.sampled[device_id] = SampledExecutions(device_id, timeline.runs)
 
         compute: list[tuple[Int64, Int64]] = []
 
@@ -120,6 +122,9 @@ class NamedOpWriter:
         step = np.array([e.step.step if e.step else -1 for e in cpu.executions] + [-1], np.int32)
         phase = np.array([PHASES.index(e.phase) if e.phase else -1 for e in cpu.executions] + [-1], np.int32)
         ops = [self._cpu_ops(of.plane, modules, line) for line in cpu.lines]
+        for ordinal, (virtual, _) in enumerate(devices):
+            sampled = SampledExecutions(virtual.device_id, _runs_by_number(cpu, ordinal))
+            self._tables.ops.sampled[virtual.device_id] = sampled
         times = self._cpu_times(ops)
         unattributed = 0
         for line, ops_of_line in zip(cpu.lines, ops, strict=True):
@@ -198,6 +203,18 @@ class NamedOpWriter:
         said = {"hlo_op": op >= 0, "hlo_module": (op >= 0) & (module >= 0), "program_id": (op >= 0) & has_program}
         left = [unheld(s, said[s.name][s.rows]) if s.name in said else s for s in batch.stats]
         return np.array(ids, np.int32)[inverse], left
+
+
+def _runs_by_number(cpu: CpuExecutions, ordinal: int) -> list[Run]:
+    """Return the executions on a virtual device by their number on the host; those that it did not run have no name."""
+    count = len(cpu.executions)
+    start, end = np.full(count, np.iinfo(np.int64).max), np.zeros(count, np.int64)
+    for line in cpu.lines:
+        at = np.flatnonzero(line.is_op & (line.ordinal == ordinal) & (line.execution >= 0))
+        np.minimum.at(start, line.execution[at], line.events.start_ps[at])
+        np.maximum.at(end, line.execution[at], line.events.start_ps[at] + line.events.duration_ps[at])
+    columns = zip(cpu.executions, start.tolist(), end.tolist(), strict=True)
+    return [Run(e.module, None, first, last) if first <= last else Run("", None, 0, 0) for e, first, last in columns]
 
 
 def _named(metadata: EventMetadata) -> tuple[str, str | None]:

@@ -8,12 +8,13 @@ from typing import Any
 
 import pytest
 from hidden_marks import hide_marks
-from transformer_capture import Op, capture, transformer
+from transformer_capture import Op, capture, named_capture, transformer
 
 from tracewarehouse.ingest.layers.inference import infer_layers
 from tracewarehouse.ingest.pipeline import IngestResult, ingest_one
 
 CAPTURES = Path(__file__).parents[3] / "data" / "captures"
+RECORDED = Path(__file__).parents[1] / "captures"
 VLLM = "tpu-2chip-vllm-tp2-prefill"
 Query = Callable[..., list[tuple[Any, ...]]]
 Ingest = Callable[..., tuple[IngestResult, Query]]
@@ -83,6 +84,30 @@ def test_two_layers_with_hidden_marks_are_refused(
         found = infer_layers(hidden.executions, hidden.rows)
         assert len(found) >= 2
         assert [(p.layer, p.is_marked, p.is_inferred) for p in found] == [({}, False, False)] * len(found)
+
+
+@pytest.mark.parametrize("backend", ["cpu", "gpu"])
+def test_ops_of_virtual_devices_and_gpus_are_placed_too(ingest: Ingest, backend: str) -> None:
+    ops = transformer(6)
+    result, query = ingest(named_capture(ops, backend))
+    found = dict(query("SELECT split_part(name, '.', 2), layer FROM instructions WHERE hlo_text IS NOT NULL"))
+    assert found == {op.text.split(" =")[0].split(".")[1]: op.layer for op in ops}
+    assert {"inferred_layers"} <= set(result.entry.flags)
+
+
+@pytest.mark.parametrize("names_too", [False, True])
+def test_hidden_layers_of_a_recording_are_found(
+    names_too: bool, tmp_path: Path, tables_of: Callable[[Path], Query]
+) -> None:
+    """Recorded with `tw collect --model llama --mesh tp=2 --layers 5 --batch 2 --input-length 8 --output-length 3`."""
+    run = ingest_one(RECORDED / "llama-tp2-b2-i8-o3-l5.xplane.pb.gz", tmp_path).run_id
+    hidden = hide_marks(tables_of(tmp_path), run, names_too=names_too)
+    found = [p for p in infer_layers(hidden.executions, hidden.rows) if p.is_inferred]
+    assert [(p.count, p.confidence > 0.95) for p in found] == [(5, True)] * 2  # prefill and decode
+    layer = {i: number for p in found for i, number in p.layer.items()}
+    total = sum(hidden.time[i] for i in hidden.layer)
+    right = sum(hidden.time[i] for i, number in hidden.layer.items() if layer.get(i) == number)
+    assert right > 0.98 * total
 
 
 class TestVllm:
