@@ -24,9 +24,18 @@ class StageCache:
 
     def update(self, keys: Any, values: Any, *_: Any, **__: Any) -> tuple[Any, Any]:
         """Store the keys and values of new positions and give all."""
-        self.keys = self.keys.index_copy(2, self._positions, keys)
-        self.values = self.values.index_copy(2, self._positions, values)
+        self.keys, self.values = self._stored(self.keys, keys), self._stored(self.values, values)
         return self.keys, self.values
+
+    def _stored(self, old: Any, new: Any) -> Any:
+        """A cache with new positions, chosen place by place: for a scatter, XLA gathers all stages on every device."""
+        import torch
+
+        count = new.shape[2]
+        if count > 1:  # a prefill, which begins at the first position
+            return torch.cat([new, old[:, :, count:]], 2)
+        is_new = torch.arange(old.shape[2], device=old.device) == self._positions
+        return torch.where(is_new[:, None], new, old)
 
 
 @dataclass(frozen=True)
