@@ -48,6 +48,8 @@ $(COLLECTOR): $(INSTALLED)
 	@$(BIN)/python -m pip install --quiet -c constraints.txt -e '.[collect,jax]' \
 	  && $(BIN)/python -c 'import importlib.util as u, sys; sys.exit(u.find_spec("torch_xla") is None)' \
 	  || echo "torch_xla cannot be installed here: the tests of the collector will skip, make demo needs OFFLINE=1"
+	-@$(BIN)/python -m pip install --quiet -c constraints.txt -e '.[plan]' \
+	  || echo "libtpu cannot be installed here: nothing is compiled for TPUs in the tests"
 	@touch $@
 
 demo: $(INSTALLED) $(if $(OFFLINE),,$(COLLECTOR))

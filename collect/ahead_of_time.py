@@ -1,7 +1,8 @@
 """The programs of a run, compiled ahead of time for TPUs that are not there.
 
-The run's model is traced on virtual CPU devices, as a capture of it is (`python -m tracewarehouse.collect.ahead_of_time
-SPEC FOLDER`); XLA dumps what torch_xla gives it, and libtpu compiles that, in an interpreter that has jax and libtpu.
+Under torch_xla the model is traced on virtual CPU devices, as a capture of it is (`python -m
+tracewarehouse.collect.ahead_of_time SPEC FOLDER`); XLA dumps what torch_xla gives it, and libtpu compiles that, in an
+interpreter that has jax and libtpu. JAX compiles its own model for the chips directly.
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from tracewarehouse.collect.backend import BACKENDS
 from tracewarehouse.collect.chips import chip_memory, known_chips
 from tracewarehouse.collect.errors import CollectError, MissingDependencyError, require_torch_xla
 from tracewarehouse.collect.memory import require_host_memory
@@ -24,6 +26,7 @@ from tracewarehouse.ingest.errors import shown
 
 _COMPILER = Path(__file__).parent / "tpu" / "compile_ahead.py"
 INSTALL = "pip install 'tracewarehouse[plan]', or name an interpreter that has jax and libtpu with --python"
+_JAX = "tracewarehouse.collect.jax.ahead_of_time"
 _DUMP = ("--xla_dump_hlo_as_text", "--xla_dump_hlo_module_re=^(prefill|decode)")
 
 
@@ -63,15 +66,35 @@ def compile_ahead(spec: RunSpec, topology: str, folder: Path, python: str = sys.
         spec: The run, on device cpu with one host.
         topology: As libtpu names it, such as v6e:2x4.
         folder: Gets the programs and the run's manifest.
-        python: An interpreter that has jax and libtpu.
+        python: An interpreter that has jax and libtpu; for backend jax also torch, transformers and tracewarehouse.
 
     Raises:
         MissingDependencyError: torch_xla, jax or libtpu is not installed; the message says what to install.
         ExperimentError: a published model does not fit the memory of this host, which holds zeros for its weights.
         CollectError: the model cannot be traced, or the compiler refuses the topology or the program.
     """
+    if spec.backend not in BACKENDS:
+        raise CollectError(f"{spec.backend} cannot compile ahead of time; backends that can are {', '.join(BACKENDS)}")
+    compile_with = _compile_jax if spec.backend == "jax" else _compile_torch_xla
+    compile_with(spec, topology, folder, python)
+    found = []
+    for phase in ("prefill", "decode")[: spec.output_length]:
+        said = json.loads((folder / f"{phase}.json").read_text(encoding="utf-8"))
+        found.append(CompiledStep(phase, folder / f"{phase}.hlo.pb.gz", _chip(said["device_kind"]), said["memory"]))
+    return found
+
+
+def _compile_jax(spec: RunSpec, topology: str, folder: Path, python: str) -> None:
+    """Compile the programs as a TPU runs them, with its attention kernel."""
+    _require_compiler(python, ("jax", "libtpu", "torch", "transformers", "tracewarehouse"))
+    folder.mkdir(parents=True)
+    on_tpu = spec.model_copy(update={"device": "tpu"})
+    _run([python, "-m", _JAX, on_tpu.model_dump_json(), topology, str(folder)], f"compiling for {topology}")
+
+
+def _compile_torch_xla(spec: RunSpec, topology: str, folder: Path, python: str) -> None:
     require_torch_xla()
-    _require_compiler(python)
+    _require_compiler(python, ("jax", "libtpu"))
     if spec.is_published:
         require_host_memory(spec)
     dumps = folder / "dumps"
@@ -82,11 +105,6 @@ def compile_ahead(spec: RunSpec, topology: str, folder: Path, python: str = sys.
     if not programs:
         raise CollectError(f"XLA dumped no program of {spec.name} into {dumps}")
     _run([python, str(_COMPILER), topology, str(folder), *map(str, programs)], f"compiling for {topology}")
-    found = []
-    for phase in ("prefill", "decode")[: spec.output_length]:
-        said = json.loads((folder / f"{phase}.json").read_text(encoding="utf-8"))
-        found.append(CompiledStep(phase, folder / f"{phase}.hlo.pb.gz", _chip(said["device_kind"]), said["memory"]))
-    return found
 
 
 def _chip(kind: str) -> str:
@@ -97,14 +115,15 @@ def _chip(kind: str) -> str:
     return kind
 
 
-def _require_compiler(python: str) -> None:
-    check = "import importlib.util as u, sys; sys.exit(not all(map(u.find_spec, ('jax', 'libtpu'))))"
+def _require_compiler(python: str, packages: tuple[str, ...]) -> None:
+    check = f"import importlib.util as u, sys; sys.exit(not all(map(u.find_spec, {packages!r})))"
     try:
         is_there = subprocess.run([python, "-c", check], check=False, capture_output=True).returncode == 0  # noqa: S603
     except OSError as error:
         raise MissingDependencyError(f"{python}: cannot be started: {error.strerror}; {INSTALL}") from None
     if not is_there:
-        raise MissingDependencyError(f"compiling for TPUs needs jax and libtpu, which {python} lacks: {INSTALL}")
+        needed = f"{', '.join(packages[:-1])} and {packages[-1]}"
+        raise MissingDependencyError(f"compiling for TPUs needs {needed}, of which {python} lacks some: {INSTALL}")
 
 
 def _run(command: Sequence[str], what: str) -> None:

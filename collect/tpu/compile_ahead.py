@@ -23,6 +23,22 @@ def main(topology: str, output: Path, programs: list[Path]) -> None:
     Raises:
         SystemExit: the topology has another number of chips than a program is for.
     """
+    devices = chips(topology)
+    for path in programs:
+        text = without_folders(path.read_text(encoding="utf-8"))
+        stated = re.search(r"num_partitions=(\d+)", text.partition("\n")[0])
+        count = int(stated[1]) if stated else 1
+        if count != len(devices):
+            sys.exit(f"error: {topology} has {len(devices)} chips, and {path.name} is a program for {count}")
+        write_program(output, path.name.split(".")[1], _compiled(devices, text), devices[0].device_kind)
+
+
+def chips(topology: str) -> Any:
+    """The chips of a slice that need not exist, as JAX's devices.
+
+    Args:
+        topology: As libtpu names it, such as v6e:2x4.
+    """
     generation = topology.partition(":")[0].replace("v5e", "v5litepod")
     os.environ |= {
         "JAX_PLATFORMS": "cpu",
@@ -33,27 +49,30 @@ def main(topology: str, output: Path, programs: list[Path]) -> None:
     }
     from jax.experimental import topologies  # libtpu reads the variables when it is loaded
 
-    devices = topologies.get_topology_desc(platform="tpu", topology_name=topology).devices
-    for path in programs:
-        text = without_folders(path.read_text(encoding="utf-8"))
-        stated = re.search(r"num_partitions=(\d+)", text.partition("\n")[0])
-        count = int(stated[1]) if stated else 1
-        if count != len(devices):
-            sys.exit(f"error: {topology} has {len(devices)} chips, and {path.name} is a program for {count}")
-        executable = _compiled(devices, text)
-        module = executable.hlo_modules()[0].as_serialized_hlo_module_proto()
-        name = path.name.split(".")[1]
-        (output / f"{name}.hlo.pb.gz").write_bytes(gzip.compress(as_hlo_proto(module)))
-        stats = executable.get_compiled_memory_stats()
-        memory = {
-            "arguments": stats.argument_size_in_bytes,
-            "outputs": stats.output_size_in_bytes,
-            "aliased": stats.alias_size_in_bytes,
-            "temporaries": stats.temp_size_in_bytes,
-            "program": stats.generated_code_size_in_bytes,
-        }
-        said = {"device_kind": devices[0].device_kind, "memory": memory}
-        (output / f"{name}.json").write_text(json.dumps(said), encoding="utf-8")
+    return topologies.get_topology_desc(platform="tpu", topology_name=topology).devices
+
+
+def write_program(output: Path, name: str, executable: Any, kind: str) -> None:
+    """Write a compiled program and what the compiler says of it.
+
+    Args:
+        output: The folder.
+        name: Of the step.
+        executable: Of XLA's client.
+        kind: Of the chips.
+    """
+    module = executable.hlo_modules()[0].as_serialized_hlo_module_proto()
+    (output / f"{name}.hlo.pb.gz").write_bytes(gzip.compress(as_hlo_proto(module)))
+    stats = executable.get_compiled_memory_stats()
+    memory = {
+        "arguments": stats.argument_size_in_bytes,
+        "outputs": stats.output_size_in_bytes,
+        "aliased": stats.alias_size_in_bytes,
+        "temporaries": stats.temp_size_in_bytes,
+        "program": stats.generated_code_size_in_bytes,
+    }
+    said = {"device_kind": kind, "memory": memory}
+    (output / f"{name}.json").write_text(json.dumps(said), encoding="utf-8")
 
 
 def without_folders(text: str) -> str:

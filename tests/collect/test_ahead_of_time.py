@@ -1,6 +1,7 @@
 """The harness's programs, compiled by the real TPU compiler, which needs no TPU.
 
-jax and libtpu may live in an interpreter of their own: TRACEWAREHOUSE_TEST_LIBTPU names it.
+Where jax and libtpu are installed, one program of each backend and of each generation is compiled. The others take
+minutes: they run if TRACEWAREHOUSE_TEST_LIBTPU names the interpreter that has both, this or another one.
 """
 
 from __future__ import annotations
@@ -17,7 +18,9 @@ from typer.testing import CliRunner
 
 from tracewarehouse.cli import app
 from tracewarehouse.collect.ahead_of_time import CompiledStep, compile_ahead
-from tracewarehouse.collect.errors import MissingDependencyError
+from tracewarehouse.collect.errors import CollectError, MissingDependencyError
+from tracewarehouse.collect.memory import memory_need
+from tracewarehouse.collect.pretrained import pretrained_model
 from tracewarehouse.collect.run_spec import run_spec
 from tracewarehouse.collect.tpu.compile_ahead import as_hlo_proto, donated_arguments, without_folders
 from tracewarehouse.ingest.hlo.program import CLASSES
@@ -31,8 +34,14 @@ def python() -> str:
     check = "import importlib.util as u, sys; sys.exit(not all(map(u.find_spec, ('jax', 'libtpu'))))"
     if subprocess.run([named, "-c", check], check=False).returncode:
         pytest.skip("jax and libtpu are not installed here; TRACEWAREHOUSE_TEST_LIBTPU names an interpreter with both")
-    pytest.importorskip("torch_xla")
+    pytest.importorskip("torch")
     return named
+
+
+def require_time() -> None:
+    """Skip where nobody asked for what takes long."""
+    if "TRACEWAREHOUSE_TEST_LIBTPU" not in os.environ:
+        pytest.skip("takes long; TRACEWAREHOUSE_TEST_LIBTPU names the interpreter to compile with")
 
 
 CASES: dict[str, tuple[str, dict[str, Any]]] = {
@@ -45,13 +54,28 @@ CASES: dict[str, tuple[str, dict[str, Any]]] = {
         {"model": "llama", "mesh": "tp=8", "sequence_parallelism": "ulysses"},
     ),
     "pipeline": ("v6e:2x4", {"model": "qwen3_moe", "mesh": "pp=2,ep=4"}),
+    "jax, with its attention kernel": (
+        "v6e:2x2",
+        {"backend": "jax", "model": "deepseek_v3", "mesh": "ep=2,tp=2", "input_length": 128},
+    ),
+    "jax, a pipeline": (
+        "v5e:2x4",
+        {"backend": "jax", "model": "deepseek_v2", "mesh": "pp=2,ep=2,tp=2", "layers": 3},
+    ),
 }
+
+
+ALWAYS = {"dense", "jax, with its attention kernel", "jax, a pipeline"}
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("case", CASES)
 def test_a_tpu_program_keeps_what_the_harness_promises(tmp_path: Path, python: str, case: str) -> None:
+    if case not in ALWAYS:
+        require_time()
     topology, fields = CASES[case]
+    if fields.get("backend") != "jax":
+        pytest.importorskip("torch_xla")
     steps = compile_ahead(run_spec(batch=8, output_length=3, **fields), topology, tmp_path / "compiled", python)
     assert [s.phase for s in steps] == ["prefill", "decode"]
     assert all(s.fits for s in steps)
@@ -61,9 +85,48 @@ def test_a_tpu_program_keeps_what_the_harness_promises(tmp_path: Path, python: s
             warehouse.ingest(step.file, name=step.phase)
         assert warehouse.query("SELECT flag, detail FROM main.quality_flags").rows() == []
         told = warehouse.query("SELECT name, mesh, device_count FROM main.runs ORDER BY name").rows()
-        assert told == [("decode", fields["mesh"], 8), ("prefill", fields["mesh"], 8)]
+        chips = run_spec(**fields).mesh.size
+        assert told == [("decode", fields["mesh"], chips), ("prefill", fields["mesh"], chips)]
         unknown = warehouse.query("SELECT COUNT(*) FROM main.collectives WHERE message_bytes IS NULL").rows()
         assert unknown == [(0,)]
+        # Nothing is added but the two gathers of the argmax.
+        sql = "SELECT COUNT(*) FROM main.collectives WHERE kind = 'all-gather' AND axis <> 'tp'"
+        assert warehouse.query(sql).rows() == [(0,)]
+
+
+PUBLISHED = {
+    "meta-llama/Llama-3.1-8B": ("tp=8", 1),
+    "Qwen/Qwen2.5-32B": ("tp=8", 1),
+    "Qwen/Qwen3-30B-A3B": ("ep=2,tp=4", 1),
+    "deepseek-ai/DeepSeek-V3.1-Base": ("ep=2,tp=4", 4),
+}
+"""A model of each family with its mesh and so many layers that each kind is there."""
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("model", PUBLISHED)
+def test_a_published_shape_compiles_without_weights(tmp_path: Path, python: str, model: str) -> None:
+    """JAX needs only shapes; no file of the model is here, and no weight is in memory."""
+    require_time()
+    mesh, layers = PUBLISHED[model]
+    spec = run_spec(model=model, backend="jax", mesh=mesh, layers=layers, batch=8, input_length=128, output_length=3)
+    steps = compile_ahead(spec, "v6e:2x4", tmp_path / "compiled", python)
+    weights = memory_need(pretrained_model(model), spec).weights
+    for step in steps:
+        # Beside the weights a chip has the cache, which is small here; the compiler pads a little.
+        assert weights <= step.memory["arguments"] < 1.05 * weights
+        with open_warehouse(tmp_path / step.phase, create=True) as warehouse:
+            warehouse.ingest(step.file)
+            assert warehouse.query("SELECT flag, detail FROM main.quality_flags").rows() == []
+
+
+@pytest.mark.slow
+def test_a_topology_that_is_not_one_of_the_mesh(tmp_path: Path, python: str) -> None:
+    spec = run_spec(backend="jax", mesh="tp=8", batch=8)
+    with pytest.raises(CollectError, match=r"failed: error: v6e:2x2 has 4 chips, and tp=8 is a mesh of 8"):
+        compile_ahead(spec, "v6e:2x2", tmp_path / "a", python)
+    with pytest.raises(CollectError, match=r"failed: error: v6e:no: "):
+        compile_ahead(spec, "v6e:no", tmp_path / "b", python)
 
 
 def test_without_a_compiler_the_error_says_what_to_install(tmp_path: Path) -> None:

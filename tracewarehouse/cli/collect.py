@@ -12,7 +12,17 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from tracewarehouse.cli.lasting_echo import lasting_echo
-from tracewarehouse.cli.options import CapturesOption
+from tracewarehouse.cli.options import (
+    BackendOption,
+    BatchOption,
+    CapacityFactorOption,
+    CapturesOption,
+    InputLengthOption,
+    LayersOption,
+    MicrobatchesOption,
+    OutputLengthOption,
+    SequenceParallelismOption,
+)
 
 if TYPE_CHECKING:
     from tracewarehouse.collect.runner import CaptureResult, PlannedRun, Progress
@@ -29,21 +39,17 @@ def collect(
         typer.Option(help="Architecture of a tiny model, such as llama; a Hugging Face id; or a model's local folder."),
     ] = None,
     mesh: Annotated[str | None, typer.Option(help="Device mesh, outermost axis first, such as dp=2,tp=2.")] = None,
-    sequence_parallelism: Annotated[
-        str | None, typer.Option("--sequence-parallelism", help="Split the sequence over tp: megatron, ulysses, ring.")
-    ] = None,
-    microbatches: Annotated[int | None, typer.Option(help="Microbatches of the pipeline.")] = None,
-    batch: Annotated[int | None, typer.Option(help="Sequences.")] = None,
-    input_length: Annotated[int | None, typer.Option(help="Tokens of each prompt.")] = None,
-    output_length: Annotated[int | None, typer.Option(help="Tokens to generate per sequence.")] = None,
-    layers: Annotated[int | None, typer.Option(help="Decoder layers.")] = None,
+    sequence_parallelism: SequenceParallelismOption = None,
+    microbatches: MicrobatchesOption = None,
+    batch: BatchOption = None,
+    input_length: InputLengthOption = None,
+    output_length: OutputLengthOption = None,
+    layers: LayersOption = None,
     hosts: Annotated[
         int | None, typer.Option(help="Processes, one per stage of pp on virtual devices, each with its own capture.")
     ] = None,
     dtype: Annotated[str | None, typer.Option(help="float32 or bfloat16.")] = None,
-    capacity_factor: Annotated[
-        str | None, typer.Option(help="Room of experts, in mean shares of the tokens; inf drops none.")
-    ] = None,
+    capacity_factor: CapacityFactorOption = None,
     seed: Annotated[int | None, typer.Option(help="Seed of the weights and prompts.")] = None,
     prompt: Annotated[
         str | None, typer.Option(help="Text for a published model's tokenizer, repeated to the input length.")
@@ -61,9 +67,7 @@ def collect(
         typer.Option(metavar="HOST:PORT", help="Record what a running profiler server sees; several with commas."),
     ] = None,
     duration_ms: Annotated[int, typer.Option(min=1, help="With --attach: time to record.")] = 2000,
-    backend: Annotated[
-        str | None, typer.Option(help="What runs and records: torch_xla, jax, or module:Class of another.")
-    ] = None,
+    backend: BackendOption = None,
     python: Annotated[
         list[str] | None,
         typer.Option(metavar="[BACKEND=]PATH", help="Interpreter that has the backend, where it is not this one."),
@@ -249,6 +253,8 @@ def _unmarked(folder: Path) -> list[str]:
 
     with Warehouse(folder) as warehouse:
         ((ops, apart, time, known),) = warehouse.query(MARKED).rows()
+    if not ops:
+        return ["the capture has no op of a device"]
     faults = [f"{apart} of {ops} op events have no phase or step"] if apart else []
     if known <= 0.9 * time:
         faults.append(f"only {100 * known / time:.0f} % of the op time has a layer or part of the model, not over 90 %")

@@ -61,6 +61,22 @@ RunsArgument = Annotated[
     ),
 ]
 
+# of `tw collect` and `tw plan`: the fields of a run
+SequenceParallelismOption = Annotated[
+    str | None, typer.Option("--sequence-parallelism", help="Split the sequence over tp: megatron, ulysses, ring.")
+]
+MicrobatchesOption = Annotated[int | None, typer.Option(help="Microbatches of the pipeline.")]
+BatchOption = Annotated[int | None, typer.Option(help="Sequences.")]
+InputLengthOption = Annotated[int | None, typer.Option(help="Tokens of each prompt.")]
+OutputLengthOption = Annotated[int | None, typer.Option(help="Tokens to generate per sequence.")]
+LayersOption = Annotated[int | None, typer.Option(help="Decoder layers.")]
+CapacityFactorOption = Annotated[
+    str | None, typer.Option(help="Room of experts, in mean shares of the tokens; inf drops none.")
+]
+BackendOption = Annotated[
+    str | None, typer.Option(help="What runs the model: torch_xla, jax, or module:Class of another.")
+]
+
 # of `tw collect` and `tw tpu`
 CapturesOption = Annotated[
     Path, typer.Option("--output", "-o", help="Folder for the capture directories, one per run.")

@@ -9,6 +9,16 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from tracewarehouse.cli.options import (
+    BackendOption,
+    BatchOption,
+    CapacityFactorOption,
+    InputLengthOption,
+    LayersOption,
+    MicrobatchesOption,
+    OutputLengthOption,
+    SequenceParallelismOption,
+)
 from tracewarehouse.cli.progress import status
 from tracewarehouse.read_only import literal
 
@@ -23,24 +33,22 @@ def plan(
     model: Annotated[str, typer.Argument(help="As of `tw collect --model`.")],
     mesh: Annotated[str, typer.Option(help="Device mesh, outermost axis first, such as dp=2,tp=4.")],
     topology: Annotated[str, typer.Option(help="The slice as libtpu names it, such as v6e:2x4.")],
-    sequence_parallelism: Annotated[
-        str | None, typer.Option("--sequence-parallelism", help="Split the sequence over tp: megatron, ulysses, ring.")
-    ] = None,
-    microbatches: Annotated[int | None, typer.Option(help="Microbatches of the pipeline.")] = None,
-    batch: Annotated[int | None, typer.Option(help="Sequences.")] = None,
-    input_length: Annotated[int | None, typer.Option(help="Tokens of each prompt.")] = None,
-    output_length: Annotated[int | None, typer.Option(help="Tokens to generate per sequence.")] = None,
-    layers: Annotated[int | None, typer.Option(help="Decoder layers.")] = None,
+    sequence_parallelism: SequenceParallelismOption = None,
+    microbatches: MicrobatchesOption = None,
+    batch: BatchOption = None,
+    input_length: InputLengthOption = None,
+    output_length: OutputLengthOption = None,
+    layers: LayersOption = None,
     dtype: Annotated[str, typer.Option(help="float32 or bfloat16.")] = "bfloat16",
-    capacity_factor: Annotated[
-        str | None, typer.Option(help="Room of experts, in mean shares of the tokens; inf drops none.")
-    ] = None,
+    capacity_factor: CapacityFactorOption = None,
+    backend: BackendOption = None,
     python: Annotated[str, typer.Option(help="Interpreter that has jax and libtpu.")] = sys.executable,
 ) -> None:
     """Compile a model's prefill and decode for a TPU slice that need not exist, and ingest both as runs without times.
 
     Prints a line per step: run id, phase, memory per chip as the compiler says it, and whether that fits; then the
-    collectives per step with their traffic, by kind and axis. Needs the extra `collect`, and `plan` in the interpreter.
+    collectives per step with their traffic, by kind and axis. Needs the extra `collect`, and `plan` in the interpreter;
+    with --backend jax only `jax` and `plan` in the interpreter.
     """
     from tracewarehouse.collect.ahead_of_time import compile_ahead
     from tracewarehouse.collect.run_spec import run_spec
@@ -56,6 +64,7 @@ def plan(
         layers=layers,
         dtype=dtype,
         capacity_factor=capacity_factor,
+        backend=backend,
     )
     with context.obj.open(create=True) as warehouse, tempfile.TemporaryDirectory(prefix="tw-plan-") as folder:
         with status() as update:

@@ -1,0 +1,81 @@
+"""Compile the steps of a run for a TPU slice that need not exist: `... SPEC TOPOLOGY FOLDER`, with jax and libtpu.
+
+No weight is read or made: the programs need only shapes.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from tracewarehouse.collect.backend import Recording
+from tracewarehouse.collect.errors import CheckError, CollectError
+from tracewarehouse.collect.jax.mesh import JaxMesh, as_numpy
+from tracewarehouse.collect.jax.model import JaxModel
+from tracewarehouse.collect.parallel.partition import Partition
+from tracewarehouse.collect.processes import end_with_parent
+from tracewarehouse.collect.promises import promised_collectives
+from tracewarehouse.collect.recording import manifest_of
+from tracewarehouse.collect.run_spec import RunSpec
+from tracewarehouse.collect.subject import traced_subject
+from tracewarehouse.collect.tpu.compile_ahead import chips, write_program
+
+
+class ShapesOnly(JaxMesh):
+    """A mesh of chips that are not there, on which an array is its shape."""
+
+    def assemble(self, shape: tuple[int, ...], partition: Partition, read: Callable[[tuple[slice, ...]], Any]) -> Any:
+        """The shape of an array, with its dtype, which an empty slice of it tells."""
+        import jax
+
+        dtype = as_numpy(read(tuple(slice(0, min(1, n)) for n in shape))).dtype
+        return jax.ShapeDtypeStruct(shape, dtype, sharding=self.split(partition))
+
+
+def compile_steps(spec: RunSpec, topology: str, folder: Path) -> None:
+    """Compile prefill and decode of a run, and write the manifest of what they promise.
+
+    Args:
+        spec: The run, on device tpu.
+        topology: As libtpu names it.
+        folder: Gets the programs.
+
+    Raises:
+        CollectError: the topology is not one of libtpu's or has another number of chips than the mesh, or a weight does
+            not divide into equal parts.
+    """
+    import jax
+
+    try:
+        devices = chips(topology)
+    except Exception as error:  # libtpu raises nothing more special
+        raise CollectError(f"{topology}: {error}") from None
+    if len(devices) != spec.mesh.size:
+        raise CheckError(f"{topology} has {len(devices)} chips, and {spec.mesh} is a mesh of {spec.mesh.size}")
+    jax.config.update("jax_hlo_source_file_canonicalization_regex", ".*/")
+    subject = traced_subject(spec, folder)
+    model = JaxModel(subject, ShapesOnly(spec, devices))
+    for phase, length in (("prefill", spec.input_length), ("decode", 1))[: spec.output_length]:
+        program = model.lowered(phase, length).compile()
+        write_program(folder, phase, program.runtime_executable(), devices[0].device_kind)
+    recording = Recording(subject.facts, [], [], promised_collectives=promised_collectives(spec))
+    manifest = manifest_of(spec, spec.backend, recording)
+    (folder / "manifest.json").write_text(manifest.model_dump_json(indent=2), encoding="utf-8")
+
+
+def main(arguments: list[str]) -> int:
+    """Entry of the process; prints one line that starts with `error:` when it fails."""
+    specification, topology, folder = arguments
+    end_with_parent()
+    try:
+        compile_steps(RunSpec.model_validate_json(specification), topology, Path(folder))
+    except CollectError as error:
+        print(f"error: {error}", file=sys.stderr)
+        return 1
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))
