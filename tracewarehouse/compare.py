@@ -174,7 +174,8 @@ def run_ids_of(warehouse: Warehouse, references: str | Sequence[str]) -> tuple[s
             if "," not in references:
                 raise
             references = [r.strip() for r in references.split(",")]
-    return tuple(dict.fromkeys(warehouse.run(r).run_id for r in references))
+    known = {run.run_id for run in warehouse.lake.runs()}  # listed once, as a study names hundreds
+    return tuple(dict.fromkeys(r if r in known else warehouse.run(r).run_id for r in references))
 
 
 @dataclass(frozen=True)
