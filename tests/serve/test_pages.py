@@ -102,6 +102,14 @@ def test_a_hostile_name_stays_text(client: TestClient, ids: dict[str, str], name
     assert f'href="/runs/{ids[name]}"' in listed
 
 
+def test_a_hostile_column_stays_text(client: TestClient) -> None:
+    column = "</script><img src=x onerror=alert(1)>"
+    page = client.get("/sql", params={"sql": f"SELECT 'a' AS b, 1 AS \"{column}\" UNION ALL SELECT 'c', 2"}).text
+    assert "<img" not in page
+    assert column in unescape(page)
+    assert '"\\u003c/script\\u003e' in page  # the title of an axis
+
+
 def test_every_chart_comes_with_its_rows_or_a_reason(client: TestClient, ids: dict[str, str]) -> None:
     drawn = 0
     for chart in RUN_CHARTS:
@@ -125,6 +133,22 @@ def test_rows_of_steps_and_collectives_lead_to_their_windows(client: TestClient,
     [(start, until)] = [(r["start_ps"], r["until_ps"]) for r in client.get("/sql.json", params={"sql": sql}).json()]
     half = (until - start) // 2 + 1
     assert f"/runs/{ids[LLAMA]}/trace/{start - half}-{until + half}/" in windows
+
+
+def test_rows_of_any_query_lead_to_their_windows(client: TestClient, ids: dict[str, str]) -> None:
+    run_id = ids[LLAMA]
+    for columns, window in (
+        ("100 AS start_ps, 300 AS end_ps", "0-401"),
+        ("1000 AS start_ps, 200 AS duration_ps", "899-1301"),
+        ("5 AS start_ps, 4 AS until_ps", None),
+        ("NULL::BIGINT AS start_ps, 4::BIGINT AS until_ps", None),
+        ("5 AS end_ps", None),
+    ):
+        page = client.get("/sql", params={"sql": f"SELECT '{run_id}' AS run_id, {columns}"}).text
+        found = re.findall(rf'href="/runs/{run_id}/trace/([^/]*)/"', page)
+        assert found == ([window] if window else []), columns
+    unknown = client.get("/sql", params={"sql": "SELECT '../x' AS run_id, 1 AS start_ps, 2 AS end_ps"}).text
+    assert "/trace/" not in unknown
 
 
 def test_the_trace_of_a_window_is_smaller_than_the_whole(client: TestClient, ids: dict[str, str]) -> None:
@@ -188,7 +212,10 @@ def test_unlike_workloads_are_compared_when_asked_for(client: TestClient, ids: d
     assert "What changed a step" in client.get(anyway).text
 
 
-def test_a_comparison_of_one_run_asks_for_another(client: TestClient, ids: dict[str, str]) -> None:
+def test_a_comparison_of_one_run_asks_for_another(
+    client: TestClient, ids: dict[str, str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("tracewarehouse.serve.compare_page._MOST_RUNS", 3)
     page = client.get(f"/compare?run={ids[LLAMA]}").text
     assert f'value="{ids[LLAMA]}" checked' in page
     many = "&".join(f"run={i}" for i in ids.values())

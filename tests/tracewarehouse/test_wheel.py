@@ -74,7 +74,8 @@ def test_it_holds_definitions_data_and_types_and_nothing_beside_the_package(whee
     assert {f"tracewarehouse/{n}" for n in definitions} <= set(names)
     assert "tracewarehouse/hardware.json" in names
     assert "tracewarehouse/skills/tracewarehouse/SKILL.md" in names
-    assert [n for n in names if n.startswith("tracewarehouse/dashboards/templates/")]
+    for room in ("dashboards", "serve"):
+        assert [n for n in names if n.startswith(f"tracewarehouse/{room}/templates/")]
     assert [n for n in names if n.endswith("licenses/LICENSE")]
 
 

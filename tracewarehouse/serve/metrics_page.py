@@ -8,7 +8,7 @@ from starlette.responses import Response
 
 from tracewarehouse.dashboards.page import script_json
 from tracewarehouse.dashboards.runs import value_over_time
-from tracewarehouse.definitions.reading import Metric
+from tracewarehouse.definitions.reading import UNSTORED, Metric
 from tracewarehouse.ingest.errors import MetricError
 from tracewarehouse.read_only import literal
 from tracewarehouse.serve.quick_chart import quick_chart
@@ -39,8 +39,9 @@ ORDER BY r.name, run_id"""
 
 def metrics_page(request: Request, warehouse: Warehouse) -> Response:
     """All metrics with what they mean."""
-    metrics = sorted(warehouse.definitions.aliases().items())
-    return page(request, "metrics", metrics=[(n, m.version, m.header) for n, m in metrics])
+    found = warehouse.definitions.aliases()
+    names = sorted(found, key=lambda n: (found[n].header.status in UNSTORED, n))  # nobody's first choice comes last
+    return page(request, "metrics", metrics=[(n, found[n].version, found[n].header) for n in names])
 
 
 def metric_page(request: Request, warehouse: Warehouse) -> Response:

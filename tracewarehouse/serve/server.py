@@ -5,13 +5,14 @@ from __future__ import annotations
 import os
 import socket
 import sys
+import warnings
 from collections.abc import Callable
 from contextlib import suppress
 from ipaddress import ip_address
 
 import uvicorn
 
-from tracewarehouse.ingest.errors import TracewarehouseError
+from tracewarehouse.ingest.errors import TracewarehouseError, UnreadRunWarning
 from tracewarehouse.memory_limit import share_among
 from tracewarehouse.read_only import Limits
 from tracewarehouse.serve.application import application
@@ -44,6 +45,7 @@ def run(
         TracewarehouseError: the address or the port cannot be used.
         WarehouseError: there is no such warehouse.
     """
+    warnings.simplefilter("once", UnreadRunWarning)  # the list of runs says it each time
     share_among(FOR_PAGES + FOR_QUESTIONS)
     warehouses = Warehouses(open_one, limits)
     listening = listen(bind, port)

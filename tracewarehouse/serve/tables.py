@@ -20,7 +20,7 @@ MOST_TEXT = 300
 FILES: tuple[Format, ...] = ("json", "csv", "parquet", "arrow")
 """The formats that each table can be had in."""
 
-_STARTS, _ENDS = ("start_ps", "first_start_ps"), ("until_ps", "end_ps", "last_end_ps")
+_STARTS, _ENDS = ("start_ps", "first_start_ps"), ("until_ps", "end_ps", "last_end_ps", "duration_ps")
 
 
 @dataclass(frozen=True)
@@ -150,17 +150,18 @@ def _is_number(kind: str) -> bool:
     return kind.startswith(("int", "uint", "float", "double", "halffloat", "decimal"))
 
 
-def _window_columns(names: Sequence[str]) -> tuple[int, int, int] | None:
-    """The columns with the run, the start and the end of what a row is about."""
-    start = next((names.index(n) for n in _STARTS if n in names), None)
-    end = next((names.index(n) for n in _ENDS if n in names), None)
+def _window_columns(names: Sequence[str]) -> tuple[int, int, int, bool] | None:
+    """The columns with the run, the start and the end of what a row is about; and whether the end is a duration."""
+    start = next((n for n in _STARTS if n in names), None)
+    end = next((n for n in _ENDS if n in names), None)
     if "run_id" not in names or start is None or end is None:
         return None
-    return names.index("run_id"), start, end
+    return names.index("run_id"), names.index(start), names.index(end), end == "duration_ps"
 
 
-def _viewer(row: Sequence[Any], window: tuple[int, int, int], runs: Collection[str]) -> Cell:
-    run_id, start, end = (row[i] for i in window)
-    if run_id not in runs or not isinstance(start, int) or not isinstance(end, int) or end < start:
+def _viewer(row: Sequence[Any], window: tuple[int, int, int, bool], runs: Collection[str]) -> Cell:
+    run_id, start, end = (row[i] for i in window[:3])
+    if run_id not in runs or not isinstance(start, int) or not isinstance(end, int):
         return Cell("")
-    return Cell("show", viewer_address(run_id, start, end))
+    end += start if window[3] else 0
+    return Cell("show", viewer_address(run_id, start, end)) if end >= start else Cell("")

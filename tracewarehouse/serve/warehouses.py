@@ -19,6 +19,7 @@ FOR_PAGES, FOR_QUESTIONS = 2, 2
 Questions have places of their own, so that long ones do not keep anybody from a page.
 """
 
+_MOST_KEPT = 200
 _Made = TypeVar("_Made")
 
 
@@ -66,6 +67,8 @@ class Warehouses:
         with self._lock:
             if state == self._state:
                 self._kept[key] = made
+                if len(self._kept) > _MOST_KEPT:
+                    del self._kept[next(iter(self._kept))]  # the oldest
         return made
 
     def close(self) -> bool:
