@@ -42,6 +42,7 @@ _FONT = "Inter, 'Helvetica Neue', Arial, sans-serif"
 _SCALES = {
     "ms": ("1e-3", "s"),
     "us": ("1e-6", "s"),
+    "ps": ("1e-12", "s"),
     "bytes": ("1", "B"),
     "GB/s": ("1e9", "B/s"),
     "FLOP/s": ("1", "FLOP/s"),
@@ -52,7 +53,7 @@ def axis(unit: str, **options: Any) -> alt.Axis:
     """An axis with readable labels: 338 MB, not 338,000,000 bytes.
 
     Args:
-        unit: unit of the values: ms, us, bytes, GB/s, FLOP/s, ratio, or another, which is shown as it is.
+        unit: unit of the values: ms, us, ps, bytes, GB/s, FLOP/s, ratio, or another, which is shown as it is.
         **options: further options of the axis.
     """
     options = {"tickCount": 10} | options

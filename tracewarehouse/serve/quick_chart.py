@@ -13,6 +13,7 @@ import altair as alt
 from tracewarehouse.dashboards.figure import plain
 from tracewarehouse.dashboards.theme import HEAT, WIDTH, axis, bar_height, series_color
 from tracewarehouse.result import QueryResult
+from tracewarehouse.text_table import cell
 
 MARKS: tuple[str, ...] = ("bar", "line", "point", "area", "rect")
 
@@ -21,7 +22,7 @@ MOST_ROWS = 5000
 
 _FEW_COLORS, _MOST_COLORS = 8, 20
 _NO_MEASURES = ("_id", "version", "index", "_start_ps", "_end_ps", "start_ps", "until_ps")
-_UNITS = {"_ms": "ms", "_us": "us", "_bytes": "bytes", "bytes": "bytes", "_gbps": "GB/s"}
+_UNITS = {"_ms": "ms", "_us": "us", "_ps": "ps", "_bytes": "bytes", "bytes": "bytes", "_gbps": "GB/s"}
 
 
 @dataclass(frozen=True)
@@ -67,13 +68,16 @@ def quick_chart(result: QueryResult, chosen: Mapping[str, str]) -> QuickChart:
         return QuickChart(x, y, color, mark, columns, None, said)
     drawn = result.part(0, MOST_ROWS)
     places = {f"c{i}": columns.index(c) for i, c in enumerate((x, y, color)) if c}
-    rows = [{key: _value(row[place]) for key, place in places.items()} for row in drawn.rows()]
+    rows = [{key: _value(row[i], kinds[columns[i]]) for key, i in places.items()} for row in drawn.rows()]
     specification = _draw(rows, (x, y, color), mark, kinds).to_dict() | {"datasets": {"rows": rows}}
     said = f"The chart draws the first {MOST_ROWS:,} rows." if len(result) > MOST_ROWS or result.is_cut else ""
     return QuickChart(x, y, color, mark, columns, specification, said)
 
 
-def _value(value: Any) -> Any:
+def _value(value: Any, kind: str) -> Any:
+    """A value as Vega-Lite takes it; a name that is not there is drawn as NULL."""
+    if kind == "N":
+        return cell(value)
     return float(value) if isinstance(value, Decimal) else plain(value)
 
 
