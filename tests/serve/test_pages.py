@@ -18,7 +18,7 @@ from starlette.testclient import TestClient
 from typer.testing import CliRunner
 
 from tracewarehouse.cli import app
-from tracewarehouse.dashboards.report import RUN_CHARTS
+from tracewarehouse.dashboards.report import RUN_CHARTS, STUDY_CHARTS
 from tracewarehouse.ingest.errors import StuckQueryError
 from tracewarehouse.read_only import Limits
 from tracewarehouse.serve.warehouses import FOR_QUESTIONS, Warehouses
@@ -60,6 +60,16 @@ def test_the_list_has_every_run_and_filters_it(client: TestClient) -> None:
     flagged = {r["name"] for r in client.get("/runs.json").json() if r["flags"]}
     assert names(client, flag="none") == {*HOSTILE, "tiny-tp2", LLAMA, SP} - flagged
     assert names(client, device_kind="x' OR true --") == set()
+
+
+def test_charts_over_runs_draw_those_that_fit(client: TestClient) -> None:
+    page = client.get("/?name=llama").text
+    addresses = [unescape(a) for a in re.findall(r'data-address="([^"]*)"', page)]
+    assert len(addresses) == len(STUDY_CHARTS)
+    drawn = {a: found for a in addresses if "specification" in (found := client.get(a).json())}
+    assert {r["name"] for r in drawn["/charts/pareto?name=llama"]["specification"]["datasets"]["rows"]} == {LLAMA, SP}
+    assert client.get("/charts/pareto?name=nobody").json()["absent"]
+    assert client.get("/charts/pie").status_code == 404
 
 
 def test_the_filters_say_what_there_is(client: TestClient) -> None:

@@ -59,6 +59,7 @@ def _routes() -> list[BaseRoute]:
     pages: dict[str, Answer] = {
         "/": runs_page.runs_page,
         "/runs": runs_page.runs_page,
+        "/charts/{chart}": runs_page.runs_chart,
         "/runs/{run}": run_page.run_page,
         "/runs/{run}/charts/{chart}": run_page.run_chart,
         "/runs/{run}/trace/{window}/": trace.viewer,

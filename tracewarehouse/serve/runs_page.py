@@ -6,15 +6,18 @@ import re
 from collections.abc import Mapping
 from typing import Any
 
+from starlette.exceptions import HTTPException
 from starlette.requests import Request
 from starlette.responses import Response
 
+from tracewarehouse.dashboards.report import STUDY_CHARTS
 from tracewarehouse.output import Format
 from tracewarehouse.read_only import literal
 from tracewarehouse.result import QueryResult
 from tracewarehouse.serve.rendering import file, page
 from tracewarehouse.serve.requested import first_row, warehouses_of
-from tracewarehouse.serve.tables import table_of
+from tracewarehouse.serve.run_page import chart_of
+from tracewarehouse.serve.tables import address, table_of
 from tracewarehouse.warehouse import Warehouse
 
 _CHOICES = {"model": "model", "mesh": "mesh", "device_kind": "device kind", "hosts": "hosts", "flag": "flag"}
@@ -55,6 +58,7 @@ def runs_page(request: Request, warehouse: Warehouse) -> Response:
         said=said,
         choices=[(name, label, _values(everything, name)) for name, label in _CHOICES.items()],
         count=len(everything),
+        charts=[(n, n.replace("-", " ").capitalize(), address(f"/charts/{n}", said)) for n in STUDY_CHARTS],
         unread=[str(u) for u in warehouse.unread_runs()],
     )
 
@@ -62,6 +66,15 @@ def runs_page(request: Request, warehouse: Warehouse) -> Response:
 def runs_file(request: Request, warehouse: Warehouse, form: Format) -> Response:
     """All runs that fit, in a format."""
     return file(_ask(request, warehouse, _query(request.query_params)[0]), form, "runs")
+
+
+def runs_chart(request: Request, warehouse: Warehouse) -> Response:
+    """A chart over the runs that fit, for the page's script."""
+    draw = STUDY_CHARTS.get(request.path_params["chart"])
+    if draw is None:
+        raise HTTPException(404, f"There is no chart {request.path_params['chart']}.")
+    found = _ask(request, warehouse, _query(request.query_params)[0])
+    return chart_of(lambda: draw(warehouse, [row["run_id"] for row in found.dicts()]))
 
 
 def _ask(request: Request, warehouse: Warehouse, sql: str) -> QueryResult:

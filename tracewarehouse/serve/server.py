@@ -91,8 +91,13 @@ def listen(bind: str, port: int) -> socket.socket:
     """
     try:
         family = socket.getaddrinfo(bind, port, type=socket.SOCK_STREAM)[0][0]
-        return socket.create_server((bind, port), family=family, backlog=128)
     except (OSError, UnicodeError) as error:
+        raise TracewarehouseError(
+            f"{bind} is no address of this machine: {error}; leave --bind out to listen to this machine alone"
+        ) from None
+    try:
+        return socket.create_server((bind, port), family=family, backlog=128)
+    except OSError as error:
         raise TracewarehouseError(
             f"port {port} of {bind} cannot be used: {error}; name another one with --port, or --port 0 for a free one"
         ) from None
