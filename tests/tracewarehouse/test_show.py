@@ -101,7 +101,7 @@ def test_an_inferred_mesh_says_how_sure_it_is() -> None:
 
 
 def test_what_dominates_a_step() -> None:
-    """Two decode steps of 10 us, and a last one: 6 and 4 us of ops, 2 us of them an all-reduce; 10 of 20 are idle."""
+    """Two decode steps of 10 us, and a last one: 6 and 4 us of ops, 2 of them an all-reduce; 10 of 20 us are idle."""
     step = {"kind": "step", "name": "decode", "device_id": 0}
     given = {
         "runs": [{}],
