@@ -13,7 +13,7 @@ from given_tables import fill, warehouse_of
 from tiny_capture import write_capture_directory
 from xplane_builder import Space, Unsigned
 
-from tracewarehouse.dashboards import communication, ops, peaks, runs, steps, timeline
+from tracewarehouse.dashboards import communication, memory, ops, peaks, runs, steps, timeline
 from tracewarehouse.dashboards.figure import NothingToDraw
 from tracewarehouse.dashboards.report import RUN_CHARTS, STUDY_CHARTS
 from tracewarehouse.ingest.errors import MetricError
@@ -182,7 +182,7 @@ def test_every_chart_is_public_and_in_the_documentation() -> None:
     page = (Path(__file__).parents[2] / "docs" / "charts.md").read_text(encoding="utf-8")
     for name in public.__all__:
         assert getattr(public, name).__doc__, name
-    modules = (communication, ops, peaks, runs, steps, timeline)
+    modules = (communication, memory, ops, peaks, runs, steps, timeline)
     charts = {
         name
         for module in modules
