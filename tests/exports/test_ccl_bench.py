@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import json
+import os
 import shutil
 import subprocess
+import sys
 import tarfile
 from hashlib import sha256
 from pathlib import Path
@@ -15,6 +17,7 @@ import pytest
 import yaml
 from conftest import ROOT
 from served_capture import write_served_capture
+from xplane_builder import Space, Unsigned
 
 from tracewarehouse.exports.ccl_bench.checkout import TRACE_ROOT, merge
 from tracewarehouse.exports.ccl_bench.row import TABLES, Row, row_name, write_row
@@ -142,6 +145,28 @@ def test_names_and_files_that_its_tools_do_not_take_are_refused(warehouse: Wareh
     (tmp_path / "a-tpu" / "other.json").write_text("{}")
     with pytest.raises(TracewarehouseError, match=r"other\.json would be another"):
         write_row(warehouse, run, tmp_path / "a-tpu")
+
+
+def test_the_script_of_several_hosts_prints_the_values(tmp_path: Path) -> None:
+    """Their one trace has no devices for `tw ingest`, and no manifest says how to record them again."""
+    for n in range(2):
+        space = Space(hostnames=[f"h{n}"])
+        tpu = space.tpu(0)
+        tpu.modules.event("step(1)", 0, 10**7)
+        tpu.ops.event(tpu.instruction("%dot.1 = f32[8]{0} dot(%a, %b)", program_id=Unsigned(1)), 0, 5 * 10**6)
+        space.write(tmp_path / "plugins" / "profile" / "pod" / f"h{n}.xplane.pb")
+    with open_warehouse(tmp_path / "warehouse", create=True) as opened:
+        opened.ingest(tmp_path / "plugins")
+        [run] = opened.lake.runs()
+        row = write_row(opened, run, tmp_path / row_name(run))
+    duckdb_cli = Path(sys.executable).with_name("duckdb")
+    if not duckdb_cli.exists():
+        pytest.skip("no duckdb command beside python")
+    environment = {**os.environ, "PATH": f"{duckdb_cli.parent}{os.pathsep}{os.environ['PATH']}"}
+    done = subprocess.run([row.folder / "run.sh"], capture_output=True, text=True, check=True, env=environment)
+    header, *lines = done.stdout.splitlines()
+    assert header == "metric,dimensions,value,unit"
+    assert duckdb.sql(f"SELECT count(*) FROM '{row.folder / 'metric_values.parquet'}'").fetchall() == [(len(lines),)]
 
 
 def test_an_archive_holds_the_folder(warehouse: Warehouse, tmp_path: Path) -> None:

@@ -155,7 +155,7 @@ def _write_tables(warehouse: Warehouse, run: RunVersion, folder: Path) -> None:
 
 
 def _script(warehouse: Warehouse, run: RunVersion, name: str, trace: str) -> str:
-    """A shell script that repeats the run, or that takes the trace back where no manifest says how it was recorded."""
+    """A shell script that repeats the run; where no manifest says how, it takes the trace back or prints the values."""
     [[manifest]] = warehouse.query(f"SELECT manifest FROM main.runs WHERE run_id = {literal(run.run_id)}").rows()
     spec = (json.loads(manifest) if manifest else {}).get("spec") or {}
     lines = ["#!/bin/sh", f"# Records {name} again and prints its metrics.", "set -eu"]
@@ -166,7 +166,13 @@ def _script(warehouse: Warehouse, run: RunVersion, name: str, trace: str) -> str
         command = " ".join(f"--{flag} {shlex.quote(str(value))}" for flag, value in options)
         lines += [f"tw collect {command} -o captures", "tw ingest captures"]
     else:
-        lines[1] = f"# Prints the metrics of {name} from its trace; the capture does not say how it was recorded."
+        lines[1] = f"# Prints the metrics of {name}; the capture does not say how it was recorded."
+        if run.rows.get("hosts", 1) > 1:  # in whose one trace no devices are found
+            lines += [
+                'cd "$(dirname "$0")"',
+                f"""duckdb -csv -c "SELECT metric, dimensions, value, unit FROM '{VALUES}'\"""",
+            ]
+            return "\n".join([*lines, ""])
         lines += [f'tw ingest "$(dirname "$0")/{trace}"']
     return "\n".join([*lines, "tw metrics values", ""])
 
