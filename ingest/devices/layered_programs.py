@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Iterator, Sequence
 
 import numpy as np
 
 from tracewarehouse.ingest.columns.event_stream import chunks
 from tracewarehouse.ingest.columns.nesting import nest
 from tracewarehouse.ingest.columns.plane_names import OP_LINE
-from tracewarehouse.ingest.devices.sampled_executions import SampledExecutions
+from tracewarehouse.ingest.columns.records import EventBatch
+from tracewarehouse.ingest.devices.sampled_executions import SampledExecutions, sampled_until
 from tracewarehouse.ingest.devices.survey import DevicePlane, HostSurvey
 from tracewarehouse.ingest.hlo.instructions import Instructions
 from tracewarehouse.ingest.layers.inference import programs_with_layers
@@ -43,10 +44,12 @@ def _executions(survey: HostSurvey, position: int, core: DevicePlane, instructio
     of_row = instructions.of_metadata(plane, survey.modules)
     is_leaf = np.array([f.op_class != "container" for f in instructions.facts], bool)
     samples = SampledExecutions(core.device.device_id, core.timeline.runs)
+    until = sampled_until(core.timeline.runs)
     for line in plane.lines:
         if line.name != OP_LINE:
             continue
-        for first, batch in chunks(survey.host.trace.batches(plane, line), is_nested=True):
+        batches = _begun_by(until - survey.host.clock_offset_ps, survey.host.trace.batches(plane, line))
+        for first, batch in chunks(batches, is_nested=True):
             order = np.lexsort((-batch.duration_ps, batch.start_ps))
             start = batch.start_ps[order] + survey.host.clock_offset_ps
             self_ps = nest(start, start + batch.duration_ps[order]).self_ps
@@ -55,3 +58,11 @@ def _executions(survey: HostSurvey, position: int, core: DevicePlane, instructio
             if first + len(batch) >= _FIRST_EVENTS:
                 break
     return samples.executions()
+
+
+def _begun_by(time_ps: int, batches: Iterable[EventBatch]) -> Iterator[EventBatch]:
+    """The batches of a line up to the first that reaches a time, on the line's clock."""
+    for batch in batches:
+        yield batch
+        if len(batch) and batch.start_ps[-1] >= time_ps:
+            return

@@ -69,6 +69,11 @@ class SampledExecutions:
         return Execution(run.module, run.program_id, self._device_id, instruction[order], self_ps[order], is_cut)
 
 
+def sampled_until(runs: Sequence[Run]) -> int:
+    """When the last of the executions ends that are kept of a device, of which there is at least one."""
+    return max(runs[i].end_ps for i in _chosen(runs))
+
+
 def _chosen(runs: Sequence[Run]) -> list[int]:
     """The first executions of each program; those at the edges of the profile, which it may cut, only if need be."""
     of_program: defaultdict[tuple[str, int | None], list[int]] = defaultdict(list)

@@ -13,7 +13,9 @@ from collections.abc import Sequence
 
 import numpy as np
 
+from tracewarehouse.ingest.columns.keys import packed
 from tracewarehouse.ingest.columns.plane_names import OP_LINE
+from tracewarehouse.ingest.devices.sampled_executions import sampled_until
 from tracewarehouse.ingest.devices.survey import HostSurvey
 from tracewarehouse.ingest.devices.timeline import Timeline
 from tracewarehouse.ingest.hlo.instructions import InstructionRow, Instructions
@@ -50,24 +52,30 @@ def phases_of_programs(surveys: Sequence[HostSurvey], instructions: Instructions
 def _times(
     survey: HostSurvey, position: int, timeline: Timeline, instructions: Instructions
 ) -> dict[tuple[Program, int], int]:
-    """Device time by program and instruction."""
-    plane = survey.host.trace.planes[position]
+    """Device time by program and instruction, in the executions up to the third of each program."""
+    if not timeline.runs:
+        return {}
+    plane, until = survey.host.trace.planes[position], sampled_until(timeline.runs)
     of_row = instructions.of_metadata(plane, survey.modules)
+    numbers: dict[Program, int] = {}
+    of_run = np.array([numbers.setdefault((r.module, r.program_id), len(numbers)) for r in timeline.runs] + [-1])
+    programs = list(numbers)
     time: Counter[tuple[Program, int]] = Counter()
     count = 0
     for line in plane.lines:
         if line.name != OP_LINE:
             continue
         for batch in survey.host.trace.batches(plane, line):
-            execution = timeline.executions_at(batch.start_ps + survey.host.clock_offset_ps)
-            key, inverse = np.unique(np.column_stack([execution, of_row[batch.metadata]]), axis=0, return_inverse=True)
-            total = np.bincount(inverse.ravel(), batch.duration_ps.astype(np.float64))
-            for (run, instruction), ps in zip(key.tolist(), total.tolist(), strict=True):
-                if run >= 0:
-                    of = timeline.runs[run]
-                    time[(of.module, of.program_id), instruction] += int(ps)
+            start = batch.start_ps + survey.host.clock_offset_ps
+            program, instruction = of_run[timeline.executions_at(start)], of_row[batch.metadata]
+            _, first, inverse = np.unique(packed([program, instruction]), return_index=True, return_inverse=True)
+            total = np.bincount(inverse, batch.duration_ps)
+            columns = (program[first].tolist(), instruction[first].tolist(), total.tolist())
+            for number, of_instruction, ps in zip(*columns, strict=True):
+                if number >= 0:
+                    time[programs[number], of_instruction] += int(ps)
             count += len(batch)
-            if count >= _FIRST_EVENTS:
+            if count >= _FIRST_EVENTS or (len(start) and start[-1] >= until):
                 break
     return dict(time)
 
