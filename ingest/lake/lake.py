@@ -513,6 +513,13 @@ class Lake:
             if match and int(match[1]) in processes and _is_staging(path) and not _is_held(path):
                 shutil.rmtree(path, ignore_errors=True)
 
+    def remove_abandoned_staging(self) -> None:
+        """Remove at once what writers left that have ended, on whatever machine: their lock has ended with them."""
+        with suppress(OSError), self.exclusive():
+            for path in _listed(self._lake, _STAGING):
+                if _is_staging(path) and not _is_held(path):
+                    shutil.rmtree(path, ignore_errors=True)
+
     @contextmanager
     def exclusive(self) -> Iterator[None]:
         """Lock the warehouse, so that writers publish one after the other; a killed process leaves no lock.

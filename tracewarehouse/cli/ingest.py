@@ -7,10 +7,12 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from tracewarehouse.cli.options import Engine, EngineOption, MasterOption
 from tracewarehouse.cli.progress import copying, counting, status
 from tracewarehouse.ingest.errors import TracewarehouseError, printable
 
 if TYPE_CHECKING:
+    from tracewarehouse.executors.executor import Executor
     from tracewarehouse.ingest.capture.sources import Capture
     from tracewarehouse.ingest.pipeline import IngestResult
     from tracewarehouse.warehouse import Warehouse
@@ -95,14 +97,19 @@ def ingest(
         ),
     ] = None,
     max_gzip_ratio: RatioOption = None,
+    engine: EngineOption = Engine.DUCKDB,
+    master: MasterOption = None,
 ) -> None:
     """Turn captures into runs of the warehouse.
 
     Prints one line per run as it ends: run id, name, ingested or unchanged, events. Several captures are ingested side
     by side, large ones after the small ones, one at a time. A capture that cannot be read, or whose process is killed,
     is named with its reason at the end; the others go on, and the exit code is then 1. Interrupted, it takes back what
-    is unfinished; ingest the same paths again to go on.
+    is unfinished; ingest the same paths again to go on. With --engine spark each capture is a task of Spark, whose
+    workers must see the captures and the warehouse under the same paths.
     """
+    if engine is Engine.SPARK and (name is not None or jobs is not None):
+        raise typer.BadParameter("--engine spark takes no --name and no --jobs: each capture is one task")
     captures, errors = _found(paths, max_gzip_ratio)
     if name is not None and len(captures) > 1:
         raise typer.BadParameter(f"--name is for one capture, found {len(captures)}")
@@ -110,7 +117,11 @@ def ingest(
     try:
         if captures:
             with context.obj.open(create=True) as warehouse, warehouse.followed_by_database():
-                if len(captures) == 1:
+                if engine is Engine.SPARK:
+                    from tracewarehouse.spark.executor import SparkExecutor
+
+                    _ingest_all(warehouse, captures, errors, mesh, step, costs, executor=SparkExecutor(master))
+                elif len(captures) == 1:
                     _ingest_one(warehouse, captures[0], errors, mesh, name, step, costs, jobs)
                 else:
                     _ingest_all(warehouse, captures, errors, mesh, step, costs, jobs)
@@ -152,9 +163,12 @@ def _ingest_all(
     mesh: str | None,
     step: str | None,
     costs: str | None,
-    jobs: int | None,
+    jobs: int | None = None,
+    executor: Executor | None = None,
 ) -> None:
-    outcomes = warehouse.ingest_captures(captures, mesh=mesh, step_program=step, costs=costs, jobs=jobs)
+    outcomes = warehouse.ingest_captures(
+        captures, mesh=mesh, step_program=step, costs=costs, jobs=jobs, executor=executor
+    )
     with closing(outcomes), counting(len(captures)) as show:
         for outcome in outcomes:
             if outcome.error:

@@ -100,12 +100,13 @@ class Executor(Protocol):
         ...
 
 
-def ingest_task(task: IngestTask, jobs: int = 1) -> Outcome:
+def ingest_task(task: IngestTask, jobs: int = 1, *, is_repeated: bool = False) -> Outcome:
     """Do a task in this process; whatever goes wrong is an outcome.
 
     Args:
         task: the task.
         jobs: number of processes that may read the capture if it is large, this one included.
+        is_repeated: raise what is not an error of the capture or warehouse, as the caller then tries again.
     """
     from tracewarehouse.ingest.pipeline import ingest_capture
 
@@ -125,6 +126,8 @@ def ingest_task(task: IngestTask, jobs: int = 1) -> Outcome:
     except TracewarehouseError as error:
         return Outcome(task.number, error=error)
     except Exception as error:  # a fault of ours, which must not stop the other captures
+        if is_repeated:
+            raise
         where = task.capture.files[0] if task.capture.files else task.capture.name
         why = f"{where}: a fault of tracewarehouse, please report it: {type(error).__name__}: {shown(str(error))}"
         return Outcome(task.number, error=CaptureError(why))
