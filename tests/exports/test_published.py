@@ -32,17 +32,23 @@ CARD = {
 }
 
 
+@pytest.fixture(scope="module")
+def trace(tmp_path_factory: pytest.TempPathFactory) -> bytes:
+    """A trace that we published."""
+    folder = tmp_path_factory.mktemp("published")
+    with open_warehouse(folder / "made", create=True) as warehouse:
+        warehouse.ingest(write_served_capture(folder / "served.xplane.pb", 3))
+        row = write_row(warehouse, warehouse.lake.runs()[0], folder / "x-tpu")
+    return next(row.folder.glob("*.json")).read_bytes()
+
+
 @pytest.fixture
-def folder(tmp_path: Path) -> Path:
+def folder(tmp_path: Path, trace: bytes) -> Path:
     """A folder as CCL-Bench has them: its trace tells no kind of chip."""
     made = tmp_path / "qwen3-4b-vllm-tp2-tpu"
     made.mkdir()
     (made / f"{made.name}.yaml").write_text(yaml.safe_dump(CARD))
-    with open_warehouse(tmp_path / "made", create=True) as warehouse:
-        warehouse.ingest(write_served_capture(tmp_path / "served.xplane.pb", 3))
-        row = write_row(warehouse, warehouse.lake.runs()[0], tmp_path / "x-tpu")
-    trace = next(row.folder.glob("*.json"))
-    (made / "host.trace.json").write_bytes(trace.read_bytes())
+    (made / "host.trace.json").write_bytes(trace)
     return made
 
 

@@ -77,13 +77,19 @@ def test_the_other_runs_answer(folder: Path, change: Change) -> None:
             assert {r[0] for r in warehouse.metric("step_time").rows()} == {r.run_id for r in warehouse.lake.runs()}
             assert {r[1] for r in warehouse.values().rows()} == {"a", "c"}
             assert warehouse.run("a").name == "a"
-            assert warehouse.audit() == []
-            assert warehouse.refresh_metrics() == []
-            assert warehouse.build().exists()
         assert len(caught) == 1
         assert [r.run_id for r in warehouse.unread_runs()] == [manifest.stem]
         with pytest.raises(tw.WarehouseError, match=f"run {manifest.stem}"):
             warehouse.run(manifest.stem)
+
+
+def test_the_other_runs_are_audited_refreshed_and_built(folder: Path) -> None:
+    cut(manifest_of(folder / "warehouse", "b"))
+    with tw.open(folder / "warehouse") as warehouse, pytest.warns(tw.UnreadRunWarning) as caught:
+        assert warehouse.audit() == []
+        assert warehouse.refresh_metrics() == []
+        assert warehouse.build().exists()
+    assert len(caught) == 1
 
 
 @CHANGES

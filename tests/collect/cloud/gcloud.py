@@ -3,6 +3,8 @@
 It knows the flags of each command (flags.py), zones, accelerator types, software versions, disks and networks. Virtual
 machines are folders, on which commands run in bash, with the tools of host.py first on PATH. `faults.json` says what
 fails: see Cloud.fault.
+
+A test starts it a hundred times, so what takes long to import is imported where it is used.
 """
 
 from __future__ import annotations
@@ -13,9 +15,6 @@ import json
 import os
 import re
 import shlex
-import shutil
-import signal
-import subprocess
 import sys
 import time
 from collections.abc import Iterator
@@ -116,6 +115,8 @@ def fault(verb: str, text: str = "", worker: str | None = None) -> dict[str, Any
 
 def preempt(name: str) -> None:
     """Google takes a slice back: its processes end, and it answers no more."""
+    import signal
+
     for group in CLOUD.glob(f"tpus/{name}/*/tracewarehouse-rounds/*/group"):
         with contextlib.suppress(OSError, ValueError):
             os.killpg(int(group.read_text()), signal.SIGKILL)
@@ -255,6 +256,8 @@ def compute_tpus_tpu_vm_list(positional: list[str], flags: dict[str, str]) -> No
 
 def compute_tpus_tpu_vm_delete(positional: list[str], flags: dict[str, str]) -> None:
     """Delete a slice."""
+    import shutil
+
     node_of(positional[0])
     if "quiet" not in flags:
         refuse("This prompt could not be answered because you are not in an interactive session")
@@ -297,6 +300,8 @@ def compute_tpus_queued_resources_describe(positional: list[str], flags: dict[st
 
 def compute_tpus_queued_resources_delete(positional: list[str], flags: dict[str, str]) -> None:
     """Delete a request, with its slice when forced."""
+    import shutil
+
     name = positional[0]
     request = read(f"queue/{name}.json", None)
     if request is None:
@@ -331,6 +336,9 @@ def environment(host: Path) -> dict[str, str]:
 
 def compute_tpus_tpu_vm_ssh(positional: list[str], flags: dict[str, str]) -> None:
     """Run a command on virtual machines, on all at the same time."""
+    import signal
+    import subprocess
+
     hosts = workers_of(positional[0], flags)
     if not flags.get("command"):
         refuse("no terminal")
@@ -361,6 +369,8 @@ def compute_tpus_tpu_vm_ssh(positional: list[str], flags: dict[str, str]) -> Non
 
 def compute_tpus_tpu_vm_scp(positional: list[str], flags: dict[str, str]) -> None:
     """Copy to virtual machines, or from one."""
+    import shutil
+
     *sources, target = positional
     if ":" in target:
         name, _, remote = target.partition(":")

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import shutil
-import subprocess
 import sys
 import time
 from pathlib import Path
@@ -58,6 +56,8 @@ def python(arguments: list[str]) -> int:
     assert arguments[:2] == ["-m", "tracewarehouse.collect.slice_worker"], arguments
     assert os.environ["PJRT_DEVICE"] == "TPU"
     if (CLOUD / "real_worker").exists():
+        import subprocess
+
         source = (CLOUD / "real_worker").read_text()
         more = {"PYTHONPATH": source, "PATH": os.environ["PATH"]}
         return subprocess.run([sys.executable, *arguments], env=os.environ | more, check=False).returncode
@@ -66,6 +66,8 @@ def python(arguments: list[str]) -> int:
 
 def record(file: str, name: str, output: str) -> int:
     """What the collector leaves on a host, without a model."""
+    import shutil
+
     shared = json.loads(Path(file).read_text())
     run = next(r for r in shared["runs"] if r["name"] == name)
     with (CLOUD / "recorded").open("a") as recorded:
@@ -106,6 +108,8 @@ def record(file: str, name: str, output: str) -> int:
 
 def sudo(arguments: list[str]) -> int:
     """Only what mounts a disk."""
+    import subprocess
+
     assert arguments[0] in ("mount", "mkfs.ext4", "blkid", "chmod"), arguments
     return subprocess.run(arguments, check=False).returncode
 
