@@ -457,11 +457,11 @@ def in_flight(warehouse: Warehouse, run: str) -> Figure:
 
 def _medians(drawn: Drawn) -> list[dict[str, Any]]:
     """The first row of each distribution whose share is at least a half."""
-    found: dict[tuple[str, str], dict[str, Any]] = {}
+    medians: dict[tuple[str, str], dict[str, Any]] = {}
     for row in drawn.rows:
         if row["share"] >= 0.5:
-            found.setdefault((row["phase"], row["axes"]), row)
-    return list(found.values())
+            medians.setdefault((row["phase"], row["axes"]), row)
+    return list(medians.values())
 
 
 def _absence_of_ranks(warehouse: Warehouse, run_id: str) -> str:

@@ -250,25 +250,25 @@ def check(comparison: Comparison, metrics: Sequence[str] = (), limits: Limits | 
     Raises:
         MetricError: a metric does not exist, or has no polarity, so that it cannot get worse.
     """
-    found = Check(limits=limits or Limits())
+    outcome = Check(limits=limits or Limits())
     rows = comparison.values(metrics).dicts()
-    comparison.require(found.limits.differences)
-    named = {*metrics, *found.limits.differences}
+    comparison.require(outcome.limits.differences)
+    named = {*metrics, *outcome.limits.differences}
     if aimless := sorted({r["metric"] for r in rows if r["polarity"] == "none"} & named):
         raise MetricError(f"{', '.join(aimless)} has no polarity: neither more nor less of it is worse; leave it out")
     for row in rows:
         if row["polarity"] == "none":
             continue
         if row["loss"] is None:
-            found.absent.append(row)
+            outcome.absent.append(row)
             continue
-        found.checked.append(row)
-        if not found.limits.allow(row):
-            is_excused = found.limits.is_noise_excused and row["verdict"] == "noise"
-            (found.excused if is_excused else found.worse).append(row)
+        outcome.checked.append(row)
+        if not outcome.limits.allow(row):
+            is_excused = outcome.limits.is_noise_excused and row["verdict"] == "noise"
+            (outcome.excused if is_excused else outcome.worse).append(row)
     missing = set(metrics) - {r["metric"] for r in rows}
-    found.absent.extend({"metric": m, "dimensions": "{}", "verdict": "on neither side"} for m in sorted(missing))
-    return found
+    outcome.absent.extend({"metric": m, "dimensions": "{}", "verdict": "on neither side"} for m in sorted(missing))
+    return outcome
 
 
 def _file(warehouse: Warehouse, against: str | Sequence[str]) -> Path | None:
@@ -316,12 +316,12 @@ def _replaced(warehouse: Warehouse, baseline: Baseline) -> list[str]:
 
 def _with_repeats(query: Query, runs: tuple[str, ...], baselines: tuple[str, ...]) -> Sides:
     """The sides with the other runs of their configurations; a run that fits both sides counts as a baseline repeat."""
-    found = dict(query("SELECT run_id, configuration FROM macros.configurations()").rows())
+    configurations = dict(query("SELECT run_id, configuration FROM macros.configurations()").rows())
     named = {*runs, *baselines}
 
     def others(side: Sequence[str]) -> list[str]:
-        wanted = {found[r] for r in side if r in found}
-        return sorted(r for r, c in found.items() if c in wanted and r not in named)
+        wanted = {configurations[r] for r in side if r in configurations}
+        return sorted(r for r, c in configurations.items() if c in wanted and r not in named)
 
     of_baselines = others(baselines)
     of_runs = [r for r in others(runs) if r not in of_baselines]

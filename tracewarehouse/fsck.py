@@ -29,8 +29,8 @@ def fsck(lake: Lake, definitions: Definitions, leftovers: Callable[[], list[Left
     Raises:
         WarehouseError: the warehouse does not exist or cannot be listed.
     """
-    found = fsck_of_lake(lake.warehouse)
-    damaged_runs = {p.run_id for p in found}
+    problems = fsck_of_lake(lake.warehouse)
+    damaged_runs = {p.run_id for p in problems}
     whole = []
     for manifest in lake.manifests():
         run = lake.run(manifest.stem) if manifest.stem not in damaged_runs else None
@@ -38,10 +38,10 @@ def fsck(lake: Lake, definitions: Definitions, leftovers: Callable[[], list[Left
     for run in whole:
         if not definitions.is_current(run.metrics_fingerprint):
             sentence = "its metric values come from other definitions than today's"
-            found.append(Problem(run.run_id, run.name, None, sentence, "`tw metrics refresh`"))
-    found += _audits(lake, definitions, whole)
-    found += _packs(lake)
-    return found + list(_database(lake, definitions, whole)) + list(_leftovers(lake, leftovers))
+            problems.append(Problem(run.run_id, run.name, None, sentence, "`tw metrics refresh`"))
+    problems += _audits(lake, definitions, whole)
+    problems += _packs(lake)
+    return problems + list(_database(lake, definitions, whole)) + list(_leftovers(lake, leftovers))
 
 
 def _audits(lake: Lake, definitions: Definitions, runs: list[RunVersion]) -> Iterator[Problem]:

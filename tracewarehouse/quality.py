@@ -40,8 +40,8 @@ class FlaggedRun:
 
 def flagged(runs: Iterable[RunVersion]) -> list[FlaggedRun]:
     """The runs that have flags, sorted by name."""
-    found = [FlaggedRun(r.run_id, r.name, tuple(r.flags)) for r in runs if r.flags]
-    return sorted(found, key=lambda r: (r.name, r.run_id))
+    with_flags = [FlaggedRun(r.run_id, r.name, tuple(r.flags)) for r in runs if r.flags]
+    return sorted(with_flags, key=lambda r: (r.name, r.run_id))
 
 
 def in_scope(

@@ -150,8 +150,8 @@ def _named_pivot(connection: duckdb.DuckDBPyConnection, sql: str, limits: Limits
 
     def look_up(select: str) -> list[str]:
         statement = checked_select(connection, select)
-        found = _interruptible(connection, lambda: _materialise(connection, statement, None), limits)
-        return [str(v) for v in found.column(0).to_pylist()]
+        rows = _interruptible(connection, lambda: _materialise(connection, statement, None), limits)
+        return [str(v) for v in rows.column(0).to_pylist()]
 
     return with_values(sql, look_up) or sql
 
@@ -259,13 +259,13 @@ def _dicts(tree: Any) -> Iterator[dict[str, Any]]:
 
 def _table_macros(connection: duckdb.DuckDBPyConnection) -> frozenset[str]:
     """The table macros that the warehouse itself defines, except those with the name of a built-in function."""
-    found = connection.execute(
+    macros = connection.execute(
         """
         SELECT function_name FROM duckdb_functions() GROUP BY function_name
         HAVING bool_or(function_type = 'table_macro') AND NOT bool_or(internal)
         """
     ).fetchall()
-    return frozenset(name.lower() for (name,) in found)
+    return frozenset(name.lower() for (name,) in macros)
 
 
 def _sentence(error: Exception) -> str:

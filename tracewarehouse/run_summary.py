@@ -157,7 +157,7 @@ def step_shares_of(query: Query, run_id: str) -> list[StepShare]:
 
 def labelled(facts: Mapping[str, Any]) -> list[tuple[str, str]]:
     """The known facts of a run as labels and texts for people."""
-    found = {
+    labels = {
         "Model": _joined(facts["model"], _counted(facts["layers"], "layer"), facts["dtype"]),
         "Requests": _joined(
             _counted(facts["batch_size"], "sequence"),
@@ -171,7 +171,7 @@ def labelled(facts: Mapping[str, Any]) -> list[tuple[str, str]]:
         "Framework": facts["framework"],
         "Run": facts["run_id"],
     }
-    return [(label, text) for label, text in found.items() if text]
+    return [(label, text) for label, text in labels.items() if text]
 
 
 def _devices(facts: Mapping[str, Any]) -> str:

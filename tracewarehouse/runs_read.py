@@ -21,7 +21,7 @@ def runs_read(tree: dict[str, Any]) -> frozenset[str] | None:
         tree: the syntax tree of SELECTs, from `tables_read.syntax_tree`, over tables and views whose rows of a run
             follow from that run alone.
     """
-    found = set[str]()
+    run_ids = set[str]()
     tables = limited = 0
     for node, defined in scoped(tree):
         tables += _is_of_runs(node, defined)
@@ -33,9 +33,9 @@ def runs_read(tree: dict[str, Any]) -> frozenset[str] | None:
                 named = _named(node.get("where_clause"), aliases)
                 if named is None:
                     return None
-                found |= named
+                run_ids |= named
                 limited += len(aliases)
-    return frozenset(found) if limited == tables else None  # others are where no SELECT limits them, as in a PIVOT
+    return frozenset(run_ids) if limited == tables else None  # others are where no SELECT limits them, as in a PIVOT
 
 
 def _is_of_runs(node: dict[str, Any], defined: frozenset[str]) -> bool:

@@ -80,18 +80,18 @@ def tables_read(connection: duckdb.DuckDBPyConnection, sql: str) -> TablesRead:
     Raises:
         duckdb.Error: the SQL cannot be parsed.
     """
-    found = TablesRead()
+    read = TablesRead()
     statements = connection.extract_statements(sql)
     for statement in statements:
         text = statement.query if len(statements) > 1 else sql
         kind = kind_of(statement)
         if kind == "SELECT":
-            found |= _of_select(connection, text)
+            read |= _of_select(connection, text)
         elif kind == "EXPLAIN":
-            found |= _of_explained(connection, text)
+            read |= _of_explained(connection, text)
         else:
-            found |= TablesRead(is_known=False)
-    return found
+            read |= TablesRead(is_known=False)
+    return read
 
 
 def kind_of(statement: duckdb.Statement) -> str:

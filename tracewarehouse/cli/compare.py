@@ -127,13 +127,13 @@ def _compare_published(
 
     chosen = chosen_format(context, output_format, output)
     with context.obj.open() as warehouse:
-        found = published_values(warehouse, [warehouse.run(r) for r in run.split(",")], file)
+        published = published_values(warehouse, [warehouse.run(r) for r in run.split(",")], file)
     names = [f.name for f in fields(PublishedValue)]
     if chosen == "table":  # the reasons do not fit beside the numbers
         names.remove("why")
-    write(QueryResult(pa.table({n: [getattr(v, n) for v in found] for n in names})), chosen, output)
+    write(QueryResult(pa.table({n: [getattr(v, n) for v in published] for n in names})), chosen, output)
     if chosen == "table":
-        for metric, reason in dict.fromkeys((v.metric, v.why) for v in found):
+        for metric, reason in dict.fromkeys((v.metric, v.why) for v in published):
             typer.echo(f"{metric}: {reason}", err=output is not None)
 
 
@@ -212,10 +212,10 @@ def baseline(
         raise TracewarehouseError(f"{output}: cannot be written: {error.strerror or error}") from None
 
 
-def _note_sides(found: Comparison) -> None:
+def _note_sides(comparison: Comparison) -> None:
     from tracewarehouse.compare import WORKLOAD
 
-    sides = found.sides
+    sides = comparison.sides
     for name, named, repeats in (
         ("run", sides.runs, sides.run_repeats),
         ("baseline", sides.baselines, sides.baseline_repeats),
@@ -224,52 +224,52 @@ def _note_sides(found: Comparison) -> None:
             typer.echo(f"note: noise of the {name} from {more} more runs of its configuration", err=True)
     if both := set(sides.runs) & set(sides.baselines):
         typer.echo(f"note: on both sides: {', '.join(sorted(both))}", err=True)
-    if found.unknown == WORKLOAD:
+    if comparison.unknown == WORKLOAD:
         typer.echo("note: nothing is known of the workloads, so that unlike ones are not refused", err=True)
-    elif found.unknown:
-        typer.echo(f"note: not known of all runs, so not compared: {', '.join(found.unknown)}", err=True)
-    if found.replaced:
-        names = ", ".join(found.replaced)
+    elif comparison.unknown:
+        typer.echo(f"note: not known of all runs, so not compared: {', '.join(comparison.unknown)}", err=True)
+    if comparison.replaced:
+        names = ", ".join(comparison.replaced)
         typer.echo(
             f"note: the baseline file has older versions, which are not compared: {names}; write it anew", err=True
         )
 
 
-def _compared(found: Comparison) -> set[str]:
-    return {*found.sides.run_repeats, *found.sides.baseline_repeats}
+def _compared(comparison: Comparison) -> set[str]:
+    return {*comparison.sides.run_repeats, *comparison.sides.baseline_repeats}
 
 
-def _note_stale(warehouse: Any, found: Comparison) -> None:
-    if stale := [r.name for r in warehouse.stale_runs() if r.run_id in _compared(found)]:
+def _note_stale(warehouse: Any, comparison: Comparison) -> None:
+    if stale := [r.name for r in warehouse.stale_runs() if r.run_id in _compared(comparison)]:
         typer.echo(f"note: {', '.join(stale)}: values of other definitions; run `tw metrics refresh`", err=True)
 
 
-def _note_check(found: Check, limits: Limits) -> None:
+def _note_check(outcome: Check, limits: Limits) -> None:
     allowed = f"{100 * limits.median:g} % (90th percentile {100 * limits.tail:g} %)"
-    if not found.checked:
+    if not outcome.checked:
         typer.echo("there is nothing to check: no value with a polarity on both sides", err=True)
     else:
-        typer.echo(f"{len(found.worse)} of {len(found.checked)} values are worse by more than {allowed}", err=True)
-    if found.from_zero:
-        names = ", ".join(sorted({r["metric"] for r in found.from_zero}))
+        typer.echo(f"{len(outcome.worse)} of {len(outcome.checked)} values are worse by more than {allowed}", err=True)
+    if outcome.from_zero:
+        names = ", ".join(sorted({r["metric"] for r in outcome.from_zero}))
         typer.echo(
-            f"{len(found.from_zero)} of these had 0 in the baseline, of which no percentage allows a loss: {names}; "
+            f"{len(outcome.from_zero)} of these had 0 in the baseline, of which no percentage allows a loss: {names}; "
             "--max-difference METRIC=NUMBER allows one in the metric's unit",
             err=True,
         )
-    if found.excused:
-        names = ", ".join(sorted({r["metric"] for r in found.excused}))
-        typer.echo(f"{len(found.excused)} more are worse by that, but inside the noise: {names}", err=True)
-    if found.absent:
-        names = ", ".join(sorted({r["metric"] for r in found.absent}))
-        remark = "" if limits.is_absence_excused or not found.checked else "; --allow-missing lets that pass"
-        sides = "one side or both" if any(r["verdict"] == "on neither side" for r in found.absent) else "one side"
-        values = "1 value is" if len(found.absent) == 1 else f"{len(found.absent)} values are"
+    if outcome.excused:
+        names = ", ".join(sorted({r["metric"] for r in outcome.excused}))
+        typer.echo(f"{len(outcome.excused)} more are worse by that, but inside the noise: {names}", err=True)
+    if outcome.absent:
+        names = ", ".join(sorted({r["metric"] for r in outcome.absent}))
+        remark = "" if limits.is_absence_excused or not outcome.checked else "; --allow-missing lets that pass"
+        sides = "one side or both" if any(r["verdict"] == "on neither side" for r in outcome.absent) else "one side"
+        values = "1 value is" if len(outcome.absent) == 1 else f"{len(outcome.absent)} values are"
         typer.echo(f"{values} missing on {sides}: {names}{remark}", err=True)
 
 
-def _print_top(found: Comparison) -> None:
-    rows = [r for r in found.steps().dicts() if r["difference_us"]]
+def _print_top(comparison: Comparison) -> None:
+    rows = [r for r in comparison.steps().dicts() if r["difference_us"]]
     groups: dict[tuple[str | None, str], list[dict[str, Any]]] = {}
     for row in rows:
         groups.setdefault((row["phase"], row["split"]), []).append(row)

@@ -100,8 +100,8 @@ def _compared(warehouse: Warehouse, paths: list[Path]) -> tuple[QueryResult, lis
     from tracewarehouse.ingest.devices.joined_hosts import join_hosts
     from tracewarehouse.result import QueryResult
 
-    found = [warehouse.against(c) for c in join_hosts([c for path in paths for c in find_captures(path)])]
-    lines = [(c.run_id, n) for c in found for n in c.counts]
+    comparisons = [warehouse.against(c) for c in join_hosts([c for path in paths for c in find_captures(path)])]
+    lines = [(c.run_id, n) for c in comparisons for n in c.counts]
     table = pa.table(
         {
             "run_id": pa.array([run_id for run_id, _ in lines], pa.string()),
@@ -114,13 +114,13 @@ def _compared(warehouse: Warehouse, paths: list[Path]) -> tuple[QueryResult, lis
             "is_equal": pa.array([n.is_equal for _, n in lines], pa.bool_()),
         }
     )
-    remarks = [f"run {c.run_id}: {d}" for c in found for d in c.differences]
-    for c in found:
+    remarks = [f"run {c.run_id}: {d}" for c in comparisons for d in c.differences]
+    for c in comparisons:
         counts = f"{c.events:,} events and {c.stats:,} stats on {len(c.counts)} lines of {c.planes} planes"
         remarks.append(
             f"run {c.run_id}: {counts}, {f'{len(c.differences)} differences' if c.differences else 'all equal'}"
         )
-    return QueryResult(table), remarks, not any(c.differences for c in found)
+    return QueryResult(table), remarks, not any(c.differences for c in comparisons)
 
 
 def remove(
@@ -174,9 +174,9 @@ def gc(
 
     with context.obj.open() as warehouse:
         grace = grace_hours * 3600
-        found = warehouse.leftovers(grace) if dry_run else warehouse.collect_garbage(grace)
-    found += abandoned() if dry_run else remove_abandoned()
-    for leftover in found:
+        leftovers = warehouse.leftovers(grace) if dry_run else warehouse.collect_garbage(grace)
+    leftovers += abandoned() if dry_run else remove_abandoned()
+    for leftover in leftovers:
         typer.echo(leftover.path)
     verb = "would be removed" if dry_run else "removed"
-    typer.echo(f"{len(found)} leftovers {verb}, {sum(f.bytes for f in found):,} bytes", err=True)
+    typer.echo(f"{len(leftovers)} leftovers {verb}, {sum(f.bytes for f in leftovers):,} bytes", err=True)

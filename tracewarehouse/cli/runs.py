@@ -71,10 +71,10 @@ def runs(
         unread = warehouse.unread_runs()
         lost: list[UnreadRun] = []
         try:
-            found = warehouse.lake.runs()
-            if lost := warehouse.lake.lacking(found):
+            listed = warehouse.lake.runs()
+            if lost := warehouse.lake.lacking(listed):
                 typer.echo(f"warning: {printable(unread_sentence(lost))}", err=True)
-            if not found:
+            if not listed:
                 typer.echo(f"the warehouse {context.obj} is empty; add runs with `tw ingest CAPTURE`", err=True)
         except WarehouseError as error:  # none can be read
             if not unread:

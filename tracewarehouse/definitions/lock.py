@@ -102,28 +102,28 @@ def write_lock(
 
 
 def _broken(definitions: Definitions, lock: Lock, now: Lock, folder: str) -> list[str]:
-    found = []
+    broken = []
     for name, fingerprint in lock.metrics.items():
         base, _, version = name.rpartition("_v")
         if name not in now.metrics:
             files = [_file(m.view, folder) for m in definitions.metrics if m.view.name == name]
             file = files[0] if files else f"{name}.sql in {folder}/metrics"
-            found.append(
+            broken.append(
                 f"{name} was released and is gone or no longer stable; restore {file}, and set "
                 "its status to deprecated if it should no longer be used"
             )
         elif now.metrics[name] != fingerprint:
             latest = max(m.version for m in definitions.metrics if m.name == base)
             file = _file(definitions.metric(base, int(version)).view, folder)
-            found.append(
+            broken.append(
                 f"{file} was released and has changed; restore it and put the change into "
                 f"{file.with_name(f'{base}_v{max(latest, int(version)) + 1}.sql')}"
             )
-    return found
+    return broken
 
 
 def _changed_models(definitions: Definitions, lock: Lock, now: Lock, folder: str) -> list[str]:
-    found = []
+    changed = []
     for name, fingerprint in lock.models.items():
         if name in now.models and now.models[name] != fingerprint:
             above = [
@@ -133,11 +133,11 @@ def _changed_models(definitions: Definitions, lock: Lock, now: Lock, folder: str
             ]
             is_package = bool(definitions.added) and f"models.{name}" not in definitions.added
             file = _file(definitions[f"models.{name}"], "sql" if is_package else folder)
-            found.append(
+            changed.append(
                 f"{file} has changed beneath {', '.join(above)}; if every case still gives the same rows, run "
                 f"`{_COMMAND} --accept-models`, else restore it and give the changed model a new name"
             )
-    return found
+    return changed
 
 
 def _file(view: View, folder: str) -> PurePosixPath:

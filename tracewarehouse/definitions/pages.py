@@ -126,7 +126,7 @@ def _example(query: Query, metric: Metric) -> str:
         whose, where = "", ""
     else:
         # a run with stored values has rows; if the metric stores none, one run is tried
-        found = query(
+        example = query(
             "SELECT r.run_id, r.name FROM main.runs AS r LEFT JOIN main.metric_values AS v "
             "ON v.run_id = r.run_id AND v.metric = $metric AND v.version = $version "
             "GROUP BY r.run_id, r.name "
@@ -135,9 +135,9 @@ def _example(query: Query, metric: Metric) -> str:
             version=metric.version,
             preferred=_PREFERRED,
         ).rows()
-        if not found:
+        if not example:
             return _ABSENT
-        [(run_id, name)] = found
+        [(run_id, name)] = example
         whose, where = f"Of run `{name}`:\n\n", f"WHERE run_id = '{run_id}'\n"
     sql = f"SELECT {', '.join(names)}\nFROM {view}\n{where}ORDER BY ALL LIMIT {_EXAMPLE_ROWS}"
     rows = [[_shown(v) for v in row] for row in query(sql).rows()]

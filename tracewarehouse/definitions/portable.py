@@ -53,13 +53,13 @@ def complaints(sql: str, *, across_runs: bool = False) -> list[str]:
         across_runs: the definition compares runs, so it need not keep them apart by run_id.
     """
     tree = sqlglot.parse_one(sql, dialect="duckdb")
-    found: dict[str, None] = {}
+    sentences: dict[str, None] = {}
     for node in tree.walk():
         for sentence in _complaints(node):
             if across_runs and sentence in _RUN_BY_RUN:
                 continue
-            found[f"{sentence}: {_shown(node)}"] = None
-    return list(found)
+            sentences[f"{sentence}: {_shown(node)}"] = None
+    return list(sentences)
 
 
 def _complaints(node: exp.Expr) -> Iterator[str]:

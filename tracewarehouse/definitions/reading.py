@@ -325,9 +325,9 @@ class Definitions:
         Raises:
             MetricError: a precondition does not exist, or preconditions need each other in a circle.
         """
-        found: dict[str, PreconditionHeader] = {}
-        self._collect_needs(metric.view, found, ())
-        return list(found.values())
+        needed: dict[str, PreconditionHeader] = {}
+        self._collect_needs(metric.view, needed, ())
+        return list(needed.values())
 
     def _collect_needs(self, view: View, found: dict[str, PreconditionHeader], above: tuple[str, ...]) -> None:
         if not isinstance(view.header, MetricHeader | PreconditionHeader):

@@ -83,8 +83,8 @@ def normalised(sql: str) -> str:
     These make no difference: comments, spacing, letter case, quotes around names, redundant parentheses, names of
     relations within a SELECT, `x.a AS a` for `x.a`, and `x.a` for `a` if there is only one relation.
     """
-    found: str = _remembered().get("normal form", sql, _normal_form)
-    return found
+    normal_form: str = _remembered().get("normal form", sql, _normal_form)
+    return normal_form
 
 
 def column_sentences(sql: str) -> dict[str, str]:
@@ -97,8 +97,8 @@ def column_sentences(sql: str) -> dict[str, str]:
     """
     if "--" not in sql:
         return {}
-    found: dict[str, str] = _remembered().get("sentences", sql, _column_sentences)
-    return found
+    sentences: dict[str, str] = _remembered().get("sentences", sql, _column_sentences)
+    return sentences
 
 
 def _parsed_tables(sql: str) -> Collection[str]:
@@ -113,14 +113,14 @@ def _parsed_tables(sql: str) -> Collection[str]:
         raise ValueError("must be one SELECT")
     tree = statements[0]
     ctes = {c.alias for c in tree.find_all(exp.CTE)}
-    found = set()
+    tables = set()
     for table in tree.find_all(exp.Table):
         if not table.db and table.name in ctes:
             continue
         if table.db not in SCHEMAS or table.catalog:
             raise ValueError(f"names the table {table.sql()}; write it with its schema, {', '.join(SCHEMAS)}")
-        found.add(f"{table.db}.{table.name}")
-    return sorted(found)
+        tables.add(f"{table.db}.{table.name}")
+    return sorted(tables)
 
 
 def _column_sentences(sql: str) -> dict[str, str]:

@@ -50,9 +50,9 @@ class Evaluator:
         """
         with TemporaryFolder() as spill, database(self._threads) as connection:
             self._prepared = self._prepared or PreparedMetrics(connection, self.definitions)
-            found = evaluate_files(connection, self._prepared, files, run_id, spill.path)
-        self.findings, self.beyond_range = found.findings, found.beyond_range
-        return found.values()
+            evaluated = evaluate_files(connection, self._prepared, files, run_id, spill.path)
+        self.findings, self.beyond_range = evaluated.findings, evaluated.beyond_range
+        return evaluated.values()
 
 
 def database(threads: int | None = None) -> duckdb.DuckDBPyConnection:

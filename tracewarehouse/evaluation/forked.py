@@ -58,13 +58,13 @@ class ForkedEvaluator:
         with TemporaryFolder() as spill:
             try:
                 self.fingerprint = self._helper.answer()
-                found = self._helper.ask(_evaluated, (self._sql, files, run_id, spill.path))
+                evaluated = self._helper.ask(_evaluated, (self._sql, files, run_id, spill.path))
             except BaseException:  # Ctrl-C too: the helper must stop writing to the folder
                 self._helper.end()
                 raise
         self._helper.dismiss()
-        self.findings, self.beyond_range = found.findings, found.beyond_range
-        return found.values()
+        self.findings, self.beyond_range = evaluated.findings, evaluated.beyond_range
+        return evaluated.values()
 
 
 def _get_ready(_: Any, sql: Path | None) -> str:
@@ -76,9 +76,9 @@ def _evaluated(_: Any, task: _Task) -> Evaluation:
     from tracewarehouse.evaluation.evaluator import evaluate_files
 
     sql, files, run_id, spill = task
-    found = evaluate_files(*_prepared(sql), files, run_id, spill)
+    evaluated = evaluate_files(*_prepared(sql), files, run_id, spill)
     remember()  # a helper process is killed, so nothing would be saved at its end
-    return found
+    return evaluated
 
 
 @cache

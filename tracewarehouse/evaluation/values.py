@@ -115,8 +115,8 @@ class PreparedMetrics:
 
     def _readers(self, name: str, tables: Collection[str]) -> frozenset[str]:
         """The steps that read a table or view, directly or through views."""
-        found = [n for n, read in self._needs.items() if name in read]
-        return frozenset(found).union(*(self._readers(n, tables) for n in found if n not in tables))
+        readers = [n for n, read in self._needs.items() if name in read]
+        return frozenset(readers).union(*(self._readers(n, tables) for n in readers if n not in tables))
 
     def evaluate(self, connection: duckdb.DuckDBPyConnection, run_id: str, sources: Mapping[str, str]) -> Evaluation:
         """Evaluate a run.

@@ -237,8 +237,8 @@ class Gathered:
 def distinct(values: Int64) -> Int64:
     """Values that are not negative, each once, ascending."""
     values = np.sort(values)
-    found: Int64 = values[np.flatnonzero(np.diff(values, prepend=-1))]
-    return found
+    ascending: Int64 = values[np.flatnonzero(np.diff(values, prepend=-1))]
+    return ascending
 
 
 def check_lines(*lines: Sized) -> None:

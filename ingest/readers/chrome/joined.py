@@ -40,21 +40,21 @@ class Joined:
         self._numbers: list[Int64] = []
         known: dict[EventMetadata, int] = {}
         places, used = [np.zeros((5, 0), np.int64)], [np.zeros(0, np.int64)]
-        for i, found in enumerate(ranges):
-            lines = np.array([self.codes.setdefault(key, len(self.codes)) for key in found.codes], np.int64)
-            numbers = np.array([known.setdefault(_metadata(*c), len(known)) for c in found.metadata()], np.int64)
-            places += [np.stack([lines[p[0]], np.full(p.shape[1], i), *p[1:]]) for p in found.places]
-            used += [lines[u >> 32] << 32 | numbers[u & _NUMBER] for u in found.used]
-            found.places, found.used, found.codes = [], [], {}
-            self._ranges.append(found)
+        for i, gathered in enumerate(ranges):
+            lines = np.array([self.codes.setdefault(key, len(self.codes)) for key in gathered.codes], np.int64)
+            numbers = np.array([known.setdefault(_metadata(*c), len(known)) for c in gathered.metadata()], np.int64)
+            places += [np.stack([lines[p[0]], np.full(p.shape[1], i), *p[1:]]) for p in gathered.places]
+            used += [lines[u >> 32] << 32 | numbers[u & _NUMBER] for u in gathered.used]
+            gathered.places, gathered.used, gathered.codes = [], [], {}
+            self._ranges.append(gathered)
             self._numbers.append(numbers)
-            self.process_names.update(found.process_names)
-            self.thread_names.update(found.thread_names)
+            self.process_names.update(gathered.process_names)
+            self.thread_names.update(gathered.thread_names)
             check_lines(self.codes, self.process_names, self.thread_names)
-            self.left_out.update(found.left_out)
-            self.counted.update(found.counted)
-            self.has_replaced |= found.has_replaced
-        self.end, self.mark, self.origin_us = found.end, found.mark, found.origin_us or 0
+            self.left_out.update(gathered.left_out)
+            self.counted.update(gathered.counted)
+            self.has_replaced |= gathered.has_replaced
+        self.end, self.mark, self.origin_us = gathered.end, gathered.mark, gathered.origin_us or 0
         self.metadata = [*known]
         self._places = np.concatenate(places, axis=1)
         self._places = self._places[:, np.argsort(self._places[0], kind="stable")]

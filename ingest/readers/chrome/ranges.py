@@ -79,14 +79,14 @@ class Ranges:
                 ranges = self._ranges[i:]
                 self._processes.share((self._document, origin_us))
                 reads = self._processes.start(read_range, ranges).results()
-                known = {r[0]: found for r, found in zip(ranges, reads, strict=True)}
-            found = known.get(low) if at == low and not begun else None
-            if found is None:
-                found = Gathered(descriptor, origin_us, begun)
-                found.read(self._document, at, high)
-            at, origin_us = found.end, found.origin_us
-            yield found
-            if found.mark != b",":
+                known = {r[0]: gathered for r, gathered in zip(ranges, reads, strict=True)}
+            gathered = known.get(low) if at == low and not begun else None
+            if gathered is None:
+                gathered = Gathered(descriptor, origin_us, begun)
+                gathered.read(self._document, at, high)
+            at, origin_us = gathered.end, gathered.origin_us
+            yield gathered
+            if gathered.mark != b",":
                 return
 
     def _temporary(self) -> int:
@@ -103,9 +103,9 @@ class Ranges:
 def read_range(shared: Shared, task: Range) -> Gathered | None:
     """What a range holds, as a task; None where it does not hold whole events, or halves of pairs."""
     (document, origin_us), (low, high, descriptor) = shared, task
-    found = Gathered(descriptor, origin_us, {})
+    gathered = Gathered(descriptor, origin_us, {})
     try:
-        found.read(document, low, high, is_alone=True)
+        gathered.read(document, low, high, is_alone=True)
     except MalformedError:
         return None
-    return None if found.has_pairs else found
+    return None if gathered.has_pairs else gathered

@@ -94,31 +94,31 @@ class ChromeTrace:
             yield replace(batch, metadata=used.searchsorted(batch.metadata).astype(np.int32))
 
     def _planes(self) -> list[Plane]:
-        found = self._joined
-        names = dict(found.process_names)
+        joined = self._joined
+        names = dict(joined.process_names)
         matches = {pid: m for pid, name in names.items() if (m := _HOST_PREFIX.fullmatch(name))}
         self.hostnames = list(dict.fromkeys(m[1] for m in matches.values()))
         if len(self.hostnames) == 1:  # with several, only the whole name tells their processes apart
             names.update((pid, m[2]) for pid, m in matches.items())
         lines: dict[Id, dict[Any, int]] = {pid: {} for pid in names}
-        for (pid, tid), code in found.codes.items():
+        for (pid, tid), code in joined.codes.items():
             lines.setdefault(pid, {})[tid] = code
         counters: dict[Id, int] = {}
-        for (pid, tid), name in found.thread_names.items():
+        for (pid, tid), name in joined.thread_names.items():
             if name == COUNTER_LINE and (number := _number(tid)) is not None:
                 counters.setdefault(pid, number)
         planes: list[Plane] = []
         for pid, codes in lines.items():
             name = names.get(pid, "unknown process" if pid is None else str(pid))
-            plane = _ChromePlane(name, _number(pid) or 0, used=found.used(codes.values()))
-            plane.event_metadata = [found.metadata[i] for i in plane.used.tolist()]
+            plane = _ChromePlane(name, _number(pid) or 0, used=joined.used(codes.values()))
+            plane.event_metadata = [joined.metadata[i] for i in plane.used.tolist()]
             for tid, code in codes.items():
-                if not len(found.places(code)):
+                if not len(joined.places(code)):
                     continue
                 if tid == COUNTERS:
                     name, number = COUNTER_LINE, counters.get(pid)
                 else:
-                    name = found.thread_names.get((pid, tid), "unknown thread" if tid is None else str(tid))
+                    name = joined.thread_names.get((pid, tid), "unknown thread" if tid is None else str(tid))
                     number = _number(tid)
                 plane.lines.append(Line(name, -1 - code if number is None else number, start=code))
             planes.append(plane)
@@ -131,14 +131,14 @@ class ChromeTrace:
             self.planes.append(_ChromePlane(TASK_PLANE, stats=(Stat(PROFILE_START, StatKind.UINT64, start),)))
 
     def _warnings(self) -> list[str]:
-        found = self._joined
-        warnings = [f"{count} {what}" for what, count in sorted(found.counted.items()) if count]
-        if found.left_out:
-            phases = ", ".join(f"{n} of phase {ph[:20]!r}" for ph, n in sorted(found.left_out.items())[:20])
-            warnings.append(f"{found.left_out.total()} events that are not spans or counters were left out: {phases}")
-        if found.has_replaced:
+        joined = self._joined
+        warnings = [f"{count} {what}" for what, count in sorted(joined.counted.items()) if count]
+        if joined.left_out:
+            phases = ", ".join(f"{n} of phase {ph[:20]!r}" for ph, n in sorted(joined.left_out.items())[:20])
+            warnings.append(f"{joined.left_out.total()} events that are not spans or counters were left out: {phases}")
+        if joined.has_replaced:
             warnings.append("names or arguments hold bytes that are not UTF-8; they were replaced by U+FFFD")
-        if not found.mark:
+        if not joined.mark:
             warnings.append("the array of events has no end; the trace may be truncated")
         if len(self.hostnames) > 1:
             warnings.append(

@@ -59,9 +59,10 @@ def picoseconds(texts: Sequence[msgspec.Raw], origin_us: int = 0) -> tuple[Int64
         except pa.ArrowInvalid:  # more digits before or behind the dot than `_READ` has
             pass
     exact = [exact_picoseconds(bytes(text)) for text in texts]
-    found = [None if value is None else value - origin_us * PS_PER_US for value in exact]
-    known = [value is not None and abs(value) <= INT64_MAX for value in found]
-    return np.array([v if k else 0 for v, k in zip(found, known, strict=True)], np.int64), np.array(known, np.bool_)
+    since_origin = [None if value is None else value - origin_us * PS_PER_US for value in exact]
+    known = [value is not None and abs(value) <= INT64_MAX for value in since_origin]
+    values = [value if is_known else 0 for value, is_known in zip(since_origin, known, strict=True)]
+    return np.array(values, np.int64), np.array(known, np.bool_)
 
 
 def _plain(joined: bytes, lengths: npt.NDArray[np.int32], origin_us: int) -> tuple[Int64, npt.NDArray[np.bool_]]:
