@@ -13,11 +13,11 @@ from typing import TYPE_CHECKING, Literal, Protocol
 import pyarrow as pa
 
 from tracewarehouse.ingest.capture.batches import read_batches
-from tracewarehouse.ingest.capture.sources import Capture, find_captures
+from tracewarehouse.ingest.capture.sources import Capture
 from tracewarehouse.ingest.columns.records import Trace
 from tracewarehouse.ingest.devices.device import complete_devices
 from tracewarehouse.ingest.devices.hosts import Host, clock_notes, open_hosts
-from tracewarehouse.ingest.devices.joined_hosts import join_hosts
+from tracewarehouse.ingest.devices.joined_hosts import find_whole_captures
 from tracewarehouse.ingest.devices.run_survey import RunSurvey, survey_run
 from tracewarehouse.ingest.errors import CaptureError, WarehouseError
 from tracewarehouse.ingest.lake.lake import Lake, RunVersion, Settling
@@ -81,7 +81,7 @@ def ingest_one(
     """
     from tracewarehouse.ingest.capture.remote import local_copy
 
-    captures = join_hosts(find_captures(local_copy(path)))
+    captures = find_whole_captures(local_copy(path))
     if len(captures) > 1:
         names = ", ".join(c.name for c in captures)
         raise CaptureError(f"{path}: holds {len(captures)} captures ({names}); ingest them one by one")

@@ -20,10 +20,9 @@ class CaptureWarehouse(Warehouse):
 
     def __init__(self, path: str | os.PathLike[str], sql: str | os.PathLike[str] | None = None) -> None:
         from tracewarehouse.ingest.capture.remote import local_copy
-        from tracewarehouse.ingest.capture.sources import find_captures
-        from tracewarehouse.ingest.devices.joined_hosts import join_hosts
+        from tracewarehouse.ingest.devices.joined_hosts import find_whole_captures
 
-        captures = join_hosts(find_captures(local_copy(path)))
+        captures = find_whole_captures(local_copy(path))
         self._folder_of_its_own = TemporaryFolder()
         super().__init__(self._folder_of_its_own.path / "warehouse", sql)
         self.capture = path

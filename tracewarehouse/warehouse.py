@@ -469,11 +469,10 @@ class Warehouse:
             WarehouseError: the warehouse cannot be written.
         """
         from tracewarehouse.ingest.capture.remote import local_copy
-        from tracewarehouse.ingest.capture.sources import find_captures
-        from tracewarehouse.ingest.devices.joined_hosts import join_hosts
+        from tracewarehouse.ingest.devices.joined_hosts import find_whole_captures
         from tracewarehouse.ingested import IngestResults
 
-        captures = join_hosts(find_captures(local_copy(path), max_gzip_ratio=max_gzip_ratio))
+        captures = find_whole_captures(local_copy(path), max_gzip_ratio=max_gzip_ratio)
         if name is not None and len(captures) > 1:
             raise CaptureError(f"{path}: holds {len(captures)} captures, but a name can be given only to one")
         with self.followed_by_database():
@@ -512,8 +511,8 @@ class Warehouse:
         early, what is unfinished is taken back. `followed_by_database` brings warehouse.duckdb up to date.
 
         Args:
-            captures: as `tracewarehouse.ingest.capture.sources.find_captures` returns them; the number of an outcome is
-                the index of its capture.
+            captures: as `tracewarehouse.ingest.devices.joined_hosts.find_whole_captures` returns them; the number of an
+                outcome is the index of its capture.
             mesh: the device mesh of all captures.
             step_program: the module whose executions begin a step.
             costs: a JSON or TOML file with what kernels cost.
@@ -554,7 +553,8 @@ class Warehouse:
         """Ingest one capture; see `ingest`. `followed_by_database` brings warehouse.duckdb up to date.
 
         Args:
-            capture: the files of one run, as `tracewarehouse.ingest.capture.sources.find_captures` returns them.
+            capture: the files of one run, as `find_whole_captures` of `tracewarehouse.ingest.devices.joined_hosts` gives
+                them.
             mesh: the device mesh.
             name: name of the run.
             step_program: the module whose executions begin a step.
@@ -736,7 +736,8 @@ class Warehouse:
         """Compare a capture, decoded by a second parser, with its run, to prove that no event or stat is missing.
 
         Args:
-            capture: the files of one run, as `tracewarehouse.ingest.capture.sources.find_captures` returns them.
+            capture: the files of one run, as `find_whole_captures` of `tracewarehouse.ingest.devices.joined_hosts` gives
+                them.
 
         Raises:
             CaptureError: the capture cannot be read.

@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING
 
 from tracewarehouse.ingest.capture.manifest import load_manifest
 from tracewarehouse.ingest.capture.remote import local_copy
-from tracewarehouse.ingest.capture.sources import Capture, find_captures
-from tracewarehouse.ingest.devices.joined_hosts import join_hosts
+from tracewarehouse.ingest.capture.sources import Capture
+from tracewarehouse.ingest.devices.joined_hosts import find_whole_captures
 from tracewarehouse.ingest.errors import CaptureError, NoCaptureError, TracewarehouseError
 
 if TYPE_CHECKING:
@@ -107,7 +107,7 @@ class Watcher:
         is_changed = False
         captures: list[Capture] = []
         try:
-            captures = join_hosts(find_captures(local_copy(self._location)))
+            captures = find_whole_captures(local_copy(self._location))
         except NoCaptureError:
             pass  # nothing has been written yet
         except CaptureError as error:

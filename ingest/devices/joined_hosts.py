@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from functools import lru_cache
 from pathlib import Path
 
-from tracewarehouse.ingest.capture.sources import Capture, natural, overlaps, window_of
+from tracewarehouse.ingest.capture.sources import Capture, find_captures, natural, overlaps, window_of
 from tracewarehouse.ingest.errors import CaptureError
 
 
@@ -25,6 +25,15 @@ class DevicesOfFile:
     count: int
     numbers: frozenset[int]
     wanted: Mapping[Hashable, int]
+
+
+def find_whole_captures(*paths: Path, max_gzip_ratio: float | None = None) -> list[Capture]:
+    """Find the captures at paths, as `find_captures` does, and join those that are the hosts of one run.
+
+    Raises:
+        NoCaptureError: a path does not exist, or there is no capture under it.
+    """
+    return join_hosts([c for path in paths for c in find_captures(path, max_gzip_ratio=max_gzip_ratio)])
 
 
 def join_hosts(captures: Sequence[Capture]) -> list[Capture]:

@@ -96,11 +96,10 @@ def _verified(warehouse: Warehouse) -> tuple[QueryResult, list[str], bool]:
 def _compared(warehouse: Warehouse, paths: list[Path]) -> tuple[QueryResult, list[str], bool]:
     import pyarrow as pa
 
-    from tracewarehouse.ingest.capture.sources import find_captures
-    from tracewarehouse.ingest.devices.joined_hosts import join_hosts
+    from tracewarehouse.ingest.devices.joined_hosts import find_whole_captures
     from tracewarehouse.result import QueryResult
 
-    comparisons = [warehouse.against(c) for c in join_hosts([c for path in paths for c in find_captures(path)])]
+    comparisons = [warehouse.against(c) for c in find_whole_captures(*paths)]
     lines = [(c.run_id, n) for c in comparisons for n in c.counts]
     table = pa.table(
         {

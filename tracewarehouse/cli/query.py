@@ -79,12 +79,11 @@ def query(
 def _ingest(warehouse: Warehouse, capture: str, max_gzip_ratio: float | None, *, with_values: bool) -> None:
     """Ingest every capture under a path or URI into a temporary warehouse."""
     from tracewarehouse.ingest.capture.remote import local_copy
-    from tracewarehouse.ingest.capture.sources import find_captures
-    from tracewarehouse.ingest.devices.joined_hosts import join_hosts
+    from tracewarehouse.ingest.devices.joined_hosts import find_whole_captures
 
     with copying() as advance:
         path = local_copy(capture, advance)
-    for found in join_hosts(find_captures(path, max_gzip_ratio=max_gzip_ratio)):
+    for found in find_whole_captures(path, max_gzip_ratio=max_gzip_ratio):
         warehouse.ingest_capture(found, evaluate=with_values)
 
 
