@@ -107,7 +107,7 @@ def test_timeline_of_more_ops_than_bars_shows_what_takes_most_of_each_stretch(wa
 
 
 def test_step_parts_add_up_to_the_step(warehouse: Warehouse) -> None:
-    """A step lasts 150 us to the next one's start: 80 us of ops, the rest idle; the last one, unfollowed, is out."""
+    """A step lasts 150 us to the next one's start: 80 us of ops, the rest idle; no step follows the last."""
     rows = RUN_CHARTS["steps"](warehouse, TINY).rows
     of_step = {s: {r["part"]: round(1000 * r["mean_ms"], 3) for r in rows if r["step"] == s} for s in range(3)}
     # device 0: dots and fusions 48 us, all-reduces 32 us; device 1 starts 2 us late, so 30 us in all-reduces

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import re
 import shlex
+import signal
 import subprocess
 import sys
 from collections.abc import Callable
@@ -152,6 +153,24 @@ def test_standard_output_carries_the_protocol_alone(folder: Path) -> None:
     answers = [json.loads(line) for line in done.stdout.splitlines()]
     assert answers[0]["result"]["serverInfo"]["name"] == "tracewarehouse"
     assert all(a["jsonrpc"] == "2.0" for a in answers)
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_a_signal_ends_it_while_the_input_is_open(folder: Path, number: signal.Signals) -> None:
+    command = [sys.executable, "-m", "tracewarehouse", "-w", str(folder), "mcp"]
+    process = subprocess.Popen(
+        command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    )
+    assert process.stdin is not None
+    assert process.stdout is not None
+    ping = {"jsonrpc": "2.0", "id": 1, "method": "ping"}
+    process.stdin.write(json.dumps(ping) + "\n")
+    process.stdin.flush()
+    process.stdout.readline()  # it serves
+    process.send_signal(number)
+    assert process.wait(60) == 128 + number
+    _, said = process.communicate()
+    assert "Traceback" not in said
 
 
 def test_without_the_package_it_says_what_to_install(

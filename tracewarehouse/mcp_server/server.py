@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import logging
+import os
+import signal
+import sys
 from typing import Any
 
 import anyio
@@ -72,6 +75,11 @@ class Questions:
         text = TextContent(type="text", text=answer.text())
         return CallToolResult(content=[text], structured_content=answer.model_dump(exclude_defaults=True))
 
+    def close(self) -> None:
+        """Close the warehouse, unless a question is being answered from it."""
+        if not self._turn.borrowed_tokens:
+            self._warehouse.close()
+
     def _answer(self, tool: Tool) -> Answer:
         try:
             return tool.ask(self._warehouse, self._seconds)
@@ -113,7 +121,7 @@ def server(questions: Questions) -> Server[Any]:
 
 
 def serve(warehouse: Warehouse, seconds: float) -> bool:
-    """Answer on standard input and output until the input ends.
+    """Answer on standard input and output until the input ends; a signal to end ends the process.
 
     Args:
         warehouse: the warehouse.
@@ -123,13 +131,28 @@ def serve(warehouse: Warehouse, seconds: float) -> bool:
         Whether every query has ended. If not, its thread keeps the process from ending by itself.
     """
     questions = Questions(warehouse, seconds)
-    anyio.run(_serve, server(questions))
+    anyio.run(_serve, questions)
     return not questions.is_stuck
 
 
-async def _serve(served: Server[Any]) -> None:
-    async with stdio_server() as (received, sent):
-        await served.run(received, sent, served.create_initialization_options())
+async def _serve(questions: Questions) -> None:
+    served = server(questions)
+    async with anyio.create_task_group() as tasks:
+        tasks.start_soon(_end_when_told, questions)
+        async with stdio_server() as (received, sent):
+            await served.run(received, sent, served.create_initialization_options())
+        tasks.cancel_scope.cancel()
+
+
+async def _end_when_told(questions: Questions) -> None:
+    """End the process at a signal: the thread that waits for the next line of the input cannot be interrupted."""
+    heard = [n for n in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP) if signal.getsignal(n) != signal.SIG_IGN]
+    with anyio.open_signal_receiver(*heard) as signals:
+        async for number in signals:
+            questions.close()
+            if number == signal.SIGINT:
+                print("interrupted", file=sys.stderr, flush=True)
+            os._exit(128 + number)
 
 
 def _offered(tool: type[Tool]) -> OfferedTool:
