@@ -6,7 +6,7 @@ import hashlib
 import json
 import os
 import tempfile
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from importlib.metadata import version
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -24,6 +24,12 @@ def cache_folder() -> Path:
     if given := os.environ.get(FOLDER):
         return Path(given).expanduser()
     return Path(os.environ.get("XDG_CACHE_HOME", "~/.cache")).expanduser() / "tracewarehouse" / "references"
+
+
+def kept_files(models: Iterable[str]) -> list[Path]:
+    """Return the kept references of these models, whatever the prompt, lengths and dtype."""
+    names = {Path(model).name for model in models}
+    return sorted(f for f in cache_folder().glob("*.safetensors") if f.stem.rpartition("-")[0] in names)
 
 
 def reference_file(spec: RunSpec, tokens: Any, weights: list[Any]) -> Path:
@@ -47,7 +53,7 @@ def reference_file(spec: RunSpec, tokens: Any, weights: list[Any]) -> Path:
 
 
 def weight_files(folder: Path) -> list[Any]:
-    """What tells the weights of a published model from others.
+    """Return what tells the weights of a published model from others.
 
     Files in the hub's cache are links to files named by their content; other files are identified by size and time.
     """

@@ -23,7 +23,8 @@ DTYPE_OF_DEVICE = {"cpu": "float32", "tpu": "bfloat16"}
 """What a run computes in by default."""
 
 CAPACITY_FACTOR = 1.25
-"""Room at a device or an expert, in shares of an even distribution; training and serving use 1 to 2."""
+"""Room at a device or an expert, in mean shares of the tokens: the middle one of the three that Switch Transformers
+compare (1, 1.25 and 2; Fedus et al. 2021, arXiv 2101.03961, table 1)."""
 
 
 def _standard_mesh(value: Any) -> Any:
@@ -214,7 +215,7 @@ class RunSpec(BaseModel):
             )
 
     def axis(self, name: str) -> int:
-        """Size of a mesh axis; 1 when the mesh does not name it."""
+        """Return the size of a mesh axis; 1 when the mesh does not name it."""
         return self.mesh.axes.get(name, 1)
 
     @property
@@ -287,7 +288,7 @@ def _divides(field: str, divisor_name: str, divisor: int, what: str, count: int)
 
 
 def run_spec(**fields: Any) -> RunSpec:
-    """A run from named fields, as a command line has them; None leaves a field at its default.
+    """Return a run from named fields, as a command line has them; None leaves a field at its default.
 
     Raises:
         ExperimentError: a field is wrong; the message names it.
@@ -296,7 +297,7 @@ def run_spec(**fields: Any) -> RunSpec:
 
 
 def parsed_run(fields: dict[str, Any], where: str) -> RunSpec:
-    """A run from its fields.
+    """Return a run from its fields.
 
     Raises:
         ExperimentError: a field is wrong; the message names it, and begins with `where`.
@@ -308,7 +309,7 @@ def parsed_run(fields: dict[str, Any], where: str) -> RunSpec:
 
 
 def faults(error: ValidationError, model: type[BaseModel]) -> str:
-    """All faults in one line, each with the field it is about."""
+    """Return all faults in one line, each with the field it is about."""
     out = []
     for fault in error.errors():
         field = ".".join(str(p) for p in fault["loc"])

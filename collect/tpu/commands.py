@@ -15,15 +15,18 @@ ROUNDS = "tracewarehouse-rounds"
 RUNS = "tracewarehouse-runs.json"
 TOKEN = "tracewarehouse-token"  # noqa: S105  a file
 WEIGHTS = "tracewarehouse-weights"
+REFERENCES = ".cache/tracewarehouse/references"
+"""Where the collector looks for references, in the home of the hosts."""
 LOCK = "tracewarehouse.lock"
-TORCH_XLA = "torch_xla[tpu]==2.9.0"
+TORCH_XLA = "torch_xla[tpu,pallas]==2.9.0"
+"""With the TPU driver, and JAX for the attention kernel of the prefill."""
 ENDED, HAS = "tracewarehouse-ended", "tracewarehouse-has"
 _ENDED = re.compile(rf"^{ENDED} (\S+) (\S+)$", re.MULTILINE)
 _HAS = re.compile(rf"^{HAS} (\S+) ([0-9a-f]+)/(\S+)$", re.MULTILINE)
 
 
 def setup_command(package: str) -> str:
-    """Installs the collector; with a Python of its own, because that of the image is too old."""
+    """Return the command that installs the collector, with its own Python: that of the image is too old."""
     uv, python = '"$HOME/.local/bin/uv"', f'"$HOME/{VENV}/bin/python"'
     missing = f"libtpu is missing; uv pip install {TORCH_XLA!r} brings it"
     return (
@@ -34,7 +37,7 @@ def setup_command(package: str) -> str:
 
 
 def mount_command(place: Place, hosts: int) -> str:
-    """Makes the disk or bucket with the weights readable; nothing when that was done, or there is none."""
+    """Return the command that makes the disk or bucket with the weights readable, where there is one."""
     target = f'"$HOME/{WEIGHTS}"'
     if place.bucket:
         mount = (
@@ -61,7 +64,7 @@ def mount_command(place: Place, hosts: int) -> str:
 
 
 def record_command(round_: Round, place: Place, hosts: int) -> str:
-    """Records the run of a round, and goes on when the connection is lost; says on which host and how it ended.
+    """Return the command that records the run of a round, and says on which host and how it ended.
 
     Given again for the same round, it waits for the end of what runs, and starts nothing twice.
     """
@@ -79,24 +82,24 @@ def record_command(round_: Round, place: Place, hosts: int) -> str:
 
 
 def stop_command(round_: Round) -> str:
-    """Ends the processes of a round."""
+    """Return the command that ends the processes of a round."""
     group = f"{ROUNDS}/{round_.token}/group"
     return f'cd "$HOME" && test -e {group} && kill -- "-$(tr -d " " < {group})"; true'
 
 
 def list_command() -> str:
-    """Prints the finished captures of a host."""
+    """Return the command that prints the finished captures of a host."""
     each = f'test -e "$m" && echo "{HAS} $(hostname) ${{m%/manifest.json}}"'
     return f'cd "$HOME/{CAPTURES}" 2> /dev/null && for m in */*/manifest.json; do {each}; done; true'
 
 
 def ended(text: str) -> dict[str, str]:
-    """Which hosts ended a round, and with which exit code, from what `record_command` printed."""
+    """Return which hosts ended a round, and with which exit code, from what `record_command` printed."""
     return dict(_ENDED.findall(text))
 
 
 def captures(text: str) -> dict[tuple[str, str], set[str]]:
-    """Token and name of each capture to the hosts that have it, from what `list_command` printed."""
+    """Return the hosts that have each capture, by its token and name, from what `list_command` printed."""
     found: dict[tuple[str, str], set[str]] = {}
     for host, token, name in _HAS.findall(text):
         found.setdefault((token, name), set()).add(host)

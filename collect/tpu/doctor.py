@@ -18,6 +18,9 @@ from tracewarehouse.collect.tpu.plan import PlannedSlice
 from tracewarehouse.collect.tpu.quota import Quota
 from tracewarehouse.collect.tpu.state import Place
 
+QUOTA_IDS = {"v4": "TPUV4", "v5e": "TPUV5S", "v6e": "TPUV6E"}
+"""Beginnings of the quota ids of the Cloud TPU API, by generation; those of spot chips have `Preemptible` in them."""
+
 GATED = ("meta-llama/",)
 """Beginnings of the ids of models that the hub gives only to those who accepted their terms."""
 
@@ -46,7 +49,7 @@ class Doctor:
     token: str | None
 
     def findings(self) -> Iterator[Finding]:
-        """All that was looked at, in the order in which it is needed; what depends on a fault is left out."""
+        """Look at everything in the order in which it is needed; what depends on a fault is left out."""
         if shutil.which("gcloud") is None:
             yield Finding("gcloud", "curl https://sdk.cloud.google.com | bash")
             return
@@ -60,6 +63,7 @@ class Doctor:
         yield from self._api(of)
         for zone in sorted({planned.pool.zone for planned in self.slices}):
             yield from self._zone(zone, of)
+        yield from self._granted(of)
         yield from self._network(of)
         yield from self._weights(of)
         if email := self.place.service_account:
@@ -89,6 +93,29 @@ class Doctor:
                 f"software {runtime} in {zone}",
                 None if found else f"gcloud compute tpus tpu-vm versions list --zone={zone} {of}",
             )
+
+    def _granted(self, of: str) -> Iterator[Finding]:
+        """Say whether Google grants the chips of each slice; nothing where it does not tell.
+
+        A generation has several quotas in a zone, such as one for serving, and some count cores. A slice for which even
+        the largest is too small cannot be created.
+        """
+        told = self._json("quotas", "info", "list", "--service=tpu.googleapis.com", "--format=json", of) or []
+        for planned in self.slices:
+            pool = planned.pool
+            granted: dict[str, int] = {}
+            for quota in told:
+                name = str(quota.get("quotaId", ""))
+                is_spot = "preemptible" in name.lower()
+                if name.upper().startswith(QUOTA_IDS.get(pool.generation, "?")) and is_spot == pool.spot:
+                    granted[name] = max(_values(quota, pool.zone), default=-1)
+            name, value = max(granted.items(), key=lambda item: item[1], default=("", -1))
+            if value < 0:
+                continue
+            ask = f"gcloud quotas preferences create --service=tpu.googleapis.com --quota-id={name} {of}"
+            ask = f"{ask} --preferred-value={planned.chips} --dimensions=zone={pool.zone}"
+            what = f"quota for {planned.accelerator_type} in {pool.zone}, where Google grants {value}"
+            yield Finding(what, None if value >= planned.chips else ask)
 
     def _network(self, of: str) -> Iterator[Finding]:
         name = self.place.network or "default"
@@ -168,6 +195,14 @@ class Doctor:
             return json.loads(done.stdout) if done.returncode == 0 else None
         except ValueError:
             return None
+
+
+def _values(quota: dict[str, Any], zone: str) -> Iterator[int]:
+    """Return what a quota grants in a zone; -1 is without limit."""
+    for info in quota.get("dimensionsInfos", []):
+        if zone in info.get("applicableLocations", []):
+            value = int(info.get("details", {}).get("value", 0))
+            yield value if value >= 0 else 2**31
 
 
 def _lets_ssh_in(rule: dict[str, Any]) -> bool:

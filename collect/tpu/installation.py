@@ -6,6 +6,7 @@ import os
 import subprocess
 import sys
 import tempfile
+from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -34,12 +35,18 @@ class Installation:
     """Of the Hugging Face hub, for gated models."""
 
     def __repr__(self) -> str:
-        """Without the token."""
+        """Leave the token out."""
         return f"Installation({self.wheel}, {self.command}, {'a token' if self.token else 'no token'})"
 
 
-def install(slices: Slices, entry: Slice, installation: Installation) -> None:
-    """Install the collector on all hosts, unless that is done, and give them the token.
+def install(slices: Slices, entry: Slice, installation: Installation, references: Sequence[Path] = ()) -> None:
+    """Install the collector on all hosts and copy references there, unless that is done, and give them the token.
+
+    Args:
+        slices: Among them the one to use.
+        entry: The slice.
+        installation: Of the collector.
+        references: Files of results in plain torch, which the hosts then need not compute.
 
     Raises:
         InterruptionError: the connection was lost.
@@ -55,6 +62,7 @@ def install(slices: Slices, entry: Slice, installation: Installation) -> None:
             said = " ".join(done.stderr.split())[-300:]
             raise TpuError(f"{entry.name}: the collector could not be installed (exit code {done.returncode}): {said}")
         slices.require(entry, done, "the collector could not be installed")
+        _send_references(slices, entry, references)
     if installation.token:
         _send_token(slices, entry, installation.token)
     entry.is_set_up = True
@@ -85,12 +93,21 @@ def build_wheel(folder: Path) -> Path | None:
 
 
 def _package(slices: Slices, entry: Slice, installation: Installation, folder: Path) -> str:
-    """What pip installs on the hosts."""
+    """Return what pip installs on the hosts."""
     wheel = installation.wheel or build_wheel(folder)
     if wheel is None:
         return f"tracewarehouse=={VERSION}"
     slices.require(entry, slices.gcloud.upload(entry, wheel, wheel.name), "the wheel could not be copied")
     return f"./{wheel.name}"
+
+
+def _send_references(slices: Slices, entry: Slice, references: Sequence[Path]) -> None:
+    if references:
+        made = slices.gcloud.ssh(entry, f'mkdir -p "$HOME/{commands.REFERENCES}"')
+        slices.require(entry, made, "no folder for references could be made")
+    for file in references:
+        done = slices.gcloud.upload(entry, file, f"{commands.REFERENCES}/{file.name}")
+        slices.require(entry, done, f"the reference {file.name} could not be copied")
 
 
 def _send_token(slices: Slices, entry: Slice, token: str) -> None:

@@ -16,6 +16,7 @@ from pathlib import Path
 from tracewarehouse.collect.capture import require_writable
 from tracewarehouse.collect.errors import TpuError
 from tracewarehouse.collect.experiment import Experiment
+from tracewarehouse.collect.reference_cache import kept_files
 from tracewarehouse.collect.run_spec import RunSpec
 from tracewarehouse.collect.tpu import commands
 from tracewarehouse.collect.tpu.captures import fetch, pending
@@ -79,6 +80,7 @@ def run_sweep(
     has_room = entry.place.data_disk or entry.place.bucket
     refused = {} if has_room else {s.name: why for s in specs if (why := too_large(s))}
     sweep = _Sweep(slices, entry, experiment, specs, output, poll_s, refused)
+    references = kept_files(spec.model for spec in specs if spec.reference_mode == "kept")
     try:
         while sweep.left():
             before = len(sweep.left())
@@ -86,7 +88,7 @@ def run_sweep(
                 for attempt in slices.attempts(attempts):
                     with attempt:
                         slices.ensure(entry)
-                        install(slices, entry, installation)
+                        install(slices, entry, installation, references)
                         sweep.record()
             except InterruptionError:
                 if len(sweep.left()) == before:
@@ -114,7 +116,7 @@ class _Sweep:
     """Runs that no round recorded, or will, and why."""
 
     def left(self) -> list[RunSpec]:
-        """The runs to record."""
+        """Return the runs to record."""
         return [s for s in pending(self.specs, self.output) if s.name not in self.failed]
 
     def record(self) -> None:
@@ -229,7 +231,7 @@ class _Sweep:
 
 
 def _reason(text: str, codes: dict[str, str]) -> str:
-    """What a host said, or how the hosts ended."""
+    """Return what a host said, or how the hosts ended."""
     lines = [line.strip() for line in text.splitlines()]
     said = [line.removeprefix("error: ") for line in lines if line.startswith("error: ")]
     if said:

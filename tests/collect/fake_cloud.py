@@ -19,6 +19,7 @@ import pytest
 from tiny_capture import tiny_capture
 
 from tracewarehouse.cli import run
+from tracewarehouse.collect.reference_cache import FOLDER
 from tracewarehouse.collect.tpu.state import State
 
 PROGRAMS = Path(__file__).parent / "cloud"
@@ -73,6 +74,7 @@ class Cloud:
             "PYTHONPATH": str(REPO),
             "FAKE_CLOUD": str(self.folder),
             "HOME": str(self.home),
+            FOLDER: str(self.home / "references"),
         }
         for name, value in self.environment.items():
             monkeypatch.setenv(name, value)

@@ -42,6 +42,8 @@ def laptop(cloud: Cloud, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Clo
     monkeypatch.chdir(tmp_path / "work")
     monkeypatch.delenv("TRACEWAREHOUSE", raising=False)
     monkeypatch.setattr("tracewarehouse.collect.tpu.installation.build_wheel", lambda folder: cloud.wheel)
+    # What it compiles is tested in test_ahead_of_time.py; here only that it takes the command.
+    monkeypatch.setattr("tracewarehouse.collect.ahead_of_time.compile_ahead", lambda *_: [])
     runs = "{device: tpu, mesh: tp=8, backend: 'fake_backend:FakeBackend'}"
     Path("tpu_v6e").write_text(f"runs: [{runs}]\n")
     return cloud

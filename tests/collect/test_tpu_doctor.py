@@ -148,6 +148,22 @@ def test_a_disk_of_another_kind_is_no_disk_for_these_chips(cloud: Cloud) -> None
     assert cloud.gcloud(mend).returncode == 0
 
 
+def test_a_slice_that_google_does_not_grant(cloud: Cloud) -> None:
+    """The largest quota of the generation counts, on demand or spot; other generations and zones do not."""
+    zone = "us-east1-d"
+    names = ("TPUV6EPreemptiblePerProjectPerZoneForTPUAPI", "TPUV6EPerProjectPerZoneForTPUAPI")
+    quotas = {name: {zone: 16, "elsewhere": 512} for name in names}
+    cloud.world(quotas=quotas | {"TPUV5sLitepodPerProjectPerZoneForTPUAPI": {zone: 512}})
+
+    found = {w: mend for w, mend in missing(cloud.tw(*DOCTOR).stdout).items() if w.startswith("quota")}
+
+    assert {what.split()[2] for what in found} == {"v6e-32", "v6e-64"}
+    assert all(what.endswith("where Google grants 16") for what in found)
+    for mend in sorted(found.values()):
+        assert cloud.gcloud(mend).returncode == 0
+    assert not [what for what in missing(cloud.tw(*DOCTOR).stdout) if what.startswith("quota")]
+
+
 def test_gated_models_need_a_token_and_several_hosts_an_agent(cloud: Cloud, monkeypatch: pytest.MonkeyPatch) -> None:
     (cloud.folder / "no_key_in_agent").touch()
 

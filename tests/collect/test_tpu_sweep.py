@@ -278,13 +278,26 @@ def test_an_installation_that_fails_is_not_tried_again(one: Cloud) -> None:
     assert len(one.calls("ssh")) == 1
 
 
+def test_kept_references_of_the_models_come_along(one: Cloud) -> None:
+    folder = one.home / "references"
+    folder.mkdir()
+    for name in ("llama-0123", "qwen3-4567", "llama-tiny-89"):
+        (folder / f"{name}.safetensors").write_text(name)
+
+    done = one.tw("run", "one", one.experiment)
+
+    assert done.returncode == 0, done.stderr
+    copied = sorted(f.name for f in one.folder.rglob(".cache/tracewarehouse/references/*"))
+    assert copied == ["llama-0123.safetensors"]
+
+
 def test_without_libtpu_it_is_said_what_brings_it(one: Cloud) -> None:
     (one.folder / "no_libtpu").touch()
 
     done = one.tw("run", "one", one.experiment)
 
     assert done.returncode == 1
-    assert "(exit code 4): libtpu is missing; uv pip install 'torch_xla[tpu]==2.9.0' brings it" in done.stderr
+    assert "(exit code 4): libtpu is missing; uv pip install 'torch_xla[tpu,pallas]==2.9.0' brings it" in done.stderr
     assert not one.recorded()
 
 

@@ -111,5 +111,11 @@ VERBS = {
     ),
     "storage buckets add-iam-policy-binding": Verb((1, 1), "member role condition", "", ("member", "role")),
     "storage rsync": Verb((2, 2), "exclude include", "recursive delete-unmatched-destination-objects dry-run"),
+    "quotas preferences create": Verb(
+        (0, 0),
+        "service quota-id preferred-value dimensions email justification preference-id folder organization",
+        "",
+        ("service", "quota-id", "preferred-value"),
+    ),
     "quotas info list": Verb((0, 0), "service folder organization filter limit page-size sort-by", "", ("service",)),
 }

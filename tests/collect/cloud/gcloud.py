@@ -556,5 +556,28 @@ def compute_disks_delete(positional: list[str], flags: dict[str, str]) -> None:
 
 
 def quotas_info_list(positional: list[str], flags: dict[str, str]) -> None:
-    """Print quotas."""
-    print("[]")
+    """Print quotas, as {id: {zone: chips}} of the project has them."""
+    quotas = read("project.json", {}).get("quotas", {})
+    print(
+        json.dumps(
+            [
+                {
+                    "quotaId": name,
+                    "dimensionsInfos": [
+                        {"applicableLocations": [zone], "details": {"value": str(chips)}, "dimensions": {"zone": zone}}
+                        for zone, chips in zones.items()
+                    ],
+                }
+                for name, zones in quotas.items()
+            ]
+        )
+    )
+
+
+def quotas_preferences_create(positional: list[str], flags: dict[str, str]) -> None:
+    """Ask for more of a quota, which is granted at once."""
+    zone = flags["dimensions"].removeprefix("zone=")
+    with locked():
+        world = read("project.json", {})
+        world["quotas"][flags["quota-id"]][zone] = int(flags["preferred-value"])
+        write("project.json", world)

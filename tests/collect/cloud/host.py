@@ -11,7 +11,7 @@ from pathlib import Path
 from gcloud import CLOUD, fault, preempt, read, write
 
 HOME, WORKER, MACHINE = Path(os.environ["HOME"]), os.environ["FAKE_WORKER"], os.environ["FAKE_MACHINE"]
-TORCH_XLA = "torch_xla[tpu]==2.9.0"
+TORCH_XLA = "torch_xla[tpu,pallas]==2.9.0"
 
 
 def link(name: str, where: Path) -> None:
