@@ -42,7 +42,7 @@ class Experiment(BaseModel):
 
     @classmethod
     def of(cls, *specs: RunSpec, **settings: Any) -> Experiment:
-        """An experiment of given runs."""
+        """Return an experiment of given runs."""
         return cls(runs=[spec.model_dump(mode="json") for spec in specs], **settings)
 
 
@@ -76,12 +76,12 @@ def load_experiment(path: Path) -> Experiment:
 
 
 def ready_made() -> list[str]:
-    """Names of the experiments that come with the package."""
+    """Return the names of the experiments that come with the package."""
     return sorted(file.stem for file in READY_MADE.glob("*.yaml"))
 
 
 def plan(experiment: Experiment) -> list[RunSpec]:
-    """Every run of an experiment, in the order of recording.
+    """Return every run of an experiment, in the order of recording.
 
     Raises:
         ExperimentError: no run, a wrong field, two runs of the same configuration, or an exclusion of nothing;

@@ -90,14 +90,14 @@ def generate(stack: Stack, model: DeviceModel, tokens: Any, output_length: int) 
 
 
 def logits_on_host(stack: Stack, generation: Generation) -> Any:
-    """Logits [batch, steps, vocabulary]."""
+    """Return the logits [batch, steps, vocabulary]."""
     import torch
 
     return torch.stack([stack.on_host(step) for step in generation.logits], 1)
 
 
 def dropped_on_host(stack: Stack, generation: Generation) -> Any:
-    """Pairs of token and expert that were dropped, [batch, steps]; None without experts."""
+    """Return the pairs of token and expert that were dropped, [batch, steps]; None without experts."""
     import torch
 
     return torch.stack([stack.on_host(s).sum(0) for s in generation.dropped], 1) if generation.dropped else None

@@ -120,7 +120,7 @@ ARCHITECTURES: dict[str, Architecture] = {
 
 
 def architecture_of(model: str) -> Architecture:
-    """The architecture of a tiny model by its name, or of a published one by its id or folder, with its own numbers.
+    """Return the architecture of a tiny model by its name, or of a published one by its id or folder.
 
     Raises:
         ExperimentError: neither; the message lists both, and says how to add a published model.

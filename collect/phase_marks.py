@@ -39,7 +39,7 @@ def graph_name(name: str) -> Iterator[None]:
 
 
 def scope(name: str) -> Any:
-    """A context whose operations carry `name` in their op_name (it must not hold a sync)."""
+    """Return a context whose operations carry `name` in their op_name (it must not hold a sync)."""
     import torch_xla.debug.profiler as xp
 
     return xp.Trace(name)

@@ -70,7 +70,7 @@ class PretrainedModel(BaseModel):
 
     @classmethod
     def from_folder(cls, folder: Path) -> PretrainedModel:
-        """The model whose config.json is in a folder.
+        """Return the model whose config.json is in a folder.
 
         Raises:
             ExperimentError: the file cannot be read, is of an architecture that the collector does not know, or uses a
@@ -103,7 +103,7 @@ class PretrainedModel(BaseModel):
             raise ExperimentError(f"{file}: {error.errors()[0]['msg'].removeprefix('Value error, ')}") from None
 
     def differences(self, other: PretrainedModel) -> list[str]:
-        """Fields whose values differ from those of another description of the same model."""
+        """Return the fields whose values differ from those of another description of the same model."""
         fields = [f for f in self.config if f in other.config and self.config[f] != other.config[f]]
         return [f"{f} is {other.config[f]!r}, not {self.config[f]!r}" for f in fields]
 
@@ -150,13 +150,13 @@ class PretrainedModel(BaseModel):
         return {f"model.layers.{layer}.{name}": shape for name, shape in weights.items()}
 
     def other_weights(self) -> dict[str, tuple[int, ...]]:
-        """The weights outside the layers."""
+        """Return the weights outside the layers."""
         hidden, vocabulary = self.config["hidden_size"], self.config["vocab_size"]
         weights = {"model.embed_tokens.weight": (vocabulary, hidden), "model.norm.weight": (hidden,)}
         return weights if self.config["tie_word_embeddings"] else weights | {"lm_head.weight": (vocabulary, hidden)}
 
     def count_parameters(self) -> int:
-        """Parameters that follow from the configuration, those of multi-token prediction left out."""
+        """Return how many parameters follow from the configuration, those of multi-token prediction left out."""
         shapes = list(self.other_weights().values())
         for layer in range(self.num_layers):
             shapes += self.layer_weights(layer).values()
@@ -202,7 +202,7 @@ class PretrainedModel(BaseModel):
         return int(self.config.get("head_dim") or self.config["hidden_size"] // self.config["num_attention_heads"])
 
     def cache_bytes_per_token(self, tp: int, element: int) -> int:
-        """Bytes of the key-value cache of one layer for one token of one sequence on one chip."""
+        """Return the bytes of the key-value cache of one layer for one token of one sequence on one chip."""
         if self.has_latent_cache:
             # One latent serves all heads, so every chip of a tp group holds all of it.
             return int(self.config["kv_lora_rank"] + self.config["qk_rope_head_dim"]) * element
@@ -218,7 +218,7 @@ def _feed_forward(block: str, hidden: int, width: int) -> dict[str, tuple[int, .
 
 
 def known_models(table: Path | None = None) -> dict[str, PretrainedModel]:
-    """The table of published models: Hugging Face id to numbers.
+    """Return the table of published models: Hugging Face id to numbers.
 
     Args:
         table: By default that of the package, with the entries of the file that `TRACEWAREHOUSE_MODELS` names.
@@ -249,12 +249,12 @@ def _known_models(table: Path) -> dict[str, PretrainedModel]:
 
 
 def is_folder(name: str) -> bool:
-    """Whether the name of a model is a local folder with its config.json."""
+    """Return whether the name of a model is a local folder with its config.json."""
     return (Path(name).expanduser() / CONFIG).is_file()
 
 
 def pretrained_model(name: str) -> PretrainedModel:
-    """The numbers of a published model, by Hugging Face id or local folder.
+    """Return the numbers of a published model, by Hugging Face id or local folder.
 
     Raises:
         ExperimentError: neither in the table nor a folder with a config.json; the message lists what is known, and how
@@ -268,7 +268,7 @@ def pretrained_model(name: str) -> PretrainedModel:
 
 
 def unknown_model(name: str) -> str:
-    """What to say about a model that is neither tiny, nor in the table, nor a folder."""
+    """Return what to say about a model that is neither tiny, nor in the table, nor a folder."""
     return (
         f"{name!r} is not known; known are {', '.join(_NEEDED)} (tiny), by Hugging Face id "
         f"{', '.join(known_models())}, and any local folder with a config.json of these architectures. To add an id, "

@@ -62,7 +62,7 @@ def run_prompt(spec: RunSpec, vocabulary: int, folder: Path | None = None) -> Pr
 
 
 def _tokenised(file: Path, text: str, batch: int, length: int) -> list[list[int]]:
-    """[batch][length]: what the tokenizer puts before a text, then the text over and over, each row one token on."""
+    """Return [batch][length]: what the tokenizer puts first, then the text over and over, each row one token on."""
     from tokenizers import Tokenizer
 
     try:

@@ -47,7 +47,7 @@ def record(spec: RunSpec, output: Path, backend: Backend) -> Path:
 
 
 def manifest_of(spec: RunSpec, backend: str, recording: Recording) -> Manifest:
-    """What the collector says of a run beside its capture."""
+    """Return what the collector says of a run beside its capture."""
     extra: dict[str, Any] = {
         "spec": spec.model_dump(mode="json"),
         "spec_digest": spec.digest,

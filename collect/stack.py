@@ -54,13 +54,13 @@ class Stack(Profiler, Protocol):
         """Bring prompt tokens [batch, length] to the devices; they are there when this returns."""
 
     def mark(self, name: str, step: int) -> AbstractContextManager[Any]:
-        """A host event of the profiler that carries the phase and number of a step."""
+        """Return a host event of the profiler that carries the phase and number of a step."""
 
     def wait(self, value: Any) -> None:
         """Wait until all devices have a value that the last program gives."""
 
     def on_host(self, value: Any) -> Any:
-        """A value of the devices as a torch tensor on the host."""
+        """Return a value of the devices as a torch tensor on the host."""
 
     def compile_count(self) -> int:
-        """Programs compiled so far in this process."""
+        """Return how many programs were compiled so far in this process."""

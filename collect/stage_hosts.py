@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
 
 def stage_spec(spec: RunSpec, stage: int) -> RunSpec:
-    """The run as one stage sees it: its own layers, on the devices of its host."""
+    """Return the run as one stage sees it: its own layers, on the devices of its host."""
     axes = {a: n for a, n in spec.mesh.axes.items() if a != "pp"}
     own = spec.stage_layout.stages[stage]
     layers = own.last_layer - own.first_layer + 1
@@ -87,7 +87,7 @@ def wait_for_all() -> None:
 
 
 def from_last_stage(value: Any) -> Any:
-    """A host tensor of the last stage; the other stages give one of the same shape and dtype."""
+    """Return a host tensor of the last stage; the other stages give one of the same shape and dtype."""
     import torch.distributed as dist
 
     dist.broadcast(value, dist.get_world_size() - 1)
@@ -128,7 +128,7 @@ class StageLayers(ShardedModel):
         return int(self._model.config.vocab_size)
 
     def blank_hidden(self, length: int) -> Any:
-        """Hidden states [batch, length, width] on the host."""
+        """Return hidden states [batch, length, width] on the host."""
         import torch
 
         return torch.zeros(self._spec.batch, length, self._model.config.hidden_size, dtype=self._model.dtype)
@@ -138,11 +138,11 @@ class StageLayers(ShardedModel):
         return self._mesh.place(hidden, (None, None, None))
 
     def blank_input(self, length: int) -> Any:
-        """Tokens [batch, length] on the first stage, hidden states [batch, length, width] on the others."""
+        """Return tokens [batch, length] on the first stage, hidden states [batch, length, width] on the others."""
         return super().blank_input(length) if self._is_first else self.place_hidden(self.blank_hidden(length))
 
     def step(self, given: Any) -> tuple[Any, ...]:
-        """Hidden states [batch, length, width], or what `DeviceModel.forward` gives on the last stage.
+        """Return hidden states [batch, length, width], or what `DeviceModel.forward` gives on the last stage.
 
         The pairs that its experts dropped follow on every stage that has some.
         """

@@ -62,7 +62,7 @@ class Subject:
 
 
 def tiny_subject(spec: RunSpec) -> Subject:
-    """A tiny model with random weights, and the generation that it must agree with."""
+    """Return a tiny model with random weights, and the generation that it must agree with."""
     model = build_model(spec)
     prompt = run_prompt(spec, model.config.vocab_size)
     expected = _expected(spec, prompt, _tiny_weights(spec), lambda: model)
@@ -108,7 +108,7 @@ def _file(spec: RunSpec, prompt: Prompt, weights: list[Any]) -> Path:
 
 
 def _expected(spec: RunSpec, prompt: Prompt, weights: list[Any], model: Callable[[], Any]) -> Any:
-    """Logits of plain torch, from where the run allows; None where there are none."""
+    """Return the logits of plain torch, from where the run allows; None where there are none."""
     if spec.reference_mode == "off":
         return None
     file = _file(spec, prompt, weights)
@@ -118,7 +118,7 @@ def _expected(spec: RunSpec, prompt: Prompt, weights: list[Any], model: Callable
 
 
 def published_subject(spec: RunSpec, layers: int | None = None) -> Subject:
-    """A published model, of which nothing but the reference is in the host's memory.
+    """Return a published model, of which nothing but the reference is in the host's memory.
 
     Args:
         spec: The run.
@@ -146,7 +146,7 @@ def published_subject(spec: RunSpec, layers: int | None = None) -> Subject:
 
 
 def traced_subject(spec: RunSpec, folder: Path) -> Subject:
-    """A model whose steps are traced and not run: a published one is made of zeros, without its files.
+    """Return a model whose steps are traced, not run; a published one is made of zeros, without its files.
 
     Args:
         spec: The run.
@@ -169,7 +169,7 @@ def traced_subject(spec: RunSpec, folder: Path) -> Subject:
 
 
 def first_layers_subject(subject: Subject) -> Subject:
-    """The first layers of a model as a run of its own, for the reference `first_layers`."""
+    """Return the first layers of a model as a run of its own, for the reference `first_layers`."""
     layers = subject.reference.layers
     steps = min(subject.spec.output_length, FIRST_LAYERS_STEPS)
     part = subject.spec.model_copy(update={"layers": layers, "output_length": steps})
@@ -177,7 +177,7 @@ def first_layers_subject(subject: Subject) -> Subject:
 
 
 def reference_layers(spec: RunSpec, available: int) -> int:
-    """How many layers plain torch can compute on the host: all, the fewest that show every kind of layer, or none.
+    """Return how many layers plain torch can compute here: all, the fewest with every kind of layer, or none.
 
     Args:
         spec: A run of a published model.

@@ -11,7 +11,7 @@ if TYPE_CHECKING:
 
 
 def config_values(spec: RunSpec) -> dict[str, Any]:
-    """The keyword arguments of the configuration."""
+    """Return the keyword arguments of the configuration."""
     return {
         **ARCHITECTURES[spec.model].config,
         "num_hidden_layers": spec.layers,
@@ -20,7 +20,7 @@ def config_values(spec: RunSpec) -> dict[str, Any]:
 
 
 def build_model(spec: RunSpec) -> Any:
-    """A tiny transformers model on the host with weights drawn from the seed, in the run's dtype, for inference."""
+    """Build a tiny transformers model on the host: weights from the seed, in the run's dtype, for inference."""
     import torch
     import transformers
 

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 
 def environment(spec: RunSpec) -> dict[str, str]:
-    """Variables that torch_xla reads once, when it is imported.
+    """Return the variables that the stack reads once, when it is imported or first used.
 
     XLA_HLO_DEBUG puts the scopes of layers and parts into the op_name of every instruction.
     """
@@ -46,7 +46,7 @@ class TorchXlaBackend:
         require_torch_xla()
 
     def environment(self, spec: RunSpec) -> dict[str, str]:
-        """Variables that torch_xla reads once, when it is imported."""
+        """Return the variables that the stack reads once, when it is imported or first used."""
         return environment(spec)
 
     def record(self, spec: RunSpec, capture: Path) -> Recording:
@@ -118,7 +118,7 @@ class TorchXlaStack:
         return tokens
 
     def mark(self, name: str, step: int) -> Any:
-        """A host event with the phase and number of a step; `_r` makes it one of the profiler's own steps."""
+        """Return a host event with the phase and number of a step; `_r` makes it one of the profiler's own steps."""
         import torch_xla
 
         return torch_xla._XLAC.profiler.TraceMe(name, step_num=step, _r=1)
@@ -128,13 +128,13 @@ class TorchXlaStack:
         wait_for_devices(value)
 
     def on_host(self, value: Any) -> Any:
-        """A value of the devices as a torch tensor on the host."""
+        """Return a value of the devices as a torch tensor on the host."""
         from torch_xla.distributed.spmd.xla_sharding import unwrap_sharded_tensor
 
         return unwrap_sharded_tensor(value).cpu()
 
     def compile_count(self) -> int:
-        """Programs compiled so far in this process."""
+        """Return how many programs were compiled so far in this process."""
         import torch_xla.debug.metrics as xla_metrics
 
         data = xla_metrics.metric_data("CompileTime")

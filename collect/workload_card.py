@@ -25,7 +25,7 @@ PRECISION = {"float32": "fp32", "bfloat16": "bf16"}
 
 
 def model_facts(spec: RunSpec, model: Any) -> ModelFacts:
-    """Numbers of a transformers model, with or without values: from its configuration, and parameters counted.
+    """Return the numbers of a transformers model, with or without values, and count its parameters.
 
     Active parameters of a mixture of experts: all parameters outside the routed experts, and of these the share that
     one token uses.
@@ -63,7 +63,7 @@ def workload_card(
     versions: dict[str, str],
     environment: Mapping[str, str] | None = None,
 ) -> WorkloadCard:
-    """The card of a run, in the words of CCL-Bench; what a run does not know, such as its contributor, stays blank.
+    """Return the card of a run in the words of CCL-Bench; what a run does not know stays blank.
 
     Args:
         spec: The run.
@@ -154,21 +154,21 @@ def _experts(spec: RunSpec) -> str:
 
 
 def _microbatch_size(spec: RunSpec) -> int:
-    """Sequences of a microbatch on each data-parallel rank; 1 without a pipeline, as CCL-Bench has it."""
+    """Return the sequences of a microbatch on a data-parallel rank; 1 without a pipeline, as in CCL-Bench."""
     if spec.axis("pp") == 1:
         return 1
     return spec.batch // (spec.axis("dp") * spec.axis("ep")) // spec.microbatch_count
 
 
 def _hardware(spec: RunSpec, chip: str | None) -> str | None:
-    """Such as `tpu_v6e`."""
+    """Return what CCL-Bench calls the chips, such as `tpu_v6e`."""
     if spec.device == "cpu":
         return "virtual devices of one machine"
     return chip.lower().replace(" ", "_") if chip else None
 
 
 def _network(chip: str | None, count: int) -> dict[str, Any]:
-    """Arrangement of a slice's links; Gbit/s of a chip in both directions, between slices (not known) and within."""
+    """Return the arrangement of a slice's links, and Gbit/s of a chip in both directions between and within slices."""
     entry = known_chips().get(chip or "")
     if entry is None:
         return {}

@@ -27,7 +27,7 @@ class ShapesOnly(JaxMesh):
     """A mesh of chips that are not there, on which an array is its shape."""
 
     def assemble(self, shape: tuple[int, ...], partition: Partition, read: Callable[[tuple[slice, ...]], Any]) -> Any:
-        """The shape of an array, with its dtype, which an empty slice of it tells."""
+        """Return the shape of an array, with its dtype, which an empty slice of it tells."""
         import jax
 
         dtype = as_numpy(read(tuple(slice(0, min(1, n)) for n in shape))).dtype
@@ -66,7 +66,7 @@ def compile_steps(spec: RunSpec, topology: str, folder: Path) -> None:
 
 
 def main(arguments: list[str]) -> int:
-    """Entry of the process; prints one line that starts with `error:` when it fails."""
+    """Run the process; print one line that starts with `error:` when it fails."""
     specification, topology, folder = arguments
     end_with_parent()
     try:

@@ -49,7 +49,7 @@ class Attention:
     def _of_heads(
         self, module: Any, weights: Weights, hidden: Any, cache: tuple[Any, Any], step: Step
     ) -> tuple[Any, tuple[Any, Any]]:
-        """Multi-head attention and its form with fewer keys and values (GQA)."""
+        """Attend with several heads, of which some may share keys and values (GQA)."""
         query, key, value = (
             _heads(linear(hidden, weights, f"self_attn.{name}_proj"), module.head_dim) for name in "qkv"
         )
@@ -70,7 +70,7 @@ class Attention:
     def _with_context(
         self, module: Any, query: Any, key: Any, value: Any, cache: tuple[Any, Any], step: Step
     ) -> tuple[Any, tuple[Any, Any]]:
-        """Ulysses (Jacobs et al. 2023) and ring (Liu et al. 2023), with whole layers on every device.
+        """Attend as Ulysses (Jacobs et al. 2023) or ring (Liu et al. 2023), with whole layers on every device.
 
         A decode step has one position, of which each device attends for its own heads.
         """
@@ -125,7 +125,7 @@ class Attention:
     def _latent(
         self, module: Any, weights: Weights, hidden: Any, cache: tuple[Any, Any], step: Step
     ) -> tuple[Any, tuple[Any, Any]]:
-        """Multi-head latent attention (DeepSeek-V2, arXiv 2405.04434): the cache holds one latent for all heads."""
+        """Attend with one latent for all heads in the cache (DeepSeek-V2, arXiv 2405.04434)."""
         import jax.numpy as jnp
 
         plain, rank = module.qk_nope_head_dim, module.kv_lora_rank
@@ -154,7 +154,7 @@ class Attention:
 
 
 def attention(query: Any, key: Any, value: Any, mask: Any, scaling: float) -> Any:
-    """Attention with a softmax in float32.
+    """Compute attention with a softmax in float32.
 
     Args:
         query: [batch, heads, tokens, width].
@@ -176,7 +176,7 @@ def attention(query: Any, key: Any, value: Any, mask: Any, scaling: float) -> An
 
 
 def _flash(query: Any, key: Any, value: Any, scaling: float) -> Any:
-    """Attention of a prefill by the kernel that torch_xla calls too, with the same padding.
+    """Compute the attention of a prefill by the kernel that torch_xla calls too, with the same padding.
 
     The prompts have no padding and begin at the first position, so a token sees the tokens up to itself.
     """
@@ -195,13 +195,13 @@ def _flash(query: Any, key: Any, value: Any, scaling: float) -> Any:
 
 
 def _heads(merged: Any, width: int) -> Any:
-    """[batch, tokens, heads x width] to [batch, heads, tokens, width]."""
+    """Turn [batch, tokens, heads x width] into [batch, heads, tokens, width]."""
     batch, tokens, _ = merged.shape
     return merged.reshape(batch, tokens, -1, width).swapaxes(1, 2)
 
 
 def _grouped(query: Any, groups: int) -> Any:
-    """Queries by the head of keys and values that they share: [batch, groups, heads of a group, tokens, width]."""
+    """Group queries by the head that they share: [batch, groups, heads of a group, tokens, width]."""
     batch, heads, tokens, width = query.shape
     return query.reshape(batch, groups, heads // groups, tokens, width)
 
@@ -212,7 +212,7 @@ def _ungrouped(output: Any) -> Any:
 
 
 def _stored(cache: tuple[Any, Any], key: Any, value: Any, start: Any) -> tuple[Any, Any]:
-    """The cache with the keys and values of new positions."""
+    """Return the cache with the keys and values of new positions."""
     import jax
 
     keys, values = (
@@ -222,7 +222,7 @@ def _stored(cache: tuple[Any, Any], key: Any, value: Any, start: Any) -> tuple[A
 
 
 def _rotation(config: Any) -> Any:
-    """The rotary embedding of a model with latent attention."""
+    """Return the rotary embedding of a model with latent attention."""
     if config.model_type == "deepseek_v2":
         return _rotated_pairs
     return _rotated_pairs_to_halves if config.rope_interleave else _rotated_halves

@@ -29,7 +29,7 @@ class JaxBackend:
         require_jax()
 
     def environment(self, spec: RunSpec) -> dict[str, str]:
-        """Variables that JAX reads once, when its devices are first asked for."""
+        """Return the variables that the stack reads once, when it is imported or first used."""
         if spec.device == "tpu":
             return {"JAX_PLATFORMS": "tpu"}
         flags = f"{os.environ.get('XLA_FLAGS', '')} --xla_force_host_platform_device_count={spec.mesh.size}"
@@ -81,7 +81,7 @@ class JaxStack:
         return tokens
 
     def mark(self, name: str, step: int) -> Any:
-        """A host event with the phase and number of a step, which the profiler counts as a step of its own."""
+        """Return a host event with the phase and number of a step, which the profiler counts as a step of its own."""
         import jax
 
         return jax.profiler.StepTraceAnnotation(name, step_num=step)
@@ -95,7 +95,7 @@ class JaxStack:
             wait_until_asleep()
 
     def on_host(self, value: Any) -> Any:
-        """A value of the devices as a torch tensor on the host; what is not an integer becomes float32."""
+        """Return a value of the devices as a torch tensor on the host; what is not an integer becomes float32."""
         import numpy as np
         import torch
 
@@ -103,7 +103,7 @@ class JaxStack:
         return torch.from_numpy(np.array(array if array.dtype.kind == "i" else array.astype(np.float32)))
 
     def compile_count(self) -> int:
-        """Programs compiled since the devices were taken."""
+        """Return how many programs were compiled since the devices were taken."""
         return self._compiled
 
     def _count(self, event: str, _: float, **__: Any) -> None:

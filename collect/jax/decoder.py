@@ -65,12 +65,12 @@ class Decoder:
         return hidden, cache, dropped
 
     def _whole(self, hidden: Any, step: Step) -> Any:
-        """The whole sequence before a block of Megatron's sequence parallelism (Korthikanti et al. 2022)."""
+        """Return the whole sequence before a block of Megatron's sequence parallelism (Korthikanti et al. 2022)."""
         is_gathered = step.is_split and self._mode == "megatron"
         return self._links.gathered(hidden, "tp", 1) if is_gathered else hidden
 
     def _joined(self, output: Any, step: Step) -> Any:
-        """The end of a block: the sum over tp (Shoeybi et al. 2019), of which each device gets its piece if split."""
+        """End a block by a sum over tp (Shoeybi et al. 2019), of which each device gets its piece if split."""
         if self._mode in MODES:
             return output
         if step.is_split:
@@ -79,7 +79,7 @@ class Decoder:
 
 
 def _mlp(hidden: Any, weights: Weights, name: str) -> Any:
-    """A gated MLP, to be added up over tp."""
+    """Apply a gated MLP, whose result is to be added up over tp."""
     import jax
 
     gate, up = (linear(hidden, weights, f"{name}.{part}_proj") for part in ("gate", "up"))

@@ -66,7 +66,7 @@ class RoutedExperts:
 
 
 def routed(gate: Any, weights: Weights, hidden: Any) -> tuple[Any, Any]:
-    """The experts of each token and their weights, [tokens, k] each.
+    """Return the experts of each token and their weights, [tokens, k] each.
 
     Args:
         gate: Router of transformers; its configuration says how it chooses.
@@ -90,7 +90,7 @@ def routed(gate: Any, weights: Weights, hidden: Any) -> tuple[Any, Any]:
 
 
 def _routed_v2(gate: Any, logits: Any) -> tuple[Any, Any]:
-    """Greedy or device-limited routing of DeepSeek-V2 (arXiv 2405.04434, section 2.2.2)."""
+    """Route greedily or device-limited, as DeepSeek-V2 (arXiv 2405.04434, section 2.2.2)."""
     import jax
 
     scores = jax.nn.softmax(logits, -1)
@@ -102,7 +102,7 @@ def _routed_v2(gate: Any, logits: Any) -> tuple[Any, Any]:
 
 
 def _routed_v3(gate: Any, logits: Any, bias: Any) -> tuple[Any, Any]:
-    """Group-limited routing of DeepSeek-V3 (arXiv 2412.19437, section 2.1.2)."""
+    """Route group-limited, as DeepSeek-V3 (arXiv 2412.19437, section 2.1.2)."""
     import jax
     import jax.numpy as jnp
 
@@ -117,7 +117,7 @@ def _routed_v3(gate: Any, logits: Any, bias: Any) -> tuple[Any, Any]:
 
 
 def _of_best_groups(grouped: Any, of_group: Any, count: int, other: float) -> Any:
-    """Scores [tokens, groups, n] of the best groups as [tokens, experts]; those of other groups become `other`."""
+    """Return [tokens, experts]: the scores [tokens, groups, n] of the best groups, and `other` elsewhere."""
     import jax
     import jax.numpy as jnp
 
@@ -135,7 +135,7 @@ def _placed(is_wanted: Any, count: int) -> Any:
 
 
 def _sent(hidden: Any, facts: Any, place: Any) -> Any:
-    """Tokens [tokens, width] beside facts [tokens, devices, n], by place: [devices, places, width + n].
+    """Put tokens [tokens, width] and facts [tokens, devices, n] by place: [devices, places, width + n].
 
     Args:
         hidden: The tokens.
@@ -154,7 +154,7 @@ def _sent(hidden: Any, facts: Any, place: Any) -> Any:
 
 
 def _computed(module: Any, weights: Weights, tokens: Any, facts: Any, room: Places) -> tuple[Any, Any]:
-    """What this device's experts give for the tokens that it has, to be added up over tp.
+    """Return what this device's experts give for the tokens that it has, to be added up over tp.
 
     Args:
         module: The mixture of experts.

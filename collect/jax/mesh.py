@@ -42,7 +42,7 @@ class JaxMesh:
         self.mesh = jax.sharding.Mesh(np.array(ordered).reshape(tuple(self.sizes.values())), MESH_AXES)
 
     def split(self, partition: Partition) -> Any:
-        """How an array lies on the devices."""
+        """Return how an array lies on the devices."""
         import jax
 
         return jax.sharding.NamedSharding(self.mesh, jax.sharding.PartitionSpec(*partition))
@@ -54,7 +54,7 @@ class JaxMesh:
         return jax.device_put(as_numpy(tensor), self.split(partition))
 
     def assemble(self, shape: tuple[int, ...], partition: Partition, read: Callable[[tuple[slice, ...]], Any]) -> Any:
-        """An array on the devices, read part by part.
+        """Return an array on the devices, read part by part.
 
         Args:
             shape: Of the whole array.
@@ -104,7 +104,7 @@ class Collectives:
         self.sizes = sizes
 
     def place(self, axis: str) -> Any:
-        """This device's place on an axis."""
+        """Return this device's place on an axis."""
         import jax
 
         return jax.lax.axis_index(axis)
@@ -122,7 +122,7 @@ class Collectives:
         return jax.lax.psum_scatter(value, axis, scatter_dimension=dimension, tiled=True)
 
     def gathered(self, value: Any, axis: str, dimension: int) -> Any:
-        """The pieces of all devices of an axis, joined along a dimension: an all-gather."""
+        """Return the pieces of all devices of an axis, joined along a dimension: an all-gather."""
         import jax
 
         return jax.lax.all_gather(value, axis, axis=dimension, tiled=True) if self.sizes[axis] > 1 else value
@@ -136,14 +136,14 @@ class Collectives:
         return jax.lax.all_to_all(value, axis, split_axis=split, concat_axis=joined, tiled=True)
 
     def passed_on(self, value: Any, axis: str) -> Any:
-        """What the device before this one on an axis has; the first gets the last one's: a collective-permute."""
+        """Return what the device before this one on an axis has (the last, for the first): a collective-permute."""
         import jax
 
         count = self.sizes[axis]
         return jax.lax.ppermute(value, axis, [(i, (i + 1) % count) for i in range(count)])
 
     def piece(self, value: Any, axis: str, dimension: int) -> Any:
-        """This device's piece along a dimension of a value that all devices of an axis have."""
+        """Return this device's piece along a dimension of a value that all devices of an axis have."""
         import jax
 
         length = value.shape[dimension] // self.sizes[axis]
@@ -151,7 +151,7 @@ class Collectives:
 
 
 def as_numpy(tensor: Any) -> Any:
-    """A torch tensor of the host as a numpy array, with token ids of 32 bits; numpy knows bfloat16 from JAX only."""
+    """Return a torch tensor of the host in numpy, which knows bfloat16 from JAX only; token ids get 32 bits."""
     import jax.numpy as jnp
     import torch
 

@@ -58,7 +58,7 @@ class JaxModel:
         return list(results)
 
     def lowered(self, phase: str, length: int) -> Any:
-        """The program of a step over `length` positions, before it is compiled."""
+        """Return the program of a step over `length` positions, before it is compiled."""
         import jax
         import jax.numpy as jnp
 
@@ -137,7 +137,7 @@ class _Program:
         self._decoder = Decoder(spec, self._links)
 
     def whole(self, weights: tuple[Weights, list[Weights]], cache: dict[str, Any], tokens: Any) -> tuple[Any, ...]:
-        """All layers, one after the other.
+        """Run all layers, one after the other.
 
         Returns:
             The new cache, logits [batch, vocabulary], next tokens [batch, 1], and with experts how many pairs of token
@@ -166,7 +166,7 @@ class _Program:
         return cache, *results
 
     def pipelined(self, weights: tuple[Weights, list[Weights]], cache: dict[str, Any], tokens: Any) -> tuple[Any, ...]:
-        """The layers of this device's stage in every tick of a GPipe schedule (Huang et al. 2019).
+        """Run the layers of this device's stage in every tick of a GPipe schedule (Huang et al. 2019).
 
         In tick t stage s works on microbatch t - s. Then the hidden states are passed on to the next stage.
 
@@ -262,7 +262,7 @@ class _Program:
         return hidden, keys, values, dropped
 
     def _facts(self, start: Any) -> Step:
-        """What all layers share."""
+        """Return what all layers share."""
         import jax.numpy as jnp
 
         spec, rotary = self._spec, self._module.model.rotary_emb
@@ -276,13 +276,13 @@ class _Program:
         return Step(start, self._length, cosines, sines, mask, is_split)
 
     def _embedded(self, outer: Weights, tokens: Any, step: Step) -> Any:
-        """Hidden states of tokens [batch, tokens]; this device's piece of the sequence where the step is split."""
+        """Return the hidden states of tokens [batch, tokens]; where the step is split, of this device's piece."""
         with scope("embed"):
             given = self._links.piece(tokens, "tp", 1) if step.is_split else tokens
             return outer["model.embed_tokens.weight"][given]
 
     def _last(self, hidden: Any, step: Step) -> Any:
-        """Hidden states of the last position, [batch, width], which all devices get from the one that has it."""
+        """Return the last position's hidden states, [batch, width], which all devices get from the one that has it."""
         import jax.numpy as jnp
 
         with scope("lm_head"):
@@ -293,7 +293,7 @@ class _Program:
             return self._links.summed(jnp.where(has_last, last, 0), "tp")
 
     def _chosen(self, outer: Weights, last: Any) -> tuple[Any, ...]:
-        """Logits of the part of the vocabulary that this device has, and the next tokens, from all parts."""
+        """Return the logits of this device's part of the vocabulary, and the next tokens, from all parts."""
         import jax.numpy as jnp
 
         with scope("norm"):

@@ -30,14 +30,14 @@ class Step:
 
 
 def scope(name: str) -> Any:
-    """A context whose operations carry `name` in their op_name."""
+    """Return a context whose operations carry `name` in their op_name."""
     import jax
 
     return jax.named_scope(name)
 
 
 def linear(hidden: Any, weights: Weights, name: str) -> Any:
-    """A linear of the last dimension, with its bias if it has one; torch stores a weight as [out, in]."""
+    """Apply a linear to the last dimension, with its bias if it has one; torch stores a weight as [out, in]."""
     import jax.numpy as jnp
 
     out = jnp.einsum("...i,oi->...o", hidden, weights[f"{name}.weight"])
@@ -46,7 +46,7 @@ def linear(hidden: Any, weights: Weights, name: str) -> Any:
 
 
 def rms_norm(module: Any, weight: Any, hidden: Any) -> Any:
-    """Root mean square normalisation (Zhang and Sennrich 2019), computed in float32.
+    """Apply root mean square normalisation (Zhang and Sennrich 2019), in float32.
 
     Args:
         module: Of transformers, which knows its epsilon.

@@ -32,19 +32,19 @@ class TinyWeights(PublishedWeights):
         self._shapes = {name: tuple(value.shape) for name, value in self._values.items()}
 
     def names(self) -> Sequence[str]:
-        """All weights; one that two modules share is there once."""
+        """Return all weights; one that two modules share is there once."""
         return list(self._values)
 
     def close(self) -> None:
         """Do nothing: there is no file."""
 
     def read(self, name: str, slices: tuple[slice, ...], dtype: Any) -> Any:
-        """A slice of a weight."""
+        """Return a slice of a weight."""
         return self._values[name][slices].to(dtype)
 
 
 def partition_of(spec: RunSpec, name: str, dimensions: int) -> Partition:
-    """What splits a weight: as under torch_xla, and biases of query, key and value with their rows."""
+    """Return what splits a weight: as under torch_xla, and biases of query, key and value with their rows."""
     if spec.sequence_parallelism in MODES and ".layers." in name:
         return (None,) * dimensions
     if _BIAS.search(name):

@@ -25,7 +25,7 @@ Form = Literal["einsum", "flash"]
 
 
 def prefill_form(spec: RunSpec) -> Form:
-    """How the prefill of a run attends; decode steps use einsums.
+    """Return how the prefill of a run attends; decode steps use einsums.
 
     The kernel is flash attention (Dao et al. 2022) written in Pallas, which torch_xla brings; it needs jax. It cannot
     be mapped over the stages of a pipeline in one program, and Ulysses and ring have attention of their own.
@@ -52,7 +52,7 @@ def register(spec: RunSpec, mesh: DeviceMesh) -> None:
 def flash_attention(
     mesh: DeviceMesh, module: Any, query: Any, key: Any, value: Any, attention_mask: Any, scaling: float, **_: Any
 ) -> tuple[Any, Any]:
-    """Attention of a prefill by the kernel, on each device's part of the batch and heads; see `sharded_attention`.
+    """Compute the attention of a prefill with the kernel, on each device's part of batch and heads.
 
     The prompts have no padding and begin at the first position, so what a token sees are the tokens up to itself. The
     kernel never has all scores in memory, and gives no weights.
@@ -84,7 +84,7 @@ def flash_attention(
 def sharded_attention(
     module: Any, query: Any, key: Any, value: Any, attention_mask: Any, scaling: float, dropout: float = 0.0, **_: Any
 ) -> tuple[Any, Any]:
-    """Attention whose products keep the batch and the head dimension apart.
+    """Compute attention whose products keep the batch and the head dimension apart.
 
     A matmul lowers to a product over one merged dimension batch x heads. Batch and heads may be split over different
     mesh axes, so the partitioner would gather query, key and value first; an einsum has no such dimension.

@@ -75,7 +75,7 @@ def _attention(
     scaling: float,
     **_: Any,
 ) -> tuple[Any, Any]:
-    """Attention as transformers calls it; see `sharded_attention` for the shapes. Gives no weights in the prefill."""
+    """Compute attention as transformers calls it; the prefill gives no weights. `sharded_attention` has the shapes."""
     if query.shape[2] == 1:
         output, weights = sharded_attention(module, query, key, value, attention_mask, scaling)
         output = mesh.constrain(output, (BATCH, None, "tp", None))
@@ -150,7 +150,7 @@ def _exchanged(value: Any, mesh: DeviceMesh) -> Any:
 
 
 def _linear(linear: Any, hidden: Any) -> Any:
-    """A linear on [batch, tokens, features] that keeps batch and tokens apart.
+    """Apply a linear to [batch, tokens, features] that keeps batch and tokens apart.
 
     torch merges them into one dimension; split over several axes, its pieces would be gathered first.
     """

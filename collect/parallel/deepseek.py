@@ -32,7 +32,7 @@ def _replace_routing(model: Any, route: Callable[[Any, Any], Any]) -> None:
 
 
 def _cosines_and_sines(rotary: Any, position_ids: Any) -> Any:
-    """[batch, tokens, pairs, 2]: cosine and sine of every pair's angle."""
+    """Return cosine and sine of every pair's angle, [batch, tokens, pairs, 2]."""
     import torch
 
     angles = position_ids[..., None].float() * rotary.inv_freq.float()
@@ -53,7 +53,7 @@ def _rotate_pairs(query: Any, key: Any, angles: Any) -> tuple[Any, Any]:
 
 
 def _route_v2(gate: Any, hidden: Any) -> tuple[Any, Any, Any]:
-    """Device-limited routing of DeepSeek-V2 (arXiv 2405.04434, section 2.2.2): a group is as good as its best expert.
+    """Route as DeepSeek-V2 (arXiv 2405.04434, section 2.2.2): a group is as good as its best expert.
 
     Returns:
         As of `_route_v3`.
@@ -70,7 +70,7 @@ def _route_v2(gate: Any, hidden: Any) -> tuple[Any, Any, Any]:
 
 
 def _route_v3(gate: Any, hidden: Any) -> tuple[Any, Any, Any]:
-    """Group-limited routing of DeepSeek-V3 (arXiv 2412.19437, section 2.1.2), with comparisons in place of indices.
+    """Route as DeepSeek-V3 (arXiv 2412.19437, section 2.1.2), with comparisons in place of indices.
 
     Returns:
         Logits [tokens, experts], weights [tokens, k] and chosen experts [tokens, k].
@@ -94,7 +94,7 @@ def _route_v3(gate: Any, hidden: Any) -> tuple[Any, Any, Any]:
 
 
 def _is_chosen(chosen: Any, count: int) -> Any:
-    """[tokens, k] indices to [tokens, k, count] truth values."""
+    """Turn indices [tokens, k] into truth values [tokens, k, count]."""
     import torch
 
     return chosen[..., None] == torch.arange(count, device=chosen.device)

@@ -39,7 +39,7 @@ class DeviceMesh:
         return placed
 
     def assemble(self, shape: tuple[int, ...], partition: Partition, read: Callable[[tuple[slice, ...]], Any]) -> Any:
-        """A tensor on the devices of all hosts, of which each host reads only what its own devices hold.
+        """Return a tensor on the devices of all hosts, of which each host reads only what its own devices hold.
 
         Args:
             shape: Of the whole tensor.
@@ -66,7 +66,7 @@ class DeviceMesh:
         return torch_xla._XLAC._global_tensor_from_cpu_shards(shards, sharding, torch.Size(shape))
 
     def _local_devices(self) -> list[int]:
-        """Ids of this host's devices, in the order in which torch_xla has them."""
+        """Return the ids of this host's devices, in the order in which torch_xla has them."""
         import torch_xla
 
         return [int(name.rpartition(":")[2]) for name in torch_xla._XLAC._xla_get_runtime_devices()]
@@ -92,11 +92,11 @@ class DeviceMesh:
         return unwrap_sharded_tensor(spmd.mark_sharding(value, self.xla_mesh, self.resolve(partition)))
 
     def resolve(self, partition: Partition) -> Partition:
-        """The partition in the axes that this mesh really has."""
+        """Return the partition in the axes that this mesh really has."""
         return tuple(self._present(axes) for axes in partition)
 
     def groups(self, axis: str) -> list[list[int]]:
-        """Device ids of every group along one axis."""
+        """Return the device ids of every group along one axis."""
         import numpy as np
 
         logical = self.xla_mesh.get_logical_mesh()

@@ -32,7 +32,7 @@ class Places:
 
 
 def places(tokens: int, chosen: int, experts: int, devices: int, factor: float) -> Places:
-    """Places by the capacity factor: how many times its mean share of the tokens a device or an expert has room for.
+    """Return the places that a capacity factor gives; it counts mean shares of the tokens.
 
     Args:
         tokens: Of one device of (dp, ep).
@@ -70,7 +70,7 @@ class RoutedExperts:
         ALL_EXPERTS_FUNCTIONS.register(NAME, self.run)
 
     def take_dropped(self) -> Any:
-        """Pairs of token and expert that were dropped since the last call, [tokens]; None without experts."""
+        """Return the pairs of token and expert dropped since the last call, [tokens]; None without experts."""
         dropped, self._dropped = self._dropped, []
         return sum(dropped[1:], dropped[0]) if dropped else None
 
@@ -141,7 +141,7 @@ class RoutedExperts:
         return flat.reshape(values.shape)
 
     def _computed(self, module: Any, tokens: Any, facts: Any, room: Places) -> tuple[Any, Any]:
-        """What the experts of each device give for the tokens that it has.
+        """Return what the experts of each device give for the tokens that it has.
 
         Args:
             module: The experts.
@@ -202,7 +202,7 @@ def _placed(is_wanted: Any, count: int) -> Any:
 
 
 def _sent(tokens: Any, facts: Any, place: Any) -> Any:
-    """Tokens [groups, tokens, hidden] beside facts [groups, tokens, devices, n] by place: [groups, devices, places, .].
+    """Put tokens and facts side by side, by place: [groups, devices, places, hidden + n].
 
     Args:
         tokens: Of each group.

@@ -28,7 +28,7 @@ WEIGHT_RULES: tuple[tuple[str, Partition], ...] = (
 
 
 def weight_partition(name: str, dimensions: int) -> Partition:
-    """The partition of a model's parameter, found by its name; no rule means a copy on every device."""
+    """Return the partition of a model's parameter, found by its name; no rule means a copy on every device."""
     for pattern, partition in WEIGHT_RULES:
         if re.search(pattern, name) and len(partition) == dimensions:
             return partition
@@ -38,7 +38,7 @@ def weight_partition(name: str, dimensions: int) -> Partition:
 def device_slices(
     shape: tuple[int, ...], partition: Partition, sizes: Mapping[str, int], coordinate: Mapping[str, int]
 ) -> tuple[slice, ...]:
-    """What of a tensor is on one device.
+    """Return which part of a tensor is on one device.
 
     Args:
         shape: Of the whole tensor.

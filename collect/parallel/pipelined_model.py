@@ -101,13 +101,13 @@ class PipelinedModel:
         self._position = self._mesh.place(torch.zeros(1, dtype=torch.long), (None,))
 
     def blank_input(self, length: int) -> Any:
-        """Tokens [batch, length]."""
+        """Return tokens [batch, length]."""
         import torch
 
         return self._mesh.place(torch.zeros(self._spec.batch, length, dtype=torch.long), (BATCH, None))
 
     def cache_tensors(self) -> list[Any]:
-        """Keys and values of every slot and microbatch, and the count of positions."""
+        """Return the keys and values of every slot and microbatch, and the count of positions."""
         return [*(t for of_slot in (*self._keys, *self._values) for t in of_slot), self._position]
 
     def step(self, given: Any) -> tuple[Any, ...]:
@@ -165,7 +165,7 @@ class PipelinedModel:
         return logits, following, self._mesh.constrain(by_stage.reshape(self._stages, batch), ("pp", BATCH))
 
     def _run_layer(self, number: int, tick: int, buffer: Any, positions: Any, rotary: Any, mask: Any) -> Any:
-        """The layers of a slot; the cache of a stage is that of the microbatch it works on.
+        """Run the layers of a slot; the cache of a stage is that of the microbatch it works on.
 
         Returns:
             The new buffer; and, with experts, the pairs of token and expert that were dropped of the tokens of each
@@ -203,7 +203,7 @@ class PipelinedModel:
         return hidden, {m: torch.where(at[:, 0, 0, 0], pairs, 0) for m, at in working.items() for pairs in dropped}
 
     def _slot(self, layers: list[Any], numbers: list[int | None], weights: PublishedWeights | None) -> Slot:
-        """A slot with its weights split over pp, and as in one stage.
+        """Make a slot, with its weights split over pp and as in one stage.
 
         Args:
             layers: Of the whole model; those of a published one have no values.
@@ -228,7 +228,7 @@ class PipelinedModel:
         return Slot(layer, stacked, is_filled)
 
     def _mask(self, positions: Any) -> Any:
-        """Causal mask over the cache, added to the scores: [1, 1, tokens, cached tokens]."""
+        """Return the causal mask over the cache, added to the scores: [1, 1, tokens, cached tokens]."""
         import torch
 
         length = self._spec.input_length + self._spec.output_length
@@ -240,10 +240,10 @@ class PipelinedModel:
         return self._mesh.constrain(buffer, ("pp", BATCH, "tp" if self._is_split(buffer) else None, None))
 
     def _is_split(self, buffer: Any) -> bool:
-        """Whether the sequence of hidden states [stages, batch, tokens, width] is split over tp."""
+        """Return whether the sequence of hidden states [stages, batch, tokens, width] is split over tp."""
         return self._spec.sequence_parallelism is not None and buffer.shape[2] > 1
 
 
 def _state(layer: Any) -> dict[str, Any]:
-    """Parameters and buffers of a layer by name."""
+    """Return the parameters and buffers of a layer by name."""
     return {**dict(layer.named_parameters()), **dict(layer.named_buffers())}

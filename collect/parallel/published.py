@@ -37,7 +37,7 @@ class PublishedWeights:
         self._checkpoint.check(self._shapes, spec.layers)
 
     def names(self) -> Sequence[str]:
-        """All weights, in the order in which they are read fastest."""
+        """Return all weights, in the order in which they are read fastest."""
         return in_file_order(self._checkpoint, self._shapes)
 
     def close(self) -> None:
@@ -45,20 +45,20 @@ class PublishedWeights:
         self._checkpoint.close()
 
     def shape(self, name: str) -> Shape:
-        """Shape of a weight."""
+        """Return the shape of a weight."""
         return self._shapes[name]
 
     def reader(self, name: str, dtype: Any) -> Callable[[tuple[slice, ...]], Any]:
-        """What reads slices of a weight, in the dtype that it has in a run of `dtype`."""
+        """Return what reads slices of a weight, in the dtype that it has in a run of `dtype`."""
         own = _dtype(name, dtype)
         return lambda slices: self.read(name, slices, own)
 
     def read(self, name: str, slices: tuple[slice, ...], dtype: Any) -> Any:
-        """A slice of a weight, by its name in the collector's model."""
+        """Return a slice of a weight, by its name in the collector's model."""
         return self._checkpoint.read(name, self._shapes[name], slices, dtype)
 
     def on_host(self, spec: RunSpec) -> Any:
-        """The whole model in plain torch on the host, ready for inference in the run's dtype."""
+        """Return the whole model in plain torch on the host, ready for inference in the run's dtype."""
         import torch
 
         model = skeleton(spec, self.folder, is_split=False)
@@ -71,7 +71,7 @@ class PublishedWeights:
         return _finished(model)
 
     def on_devices(self, spec: RunSpec, mesh: DeviceMesh) -> Any:
-        """The model with every weight split over the devices, read one after the other and file by file.
+        """Return the model with every weight split over the devices, read one after the other and file by file.
 
         A host holds its devices' parts of one weight at a time, and while they are sent torch_xla's copy of each part.
         The layers of a pipeline stay without values here; `stacked` gives them, a stage to its devices.
@@ -92,7 +92,7 @@ class PublishedWeights:
     def stacked(
         self, names: Sequence[str | None], mesh: Assembler, dtype: Any, partition: Partition | None = None
     ) -> Any:
-        """The same weight of one layer of every stage, [stages, ...], each stage's on the devices of that stage.
+        """Return the same weight of one layer of every stage, [stages, ...], each on the devices of its stage.
 
         Args:
             names: Of the weight in each stage; None gives zeros.
@@ -126,21 +126,21 @@ class ZeroWeights(PublishedWeights):
         self._shapes = _shapes(self._skeleton)
 
     def names(self) -> Sequence[str]:
-        """All weights."""
+        """Return all weights."""
         return list(self._shapes)
 
     def close(self) -> None:
         """Do nothing: there is no file."""
 
     def read(self, name: str, slices: tuple[slice, ...], dtype: Any) -> Any:
-        """Zeros in place of a slice of a weight."""
+        """Return zeros in place of a slice of a weight."""
         import torch
 
         return torch.zeros([s.stop - s.start for s in slices], dtype=dtype)
 
 
 def skeleton(spec: RunSpec, folder: Path, *, is_split: bool = True) -> Any:
-    """A transformers model of the run's layers whose weights have shapes but no values.
+    """Return a transformers model of the run's layers whose weights have shapes but no values.
 
     Args:
         spec: The run.
@@ -175,12 +175,12 @@ def skeleton(spec: RunSpec, folder: Path, *, is_split: bool = True) -> Any:
 
 
 def whole(shape: Shape) -> tuple[slice, ...]:
-    """All of a weight."""
+    """Return the slices of a whole weight."""
     return tuple(slice(0, n) for n in shape)
 
 
 def _shapes(model: Any) -> dict[str, Shape]:
-    """Every weight that a checkpoint must hold: parameters, and buffers without values."""
+    """Return every weight that a checkpoint must hold: parameters, and buffers without values."""
     named = [*model.named_parameters(), *((n, b) for n, b in model.named_buffers() if b.is_meta)]
     return {name: tuple(tensor.shape) for name, tensor in named}
 
@@ -203,7 +203,7 @@ def _put(model: Any, name: str, value: Any) -> None:
 
 
 def _finished(model: Any) -> Any:
-    """The model once it has all values; shared weights are tied again, since their owner was replaced."""
+    """Tie shared weights again, since their owner was replaced, and return the model once it has all values."""
     model.tie_weights()
     empty = [n for n, t in [*model.named_parameters(), *model.named_buffers()] if t.is_meta]
     if empty:

@@ -25,13 +25,13 @@ class TraceableModel(Protocol):
         """Make an empty cache."""
 
     def blank_input(self, length: int) -> Any:
-        """What a step over `length` positions is given, on the devices and filled with zeros."""
+        """Return what a step over `length` positions is given, on the devices and filled with zeros."""
 
     def step(self, given: Any) -> tuple[Any, ...]:
-        """Results of one step; the cache then holds its positions too."""
+        """Return the results of one step; the cache then holds its positions too."""
 
     def cache_tensors(self) -> list[Any]:
-        """All that a step reads and writes besides what it is given."""
+        """Return all that a step reads and writes besides what it is given."""
 
 
 @dataclass(frozen=True)
@@ -100,7 +100,7 @@ class ReplayedModel:
         return results
 
     def _require_same_shardings(self, cache: list[Any]) -> None:
-        """A program that is run by its hash does not check how its arguments are split."""
+        """Make sure that the cache is split as before, which a program run by its hash does not check."""
         pairs = zip(_shardings(cache), self._shardings, strict=True)
         if wrong := [number for number, (behind, before) in enumerate(pairs) if behind != before]:
             raise CheckError(f"tensors {wrong} of the cache are split otherwise behind the {self._phase} than before")
@@ -137,7 +137,7 @@ class ReplayedModel:
 
 
 def raw(tensors: list[Any]) -> list[Any]:
-    """The tensors themselves, where torch_xla wrapped them with their sharding."""
+    """Return the tensors themselves, where torch_xla wrapped them with their sharding."""
     from torch_xla.distributed.spmd.xla_sharding import unwrap_sharded_tensor
 
     return [unwrap_sharded_tensor(tensor) for tensor in tensors]

@@ -49,7 +49,7 @@ def keep_last_position(norm: Any, mesh: DeviceMesh) -> None:
 
 
 def last_position(hidden: Any) -> Any:
-    """The last token's hidden states, as a product with 0 and 1, which is one all-reduce over the pieces.
+    """Return the last token's hidden states, as a product with 0 and 1: one all-reduce over the pieces.
 
     Args:
         hidden: [batch, tokens, width], or [stages, batch, tokens, width].
@@ -62,12 +62,12 @@ def last_position(hidden: Any) -> Any:
 
 
 def is_split(hidden: Any, mesh: DeviceMesh) -> bool:
-    """Whether hidden states [batch, tokens, width] are split: a decode step has one token, which is on all devices."""
+    """Return whether hidden states [batch, tokens, width] are split; one token of a decode step is not."""
     return bool(hidden.dim() == 3 and hidden.shape[1] > 1 and hidden.shape[1] % mesh.sizes["tp"] == 0)
 
 
 def scattered_linear(mesh: DeviceMesh, hidden: Any, weight: Any) -> Any:
-    """A row-parallel linear whose partial results are summed by a reduce-scatter over the sequence.
+    """Apply a row-parallel linear whose partial results a reduce-scatter over the sequence sums.
 
     Written out for each device (a manual region), because XLA's CPU pipeline does not form reduce-scatters by itself.
 

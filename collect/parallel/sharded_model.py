@@ -30,7 +30,7 @@ def use_sharded_operations(spec: RunSpec, model: Any, mesh: DeviceMesh) -> exper
 
 
 def cache_shape(spec: RunSpec, config: Any) -> tuple[int, int, int, Axes]:
-    """Heads, width of keys and of values in the key-value cache, and what splits the heads.
+    """Return the heads, the width of keys and of values in the key-value cache, and what splits the heads.
 
     Multi-head latent attention caches one latent for all heads, which nothing splits.
     """
@@ -80,13 +80,13 @@ class ShardedModel:
         self._cache = self._empty_cache()
 
     def blank_input(self, length: int) -> Any:
-        """Tokens [batch, length]."""
+        """Return tokens [batch, length]."""
         import torch
 
         return self._mesh.place(torch.zeros(self._spec.batch, length, dtype=torch.long), (BATCH, None))
 
     def cache_tensors(self) -> list[Any]:
-        """Keys, values and the count of positions of every layer."""
+        """Return the keys, the values and the count of positions of every layer."""
         return [t for layer in self._cache.layers for t in (layer.keys, layer.values, layer.cumulative_length)]
 
     def step(self, given: Any) -> tuple[Any, ...]:
@@ -102,7 +102,7 @@ class ShardedModel:
         return logits, following, *self._dropped()
 
     def _dropped(self) -> list[Any]:
-        """What the experts dropped of each sequence in this step, [1, batch]; nothing without experts."""
+        """Return what the experts dropped of each sequence in this step, [1, batch]; nothing without experts."""
         dropped = self._experts.take_dropped()
         return [] if dropped is None else [dropped.reshape(self._spec.batch, -1).sum(1)[None]]
 

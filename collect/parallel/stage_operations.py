@@ -20,7 +20,7 @@ Linear = Callable[[Any, Any], Any]
 
 
 def einsum(equation: str, *operands: Any) -> Any:
-    """torch.einsum; inside a vmap over stages, one einsum with the stage as a further index."""
+    """Run torch.einsum; inside a vmap over stages, one einsum with the stage as a further index."""
     return _functions()[0].apply(equation, *operands)
 
 
@@ -30,7 +30,7 @@ def constrain(split: Split, value: Any, partition: Partition) -> Any:
 
 
 def single_linear(linear: Linear, hidden: Any, weight: Any) -> Any:
-    """A linear that is a manual region; inside a vmap over stages, one region for all of them."""
+    """Apply a linear that is a manual region; inside a vmap over stages, one region for all of them."""
     return _functions()[2].apply(hidden, weight, linear)
 
 
@@ -48,7 +48,7 @@ def with_stage_index(equation: str, is_staged: list[bool]) -> str:
 
 @functools.cache
 def _functions() -> tuple[Any, Any, Any]:
-    """The operations as torch functions; made on first use, because torch is imported by then only."""
+    """Make the operations as torch functions, on first use: torch is not imported before."""
     import torch
 
     class Einsum(torch.autograd.Function):  # type: ignore[misc]

@@ -25,7 +25,7 @@ from tracewarehouse.ingest.capture_names import host_name, xplane_files
 
 
 def pending(specs: list[RunSpec], output: Path) -> list[RunSpec]:
-    """The runs whose finished capture is not in `output`."""
+    """Return the runs whose finished capture is not in `output`."""
     return [s for s in specs if not is_recorded(output, s)]
 
 

@@ -34,7 +34,7 @@ def main(topology: str, output: Path, programs: list[Path]) -> None:
 
 
 def chips(topology: str) -> Any:
-    """The chips of a slice that need not exist, as JAX's devices.
+    """Return the chips of a slice that need not exist, as JAX's devices.
 
     Args:
         topology: As libtpu names it, such as v6e:2x4.
@@ -76,18 +76,18 @@ def write_program(output: Path, name: str, executable: Any, kind: str) -> None:
 
 
 def without_folders(text: str) -> str:
-    """The program with the names of source files, but not those of their folders."""
+    """Return the program with the names of source files, but not those of their folders."""
     return re.sub(r'"/[^"\s]*/([^"/]*)"', r'"\1"', text)
 
 
 def donated_arguments(text: str) -> set[int]:
-    """Numbers of the arguments whose memory the results may take."""
+    """Return the numbers of the arguments whose memory the results may take."""
     found = re.search(r"buffer_donor=\{(.*?)\}, entry", text.partition("\n")[0])
     return {int(n) for n in re.findall(r"\((\d+), \{\}\)", found[1])} if found else set()
 
 
 def as_hlo_proto(module: bytes) -> bytes:
-    """An HloProto with this serialized module as its field 1."""
+    """Return an HloProto with this serialized module as its field 1."""
     length, head = len(module), b"\x0a"
     while length > 127:
         head, length = head + bytes([length & 127 | 128]), length >> 7
@@ -111,7 +111,7 @@ def _compiled(devices: Any, text: str) -> Any:
 
 
 def _stablehlo(text: str) -> Any:
-    """The program with its shardings. The converter forgets the donated buffers, so they are put back."""
+    """Return the program with its shardings and its donated buffers, which the converter forgets."""
     from jax.interpreters.mlir import make_ir_context
     from jaxlib import xla_client
     from jaxlib.mlir import ir

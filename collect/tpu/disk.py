@@ -29,19 +29,19 @@ def stored_bytes(model: PretrainedModel, layers: int) -> int:
 
 
 def weights_of(spec: RunSpec) -> int:
-    """Bytes that the files of a run's model take of a disk; 0 for a tiny model and a local folder."""
+    """Return the bytes that the files of a run's model take of a disk; 0 for a tiny model and a local folder."""
     if not spec.is_published or is_folder(spec.model):
         return 0
     return stored_bytes(pretrained_model(spec.model), spec.layers)
 
 
 def largest_weights(specs: Iterable[RunSpec]) -> int:
-    """Bytes that a disk must have for runs one after the other, which make room for each other."""
+    """Return the bytes that a disk must have for runs one after the other, which make room for each other."""
     return max(map(weights_of, specs), default=0)
 
 
 def all_weights(specs: Iterable[RunSpec]) -> int:
-    """Bytes that a disk must have for the models of all runs together."""
+    """Return the bytes that a disk must have for the models of all runs together."""
     by_model: dict[str, int] = {}
     for spec in specs:
         by_model[spec.model] = max(by_model.get(spec.model, 0), weights_of(spec))
@@ -49,7 +49,7 @@ def all_weights(specs: Iterable[RunSpec]) -> int:
 
 
 def too_large(spec: RunSpec) -> str | None:
-    """Why a host without another disk or a bucket cannot hold the weights of a run; None when it can."""
+    """Return why a host without another disk or a bucket cannot hold a run's weights; None when it can."""
     if (needed := weights_of(spec)) <= BOOT_FREE:
         return None
     return (

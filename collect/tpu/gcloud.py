@@ -111,7 +111,7 @@ class Gcloud:
             raise DeletionError(f"{entry.name} could not be deleted and may still cost: {_last_line(done.stderr)}")
 
     def state(self, entry: Slice) -> str:
-        """State of the slice as Google reports it, such as READY or PREEMPTED; NOT_FOUND when there is none.
+        """Return the state of the slice as Google reports it, such as READY or PREEMPTED; NOT_FOUND when there is none.
 
         Of a slice that was asked for in the queue it is the state of the request, until that is granted.
 
@@ -150,7 +150,7 @@ class Gcloud:
             raise StateError(f"the state of {entry.name} is not known: gcloud printed no JSON") from None
 
     def project(self, entry: Slice) -> str:
-        """The project of a slice, by default that of gcloud.
+        """Return the project of a slice, by default that of gcloud.
 
         Raises:
             TpuError: gcloud has none.
@@ -219,12 +219,12 @@ class Gcloud:
 
 
 def failed_on_host(returncode: int, said: str) -> bool:
-    """Whether a command failed on a host, which it would again; else it is the way there that failed, or gcloud."""
+    """Return whether a command failed on a host; if not, the way there failed, or gcloud."""
     return returncode not in (0, LOST) and "ERROR: (gcloud." not in said
 
 
 def disk_mode(hosts: int) -> Literal["read-write", "read-only"]:
-    """How a data disk is attached: several hosts can only read one."""
+    """Return how a data disk is attached: several hosts can only read one."""
     return "read-write" if hosts == 1 else "read-only"
 
 

@@ -12,12 +12,12 @@ METADATA = "http://metadata.google.internal/computeMetadata/v1/instance/attribut
 
 
 def host_chip() -> str | None:
-    """Kind of the TPU chips of this host as in the table; None on any other host, and for a kind that is not there."""
+    """Return the kind of this host's TPU chips as in the table; None without TPU, and for an unknown kind."""
     return load_quota().kind(accelerator_type())
 
 
 def accelerator_type() -> str:
-    """Accelerator type of the TPU slice that this host is part of, such as `v6e-8`; empty when it is not on one."""
+    """Return the type of the TPU slice that this host is in, such as `v6e-8`; empty when it is in none."""
     if told := os.environ.get("TPU_ACCELERATOR_TYPE"):
         return told
     request = urllib.request.Request(METADATA, headers={"Metadata-Flavor": "Google"})

@@ -49,7 +49,7 @@ class PlannedSlice:
         return len(self.runs) * self.timeout_s / 3600
 
     def lines(self) -> list[str]:
-        """The plan as text: the slice, then each run."""
+        """Return the plan as text: the slice, then each run."""
         disk = f"{self.disk / 1e9:.0f} GB for weights" + ("" if self.fits_boot_disk else " (--data-disk or --bucket)")
         head = [
             self.accelerator_type,
@@ -76,7 +76,7 @@ def plan_slices(
     spot: bool | None = None,
     used: Iterable[Slice] = (),
 ) -> list[PlannedSlice]:
-    """The slices that an experiment needs, smallest first, one after the other, beside those that exist.
+    """Return the slices that an experiment needs, smallest first, one after the other, beside those that exist.
 
     Raises:
         ExperimentError: a run does not fit into the memory of its chips.
@@ -98,7 +98,7 @@ def plan_slices(
 
 
 def runs_of_slice(experiment: Experiment, entry: Slice, kind: str) -> list[RunSpec]:
-    """The runs whose mesh has the size of a slice.
+    """Return the runs whose mesh has the size of a slice.
 
     Args:
         experiment: All runs.
@@ -121,7 +121,7 @@ def runs_of_slice(experiment: Experiment, entry: Slice, kind: str) -> list[RunSp
 
 
 def tpu_runs(experiment: Experiment) -> list[RunSpec]:
-    """All runs of an experiment.
+    """Return all runs of an experiment.
 
     Raises:
         TpuError: one of them is not for TPUs.

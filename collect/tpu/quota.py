@@ -90,7 +90,7 @@ class Quota(BaseModel):
         return self
 
     def generation(self, name: str) -> Generation:
-        """A generation by its name.
+        """Return a generation by its name.
 
         Raises:
             TpuError: it is not in the table.
@@ -105,12 +105,12 @@ class Quota(BaseModel):
         return found.network(chips) if found and chips in found.topology else None
 
     def kind(self, accelerator_type: str) -> str | None:
-        """What the table of hardware calls the chips of an accelerator type of any size; None when unknown."""
+        """Return what the table of hardware calls the chips of an accelerator type of any size; None when unknown."""
         prefix = accelerator_type.rpartition("-")[0]
         return next((g.kind for g in self.generations.values() if g.type_prefix == prefix), None)
 
     def of_type(self, accelerator_type: str) -> tuple[str, int]:
-        """Generation and chips of an accelerator type.
+        """Return the generation and the chips of an accelerator type.
 
         Raises:
             TpuError: no generation has such a type.
@@ -133,7 +133,7 @@ class Quota(BaseModel):
         spot: bool | None = None,
         used: Iterable[Slice] = (),
     ) -> Pool:
-        """The first pool that has this many chips left.
+        """Return the first pool that has this many chips left.
 
         Args:
             generation: Such as `v5e`.
@@ -161,7 +161,7 @@ class Quota(BaseModel):
 
 
 def provisioning(spot: bool) -> str:
-    """How a slice is paid for, in words."""
+    """Return how a slice is paid for, in words."""
     return "spot" if spot else "on demand"
 
 

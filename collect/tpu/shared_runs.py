@@ -29,6 +29,6 @@ class SharedRuns(BaseModel):
 
     @classmethod
     def of(cls, specs: list[RunSpec], timeout_s: float) -> SharedRuns:
-        """The runs of given specifications."""
+        """Return the runs of given specifications."""
         runs = [SharedRun(name=s.name, digest=s.digest, spec=s.model_dump(mode="json")) for s in specs]
         return cls(timeout_s=timeout_s, runs=runs)

@@ -166,7 +166,7 @@ class Slices:
         self.state.put(entry)
 
     def found(self, entry: Slice) -> str | None:
-        """State of the slice; None when Google does not say.
+        """Return the state of the slice; None when Google does not say.
 
         Raises:
             TakenError: another slice has its name.
@@ -177,7 +177,7 @@ class Slices:
             return None
 
     def interruption(self, entry: Slice, why: str) -> InterruptionError:
-        """The error that says why a slice cannot go on now, and its state."""
+        """Return the error that says why a slice cannot go on now, and its state."""
         return InterruptionError(f"{entry.name} ({self.found(entry) or 'state not known'}): {why}")
 
     def require(self, entry: Slice, done: subprocess.CompletedProcess[str], what: str) -> None:
@@ -190,7 +190,7 @@ class Slices:
             raise self.interruption(entry, f"{what}: {' '.join(done.stderr.split())[-300:]}")
 
     def attempts(self, count: int) -> Retrying:
-        """Attempts with growing pauses, as long as what fails can pass; questions are asked `QUESTIONS` times.
+        """Give attempts with growing pauses, as long as what fails can pass; questions get `QUESTIONS` of them.
 
         A look that finds the slice still in the queue is no attempt: Google says when that has lasted long enough.
         """

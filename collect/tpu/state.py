@@ -74,7 +74,7 @@ class State:
         self.path = path
 
     def slices(self) -> dict[str, Slice]:
-        """Slices by name.
+        """Return the slices by name.
 
         Raises:
             TpuError: the file is damaged.
@@ -89,7 +89,7 @@ class State:
             ) from None
 
     def get(self, name: str) -> Slice:
-        """One slice.
+        """Return a slice by its name.
 
         Raises:
             TpuError: it was not created here.
@@ -106,7 +106,7 @@ class State:
             slices[entry.name] = entry
 
     def reserve(self, name: str, choose: Callable[[list[Slice]], Slice]) -> tuple[Slice, bool]:
-        """The slice of this name, or a new one that is chosen knowing all others; no two calls choose at a time.
+        """Return the slice of this name, or choose a new one knowing all others; no two calls choose at a time.
 
         Returns:
             The slice, and whether it is new.

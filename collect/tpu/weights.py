@@ -53,7 +53,7 @@ def require_weights(spec: RunSpec, later: Sequence[RunSpec] = ()) -> None:
 
 
 def needed_files(folder: Path, layers: int) -> list[str]:
-    """Names of the weight files that hold the first layers of a model, or what lies outside of the layers."""
+    """Return the names of the weight files that hold a model's first layers, or what lies outside of the layers."""
     index = folder / INDEX
     if not index.is_file():
         return [SINGLE]
@@ -62,7 +62,7 @@ def needed_files(folder: Path, layers: int) -> list[str]:
 
 
 def missing_files(cache: Path, spec: RunSpec) -> list[str]:
-    """Names of the files that a run reads and no snapshot of its model has; its configuration when there is none."""
+    """Return the names of files that a run reads and no snapshot has; the configuration when there is none."""
     snapshots = list(_folder(cache, spec.model).glob(f"snapshots/*/{CONFIG}"))
     if not snapshots:
         return [CONFIG]
