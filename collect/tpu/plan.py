@@ -80,7 +80,7 @@ def plan_slices(
 
     Raises:
         ExperimentError: a run does not fit into the memory of its chips.
-        TpuError: a run is not for TPUs, or no slice of its size exists.
+        TpuError: a run is not for TPUs or not for several hosts, or no slice of its size exists.
         QuotaError: a slice is outside of the quota.
     """
     details = quota.generation(generation)
@@ -93,6 +93,7 @@ def plan_slices(
         pool = quota.pool(generation, chips, zone=zone, spot=spot, used=existing)
         memory = {s.name: require_memory(s, details.kind) for s in runs if s.is_published}
         hosts = details.hosts[chips]
+        _require_one_host_for_jax(runs, accelerator_type, hosts)
         slices.append(PlannedSlice(accelerator_type, chips, hosts, pool, runs, experiment.timeout_s, memory))
     return slices
 
@@ -107,17 +108,32 @@ def runs_of_slice(experiment: Experiment, entry: Slice, kind: str) -> list[RunSp
 
     Raises:
         ExperimentError: a run does not fit into the memory of its chips.
-        TpuError: a run is not for TPUs, or none has the size of the slice.
+        TpuError: a run is not for TPUs or not for several hosts, or none has the size of the slice.
     """
     specs = tpu_runs(experiment)
     fitting = [s for s in specs if s.mesh.size == entry.chips]
     if not fitting:
         sizes = sorted({s.mesh.size for s in specs})
         raise TpuError(f"no run fits {entry.name} with its {entry.chips} chips; their meshes have {sizes} devices")
+    _require_one_host_for_jax(fitting, entry.accelerator_type, entry.hosts)
     for spec in fitting:
         if spec.is_published:
             require_memory(spec, kind)
     return fitting
+
+
+def _require_one_host_for_jax(runs: list[RunSpec], accelerator_type: str, hosts: int) -> None:
+    """Refuse, before a slice costs, what its hosts would refuse.
+
+    Raises:
+        TpuError: a run is for the jax backend, and the slice has several hosts.
+    """
+    refused = [run.name for run in runs if run.backend == "jax"]
+    if refused and hosts > 1:
+        raise TpuError(
+            f"{', '.join(refused)}: the jax backend records on one host, and {accelerator_type} has {hosts}; use "
+            "backend torch_xla, or a smaller mesh"
+        )
 
 
 def tpu_runs(experiment: Experiment) -> list[RunSpec]:

@@ -9,7 +9,9 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner
 
+import tracewarehouse as tw
 from tracewarehouse.cli import app
+from tracewarehouse.cli.collect import _unmarked as unmarked
 from tracewarehouse.collect import torch_xla_backend
 
 CAPTURES = Path(__file__).parents[2] / "data" / "captures"
@@ -109,3 +111,10 @@ def test_a_dry_run_says_what_would_be_refused(tmp_path: Path) -> None:
     assert "error: DeepSeek-V3.1-Base-tp4-b4-i32-o17-l61: needs 677.04 GB" in planned.stderr
     # Whether it fits a TPU is said where the chips are known.
     assert CliRunner().invoke(app, [*model, "--device", "tpu"]).exit_code == 0
+
+
+def test_a_capture_without_an_op_fails(tmp_path: Path) -> None:
+    """As the profiler of an older JAX leaves it, which does not say the device of an op."""
+    with tw.open(tmp_path, create=True):
+        pass
+    assert unmarked(tmp_path) == ["the capture has no op of a device"]
