@@ -96,7 +96,8 @@ def create_lens(
     try:
         connection.execute(";\n".join(statements))
     except duckdb.Error:
-        _name_refused(connection, *((found.ordered, found.macros) if views is None else (views, ())))
+        made = (found.ordered, found.macros) if views is None else (views, ())
+        _name_refused(connection, *made)
         raise
 
 
