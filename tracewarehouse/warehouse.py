@@ -553,8 +553,7 @@ class Warehouse:
         """Ingest one capture; see `ingest`. `followed_by_database` brings warehouse.duckdb up to date.
 
         Args:
-            capture: the files of one run, as `find_whole_captures` of `tracewarehouse.ingest.devices.joined_hosts` gives
-                them.
+            capture: the files of one run; `tracewarehouse.ingest.devices.joined_hosts.find_whole_captures` gives such.
             mesh: the device mesh.
             name: name of the run.
             step_program: the module whose executions begin a step.
@@ -736,8 +735,7 @@ class Warehouse:
         """Compare a capture, decoded by a second parser, with its run, to prove that no event or stat is missing.
 
         Args:
-            capture: the files of one run, as `find_whole_captures` of `tracewarehouse.ingest.devices.joined_hosts` gives
-                them.
+            capture: the files of one run; `tracewarehouse.ingest.devices.joined_hosts.find_whole_captures` gives such.
 
         Raises:
             CaptureError: the capture cannot be read.
