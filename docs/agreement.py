@@ -170,9 +170,12 @@ def _of_xprof(
         found[("device_idle", phase)] = xprof.get("idle_percent")
         [bandwidth] = [n for n in numbers if n.metric == "hbm_bandwidth"]
         found[(bandwidth.metric, bandwidth.part)] = xprof.get("hbm_gbps")
-        if "collectives" in xprof:
-            found[("collective_count", phase)] = xprof["collectives"] / devices_and_steps
-            found[("exposed_communication", phase)] = xprof["collectives_ms"] / devices_and_steps
+        counted = {n.part for n in numbers if n.metric == "collective_count" and n.value is not None}
+        if "collectives" in xprof and len(counted) == 1:
+            [part] = counted
+            ran = facts["devices"] if part == "outside" else devices_and_steps
+            found[("collective_count", part)] = xprof["collectives"] / ran
+            found[("exposed_communication", part)] = xprof["collectives_ms"] / ran
     return {key: value for key, value in found.items() if value is not None}
 
 

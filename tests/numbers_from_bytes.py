@@ -73,7 +73,8 @@ def _of_devices(planes: list[PlainPlane], phase: str) -> Iterator[tuple[tuple[st
     for module in (e for of_device in lines for e in of_device["XLA Modules"]):
         time[module.name] += module.end - module.start
     program = max(time, key=lambda name: time[name])
-    steps, gaps, busy, exposed, count, size, moved, idle = 0, defaultdict(list), 0, 0, 0, 0, 0, []
+    steps, gaps, busy, moved, idle = 0, defaultdict(list), 0, 0, []
+    sums = {phase: [0, 0, 0], "outside": [0, 0, 0]}  # exposed time, number and message bytes of collectives
     first, last = math.inf, 0
     for of_device in lines:
         modules = sorted(of_device["XLA Modules"], key=lambda e: e.start)
@@ -83,23 +84,30 @@ def _of_devices(planes: list[PlainPlane], phase: str) -> Iterator[tuple[tuple[st
         for number, (one, following) in enumerate(pairwise(starts)):
             gaps[number].append(following - one)
         ops = [e for e in of_device["XLA Ops"] if e.category not in _CONTAINERS and starts[0] <= e.start < until]
-        collectives = [e for e in of_device["XLA Ops"] if _COLLECTIVE.fullmatch(e.category)]
         first, last = min(first, *(e.start for e in ops)), max(last, *(e.end for e in ops))
         own = length((e.start, e.end) for e in ops)
         busy += own
         idle.append(100 * (1 - own / (until - starts[0])))
-        exposed += length((e.start, e.end) for e in collectives)
-        count += len(collectives)
-        size += sum(e.message_bytes for e in collectives)
+        for place, total in sums.items():
+            collectives = [
+                e
+                for e in of_device["XLA Ops"]
+                if _COLLECTIVE.fullmatch(e.category) and (starts[0] <= e.start < until) == (place != "outside")
+            ]
+            total[0] += length((e.start, e.end) for e in collectives)
+            total[1] += len(collectives)
+            total[2] += sum(e.message_bytes for e in collectives)
         moved += sum(e.stats.get("bytes_accessed", 0) for e in ops if not e.category.endswith("-done"))
     if gaps:
         yield ("step_time", phase), sum(max(g) for g in gaps.values()) / len(gaps) / MS
     yield ("device_idle", phase), sum(idle) / len(idle)
     yield ("hbm_bandwidth", phase), 1000 * moved / busy
-    if count:
-        yield ("exposed_communication", phase), exposed / steps / MS
-        yield ("collective_count", phase), count / steps
-        yield ("traffic_volume", phase), size / steps
+    for place, (exposed, count, size) in sums.items():
+        if count:
+            parts = len(lines) if place == "outside" else steps
+            yield ("exposed_communication", place), exposed / parts / MS
+            yield ("collective_count", place), count / parts
+            yield ("traffic_volume", place), size / parts
     if phase == "prefill" and steps == len(lines):
         yield ("ttft", "device"), (last - first) / MS
 

@@ -48,6 +48,9 @@ def _numbers(run: Run) -> Iterator[tuple[tuple[str, str], float | None]]:
         yield ("device_idle", phase or ""), sum(shares) / len(shares)
         if phase in exposed:
             yield ("exposed_communication", phase or ""), exposed[phase] / len(shares)
+    if "outside" in exposed:
+        devices = {device for phase, device, *_ in exposed_communication(run) if phase == "outside"}
+        yield ("exposed_communication", "outside"), exposed["outside"] / len(devices)
     for phase, count in counts.items():
         yield ("collective_count", phase or ""), count
         yield ("traffic_volume", phase or ""), _traffic(run, phase)

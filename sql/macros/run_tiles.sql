@@ -120,11 +120,12 @@ found AS (
     e.run_id,
     'exposed_communication' AS metric,
     e.phase AS part,
-    SUM(e.exposed_ms ORDER BY e.exposed_ms) / ANY_VALUE(r.devices) AS value,
+    SUM(e.exposed_ms ORDER BY e.exposed_ms) / COALESCE(ANY_VALUE(r.devices), COUNT(DISTINCT e.device_id)) AS value,
     'ms' AS unit,
     'per step, mean over devices' AS detail
   FROM metrics.exposed_communication AS e
-  INNER JOIN running AS r ON e.run_id = r.run_id AND e.phase IS NOT DISTINCT FROM r.phase
+  LEFT JOIN running AS r ON e.run_id = r.run_id AND e.phase IS NOT DISTINCT FROM r.phase
+  WHERE e.run_id IN (SELECT UNNEST(runs))
   GROUP BY e.run_id, e.phase
   UNION ALL
   SELECT
