@@ -18,13 +18,14 @@ QUICK := tests/ingest/capture tests/ingest/collectives tests/ingest/columns test
   tests/tracewarehouse/test_query_read_only.py tests/tracewarehouse/test_tables_read.py \
   tests/tracewarehouse/test_output.py tests/tracewarehouse/test_text_table.py
 
-.PHONY: help venv demo test quick lint format types pytest lowest bench docs clean
+.PHONY: help venv demo test quick lint format types pytest spark lowest bench docs clean
 
 help:
 	@echo "make demo            record a tiny Llama on 4 virtual devices, ingest it, sum it up, draw the page"
 	@echo "make demo OFFLINE=1  the same from the captures in data/, without torch"
 	@echo "make test            lint, types, layers and all tests"
 	@echo "make quick           lint, types and the fast tests, in about two minutes: what to run while working"
+	@echo "make spark           the tests that need Spark; installs pyspark first (500 MB), and needs Java 17"
 	@echo "make lowest          all tests but the collector's, with the lowest versions that pyproject.toml allows"
 	@echo "make lint | types | format | docs | clean"
 	@echo "make bench           ingest beside its peers; more with BENCH='--megabytes 10 100 1000 --rounds 5 --write-table'"
@@ -89,14 +90,19 @@ types: $(INSTALLED)
 
 # By file, so that what the tests of a file share is made once.
 pytest: $(INSTALLED) $(COLLECTOR)
-	$(BIN)/pytest -n 2 --dist loadfile
+	$(BIN)/pytest -n 2 --dist loadfile -m "not spark"
+
+# pyspark comes as a large source archive, so only these tests wait for it. One process: Spark itself uses the cores.
+spark: $(INSTALLED)
+	$(BIN)/python -m pip install --quiet -c constraints.txt -e '.[spark]'
+	$(BIN)/pytest -m spark tests/spark
 
 # Everything else runs with the versions of constraints.txt, which say nothing about the bounds.
 lowest:
 	$(PYTHON) -m venv $(LOWEST)
 	$(LOWEST)/bin/python -m pip install --quiet uv
 	$(LOWEST)/bin/uv pip install --quiet --python $(LOWEST)/bin/python --resolution lowest-direct -e '.[polars]' --group dev
-	$(LOWEST)/bin/pytest -n 2 --dist loadfile --ignore tests/collect
+	$(LOWEST)/bin/pytest -n 2 --dist loadfile -m "not spark" --ignore tests/collect
 
 format: $(INSTALLED)
 	$(BIN)/ruff format .

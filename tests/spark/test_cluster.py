@@ -13,7 +13,7 @@ from tiny_capture import write_capture_directory
 
 from tracewarehouse.warehouse import open_warehouse
 
-pytestmark = [pytest.mark.spark, pytest.mark.slow]
+pytestmark = [pytest.mark.spark, pytest.mark.slow, pytest.mark.timeout(3600)]  # five Java processes start
 
 KILLING = """
     import os, signal, sys, threading, time
