@@ -58,23 +58,32 @@ def test_values_are_the_golden_ones(all_captures: Warehouse, capture: str, reque
     assert not changed
 
 
-@pytest.mark.parametrize("capture", CAPTURES)
-def test_the_stored_values_are_those_of_the_views(all_captures: Warehouse, capture: str) -> None:
-    """Also those that are stored with no run: what evaluates a run alone gives what its view gives."""
-    run_id = all_captures.run(capture).run_id
+@pytest.fixture(scope="module")
+def shown(all_captures: Warehouse) -> dict[str, dict[tuple[str, int, str], float]]:
+    """What the views give, by run: each is asked once, for all runs."""
+    values: dict[str, dict[tuple[str, int, str], float]] = {r.run_id: {} for r in all_captures.lake.runs()}
     connection = all_captures.connection()
-    values = evaluate(connection, run_id, all_captures.definitions, unstored=True).values().to_pylist()
-    stored = {(r["metric"], r["version"], r["dimensions"]): r["value"] for r in values}
-    shown = {}
     for metric in all_captures.definitions.metrics:
         header = metric.header
-        names = ", ".join([*header.grain[1:], header.value])
-        view = f"SELECT {names} FROM metrics.{metric.view.name} WHERE run_id = ?"
-        for row in [] if metric.view.compares_runs else connection.execute(view, [run_id]).fetchall():
+        names = ", ".join([*header.grain, header.value])
+        view = f"SELECT {names} FROM metrics.{metric.view.name}"
+        for run_id, *row in [] if metric.view.compares_runs else connection.execute(view).fetchall():
             dimensions = json.dumps(dict(zip(header.grain[1:], row[:-1], strict=True)))
             if row[-1] is not None:
-                shown[metric.name, metric.version, dimensions] = row[-1]
-    assert stored == shown
+                values[run_id][metric.name, metric.version, dimensions] = row[-1]
+    return values
+
+
+@pytest.mark.parametrize("capture", CAPTURES)
+def test_the_stored_values_are_those_of_the_views(
+    all_captures: Warehouse, shown: dict[str, dict[tuple[str, int, str], float]], capture: str
+) -> None:
+    """Also those that are stored with no run: what evaluates a run alone gives what its view gives of all runs."""
+    run_id = all_captures.run(capture).run_id
+    evaluated = evaluate(all_captures.connection(), run_id, all_captures.definitions, unstored=True)
+    stored = {(r["metric"], r["version"], r["dimensions"]): r["value"] for r in evaluated.values().to_pylist()}
+    assert stored
+    assert stored == shown[run_id]
 
 
 @pytest.fixture(scope="module")
