@@ -80,6 +80,27 @@ def test_a_query_that_takes_too_much_is_stopped_and_the_next_one_answered(
         assert query(sql="SELECT count(*) FROM runs").ask(warehouse).tables[0].rows == [[3]]
 
 
+def test_a_query_that_cannot_be_stopped_is_left_alone(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """One function of one long value; the next question gets another warehouse."""
+    pytest.importorskip("mcp", reason="the protocol's package mcp is not installed")
+    import anyio
+
+    from tracewarehouse.mcp_server.server import Questions
+
+    monkeypatch.setattr("tracewarehouse.read_only.PATIENCE_SECONDS", 0.0)
+    stuck = "SELECT levenshtein(repeat('a', 20000) || i, repeat('b', 20000)) FROM range(1) AS t(i)"
+
+    async def asked() -> tuple[Any, Any]:
+        return await questions.ask("query", {"sql": stuck}), await questions.ask("describe", {"names": "ops"})
+
+    questions = Questions(open_warehouse(folder), 0.05)
+    first, second = anyio.run(asked)
+    assert first.is_error
+    assert "time limit" in first.content[0].text
+    assert questions.is_stuck
+    assert not second.is_error, second.content
+
+
 @pytest.mark.parametrize(
     ("tool", "arguments", "said"),
     [
