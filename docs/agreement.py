@@ -59,7 +59,10 @@ A dash means that a tool has no number. Every difference is explained below its 
 """
 
 REASONS = {
-    ("device_idle", "XProf"): "counts until the profile's end; ours is the time of the steps.",
+    (
+        "device_idle",
+        "XProf",
+    ): "counts from a device's first op to its last, also what lies before the steps; ours is the time of the steps.",
     ("step_time", "XProf"): (
         "averages the durations of the host's step marks, with prefill in some captures and without it in others, as "
         "its maximum shows, and prints one digit; ours lasts from start to next start on the slowest device, by phase."

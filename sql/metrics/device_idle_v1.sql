@@ -12,7 +12,7 @@ description: >
   Share of a phase in which a device runs no op: 1 - busy / span. Busy is the union of its leaf ops, including those
   between two steps. Span is the time of the phase's steps, each from its start to the start of the next, so waiting for
   the host counts. In a capture without steps, the span is from the first op to the end of the last, and phase is NULL.
-  If a run has steps, ops outside of them are left out. XProf's idle time also counts until the profile ends.
+  If a run has steps, ops outside of them are left out. XProf counts from a device's first op to its last.
 changed: First version.
 ---*/
 SELECT

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import importlib.util
 import json
+import re
 import shutil
 import subprocess
 import sys
@@ -111,9 +112,29 @@ def test_time_shares_by_category_differ_by_the_clocks_alone(
     for r in rows:
         theirs[r["category"]] = theirs.get(r["category"], 0) + r["total_self_time"]
     total = sum(theirs.values())
-    shares = dict(connection.execute("SELECT category, share FROM metrics.op_time_share").fetchall())
+    of_phases = "SELECT category, sum(self_ms) / sum(sum(self_ms)) OVER () FROM metrics.op_time_share GROUP BY category"
+    shares = dict(connection.execute(of_phases).fetchall())
     assert shares.keys() == theirs.keys()
     assert shares == pytest.approx({c: us / total for c, us in theirs.items()}, abs=0.001)
+
+
+def test_the_top_kernels_are_those_of_xprof(xprof: dict[str, list[Any]], connection: duckdb.DuckDBPyConnection) -> None:
+    """XProf's op_profile groups by category, so its instructions are summed here by name and category."""
+    [(rows, _)] = xprof["hlo_stats"]
+    theirs: dict[tuple[str, str], list[float]] = {}
+    for r in rows:
+        kernel = re.sub(r"([.][0-9]+)*$", "", r["hlo_op_name"])
+        total = theirs.setdefault((kernel, r["category"]), [0, 0])
+        total[0] += r["occurrences"]
+        total[1] += r["total_self_time"] / 1e3
+    found = connection.execute(
+        "SELECT kernel, category, sum(ops), sum(self_ms) FROM metrics.top_kernels GROUP BY ALL ORDER BY 4 DESC"
+    ).fetchall()
+    assert {(k, c): ops for k, c, ops, _ in found} == {key: ops for key, (ops, _) in theirs.items()}
+    assert [(k, c) for k, c, *_ in found[:3]] == sorted(theirs, key=lambda key: -theirs[key][1])[:3]
+    whole = sum(ms for _, ms in theirs.values())
+    for kernel, category, _, ms in found:
+        assert ms == pytest.approx(theirs[kernel, category][1], abs=0.001 * whole)  # the clocks
 
 
 def test_the_roofline_is_the_same_but_for_the_links(
@@ -140,9 +161,14 @@ def test_the_roofline_is_the_same_but_for_the_links(
 
 
 def test_the_devices_are_idle_as_long(xprof: dict[str, list[Any]], connection: duckdb.DuckDBPyConnection) -> None:
+    """XProf counts from a device's first op to its last; device_idle counts the steps alone."""
     [theirs] = [p["device_idle_time_percent"] for _, p in xprof["overview_page"] if "device_idle_time_percent" in p]
-    [(idle,)] = connection.execute(
-        "SELECT 100 * (sum(span_ms) - sum(busy_ms)) / sum(span_ms) FROM metrics.device_idle"
-    ).fetchall()
-    # XProf counts until the profile's end, the metric until a device's last step ends
-    assert idle == pytest.approx(float(theirs.rstrip("%")), abs=0.2)
+    [(idle, idle_in_steps)] = connection.execute("""
+        WITH spans AS (
+            SELECT max(start_ps + duration_ps) - min(start_ps) AS span_ps, sum(duration_ps - overlap_ps) AS busy_ps
+            FROM main.ops WHERE is_leaf AND device_id IS NOT NULL GROUP BY device_id
+        )
+        SELECT 100 * (1 - sum(busy_ps) / sum(span_ps)), (SELECT max(idle_ratio) FROM metrics.device_idle) FROM spans
+    """).fetchall()
+    assert idle == pytest.approx(float(theirs.rstrip("%")), abs=0.1)
+    assert idle_in_steps < 1e-5
