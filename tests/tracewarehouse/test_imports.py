@@ -5,7 +5,7 @@ from __future__ import annotations
 import subprocess
 import sys
 
-EXTRAS = ["torch", "torch_xla", "transformers", "safetensors", "tokenizers", "grpc", "xlsxwriter"]
+EXTRAS = ["torch", "torch_xla", "transformers", "safetensors", "tokenizers", "grpc", "xlsxwriter", "pyspark"]
 
 EVERY_MODULE = """
 import importlib, pkgutil, sys
