@@ -115,23 +115,29 @@ def test_it_can_be_removed(folder: Path, change: Change) -> None:
         assert names(warehouse) == ["a", "c"]
 
 
+def names_it_once(warehouse: Path, run_id: str, capfd: pytest.CaptureFixture[str], *command: str) -> None:
+    assert cli(["-w", str(warehouse), *command]) == 0
+    said = [line for line in capfd.readouterr().err.splitlines() if line.startswith("warning: ")]
+    assert len(said) == 1
+    assert run_id in said[0]
+
+
+@pytest.mark.parametrize("command", ["compare a c", "metrics refresh", "audit", "build"])
+def test_a_command_that_reads_all_runs_names_it_once(
+    folder: Path, command: str, capfd: pytest.CaptureFixture[str]
+) -> None:
+    manifest = manifest_of(folder / "warehouse", "b")
+    cut(manifest)
+    names_it_once(folder / "warehouse", manifest.stem, capfd, *command.split())
+
+
 @CHANGES
 def test_the_command_line_names_it_once(folder: Path, change: Change, capfd: pytest.CaptureFixture[str]) -> None:
     manifest = manifest_of(folder / "warehouse", "b")
     change(manifest)
     asked = ["-w", str(folder / "warehouse")]
-    for command in (
-        ["query", "SELECT name FROM runs ORDER BY name", "--format", "csv"],
-        ["metrics", "values", "-m", "tpot"],
-        ["compare", "a", "c"],
-        ["metrics", "refresh"],
-        ["audit"],
-        ["build"],
-    ):
-        assert cli([*asked, *command]) == 0
-        said = [line for line in capfd.readouterr().err.splitlines() if line.startswith("warning: ")]
-        assert len(said) == 1
-        assert manifest.stem in said[0]
+    names_it_once(folder / "warehouse", manifest.stem, capfd, "query", "SELECT name FROM runs ORDER BY name")
+    names_it_once(folder / "warehouse", manifest.stem, capfd, "metrics", "values", "-m", "tpot")
     assert cli([*asked, "runs", "--format", "csv"]) == 0
     out, err = capfd.readouterr()
     quality = "outdated" if change is age else "unreadable"
@@ -140,7 +146,8 @@ def test_the_command_line_names_it_once(folder: Path, change: Change, capfd: pyt
     assert cli([*asked, "fsck"]) == 1
     assert manifest.stem in capfd.readouterr().out
     assert cli([*asked, "remove", manifest.stem]) == 0
-    assert cli([*asked, "fsck"]) == 0
+    assert cli([*asked, *(["fsck"] if change is cut else ["runs"])]) == 0
+    assert manifest.stem not in capfd.readouterr().err
 
 
 def test_a_warehouse_of_outdated_runs_names_what_to_ingest(folder: Path, capfd: pytest.CaptureFixture[str]) -> None:
