@@ -8,12 +8,16 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+import hypothesis
 import pytest
 
 if TYPE_CHECKING:
     from tracewarehouse.warehouse import Warehouse
 
 ROOT = Path(__file__).resolve().parent.parent
+
+hypothesis.settings.register_profile("any machine", deadline=None)  # a slow one must pass
+hypothesis.settings.load_profile("any machine")
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
