@@ -40,6 +40,7 @@ NEED_MORE = {
     "models.copy_windows",
     "models.decode_contexts",  # a server's batches
     "models.device_peaks",  # the peaks of a device
+    "models.fitted_lines",  # messages of several sizes
     "models.instruction_layers",  # devices
     "models.run_chips",
     "models.transfer_fit",  # messages of several sizes
