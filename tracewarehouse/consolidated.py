@@ -25,11 +25,15 @@ from tracewarehouse.ingest.lake.lake import CACHE, Lake, Leftover, RunVersion, f
 from tracewarehouse.ingest.lake.schema import SCHEMA_VERSION, TABLES
 from tracewarehouse.lens import table_source
 from tracewarehouse.read_only import literal
+from tracewarehouse.temporary import TemporaryFolder
 
 CONSOLIDATED = frozenset(("runs", "devices", "metric_values"))
 """The tables that are cached: queries over many runs read them, and they have only a few rows per run."""
 FEWEST_RUNS = 64
 """With fewer runs, their own files are read: that takes some milliseconds and leaves no file behind."""
+
+_AT_ONCE = 500
+"""Files that are joined at once; the time and memory that DuckDB takes for each grow with their number."""
 
 _FILE = re.compile(rf"({'|'.join(sorted(CONSOLIDATED))})-[0-9a-f]{{16}}-[0-9a-f]{{16}}\.parquet")
 _SOURCES = "sources"
@@ -151,7 +155,7 @@ def _write(lake: Lake, folder: Path, runs: Sequence[RunVersion], table: str, sou
     part = folder / f".part-{uuid.uuid4().hex[:8]}"
     columns = ", ".join(f'CAST("{c.name}" AS {c.type}) AS "{c.name}"' for c in TABLES[table].columns)
     try:
-        with duckdb.connect(":memory:") as connection:
+        with TemporaryFolder() as aside, duckdb.connect(":memory:") as connection:
             connection.execute("SET enable_progress_bar = false")  # it would appear between rows on standard output
             before, known = _kept(connection, folder, table, sources)
             fresh = [r for r in runs if r.run_id in sources.keys() - known]
@@ -161,8 +165,14 @@ def _write(lake: Lake, folder: Path, runs: Sequence[RunVersion], table: str, sou
             if before and known:
                 names = ", ".join(f"'{r}'" for r in sorted(known))
                 parts.append(f"SELECT {columns} FROM {before} WHERE run_id IN ({names})")  # noqa: S608  checked ids
-            if rows := table_source(lake.root, fresh, table):
-                parts.append(f"SELECT {columns} FROM {rows}")  # noqa: S608
+            some = []
+            for first in range(0, len(fresh), _AT_ONCE):
+                rows = table_source(lake.root, fresh[first : first + _AT_ONCE], table)
+                joined = aside.path / f"{first}.parquet"
+                some.append(joined)
+                connection.execute(f"COPY (SELECT {columns} FROM {rows}) TO {literal(str(joined))} (FORMAT parquet)")  # noqa: S608
+            if some:
+                parts.append(f"SELECT * FROM {_reading(*some)}")  # noqa: S608
             if not parts:
                 return None
             about = json.dumps(sources)
@@ -196,5 +206,5 @@ def _is_as_published(lake: Lake, run: RunVersion, table: str) -> bool:
     return all(file_digest(lake.warehouse / f) == run.digests.get(f) for f in run.files[table])
 
 
-def _reading(file: Path) -> str:
-    return f"read_parquet([{literal(str(file))}], hive_partitioning = false)"
+def _reading(*files: Path) -> str:
+    return f"read_parquet([{', '.join(literal(str(f)) for f in files)}], hive_partitioning = false)"
