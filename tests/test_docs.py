@@ -6,6 +6,7 @@ import re
 import shlex
 import subprocess
 import sys
+import tomllib
 from pathlib import Path
 
 import pytest
@@ -40,3 +41,10 @@ def test_transcripts_are_real(
                 assert [line.rstrip() for line in lines] == expected.rstrip().splitlines(), f"{page.name}: {command}"
                 shown += 1
     assert shown >= 3
+
+
+def test_every_extra_is_explained() -> None:
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())
+    table = re.findall(r"^\| (`[^|]+) \|", (ROOT / "docs" / "faq.md").read_text(), re.M)
+    explained = {name for cell in table for name in re.findall(r"`([^`]+)`", cell)}
+    assert explained == set(project["project"]["optional-dependencies"])
