@@ -11,6 +11,8 @@ from typing import TYPE_CHECKING
 import hypothesis
 import pytest
 
+from tracewarehouse.memory_limit import VARIABLE
+
 if TYPE_CHECKING:
     from tracewarehouse.warehouse import Warehouse
 
@@ -23,6 +25,17 @@ hypothesis.settings.load_profile("any machine")
 def pytest_addoption(parser: pytest.Parser) -> None:
     """The option that writes golden values anew."""
     parser.addoption("--update-golden", action="store_true", help="write golden values anew; review the difference")
+
+
+@pytest.fixture(autouse=True)
+def memory_limit_of_the_caller() -> Iterator[None]:
+    """Take back the memory limit that a command or server set for its process, which is that of the tests here."""
+    before = os.environ.get(VARIABLE)
+    yield
+    if before is None:
+        os.environ.pop(VARIABLE, None)
+    else:
+        os.environ[VARIABLE] = before
 
 
 def pytest_configure() -> None:
