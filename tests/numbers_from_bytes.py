@@ -87,7 +87,9 @@ def _of_devices(planes: list[PlainPlane], phase: str) -> Iterator[tuple[tuple[st
         first, last = min(first, *(e.start for e in ops)), max(last, *(e.end for e in ops))
         own = length((e.start, e.end) for e in ops)
         busy += own
-        idle.append(100 * (1 - own / (until - starts[0])))
+        known = starts[-1] if len(starts) > 1 else until  # the wait after the last step is not known
+        own = length((e.start, e.end) for e in ops if e.start < known)
+        idle.append(100 * max(0, 1 - own / (known - starts[0])))
         for place, total in sums.items():
             collectives = [
                 e

@@ -112,10 +112,10 @@ class Run:
         """Time of a device's steps of a phase."""
         return sum(s.until - s.start for s in self.steps_of(device, phase))
 
-    def busy(self, phase: str | None, device: int, *, compute: bool = False) -> int:
+    def busy(self, phase: str | None, device: int, *, compute: bool = False, steps: list[Step] | None = None) -> int:
         """Length of the union of a device's ops; each moment is of the step of the op that covers it first."""
-        steps, until, total = self.steps_of(device, phase), 0, 0
-        mine = {o["event_id"] for s in steps for o in s.ops}
+        until, total = 0, 0
+        mine = {o["event_id"] for s in steps or self.steps_of(device, phase) for o in s.ops}
         for o in self.ops:
             if o["device_id"] == device and (not compute or is_compute(o)):
                 total += max(0, o["end"] - max(o["start_ps"], until)) if o["event_id"] in mine else 0
@@ -580,7 +580,14 @@ def moe_fraction(run: Run) -> Values:
 
 
 def device_idle(run: Run) -> Values:
-    return {(p, d): 1 - run.busy(p, d) / run.span(p, d) for p, d in run.places()}
+    found: Values = {}
+    lasts = [steps[-1] for steps in run.device_steps.values()]
+    for phase, device in run.places():
+        steps = run.steps_of(device, phase)
+        followed = [s for s in steps if not any(s is last for last in lasts)] or steps
+        span = sum(s.until - s.start for s in followed)
+        found[phase, device] = max(0, 1 - run.busy(phase, device, steps=followed) / span)
+    return found
 
 
 def bubble(run: Run) -> Values:

@@ -3,8 +3,9 @@ model: device_phases
 description: >
   Span, busy and compute time of each phase on a device. The span is the time of the phase's steps, each from its start
   to the next one's. In a capture without steps it lasts from the first op to the end of the last, and phase is NULL.
-  The last step of a capture lasts until its own end, where its ops end too, so shares of the span compare the same
-  moments. If a run has steps, ops outside of them are left out. So are devices without ops.
+  The last step of a capture lasts until its own end, where its ops end too, so shares of the span that ops take compare
+  the same moments; shares of idle time use models.timed_steps, which leaves that step out. If a run has steps, ops
+  outside of them are left out. So are devices without ops.
 ---*/
 WITH busy AS (
   SELECT

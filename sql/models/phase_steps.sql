@@ -1,6 +1,8 @@
 /*---
 model: phase_steps
-description: Number of steps of each phase that a device ran, and their time.
+description: >
+  Number of all steps of each phase that a device ran, and their time. The last step of a capture counts with its own
+  duration, because its work is known; what time passed after it is not, so shares of idle time use models.timed_steps.
 ---*/
 SELECT
   run_id, -- The run.
