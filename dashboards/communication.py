@@ -426,6 +426,8 @@ def in_flight(warehouse: Warehouse, run: str) -> Figure:
     )
     if not drawn:
         raise NothingToDraw(NO_COLLECTIVES)
+    # one definition serves the axes of both panels; `parent` is Vega's name for the panel's own value
+    labels = f"parent.what === 'message bytes' ? {axis('bytes').labelExpr} : format(datum.value, '~s')"
     chart = (
         alt.Chart(drawn.data)
         .mark_rule(color=PRIMARY, strokeWidth=2)
@@ -433,7 +435,7 @@ def in_flight(warehouse: Warehouse, run: str) -> Figure:
             x=alt.X(
                 "start_ms:Q", title="time since the first collective", axis=axis("ms"), scale=alt.Scale(nice=False)
             ),
-            y=alt.Y("most:Q", title=None, axis=alt.Axis(format="~s", tickCount=4)),
+            y=alt.Y("most:Q", title=None, axis=alt.Axis(labelExpr=labels, tickCount=4)),
             y2=alt.datum(0),
             tooltip=["what:N", number("start_ms", "at, ms"), number("most", "most", ",.0f")],
         )

@@ -212,6 +212,12 @@ def test_in_flight_counts_ranks_at_once(warehouse: Warehouse) -> None:
     assert max(r["most"] for r in rows if r["what"] == "message bytes") == 2 * 4096
 
 
+def test_only_the_bytes_in_flight_are_labelled_as_bytes(recorded: Warehouse, tmp_path: Path) -> None:
+    drawing = RUN_CHARTS["in-flight"](recorded, "llama-tp4-b4-i16-o17").save(tmp_path / "in-flight.svg").read_text()
+    labels = re.findall(r"<text[^>]*>([\d.]+(?: ?k?B)?)</text>", drawing)
+    assert labels == ["0", "1", "2", "3", "4", "0 B", "50 kB", "100 kB"]
+
+
 def test_time_between_collectives(warehouse: Warehouse) -> None:
     """Between the all-reduces of a step are 12 us of compute; between two steps 70 us more, 2 us later on device 1."""
     rows = RUN_CHARTS["traffic-intervals"](warehouse, TINY).rows
