@@ -132,6 +132,22 @@ def in_terminal(*arguments: str | Path, columns: int = 80, lines: int = 30) -> s
     return shown.decode()
 
 
+@pytest.mark.parametrize("shown", ["status() as show: show('busy')", "copying() as show: show('busy', 1, 2)"])
+def test_results_go_to_their_file_while_a_terminal_shows_what_is_done(shown: str) -> None:
+    ours, theirs = pty.openpty()
+    script = f"from tracewarehouse.cli.progress import copying, status\nwith {shown}; print('result')"
+    environment = os.environ | {"TERM": "xterm"}
+    done = subprocess.run(
+        [sys.executable, "-c", script], stdout=subprocess.PIPE, stderr=theirs, env=environment, timeout=120, check=True
+    )
+    os.close(theirs)
+    told = os.read(ours, 65536)
+    os.close(ours)
+    assert done.stdout == b"result\n"
+    assert b"busy" in told
+    assert b"result" not in told
+
+
 def test_on_a_terminal_what_is_long_is_paged_and_nothing_is_wider(folder: Path) -> None:
     values = in_terminal("metrics", "values", "-w", folder)
     assert values.count("paged: ") > 30

@@ -24,7 +24,7 @@ def copying() -> Iterator[Advance | None]:
 
     columns = (TextColumn("{task.description}", markup=False), BarColumn(), DownloadColumn(), TransferSpeedColumn())
     tasks: dict[str, TaskID] = {}
-    with Progress(*columns, console=Console(stderr=True), transient=True) as bars:
+    with Progress(*columns, console=Console(stderr=True), transient=True, redirect_stdout=sys.stdout.isatty()) as bars:
 
         def advance(name: str, done: int, size: int | None) -> None:
             if name not in tasks:
@@ -88,5 +88,6 @@ def status() -> Iterator[Callable[[str], None]]:
     from rich.live import Live
     from rich.text import Text
 
-    with Live(console=Console(stderr=True), auto_refresh=False, transient=True) as line:
+    console, beside = Console(stderr=True), sys.stdout.isatty()  # results in a file are not for the terminal
+    with Live(console=console, auto_refresh=False, transient=True, redirect_stdout=beside) as line:
         yield lambda text: line.update(Text(printable(text)), refresh=True)
