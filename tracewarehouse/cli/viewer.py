@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import tempfile
 import webbrowser
+from contextlib import suppress
 from pathlib import Path
 from typing import Annotated, Literal
 
@@ -50,7 +51,8 @@ def _open_perfetto(
         typer.echo("Ctrl-C ends the server", err=True)
         if has_browser:
             webbrowser.open(address)
-        server.serve_forever()
+        with suppress(KeyboardInterrupt):  # which is how the server is to end
+            server.serve_forever()
 
 
 def _open_xprof(context: typer.Context, run: str, capture: Path | None, folder: Path, port: int) -> None:
@@ -66,5 +68,6 @@ def _open_xprof(context: typer.Context, run: str, capture: Path | None, folder: 
     typer.echo(f"http://localhost:{port}/")
     typer.echo("Ctrl-C ends the server", err=True)
     typer.echo(f"warning: XProf answers every machine that reaches port {port} of this one", err=True)
-    if code := run_xprof(logs, port):
-        raise TracewarehouseError(f"XProf ended with exit code {code}; its messages are above")
+    with suppress(KeyboardInterrupt):
+        if code := run_xprof(logs, port):
+            raise TracewarehouseError(f"XProf ended with exit code {code}; its messages are above")
