@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import base64
-import importlib.util
 import re
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from accessibility import needs_axe, violations
 from headless_browser import CHROMIUM, Page, browser
 
 from tracewarehouse.dashboards.report import Report, comparison_report, run_report, study_report
@@ -175,16 +175,7 @@ def test_text_has_contrast(page: Page, reports: dict[str, tuple[Report, Path]]) 
         assert min(_contrast(t, b) for t in texts for b in (panel, background, note)) >= 4.5
 
 
-AXE = importlib.util.find_spec("axe_playwright_python")
-
-# marks have no text of their own and are thousands; opened are one of each kind of what can be opened
-PREPARE = """document.querySelectorAll('.role-mark > *').forEach(
-    mark => mark.tagName === 'text' || mark.querySelector('text') || mark.remove());
-  for (const one of ['details.unknown', 'details.metric', 'details[data-rows]'])
-    document.querySelector(one)?.setAttribute('open', ''); 0"""
-
-
-@pytest.mark.skipif(AXE is None, reason="there is no axe-core; `make test` installs it where pip has it")
+@needs_axe
 @pytest.mark.parametrize(
     ("kind", "scheme"), [("runs", "light"), ("run", "dark"), ("comparison", "dark"), ("study", "light")]
 )
@@ -192,7 +183,7 @@ def test_axe_finds_nothing(page: Page, reports: dict[str, tuple[Report, Path]], 
     assert _violations(page, reports[kind][1], scheme) == []
 
 
-@pytest.mark.skipif(AXE is None, reason="there is no axe-core; `make test` installs it where pip has it")
+@needs_axe
 def test_axe_finds_nothing_on_the_page_of_a_tpu(page: Page, shared_traces: Path, tmp_path: Path) -> None:
     with open_warehouse(tmp_path / "warehouse", create=True) as opened:
         [run] = opened.ingest(shared_traces / "tpu-v6e-4chip-host-offload.xplane.pb")
@@ -203,14 +194,8 @@ def test_axe_finds_nothing_on_the_page_of_a_tpu(page: Page, shared_traces: Path,
 
 
 def _violations(page: Page, path: Path, scheme: str) -> list[str]:
-    """What axe-core finds on a page, of whatever impact."""
-    assert AXE is not None
-    assert AXE.submodule_search_locations
     page.open(path, 800, scheme=scheme)
-    page.evaluate(PREPARE)
-    page.evaluate((Path(AXE.submodule_search_locations[0]) / "axe.min.js").read_text(encoding="utf-8") + ";0")
-    found = page.evaluate("axe.run({resultTypes: ['violations']}).then(result => result.violations)")
-    return [f"{v['impact']} {v['id']}: {[n['html'][:200] for n in v['nodes'][:3]]}" for v in found]
+    return violations(page)
 
 
 def _contrast(a: str, b: str) -> float:

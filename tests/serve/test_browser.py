@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 import threading
 import time
 from collections.abc import Iterator
@@ -10,6 +11,7 @@ from urllib.parse import quote
 
 import pytest
 import uvicorn
+from accessibility import needs_axe, violations
 from headless_browser import CHROMIUM, Page, browser
 from page_client import HOSTILE
 
@@ -67,6 +69,46 @@ def visited(page: Page, address: str, width: int = 1440, scheme: str = "light") 
         assert not page.errors, page.errors
         time.sleep(0.1)
     return dict(states)
+
+
+PATHS = {
+    "/": "light",
+    "/runs/{llama}": "dark",
+    "/runs/{hostile}": "light",
+    "/compare": "dark",
+    "/compare?run={llama}&run={sp}&unlike=1": "light",
+    "/metrics": "dark",
+    "/metrics/step_time": "light",
+    "/sql": "dark",
+    "/sql?sql=SELECT+name,+count(*)+AS+n+FROM+runs+GROUP+BY+ALL": "light",
+    "/sql?sql=SELECT+nothing": "dark",
+    "/catalogue": "light",
+    "/runs/none": "dark",
+}
+"""Every page, with the scheme in which it is looked at."""
+
+
+@needs_axe
+@pytest.mark.parametrize("path", PATHS)
+def test_axe_finds_nothing(page: Page, address: str, ids: dict[str, str], path: str) -> None:
+    visited(page, address + path.format(llama=ids[LLAMA], sp=ids[SP], hostile=ids[HOSTILE[0]]), 800, PATHS[path])
+    assert violations(page) == []
+
+
+def test_print_cuts_nothing_of_a_run(page: Page, address: str, ids: dict[str, str]) -> None:
+    """On paper no chart, table or line of text is wider than its page."""
+    visited(page, f"{address}/runs/{ids[LLAMA]}")
+    page.call("Emulation.setEmulatedMedia", media="print")
+    page.call("Emulation.setDeviceMetricsOverride", width=700, height=1000, deviceScaleFactor=1, mobile=False)
+    page.evaluate("new Promise(done => setTimeout(done, 300))")
+    cut = page.evaluate(
+        "[...document.querySelectorAll('main *:not(svg *)')].filter(e => e.checkVisibility() && "
+        "e.getBoundingClientRect().right > window.innerWidth + 1).map(e => e.outerHTML.slice(0, 120))"
+    )
+    pdf = base64.b64decode(page.call("Page.printToPDF", printBackground=False)["data"])
+    page.call("Emulation.setEmulatedMedia", media="")
+    assert cut == []
+    assert pdf.startswith(b"%PDF")
 
 
 @pytest.mark.parametrize(("width", "scheme"), [(1440, "light"), (800, "dark")])
