@@ -70,7 +70,7 @@ def collect(
     backend: BackendOption = None,
     python: Annotated[
         list[str] | None,
-        typer.Option(metavar="[BACKEND=]PATH", help="Interpreter that has the backend, where it is not this one."),
+        typer.Option(metavar="[BACKEND=]PATH", help="Python that has the backend, if this one has not."),
     ] = None,
     resume: Annotated[bool, typer.Option(help="Skip runs whose capture is there already.")] = True,
     references: Annotated[

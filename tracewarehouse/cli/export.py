@@ -178,7 +178,10 @@ def iceberg(
         Path, typer.Option("--output", "-o", metavar="FOLDER", help="Folder for the catalogue and the metadata.")
     ] = Path("iceberg"),
 ) -> None:
-    """Register the lake's files as Iceberg tables, without copying them; again after each change. Needs `iceberg`."""
+    """Register the lake's files as Iceberg tables, without copying them.
+
+    Run it again whenever runs were added, replaced or removed. Needs the extra `iceberg`.
+    """
     from tracewarehouse.exports.iceberg import CATALOGUE, export_iceberg
 
     with context.obj.open() as warehouse:

@@ -91,8 +91,8 @@ def ingest(
         int | None,
         typer.Option(
             min=1,
-            help="Processes that share the captures, and that read a large one together; default: one per core, as far "
-            "as the memory goes.",
+            help="Most processes that ingest at once; a large capture is shared among them. Default: one per core, "
+            "fewer where memory is short.",
             show_default=False,
         ),
     ] = None,

@@ -135,10 +135,10 @@ def remove(
 
 
 def compact(context: typer.Context) -> None:
-    """Join the files of many small runs, so that questions about all runs open few files.
+    """Join the files of many small runs into packs, so that queries over all runs open fewer files.
 
-    No row changes, and the runs' own files stay. Repeat it when runs were added or replaced: it joins the new ones, and
-    what they replace goes with `tw gc`. Prints one line per pack: its folder, runs, bytes.
+    No row changes, and the runs' own files stay. Run it again after runs were added or replaced: it packs the new ones,
+    and `tw gc` removes packs that are out of date. Prints one line per pack: folder, number of runs, size.
     """
     count = 0
     with context.obj.open() as warehouse, status() as update:

@@ -14,7 +14,7 @@ from tracewarehouse.ingest.errors import TracewarehouseError
 def mcp(
     context: typer.Context,
     skill: Annotated[
-        bool, typer.Option("--skill", help="Print the page that teaches an agent this program, and exit.")
+        bool, typer.Option("--skill", help="Print SKILL.md, which teaches an agent to use tw, and exit.")
     ] = False,
     time_limit: Annotated[float, typer.Option(min=0.1, metavar="SECONDS", help="How long a query may run.")] = 30.0,
 ) -> None:

@@ -26,7 +26,9 @@ class Engine(StrEnum):
     SPARK = "spark"
 
 
-EngineOption = Annotated[Engine, typer.Option(help="What does the work: this process, or Apache Spark.")]
+EngineOption = Annotated[
+    Engine, typer.Option(help="What does the work: DuckDB in this process, or Apache Spark (see --master).")
+]
 MasterOption = Annotated[
     str | None,
     typer.Option(

@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
 def plan(
     context: typer.Context,
-    model: Annotated[str, typer.Argument(help="As of `tw collect --model`.")],
+    model: Annotated[str, typer.Argument(help="A model, as in `tw collect --model`.")],
     mesh: Annotated[str, typer.Option(help="Device mesh, outermost axis first, such as dp=2,tp=4.")],
     topology: Annotated[str, typer.Option(help="The slice as libtpu names it, such as v6e:2x4.")],
     sequence_parallelism: SequenceParallelismOption = None,
@@ -42,13 +42,13 @@ def plan(
     dtype: Annotated[str, typer.Option(help="float32 or bfloat16.")] = "bfloat16",
     capacity_factor: CapacityFactorOption = None,
     backend: BackendOption = None,
-    python: Annotated[str, typer.Option(help="Interpreter that has jax and libtpu.")] = sys.executable,
+    python: Annotated[str, typer.Option(help="Python that has jax and libtpu.")] = sys.executable,
 ) -> None:
     """Compile a model's prefill and decode for a TPU slice that need not exist, and ingest both as runs without times.
 
-    Prints a line per step: run id, phase, memory per chip as the compiler says it, and whether that fits; then the
-    collectives per step with their traffic, by kind and axis. Needs the extra `collect`, and `plan` in the interpreter;
-    with --backend jax only `jax` and `plan` in the interpreter.
+    Prints for each phase: run id, the memory per chip that the compiler plans, and whether it fits; then the
+    collectives of a step and their traffic, by kind and mesh axis. Needs the extra `collect`, and the extra
+    `plan` in the interpreter of --python; with --backend jax only `jax` and `plan`, in that interpreter.
     """
     from tracewarehouse.collect.ahead_of_time import compile_ahead
     from tracewarehouse.collect.run_spec import run_spec

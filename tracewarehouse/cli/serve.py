@@ -14,15 +14,17 @@ def serve(
     port: Annotated[int, typer.Option(min=0, max=65535, help="Port on this machine; 0 for a free one.")] = 8765,
     bind: Annotated[
         str,
-        typer.Option(metavar="ADDRESS", help="Address to listen on. With any but this machine's own, others can read."),
+        typer.Option(
+            metavar="ADDRESS", help="Address to listen on. Any but this machine's own lets others read the warehouse."
+        ),
     ] = "127.0.0.1",
-    time_limit: Annotated[float, typer.Option(min=0.1, help="Seconds after which a query is cut off.")] = 30.0,
-    row_limit: Annotated[int, typer.Option(min=1, help="Rows that a query gives at most.")] = 100_000,
+    time_limit: Annotated[float, typer.Option(min=0.1, help="Seconds that a query may run.")] = 30.0,
+    row_limit: Annotated[int, typer.Option(min=1, help="Most rows of an answer.")] = 100_000,
     browser: Annotated[bool, typer.Option("--browser/--no-browser", help="Open the page in a browser.")] = True,
 ) -> None:
     """Serve pages about the warehouse to this machine, until Ctrl-C: runs, comparisons, metrics, and a box for SQL.
 
-    Nothing can be changed through them. Queries are cut off after a time, and share the memory limit.
+    The pages can only read. Each query has limits of time and rows, and all queries together keep to --memory-limit.
     """
     try:
         from tracewarehouse.serve.server import run
