@@ -9,6 +9,7 @@ DEMO := demo
 CAPTURES := data/captures
 PEERS := $(VENV)/peers
 LOWEST := $(VENV)/lowest
+SPARK_TESTS := spark
 TW := $(BIN)/tw -w $(DEMO)/warehouse
 
 # What `make quick` runs of the tests: the rules of ingest and of the definitions, the cases of all metrics, and what a
@@ -96,7 +97,7 @@ pytest: $(INSTALLED) $(COLLECTOR)
 spark: $(INSTALLED)
 	@$(BIN)/python -m pip install --quiet -c constraints.txt -e '.[spark]' \
 	  || echo "pyspark cannot be installed here: its tests will skip"
-	$(BIN)/pytest -m spark tests/spark
+	$(BIN)/pytest -m "$(SPARK_TESTS)" tests/spark
 
 # Everything else runs with the versions of constraints.txt, which say nothing about the bounds.
 lowest:

@@ -21,6 +21,10 @@ from tracewarehouse.warehouse import Warehouse
 pytestmark = pytest.mark.spark
 
 DEFINITIONS = load_definitions()
+VIEWS = [
+    pytest.param(view, marks=[pytest.mark.slow] if number % 3 else [])  # continuous integration runs a third of them
+    for number, view in enumerate([*DEFINITIONS.ordered, *DEFINITIONS.audits])
+]
 VALUES = """(VALUES
   (1, 7, -2, 1.5e0, 'a', true), (2, NULL, 3, -2.5e0, 'B', false), (3, 0, NULL, 0.285e0, NULL, NULL),
   (4, 9007199254740993, 5, 0.49999999999999994e0, 'añ🤦🏼x', true), (5, -7, 2, 1e300, 'it''s \\ "q"', false),
@@ -149,7 +153,7 @@ def both(duckdb_warehouse: Warehouse, spark_warehouse: SparkWarehouse) -> BothEn
     return BothEngines(duckdb_warehouse, spark_warehouse)
 
 
-@pytest.mark.parametrize("view", [*DEFINITIONS.ordered, *DEFINITIONS.audits], ids=lambda v: v.qualified)
+@pytest.mark.parametrize("view", VIEWS, ids=lambda v: v.qualified)
 def test_a_definition_has_the_same_rows(view: View, both: BothEngines) -> None:
     rows = both.compare(view)
     if view.qualified in ("models.leaf_ops", "metrics.tpot_v1", "metrics.exposed_communication_v1"):
