@@ -59,12 +59,12 @@ def address(folder: Path) -> Iterator[str]:
         warehouses.close()
 
 
-def visited(page: Page, address: str, width: int = 1440, scheme: str = "light") -> dict[str, str]:
-    """Open a page, scroll through it, and return what became of each chart."""
+def visited(page: Page, address: str, width: int = 1440, scheme: str = "light", show: str = SCROLLED) -> dict[str, str]:
+    """Open a page, scroll through it or show its charts in another way, and return what became of each chart."""
     page.visit(address, width, scheme=scheme)
     while page.evaluate("document.readyState") != "complete":
         time.sleep(0.05)
-    page.evaluate(SCROLLED)
+    page.evaluate(show)
     while "" in (states := page.evaluate(STATES)).values():
         assert not page.errors, page.errors
         time.sleep(0.1)
@@ -97,7 +97,7 @@ def test_axe_finds_nothing(page: Page, address: str, ids: dict[str, str], path: 
 
 def test_print_cuts_nothing_of_a_run(page: Page, address: str, ids: dict[str, str]) -> None:
     """On paper no chart, table or line of text is wider than its page."""
-    visited(page, f"{address}/runs/{ids[LLAMA]}")
+    visited(page, f"{address}/runs/{ids[LLAMA]}", show="document.getElementById('draw-all').click()")
     page.call("Emulation.setEmulatedMedia", media="print")
     page.call("Emulation.setDeviceMetricsOverride", width=700, height=1000, deviceScaleFactor=1, mobile=False)
     page.evaluate("new Promise(done => setTimeout(done, 300))")

@@ -47,7 +47,12 @@ if (shared) {
   const seen = new IntersectionObserver((entries) => {
     for (const entry of entries) if (entry.isIntersecting) { seen.unobserve(entry.target); fetched(entry.target); }
   }, { rootMargin: "300px" });
-  document.querySelectorAll(".lazy").forEach((figure) => seen.observe(figure));
+  const waiting = document.querySelectorAll(".lazy");
+  waiting.forEach((figure) => seen.observe(figure));
+  document.getElementById("draw-all")?.addEventListener("click", (event) => {  // paper has what was drawn
+    event.target.disabled = true;
+    for (const figure of waiting) if (!figure.querySelector("[data-state]")) { seen.unobserve(figure); fetched(figure); }
+  });
   followWindow(() => drawings.forEach((specification, place) => drawChart(place, specification, shared)));
 }
 
