@@ -288,25 +288,12 @@ class Lake:
         return not self.state()
 
     def lacking(self, runs: Iterable[RunVersion]) -> list[UnreadRun]:
-        """The runs with missing files; unlike `listing`, this lists the folders of every run."""
+        """The runs with missing files; unlike `listing`, this asks the file system for every file."""
         return [
             UnreadRun(run.run_id, run.name, f"{shown(run.name)} lacks {', '.join(gone)}", is_outdated=False)
             for run in runs
-            if (gone := self._missing(run))
+            if (gone := sorted(f.rpartition("/")[2] for f in run.paths if not (self.warehouse / f).exists()))
         ]
-
-    def _missing(self, run: RunVersion) -> list[str]:
-        """The names of a run's files that its folders do not have."""
-        named: dict[str, set[str]] = {}
-        for path in run.paths:
-            folder, _, name = path.rpartition("/")
-            named.setdefault(folder, set()).add(name)
-        missing: set[str] = set()
-        for folder, names in named.items():
-            with suppress(OSError):
-                names.difference_update(os.listdir(f"{self.warehouse}/{folder}"))  # noqa: PTH208 (names alone)
-            missing |= names
-        return sorted(missing)
 
     def run(self, run_id: str) -> RunVersion | None:
         """The current version of a run; None if there is no such run.
