@@ -20,7 +20,7 @@ from tracewarehouse.collect.backend import BACKENDS
 from tracewarehouse.collect.chips import chip_memory, known_chips
 from tracewarehouse.collect.errors import CollectError, MissingDependencyError, require_torch_xla
 from tracewarehouse.collect.memory import require_host_memory
-from tracewarehouse.collect.processes import end_with_parent, start_process
+from tracewarehouse.collect.processes import end_with_parent, exit_code_of, start_process
 from tracewarehouse.collect.run_spec import RunSpec
 from tracewarehouse.ingest.errors import shown
 
@@ -157,12 +157,7 @@ def main(arguments: list[str]) -> int:
 
     os.environ |= environment(spec)
     os.environ["XLA_FLAGS"] = " ".join([os.environ.get("XLA_FLAGS", ""), f"--xla_dump_to={folder}/dumps", *_DUMP])
-    try:
-        trace(spec, Path(folder))
-    except CollectError as error:
-        print(f"error: {error}", file=sys.stderr)
-        return 1
-    return 0
+    return exit_code_of(lambda: trace(spec, Path(folder)))
 
 
 if __name__ == "__main__":

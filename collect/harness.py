@@ -10,8 +10,7 @@ import sys
 from pathlib import Path
 
 from tracewarehouse.collect.backend import find_backend
-from tracewarehouse.collect.errors import CollectError
-from tracewarehouse.collect.processes import end_with_parent
+from tracewarehouse.collect.processes import end_with_parent, exit_code_of
 from tracewarehouse.collect.recording import record
 from tracewarehouse.collect.run_spec import RunSpec
 
@@ -19,16 +18,15 @@ from tracewarehouse.collect.run_spec import RunSpec
 def main(arguments: list[str]) -> int:
     """Entry of the process; prints one line that starts with `error:` when the run fails."""
     end_with_parent()
-    try:
-        match arguments:
-            case [backend]:
-                find_backend(backend).require()
-            case [specification, output, *of_stage]:
-                _record(RunSpec.model_validate_json(specification), output, of_stage)
-    except CollectError as error:
-        print(f"error: {error}", file=sys.stderr)
-        return 1
-    return 0
+    return exit_code_of(lambda: _work(arguments))
+
+
+def _work(arguments: list[str]) -> None:
+    match arguments:
+        case [backend]:
+            find_backend(backend).require()
+        case [specification, output, *of_stage]:
+            _record(RunSpec.model_validate_json(specification), output, of_stage)
 
 
 def _record(spec: RunSpec, output: str, of_stage: list[str]) -> None:

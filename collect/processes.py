@@ -6,8 +6,10 @@ import os
 import signal
 import subprocess
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import IO, Any
+
+from tracewarehouse.collect.errors import CollectError
 
 _PARENT = "TRACEWAREHOUSE_PARENT"
 
@@ -27,3 +29,13 @@ def end_with_parent() -> None:
         ctypes.CDLL(None).prctl(set_parent_death_signal, signal.SIGKILL)
     if os.environ.get(_PARENT, str(os.getppid())) != str(os.getppid()):
         sys.exit("error: the collector that started this process has ended")
+
+
+def exit_code_of(work: Callable[[], None]) -> int:
+    """Do what a process is there for; 0, or 1 after a line on stderr that starts with `error:`."""
+    try:
+        work()
+    except CollectError as error:
+        print(f"error: {error}", file=sys.stderr)
+        return 1
+    return 0

@@ -14,6 +14,7 @@ from pydantic import ValidationError
 from tracewarehouse.collect import runner
 from tracewarehouse.collect.errors import CollectError
 from tracewarehouse.collect.experiment import Experiment
+from tracewarehouse.collect.processes import exit_code_of
 from tracewarehouse.collect.run_spec import RunSpec
 from tracewarehouse.collect.tpu.shared_runs import SharedRuns
 from tracewarehouse.collect.tpu.weights import require_weights
@@ -57,12 +58,7 @@ def make_room(output: Path) -> None:
 def main(arguments: list[str]) -> int:
     """Entry of the process; prints one line that starts with `error:` when the run fails."""
     file, name, output = arguments
-    try:
-        record(Path(file), name, Path(output))
-    except CollectError as error:
-        print(f"error: {error}", file=sys.stderr)
-        return 1
-    return 0
+    return exit_code_of(lambda: record(Path(file), name, Path(output)))
 
 
 if __name__ == "__main__":

@@ -29,7 +29,16 @@ import duckdb
 import msgspec
 
 from tracewarehouse.ingest.errors import WarehouseError
-from tracewarehouse.ingest.lake.lake import CACHE, Lake, Leftover, RunVersion, Settling, file_digest, size_on_disk
+from tracewarehouse.ingest.lake.lake import (
+    CACHE,
+    Lake,
+    Leftover,
+    RunVersion,
+    Settling,
+    file_digest,
+    is_locked,
+    size_on_disk,
+)
 from tracewarehouse.ingest.lake.manifest_index import DIGESTED
 from tracewarehouse.ingest.lake.schema import TABLES
 from tracewarehouse.lens import table_source
@@ -172,7 +181,7 @@ def leftovers(lake: Lake, grace_seconds: float) -> list[Leftover]:
     found = []
     try:
         if _folder(lake) and folder.is_dir():
-            is_written = _is_locked(folder)
+            is_written = is_locked(folder)
             for path in sorted(folder.iterdir()):
                 if path.is_symlink() or not path.is_dir():
                     continue
@@ -368,14 +377,3 @@ def _alone(lake: Lake) -> Iterator[Path]:
         lock = stack.enter_context((folder / _LOCK).open("w"))
         fcntl.flock(lock, fcntl.LOCK_EX)
         yield folder
-
-
-def _is_locked(folder: Path) -> bool:
-    try:
-        with (folder / _LOCK).open() as lock:
-            fcntl.flock(lock, fcntl.LOCK_SH | fcntl.LOCK_NB)
-    except BlockingIOError:
-        return True
-    except FileNotFoundError:
-        pass
-    return False

@@ -15,7 +15,7 @@ from tracewarehouse.collect.errors import CheckError, CollectError
 from tracewarehouse.collect.jax.mesh import JaxMesh, as_numpy
 from tracewarehouse.collect.jax.model import JaxModel
 from tracewarehouse.collect.parallel.partition import Partition
-from tracewarehouse.collect.processes import end_with_parent
+from tracewarehouse.collect.processes import end_with_parent, exit_code_of
 from tracewarehouse.collect.promises import promised_collectives
 from tracewarehouse.collect.recording import manifest_of
 from tracewarehouse.collect.run_spec import RunSpec
@@ -69,12 +69,8 @@ def main(arguments: list[str]) -> int:
     """Run the process; print one line that starts with `error:` when it fails."""
     specification, topology, folder = arguments
     end_with_parent()
-    try:
-        compile_steps(RunSpec.model_validate_json(specification), topology, Path(folder))
-    except CollectError as error:
-        print(f"error: {error}", file=sys.stderr)
-        return 1
-    return 0
+    spec = RunSpec.model_validate_json(specification)
+    return exit_code_of(lambda: compile_steps(spec, topology, Path(folder)))
 
 
 if __name__ == "__main__":

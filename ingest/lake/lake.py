@@ -510,14 +510,14 @@ class Lake:
         """
         for path in _listed(self._lake, _STAGING):
             match = _STAGING.fullmatch(path.name)
-            if match and int(match[1]) in processes and _is_staging(path) and not _is_held(path):
+            if match and int(match[1]) in processes and _is_staging(path) and not is_locked(path):
                 shutil.rmtree(path, ignore_errors=True)
 
     def remove_abandoned_staging(self) -> None:
         """Remove at once what writers left that have ended, on whatever machine: their lock has ended with them."""
         with suppress(OSError), self.exclusive():
             for path in _listed(self._lake, _STAGING):
-                if _is_staging(path) and not _is_held(path):
+                if _is_staging(path) and not is_locked(path):
                     shutil.rmtree(path, ignore_errors=True)
 
     @contextmanager
@@ -572,7 +572,7 @@ class Lake:
             for path in _listed(folder, _PART):
                 yield Leftover(path, "an unfinished file of a dead process", size_on_disk(path))
         for path in _listed(self._lake, _STAGING):
-            if _is_staging(path) and not _is_held(path):
+            if _is_staging(path) and not is_locked(path):
                 yield Leftover(path, "an interrupted ingest", size_on_disk(path))
         unreadable: set[str] = set()
         for manifest in self.manifests():
@@ -783,8 +783,8 @@ def _is_staging(folder: Path) -> bool:
     )
 
 
-def _is_held(folder: Path) -> bool:
-    """Whether the process that created a staging folder still lives; its lock ends with it."""
+def is_locked(folder: Path) -> bool:
+    """Whether the process that holds the lock of a folder still lives; its lock ends with it."""
     try:
         with (folder / _LOCK).open() as lock:
             fcntl.flock(lock, fcntl.LOCK_SH | fcntl.LOCK_NB)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Collection
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -104,10 +103,6 @@ class SparkWarehouse(Warehouse):
             raise _told(error) from None
         table = conform(found, expected.schema)
         return QueryResult(table, in_scope(read, parameters, table, self.lake.runs()))
-
-    def query_of(self, run_ids: Collection[str], sql: str, /, **parameters: Any) -> QueryResult:
-        """Run a query on DuckDB over some runs alone; see `Warehouse.query_of`."""
-        return super().query_of(run_ids, sql, **parameters)
 
     def _views_of(self, run_ids: frozenset[str] | None) -> SparkViews:
         """The views of the runs that suffice for a query, with the files that they have now."""
