@@ -427,7 +427,8 @@ def in_flight(warehouse: Warehouse, run: str) -> Figure:
     if not drawn:
         raise NothingToDraw(NO_COLLECTIVES)
     # one definition serves the axes of both panels; `parent` is Vega's name for the panel's own value
-    labels = f"parent.what === 'message bytes' ? {axis('bytes').labelExpr} : format(datum.value, '~s')"
+    whole = "datum.value % 1 ? '' : format(datum.value, '~s')"
+    labels = f"parent.what === 'message bytes' ? {axis('bytes').labelExpr} : {whole}"
     chart = (
         alt.Chart(drawn.data)
         .mark_rule(color=PRIMARY, strokeWidth=2)

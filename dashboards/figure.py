@@ -183,8 +183,10 @@ def largest(rows: Sequence[Mapping[str, Any]], value: str, unit: str, *labels: s
     """
     known = [r for r in rows if r[value] is not None]
     ordered = sorted(known, key=lambda r: -r[value])
-    named = [f"{' '.join(str(r[c]) for c in labels if r[c] not in (None, ''))} {quantity(r[value], unit)}".strip()
-             for r in ordered[:most]]  # fmt: skip
+    named = [
+        f"{' '.join(str(r[c]) for c in labels if r[c] not in (None, ''))} ({quantity(r[value], unit)})"
+        for r in ordered[:most]
+    ]
     rest = f"; {len(ordered) - most} more" if len(ordered) > most else ""
     return f"{'Largest first: ' if len(ordered) > 1 else ''}{', '.join(named)}{rest}."
 

@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Callable
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from tracewarehouse.dashboards.report import Report, Section
 from tracewarehouse.dashboards.theme import WIDTH, config
+
+if TYPE_CHECKING:
+    from markupsafe import Markup
 
 
 def html(report: Report) -> str:
@@ -18,6 +22,7 @@ def html(report: Report) -> str:
     environment = jinja2.Environment(
         loader=jinja2.PackageLoader("tracewarehouse.dashboards"), autoescape=True, trim_blocks=True, lstrip_blocks=True
     )
+    environment.filters["with_code"] = with_code
     bundle: Callable[[], str] = vl_convert.javascript_bundle  # type: ignore[assignment]  # its snippet is optional
     return environment.get_template("report.html.j2").render(
         report=report,
@@ -39,6 +44,13 @@ def _content(report: Report) -> dict[str, Any]:
 
 def _values(section: Section) -> list[dict[str, Any]]:
     return [{"metric": v.metric, "columns": v.columns, "rows": v.rows} for v in section.values]
+
+
+def with_code(text: str) -> Markup:
+    """HTML of a sentence, with what stands between backticks as code."""
+    from markupsafe import Markup, escape
+
+    return Markup(re.sub("`([^`]+)`", r"<code>\1</code>", str(escape(text))))  # noqa: S704  escaped before
 
 
 def script_json(value: Any) -> str:

@@ -289,7 +289,7 @@ def value_over_time(warehouse: Warehouse, runs: str | Sequence[str], metric: str
         title=f"{metric} over time",
         subtitle="By the time of the capture; a dashed line where the version of what ran the model changes.",
         description=f"{len(drawn.values('name'))} runs from {drawn.rows[0]['captured'][:10]} to "
-        f"{drawn.rows[-1]['captured'][:10]}, {changes} changes of version.",
+        f"{drawn.rows[-1]['captured'][:10]}, {changes} {'change' if changes == 1 else 'changes'} of version.",
         drawn=drawn,
         metrics=(metric,),
         chart=chart,

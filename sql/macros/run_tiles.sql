@@ -4,8 +4,8 @@ parameters:
   runs: The runs, as a list of run ids.
 description: >
   The ten main numbers of runs, as `tw show` prints them and the head of a report draws them. Latencies have a row per
-  clock; what devices do in a step has a row per phase. A number without data has one row without a value. Sums of doubles have an
-  order, so that they round alike each time.
+  clock; what devices do in a step has a row per phase, and a row of what they do outside of all steps, in all. A number without
+  data has one row without a value. Sums of doubles have an order, so that they round alike each time.
 columns:
   run_id: The run.
   position: Position of the number among the ten, from 0.
@@ -122,7 +122,7 @@ found AS (
     e.phase AS part,
     SUM(e.exposed_ms ORDER BY e.exposed_ms) / COALESCE(ANY_VALUE(r.devices), COUNT(DISTINCT e.device_id)) AS value,
     'ms' AS unit,
-    'per step, mean over devices' AS detail
+    CASE WHEN e.phase = 'outside' THEN 'mean over devices' ELSE 'per step, mean over devices' END AS detail
   FROM metrics.exposed_communication AS e
   LEFT JOIN running AS r ON e.run_id = r.run_id AND e.phase IS NOT DISTINCT FROM r.phase
   WHERE e.run_id IN (SELECT UNNEST(runs))
@@ -158,8 +158,8 @@ SELECT
   r.run_id,
   n.position,
   n.metric,
-  n.name,
-  COALESCE(f.part, '') AS part,
+  CASE WHEN f.part = 'outside' THEN REPLACE(n.name, ' per step', '') ELSE n.name END AS name,
+  CASE WHEN f.part = 'outside' THEN 'outside steps' ELSE COALESCE(f.part, '') END AS part,
   f.value,
   COALESCE(f.unit, '') AS unit,
   f.detail

@@ -165,6 +165,21 @@ def test_print_cuts_no_chart(page: Page, reports: dict[str, tuple[Report, Path]]
     assert len(re.findall(rb"/Type\s*/Page\b", pdf)) > 3
 
 
+def test_print_shows_the_values_of_metrics_that_have_few(page: Page, reports: dict[str, tuple[Report, Path]]) -> None:
+    report, path = reports["run"]
+    page.open(path)
+    page.evaluate(
+        "window.addEventListener('beforeprint', () => { window.printed = Object.fromEntries([...document"
+        ".querySelectorAll('details.metric[open]')].map(d => [d.id, d.querySelectorAll('tbody tr').length])); })"
+    )
+    page.call("Page.printToPDF", printBackground=False)
+    section = report.sections[0]
+    assert page.evaluate("window.printed") == {
+        f"{section.key}-metric-{v.metric}": len(v.rows) for v in section.values if len(v.rows) <= 12
+    }
+    assert page.evaluate("document.querySelectorAll('details.metric[open]').length") == 0
+
+
 def test_text_has_contrast(page: Page, reports: dict[str, tuple[Report, Path]]) -> None:
     """Ink, soft text and links have 4.5:1 to panel and page in both schemes, by WCAG's formula."""
     script = """['--ink', '--soft', '--accent', '--panel', '--page', '--note'].map(

@@ -218,6 +218,12 @@ def test_only_the_bytes_in_flight_are_labelled_as_bytes(recorded: Warehouse, tmp
     assert labels == ["0", "1", "2", "3", "4", "0 B", "50 kB", "100 kB"]
 
 
+def test_ranks_in_flight_are_counted_whole(warehouse: Warehouse, tmp_path: Path) -> None:
+    drawing = RUN_CHARTS["in-flight"](warehouse, TINY).save(tmp_path / "in-flight.svg").read_text()
+    counts = re.findall(r"<text[^>]*>([\d.]+m?)</text>", drawing)
+    assert counts == ["0", "1", "2"]
+
+
 def test_time_between_collectives(warehouse: Warehouse) -> None:
     """Between the all-reduces of a step are 12 us of compute; between two steps 70 us more, 2 us later on device 1."""
     rows = RUN_CHARTS["traffic-intervals"](warehouse, TINY).rows
@@ -351,4 +357,4 @@ def test_memory_rises_and_falls_as_the_allocations_say(tmp_path: Path) -> None:
         ("device 0", pytest.approx(0.799, abs=0.002), 100, None),
         ("pool", pytest.approx(0.6, abs=0.002), 70, None),
     ]
-    assert figure.description == "The most in use. Largest first: device 0 300 B, pool 70 B."
+    assert figure.description == "The most in use. Largest first: device 0 (300 B), pool (70 B)."

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from tracewarehouse.dashboards.page import with_code
 from tracewarehouse.dashboards.report import RUN_CHARTS, Report, comparison_report, run_report, study_report
 from tracewarehouse.dashboards.writing import text_of, write_pictures, write_text
 from tracewarehouse.ingest.errors import MetricError, QueryError, WarehouseError
@@ -60,6 +61,10 @@ def test_page_stands_alone_and_escapes_names(both: Report) -> None:
     charts = json.loads(content)["charts"]
     assert list(charts) == [name for name, _ in both.figures()]
     assert all(c["$schema"].startswith("https://vega.github.io/schema/vega-lite/") for c in charts.values())
+
+
+def test_what_stands_between_backticks_is_code_and_nothing_else_is_markup() -> None:
+    assert with_code("`--step P` or `, <b>") == "<code>--step P</code> or `, &lt;b&gt;"
 
 
 def test_headings_are_in_order_and_every_link_leads_somewhere(both: Report) -> None:

@@ -15,7 +15,7 @@ from tracewarehouse.cli.show import sentences
 from tracewarehouse.ingest.devices.quality import FLAGS
 from tracewarehouse.ingest.errors import WarehouseError
 from tracewarehouse.result import QueryResult
-from tracewarehouse.run_summary import StepShare, labelled, step_shares_of
+from tracewarehouse.run_summary import StepShare, labelled, numbers_of, step_shares_of
 from tracewarehouse.warehouse import Warehouse, open_warehouse
 
 DATA = Path(__file__).parents[2] / "data" / "captures"
@@ -128,6 +128,36 @@ def test_what_dominates_a_step() -> None:
     ]
     assert sentences(shares) == [
         "decode, 10 µs each, 2 steps: mostly idle 50 %; compute and copies 40 %, exposed communication 10 %"
+    ]
+
+
+def test_what_runs_outside_of_all_steps_is_not_told_per_step() -> None:
+    """An all-reduce of 2 us and 100 bytes before a step that has none."""
+    given = {
+        "runs": [{}],
+        "phases": [
+            {"index": 0, "kind": "step", "name": "decode", "device_id": 0, "start_us": 10, "end_us": 20},
+        ],
+        "ops": [{"event_id": 0, "device_id": 0, "phase": "outside", "start_us": 0, "duration_us": 2}],
+        "collectives": [
+            {
+                "device_id": 0,
+                "phase": "outside",
+                "start_us": 0,
+                "end_us": 2,
+                "exposed_us": 2,
+                "message_bytes": 100,
+                "kind": "all-reduce",
+            }
+        ],
+    }
+    with warehouse_of(given) as database:
+        numbers = numbers_of(lambda sql: QueryResult(database.sql(sql).to_arrow_table()), "r")
+    known = [(n.label, n.value, n.unit, n.detail) for n in numbers if n.part == "outside steps"]
+    assert known == [
+        ("Exposed communication, outside steps", 0.002, "ms", "mean over devices"),
+        ("Collectives, outside steps", 1, "", "all-reduce tp 1.0"),
+        ("Traffic, outside steps", 100, "bytes", "message bytes of a device"),
     ]
 
 

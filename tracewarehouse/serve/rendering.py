@@ -9,7 +9,7 @@ from typing import Any
 from starlette.requests import Request
 from starlette.responses import HTMLResponse, JSONResponse, PlainTextResponse, Response
 
-from tracewarehouse.dashboards.page import script_json
+from tracewarehouse.dashboards.page import script_json, with_code
 from tracewarehouse.dashboards.theme import WIDTH, config
 from tracewarehouse.output import Format, encoded
 from tracewarehouse.result import QueryResult
@@ -31,6 +31,7 @@ def _environment() -> Any:
     environment = jinja2.Environment(
         loader=jinja2.ChoiceLoader(places), autoescape=True, trim_blocks=True, lstrip_blocks=True
     )
+    environment.filters["with_code"] = with_code
     environment.policies["json.dumps_kwargs"] = {"default": str}
     return environment
 
