@@ -35,7 +35,7 @@ INPUTS = {
     "manifest": 1000,
     "ingest": 8,
     "ingest-divided": 4,
-    "ingest-chrome": 12,
+    "ingest-chrome": 30,
 }
 
 # The random generator is hypothesis' own source of choices, so that a failure shrinks.
@@ -47,9 +47,9 @@ def test_a_fixed_part_of_the_long_run(name: str) -> None:
     report = run(TARGETS[name](None), seed=1, numbers=range(INPUTS[name]))
     assert not report.failures
     assert report.inputs == INPUTS[name]
-    assert 0.1 * report.inputs < report.accepted  # most changes of bytes are rightly refused
+    assert 0.2 * report.inputs < report.accepted  # most changes of bytes are rightly refused
     same = sum(n for (_, category), n in report.counts.items() if category == "same rows")
-    assert same > 0.1 * report.inputs
+    assert same > 0.2 * report.inputs
     assert report.largest[0] > 0
 
 
