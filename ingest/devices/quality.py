@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Collection, Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -28,6 +28,9 @@ FLAGS = {
     "missing_devices": "Devices that the mesh, replica groups or device numbers name are not in the capture.",
     "partial_collectives": "Some ranks of some collectives are not in the capture, though their devices are.",
     "uneven_launches": "Devices ran a program different numbers of times: its collectives are matched by counting.",
+    "uneven_steps": "Devices have different numbers of steps: what is per step compares different steps.",
+    "unrecorded_executions": "Ops run in no recorded execution: they belong to the step before them, or to none.",
+    "missing_ops": "Devices ran programs of which the capture has no op, while it has ops of other devices.",
     "clock_jump": "Some times are impossible: a negative duration, or events far outside the profile's window.",
     "clock_unaligned": "Nothing aligns the hosts' clocks: do not compare times of different hosts.",
     "clock_uncertain": "Shared collectives contradict the hosts' clocks, but too unevenly to correct them.",
@@ -36,6 +39,7 @@ FLAGS = {
     "mesh_mismatch": "The mesh and the capture differ in their number of devices: axes are unknown.",
     "inferred_axes": "No mesh was given: axes are inferred from the groups of collectives, see main.mesh_axes.",
     "inferred_layers": "No name tells layers: they are inferred from what repeats, see main.instructions.layer_source.",
+    "inferred_executions": "A device lacks the line of its executions: they are inferred from its ops.",
     "inferred_steps": "No mark tells steps or their phases: they are inferred from programs, shapes or other devices.",
     "unsized_time": "Much of the compute time is in ops of unknown cost, which metrics of bytes and operations lack.",
     "given_costs": "Costs of kernels were given at ingest (main.runs.costs): metrics of bytes and operations use them.",
@@ -58,6 +62,8 @@ _DROP_WORDS = re.compile(r"drop|truncat|exceed|too many events|buffer is full|re
 _DROP_STATS = frozenset({"dropped_traces", "dropped_events"})
 _SLACK_PS = 1_000_000_000_000
 """Events may lie this far outside the window (or a tenth of it, if more) before a clock is suspected: a second."""
+_FEW_OPS = 0.01
+"""Share of a device's ops that may run in no recorded execution: a profile cuts the first one."""
 _LONGEST_PS = 3_600 * 1_000_000_000_000
 """If the window is not known, a line that spans more than this (an hour) has a clock that jumped."""
 
@@ -172,6 +178,36 @@ def uneven_launches(timelines: Sequence[tuple[int, Timeline]], programs: Collect
                 sentence = f"{module} ran {high} times on device {most} and {low} times on device {least}"
                 flags.append(Flag("uneven_launches", sentence))
     return flags
+
+
+def uneven_steps(timelines: Sequence[tuple[int, Timeline]]) -> list[Flag]:
+    """Return a flag if the numbers of steps of two devices differ by more than the one that a profile may cut."""
+    counts = sorted((len(timeline.steps), device) for device, timeline in timelines)
+    if not counts or counts[-1][0] - counts[0][0] <= 1:
+        return []
+    (low, least), (high, most) = counts[0], counts[-1]
+    return [Flag("uneven_steps", f"device {most} has {high} steps, device {least} has {low}")]
+
+
+def unrecorded_executions(
+    timelines: Sequence[tuple[int, Timeline]], leaf_ops: Mapping[tuple[int, bool], int]
+) -> Iterator[Flag]:
+    """Yield flags for devices many of whose ops run in no execution, and for those that have executions but no op.
+
+    Args:
+        timelines: (device id, its timeline) of each device.
+        leaf_ops: number of leaf ops, by device id and whether an execution holds them.
+    """
+    has_executions = any(timeline.runs for _, timeline in timelines)
+    for device, timeline in timelines:
+        held, free = leaf_ops.get((device, True), 0), leaf_ops.get((device, False), 0)
+        if has_executions and free > _FEW_OPS * (held + free):
+            sentence = f"device {device}: {free:,} of {held + free:,} ops run in no recorded execution of a program"
+            yield Flag("unrecorded_executions", sentence)
+        if timeline.runs and not held and any(leaf_ops.values()):
+            yield Flag(
+                "missing_ops", f"device {device} has {len(timeline.runs)} executions of programs and no op in them"
+            )
 
 
 def uneven_programs(timelines: Sequence[tuple[int, Timeline]]) -> set[int | None]:

@@ -11,6 +11,7 @@ from tracewarehouse.ingest.collectives.groups import CollectiveGroups
 from tracewarehouse.ingest.devices.clocks import align
 from tracewarehouse.ingest.devices.device import Device
 from tracewarehouse.ingest.devices.hosts import Host
+from tracewarehouse.ingest.devices.inferred_executions import infer_executions
 from tracewarehouse.ingest.devices.placement import Placement, place_devices
 from tracewarehouse.ingest.devices.program_survey import survey_program
 from tracewarehouse.ingest.devices.quality import Flag
@@ -106,6 +107,7 @@ def survey_run(
     instructions = Instructions(max(MOST_MEMBERS, sum(h.trace.size for h in hosts) // 4))
     run = RunSurvey(tuple(surveys), placement, manifest, instructions, hlo_notes)
     flags += [Flag("mesh_mismatch", placement.mismatch)] if placement.mismatch else []
+    flags += infer_executions(surveys, instructions)
     flags += align(surveys, instructions, run.groups)
     flags += number_steps(surveys, instructions, step_program)
     joined, unmatched = join_batches(surveys, batches)

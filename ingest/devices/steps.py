@@ -49,6 +49,7 @@ def number_steps(surveys: Sequence[HostSurvey], instructions: Instructions, prog
 def _numbered(
     surveys: Sequence[HostSurvey], devices: _TimelineOf, instructions: Instructions, program: str | None
 ) -> list[Flag]:
+    flags: list[Flag] = []
     if program is not None:
         _take(devices, _told(devices, program), "told program")
     elif any(t.steps for _, t in devices):
@@ -57,10 +58,12 @@ def _numbered(
         _take(devices, lambda r: r.module in names, "module name", names)
     elif not (source := _called(surveys)):
         return _inferred(surveys, devices, instructions)
-    elif source == "marker":
-        return []
+    else:
+        flags = _beside(devices)
+        if source == "marker":
+            return flags
     phases = _told_by_shapes(surveys, devices, instructions)
-    return [Flag("inferred_steps", phases)] if phases else []
+    return [*flags, Flag("inferred_steps", phases)] if phases else flags
 
 
 def starters(time_of: Mapping[str, int], with_layers: Collection[str] = ()) -> set[str]:
@@ -152,15 +155,20 @@ def _named_phases(devices: _TimelineOf) -> dict[str, str | None]:
 
 
 def _beside(devices: _TimelineOf) -> list[Flag]:
-    """Give devices without a Steps line the steps of one that has it, from their executions at the same times."""
+    """Give devices without steps those of one that has them, from their executions at the same times.
+
+    A device of another host counts only if it ran one of the same programs.
+    """
+    having = [(d, t, {r.module for r in t.runs}) for d, t in devices if t.steps]
     ids = []
     for device, timeline in devices:
         if timeline.steps or not timeline.runs:
             continue
-        having = [(d, t) for d, t in devices if t.steps and t.steps[0].source == "step line"]
-        if not having:
-            break
-        _, other = min(having, key=lambda pair: (pair[0].host != device.host, pair[0].device_id))
+        own = {r.module for r in timeline.runs}
+        near = [(d.host != device.host, d.device_id, t) for d, t, ran in having if d.host == device.host or own & ran]
+        if not near:
+            continue
+        *_, other = min(near, key=lambda of: of[:2])
         starts = [s.start_ps for s in other.steps]
         members: dict[int, list[Run]] = {}
         for run in timeline.runs:
@@ -174,7 +182,7 @@ def _beside(devices: _TimelineOf) -> list[Flag]:
                     other.steps[at],
                     start_ps=min(r.start_ps for r in runs),
                     end_ps=max(r.end_ps for r in runs),
-                    source="step line of another device",
+                    source=f"{other.steps[at].source} of another device",
                 )
                 for at, runs in members.items()
             ]
@@ -183,7 +191,7 @@ def _beside(devices: _TimelineOf) -> list[Flag]:
     if not ids:
         return []
     names = ", ".join(map(str, ids))
-    return [Flag("inferred_steps", f"devices {names} have no Steps line: theirs are of another's at the same times")]
+    return [Flag("inferred_steps", f"nothing tells steps of devices {names}: theirs are another's at the same times")]
 
 
 def _called(surveys: Sequence[HostSurvey]) -> str:

@@ -37,6 +37,8 @@ class Run:
     end_ps: int
     run_id: int | None = None
     """The profiler's number of the execution; the host's events of its launch have the same number."""
+    source: str = "module run"
+    """Where it comes from: module run, or op line if it is inferred."""
 
 
 @dataclass
@@ -54,9 +56,13 @@ class Timeline:
     is_of_stepped_run: bool = False
 
     def __post_init__(self) -> None:
-        self.runs.sort(key=lambda r: r.start_ps)
-        self._run_edges = _edges(self.runs)
+        self.set_runs(self.runs)
         self.set_steps(self.steps)
+
+    def set_runs(self, runs: list[Run]) -> None:
+        """Set the device's executions."""
+        self.runs = sorted(runs, key=lambda r: r.start_ps)
+        self._run_edges = _edges(self.runs)
 
     def set_steps(self, steps: list[Step]) -> None:
         """Set the device's steps."""
@@ -74,8 +80,7 @@ class Timeline:
 
     def move(self, by_ps: int) -> None:
         """Move all times on the timeline."""
-        self.runs = [replace(r, start_ps=r.start_ps + by_ps, end_ps=r.end_ps + by_ps) for r in self.runs]
-        self._run_edges = _edges(self.runs)
+        self.set_runs([replace(r, start_ps=r.start_ps + by_ps, end_ps=r.end_ps + by_ps) for r in self.runs])
         self.set_steps([replace(s, start_ps=s.start_ps + by_ps, end_ps=s.end_ps + by_ps) for s in self.steps])
 
     def executions_at(self, at: Int64) -> Int32:
@@ -95,7 +100,7 @@ class Timeline:
         base = {"host": host, "device_id": device_id}
         for i, r in enumerate(self.runs):
             times = {"start_ps": r.start_ps, "end_ps": r.end_ps}
-            yield base | {"kind": "module", "name": r.module, "index": i, "source": "module run"} | times
+            yield base | {"kind": "module", "name": r.module, "index": i, "source": r.source} | times
         yield from step_rows(self.steps, base)
 
 

@@ -581,8 +581,8 @@ PHASES = _table(
     _must(
         "source",
         "VARCHAR",
-        "Where it comes from. Executions: module run. Steps: step line, step line of another device, marker, module "
-        "name, server call, program (begins a step), told program (named by the user), manifest.",
+        "Where it comes from. Executions: module run, op line (inferred). Steps: step line, marker, module name, "
+        "server call, program (begins a step), told program (named by the user), manifest; or that of another device.",
     ),
 )
 

@@ -78,6 +78,7 @@ class LinesWritten:
         executions: the collectives of the devices.
         sampled: some executions of each program on each device.
         time_ps: see `OpWriter`.
+        leaf_ops: see `OpWriter`.
     """
 
     executions: CollectiveExecutions
@@ -88,6 +89,7 @@ class LinesWritten:
     programs: dict[int, tuple[str, int | None]] = field(default_factory=dict)
     sampled: list[Execution] = field(default_factory=list)
     time_ps: npt.NDArray[np.float64] = field(default_factory=lambda: np.zeros(0))
+    leaf_ops: Counter[tuple[int, bool]] = field(default_factory=Counter)
 
 
 class LineTables:
@@ -134,6 +136,7 @@ class LineTables:
         self.written.files = {n: (w.path, w.rows) for n, w in self.writers.items() if w.rows}
         self.written.programs = self.ops.programs
         self.written.time_ps = self.ops.time_ps
+        self.written.leaf_ops = self.ops.leaf_ops
         self.written.sampled = [e for device in self.ops.sampled.values() for e in device.executions()]
         return self.written
 

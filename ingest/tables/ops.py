@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -68,6 +69,7 @@ class OpWriter:
         programs: module and program of instructions that name none, from the first execution in which they run.
         sampled: some executions of each device whose timeline has any, by device id.
         time_ps: self time of the ops of each instruction on all devices, by instruction id.
+        leaf_ops: number of leaf ops, by device id and whether an execution holds them.
     """
 
     def __init__(
@@ -82,6 +84,7 @@ class OpWriter:
         self.programs: dict[int, tuple[str, int | None]] = {}
         self.sampled: dict[int, SampledExecutions] = {}
         self.time_ps: npt.NDArray[np.float64] = np.zeros(0)
+        self.leaf_ops: Counter[tuple[int, bool]] = Counter()
         self._order = LeafOrder()
 
     def write_line(
@@ -143,16 +146,12 @@ class OpWriter:
             if depth.any():
                 parent = Nullable(event_id[order][nesting.parent], nesting.parent >= 0)
         op_class = self.op_classes()
-        leaf_times = None
-        sampled = self.sampled.get(line.device_id) if line.device_id is not None and line.is_op_line else None
-        if sampled:
-            is_leaf = op_class[instruction] != NO_LEAF
-            sampled.follow(events.execution[order], instruction, start, self_ps, is_leaf)
+        leaf_times, is_leaf = None, op_class[instruction] != NO_LEAF
         if line.is_op_line:
             times = events.leaf_times
             leaf_times = times[order] if times else self._order.follow(start, end[order], op_class[instruction])
             if line.device_id is not None:
-                self._add_time(instruction, self_ps)
+                self._count(line.device_id, events.execution[order], instruction, start, self_ps, is_leaf)
         stats = {s.name: s for s in events.stats}
         self._ops.write(
             n,
@@ -169,7 +168,7 @@ class OpWriter:
                 "depth": depth,
                 "parent_event_id": parent,
                 "is_overlapping": is_overlapping,
-                "is_leaf": op_class[instruction] != NO_LEAF if line.is_op_line else False,
+                "is_leaf": is_leaf if line.is_op_line else False,
                 **({f"{name}_ps": getattr(leaf_times, name) for name in _OF_ORDER} if leaf_times else {}),
                 "execution": Nullable.from_zero(events.execution[order]),
                 "phase": Coded(events.phase[order], PHASES),
@@ -196,7 +195,13 @@ class OpWriter:
                 )
                 self._copies.add_ops(line.device_id, line.host, ops)
 
-    def _add_time(self, instruction: Int32, self_ps: Int64) -> None:
+    def _count(
+        self, device_id: int, execution: Int32, instruction: Int32, start: Int64, self_ps: Int64, is_leaf: Flags
+    ) -> None:
+        if sampled := self.sampled.get(device_id):
+            sampled.follow(execution, instruction, start, self_ps, is_leaf)
+        for is_held in (True, False):
+            self.leaf_ops[device_id, is_held] += int(np.count_nonzero(is_leaf & ((execution >= 0) == is_held)))
         time_ps = np.bincount(instruction, self_ps, len(self.time_ps)).astype(np.float64)
         time_ps[: len(self.time_ps)] += self.time_ps
         self.time_ps = time_ps

@@ -11,7 +11,14 @@ from pathlib import Path
 
 from tracewarehouse.ingest.capture.promises import CollectiveStep
 from tracewarehouse.ingest.devices.placement import MissingDevices
-from tracewarehouse.ingest.devices.quality import Flag, damaged_instructions, silent_devices, uneven_launches
+from tracewarehouse.ingest.devices.quality import (
+    Flag,
+    damaged_instructions,
+    silent_devices,
+    uneven_launches,
+    uneven_steps,
+    unrecorded_executions,
+)
 from tracewarehouse.ingest.devices.run_survey import RunSurvey
 from tracewarehouse.ingest.lake.lake import Settling
 from tracewarehouse.ingest.lake.schema import TABLES
@@ -134,4 +141,8 @@ def _flags(
         yield Flag("partial_collectives", sentence)
     programs = {p for r in survey.instructions.rows if r.collective for p in (r.program_id, r.module)}
     yield from uneven_launches(survey.timelines, programs)
+    yield from uneven_steps(survey.timelines)
+    leaf_ops = sum((p.leaf_ops for p in parts), Counter[tuple[int, bool]]())
+    tpus = {d.device_id for d in survey.devices if d.backend == "tpu"}  # on others, copies run in no program
+    yield from unrecorded_executions([t for t in survey.timelines if t[0] in tpus], leaf_ops)
     yield from silent_devices(s.host for s in survey.hosts)

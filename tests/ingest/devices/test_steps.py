@@ -176,6 +176,25 @@ def test_a_device_without_a_steps_line_has_the_steps_of_the_one_beside_it(ingest
     assert result.entry.flags == ["inferred_steps"]
 
 
+def test_a_host_without_calls_of_the_server_has_the_steps_of_the_one_beside_it(ingest: Any) -> None:
+    space, host = server(devices=1)
+    for step in range(3):
+        for k in range(4):
+            host.lines[0].event("PJRT_LoadedExecutable_Execute linkage", (2_005 + 100 * step + 5 * k) * US, US)
+    other, _ = server(devices=1)
+    other.planes.pop()
+    for capture in (space, other):
+        capture.profiled(10**18, 10**18 + 10**7)
+    result, query = ingest(space, other)
+    assert query(STEPS) == [
+        (d, s, "step", 1_000 + 100 * s, 1_080 + 100 * s, source)
+        for d, source in ((0, "server call"), (1, "server call of another device"))
+        for s in range(3)
+    ]
+    assert query(OPS) == [(d, s, None, 4) for d in (0, 1) for s in range(3)]
+    assert "inferred_steps" in result.entry.flags
+
+
 def test_ops_and_collectives_between_two_steps_have_the_same_owner(ingest: Any) -> None:
     """Steps line at 0-50 and 100-150 us; a sampling program reduces at 60, another runs after the last step."""
     space = Space()
