@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 MAX_SHOWN = 1000
 """Maximum number of characters of a foreign text that an error message quotes."""
 
@@ -20,6 +22,13 @@ def shown(text: str) -> str:
     """A foreign text as an error message quotes it: printable, and not too long."""
     text = printable(" ".join(text.split()))
     return text if len(text) <= MAX_SHOWN else f"{text[:MAX_SHOWN]}..."
+
+
+def found_instead(path: Path) -> str:
+    """A phrase that says what is at a path instead of a file."""
+    if path.is_symlink() and not path.exists():
+        return "found a link that leads nowhere or to itself"
+    return "found a folder" if path.is_dir() else "found a pipe or device"
 
 
 class TracewarehouseError(Exception):
@@ -56,3 +65,7 @@ class MetricError(TracewarehouseError):
 
 class UnreadRunWarning(UserWarning):
     """Some runs of a warehouse cannot be read and are left out of its answers; all other runs are included."""
+
+
+class SkippedEntryWarning(UserWarning):
+    """A folder of captures has entries that are not read, such as links that lead out of it; all others are read."""

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Literal, Protocol
 
 import pyarrow as pa
 
-from tracewarehouse.ingest.capture.batches import read_batches
+from tracewarehouse.ingest.capture.batches import Batch, read_batches
 from tracewarehouse.ingest.capture.sources import Capture
 from tracewarehouse.ingest.columns.records import Trace
 from tracewarehouse.ingest.devices.device import complete_devices
@@ -134,7 +134,7 @@ def ingest_capture(
     _check_names(capture, name)
     files = [CaptureFile(path, max_gzip_ratio=capture.max_gzip_ratio) for path in capture.files]
     most = usable_cores() if jobs is None else jobs
-    manifest, card = _manifest(capture), _card(capture)
+    manifest, card, batches = _manifest(capture), _card(capture), read_batches(capture.batch_files)
     with helpers(files, most) as processes:
         source = _open(files, processes, most)
         identity = _identify(source, capture, manifest, mesh, name, step_program, costs)
@@ -149,7 +149,7 @@ def ingest_capture(
                 hosts = open_hosts(source.traces(), [f.path.name for f in source.files])
                 with without_cycle_search():
                     counting = start_counting(staging, [h.trace for h in hosts], processes)
-                    survey = _survey(hosts, capture, card, manifest, identity.name, mesh, step_program)
+                    survey = _survey(hosts, batches, card, manifest, identity.name, mesh, step_program)
                     survey = replace(survey, costs=costs)
                     written = write_tables(staging, identity.run_id, survey, counting, processes, settling)
                     facts = run_facts(identity.name, capture, card, source.digest, source.notes, survey, written)
@@ -164,19 +164,19 @@ def ingest_capture(
 
 def _survey(
     hosts: Sequence[Host],
-    capture: Capture,
+    batches: Sequence[Batch],
     card: WorkloadCard | None,
     manifest: Manifest | None,
     name: str,
     mesh: Mesh | None,
     step_program: str | None,
 ) -> RunSurvey:
-    """Survey the run, including the server's files about its batches and the card's facts about the chips.
+    """Survey the run, including the server's batches and the card's facts about the chips.
 
     Raises:
         CaptureError: `mesh` does not fit the devices, or the step program did not run.
     """
-    survey = survey_run(hosts, mesh, manifest, step_program, read_batches(capture.batch_files))
+    survey = survey_run(hosts, mesh, manifest, step_program, batches)
     if mesh and survey.placement.mismatch:
         raise CaptureError(f"{name}: {survey.placement.mismatch}; give a mesh of its devices, or none")
     if card:

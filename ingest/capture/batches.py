@@ -13,7 +13,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path, PurePath
 from typing import Any
 
-from tracewarehouse.ingest.errors import CaptureError
+from tracewarehouse.ingest.errors import CaptureError, found_instead
 
 _COMPOSITION, _ALL = "batch_composition_stats_", "all_batches_stats_"
 _LARGEST = 64 << 20
@@ -61,15 +61,22 @@ class Batch:
 
 
 def batch_files(folders: Iterable[Path]) -> list[Path]:
-    """The files about batches in some folders, sorted by name."""
-    files = {p for folder in folders for p in folder.iterdir() if _is_batches(p)}
+    """The files about batches in those of the folders that can be listed, sorted by name."""
+    files = {p for folder in folders for p in _listed(folder) if _is_batches(p)}
     return sorted(files, key=lambda p: (str(p.parent), _numbers(p.name)))
 
 
 def _is_batches(path: Path) -> bool:
     name = re.sub(r"^dp\d+_", "", path.name)
     named = (name.startswith(_COMPOSITION), ".json"), (name.startswith(_ALL), ".jsonl")
-    return any(begins and path.suffix == suffix for begins, suffix in named) and path.is_file()
+    return any(begins and path.suffix == suffix for begins, suffix in named)
+
+
+def _listed(folder: Path) -> list[Path]:
+    try:
+        return list(folder.iterdir())
+    except OSError:  # files of a folder may be read that may not be listed
+        return []
 
 
 def rank_of(path: PurePath) -> int:
@@ -106,6 +113,8 @@ def read_batches(files: Sequence[Path]) -> list[Batch]:
 
 def _read(path: Path) -> Iterator[dict[str, Any]]:
     try:
+        if not path.is_file():  # reading a pipe would block
+            raise CaptureError(f"{path}: looked for a server's batches, {found_instead(path)}")
         if path.stat().st_size > _LARGEST:
             raise CaptureError(f"{path}: more than {_LARGEST >> 20} MB of batches; take it away to ingest the capture")
         text = path.read_text(encoding="utf-8")

@@ -9,8 +9,8 @@ from typing import Annotated, Any, Literal
 import yaml
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
-from tracewarehouse.ingest.capture.manifest import Int32, Int64, found_instead
-from tracewarehouse.ingest.errors import CaptureError, shown
+from tracewarehouse.ingest.capture.manifest import Int32, Int64
+from tracewarehouse.ingest.errors import CaptureError, found_instead, shown
 
 MAX_BYTES = 128 << 10
 """Size limit for a card; real ones have about 2 kB."""

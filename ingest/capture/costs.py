@@ -13,8 +13,7 @@ from typing import Annotated, Any
 
 from pydantic import BaseModel, ConfigDict, Field, RootModel, ValidationError, model_validator
 
-from tracewarehouse.ingest.capture.manifest import found_instead
-from tracewarehouse.ingest.errors import CaptureError, shown
+from tracewarehouse.ingest.errors import CaptureError, found_instead, shown
 
 MAX_BYTES = 1 << 20
 

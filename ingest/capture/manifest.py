@@ -9,7 +9,7 @@ from typing import Annotated, Any
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
 from tracewarehouse.ingest.capture.mesh_axes import AXES
-from tracewarehouse.ingest.errors import CaptureError, shown
+from tracewarehouse.ingest.errors import CaptureError, found_instead, shown
 
 MAX_DEVICES = 1 << 17
 """Most devices of a mesh: more is a mistake, and must not cost memory."""
@@ -182,13 +182,6 @@ class Manifest(BaseModel):
     seed: Int64 | None = None
     checks: dict[str, Any] = Field(default_factory=dict)
     git_commit: str | None = None
-
-
-def found_instead(path: Path) -> str:
-    """A phrase that says what is at a path instead of a file."""
-    if path.is_symlink() and not path.exists():
-        return "found a link that leads nowhere or to itself"
-    return "found a folder" if path.is_dir() else "found a pipe or device"
 
 
 def load_manifest(path: Path) -> Manifest:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gzip
 import re
+import warnings
 import zlib
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
@@ -11,7 +12,7 @@ from functools import lru_cache
 from pathlib import Path, PurePath
 
 from tracewarehouse.ingest.capture.batches import batch_files
-from tracewarehouse.ingest.errors import CaptureError, NoCaptureError, shown
+from tracewarehouse.ingest.errors import CaptureError, NoCaptureError, SkippedEntryWarning, shown
 from tracewarehouse.ingest.readers.files import MAX_GZIP_RATIO
 from tracewarehouse.ingest.readers.formats import (
     FORMATS,
@@ -27,6 +28,8 @@ _ENDINGS = sorted({*(ending for f in FORMATS for ending in f.endings), ".gz"}, k
 _LARGEST_EMPTY_GZIP = 512  # bytes: a header with a long file name
 _RANK = re.compile(r"^dp\d+_")
 """The beginning of the file names of a server's data-parallel ranks."""
+_MOST_NAMED = 5
+"""Entries that a warning names."""
 _MIN_OVERLAP = 0.5  # of the shorter profile window, for two files to be hosts of one run
 
 
@@ -68,8 +71,9 @@ def find_captures(path: Path, *, max_gzip_ratio: float | None = None) -> list[Ca
     start a second apart each create such a folder; these folders are one capture if their profile windows overlap, or
     if the manifest names the hosts of all of them. Loose files in one folder are hosts of one run if their profile
     windows overlap, and separate runs otherwise. A `.trace.json` beside the `.xplane.pb` of the same host is the
-    profiler's lossy export and is ignored, unless the `.xplane.pb` is empty, as it may be after a long profile. Links
-    that lead out of the folder are not followed.
+    profiler's lossy export and is ignored, unless the `.xplane.pb` is empty, as it may be after a long profile. Entries
+    whose names begin with a dot are left out. Links that lead out of the folder, or to nothing, are not followed; they
+    and folders that cannot be read are named in a `SkippedEntryWarning`.
 
     Raises:
         NoCaptureError: the path does not exist, or there is no capture under it.
@@ -91,8 +95,13 @@ def _find(path: Path) -> list[Capture]:
     if not path.is_dir():
         raise NoCaptureError(f"{path}: no such file or folder")
     folders: dict[Path, list[Path]] = {}
-    for file in _capture_files(path, path.resolve()):
+    skipped: list[str] = []
+    for file in _capture_files(path, path.resolve(), skipped):
         folders.setdefault(file.parent, []).append(file)
+    if skipped:
+        more = f", and {len(skipped) - _MOST_NAMED} more" if len(skipped) > _MOST_NAMED else ""
+        sentence = f"{path}: left out {', '.join(skipped[:_MOST_NAMED])}{more}"
+        warnings.warn(sentence, SkippedEntryWarning, stacklevel=3)
     if not folders:
         raise NoCaptureError(
             f"{path}: no capture in this folder; looked for {LOOKED_FOR}, also gzipped, in all its folders"
@@ -149,13 +158,25 @@ def _leads_out(entry: Path, root: Path) -> bool:
     return entry.is_symlink() and (not entry.exists() or not entry.resolve().is_relative_to(root))
 
 
-def _capture_files(folder: Path, root: Path) -> Iterator[Path]:
-    for entry in sorted(folder.iterdir()):
-        if entry.name.startswith(".") or _leads_out(entry, root):
+def _capture_files(folder: Path, root: Path, skipped: list[str]) -> Iterator[Path]:
+    """The entries of a folder that are named like captures, whatever they are; adds what is left out to `skipped`."""
+    try:
+        entries = sorted(folder.iterdir())
+    except OSError as error:
+        if folder.resolve() == root:
+            raise NoCaptureError(f"{folder}: cannot be read: {error.strerror or error}") from None
+        skipped.append(f"{folder} (cannot be read: {error.strerror or error})")
+        return
+    for entry in entries:
+        is_named = entry.name.endswith(SUFFIXES)
+        if entry.name.startswith("."):
             continue
-        if entry.is_dir() and not entry.is_symlink():
-            yield from _capture_files(entry, root)
-        elif entry.name.endswith(SUFFIXES) and entry.is_file():
+        if _leads_out(entry, root):
+            if is_named or entry.is_dir():
+                skipped.append(f"{entry} (a link to {'another place' if entry.exists() else 'nothing'})")
+        elif entry.is_dir() and not entry.is_symlink():
+            yield from _capture_files(entry, root, skipped)
+        elif is_named and not entry.is_dir():
             yield entry
 
 
@@ -170,7 +191,10 @@ def _single(path: Path) -> Capture:
 
 
 def _siblings(path: Path) -> list[Path]:
-    return [p for p in path.parent.iterdir() if p != path and p.name.endswith(SUFFIXES)]
+    try:
+        return [p for p in path.parent.iterdir() if p != path and p.name.endswith(SUFFIXES)]
+    except OSError:  # files of a folder may be read that may not be listed
+        return []
 
 
 def _in_run_folder(folder: Path) -> bool:
@@ -205,9 +229,11 @@ def _without_exports(files: Iterable[Path]) -> list[Path]:
 
 
 def _is_empty(file: Path) -> bool:
-    """Whether a file, gzipped or not, has no content; an unreadable file does not count as empty."""
+    """Whether a file, gzipped or not, has no content; an unreadable file or a pipe does not count as empty."""
     try:
         size = file.stat().st_size
+        if not file.is_file():
+            return False
         if file.suffix == ".gz" and 0 < size <= _LARGEST_EMPTY_GZIP:
             return not gzip.decompress(file.read_bytes())
     except (OSError, EOFError, zlib.error):

@@ -5,6 +5,7 @@ If another process truncates a mapped file, the reader dies with a bus error; re
 
 from __future__ import annotations
 
+import errno
 import hashlib
 import os
 import stat
@@ -143,6 +144,8 @@ class CaptureFile:
         except FileNotFoundError:
             raise CaptureError(f"{self.path}: no such file") from None
         except (OSError, ValueError) as error:  # ValueError: a NUL in the path
+            if getattr(error, "errno", None) == errno.ENXIO:
+                raise CaptureError(f"{self.path}: is a socket, expected a capture file") from None
             raise CaptureError(f"{self.path}: cannot be read: {getattr(error, 'strerror', None) or error}") from None
         weakref.finalize(self, os.close, descriptor)
         mode = os.fstat(descriptor).st_mode

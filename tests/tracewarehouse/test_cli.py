@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 import csv
+import errno
 import io
 import json
 import os
 import re
 import shutil
 import signal
+import socket
 import subprocess
 import sys
 import tempfile
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -313,6 +316,61 @@ class TestIngest:
         assert (done.code, done.out.split("\t")[1:3], done.out.count("\n")) == (1, ["b", "ingested"], 1)
         [error] = [line for line in done.err.splitlines() if line.startswith("error: ")]
         assert error.startswith(f"error: {of / name}: ")
+
+    def test_pipes_and_sockets_named_as_captures_cost_one_error_each(
+        self, tw: Tw, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        folder = tmp_path / "c"
+        tiny_capture().write(folder / "good.xplane.pb")
+        for name in ("a.trace.json.gz", "b.trace.json", "b.xplane.pb"):
+            os.mkfifo(folder / name)
+        monkeypatch.chdir(folder)  # a socket's path is short
+        with closing(socket.socket(socket.AF_UNIX)) as bound:
+            bound.bind("c.xplane.pb")
+            done = tw("-w", tmp_path / "w", "ingest", folder)
+        assert (done.code, done.out.split("\t")[1:3], done.out.count("\n")) == (1, ["good", "ingested"], 1)
+        found = "is a pipe or device, expected a capture file; copy it to a file first"
+        assert sorted(line for line in done.err.splitlines() if line.startswith("error: ")) == [
+            f"error: {folder}/a.trace.json.gz: {found}",
+            f"error: {folder}/b.xplane.pb: {found}",
+            f"error: {folder}/c.xplane.pb: is a socket, expected a capture file",
+        ]
+        assert "3 of 4 were not ingested" in done.err
+
+    def test_links_that_are_not_followed_are_named_in_one_line(self, tw: Tw, tmp_path: Path) -> None:
+        folder, there = tmp_path / "c", tmp_path / "there"
+        tiny_capture().write(folder / "good.xplane.pb")
+        tiny_capture(200).write(there / "other.xplane.pb")
+        (folder / "a").symlink_to(there)
+        (folder / "b.xplane.pb").symlink_to(there / "other.xplane.pb")
+        (folder / "c.xplane.pb").symlink_to("nowhere")
+        (folder / "notes.txt").symlink_to("nowhere")
+        done = tw("-w", tmp_path / "w", "ingest", folder)
+        assert (done.code, done.out.count("\n")) == (0, 1)
+        place = "(a link to another place)"
+        assert [line for line in done.err.splitlines() if not line.startswith("note: ")] == [
+            f"warning: {folder}: left out {folder}/a {place}, {folder}/b.xplane.pb {place}, {folder}/c.xplane.pb "
+            "(a link to nothing)"
+        ]
+
+    def test_folders_that_cannot_be_listed_are_named(
+        self, tw: Tw, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        tiny_capture().write(tmp_path / "c" / "good.xplane.pb")
+        tiny_capture(200).write(tmp_path / "c" / "closed" / "other.xplane.pb")
+        entries = Path.iterdir
+
+        def listed(folder: Path) -> Iterator[Path]:
+            if folder.name == "closed":
+                raise PermissionError(errno.EACCES, "Permission denied", str(folder))
+            return entries(folder)
+
+        monkeypatch.setattr(Path, "iterdir", listed)
+        done = tw("-w", tmp_path / "w", "ingest", tmp_path / "c")
+        assert (done.code, done.out.count("\n")) == (0, 1)
+        assert f"left out {tmp_path}/c/closed (cannot be read: Permission denied)" in done.err
+        done = tw("-w", tmp_path / "w", "ingest", tmp_path / "c" / "closed")
+        assert (done.code, done.err) == (1, f"error: {tmp_path}/c/closed: cannot be read: Permission denied\n")
 
     @pytest.mark.parametrize("name", ["a*b", "a?b", "a[x]b", "a\\b", os.fsdecode(b"a\xff")])
     def test_a_path_that_duckdb_would_take_for_a_pattern_is_refused(

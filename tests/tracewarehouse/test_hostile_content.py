@@ -145,7 +145,7 @@ def test_a_gzip_bomb_is_refused_and_allowed_by_a_flag(tmp_path: Path, capsys: py
 
 def test_links_are_not_followed_out_of_a_folder(tmp_path: Path) -> None:
     from tracewarehouse.ingest.capture.sources import find_captures
-    from tracewarehouse.ingest.errors import NoCaptureError
+    from tracewarehouse.ingest.errors import NoCaptureError, SkippedEntryWarning
 
     outside = write_capture_directory(tmp_path / "outside") / "plugins/profile/2026_01_01_00_00_00/vm.xplane.pb"
     (tmp_path / "outside" / "card.yaml").write_text("description: x")
@@ -153,13 +153,14 @@ def test_links_are_not_followed_out_of_a_folder(tmp_path: Path) -> None:
     inside.mkdir()
     (inside / "a.xplane.pb").symlink_to(outside)
     (inside / "folder").symlink_to(outside.parent)
-    with pytest.raises(NoCaptureError):
+    with pytest.raises(NoCaptureError), pytest.warns(SkippedEntryWarning, match="a link to another place"):
         find_captures(inside)
     (inside / "b.xplane.pb").write_bytes(outside.read_bytes())
     (inside / "c.xplane.pb").symlink_to("b.xplane.pb")
     (inside / "manifest.json").symlink_to("/etc/passwd")
     (inside / "card.yaml").symlink_to(tmp_path / "outside" / "card.yaml")
-    found = find_captures(inside)
+    with pytest.warns(SkippedEntryWarning):
+        found = find_captures(inside)
     assert {f.name for c in found for f in c.files} == {"b.xplane.pb", "c.xplane.pb"}
     assert {(c.manifest, c.card) for c in found} == {(None, None)}
     # what a user names himself is read

@@ -42,7 +42,7 @@ from tracewarehouse.cli import (
     watch,
 )
 from tracewarehouse.cli.place import Place
-from tracewarehouse.ingest.errors import TracewarehouseError, UnreadRunWarning, printable
+from tracewarehouse.ingest.errors import SkippedEntryWarning, TracewarehouseError, UnreadRunWarning, printable
 from tracewarehouse.ingest.processes.cycle_search import search_seldom
 from tracewarehouse.output import close_quietly
 
@@ -151,6 +151,7 @@ def run(arguments: list[str]) -> int:
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("always", UnreadRunWarning)
+            warnings.simplefilter("once", SkippedEntryWarning)  # `tw watch` looks again and again
             _print_ours(warnings.showwarning)
             anywhere.with_options(get_command(app))(arguments, prog_name="tw")
     except SystemExit as end:
@@ -171,7 +172,7 @@ def _print_ours(show: Callable[..., None]) -> None:
     """Let warnings that are meant for users be one line on standard error, without a place in our source."""
 
     def shown(message: Warning | str, category: type[Warning], *where: Any, **more: Any) -> None:
-        if issubclass(category, UnreadRunWarning):
+        if issubclass(category, UnreadRunWarning | SkippedEntryWarning):
             print(f"warning: {printable(str(message))}", file=sys.stderr)
         else:
             show(message, category, *where, **more)

@@ -183,8 +183,8 @@ def test_a_host_without_calls_of_the_server_has_the_steps_of_the_one_beside_it(i
             host.lines[0].event("PJRT_LoadedExecutable_Execute linkage", (2_005 + 100 * step + 5 * k) * US, US)
     other, _ = server(devices=1)
     other.planes.pop()
-    for capture in (space, other):
-        capture.profiled(10**18, 10**18 + 10**7)
+    for of_host in (space, other):
+        of_host.profiled(10**18, 10**18 + 10**7)
     result, query = ingest(space, other)
     assert query(STEPS) == [
         (d, s, "step", 1_000 + 100 * s, 1_080 + 100 * s, source)
