@@ -4,6 +4,10 @@ from __future__ import annotations
 
 import subprocess
 import sys
+from pathlib import Path
+
+import pytest
+from tiny_capture import tiny_capture
 
 EXTRAS = ["torch", "torch_xla", "transformers", "safetensors", "tokenizers", "grpc", "xlsxwriter", "pyspark"]
 
@@ -48,3 +52,18 @@ def test_attach_says_what_to_install() -> None:
     assert done.stderr == (
         "error: attaching needs grpcio, which is not installed: pip install 'tracewarehouse[attach]'\n"
     )
+
+
+INGEST = """
+import sys
+from tracewarehouse.cli import run
+assert run(["-w", sys.argv[1], "ingest", sys.argv[2]]) == 0
+assert "pandas" not in sys.modules
+import pandas
+"""
+
+
+def test_ingest_imports_no_pandas_though_it_is_installed(tmp_path: Path) -> None:
+    pytest.importorskip("pandas")
+    capture = tiny_capture().write(tmp_path / "c.xplane.pb")
+    subprocess.run([sys.executable, "-c", INGEST, tmp_path / "w", capture], check=True)
