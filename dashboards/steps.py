@@ -213,25 +213,10 @@ def idle_parts(warehouse: Warehouse, run: str) -> Figure:
     """
     drawn = read(
         warehouse,
-        """WITH idle AS (
-             SELECT run_id, device_id, d.phase, (d.span_ps - d.busy_ps) / (d.steps * 1e9) AS idle_ms,
-                    b.bubble_ms, b.before_launch_ms, b.before_tick_ms, b.before_collective_ms, b.before_other_ms
-             FROM models.device_phases AS d
-             JOIN metrics.bubble AS b USING (run_id, device_id)
-             WHERE run_id = $run AND d.phase IS NOT DISTINCT FROM b.phase AND d.steps IS NOT NULL
-           ), parts AS (
-             SELECT phase, device_id, 'before a launch' AS part, 0 AS position, before_launch_ms AS ms FROM idle
-             UNION ALL
-             SELECT phase, device_id, 'before a pipeline''s tick', 1, before_tick_ms FROM idle
-             UNION ALL
-             SELECT phase, device_id, 'before another collective', 2, before_collective_ms FROM idle
-             UNION ALL
-             SELECT phase, device_id, 'before another op', 3, before_other_ms FROM idle
-             UNION ALL
-             SELECT phase, device_id, 'between steps', 4, greatest(idle_ms - bubble_ms, 0) FROM idle
-           )
-           SELECT coalesce(phase, 'no phase') AS phase, 'device ' || device_id AS device, part, position, ms
-           FROM parts
+        """SELECT coalesce(phase, 'no phase') AS phase, 'device ' || device_id AS device, part, position,
+                  mean_ms AS ms
+           FROM models.idle_parts
+           WHERE run_id = $run
            ORDER BY phase DESC, device_id, position""",
         run=warehouse.run(run).run_id,
     )

@@ -108,9 +108,20 @@ class Run:
         """The phases that each device ran."""
         return sorted({(s.phase, s.device) for s in self.all_device_steps}, key=str)  # type: ignore[misc]
 
+    def timed_steps(self, device: int, phase: str | None) -> list[Step]:
+        """A device's steps of a phase before its last step; only the last where the phase has no other."""
+        lasts = [steps[-1] for steps in self.device_steps.values()]
+        steps = self.steps_of(device, phase)
+        return [s for s in steps if not any(s is last for last in lasts)] or steps
+
+    def timed_collectives(self) -> list[Row]:
+        """The collectives that belong to timed steps."""
+        timed = {(d, s.number) for p, d in self.places() for s in self.timed_steps(d, p)}
+        return [c for c in self.collectives if (c["device_id"], c["step"]) in timed]
+
     def span(self, phase: str | None, device: int) -> int:
-        """Time of a device's steps of a phase."""
-        return sum(s.until - s.start for s in self.steps_of(device, phase))
+        """Time of a device's timed steps of a phase."""
+        return sum(s.until - s.start for s in self.timed_steps(device, phase))
 
     def busy(self, phase: str | None, device: int, *, compute: bool = False, steps: list[Step] | None = None) -> int:
         """Length of the union of a device's ops; each moment is of the step of the op that covers it first."""
@@ -122,8 +133,9 @@ class Run:
                 until = max(until, o["end"])
         return total
 
-    def exposed(self) -> dict[Any, dict[Any, int]]:
+    def exposed(self, *, timed: bool = False) -> dict[Any, dict[Any, int]]:
         """Time in which the op line runs each kind and axis of collective, by phase and device."""
+        counted = {c["event_id"] for c in (self.timed_collectives() if timed else self.collectives)}
         ends = {o["event_id"]: (o["start_ps"], o["end"]) for o in self.ops}
         events = [
             (ends[e][0], e, ends[e][1], c)
@@ -135,7 +147,8 @@ class Run:
         reached: dict[int, int] = {}
         for start, _, end, c in sorted(events, key=lambda e: e[:2]):
             until = reached.get(c["device_id"], start)
-            found[c["phase"], c["device_id"]][c["kind"], c["axis"]] += max(0, end - max(start, until))
+            if c["event_id"] in counted:
+                found[c["phase"], c["device_id"]][c["kind"], c["axis"]] += max(0, end - max(start, until))
             reached[c["device_id"]] = max(until, end)
         return found
 
@@ -273,8 +286,7 @@ def collective_count(run: Run) -> Values:
 def collective_frequency(run: Run) -> Values:
     return {
         key: len(rows) * MS / sum(run.span(key[0], d) for d in {c["device_id"] for c in rows})
-        for key, rows in _grouped(run.collectives, "phase", "axis").items()
-        if key[0] != "outside"
+        for key, rows in _grouped(run.timed_collectives(), "phase", "axis").items()
     }
 
 
@@ -348,7 +360,7 @@ def communication_fraction(run: Run) -> Values:
 
 
 def _exposed_shares(run: Run) -> dict[Any, list[float]]:
-    exposed, spans = run.exposed(), _by_phase(run, run.span)
+    exposed, spans = run.exposed(timed=True), _by_phase(run, run.span)
     total = _by_phase(run, lambda p, d: sum(exposed[p, d].values()))
     if not run.collectives:
         return {}
@@ -483,6 +495,7 @@ def collective_wait(run: Run) -> Values:
 def ici_bandwidth_utility(run: Run) -> Values:
     peaks = [d["peak_ici_gbps"] for d in run.tables["devices"] if (d["peak_ici_gbps"] or 0) > 0]
     lines = {k: line for k, line in _lines(run).items() if not peaks or 1000 / line.slope <= min(peaks)}
+    counted = {c["event_id"] for c in run.timed_collectives()}
     saved: dict[Any, dict[str, Fraction]] = defaultdict(lambda: dict.fromkeys(("2", "4", "infinite"), Fraction(0)))
     for ranks in run.instances():
         line = lines.get((ranks[0]["kind"], ranks[0]["axis"]))
@@ -490,10 +503,12 @@ def ici_bandwidth_utility(run: Run) -> Values:
         if line is None or not sent:
             continue
         transfer = min(c["end_ps"] - c["start_ps"] for c in ranks)
+        timed = [c for c in ranks if c["event_id"] in counted]
         most = max(transfer - max(line.intercept, Fraction(0)), Fraction(0))
         for factor, share in (("2", Fraction(1, 2)), ("4", Fraction(3, 4)), ("infinite", Fraction(1))):
             shorter = min(share * line.slope * sent, most)
-            saved[ranks[0]["phase"]][factor] += sum(min(Fraction(c["exposed_ps"]), shorter) for c in ranks)
+            for c in timed:
+                saved[c["phase"]][factor] += min(Fraction(c["exposed_ps"]), shorter)
     spans = {p: sum(v) for p, v in _by_phase(run, run.span).items()}
     return {
         (p, f): float(100 * ps / spans[p]) for p, by in saved.items() for f, ps in by.items() if spans.get(p)
@@ -549,7 +564,7 @@ def copy_overhead(run: Run) -> Values:
     windows += [(s["start_ps"], s["event_id"], d["end"], s["device_id"]) for s, d in _copies(run)]
     if not windows:
         return {}
-    step_of = {o["event_id"]: s for s in run.all_device_steps for o in s.ops}
+    step_of = {o["event_id"]: s for p, d in run.places() for s in run.timed_steps(d, p) for o in s.ops}
     exposed: dict[Any, int] = defaultdict(int)
     until: dict[int, int] = {}
     working = [o for o in run.ops if is_compute(o) or o["i"]["collective"] is not None]
@@ -581,12 +596,9 @@ def moe_fraction(run: Run) -> Values:
 
 def device_idle(run: Run) -> Values:
     found: Values = {}
-    lasts = [steps[-1] for steps in run.device_steps.values()]
     for phase, device in run.places():
-        steps = run.steps_of(device, phase)
-        followed = [s for s in steps if not any(s is last for last in lasts)] or steps
-        span = sum(s.until - s.start for s in followed)
-        found[phase, device] = max(0, 1 - run.busy(phase, device, steps=followed) / span)
+        busy = run.busy(phase, device, steps=run.timed_steps(device, phase))
+        found[phase, device] = max(0, 1 - busy / run.span(phase, device))
     return found
 
 
@@ -661,13 +673,14 @@ def host_gap(run: Run) -> Values:
             if start - end <= US:
                 running.append((end, start))
         running += of_device
-    union = merged(running)
+    union, timed = merged(running), _timed(run)
     gap: dict[Any, int] = defaultdict(int)
     time: dict[Any, int] = defaultdict(int)
     for (number, start), (_, until) in zip(ordered, [*ordered[1:], (0, last)], strict=True):
-        covered = sum(max(0, min(e, until) - max(s, start)) for s, e in union)
-        gap[(phases[number],)] += until - start - covered
-        time[(phases[number],)] += until - start
+        if number in timed:
+            covered = sum(max(0, min(e, until) - max(s, start)) for s, e in union)
+            gap[(phases[number],)] += until - start - covered
+            time[(phases[number],)] += until - start
     return {k: gap[k] / t for k, t in time.items()}
 
 
@@ -927,13 +940,12 @@ def roofline_bound(run: Run) -> dict[tuple[Any, ...], str | None]:
 
 
 def _timed(run: Run) -> dict[int, tuple[str | None, int]]:
-    """Phase and longest time of the steps that another follows on every device; all of a phase that has none."""
+    """Phase and longest time of the steps whose time is known on every device."""
     found: dict[int, tuple[str | None, int]] = {}
-    lasts = {steps[-1].number for steps in run.device_steps.values()}
+    known = {(d, s.number) for p, d in run.places() for s in run.timed_steps(d, p)}
     for s in run.all_device_steps:
         found[s.number] = (s.phase, max(s.until - s.start, found.get(s.number, (None, 0))[1]))
-    whole = {phase for number, (phase, _) in found.items() if number not in lasts}
-    return {n: (phase, time) for n, (phase, time) in found.items() if n not in lasts or phase not in whole}
+    return {n: found[n] for n in found if all((s.device, n) in known for s in run.all_device_steps if s.number == n)}
 
 
 def _model_flops(run: Run) -> dict[Any, int]:
@@ -958,11 +970,12 @@ def _model_flops(run: Run) -> dict[Any, int]:
 
 
 def _stated_flops(run: Run) -> dict[Any, int]:
-    """Operations of the ops that compute, of each phase."""
+    """Operations of the ops that compute in timed steps, of each phase."""
     found: dict[Any, int] = defaultdict(int)
+    timed = _timed(run)
     for s in run.all_device_steps:
         for o in s.ops:
-            if is_compute(o) and (flops := cost(o["i"], "model_flops")) is not None:
+            if s.number in timed and is_compute(o) and (flops := cost(o["i"], "model_flops")) is not None:
                 found[s.phase] += flops
     return found
 
@@ -983,12 +996,8 @@ def _peaks(run: Run, phase: str) -> list[float]:
 def _utilization(run: Run, of_model: bool) -> Values:
     needed, stated = _model_flops(run), _stated_flops(run)
     time: dict[Any, int] = defaultdict(int)
-    if of_model:
-        for phase, longest in _timed(run).values():
-            time[phase] += longest
-    else:
-        for steps in _grouped(({"n": s.number, "s": s} for s in run.all_device_steps), "n").values():
-            time[steps[0]["s"].phase] += max(s["s"].until - s["s"].start for s in steps)
+    for phase, longest in _timed(run).values():
+        time[phase] += longest
     found: Values = {}
     for phase in ("prefill", "decode"):
         peaks = _peaks(run, phase)
@@ -1098,12 +1107,9 @@ def prefill_throughput(run: Run) -> Values:
 
 
 def traffic_rate(run: Run) -> Values:
-    spans = {key: sum(run.span(key[0], d) for d in {c["device_id"] for c in rows}) for key, rows in _kinds(run).items()}
-    return {k: sum(c["message_bytes"] for c in v) * MS / spans[k] for k, v in _kinds(run).items() if spans[k]}
-
-
-def _kinds(run: Run) -> dict[Any, list[Row]]:
-    return _grouped(run.collectives, "phase", "kind", "axis")
+    kinds = _grouped(run.timed_collectives(), "phase", "kind", "axis")
+    spans = {key: sum(run.span(key[0], d) for d in {c["device_id"] for c in rows}) for key, rows in kinds.items()}
+    return {k: sum(c["message_bytes"] for c in v) * MS / spans[k] for k, v in kinds.items() if spans[k]}
 
 
 def traffic_volume_total(run: Run) -> Values:

@@ -4,7 +4,7 @@ parameters:
   runs: The runs, as a list of run ids.
 description: >
   By how much a step of each phase would be shorter at most if one thing cost nothing and all else stayed, as stored
-  metric values and models.collective_time say it. The shares overlap, so they do not add up. A thing that is not known of
+  metric values and models.collective_ranks say it. Steps are those of models.timed_spans. The shares overlap, so they do not add up. A thing that is not known of
   a run has no row.
 columns:
   run_id: The run.
@@ -14,17 +14,24 @@ columns:
   saved: Share of the step's time, at most.
 ---*/
 WITH steps AS (
-  SELECT run_id, phase, SUM(time_ps) AS time_ps
-  FROM models.phase_steps
+  SELECT run_id, phase, SUM(span_ps) AS time_ps
+  FROM models.timed_phases
   WHERE LIST_CONTAINS(runs, run_id)
   GROUP BY run_id, phase
 ),
 
-waits AS (
-  SELECT run_id, phase, SUM(wait_ps) AS wait_ps
-  FROM models.collective_time
+timed AS (
+  SELECT run_id, event_id
+  FROM models.timed_collectives
   WHERE LIST_CONTAINS(runs, run_id)
-  GROUP BY run_id, phase
+),
+
+waits AS (
+  SELECT run_id, r.phase, SUM(r.wait_ps) AS wait_ps
+  FROM models.collective_ranks AS r
+  INNER JOIN timed USING (run_id, event_id)
+  WHERE NOT r.is_partial
+  GROUP BY run_id, r.phase
 ),
 
 stored AS (
@@ -57,7 +64,6 @@ shares AS (
     w.wait_ps / s.time_ps AS saved
   FROM steps AS s
   INNER JOIN waits AS w ON s.run_id = w.run_id AND s.phase IS NOT DISTINCT FROM w.phase
-  WHERE s.time_ps > 0
 )
 
 SELECT

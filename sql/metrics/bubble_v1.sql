@@ -13,27 +13,18 @@ description: >
   without steps has no row.
 changed: First version.
 ---*/
-WITH handing AS (
-  SELECT run_id, event_id
-  FROM models.communication_ops
-  WHERE axis = 'pp'
-  GROUP BY run_id, event_id
-),
-
-summed AS (
+WITH summed AS (
   SELECT
     run_id,
-    g.device_id,
-    g.phase,
-    SUM(g.gap_ps) AS gap_ps,
-    SUM(g.gap_ps) FILTER (WHERE g.next = 'launch') AS launch_ps,
-    SUM(g.gap_ps) FILTER (WHERE g.next = 'collective' AND h.event_id IS NOT NULL) AS tick_ps,
-    SUM(g.gap_ps) FILTER (WHERE g.next = 'collective' AND h.event_id IS NULL) AS collective_ps,
+    device_id,
+    phase,
+    SUM(gap_ps) AS gap_ps,
+    SUM(gap_ps) FILTER (WHERE next = 'launch') AS launch_ps,
+    SUM(gap_ps) FILTER (WHERE next = 'tick') AS tick_ps,
+    SUM(gap_ps) FILTER (WHERE next = 'collective') AS collective_ps,
     COUNT(*) AS gaps
-  FROM models.device_gaps AS g
-  LEFT JOIN handing AS h USING (run_id, event_id)
-  WHERE g.gap_ps > 1000000
-  GROUP BY run_id, g.device_id, g.phase
+  FROM models.device_gaps
+  GROUP BY run_id, device_id, phase
 ),
 
 running AS (

@@ -10,20 +10,35 @@ ranges: {fraction: [0, 1], max_fraction: [0, 1]}
 needs: [recorded, collectives]
 description: >
   Share of a phase in which a device communicates and computes nothing: exposed communication over the time of the
-  phase's steps. The value is the mean over devices, each of which counts the same; a device without communication
-  counts with 0. In a capture without steps, the time is from a device's first op to the end of its last. The share of
-  each device is computed to one part in 10^15.
+  phase's steps, each from its start to the start of the next. A last step, which no other one follows, is left out
+  with its communication; only in a phase without other steps does it count, with its own duration (models.timed_spans).
+  The value is the mean over devices, each of which counts the same; a device without communication counts with 0. In a
+  capture without steps, the time is from a device's first op to the end of its last. The share of each device is
+  computed to one part in 10^15.
 changed: First version.
 ccl_bench: communication_fraction
 ---*/
-WITH shares AS (
+WITH communicating AS (
+  SELECT run_id
+  FROM main.collectives
+  GROUP BY run_id
+),
+
+exposed AS (
+  SELECT run_id, device_id, phase, SUM(exposed_added_ps) AS exposed_ps
+  FROM models.timed_collectives
+  GROUP BY run_id, device_id, phase
+),
+
+shares AS (
   SELECT
     run_id,
-    phase,
-    exposed_communication_ps / span_ps AS share,
-    CAST(FLOOR(exposed_communication_ps / span_ps * 1e15 + 5e-1) AS BIGINT) AS units
-  FROM models.exposed_phases
-  WHERE span_ps > 0
+    t.phase,
+    COALESCE(x.exposed_ps, 0) / t.span_ps AS share,
+    CAST(FLOOR(COALESCE(x.exposed_ps, 0) / t.span_ps * 1e15 + 5e-1) AS BIGINT) AS units
+  FROM models.timed_phases AS t
+  INNER JOIN communicating USING (run_id)
+  LEFT JOIN exposed AS x ON t.run_id = x.run_id AND t.device_id = x.device_id AND t.phase IS NOT DISTINCT FROM x.phase
 )
 
 SELECT

@@ -12,40 +12,36 @@ description: >
   Share of a phase in which a device copies and neither computes nor communicates: time in the windows of copies that no
   other op covers, over the time of the phase's steps, all devices together. The window of an asynchronous copy lasts
   from its start half to the end of its done half. Each moment counts once, for the step in which the first window that
-  covers it begins. In a capture without steps, the time is from a device's first op to the end of its last, and phase
-  is NULL.
+  covers it begins. A last step, which no other one follows, is left out with its copies; only in a phase without other
+  steps does it count, with its own duration (models.timed_spans). In a capture without steps, the time is from a
+  device's first op to the end of its last, and phase is NULL.
 changed: First version.
 ccl_bench: memory_transfer_overhead
 ---*/
 WITH exposed AS (
-  SELECT
-    run_id,
-    device_id,
-    phase,
-    step IS NOT NULL AS is_in_step,
-    SUM(exposed_added_ps) AS exposed_copy_ps
-  FROM models.copy_windows
-  GROUP BY run_id, device_id, phase, step IS NOT NULL
+  SELECT c.run_id, c.device_id, c.phase, SUM(c.exposed_added_ps) AS exposed_copy_ps
+  FROM models.copy_windows AS c
+  INNER JOIN models.timed_spans AS s
+    ON
+      c.run_id = s.run_id AND c.device_id = s.device_id AND c.phase IS NOT DISTINCT FROM s.phase
+      AND c.step IS NOT DISTINCT FROM s.step
+  GROUP BY c.run_id, c.device_id, c.phase
 ),
 
 copying AS (
   SELECT run_id
-  FROM exposed
+  FROM models.copy_windows
   GROUP BY run_id
 )
 
 SELECT
   run_id, -- The run.
-  d.phase, -- Phase; NULL for steps without one, and in a capture without steps.
-  SUM(COALESCE(t.exposed_copy_ps, 0)) / SUM(d.span_ps) AS overhead, -- Exposed copy time over the time of the phase.
-  SUM(COALESCE(t.exposed_copy_ps, 0)) / 1e9 AS exposed_ms, -- Exposed copy time of all devices.
-  SUM(d.span_ps) / 1e9 AS time_ms, -- Time of the phase of all devices.
+  t.phase, -- Phase; NULL for steps without one, and in a capture without steps.
+  SUM(COALESCE(x.exposed_copy_ps, 0)) / SUM(t.span_ps) AS overhead, -- Exposed copy time over the time of the phase.
+  SUM(COALESCE(x.exposed_copy_ps, 0)) / 1e9 AS exposed_ms, -- Exposed copy time of all devices.
+  SUM(t.span_ps) / 1e9 AS time_ms, -- Time of the phase of all devices.
   COUNT(*) AS devices -- Devices that ran the phase.
-FROM models.device_phases AS d
+FROM models.timed_phases AS t
 INNER JOIN copying USING (run_id)
-LEFT JOIN exposed AS t
-  ON
-    d.run_id = t.run_id AND d.device_id = t.device_id AND t.is_in_step = (d.steps IS NOT NULL)
-    AND d.phase IS NOT DISTINCT FROM t.phase
-GROUP BY run_id, d.phase
-HAVING SUM(d.span_ps) > 0
+LEFT JOIN exposed AS x ON t.run_id = x.run_id AND t.device_id = x.device_id AND t.phase IS NOT DISTINCT FROM x.phase
+GROUP BY run_id, t.phase

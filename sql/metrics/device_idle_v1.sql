@@ -11,37 +11,13 @@ needs: [device_ops]
 description: >
   Share of a phase in which a device runs no op: 1 - busy / span. Busy is the union of its leaf ops, including those
   between two steps. Span is the time of the phase's steps, each from its start to the start of the next, so waiting for
-  the host counts. As in step_time and models.step_parts, the last step of a capture is left out, because the wait after
-  it is not known, and counting its ops alone would make the device look busier than it was. Only in a phase without
-  other steps does it count, with its own duration. If ops reach beyond these steps by more than the idle time, the share
-  is 0. In a capture without steps, the span is from the first op to the end of the last, and phase is NULL. If a run has
-  steps, ops outside of them are left out. XProf counts from a device's first op to its last.
+  the host counts. As in step_time, the last step of a capture is left out, because the wait after it is not known; only
+  in a phase without other steps does it count, with its own duration (models.timed_spans). If ops reach beyond these
+  steps by more than the idle time, the share is 0. In a capture without steps, the span is from the first op to the end
+  of the last, and phase is NULL. If a run has steps, ops outside of them are left out. XProf counts from a device's
+  first op to its last.
 changed: First version.
 ---*/
-WITH timed AS (
-  SELECT
-    run_id,
-    device_id,
-    s.phase,
-    COUNT(*) AS steps,
-    SUM(s.step_ps) AS span_ps,
-    SUM(COALESCE(b.busy_ps, 0)) AS busy_ps
-  FROM models.timed_steps AS s
-  LEFT JOIN models.device_busy AS b USING (run_id, device_id, step)
-  GROUP BY run_id, device_id, s.phase
-),
-
-counted AS (
-  SELECT run_id, d.phase, device_id, t.span_ps, t.busy_ps, t.steps
-  FROM models.device_phases AS d
-  INNER JOIN timed AS t USING (run_id, device_id)
-  WHERE d.steps IS NOT NULL AND d.phase IS NOT DISTINCT FROM t.phase
-  UNION ALL
-  SELECT run_id, phase, device_id, span_ps, busy_ps, steps
-  FROM models.device_phases
-  WHERE steps IS NULL
-)
-
 SELECT
   run_id, -- The run.
   phase, -- Phase; NULL for steps without one, and in a capture without steps.
@@ -50,5 +26,4 @@ SELECT
   busy_ps / 1e9 AS busy_ms, -- Union of the leaf ops.
   span_ps / 1e9 AS span_ms, -- Time of the steps that count.
   steps -- Steps that count of the phase on the device; NULL without steps.
-FROM counted
-WHERE span_ps > 0
+FROM models.timed_phases

@@ -11,9 +11,10 @@ needs: [device_steps]
 description: >
   Share of the steps' time in which no device of the run executes an op, so that all devices wait for the host. A gap of
   up to a microsecond between two ops of a device does not count, because rounded times and the issuing of ops cause
-  such gaps. A step of the run lasts from the first device's start to the first start of the next step; the last step
-  lasts to its latest end. Devices of several hosts are compared on the run's clock, so the result is only as exact as
-  the alignment of the clocks. A capture without steps has no row.
+  such gaps. A step of the run lasts from the first device's start to the first start of the next step. A last step,
+  which no other one follows, is left out; only in a phase without other steps does it count, to its latest end. Devices
+  of several hosts are compared on the run's clock, so the result is only as exact as the alignment of the clocks. A
+  capture without steps has no row.
 changed: First version.
 ---*/
 WITH marks AS (
@@ -67,9 +68,10 @@ SELECT
   SUM(COALESCE(c.gap_ps, 0)) / 1e9 AS gap_ms, -- Time without an op on any device, over all steps.
   SUM(t.until_ps - t.start_ps) / 1e9 AS time_ms, -- Time of the steps.
   CAST(1 AS BIGINT) AS threshold_us, -- Shorter times between two ops of a device are no pause.
-  COUNT(*) AS steps -- Steps of the phase.
+  COUNT(*) AS steps -- Steps of the phase that count.
 FROM models.run_steps AS t
 INNER JOIN running USING (run_id)
 LEFT JOIN counted AS c ON t.run_id = c.run_id AND t.start_ps = c.step_start_ps
+WHERE t.is_timed
 GROUP BY run_id, t.phase
 HAVING SUM(t.until_ps - t.start_ps) > 0

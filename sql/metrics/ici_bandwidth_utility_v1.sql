@@ -6,10 +6,11 @@ unit: "%"
 polarity: none
 grain: [run_id, phase, factor]
 value: saved_percent
-needs: [inter_chip_links, fitted_transfers]
+needs: [inter_chip_links, fitted_transfers, collectives_in_steps]
 description: >
   How much shorter a phase would be with links that are faster by a factor: 100 (T - T') / T, where T is the time of the
-  phase's steps, all devices together. In T', each collective is shorter by (1 - 1 / factor) x bytes / bandwidth, but at
+  phase's steps, all devices together, without a last step, which no other one follows, unless the phase has no other
+  (models.timed_spans). In T', each collective is shorter by (1 - 1 / factor) x bytes / bandwidth, but at
   most by its transfer time without the latency, and at most by its exposed time. Waiting for late ranks and the latency
   do not change; a factor of 1 saves nothing. Latency and bandwidth of a kind and axis come from models.transfer_fit, if
   they are within the peak of the links; a negative latency counts as 0. Collectives without such a fit, or with ranks
@@ -44,7 +45,7 @@ timed AS (
     f.slope_ps_per_byte * i.bus_bytes AS byte_ps,
     GREATEST(i.transfer_ps - GREATEST(f.intercept_ps, 0), 0) AS beyond_latency_ps,
     CASE WHEN f.run_id IS NULL THEN 0 ELSE 1 END AS is_fitted
-  FROM main.collectives AS c
+  FROM models.timed_collectives AS c
   INNER JOIN main.runs AS r USING (run_id)
   INNER JOIN models.collective_instances AS i USING (run_id, instance)
   LEFT JOIN fits AS f ON i.run_id = f.run_id AND i.kind = f.kind AND i.axis = f.axis
@@ -97,9 +98,8 @@ SELECT
   CAST(SUM(COALESCE(m.executions, 0)) AS BIGINT) AS executions, -- Executions whose bytes are known, on all devices.
   -- Those whose time changes, because their latency and bandwidth are known.
   CAST(SUM(COALESCE(m.fitted_executions, 0)) AS BIGINT) AS fitted_executions
-FROM models.device_phases AS d
+FROM models.timed_phases AS d
 INNER JOIN fitted AS n ON d.run_id = n.run_id AND d.phase IS NOT DISTINCT FROM n.phase
 LEFT JOIN summed AS m
   ON d.run_id = m.run_id AND d.device_id = m.device_id AND n.factor = m.factor AND d.phase IS NOT DISTINCT FROM m.phase
 GROUP BY d.run_id, d.phase, n.factor
-HAVING SUM(d.span_ps) > 0

@@ -48,12 +48,12 @@ worked AS (
   SELECT
     run_id,
     e.phase,
-    CAST(SUM(c.model_flops * e.ops) AS BIGINT) AS hlo_model_flops,
-    SUM(e.self_ps) AS self_ps,
-    SUM(e.self_ps) FILTER (WHERE c.model_flops IS NULL) AS unsized_ps
+    CAST(SUM(c.model_flops * e.timed_ops) AS BIGINT) AS hlo_model_flops,
+    SUM(e.timed_self_ps) AS self_ps,
+    SUM(e.timed_self_ps) FILTER (WHERE c.model_flops IS NULL) AS unsized_ps
   FROM models.instruction_time AS e
   INNER JOIN models.instruction_costs AS c USING (run_id, instruction_id)
-  WHERE e.op_class = 'compute' AND e.is_in_device_phases
+  WHERE e.op_class = 'compute' AND e.timed_ops > 0
   GROUP BY run_id, e.phase
 ),
 
@@ -62,7 +62,6 @@ phases AS (
     run_id,
     phase,
     COUNT(*) AS all_steps,
-    SUM(longest_ps) AS all_time_ps,
     COUNT(*) FILTER (WHERE is_timed) AS steps,
     CAST(SUM(step) FILTER (WHERE is_timed) AS BIGINT) AS sum_of_steps,
     SUM(longest_ps) FILTER (WHERE is_timed) AS time_ps
@@ -111,7 +110,6 @@ counted AS (
     p.phase,
     p.steps,
     p.time_ps,
-    p.all_time_ps,
     h.devices,
     h.body_params,
     h.head_params,
@@ -137,7 +135,6 @@ needed AS (
     phase,
     c.steps,
     c.time_ps,
-    c.all_time_ps,
     c.devices,
     c.tokens,
     2 * (c.body_params * c.tokens + c.head_params * c.head_tokens) + 4 * c.layers_width * c.contexts AS model_flops,
@@ -158,11 +155,11 @@ SELECT
   -- Utilization; NULL if the model's shape or the lengths are not known.
   model_flops * 1e12 / (CAST(time_ps AS DOUBLE) * devices * peak_flops_per_s) AS mfu,
   -- Utilization by the model_flops of leaf ops that neither communicate nor copy, as the profiler states them or as
-  -- given at ingest, over the time of all steps, the last one by its own duration. Ops between two steps count for the
-  -- one before. NULL if none is known.
-  hlo_model_flops * 1e12 / (CAST(all_time_ps AS DOUBLE) * devices_with_peak * peak_flops_per_s) AS hlo_mfu,
+  -- given at ingest, over the time of the same steps. Ops between two steps count for the one before. NULL if none is
+  -- known.
+  hlo_model_flops * 1e12 / (CAST(time_ps AS DOUBLE) * devices_with_peak * peak_flops_per_s) AS hlo_mfu,
   model_flops, -- Operations that the model needs; NULL if unknown.
-  hlo_model_flops, -- Operations by the model_flops of the ops of the devices in the capture.
+  hlo_model_flops, -- Operations by the model_flops of the ops in these steps, of the devices in the capture.
   -- Share of the ops' self time for which operations are not known, so that hlo_mfu lacks them; NULL without ops.
   unsized_share,
   time_ps / 1e9 AS time_ms, -- Time of the steps.

@@ -9,26 +9,41 @@ value: message_bytes_per_ms
 needs: [recorded, collectives_in_steps, message_bytes]
 description: >
   Message bytes of collectives on a device per millisecond of the phase, over the devices that take part. The time of a
-  phase is the time of its steps, including the gaps between them; in a capture without steps it is the time from a
-  device's first op to the end of its last, and phase is NULL. Message and sent bytes are those of traffic_volume.
+  phase is the time of its steps, including the gaps between them. A last step, which no other one follows, is left out
+  with its bytes; only in a phase without other steps does it count, with its own duration (models.timed_spans). In a
+  capture without steps, the time is from a device's first op to the end of its last, and phase is NULL. Message and sent
+  bytes are counted as in traffic_volume.
 changed: First version.
 ---*/
+WITH moved AS (
+  SELECT
+    run_id,
+    device_id,
+    phase,
+    kind,
+    axis,
+    COUNT(message_bytes) AS sized,
+    SUM(message_bytes) AS message_bytes,
+    CASE WHEN COUNT(wire_bytes) = COUNT(*) THEN SUM(wire_bytes) END AS wire_bytes
+  FROM models.timed_collectives
+  GROUP BY run_id, device_id, phase, kind, axis
+)
+
 SELECT
-  w.run_id, -- The run.
-  w.phase, -- Phase; NULL for the steps of none, and in a capture without steps.
-  w.kind, -- Kind of collective.
-  w.axis, -- Mesh axes of its groups.
-  SUM(w.message_bytes) * 1000000000 / SUM(d.span_ps) AS message_bytes_per_ms, -- Of all devices over the time of all.
+  m.run_id, -- The run.
+  m.phase, -- Phase; NULL for the steps of none, and in a capture without steps.
+  m.kind, -- Kind of collective.
+  m.axis, -- Mesh axes of its groups.
+  SUM(m.message_bytes) * 1000000000 / SUM(t.span_ps) AS message_bytes_per_ms, -- Of all devices over the time of all.
   -- Bytes sent, in the same way; NULL where not known of all executions.
   CASE
-    WHEN COUNT(w.wire_bytes) = COUNT(*) THEN SUM(w.wire_bytes) * 1000000000 / SUM(d.span_ps)
+    WHEN COUNT(m.wire_bytes) = COUNT(*) THEN SUM(m.wire_bytes) * 1000000000 / SUM(t.span_ps)
   END AS wire_bytes_per_ms,
-  CAST(SUM(w.message_bytes) AS BIGINT) AS message_bytes, -- Message bytes of all devices.
-  SUM(d.span_ps) / 1e9 AS time_ms, -- Time of the phase, of all devices together.
+  CAST(SUM(m.message_bytes) AS BIGINT) AS message_bytes, -- Message bytes of all devices.
+  SUM(t.span_ps) / 1e9 AS time_ms, -- Time of the phase, of all devices together.
   COUNT(*) AS devices -- Devices that take part.
-FROM models.collective_work AS w
-INNER JOIN models.device_phases AS d
-  ON w.run_id = d.run_id AND w.device_id = d.device_id AND w.phase IS NOT DISTINCT FROM d.phase
-WHERE d.span_ps > 0
-GROUP BY w.run_id, w.phase, w.kind, w.axis
-HAVING SUM(w.sized_executions) > 0
+FROM moved AS m
+INNER JOIN models.timed_phases AS t
+  ON m.run_id = t.run_id AND m.device_id = t.device_id AND m.phase IS NOT DISTINCT FROM t.phase
+GROUP BY m.run_id, m.phase, m.kind, m.axis
+HAVING SUM(m.sized) > 0

@@ -1,11 +1,8 @@
 /*---
 model: device_phases
 description: >
-  Span, busy and compute time of each phase on a device. The span is the time of the phase's steps, each from its start
-  to the next one's. In a capture without steps it lasts from the first op to the end of the last, and phase is NULL.
-  The last step of a capture lasts until its own end, where its ops end too, so shares of the span that ops take compare
-  the same moments; shares of idle time use models.timed_steps, which leaves that step out. If a run has steps, ops
-  outside of them are left out. So are devices without ops.
+  Busy and compute time of each phase on a device, over all of its steps, the last one included, because its ops are
+  known. If a run has steps, ops outside of them are left out. So are devices without ops.
 ---*/
 WITH busy AS (
   SELECT
@@ -14,8 +11,7 @@ WITH busy AS (
     phase,
     step IS NOT NULL AS is_in_step,
     CAST(SUM(busy_ps) AS BIGINT) AS busy_ps,
-    CAST(SUM(compute_ps) AS BIGINT) AS compute_ps,
-    MAX(last_end_ps) - MIN(first_start_ps) AS ops_span_ps
+    CAST(SUM(compute_ps) AS BIGINT) AS compute_ps
   FROM models.device_busy
   GROUP BY run_id, device_id, phase, step IS NOT NULL
 ),
@@ -37,7 +33,6 @@ SELECT
   device_id, -- The device.
   s.phase, -- Phase; NULL for steps without one, and in a capture without steps.
   s.steps, -- Steps of the phase on the device; NULL without steps.
-  s.time_ps AS span_ps, -- Time of the phase.
   COALESCE(i.busy_ps, 0) AS busy_ps, -- Union of its leaf ops.
   COALESCE(i.compute_ps, 0) AS compute_ps -- Union of its leaf ops that are neither communication nor copies.
 FROM models.phase_steps AS s
@@ -50,7 +45,6 @@ SELECT
   o.device_id,
   o.phase,
   NULL AS steps,
-  o.ops_span_ps AS span_ps,
   o.busy_ps,
   o.compute_ps
 FROM busy AS o

@@ -2,7 +2,13 @@
 model: instruction_time
 description: Executions and self time of each instruction's leaf ops on each device, by the phase of their step.
 ---*/
-WITH summed AS (
+WITH placed AS (
+  SELECT run_id, o.device_id, o.phase, step, o.instruction_id, o.self_ps, COALESCE(s.is_timed, FALSE) AS is_timed
+  FROM models.step_ops AS o
+  LEFT JOIN models.run_steps AS s USING (run_id, step)
+),
+
+summed AS (
   SELECT
     run_id,
     device_id,
@@ -10,8 +16,10 @@ WITH summed AS (
     step IS NOT NULL AS is_in_step,
     instruction_id,
     COUNT(*) AS ops,
-    CAST(SUM(self_ps) AS BIGINT) AS self_ps
-  FROM models.step_ops
+    CAST(SUM(self_ps) AS BIGINT) AS self_ps,
+    COUNT(*) FILTER (WHERE is_timed) AS timed_ops,
+    CAST(COALESCE(SUM(self_ps) FILTER (WHERE is_timed), 0) AS BIGINT) AS timed_self_ps
+  FROM placed
   GROUP BY run_id, device_id, phase, step IS NOT NULL, instruction_id
 ),
 
@@ -31,7 +39,9 @@ SELECT
   i.category, -- The profiler's category of the instruction; NULL if it names none.
   i.op_class, -- What the device does in them - communication, copy or compute.
   t.ops, -- Number of leaf ops.
-  t.self_ps -- Their self time.
+  t.self_ps, -- Their self time.
+  t.timed_ops, -- Those in steps whose time is known (models.run_steps).
+  t.timed_self_ps -- Their self time.
 FROM summed AS t
 INNER JOIN main.instructions AS i USING (run_id, instruction_id)
 LEFT JOIN stepped AS s USING (run_id)

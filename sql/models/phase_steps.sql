@@ -1,15 +1,14 @@
 /*---
 model: phase_steps
 description: >
-  Number of all steps of each phase that a device ran, and their time. The last step of a capture counts with its own
-  duration, because its work is known; what time passed after it is not, so shares of idle time use models.timed_steps.
+  Number of all steps of each phase that a device ran, for means of work per step. The last step of a capture counts too,
+  because its work is known. How long it took is not, so shares and rates of time use models.timed_spans.
 ---*/
 SELECT
   run_id, -- The run.
   device_id, -- The device.
   phase, -- Phase; NULL for steps without one.
-  COUNT(*) AS steps, -- Number of steps.
-  CAST(SUM(step_ps) AS BIGINT) AS time_ps -- Time of these steps together, each from its start to the next one's.
+  COUNT(*) AS steps -- Number of steps.
 FROM models.steps
 WHERE clock = 'device'
 GROUP BY run_id, device_id, phase

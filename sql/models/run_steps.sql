@@ -12,7 +12,7 @@ WITH united AS (
     MIN(start_ps) AS start_ps,
     MAX(end_ps) AS end_ps,
     MAX(step_ps) AS longest_ps,
-    MIN(CASE WHEN is_last THEN 0 ELSE 1 END) AS is_followed
+    MIN(CASE WHEN is_timed THEN 1 ELSE 0 END) = 1 AS is_timed
   FROM models.steps
   WHERE clock = 'device'
   GROUP BY run_id, step
@@ -26,7 +26,5 @@ SELECT
   -- Earliest start of the next step; for the last step, its latest end.
   COALESCE(LEAD(start_ps) OVER (PARTITION BY run_id ORDER BY start_ps, step), end_ps) AS until_ps,
   longest_ps, -- Time of the step on the slowest device, start to next start.
-  -- Whether its whole time is known, because another step follows on every device. Also true if the phase has no such
-  -- step, so that only the duration of its last step is known.
-  is_followed = 1 OR MAX(is_followed) OVER (PARTITION BY run_id, phase) = 0 AS is_timed
+  is_timed -- Its whole time is known on every device that ran it, as models.steps says.
 FROM united

@@ -2,7 +2,8 @@
 model: steps
 description: >
   Steps on each device's clock and on each host's. A step lasts from its start to the start of the next one on the same
-  device or host, so it includes the gap after it. The last one lasts for its own duration.
+  device or host, so it includes the gap after it. The last one lasts for its own duration. is_timed says whose times
+  shares and rates may use.
 ---*/
 WITH marked AS (
   SELECT
@@ -47,6 +48,9 @@ SELECT
   COALESCE(next_start_ps, end_ps) AS until_ps, -- Start of the next step; for the last one, its end.
   COALESCE(next_start_ps, end_ps) - start_ps AS step_ps, -- Time of the step, until_ps - start_ps.
   next_start_ps IS NULL AS is_last, -- No step follows, so until_ps is not the start of a next one.
+  -- The whole time is known, because another step follows. Also true if the device or host has no such step of the
+  -- phase, so that its own duration is all that is known.
+  next_start_ps IS NOT NULL OR COUNT(next_start_ps) OVER (PARTITION BY run_id, host, device_id, phase) = 0 AS is_timed,
   -- The next step is of another phase, or there is none.
   next_phase IS NULL OR next_phase <> COALESCE(phase, 'none') AS is_last_of_phase,
   source -- Where the step comes from.

@@ -309,3 +309,31 @@ def test_repeats_are_runs_of_one_configuration(connection: duckdb.DuckDBPyConnec
     assert sorted(found) == ["a", "b", "c", "d"]
     assert found["a"] == found["b"]
     assert len(set(found.values())) == 3
+
+
+def test_what_a_last_step_waits_saves_nothing(connection: duckdb.DuckDBPyConnection) -> None:
+    """Two devices of a step of 10 us, in which device 0 waits 2 us in an all-reduce, and a last step without an end."""
+    steps = ((1, 0, 8), (2, 10, 20))
+    rows = [(0, 0, 1, 0, 6), (0, 1, 1, 2, 6), (1, 0, 2, 10, 18), (1, 1, 2, 17, 18)]
+    fill(
+        connection,
+        {
+            "instructions": [{"instruction_id": 0, "opcode": "all-reduce", "collective": "all-reduce"}],
+            "phases": [
+                {"kind": "step", "name": "decode", "index": i, "device_id": d, "start_us": s, "end_us": e}
+                for d in (0, 1)
+                for i, s, e in steps
+            ],
+            "ops": [
+                {"device_id": d, "phase": "decode", "step": i, "start_us": s, "duration_us": e - s}
+                for _, d, i, s, e in rows
+            ],
+            "collectives": [
+                {"event_id": n, "instance": j, "device_id": d, "kind": "all-reduce", "group_size": 2}
+                | {"phase": "decode", "step": i, "start_us": s, "end_us": e}
+                for n, (j, d, i, s, e) in enumerate(rows)
+            ],
+        },
+    )
+    found = connection.execute("SELECT phase, metric, saved FROM macros.step_savings(['r'])").fetchall()
+    assert found == [("decode", "sync_wait", pytest.approx(2 / 20))]

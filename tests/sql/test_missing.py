@@ -123,8 +123,15 @@ CASES: dict[str, tuple[Tables, list[Tables]]] = {
         [{"phases": [_PREFILL, _NEXT | {"name": "prefill"}]}, {"phases": [_STEP]}],
     ),
     "collectives_in_steps": (
-        {"collectives": [_SUM, _SUM | {"event_id": 1, "instance": 1, "phase": "outside"}]},
-        [{"collectives": [_SUM | {"phase": "outside"}]}],
+        {"collectives": [_SUM, _SUM | {"event_id": 1, "instance": 1, "phase": "outside"}], "ops": [_OP]},
+        [
+            {"collectives": [_SUM | {"phase": "outside"}], "ops": [_OP]},
+            {  # the last step, which has no end
+                "phases": [_STEP, _NEXT],
+                "ops": [_OP | {"phase": "decode", "step": 0}],
+                "collectives": [_SUM | {"phase": "decode", "step": 1}],
+            },
+        ],
     ),
     "collectives": ({"collectives": [_SUM]}, [{}]),
     "timed_collectives": ({"collectives": [_SUM]}, [{"collectives": [_SUM | {"end_ps": 0}]}]),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pytest
 from given_tables import warehouse_of
 
 from tracewarehouse.definitions.reading import load_definitions
@@ -90,3 +91,53 @@ def test_the_only_step_of_a_phase_counts_with_its_own_duration() -> None:
         (2, "compute and copies", 2 * us),
         (2, "idle", us),
     ]
+
+
+def test_idle_time_by_what_ends_it_adds_up_to_that_of_the_devices() -> None:
+    """Step 1 lasts 30 us; step 2, which no other one follows, does not count.
+
+    us     0        4      7        9     12        16     18       20     25     27    30
+    step 1 [ fusion )      [ permute pp )      [ all-reduce ) [ fusion )    [ fusion )        of step 2: 31-35, 39-40
+    module [ 0                                               )               [ 1     )
+    """
+    given = {
+        "instructions": [
+            {"instruction_id": 0, "opcode": "fusion"},
+            {"instruction_id": 1, "opcode": "collective-permute", "collective": "collective-permute"},
+            {"instruction_id": 2, "opcode": "all-reduce", "collective": "all-reduce"},
+        ],
+        "phases": [
+            {"kind": "step", "name": "decode", "index": i, "device_id": 0, "start_us": s, "end_us": e}
+            for i, s, e in ((1, 0, 27), (2, 30, 40))
+        ],
+        "ops": {
+            "columns": ["event_id", "instruction_id", "execution", "phase", "step", "start_us", "duration_us"],
+            "rows": [
+                [0, 0, 0, "decode", 1, 0, 4],
+                [1, 1, 0, "decode", 1, 7, 2],
+                [2, 2, 0, "decode", 1, 12, 4],
+                [3, 0, 0, "decode", 1, 18, 2],
+                [4, 0, 1, "decode", 1, 25, 2],
+                [5, 0, 2, "decode", 2, 31, 4],
+                [6, 0, 2, "decode", 2, 39, 1],
+            ],
+        },
+        "collectives": [
+            {"event_id": e, "kind": kind, "axis": axis, "phase": "decode", "step": 1, "start_us": s, "end_us": u}
+            for e, kind, axis, s, u in ((1, "collective-permute", "pp", 7, 9), (2, "all-reduce", "tp", 12, 16))
+        ],
+    }
+    definitions = load_definitions()
+    wanted = definitions.with_upstream(["models.idle_parts", "metrics.device_idle_v1"])
+    with warehouse_of(given, definitions, wanted) as connection:
+        found = connection.execute("SELECT part, position, idle_ps FROM models.idle_parts ORDER BY position").fetchall()
+        idle = connection.execute("SELECT (span_ms - busy_ms) * 1e9 FROM metrics.device_idle_v1").fetchall()
+    us = 1_000_000
+    assert found == [
+        ("before a launch", 0, 5 * us),
+        ("before a pipeline's tick", 1, 3 * us),
+        ("before another collective", 2, 3 * us),
+        ("before another op", 3, 2 * us),
+        ("between steps", 4, 3 * us),
+    ]
+    assert idle == [(pytest.approx(16 * us),)]

@@ -1,0 +1,60 @@
+/*---
+model: idle_parts
+description: >
+  The time of steps in which each device runs no op, by what ends it. Steps are those of models.timed_phases, whose whole
+  time is known, so the parts of a phase on a device add up to the idle time of device_idle.
+---*/
+WITH inside AS (
+  SELECT run_id, g.device_id, g.phase, g.next, SUM(g.gap_ps) AS idle_ps
+  FROM models.device_gaps AS g
+  INNER JOIN models.timed_steps USING (run_id, device_id, step)
+  GROUP BY run_id, g.device_id, g.phase, g.next
+),
+
+whole AS (
+  SELECT run_id, device_id, phase, SUM(idle_ps) AS idle_ps
+  FROM inside
+  GROUP BY run_id, device_id, phase
+),
+
+parts AS (
+  SELECT
+    run_id,
+    device_id,
+    phase,
+    CASE next
+      WHEN 'launch' THEN 'before a launch'
+      WHEN 'tick' THEN 'before a pipeline''s tick'
+      WHEN 'collective' THEN 'before another collective'
+      ELSE 'before another op'
+    END AS part,
+    CASE next WHEN 'launch' THEN 0 WHEN 'tick' THEN 1 WHEN 'collective' THEN 2 ELSE 3 END AS position,
+    idle_ps
+  FROM inside
+  UNION ALL
+  SELECT
+    t.run_id,
+    t.device_id,
+    t.phase,
+    'between steps' AS part,
+    4 AS position,
+    GREATEST(t.span_ps - t.busy_ps - COALESCE(w.idle_ps, 0), 0) AS idle_ps
+  FROM models.timed_phases AS t
+  LEFT JOIN whole AS w ON t.run_id = w.run_id AND t.device_id = w.device_id AND t.phase IS NOT DISTINCT FROM w.phase
+  WHERE t.steps IS NOT NULL
+)
+
+SELECT
+  p.run_id, -- The run.
+  p.device_id, -- The device.
+  p.phase, -- Phase; NULL for steps without one.
+  -- before a launch (the first op of an execution of a program), before a pipeline's tick, before another collective,
+  -- before another op, or between steps, which includes gaps of up to a microsecond.
+  p.part,
+  p.position, -- Position of the part, from 0.
+  CAST(SUM(p.idle_ps) AS BIGINT) AS idle_ps, -- Time without an op over the steps.
+  SUM(p.idle_ps) / (MIN(t.steps) * 1e9) AS mean_ms -- Time per step.
+FROM parts AS p
+INNER JOIN models.timed_phases AS t
+  ON p.run_id = t.run_id AND p.device_id = t.device_id AND p.phase IS NOT DISTINCT FROM t.phase
+GROUP BY p.run_id, p.device_id, p.phase, p.part, p.position

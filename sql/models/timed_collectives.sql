@@ -1,0 +1,22 @@
+/*---
+model: timed_collectives
+inline: true
+description: The collectives on each device that belong to a time of models.timed_spans.
+---*/
+SELECT
+  c.run_id, -- The run.
+  c.event_id, -- The op, or the start of an asynchronous one.
+  c.device_id, -- The device.
+  c.instance, -- The execution that the ranks share; NULL if unknown.
+  c.phase, -- Phase; NULL in a step without one, and in a capture without steps.
+  c.kind, -- Kind of collective.
+  c.axis, -- Mesh axes of its groups.
+  c.message_bytes, -- Message of the rank; NULL if unknown.
+  c.wire_bytes, -- Bytes that it sends; NULL if unknown.
+  c.exposed_ps, -- Part of the window in which the op line runs communication.
+  c.exposed_added_ps -- Time in which the op line runs it and no collective before it.
+FROM main.collectives AS c
+INNER JOIN models.timed_spans AS s
+  ON
+    c.run_id = s.run_id AND c.device_id = s.device_id AND c.phase IS NOT DISTINCT FROM s.phase
+    AND c.step IS NOT DISTINCT FROM s.step

@@ -1,0 +1,35 @@
+/*---
+model: timed_spans
+description: >
+  The times of which shares and rates are taken, on each device that runs ops: its steps whose whole time is known, as
+  models.timed_steps has them. A last step, which no other one follows, is left out, because the wait after it is not
+  known; its ops alone would make the device look busier than it was. A capture without steps has one such time for each
+  device, from its first op to the end of its last. What belongs to a time has its phase and step.
+---*/
+WITH runs_with_steps AS (
+  SELECT run_id, TRUE AS is_stepped
+  FROM models.phase_steps
+  GROUP BY run_id
+),
+
+devices_with_ops AS (
+  SELECT run_id, device_id
+  FROM models.device_busy
+  GROUP BY run_id, device_id
+)
+
+SELECT
+  run_id, -- The run.
+  device_id, -- The device.
+  s.phase, -- Phase; NULL for a step without one, and in a capture without steps.
+  step, -- Step; NULL in a capture without steps.
+  s.step_ps AS span_ps, -- The time.
+  COALESCE(b.busy_ps, 0) AS busy_ps -- Union of the leaf ops that belong to it.
+FROM models.timed_steps AS s
+INNER JOIN devices_with_ops USING (run_id, device_id)
+LEFT JOIN models.device_busy AS b USING (run_id, device_id, step)
+UNION ALL
+SELECT run_id, b.device_id, b.phase, b.step, b.last_end_ps - b.first_start_ps AS span_ps, b.busy_ps
+FROM models.device_busy AS b
+LEFT JOIN runs_with_steps AS w USING (run_id)
+WHERE w.is_stepped IS NULL
