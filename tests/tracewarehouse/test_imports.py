@@ -67,3 +67,36 @@ def test_ingest_imports_no_pandas_though_it_is_installed(tmp_path: Path) -> None
     pytest.importorskip("pandas")
     capture = tiny_capture().write(tmp_path / "c.xplane.pb")
     subprocess.run([sys.executable, "-c", INGEST, tmp_path / "w", capture], check=True)
+
+
+LOADED = """
+import sys
+from tracewarehouse.cli import run
+code = run(sys.argv[1:])
+print(*sys.modules, file=sys.stderr)
+sys.exit(code)
+"""
+
+VERBS = {"tracewarehouse.cli.collect", "tracewarehouse.cli.compare", "tracewarehouse.cli.tpu", "tracewarehouse.collect"}
+LIBRARIES = {"duckdb", "msgspec", "numpy", "pyarrow", "pydantic"}
+DRAWING = {"altair", "fsspec", "jinja2", "pandas", "polars", "rich"}
+DEFINITIONS = {"sqlglot", "tracewarehouse.definitions.reading", "yaml"}
+
+
+def loaded(*arguments: str | Path) -> set[str]:
+    """The modules in memory after a command."""
+    command = [sys.executable, "-c", LOADED, *map(str, arguments)]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    return set(done.stderr.splitlines()[-1].split())
+
+
+def test_the_version_is_told_without_any_verb_or_library() -> None:
+    assert not loaded("--version") & {*LIBRARIES, *VERBS, *DRAWING, *DEFINITIONS}
+
+
+def test_help_imports_the_verbs_and_nothing_that_they_work_with() -> None:
+    modules = loaded("--help")
+
+    assert not modules & {*LIBRARIES, *DRAWING, *DEFINITIONS}
+    assert "tracewarehouse.cli.collect" in modules

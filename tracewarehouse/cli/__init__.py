@@ -18,68 +18,22 @@ import typer
 from typer.main import get_command
 
 from tracewarehouse import stuck_query
-from tracewarehouse.cli import (
-    anywhere,
-    collect,
-    compare,
-    export,
-    imports,
-    ingest,
-    maintenance,
-    mcp,
-    metrics,
-    overview,
-    plan,
-    query,
-    report,
-    runs,
-    sample,
-    serve,
-    shell,
-    show,
-    tpu,
-    viewer,
-    watch,
-)
+from tracewarehouse.cli.anywhere import set_memory_limit
 from tracewarehouse.cli.place import Place
+from tracewarehouse.cli.verbs import Verbs
 from tracewarehouse.ingest.errors import SkippedEntryWarning, TracewarehouseError, UnreadRunWarning, printable
 from tracewarehouse.ingest.processes.cycle_search import search_seldom
 from tracewarehouse.output import close_quietly
 
 app = typer.Typer(
     name="tracewarehouse",
+    cls=Verbs,
     help="A SQL warehouse of LLM inference traces: record, ingest, query and draw profiler captures.",
     invoke_without_command=True,
     pretty_exceptions_enable=False,
     rich_markup_mode=None,
     context_settings={"help_option_names": ["-h", "--help"]},
 )
-app.command()(collect.collect)
-app.add_typer(tpu.app, name="tpu")
-app.command()(sample.sample)
-app.command()(plan.plan)
-app.command()(ingest.ingest)
-app.command()(watch.watch)
-app.command()(query.query)
-app.command()(shell.shell)
-app.command()(runs.runs)
-app.command()(show.show)
-app.add_typer(metrics.app, name="metrics")
-app.command()(compare.compare)
-app.command()(compare.check)
-app.command()(compare.baseline)
-app.command()(report.report)
-app.command("open")(viewer.open_run)
-app.command()(mcp.mcp)
-app.command()(serve.serve)
-app.add_typer(export.app, name="export")
-app.add_typer(imports.app, name="import")
-app.command()(maintenance.build)
-app.command()(maintenance.audit)
-app.command()(maintenance.fsck)
-app.command()(maintenance.remove)
-app.command()(maintenance.compact)
-app.command()(maintenance.gc)
 
 
 def _show_version(is_wanted: bool) -> None:
@@ -125,10 +79,12 @@ def _options(
 
         for name, value in ONE_THREAD.items():
             os.environ.setdefault(name, value)
-    anywhere.set_memory_limit(memory_limit)
+    set_memory_limit(memory_limit)
     context.obj = Place(warehouse, sql)
     if context.invoked_subcommand is None:
-        overview.overview(context.obj)
+        from tracewarehouse.cli.overview import overview
+
+        overview(context.obj)
 
 
 def main() -> None:
@@ -153,7 +109,7 @@ def run(arguments: list[str]) -> int:
             warnings.simplefilter("always", UnreadRunWarning)
             warnings.simplefilter("once", SkippedEntryWarning)  # `tw watch` looks again and again
             _print_ours(warnings.showwarning)
-            anywhere.with_options(get_command(app))(arguments, prog_name="tw")
+            get_command(app)(arguments, prog_name="tw")
     except SystemExit as end:
         if isinstance(end.__context__, BrokenPipeError):  # the reader has seen enough, as after `| head`
             close_quietly()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from dataclasses import replace
+from functools import cache
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -67,23 +68,24 @@ def _options(
 ) -> None: ...
 
 
-def with_options(group: Any) -> Any:
-    """Give every command of a group the options before the verb, and those with --format its short forms.
+@cache
+def _parameters() -> list[Any]:
+    return get_command(_app).params
+
+
+def with_options(verb: Any) -> Any:
+    """Give a command, or every command of a group, the options before the verb, and one with --format its short forms.
 
     An option that a command has already stays its own.
 
     Args:
-        group: what `typer.main.get_command` makes of an app with several commands.
+        verb: what typer makes of a function, or of an app with several commands.
     """
-    common = {p.name: p for p in get_command(_app).params}
-    for name, command in group.commands.items():
-        if name in _WITHOUT_WAREHOUSE:
-            continue
-        if hasattr(command, "commands"):
-            with_options(command)
-            continue
+    if verb.name in _WITHOUT_WAREHOUSE:
+        return verb
+    for command in verb.commands.values() if hasattr(verb, "commands") else [verb]:
         own = {p.name for p in command.params}
         short = {"json", "csv"} if "output_format" in own else set()
         wanted = {"warehouse", "sql", "memory_limit", *short} - own
-        command.params += [p for n, p in common.items() if n in wanted]
-    return group
+        command.params += [p for p in _parameters() if p.name in wanted]
+    return verb

@@ -42,7 +42,7 @@ def overview(place: Place) -> None:
     """Print what is in the warehouse, what is not in order there, and the next commands."""
     from pathlib import Path
 
-    from tracewarehouse.ingest.capture.remote import is_remote
+    from tracewarehouse.ingest.capture.locations import is_remote
 
     if not is_remote(place.warehouse) and not Path(place.warehouse).exists():
         typer.echo(f"There is no warehouse at {printable(place.warehouse)} yet.\n")

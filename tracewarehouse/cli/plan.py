@@ -20,7 +20,6 @@ from tracewarehouse.cli.options import (
     SequenceParallelismOption,
 )
 from tracewarehouse.cli.progress import status
-from tracewarehouse.read_only import literal
 
 if TYPE_CHECKING:
     from tracewarehouse.collect.ahead_of_time import CompiledStep
@@ -75,6 +74,8 @@ def plan(
 
 
 def _print_step(warehouse: Warehouse, spec: RunSpec, topology: str, step: CompiledStep) -> None:
+    from tracewarehouse.read_only import literal
+
     name = f"{spec.name}-{topology.replace(':', '-')}.{step.phase}"
     [result] = warehouse.ingest(step.file, name=name)
     memory = ", ".join(f"{what} {_gigabytes(size)}" for what, size in step.memory.items())
