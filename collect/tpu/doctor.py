@@ -18,9 +18,6 @@ from tracewarehouse.collect.tpu.plan import PlannedSlice
 from tracewarehouse.collect.tpu.quota import Quota
 from tracewarehouse.collect.tpu.state import Place
 
-QUOTA_IDS = {"v4": "TPUV4", "v5e": "TPUV5S", "v6e": "TPUV6E"}
-"""Beginnings of the quota ids of the Cloud TPU API, by generation; those of spot chips have `Preemptible` in them."""
-
 GATED = ("meta-llama/",)
 """Beginnings of the ids of models that the hub gives only to those who accepted their terms."""
 
@@ -32,8 +29,12 @@ class Finding:
     what: str
     mend: str | None = None
     """The command that mends it; None when it is as it must be."""
+    look: str | None = None
+    """The command that shows it, where nothing here can tell how it is."""
 
     def __str__(self) -> str:
+        if self.look is not None:
+            return f"unknown  {self.what}; see: {self.look}"
         return f"ok       {self.what}" if self.mend is None else f"missing  {self.what}; run: {self.mend}"
 
 
@@ -95,26 +96,25 @@ class Doctor:
             )
 
     def _granted(self, of: str) -> Iterator[Finding]:
-        """Say whether Google grants the chips of each slice; nothing where it does not tell.
-
-        A generation has several quotas in a zone, such as one for serving, and some count cores. A slice for which even
-        the largest is too small cannot be created.
-        """
+        """Say whether Google grants the chips of each slice, in its zone and in its region, which both hold."""
         told = self._json("quotas", "info", "list", "--service=tpu.googleapis.com", "--format=json", of) or []
+        by_id = {str(quota.get("quotaId", "")): quota for quota in told}
         for planned in self.slices:
             pool = planned.pool
-            granted: dict[str, int] = {}
-            for quota in told:
-                name = str(quota.get("quotaId", ""))
-                is_spot = "preemptible" in name.lower()
-                if name.upper().startswith(QUOTA_IDS.get(pool.generation, "?")) and is_spot == pool.spot:
-                    granted[name] = max(_values(quota, pool.zone), default=-1)
-            name, value = max(granted.items(), key=lambda item: item[1], default=("", -1))
-            if value < 0:
+            name = self.quota.generation(pool.generation).quota_id(planned.chips, pool.spot)
+            limits = []
+            for scope, place in (("Zone", pool.zone), ("Region", _region(pool.zone))):
+                quota_id = f"{name}PerProjectPer{scope}ForTPUAPI"
+                values = [_value(info) for info in _infos(by_id.get(quota_id, {}), place)]
+                limits += [(max(values), f"{scope.lower()}={place}", quota_id)] if values else []
+            if not limits:
+                look = f"gcloud quotas info list --service=tpu.googleapis.com {of}"
+                yield Finding(f"quota for {planned.accelerator_type} in {pool.zone}", look=look)
                 continue
-            ask = f"gcloud quotas preferences create --service=tpu.googleapis.com --quota-id={name} {of}"
-            ask = f"{ask} --preferred-value={planned.chips} --dimensions=zone={pool.zone}"
-            what = f"quota for {planned.accelerator_type} in {pool.zone}, where Google grants {value}"
+            value, place, quota_id = min(limits)
+            ask = f"gcloud quotas preferences create --service=tpu.googleapis.com --quota-id={quota_id} {of}"
+            ask = f"{ask} --preferred-value={planned.chips} --dimensions={place}"
+            what = f"quota for {planned.accelerator_type} in {place.partition('=')[2]}, where Google grants {value}"
             yield Finding(what, None if value >= planned.chips else ask)
 
     def _network(self, of: str) -> Iterator[Finding]:
@@ -197,12 +197,15 @@ class Doctor:
             return None
 
 
-def _values(quota: dict[str, Any], zone: str) -> Iterator[int]:
-    """Return what a quota grants in a zone; -1 is without limit."""
-    for info in quota.get("dimensionsInfos", []):
-        if zone in info.get("applicableLocations", []):
-            value = int(info.get("details", {}).get("value", 0))
-            yield value if value >= 0 else 2**31
+def _infos(quota: dict[str, Any], place: str) -> list[dict[str, Any]]:
+    """Return what is told of a quota in a zone or region."""
+    return [info for info in quota.get("dimensionsInfos", []) if place in info.get("applicableLocations", [])]
+
+
+def _value(info: dict[str, Any]) -> int:
+    """Return the chips that are granted: without details none, and -1 is without limit."""
+    value = int(info.get("details", {}).get("value", 0))
+    return value if value >= 0 else 2**31
 
 
 def _lets_ssh_in(rule: dict[str, Any]) -> bool:

@@ -30,6 +30,17 @@ class Generation(BaseModel):
     topology: dict[int, str] = Field(description="chips of a slice to their arrangement, such as 2x4")
     wrap_chips: int = Field(ge=1, description="chips from which on a dimension closes to a ring")
     disks: dict[Literal["read-write", "read-only"], str] = Field(description="how a disk is attached to its kind")
+    quota_ids: dict[Literal["on demand", "spot"], str] = Field(
+        default={}, description="how a slice is paid for to what the ids of its quotas begin with"
+    )
+    one_host_quota_ids: dict[Literal["on demand", "spot"], str] = Field(
+        default={}, description="the same for slices of one host, where those have quotas of their own"
+    )
+
+    def quota_id(self, chips: int, spot: bool) -> str | None:
+        """Return what the ids of the quotas for a slice begin with; None where that is not known."""
+        ids = self.one_host_quota_ids if self.hosts.get(chips) == 1 and self.one_host_quota_ids else self.quota_ids
+        return ids.get("spot" if spot else "on demand")
 
     def accelerator_type(self, chips: int) -> str:
         """Name of the slice of this many chips, such as `v5litepod-8`.

@@ -148,20 +148,63 @@ def test_a_disk_of_another_kind_is_no_disk_for_these_chips(cloud: Cloud) -> None
     assert cloud.gcloud(mend).returncode == 0
 
 
+def quota_lines(stdout: str) -> list[str]:
+    """What is said of quotas."""
+    return [line for line in stdout.splitlines() if " quota for " in line]
+
+
 def test_a_slice_that_google_does_not_grant(cloud: Cloud) -> None:
-    """The largest quota of the generation counts, on demand or spot; other generations and zones do not."""
-    zone = "us-east1-d"
-    names = ("TPUV6EPreemptiblePerProjectPerZoneForTPUAPI", "TPUV6EPerProjectPerZoneForTPUAPI")
-    quotas = {name: {zone: 16, "elsewhere": 512} for name in names}
-    cloud.world(quotas=quotas | {"TPUV5sLitepodPerProjectPerZoneForTPUAPI": {zone: 512}})
+    """The quota of spot chips counts in zone and region; those of other generations, zones and prices do not."""
+    zone, region = "us-east1-d", "us-east1"
+    spot, other = "TPUV6EPreemptiblePerProjectPer", "TPUV6EPerProjectPer"
+    cloud.world(
+        quotas={
+            f"{spot}ZoneForTPUAPI": {zone: 16, "elsewhere": 512},
+            f"{spot}RegionForTPUAPI": {region: 8},
+            f"{other}ZoneForTPUAPI": {zone: 512},
+            "TPUV5sLitepodPerProjectPerZoneForTPUAPI": {zone: 512},
+        }
+    )
 
     found = {w: mend for w, mend in missing(cloud.tw(*DOCTOR).stdout).items() if w.startswith("quota")}
 
+    assert {what.split()[2] for what in found} == {"v6e-16", "v6e-32", "v6e-64"}
+    assert all(what.endswith("in us-east1, where Google grants 8") for what in found)
+    for mend in sorted(found.values()):
+        assert cloud.gcloud(mend).returncode == 0
+    found = {w: mend for w, mend in missing(cloud.tw(*DOCTOR).stdout).items() if w.startswith("quota")}
     assert {what.split()[2] for what in found} == {"v6e-32", "v6e-64"}
-    assert all(what.endswith("where Google grants 16") for what in found)
+    assert all(what.endswith("in us-east1-d, where Google grants 16") for what in found)
     for mend in sorted(found.values()):
         assert cloud.gcloud(mend).returncode == 0
     assert not [what for what in missing(cloud.tw(*DOCTOR).stdout) if what.startswith("quota")]
+
+
+def test_v5e_slices_of_one_host_have_quotas_of_their_own(cloud: Cloud) -> None:
+    """Google calls them serving; nothing granted is told without a number."""
+    zone = "us-central1-a"
+    names = ("TPUV5sPreemptibleLitepod", "TPUV5sPreemptibleLitepodServing")
+    quotas = {f"{name}PerProjectPerZoneForTPUAPI": {zone: n} for name, n in zip(names, (64, 0), strict=True)}
+    cloud.world(quotas=quotas)
+
+    said = quota_lines(cloud.tw("doctor", "tpu_v5e", "--generation", "v5e").stdout)
+
+    granted = {line.split()[3]: line.partition("grants ")[2].partition(";")[0] for line in said}
+    assert granted == {"v5litepod-4": "0", "v5litepod-8": "0", "v5litepod-16": "64", "v5litepod-64": "64"}
+    (ask,) = {line.partition("--quota-id=")[2].split()[0] for line in said if line.startswith("missing")}
+    assert ask == "TPUV5sPreemptibleLitepodServingPerProjectPerZoneForTPUAPI"
+
+
+def test_a_quota_that_nothing_tells_is_unknown(cloud: Cloud) -> None:
+    """Neither what Google does not tell, nor the quota of v4 on demand, whose id is not documented, is guessed."""
+    cloud.world(quotas={"TPUV4sPodPerProjectPerZoneForTPUAPI": {"us-central2-b": 0}})
+
+    for arguments in (DOCTOR, ("doctor", "tpu_v4", "--generation", "v4")):
+        said = quota_lines(cloud.tw(*arguments).stdout)
+        assert said
+        for line in said:
+            assert line.startswith("unknown  quota for v")
+            assert cloud.gcloud(line.partition("; see: ")[2]).returncode == 0
 
 
 def test_gated_models_need_a_token_and_several_hosts_an_agent(cloud: Cloud, monkeypatch: pytest.MonkeyPatch) -> None:

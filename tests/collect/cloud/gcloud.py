@@ -556,7 +556,7 @@ def compute_disks_delete(positional: list[str], flags: dict[str, str]) -> None:
 
 
 def quotas_info_list(positional: list[str], flags: dict[str, str]) -> None:
-    """Print quotas, as {id: {zone: chips}} of the project has them."""
+    """Print quotas, as {id: {zone or region: chips}} of the project has them; nothing granted has no details."""
     quotas = read("project.json", {}).get("quotas", {})
     print(
         json.dumps(
@@ -564,7 +564,7 @@ def quotas_info_list(positional: list[str], flags: dict[str, str]) -> None:
                 {
                     "quotaId": name,
                     "dimensionsInfos": [
-                        {"applicableLocations": [zone], "details": {"value": str(chips)}, "dimensions": {"zone": zone}}
+                        {"applicableLocations": [zone], "details": {"value": str(chips)} if chips else {}}
                         for zone, chips in zones.items()
                     ],
                 }
@@ -576,7 +576,9 @@ def quotas_info_list(positional: list[str], flags: dict[str, str]) -> None:
 
 def quotas_preferences_create(positional: list[str], flags: dict[str, str]) -> None:
     """Ask for more of a quota, which is granted at once."""
-    zone = flags["dimensions"].removeprefix("zone=")
+    scope, _, zone = flags["dimensions"].partition("=")
+    if f"PerProjectPer{scope.title()}For" not in flags["quota-id"]:
+        refuse(f"Invalid value for dimensions: {flags['quota-id']} has no dimension {scope}")
     with locked():
         world = read("project.json", {})
         world["quotas"][flags["quota-id"]][zone] = int(flags["preferred-value"])
