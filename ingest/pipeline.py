@@ -122,7 +122,7 @@ def ingest_capture(
         step_program: the module whose executions begin a step; it replaces the steps found by marks, server or time.
         costs: what kernels cost whose cost the profiler does not know.
         evaluate: evaluates the run's metrics before it is published.
-        jobs: number of processes that may read a large capture in parallel, this one included; None for one per core.
+        jobs: number of processes that may share a large capture, this one included; None for one per core.
             The tables are the same, byte for byte, for any number.
 
     Raises:
@@ -133,10 +133,9 @@ def ingest_capture(
     """
     _check_names(capture, name)
     files = [CaptureFile(path, max_gzip_ratio=capture.max_gzip_ratio) for path in capture.files]
-    most = usable_cores() if jobs is None else jobs
     manifest, card, batches = _manifest(capture), _card(capture), read_batches(capture.batch_files)
-    with helpers(files, most) as processes:
-        source = _open(files, processes, most)
+    with helpers(files, usable_cores() if jobs is None else jobs) as processes:
+        source = _open(files, processes)
         identity = _identify(source, capture, manifest, mesh, name, step_program, costs)
         lake = Lake(warehouse)
         known = _known(lake, identity)
@@ -193,14 +192,12 @@ class _Source:
         files: the files, with their digests.
         digest: digest of all files together.
         notes: a sentence for each file that was left out.
-        jobs: number of processes that may read one file.
         opened: the files that are already open, by identity of the file.
     """
 
     files: list[CaptureFile]
     digest: str
     notes: list[str]
-    jobs: int
     opened: Mapping[int, Trace]
 
     def traces(self) -> list[Trace]:
@@ -209,18 +206,18 @@ class _Source:
         Raises:
             CaptureError: one is damaged, or not a capture.
         """
-        return [self.opened.get(id(f)) or open_trace(f, self.jobs) for f in self.files]
+        return [self.opened.get(id(f)) or open_trace(f) for f in self.files]
 
 
-def _open(files: list[CaptureFile], processes: Processes, jobs: int) -> _Source:
+def _open(files: list[CaptureFile], processes: Processes) -> _Source:
     """Digest the files; those of a large capture are opened here while helpers read their bytes."""
     digesting = processes.start(digest_of_file, files)
     # without a helper, a capture that is known is not opened
-    opened = {id(f): open_trace(f, jobs) for f in files} if processes.count else {}
+    opened = {id(f): open_trace(f) for f in files} if processes.count else {}
     for f, digest in zip(files, digesting.results(), strict=True):
         f.digest = digest
     kept, notes = distinct(files)
-    return _Source(kept, digest_of(f.digest for f in kept), notes, jobs, opened)
+    return _Source(kept, digest_of(f.digest for f in kept), notes, opened)
 
 
 @dataclass(frozen=True)

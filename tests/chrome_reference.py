@@ -2,15 +2,23 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 from tracewarehouse.ingest.columns.records import Line, Plane, StatKind, Trace
 from tracewarehouse.ingest.readers.chrome.plain import chrome_planes as reference
+from tracewarehouse.ingest.readers.chrome.reader import ChromeTrace
+from tracewarehouse.ingest.readers.files import CaptureFile
 
-__all__ = ["everything", "reference", "rows"]
+__all__ = ["everything", "opened", "reference", "rows"]
 
 Row = tuple[Any, ...]
 """An event: name, display name, metadata stats, start, duration, stats by name."""
+
+
+def opened(path: Path, chunk: int) -> ChromeTrace:
+    """A trace, read in pieces of this size."""
+    return ChromeTrace(CaptureFile(path), chunk)
 
 
 def rows(trace: Trace, plane: Plane, line: Line) -> list[Row]:

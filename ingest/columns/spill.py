@@ -17,12 +17,11 @@ class Spill:
     Other processes can read it, because the places of the columns can be pickled.
 
     Args:
-        file: a path, at which a file is made with the first columns; or the descriptor of an open file without a name
-            that this process inherits from the one that reads the columns.
+        path: where a file is made with the first columns.
     """
 
-    def __init__(self, file: Path | int) -> None:
-        self._path = file
+    def __init__(self, path: Path) -> None:
+        self._path = path
         self._file: BinaryIO | None = None
         self._size = 0
         self._places: dict[int, dict[str, tuple[int, np.dtype[Any]]]] = {}
@@ -33,8 +32,7 @@ class Spill:
 
     def __exit__(self, *_: object) -> None:
         self.close()
-        if isinstance(self._path, Path):
-            self._path.unlink(missing_ok=True)
+        self._path.unlink(missing_ok=True)
 
     def __getstate__(self) -> dict[str, Any]:
         return self.__dict__ | {"_file": None}
@@ -47,10 +45,7 @@ class Spill:
 
     def _opened(self) -> BinaryIO:
         if self._file is None:
-            if isinstance(self._path, Path):
-                self._file = self._path.open("r+b" if self._size else "w+b")
-            else:
-                self._file = os.fdopen(self._path, "r+b", closefd=False)
+            self._file = self._path.open("r+b" if self._size else "w+b")
         return self._file
 
     def __iter__(self) -> Iterator[int]:

@@ -144,7 +144,7 @@ def _devices_of_file(path: Path, _size: int, _changed: int, max_gzip_ratio: floa
     from tracewarehouse.ingest.readers.files import CaptureFile
     from tracewarehouse.ingest.readers.formats import open_trace
 
-    trace = open_trace(CaptureFile(path, max_gzip_ratio=max_gzip_ratio), 1)
+    trace = open_trace(CaptureFile(path, max_gzip_ratio=max_gzip_ratio))
     named = [(p, device_plane(p.name)) for p in trace.planes if any(line.has_events for line in p.lines)]
     planes = [(p, d) for p, d in named if d and not d.is_sparse_core]
     modules = HloModules([p for p in trace.planes if not p.lines], [])

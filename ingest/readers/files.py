@@ -64,11 +64,6 @@ class CaptureFile:
             raise CaptureError(f"{self.path}: the file is empty")
         return size
 
-    @property
-    def known_digest(self) -> str | None:
-        """The digest, if it has been asked for before."""
-        return self.__dict__.get("digest")
-
     @cached_property
     def digest(self) -> str:
         """SHA-256 of the uncompressed bytes, in hex."""

@@ -14,7 +14,6 @@ from tracewarehouse.ingest.capture_names import CHROME_SUFFIX, XPLANE_SUFFIX
 from tracewarehouse.ingest.errors import CaptureError
 from tracewarehouse.ingest.processes.cycle_search import without_cycle_search
 from tracewarehouse.ingest.processes.freed_memory import MOST, keep_freed_memory
-from tracewarehouse.ingest.processes.pool import usable_cores
 from tracewarehouse.ingest.readers.files import CaptureFile
 
 if TYPE_CHECKING:
@@ -34,7 +33,7 @@ class Format:
         suffix: how the names of its files end; those of gzipped ones have `.gz` after it.
         begins: whether a file that begins with these bytes is of the format; None for the format without a mark, which
             a file is taken for that no other format claims.
-        open: opens a file, with at most so many processes.
+        open: opens a file.
         plain_planes: decodes a file by other means than `open` does, to verify what was read; slow.
         profile_window: the window of a file, or None where it does not say; None for a format without windows.
         is_export: whether it is a lossy export of another format: it is left out beside that, and ends at some number
@@ -46,7 +45,7 @@ class Format:
     name: str
     suffix: str
     begins: Callable[[bytes], bool] | None
-    open: Callable[[CaptureFile, int], Trace]
+    open: Callable[[CaptureFile], Trace]
     plain_planes: Callable[[CaptureFile], Iterator[PlainPlane]]
     profile_window: Callable[[Path], Window | None] | None = None
     is_export: bool = False
@@ -79,13 +78,13 @@ def _begins_as_hlo_proto(head: bytes) -> bool:
     return head[:1] == b"\x0a" and head[length + 1 : length + 2] == b"\x0a"
 
 
-def _open_hlo_text(file: CaptureFile, _jobs: int) -> Trace:
+def _open_hlo_text(file: CaptureFile) -> Trace:
     from tracewarehouse.ingest.readers.hlo_program.reader import HloProgramTrace
 
     return HloProgramTrace(file, "hlo_text")
 
 
-def _open_hlo_proto(file: CaptureFile, _jobs: int) -> Trace:
+def _open_hlo_proto(file: CaptureFile) -> Trace:
     from tracewarehouse.ingest.readers.hlo_program.reader import HloProgramTrace
 
     return HloProgramTrace(file, "hlo_proto")
@@ -97,10 +96,10 @@ def _plain_hlo(file: CaptureFile) -> Iterator[PlainPlane]:
     return plain_planes(file)
 
 
-def _open_chrome(file: CaptureFile, jobs: int) -> Trace:
+def _open_chrome(file: CaptureFile) -> Trace:
     from tracewarehouse.ingest.readers.chrome.reader import read_chrome
 
-    return read_chrome(file, jobs=jobs)
+    return read_chrome(file)
 
 
 def _plain_chrome(file: CaptureFile) -> Iterator[PlainPlane]:
@@ -109,7 +108,7 @@ def _plain_chrome(file: CaptureFile) -> Iterator[PlainPlane]:
     return plain_planes(file)
 
 
-def _open_xplane(file: CaptureFile, _jobs: int) -> Trace:
+def _open_xplane(file: CaptureFile) -> Trace:
     from tracewarehouse.ingest.readers.xplane.reader import read_xplane
 
     return read_xplane(file)
@@ -192,19 +191,14 @@ def format_named(name: str) -> Format:
 
 
 @without_cycle_search()
-def open_trace(file: CaptureFile, jobs: int | None = None) -> Trace:
+def open_trace(file: CaptureFile) -> Trace:
     """Open a capture by its content.
-
-    Args:
-        file: the capture.
-        jobs: processes that may read a large file at once, this one included; None for one per core.
 
     Raises:
         CaptureError: of no format, or damaged.
-        HelperError: one of several processes was ended from outside.
     """
     keep_freed_memory(MOST)
-    return format_of(file).open(file, usable_cores() if jobs is None else jobs)
+    return format_of(file).open(file)
 
 
 def plain_planes(file: CaptureFile) -> Iterator[PlainPlane]:

@@ -8,8 +8,7 @@ import random
 from pathlib import Path
 from typing import Any
 
-from chrome_reference import reference
-from divided_chrome import read_all_ways
+from chrome_reference import everything, opened, reference
 from fuzz.judging import RefusedError, Target, UnknownError, scratch_file
 from fuzz.seeds import capture_files
 
@@ -70,7 +69,7 @@ class ChromeTarget(Target):
         self._path.write_bytes(data)
         # follows from the bytes, so that an input is repeated by its bytes alone
         chunk = PIECES[len(data) % len(PIECES)]
-        return read_all_ways(self._path, chunk)
+        return everything(opened(self._path, chunk))
 
     def reference(self, data: bytes) -> Any:
         if not data:

@@ -20,7 +20,7 @@ import msgspec
 import numpy as np
 import pyarrow as pa
 
-from tracewarehouse.ingest.columns.records import Int32, Int64, StatColumn, StatKind
+from tracewarehouse.ingest.columns.records import EventMetadata, Int32, Int64, Stat, StatColumn, StatKind
 from tracewarehouse.ingest.errors import MalformedError
 from tracewarehouse.ingest.readers.chrome.events import Event, verbatim
 
@@ -43,10 +43,10 @@ _INTEGER = re.compile(r"0|-?[1-9][0-9]{0,19}")
 Typed = tuple[StatKind, int | float | str]
 Value = str | Typed
 """A value of an argument: a string whose type its text tells, or one of a known type."""
-_Shared = tuple[str, tuple[str, ...], Any]
+_Key = tuple[str, tuple[str, ...], Any]
 """Name of an event, names of the arguments of its instruction, and their values: a tuple, or the only one."""
-Content = tuple[str, str, tuple[tuple[str, StatKind, int | float | str], ...]]
-"""Name, display name and stats of event metadata, as tuples, which are pickled fast."""
+_MOST_ARGUMENTS = 16 << 20
+"""Bytes of arguments whose event metadata are found by their texts; what comes again after so many is typed again."""
 
 _values = msgspec.json.Decoder(dict[str, msgspec.Raw]).decode
 _strings: Callable[[msgspec.Raw], dict[str, Value]] = msgspec.json.Decoder(dict[str, str]).decode  # type: ignore[assignment]
@@ -66,17 +66,14 @@ class Arguments:
     """The arguments of events, piece by piece.
 
     Attributes:
-        contents: event metadata in the order of their first event; those of one content may be several.
-        size: bytes of their arguments.
-        first: number of the first of them.
+        metadata: the event metadata so far, with their numbers.
     """
 
-    def __init__(self, first: int = 0) -> None:
-        self.contents: list[Content] = []
-        self.size = 0
-        self.first = first
-        self._numbers: dict[_Shared, int] = {}
-        self._last: dict[str, tuple[_Shared | None, int]] = {}  # of each name; to compare texts takes less than to hash
+    def __init__(self) -> None:
+        self.metadata: dict[EventMetadata, int] = {}
+        self._numbers: dict[_Key, int] = {}
+        self._bytes = 0  # of what `_numbers` and `_last` have
+        self._last: dict[str, tuple[_Key | None, int]] = {}  # of each name; to compare texts takes less than to hash
 
     def columns(self, events: Sequence[Event]) -> tuple[Int32, list[StatColumn]]:
         """Number of the metadata of each event, shape (n,), and the stats of the events, by name.
@@ -115,10 +112,13 @@ class Arguments:
         stats = [_column(name, np.array(rows, np.int64), v) for name, (rows, v) in sorted(columns.items()) if rows]
         return np.array(metadata, np.int32), stats
 
-    def _number(self, key: _Shared, size: int) -> int:
-        """The number of event metadata; new ones are put down with the bytes of their arguments."""
+    def _number(self, key: _Key, size: int) -> int:
+        """The number of event metadata, whose arguments have so many bytes."""
         if key in self._numbers:
             return self._numbers[key]
+        self._bytes += 400 + size  # with what a key takes
+        if self._bytes > _MOST_ARGUMENTS:
+            self._numbers, self._last, self._bytes = {}, {}, 0
         name, names, values = key
         long_name, stats = "", []
         for argument, value in zip(names, values if len(names) > 1 else (values,), strict=False):
@@ -126,10 +126,9 @@ class Arguments:
             if argument == "long_name" and kind == StatKind.STRING:
                 long_name = str(content)
             else:
-                stats.append((argument, kind, content))
-        self.contents.append((long_name or name, name if long_name else "", tuple(stats)))
-        self.size += 200 + size
-        number = self._numbers[key] = self.first + len(self._numbers)
+                stats.append(Stat(argument, kind, content))
+        metadata = EventMetadata(long_name or name, name if long_name else "", tuple(stats))
+        number = self._numbers[key] = self.metadata.setdefault(metadata, len(self.metadata))
         return number
 
 

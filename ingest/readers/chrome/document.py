@@ -1,7 +1,7 @@
 """A Chrome trace as a JSON document, read in pieces of whole events, so that no more than a piece is in memory.
 
-A piece is cut where two events seem to meet, and parsed as an array of its own. That proves the cut, if the piece
-begins with an event: only outside of strings and at the array's own depth can a closing bracket make whole JSON.
+A piece ends where two events seem to meet, and is parsed as an array of its own. That proves its end, because it begins
+with an event: only outside of strings and at the array's own depth can a closing bracket make whole JSON.
 Where it is none, the strings and brackets of the piece are walked one by one. What stands before and behind the events
 is parsed as the document that it makes with an empty array.
 """
@@ -21,12 +21,13 @@ from tracewarehouse.ingest.readers.files import CaptureFile
 CHUNK = 4 << 20
 """Bytes of events parsed together; an event that is longer gets a larger piece of its own."""
 _HEAD = 1 << 16  # bytes in which the first event is looked for first
-_LOOK = 1 << 16  # bytes in which two events are looked for that meet
+_GAP = 1 << 8  # bytes in which the comma between two events is looked for
 
 _BLANK = b" \t\r\n"
 _SPACE = rb"[ \t\r\n]*+"
 _EVENTS = re.compile(rb"%b:%b\[" % (_SPACE, _SPACE))
-_BEGIN = re.compile(rb"%b(\{(?:%b\"[^\"\\]*+\")?)" % (_SPACE, _SPACE))
+_FIRST = re.compile(rb"%b(\{(?:%b\"[^\"\\]*+\")?)" % (_SPACE, _SPACE))
+_COMMA = re.compile(rb"\}%b(,)%b\Z" % (_SPACE, _SPACE))
 _TOKEN = re.compile(rb'"[^"\\]*+(?:\\.[^"\\]*+)*"|["\[\]{},]', re.DOTALL)
 _READ = b"[ ]"
 """Stands for the array of events that has been read, where the rest is parsed."""
@@ -46,14 +47,23 @@ class _Members(msgspec.Struct, gc=False, rename="camel"):
 _members = msgspec.json.Decoder(_Members).decode
 
 
+class Piece(NamedTuple):
+    """Some of the events."""
+
+    events: list[Event]
+    end: int
+    """Where they end: behind the comma of the last, or behind the bracket of the array."""
+    mark: bytes
+    """The comma or bracket there; nothing where nobody closed the array, as a program leaves it that was stopped."""
+    is_replaced: bool
+    """Bytes that are not UTF-8 were replaced."""
+
+
 class Document:
     """What stands before the events of a trace and behind them.
 
     Attributes:
-        file: the trace.
-        chunk: bytes of events that are parsed together.
         start: where the array of events begins, behind its bracket.
-        is_list: the trace is nothing but that array.
     """
 
     def __init__(self, file: CaptureFile, chunk: int | None = None) -> None:
@@ -62,7 +72,7 @@ class Document:
         Raises:
             MalformedError: there are none.
         """
-        self.file, self.chunk = file, chunk or CHUNK
+        self._file, self._chunk = file, chunk or CHUNK
         bom = 3 if file.read(0, min(3, file.size)) == b"\xef\xbb\xbf" else 0
         size = _HEAD
         while True:
@@ -71,8 +81,8 @@ class Document:
             if mark not in (b"[", b"{"):
                 found = repr(text[:20]) if mark else "the end of the file"
                 raise MalformedError(f"no Chrome trace: looked for JSON that starts with {{ or [, found {found}")
-            self.is_list = mark == b"["
-            start = text.index(b"[") + 1 if self.is_list else _start_of_events(text)
+            self._is_list = mark == b"["
+            start = text.index(b"[") + 1 if self._is_list else _start_of_events(text)
             if start is not None:
                 break
             if bom + size >= file.size:
@@ -80,22 +90,58 @@ class Document:
             size *= 4
         self.start = bom + start
         self._head = text[: start - 1]
-        begin = _BEGIN.match(file.read(self.start, min(self.start + _LOOK, file.size)))
-        first = re.escape(begin[1] if begin else b"{")
-        self._border = re.compile(rb"\}%b,(?=%b%b)" % (_SPACE, _SPACE, first))
 
-    def border(self, low: int) -> int:
-        """Where a piece ends that begins at `low`: where an event seems to begin that begins like the first.
+    def pieces(self) -> Iterator[Piece]:
+        """The events.
 
-        It is the first place for it behind the next multiple of `chunk`, so it does not depend on the pieces before.
+        Raises:
+            MalformedError: the bytes are not events.
+            CaptureError: the file changed.
         """
-        place = low + self.chunk - (low - self.start) % self.chunk
-        while place < self.file.size:
-            seen = self._border.search(self.file.read(place, min(place + _LOOK, self.file.size)))
-            if seen:
-                return place + seen.end()
-            place += max(self.chunk, _LOOK)
-        return self.file.size
+        low, size = self.start, self._chunk
+        while True:
+            piece = self._piece(low, self._file.read(low, min(low + size, self._file.size)))
+            if piece is None:  # one event is longer than the text
+                size *= 2
+                continue
+            yield piece
+            if piece.mark != b",":
+                return
+            low, size = piece.end, self._chunk
+
+    def _piece(self, low: int, text: bytes) -> Piece | None:
+        """The events at `low` of which the text has the end; None if it has none."""
+        is_last = low + len(text) == self._file.size
+        try:
+            return self._parsed(low, text, text.rfind(b"]") if is_last else _seeming_end(text))
+        except NotJsonError:
+            stop = _end_of_events(text)
+        if stop < 0 and not is_last:
+            return None
+        if stop < 0 and not self._is_list:
+            raise MalformedError(
+                "truncated trace: looked for the end of traceEvents, found the end of the file; copy or record it again"
+            )
+        if stop < 0 and low == self.start and not text.strip():
+            raise MalformedError("truncated trace: looked for events, found a lone [; copy or record it again")
+        stop = len(text) if stop < 0 else stop
+        try:
+            return self._parsed(low, text, stop)
+        except NotJsonError as error:
+            raise MalformedError(
+                "not complete JSON: looked for events, and ',' or ']' behind an event, "
+                f"in the bytes {low} to {low + stop}, found {error}"
+            ) from None
+
+    def _parsed(self, low: int, text: bytes, stop: int) -> Piece:
+        """The events of a text up to the comma or bracket at `stop`, or up to its end."""
+        mark = text[stop : stop + 1]
+        if stop < 0 or mark not in (b",", b"]", b""):
+            raise NotJsonError(repr(mark.decode("latin-1")))
+        events, is_replaced = parsed(b"[%b]" % text[:stop])
+        if not events and mark and not (mark == b"]" and low == self.start):
+            raise NotJsonError("none")
+        return Piece(events, low + stop + len(mark), mark, is_replaced)
 
     def members(self, end: int) -> dict[str, bytes]:
         """What is looked at beside the events, which end at `end`: members at top level, as JSON.
@@ -103,8 +149,8 @@ class Document:
         Raises:
             MalformedError: what stands beside the events is no JSON, or names events again.
         """
-        text = self.file.read(end, self.file.size)
-        if self.is_list:
+        text = self._file.read(end, self._file.size)
+        if self._is_list:
             rest = text.lstrip(_BLANK)
             if rest:
                 raise MalformedError(f"not one JSON text: looked for the end of the file, found {rest[:20]!r}")
@@ -120,76 +166,6 @@ class Document:
         if members.pop("traceEvents") != _READ:
             raise MalformedError("ambiguous trace: two members are called traceEvents, expected one")
         return members
-
-
-class Piece(NamedTuple):
-    """Some of the events."""
-
-    events: list[Event]
-    end: int
-    """Where they end: behind the comma of the last, or behind the bracket of the array."""
-    mark: bytes
-    """The comma or bracket there; nothing where nobody closed the array, as a program leaves it that was stopped."""
-    is_replaced: bool
-    """Bytes that are not UTF-8 were replaced."""
-
-
-def pieces(document: Document, low: int, high: int) -> Iterator[Piece]:
-    """The events from the one at `low` up to `high`, or to the end of the piece there.
-
-    Raises:
-        MalformedError: the bytes are not events.
-        CaptureError: the file changed.
-    """
-    size = document.file.size
-    end = document.border(low)
-    while low < high or high == size:
-        text = document.file.read(low, end)
-        piece = _piece(document, low, text)
-        if piece is None:  # one event is longer than the text
-            end = min(low + 2 * len(text), size)
-            continue
-        yield piece
-        if piece.mark != b",":
-            return
-        low = piece.end
-        end = document.border(low)
-
-
-def _piece(document: Document, low: int, text: bytes) -> Piece | None:
-    """The events at `low` of which the text has the end; None if it has none."""
-    is_last = low + len(text) == document.file.size
-    try:
-        return _parsed(document, low, text, text.rfind(b"]") if is_last else len(text) - 1)
-    except NotJsonError:
-        stop = _end_of_events(text)
-    if stop < 0 and not is_last:
-        return None
-    if stop < 0 and not document.is_list:
-        raise MalformedError(
-            "truncated trace: looked for the end of traceEvents, found the end of the file; copy or record it again"
-        )
-    if stop < 0 and low == document.start and not text.strip():
-        raise MalformedError("truncated trace: looked for events, found a lone [; copy or record it again")
-    stop = len(text) if stop < 0 else stop
-    try:
-        return _parsed(document, low, text, stop)
-    except NotJsonError as error:
-        raise MalformedError(
-            "not complete JSON: looked for events, and ',' or ']' behind an event, "
-            f"in the bytes {low} to {low + stop}, found {error}"
-        ) from None
-
-
-def _parsed(document: Document, low: int, text: bytes, stop: int) -> Piece:
-    """The events of a text up to the comma or bracket at `stop`, or up to its end."""
-    mark = text[stop : stop + 1]
-    if stop < 0 or mark not in (b",", b"]", b""):
-        raise NotJsonError(repr(mark.decode("latin-1")))
-    events, is_replaced = parsed(b"[%b]" % text[:stop])
-    if not events and mark and not (mark == b"]" and low == document.start):
-        raise NotJsonError("none")
-    return Piece(events, low + stop + len(mark), mark, is_replaced)
 
 
 def _without_events(text: bytes) -> MalformedError:
@@ -216,6 +192,14 @@ def _start_of_events(text: bytes) -> int | None:
             return events.end()
         depth += (mark in (b"{", b"[")) - (mark in (b"}", b"]"))
     return None
+
+
+def _seeming_end(text: bytes) -> int:
+    """Where the last comma seems to be that has an event before it and one like the first behind it; -1 if nowhere."""
+    first = _FIRST.match(text)
+    behind = text.rfind(first[1]) if first else -1
+    comma = _COMMA.search(text, max(behind - _GAP, 0), max(behind, 0))
+    return comma.start(1) if comma else -1
 
 
 def _end_of_events(text: bytes) -> int:

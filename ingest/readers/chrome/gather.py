@@ -1,29 +1,28 @@
-"""Gathers the events of a range of a Chrome trace by line, piece by piece, and puts them aside on disk."""
+"""Gathers the events of a Chrome trace by line, piece by piece, and puts them aside on disk."""
 
 from __future__ import annotations
 
+import os
 import pickle
 import tempfile
+import weakref
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence, Sized
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import pairwise
-from typing import Any
+from typing import Any, BinaryIO
 
 import msgspec
 import numpy as np
 
 from tracewarehouse.ingest.columns.event_stream import part
-from tracewarehouse.ingest.columns.records import EventBatch, Int64, StatColumn
-from tracewarehouse.ingest.columns.spill import Spill
+from tracewarehouse.ingest.columns.records import EventBatch, Int64
 from tracewarehouse.ingest.errors import CaptureError, MalformedError
-from tracewarehouse.ingest.readers.chrome.args import Arguments, Content, merged
-from tracewarehouse.ingest.readers.chrome.document import Document, pieces
+from tracewarehouse.ingest.readers.chrome.args import Arguments, merged
+from tracewarehouse.ingest.readers.chrome.document import Document
 from tracewarehouse.ingest.readers.chrome.events import NOTHING, Event, Id
 from tracewarehouse.ingest.readers.chrome.times import INT64_MAX, PS_PER_US, exact_picoseconds, picoseconds
 
 _MAX_ORIGIN_PS = PS_PER_US << 62  # so that differences from it fit into 64 bits
-_MOST_ARGUMENTS = 16 << 20
-"""Bytes of arguments whose event metadata are remembered; what comes again after so many is told again."""
 MOST_LINES = 1 << 17
 """Threads of all processes that are taken for those of a profiled program; each takes some 600 bytes of memory."""
 COUNTERS = ("counters",)
@@ -31,6 +30,7 @@ COUNTERS = ("counters",)
 Key = tuple[Id, Any]
 """A line: its pid, and its tid or COUNTERS."""
 _UNREADABLE = "event(s) without a readable time, left out"
+_NUMBER = (1 << 32) - 1
 
 
 def _pair(event: Event) -> Key | None:
@@ -41,71 +41,73 @@ def _pair(event: Event) -> Key | None:
 
 
 class Gathered:
-    """What a range holds; pickled, it names the file of its events by the descriptor.
+    """What a trace holds; its events are in a temporary file for as long as this lives.
 
     Args:
-        descriptor: an open file for the events.
-        origin_us: whole microseconds that times count from; None before the first event.
-        begun: events that began before the range and have not ended, by what pairs them, the innermost last.
+        document: the trace, which is read from front to back at once.
 
     Attributes:
         end, mark: of the last piece.
         has_replaced: bytes that are not UTF-8 were replaced.
-        has_pairs: events begin or end, which may be in another range than the other half.
         codes: number of each line, in the order of their first event.
-        places: of the events of each line, one array per piece with rows of line, piece, and bytes from and to.
-        used: lines and the event metadata that they have, as line << 32 | number, one array per piece.
+        metadata: the event metadata of all lines.
         process_names, thread_names: what the trace calls processes and threads.
         left_out: events of each phase that are not read.
         counted: what else is to be warned of.
+        origin_us: whole microseconds that times count from.
+
+    Raises:
+        MalformedError: it is no trace.
+        CaptureError: the file changed, or there is no room on disk.
     """
 
-    def __init__(self, descriptor: int, origin_us: int | None, begun: dict[Key, list[Event]]) -> None:
-        self.origin_us, self.begun = origin_us, begun
-        self.end, self.mark = 0, b""
-        self.has_replaced = self.has_pairs = False
+    def __init__(self, document: Document) -> None:
+        self.end, self.mark = document.start, b""
+        self.has_replaced = False
         self.codes: dict[Key, int] = {}
-        self.places: list[Int64] = []
-        self.used: list[Int64] = []
+        self._arguments = Arguments()
         self.process_names: dict[Id, str] = {}
         self.thread_names: dict[tuple[Id, Id], str] = {}
         self.left_out: Counter[str] = Counter()
         self.counted: Counter[str] = Counter()
-        self._spill = Spill(descriptor)
-        self._lots = 0
-        self._arguments = Arguments()
+        self.origin_us: int | None = None
+        self._begun: dict[Key, list[Event]] = {}  # the innermost last
+        self._size = 0
+        added = self._added = [(np.zeros((3, 0), np.int64), np.zeros(0, np.int64))]
+        try:
+            self._file: BinaryIO = tempfile.TemporaryFile()  # noqa: SIM115  closed with this object
+            weakref.finalize(self, self._file.close)
+            for piece in document.pieces():
+                self._add_all(piece.events)
+                self.end, self.mark = piece.end, piece.mark
+                self.has_replaced |= piece.is_replaced
+            self._add_unended()
+            self._file.flush()
+        except OSError as error:
+            raise CaptureError(
+                f"the events read so far need a temporary file, and {tempfile.gettempdir()} cannot take it: "
+                f"{error.strerror or error}; make room there, or name another folder in TMPDIR"
+            ) from None
+        places = np.concatenate([places for places, _ in added], axis=1)
+        self._places = places[:, np.argsort(places[0], kind="stable")]
+        self._used = _distinct(np.concatenate([used for _, used in added]))
+        self.metadata = [*self._arguments.metadata]
+        del added[:], self._arguments
 
-    def __getstate__(self) -> dict[str, Any]:
-        return self.__dict__ | {"_arguments": None}
+    def used(self, codes: Iterable[int]) -> Int64:
+        """Numbers of the metadata that events of some lines have, ascending."""
+        borders = [self._used.searchsorted([code << 32, code + 1 << 32]) for code in codes]
+        return _distinct(np.concatenate([self._used[:0], *(self._used[a:z] & _NUMBER for a, z in borders)]))
 
-    def read(self, document: Document, low: int, high: int, *, is_alone: bool = False) -> None:
-        """Read from the event at `low` up to `high`, or to the end of the piece there.
+    def places(self, code: int) -> Int64:
+        """Where the events of a line are in the temporary file: rows of the bytes from and to."""
+        a, z = self._places[0].searchsorted([code, code + 1])
+        return self._places[1:, a:z].T
 
-        It stops at halves of pairs if it `is_alone`, which means that the ranges before have not been read.
-
-        Raises:
-            MalformedError: the bytes are not events.
-            CaptureError: the file changed, or there is no room on disk.
-        """
-        for piece in pieces(document, low, high):
-            self._add_all(piece.events)
-            self.end, self.mark = piece.end, piece.mark
-            self.has_replaced |= piece.is_replaced
-            if is_alone and self.has_pairs:
-                return
-        if self.mark != b",":
-            self._close()
-        self._put_metadata()
-
-    def metadata(self) -> Iterator[Content]:
-        """The event metadata in the order of their numbers."""
-        for i in range(self._lots):
-            yield from pickle.loads(self._spill.get(-1 - i, "metadata").data)  # noqa: S301  our own file without a name
-
-    def batch(self, piece: int, low: int, high: int) -> EventBatch:
-        """The events at one of the places."""
-        batch: EventBatch = pickle.loads(self._spill.get(piece, "batches", low, high).data)  # noqa: S301  as above
-        return batch
+    def batches(self, code: int) -> Iterator[EventBatch]:
+        """The events of a line in file order, with numbers of the metadata."""
+        for low, high in self.places(code).tolist():
+            yield pickle.loads(os.pread(self._file.fileno(), high - low, low))  # noqa: S301  our own file without a name
 
     def _add_all(self, events: Sequence[Event]) -> None:
         """Sort events by what becomes of them."""
@@ -127,12 +129,10 @@ class Gathered:
                     durations[len(spans)] = 0
                     tid = COUNTERS if e.ph == "C" else tid
                 case "B" | "b" if (key := _pair(e)) is not None:
-                    self.has_pairs = True
                     e.ts, e.dur, e.args = e.ts.copy(), NOTHING, e.args.copy()  # not all the piece
-                    self.begun.setdefault(key, []).append(e)
+                    self._begun.setdefault(key, []).append(e)
                     continue
                 case "E" | "e" if (key := _pair(e)) is not None:
-                    self.has_pairs = True
                     pair = self._paired(key, e)
                     if pair is None:
                         continue
@@ -144,13 +144,16 @@ class Gathered:
                     continue
             spans.append(e)
             codes.append(self.codes.setdefault((e.pid, tid), len(self.codes)))
-        check_lines(self.codes, self.process_names, self.thread_names)
+        if max(len(self.codes), len(self.process_names), len(self.thread_names)) > MOST_LINES:
+            raise MalformedError(
+                f"not a profiler's trace: looked for the threads of a program, found more than {MOST_LINES:,} threads"
+            )
         if spans:
             self._add(spans, codes, durations)
 
-    def _close(self) -> None:
-        """Take what was begun and never ended."""
-        rest = [event for stack in self.begun.values() for event in stack]
+    def _add_unended(self) -> None:
+        """Add what was begun and never ended."""
+        rest = [event for stack in self._begun.values() for event in stack]
         if rest:
             self.counted["begin event(s) without an end, kept with duration 0"] += len(rest)
             codes = [self.codes.setdefault((e.pid, e.tid), len(self.codes)) for e in rest]
@@ -158,7 +161,7 @@ class Gathered:
 
     def _paired(self, key: Key, end: Event) -> tuple[Event, int] | None:
         """The event that `end` ends and its duration, if there is one."""
-        stack = self.begun.get(key)
+        stack = self._begun.get(key)
         if not stack:
             self.counted["end event(s) without a begin, left out"] += 1
             return None
@@ -202,63 +205,25 @@ class Gathered:
             duration[i], has_duration[i] = known, True
         self.counted[_UNREADABLE] += int((~has_start).sum())
         self.counted["event(s) without a readable dur, kept with duration 0"] += int((has_start & ~has_duration).sum())
-        keep = np.flatnonzero(has_start)
-        if not len(keep):
-            return
-        metadata, stats = self._arguments.columns([events[i] for i in keep.tolist()])
-        line = np.array(codes, np.int64)[keep]
-        self.used.append(distinct(line << 32 | metadata))
+        line = np.array(codes, np.int64)
         order = np.argsort(line, kind="stable")
-        line, keep = line[order], keep[order]
-        stats = [_moved(column, np.argsort(order)) for column in stats]
-        batch = EventBatch(metadata[order], start[keep], duration[keep], stats)
+        order = order[has_start[order]]
+        if not len(order):
+            return
+        line = line[order]
+        metadata, stats = self._arguments.columns([events[i] for i in order.tolist()])
+        batch = EventBatch(metadata, start[order], duration[order], stats)
         borders = np.append(np.flatnonzero(np.diff(line, prepend=-1)), len(line))
         packed = [pickle.dumps(part(batch, a, z), 5) for a, z in pairwise(borders.tolist())]
-        ends = np.cumsum([0, *map(len, packed)])
-        piece = len(self.places)
-        self.places.append(np.stack([line[borders[:-1]], np.full(len(packed), piece), ends[:-1], ends[1:]]))
-        self._put(piece, "batches", b"".join(packed))
-        if self._arguments.size > _MOST_ARGUMENTS:
-            self._put_metadata()
-
-    def _put_metadata(self) -> None:
-        known = self._arguments
-        self._lots += 1
-        self._put(-self._lots, "metadata", pickle.dumps(known.contents, 5))
-        self._arguments = Arguments(known.first + len(known.contents))
-
-    def _put(self, key: int, name: str, content: bytes) -> None:
-        try:
-            self._spill.put(key, {name: np.frombuffer(content, np.uint8)})
-        except OSError as error:
-            raise no_room(error) from None
+        ends = self._size + np.cumsum([0, *map(len, packed)])
+        places = np.stack([line[borders[:-1]], ends[:-1], ends[1:]])
+        self._added.append((places, _distinct(line << 32 | metadata)))
+        self._file.writelines(packed)
+        self._size = int(ends[-1])
 
 
-def distinct(values: Int64) -> Int64:
+def _distinct(values: Int64) -> Int64:
     """Values that are not negative, each once, ascending."""
     values = np.sort(values)
     ascending: Int64 = values[np.flatnonzero(np.diff(values, prepend=-1))]
     return ascending
-
-
-def check_lines(*lines: Sized) -> None:
-    """Raise MalformedError where there are too many lines."""
-    if max(map(len, lines)) > MOST_LINES:
-        raise MalformedError(
-            f"not a profiler's trace: looked for the threads of a program, found more than {MOST_LINES:,} threads"
-        )
-
-
-def no_room(error: OSError) -> CaptureError:
-    """What to say where the events cannot be put aside."""
-    return CaptureError(
-        f"the events read so far need a temporary file, and {tempfile.gettempdir()} cannot take it: "
-        f"{error.strerror or error}; make room there, or name another folder in TMPDIR"
-    )
-
-
-def _moved(column: StatColumn, place: Int64) -> StatColumn:
-    """The stat of events that have moved to other places, rows ascending."""
-    rows = place[column.rows]
-    order = np.argsort(rows, kind="stable")
-    return StatColumn(column.name, rows[order], column.kinds[order], column.bits[order], column.texts)

@@ -24,8 +24,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
-from copy import copy
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, cast
@@ -37,11 +35,9 @@ from tracewarehouse.ingest.columns.records import EventBatch, Int64, Line, Plane
 from tracewarehouse.ingest.errors import MalformedError
 from tracewarehouse.ingest.readers.chrome.document import Document
 from tracewarehouse.ingest.readers.chrome.events import Id
-from tracewarehouse.ingest.readers.chrome.gather import COUNTERS
-from tracewarehouse.ingest.readers.chrome.joined import Joined
-from tracewarehouse.ingest.readers.chrome.ranges import Ranges
+from tracewarehouse.ingest.readers.chrome.gather import COUNTERS, Gathered
 from tracewarehouse.ingest.readers.chrome.times import INT64_MAX
-from tracewarehouse.ingest.readers.files import MAX_GZIP_RATIO, CaptureFile, digest_of_file
+from tracewarehouse.ingest.readers.files import MAX_GZIP_RATIO, CaptureFile
 
 KINETO = (
     "a PyTorch (Kineto) trace: its operators, kernels and copies are read as events of threads; its devices, steps, "
@@ -64,19 +60,14 @@ class ChromeTrace:
     format = "chrome"
     origin_ns = None
 
-    def __init__(self, file: CaptureFile, jobs: int = 1, chunk: int | None = None) -> None:
+    def __init__(self, file: CaptureFile, chunk: int | None = None) -> None:
+        self._file = file
         self.size = file.size
         self.errors: Sequence[str] = ()
-        members: dict[str, bytes] = {}
         try:
             document = Document(file, chunk)
-            self._files = Ranges(document, jobs)
-            with self._files as ranges, ThreadPoolExecutor(1) as thread:
-                digest = thread.submit(digest_of_file, None, copy(file))
-                self._joined = Joined(ranges)
-                if self._joined.mark:
-                    members = document.members(self._joined.end)
-                self.digest = digest.result()
+            self._gathered = Gathered(document)
+            members = document.members(self._gathered.end) if self._gathered.mark else {}
         except MalformedError as error:
             raise MalformedError(f"{file.path}: {error}") from None
         self.hostnames: list[str] = []
@@ -87,38 +78,43 @@ class ChromeTrace:
         self.warnings = self._warnings()
         self.foreign = KINETO if members.keys() >= _KINETO_MEMBERS else None
 
+    @property
+    def digest(self) -> str:
+        """SHA-256 of the uncompressed bytes, in hex."""
+        return self._file.digest
+
     def batches(self, plane: Plane, line: Line) -> Iterator[EventBatch]:
         """The events of a line, in file order."""
         used = cast(_ChromePlane, plane).used
-        for batch in self._joined.batches(line.start):
+        for batch in self._gathered.batches(line.start):
             yield replace(batch, metadata=used.searchsorted(batch.metadata).astype(np.int32))
 
     def _planes(self) -> list[Plane]:
-        joined = self._joined
-        names = dict(joined.process_names)
+        gathered = self._gathered
+        names = dict(gathered.process_names)
         matches = {pid: m for pid, name in names.items() if (m := _HOST_PREFIX.fullmatch(name))}
         self.hostnames = list(dict.fromkeys(m[1] for m in matches.values()))
         if len(self.hostnames) == 1:  # with several, only the whole name tells their processes apart
             names.update((pid, m[2]) for pid, m in matches.items())
         lines: dict[Id, dict[Any, int]] = {pid: {} for pid in names}
-        for (pid, tid), code in joined.codes.items():
+        for (pid, tid), code in gathered.codes.items():
             lines.setdefault(pid, {})[tid] = code
         counters: dict[Id, int] = {}
-        for (pid, tid), name in joined.thread_names.items():
+        for (pid, tid), name in gathered.thread_names.items():
             if name == COUNTER_LINE and (number := _number(tid)) is not None:
                 counters.setdefault(pid, number)
         planes: list[Plane] = []
         for pid, codes in lines.items():
             name = names.get(pid, "unknown process" if pid is None else str(pid))
-            plane = _ChromePlane(name, _number(pid) or 0, used=joined.used(codes.values()))
-            plane.event_metadata = [joined.metadata[i] for i in plane.used.tolist()]
+            plane = _ChromePlane(name, _number(pid) or 0, used=gathered.used(codes.values()))
+            plane.event_metadata = [gathered.metadata[i] for i in plane.used.tolist()]
             for tid, code in codes.items():
-                if not len(joined.places(code)):
+                if not len(gathered.places(code)):
                     continue
                 if tid == COUNTERS:
                     name, number = COUNTER_LINE, counters.get(pid)
                 else:
-                    name = joined.thread_names.get((pid, tid), "unknown thread" if tid is None else str(tid))
+                    name = gathered.thread_names.get((pid, tid), "unknown thread" if tid is None else str(tid))
                     number = _number(tid)
                 plane.lines.append(Line(name, -1 - code if number is None else number, start=code))
             planes.append(plane)
@@ -126,19 +122,21 @@ class ChromeTrace:
 
     def _add_start(self, base: bytes) -> None:
         """Name the time that the events count from, where the trace says it."""
-        start = (int(base) if base.isdigit() and len(base) < 20 else 0) + self._joined.origin_us * 1000
+        start = (int(base) if base.isdigit() and len(base) < 20 else 0) + (self._gathered.origin_us or 0) * 1000
         if 0 < start < 1 << 63:
             self.planes.append(_ChromePlane(TASK_PLANE, stats=(Stat(PROFILE_START, StatKind.UINT64, start),)))
 
     def _warnings(self) -> list[str]:
-        joined = self._joined
-        warnings = [f"{count} {what}" for what, count in sorted(joined.counted.items()) if count]
-        if joined.left_out:
-            phases = ", ".join(f"{n} of phase {ph[:20]!r}" for ph, n in sorted(joined.left_out.items())[:20])
-            warnings.append(f"{joined.left_out.total()} events that are not spans or counters were left out: {phases}")
-        if joined.has_replaced:
+        gathered = self._gathered
+        warnings = [f"{count} {what}" for what, count in sorted(gathered.counted.items()) if count]
+        if gathered.left_out:
+            phases = ", ".join(f"{n} of phase {ph[:20]!r}" for ph, n in sorted(gathered.left_out.items())[:20])
+            warnings.append(
+                f"{gathered.left_out.total()} events that are not spans or counters were left out: {phases}"
+            )
+        if gathered.has_replaced:
             warnings.append("names or arguments hold bytes that are not UTF-8; they were replaced by U+FFFD")
-        if not joined.mark:
+        if not gathered.mark:
             warnings.append("the array of events has no end; the trace may be truncated")
         if len(self.hostnames) > 1:
             warnings.append(
@@ -148,21 +146,19 @@ class ChromeTrace:
         return warnings
 
 
-def read_chrome(path: Path | CaptureFile, *, max_gzip_ratio: float = MAX_GZIP_RATIO, jobs: int = 1) -> ChromeTrace:
+def read_chrome(path: Path | CaptureFile, *, max_gzip_ratio: float = MAX_GZIP_RATIO) -> ChromeTrace:
     """Open a .trace.json or .trace.json.gz.
 
     Args:
         path: the file.
         max_gzip_ratio: how many times its own size a gzip file may hold.
-        jobs: processes that may read a large trace at once, this one included; what is read does not depend on it.
 
     Raises:
         CaptureError: the file is missing, empty or not readable, or a gzip file holds more than it may.
         MalformedError: it is not a Chrome trace, or ends too early.
-        HelperError: one of several processes was ended from outside.
     """
     file = path if isinstance(path, CaptureFile) else CaptureFile(path, max_gzip_ratio=max_gzip_ratio)
-    return ChromeTrace(file, jobs)
+    return ChromeTrace(file)
 
 
 def _number(value: Id) -> int | None:

@@ -67,7 +67,7 @@ def test_reader_and_independent_decoder_see_the_same_planes(tmp_path: Path) -> N
     trace.write_bytes(TRACE)
     for path, expected in ((trace, CHROME), (tiny_capture().write(tmp_path / "a.xplane.pb"), XPLANE)):
         file = CaptureFile(path)
-        opened = open_trace(file, 1)
+        opened = open_trace(file)
         assert opened.format == expected.name
         assert [p.name for p in opened.planes] == [p.name for p in plain_planes(file)]
 

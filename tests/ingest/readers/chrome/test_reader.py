@@ -13,8 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from chrome_reference import everything, reference, rows
-from divided_chrome import opened
+from chrome_reference import everything, opened, reference, rows
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
