@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 
 import duckdb
 
@@ -11,6 +12,9 @@ from tracewarehouse.ingest.errors import QueryError, shown
 VARIABLE = "TRACEWAREHOUSE_MEMORY_LIMIT"
 DEFAULT = "75%"
 """Share of the machine's memory; the rest is left for the rows of the answer and for other programs."""
+_OWN_PERCENTAGE = 80
+"""Share of the machine's memory that DuckDB takes where nothing is set."""
+_PERCENTAGE = re.compile(r"(100|[1-9]?[0-9](?:\.[0-9]+)?) ?%")
 
 
 def set_memory_limit(connection: duckdb.DuckDBPyConnection) -> None:
@@ -23,8 +27,13 @@ def set_memory_limit(connection: duckdb.DuckDBPyConnection) -> None:
     """
     limit = os.environ.get(VARIABLE) or DEFAULT
     try:
-        connection.execute("SET memory_limit = $limit", {"limit": limit})
-    except (duckdb.Error, UnicodeError):
+        size = limit
+        if percentage := _PERCENTAGE.fullmatch(limit):  # which DuckDB has since 2.0
+            connection.execute("RESET memory_limit")
+            size = _part_of_limit(connection, float(percentage[1]) / _OWN_PERCENTAGE)
+        connection.execute("SET memory_limit = $size", {"size": size})
+        _limit(connection)  # so little that even this fails is no limit to work with
+    except (duckdb.Error, UnicodeError, RuntimeError):  # RuntimeError: not UTF-8, before 2.0
         raise QueryError(
             f"memory limit {shown(limit)!r}: expected a size such as 8GB or 50%; change --memory-limit or {VARIABLE}"
         ) from None
@@ -32,11 +41,9 @@ def set_memory_limit(connection: duckdb.DuckDBPyConnection) -> None:
 
 def beyond_limit(connection: duckdb.DuckDBPyConnection) -> str:
     """The error message for a query that needs more memory than its limit."""
-    row = connection.execute("SELECT current_setting('memory_limit')").fetchone()
-    limit = row[0] if row else "unknown"
     return (
-        f"the query needs more than its memory limit of {limit}; ask for less at once, or raise the limit with "
-        f"`tw --memory-limit SIZE` or {VARIABLE}"
+        f"the query needs more than its memory limit of {_limit(connection)}; ask for less at once, or raise the limit "
+        f"with `tw --memory-limit SIZE` or {VARIABLE}"
     )
 
 
@@ -48,6 +55,15 @@ def share_among(databases: int) -> None:
     """
     with duckdb.connect(":memory:") as connection:
         set_memory_limit(connection)
-        row = connection.execute("SELECT current_setting('memory_limit')").fetchone()
-    number, unit = str(row[0] if row else "").split()
-    os.environ[VARIABLE] = f"{float(number) / databases:.2f} {unit}"
+        os.environ[VARIABLE] = _part_of_limit(connection, 1 / databases)
+
+
+def _limit(connection: duckdb.DuckDBPyConnection) -> str:
+    """The database's memory limit, such as 7.4 GiB."""
+    row = connection.execute("SELECT current_setting('memory_limit')").fetchone()
+    return str(row[0] if row else "unknown")
+
+
+def _part_of_limit(connection: duckdb.DuckDBPyConnection, part: float) -> str:
+    number, unit = _limit(connection).split()
+    return f"{float(number) * part:.2f} {unit}"

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
+import duckdb
 import pytest
 from tiny_capture import write_capture_directory
 
@@ -71,6 +72,26 @@ def test_memory_is_shared_among_databases(monkeypatch: pytest.MonkeyPatch, wareh
     assert os.environ[memory_limit.VARIABLE] == "2.00 GiB"
     with open_warehouse(warehouse.path) as own:
         assert own.query("SELECT current_setting('memory_limit')").scalar() == "2.0 GiB"
+
+
+def test_a_share_of_memory_is_a_share_of_the_machines(monkeypatch: pytest.MonkeyPatch) -> None:
+    """DuckDB has percentages since 2.0 only; without a limit it takes 80% itself."""
+    units = {"MiB": 2**20, "GiB": 2**30, "TiB": 2**40}
+    with duckdb.connect() as connection:
+        number, unit = connection.execute("SELECT current_setting('memory_limit')").fetchall()[0][0].split()
+        whole = float(number) * units[unit] / 0.8
+        for share in (25, 50, 50, 100):
+            monkeypatch.setenv(memory_limit.VARIABLE, f"{share}%")
+            memory_limit.set_memory_limit(connection)
+            number, unit = connection.execute("SELECT current_setting('memory_limit')").fetchall()[0][0].split()
+            assert float(number) * units[unit] == pytest.approx(whole * share / 100, rel=0.05)
+
+
+@pytest.mark.parametrize("limit", ["0GB", "0%", "1KB", "120%", "%", "much", "\udcff"])
+def test_no_memory_limit_to_work_with(limit: str, warehouse: Warehouse, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv(memory_limit.VARIABLE, limit)
+    with open_warehouse(warehouse.path) as own, pytest.raises(QueryError, match="expected a size such as 8GB or 50%"):
+        own.query("SELECT 1")
 
 
 def test_a_file_outside_the_warehouse_stays_closed(warehouse: Warehouse, tmp_path: Path) -> None:
