@@ -77,11 +77,11 @@ def compile_ahead(spec: RunSpec, topology: str, folder: Path, python: str = sys.
         raise CollectError(f"{spec.backend} cannot compile ahead of time; backends that can are {', '.join(BACKENDS)}")
     compile_with = _compile_jax if spec.backend == "jax" else _compile_torch_xla
     compile_with(spec.model_copy(update={"device": "tpu"}), topology, folder, python)
-    found = []
+    steps = []
     for phase, _ in spec.step_lengths:
         said = json.loads((folder / f"{phase}.json").read_text(encoding="utf-8"))
-        found.append(CompiledStep(phase, folder / f"{phase}.hlo.pb.gz", _chip(said["device_kind"]), said["memory"]))
-    return found
+        steps.append(CompiledStep(phase, folder / f"{phase}.hlo.pb.gz", _chip(said["device_kind"]), said["memory"]))
+    return steps
 
 
 def _compile_jax(spec: RunSpec, topology: str, folder: Path, python: str) -> None:

@@ -69,10 +69,10 @@ def agreement(reference: Reference, logits: Any, dropped: Any, spec: RunSpec) ->
     if reference.kind != "full":
         require_finite(logits)
         return checks
-    found = compare(logits, reference.expected, spec.precision, dropped)
+    comparison = compare(logits, reference.expected, spec.precision, dropped)
     if dropped is not None:
-        checks["comparable_share"] = found.comparable_share
-    return checks | {"tokens_equal": found.tokens_equal, "max_logit_error": found.max_logit_error}
+        checks["comparable_share"] = comparison.comparable_share
+    return checks | {"tokens_equal": comparison.tokens_equal, "max_logit_error": comparison.max_logit_error}
 
 
 def finished(
@@ -96,10 +96,10 @@ def _first_layers_checks(subject: Subject, stack: Stack) -> dict[str, Any]:
     part = first_layers_subject(subject)
     generation = generations(stack, stack.model(part), part)()()
     dropped = dropped_on_host(stack, generation)
-    found = compare(logits_on_host(stack, generation), part.reference.expected, part.spec.precision, dropped)
-    comparable = {} if dropped is None else {"first_layers_comparable_share": found.comparable_share}
+    comparison = compare(logits_on_host(stack, generation), part.reference.expected, part.spec.precision, dropped)
+    comparable = {} if dropped is None else {"first_layers_comparable_share": comparison.comparable_share}
     return comparable | {
         "first_layers": part.spec.layers,
-        "first_layers_tokens_equal": found.tokens_equal,
-        "first_layers_max_logit_error": found.max_logit_error,
+        "first_layers_tokens_equal": comparison.tokens_equal,
+        "first_layers_max_logit_error": comparison.max_logit_error,
     }

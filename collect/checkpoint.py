@@ -134,13 +134,13 @@ class Checkpoint:
             )
         file = self._files[name]
         try:
-            found = tuple(self._tensors(file).get_slice(name).get_shape())
+            stored = tuple(self._tensors(file).get_slice(name).get_shape())
         except Exception as error:
             raise CheckpointError(
                 f"{self.folder / file}: {name} cannot be read: {error}; download the file again"
             ) from None
-        if found != shape:
-            raise CheckpointError(f"{self.folder / file}: {name} has shape {list(found)}, expected {list(shape)}")
+        if stored != shape:
+            raise CheckpointError(f"{self.folder / file}: {name} has shape {list(stored)}, expected {list(shape)}")
 
     def _tensors(self, file: str) -> Any:
         from safetensors import safe_open

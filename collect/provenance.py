@@ -12,13 +12,13 @@ PACKAGES = ("tracewarehouse", "torch", "torch_xla", "jax", "jaxlib", "transforme
 
 def versions() -> dict[str, str]:
     """Return the version of Python and of each installed package."""
-    found = {"python": platform.python_version()}
+    of_packages = {"python": platform.python_version()}
     for package in PACKAGES:
         try:
-            found[package] = version(package)
+            of_packages[package] = version(package)
         except PackageNotFoundError:
             continue
-    return found
+    return of_packages
 
 
 def git_commit(folder: Path | None = None) -> str | None:

@@ -63,7 +63,7 @@ def read(warehouse: Warehouse, sql: str, **parameters: Any) -> Drawn:
     Raises:
         QueryError: a view cannot be read.
     """
-    text = _dedented(re.sub(r"\$(\w+)", lambda found: _literal(parameters[found[1]]), sql))
+    text = _dedented(re.sub(r"\$(\w+)", lambda name: _literal(parameters[name[1]]), sql))
     return Drawn(text, [{k: plain(v) for k, v in row.items()} for row in warehouse.query(text).dicts()])
 
 

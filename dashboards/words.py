@@ -19,8 +19,8 @@ WORTH = 0.005
 def dominating(summary: RunSummary) -> list[str]:
     """Say what the steps of each phase consist of: a sentence per phase, the phase with most time first."""
     sentences = []
-    for phase, found in groupby(summary.steps, key=lambda s: s.phase):
-        parts = list(found)
+    for phase, of_phase in groupby(summary.steps, key=lambda s: s.phase):
+        parts = list(of_phase)
         whole = quantity(sum(p.mean_ms for p in parts), "ms")
         shares = ", ".join(f"{quantity(p.share, 'ratio')} {p.part}" for p in parts if (p.share or 0) >= WORTH)
         count = (
@@ -43,9 +43,9 @@ def largest_categories(warehouse: Warehouse, run_id: str) -> list[str]:
         run=run_id,
     ).rows
     sentences = []
-    for phase, found in groupby(rows, key=lambda r: r["phase"]):
+    for phase, of_phase in groupby(rows, key=lambda r: r["phase"]):
         named = " and ".join(
-            f"{r['category'] or 'ops without a category'} ({quantity(r['share'], 'ratio')})" for r in found
+            f"{r['category'] or 'ops without a category'} ({quantity(r['share'], 'ratio')})" for r in of_phase
         )
         sentences.append(f"Most op time{f' of {phase}' if phase else ''} goes to {named}.")
     return sentences
@@ -63,8 +63,8 @@ def savings(warehouse: Warehouse, run_id: str) -> list[str]:
         worth=WORTH,
     ).rows
     sentences = []
-    for phase, found in groupby(rows, key=lambda r: r["phase"]):
-        named = "; ".join(f"{r['change']}, by at most {quantity(r['saved'], 'ratio')}" for r in found)
+    for phase, of_phase in groupby(rows, key=lambda r: r["phase"]):
+        named = "; ".join(f"{r['change']}, by at most {quantity(r['saved'], 'ratio')}" for r in of_phase)
         sentences.append(f"What would shorten a {f'{phase} ' if phase else ''}step: {named}.")
     return sentences
 

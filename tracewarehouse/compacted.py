@@ -178,7 +178,7 @@ def leftovers(lake: Lake, grace_seconds: float) -> list[Leftover]:
         WarehouseError: the folder cannot be listed.
     """
     folder, limit = lake.warehouse / CACHE / FOLDER, time.time() - grace_seconds
-    found = []
+    left = []
     try:
         if _folder(lake) and folder.is_dir():
             is_written = is_locked(folder)
@@ -193,10 +193,10 @@ def leftovers(lake: Lake, grace_seconds: float) -> list[Leftover]:
                     dropped = path / _DROPPED
                     what = "a replaced pack" if dropped.exists() and dropped.stat().st_mtime <= limit else None
                 if what:
-                    found.append(Leftover(path, what, size_on_disk(path)))
+                    left.append(Leftover(path, what, size_on_disk(path)))
     except OSError as error:
         raise WarehouseError(f"{folder}: cannot be listed: {error.strerror or error}") from None
-    return found
+    return left
 
 
 def collect_garbage(lake: Lake, grace_seconds: float) -> list[Leftover]:
@@ -205,10 +205,10 @@ def collect_garbage(lake: Lake, grace_seconds: float) -> list[Leftover]:
     Raises:
         WarehouseError: the folder cannot be listed.
     """
-    found = leftovers(lake, grace_seconds)
-    for leftover in found:
+    left = leftovers(lake, grace_seconds)
+    for leftover in left:
         shutil.rmtree(leftover.path, ignore_errors=True)
-    return [x for x in found if not x.path.exists()]
+    return [x for x in left if not x.path.exists()]
 
 
 def damaged(lake: Lake) -> list[Path]:
@@ -226,16 +226,16 @@ def _divided(
 ) -> tuple[list[tuple[Pack, list[str]]], list[RunVersion]]:
     """Packs of a table with the runs to leave out of each, and the runs that no pack stands for."""
     current = {r.run_id: r.packed_digest() for r in runs} if packs else {}
-    found = set[str]()
+    packed = set[str]()
     used = []
     for pack in packs:
-        stands_for = {r for r, digest in pack.contents.runs.items() if current.get(r) == digest} - found
+        stands_for = {r for r, digest in pack.contents.runs.items() if current.get(r) == digest} - packed
         if not stands_for or (table in pack.contents.files and not pack.has_whole(table)):
             continue
-        found |= stands_for
+        packed |= stands_for
         if table in pack.contents.files:
             used.append((pack, sorted(pack.contents.runs.keys() - stands_for)))
-    return used, [r for r in runs if r.run_id not in found]
+    return used, [r for r in runs if r.run_id not in packed]
 
 
 def _is_whole(pack: Pack, current: Mapping[str, bytes]) -> bool:

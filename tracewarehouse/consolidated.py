@@ -88,13 +88,13 @@ def collect_garbage(lake: Lake, grace_seconds: float) -> list[Leftover]:
     Raises:
         WarehouseError: the folder cannot be listed, or a file cannot be removed.
     """
-    found = leftovers(lake, grace_seconds)
-    for leftover in found:
+    left = leftovers(lake, grace_seconds)
+    for leftover in left:
         try:
             leftover.path.unlink(missing_ok=True)
         except OSError as error:
             raise WarehouseError(f"{leftover.path}: cannot be removed: {error.strerror or error}") from None
-    return found
+    return left
 
 
 def _leftovers(lake: Lake, limit: float) -> Iterator[Leftover]:
@@ -139,14 +139,14 @@ def _is_whole(file: Path) -> bool:
 
 def _listed(folder: Path, table: str) -> list[tuple[float, Path]]:
     """Times and paths of a table's files, newest first."""
-    found = []
+    dated = []
     with suppress(FileNotFoundError, NotADirectoryError):
         for path in folder.iterdir():
             match = _FILE.fullmatch(path.name)
             if match and match[1] == table and path.is_file() and not path.is_symlink():
                 with suppress(FileNotFoundError):
-                    found.append((path.stat().st_mtime, path))
-    return sorted(found, reverse=True)
+                    dated.append((path.stat().st_mtime, path))
+    return sorted(dated, reverse=True)
 
 
 def _write(lake: Lake, folder: Path, runs: Sequence[RunVersion], table: str, sources: Sources) -> Path | None:

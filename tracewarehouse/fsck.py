@@ -81,10 +81,10 @@ def _database(lake: Lake, definitions: Definitions, runs: list[RunVersion]) -> I
 
 def _leftovers(lake: Lake, leftovers: Callable[[], list[Leftover]]) -> Iterator[Problem]:
     try:
-        found = leftovers()
+        left = leftovers()
     except WarehouseError:  # warehouse.duckdb cannot be read; that is reported as a problem of its own
-        found = lake.leftovers()
-    for leftover in found:
+        left = lake.leftovers()
+    for leftover in left:
         file = str(leftover.path.relative_to(lake.warehouse))
         sentence = f"{leftover.what}, {leftover.bytes:,} bytes"
         yield Problem(None, None, file, sentence, "`tw gc`", is_error=False)

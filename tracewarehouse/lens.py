@@ -81,22 +81,22 @@ def create_lens(
     Raises:
         MetricError: DuckDB refuses a definition; the message names its file.
     """
-    found = definitions or load_definitions()
+    read = definitions or load_definitions()
     views = None if views is None else list(views)
     begin_lens(connection)
     for statement in _tables(tables):  # apart from the views, so that no view is blamed for a bad file
         connection.execute(statement)
-    statements = [_catalog(found)]
+    statements = [_catalog(read)]
     if views is None:
-        statements += [*_views(found, found.ordered), _all_values(found), _missing(found), *_macros(found.macros)]
+        statements += [*_views(read, read.ordered), _all_values(read), _missing(read), *_macros(read.macros)]
         if comments:
-            statements += _comments(tables, found)
+            statements += _comments(tables, read)
     else:
-        statements += _views(found, views)
+        statements += _views(read, views)
     try:
         connection.execute(";\n".join(statements))
     except duckdb.Error:
-        made = (found.ordered, found.macros) if views is None else (views, ())
+        made = (read.ordered, read.macros) if views is None else (views, ())
         _name_refused(connection, *made)
         raise
 
@@ -199,8 +199,8 @@ def run_sources(root: str, runs: Iterable[RunVersion]) -> dict[str, str | None]:
         root: folder or URI that the runs' file names are relative to, as `Lake.root`.
         runs: the current versions of the runs.
     """
-    found = list(runs)
-    return {t: table_source(root, found, t) for t in TABLES}
+    listed = list(runs)
+    return {t: table_source(root, listed, t) for t in TABLES}
 
 
 def table_source(root: str, runs: Iterable[RunVersion], table: str) -> str | None:
@@ -226,12 +226,12 @@ def build(warehouse: Path, runs: Iterable[RunVersion], definitions: Definitions 
             with duckdb.connect(str(part), config={"storage_compatibility_version": STORAGE_VERSION}) as connection:
                 if not (root / MARK).exists():
                     connection.execute(f"COPY (SELECT 1 AS mark WHERE false) TO {literal(str(root / MARK))}")
-                found = definitions or load_definitions()
+                read = definitions or load_definitions()
                 sources = {t: _marked(TABLES[t], root, source) for t, source in run_sources(str(root), runs).items()}
-                create_lens(connection, {}, found, comments=False)  # each view would look at every file beneath it
+                create_lens(connection, {}, read, comments=False)  # each view would look at every file beneath it
                 for table, source in sources.items():
                     connection.execute(f"CREATE OR REPLACE VIEW main.{table} AS {_select(TABLES[table], source)}")
-                add_comments(connection, found)
+                add_comments(connection, read)
         finally:
             part.with_name(f"{part.name}.wal").unlink(missing_ok=True)
     return target
@@ -254,8 +254,8 @@ def files_in_database(database: Path) -> set[Path]:
         WarehouseError: the file is not a database with the lens.
     """
     views = _read(database, "SELECT sql FROM duckdb_views() WHERE schema_name = 'main' AND NOT internal")
-    found = (Path(name.replace("''", "'")) for (sql,) in views for name in _FILE.findall(sql))
-    return {file for file in found if file.name != MARK}
+    files = (Path(name.replace("''", "'")) for (sql,) in views for name in _FILE.findall(sql))
+    return {file for file in files if file.name != MARK}
 
 
 def foreign_metrics(database: Path, definitions: Definitions) -> list[str]:

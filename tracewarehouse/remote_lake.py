@@ -33,8 +33,8 @@ class RemoteLake(Lake):
     @cached_property
     def filesystem(self) -> Any:
         """The filesystem through which DuckDB reads the files; it checks for no changes, as lake files never change."""
-        found = open_store(self._store.uri).filesystem
-        own = type(found)(*found.storage_args, **{**found.storage_options, "skip_instance_cache": True})
+        shared = open_store(self._store.uri).filesystem
+        own = type(shared)(*shared.storage_args, **{**shared.storage_options, "skip_instance_cache": True})
         own.modified = lambda path: datetime.fromtimestamp(0, UTC)
         return own
 

@@ -102,7 +102,7 @@ class RunSummary:
     def reasons(self) -> dict[str, list[str]]:
         """The metrics that are missing by the reason, the reason of most metrics first."""
         ordered = sorted(self.missing, key=lambda m: m.reason)
-        grouped = {reason: [m.metric for m in found] for reason, found in groupby(ordered, key=lambda m: m.reason)}
+        grouped = {reason: [m.metric for m in missing] for reason, missing in groupby(ordered, key=lambda m: m.reason)}
         return dict(sorted(grouped.items(), key=lambda g: (-len(g[1]), g[0])))
 
 

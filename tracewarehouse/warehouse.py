@@ -111,9 +111,9 @@ def _check_path(folder: Path) -> None:
         raise WarehouseError(f"{shown(str(folder))}: a warehouse's path must be UTF-8; rename the folder") from None
     except (OSError, RuntimeError, ValueError):  # reported when the folder is opened
         return
-    if found := [c for c in "?\\" if c in path]:
+    if special := [c for c in "?\\" if c in path]:
         raise WarehouseError(
-            f"{shown(path)}: a warehouse's path cannot have the character {found[0]}; rename the folder, or name "
+            f"{shown(path)}: a warehouse's path cannot have the character {special[0]}; rename the folder, or name "
             "another with -w"
         )
     if others := sorted({*glob(path)} - {path}):  # noqa: PTH207  the path is absolute
@@ -329,12 +329,12 @@ class Warehouse:
         Raises:
             WarehouseError: no run fits a reference.
         """
-        found: dict[str, RunVersion] = {}
+        by_id: dict[str, RunVersion] = {}
         for reference in references:
             fitting = [r for r in self.lake.runs() if fnmatchcase(r.name, reference)] if _is_pattern(reference) else []
             for run in fitting or [self.run(reference)]:
-                found[run.run_id] = run
-        return list(found.values())
+                by_id[run.run_id] = run
+        return list(by_id.values())
 
     def summary(self, run: str) -> RunSummary:
         """A run in short: facts, main numbers, what dominates its steps, flags, and what is missing and why.
@@ -756,9 +756,9 @@ class Warehouse:
         """
         self._folder("remove runs")
         unread = {key: r for r in self.lake.listing()[1] for key in (r.name, r.run_id)}
-        found = [unread.get(r) or self.run(r) for r in ([run] if isinstance(run, str) else run)]
+        listed = [unread.get(r) or self.run(r) for r in ([run] if isinstance(run, str) else run)]
         with self.followed_by_database():
-            return [r for r in found if self.lake.remove(r.run_id)]
+            return [r for r in listed if self.lake.remove(r.run_id)]
 
     def leftovers(self, grace_seconds: float = GRACE_SECONDS) -> list[Leftover]:
         """The files that `collect_garbage` would remove.
@@ -768,9 +768,9 @@ class Warehouse:
         """
         from tracewarehouse import compacted, consolidated
 
-        found = self.lake.leftovers(grace_seconds, self._named_by_database())
-        found += consolidated.leftovers(self.lake, grace_seconds)
-        return found + compacted.leftovers(self.lake, grace_seconds)
+        left = self.lake.leftovers(grace_seconds, self._named_by_database())
+        left += consolidated.leftovers(self.lake, grace_seconds)
+        return left + compacted.leftovers(self.lake, grace_seconds)
 
     def collect_garbage(self, grace_seconds: float = GRACE_SECONDS) -> list[Leftover]:
         """Remove unused files, and return them: those of dead writers, and of versions replaced before the grace time.
@@ -784,9 +784,9 @@ class Warehouse:
 
         if not (self._folder("gc") / "manifests").is_dir():
             return []
-        found = self.lake.collect_garbage(grace_seconds, self._named_by_database())
-        found += consolidated.collect_garbage(self.lake, grace_seconds)
-        return found + compacted.collect_garbage(self.lake, grace_seconds)
+        left = self.lake.collect_garbage(grace_seconds, self._named_by_database())
+        left += consolidated.collect_garbage(self.lake, grace_seconds)
+        return left + compacted.collect_garbage(self.lake, grace_seconds)
 
     def compact(self) -> Iterator[Pack]:
         """Join the files of many small runs into packs, which questions about all runs then open in their stead.

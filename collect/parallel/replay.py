@@ -169,10 +169,10 @@ class ReplayedModel:
             results = self._model.step(inputs[0])
             outputs = raw([*self._model.cache_tensors(), *results])
             ids, values = xla._get_tensors_xla_device_data_node(outputs)
-            found = [places.get(tensor_id) for tensor_id in ids]
-            if missing := set(places.values()) - set(found):
+            positions = [places.get(tensor_id) for tensor_id in ids]
+            if missing := set(places.values()) - set(positions):
                 raise CheckError(f"the traced {phase} does not read its inputs {sorted(missing)} of {len(inputs)}")
-            yield _Traced(outputs, found, values)
+            yield _Traced(outputs, positions, values)
             xla._clear_pending_irs(str(torch_xla.device()))
 
 

@@ -100,7 +100,7 @@ def ended(text: str) -> dict[str, str]:
 
 def captures(text: str) -> dict[tuple[str, str], set[str]]:
     """Return the hosts that have each capture, by its token and name, from what `list_command` printed."""
-    found: dict[tuple[str, str], set[str]] = {}
+    hosts_of: dict[tuple[str, str], set[str]] = {}
     for host, token, name in _HAS.findall(text):
-        found.setdefault((token, name), set()).add(host)
-    return found
+        hosts_of.setdefault((token, name), set()).add(host)
+    return hosts_of

@@ -82,8 +82,8 @@ def without_folders(text: str) -> str:
 
 def donated_arguments(text: str) -> set[int]:
     """Return the numbers of the arguments whose memory the results may take."""
-    found = re.search(r"buffer_donor=\{(.*?)\}, entry", text.partition("\n")[0])
-    return {int(n) for n in re.findall(r"\((\d+), \{\}\)", found[1])} if found else set()
+    donors = re.search(r"buffer_donor=\{(.*?)\}, entry", text.partition("\n")[0])
+    return {int(n) for n in re.findall(r"\((\d+), \{\}\)", donors[1])} if donors else set()
 
 
 def as_hlo_proto(module: bytes) -> bytes:

@@ -68,9 +68,9 @@ class Doctor:
         yield from self._network(of)
         yield from self._weights(of)
         if email := self.place.service_account:
-            found = self._is_there("iam", "service-accounts", "describe", email, of)
+            is_there = self._is_there("iam", "service-accounts", "describe", email, of)
             create = f"gcloud iam service-accounts create {email.partition('@')[0]} {of}"
-            yield Finding(f"service account {email}", None if found else create)
+            yield Finding(f"service account {email}", None if is_there else create)
         yield from self._key()
         yield from self._here()
 
@@ -86,13 +86,13 @@ class Doctor:
                 continue
             kind, runtime = planned.accelerator_type, self.quota.generation(planned.pool.generation).runtime
             group = ("compute", "tpus", "tpu-vm")
-            found = self._is_there(*group, "accelerator-types", "describe", kind, f"--zone={zone}", of)
+            is_offered = self._is_there(*group, "accelerator-types", "describe", kind, f"--zone={zone}", of)
             others = f"gcloud compute tpus accelerator-types list --zone={zone} {of}"
-            yield Finding(f"{kind} is offered in {zone}", None if found else others)
-            found = self._is_there(*group, "versions", "describe", runtime, f"--zone={zone}", of)
+            yield Finding(f"{kind} is offered in {zone}", None if is_offered else others)
+            is_offered = self._is_there(*group, "versions", "describe", runtime, f"--zone={zone}", of)
             yield Finding(
                 f"software {runtime} in {zone}",
-                None if found else f"gcloud compute tpus tpu-vm versions list --zone={zone} {of}",
+                None if is_offered else f"gcloud compute tpus tpu-vm versions list --zone={zone} {of}",
             )
 
     def _granted(self, of: str) -> Iterator[Finding]:
@@ -119,10 +119,10 @@ class Doctor:
 
     def _network(self, of: str) -> Iterator[Finding]:
         name = self.place.network or "default"
-        found = self._is_there("compute", "networks", "describe", name, of)
+        is_there = self._is_there("compute", "networks", "describe", name, of)
         create = f"gcloud compute networks create {name} --subnet-mode=auto {of}"
-        yield Finding(f"network {name}", None if found else create)
-        if not found:
+        yield Finding(f"network {name}", None if is_there else create)
+        if not is_there:
             return
         if subnet := self.place.subnetwork:
             for region in sorted({_region(planned.pool.zone) for planned in self.slices}):
@@ -135,10 +135,10 @@ class Doctor:
 
     def _weights(self, of: str) -> Iterator[Finding]:
         if bucket := self.place.bucket:
-            found = self._is_there("storage", "buckets", "describe", f"gs://{bucket}", of)
+            is_there = self._is_there("storage", "buckets", "describe", f"gs://{bucket}", of)
             region = _region(self.slices[0].pool.zone)
             create = f"gcloud storage buckets create gs://{bucket} --location={region} {of}"
-            yield Finding(f"bucket {bucket}", None if found else create)
+            yield Finding(f"bucket {bucket}", None if is_there else create)
         elif name := self.place.data_disk:
             for planned in self.slices:
                 yield self._disk(name, planned, of)
@@ -153,14 +153,14 @@ class Doctor:
         needed = planned.disk if mode == "read-write" else planned.all_disk
         what = f"disk {name} in {zone} with {needed / 1e9:.0f} GB for {planned.accelerator_type}, {mode}"
         size = f"--size={-(-needed // 2**30)}GB"
-        found = self._json("compute", "disks", "describe", name, f"--zone={zone}", "--format=json", of)
-        kind = str(found.get("type", "")).rpartition("/")[2] if found else None
-        if found is None or kind not in ({kinds["read-only"]} if mode == "read-only" else set(kinds.values())):
-            other = name if found is None else f"{name}-{mode}"
+        disk = self._json("compute", "disks", "describe", name, f"--zone={zone}", "--format=json", of)
+        kind = str(disk.get("type", "")).rpartition("/")[2] if disk else None
+        if disk is None or kind not in ({kinds["read-only"]} if mode == "read-only" else set(kinds.values())):
+            other = name if disk is None else f"{name}-{mode}"
             return Finding(what, f"gcloud compute disks create {other} {size} --type={kinds[mode]} --zone={zone} {of}")
-        if int(found.get("sizeGb", 0)) * 2**30 < needed:
+        if int(disk.get("sizeGb", 0)) * 2**30 < needed:
             return Finding(what, f"gcloud compute disks resize {name} {size} --zone={zone} {of} --quiet")
-        is_shared = found.get("accessMode") == "READ_ONLY_MANY" or not kinds[mode].startswith("hyperdisk")
+        is_shared = disk.get("accessMode") == "READ_ONLY_MANY" or not kinds[mode].startswith("hyperdisk")
         if mode == "read-only" and not is_shared:
             return Finding(what, f"gcloud compute disks update {name} --access-mode=READ_ONLY_MANY --zone={zone} {of}")
         return Finding(what if self.place.data_disk else f"{what}; give it with --data-disk")

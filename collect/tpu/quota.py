@@ -112,8 +112,8 @@ class Quota(BaseModel):
 
     def network(self, kind: str, chips: int) -> str | None:
         """Name of the network of a slice; None for chips or a size that are not in the table."""
-        found = next((g for g in self.generations.values() if g.kind == kind), None)
-        return found.network(chips) if found and chips in found.topology else None
+        generation = next((g for g in self.generations.values() if g.kind == kind), None)
+        return generation.network(chips) if generation and chips in generation.topology else None
 
     def kind(self, accelerator_type: str) -> str | None:
         """Return what the table of hardware calls the chips of an accelerator type of any size; None when unknown."""

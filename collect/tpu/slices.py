@@ -141,21 +141,21 @@ class Slices:
             QueuedError: it waits in the queue.
             TpuError: as of `create`.
         """
-        found = self.gcloud.state(entry)
-        if found == READY:
+        state = self.gcloud.state(entry)
+        if state == READY:
             entry.status = "ready"
             self.state.put(entry)
             return
-        if found in WAITING:
-            raise QueuedError(f"{entry.name} is {found}")
-        if found in COMING:
-            raise InterruptionError(f"{entry.name} is {found}")
-        if found != GONE:
-            self.show(f"# {entry.name} is {found}: it is deleted and created again")
+        if state in WAITING:
+            raise QueuedError(f"{entry.name} is {state}")
+        if state in COMING:
+            raise InterruptionError(f"{entry.name} is {state}")
+        if state != GONE:
+            self.show(f"# {entry.name} is {state}: it is deleted and created again")
             self.gcloud.delete(entry)
         entry.status, entry.is_set_up, entry.round = "creating", False, None
         self.state.put(entry)
-        if entry.place.queue and found == "FAILED":
+        if entry.place.queue and state == "FAILED":
             raise CapacityError(
                 f"{entry.name} was not granted within {entry.place.queue}: no free chips in {entry.zone}"
             )

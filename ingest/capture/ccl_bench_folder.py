@@ -29,10 +29,10 @@ def ccl_bench_capture(folder: Path) -> Capture:
     return Capture(folder.resolve().name, (trace,), card=card)
 
 
-def _only(folder: Path, what: str, found: list[Path], wanted: str) -> Path:
-    if not found:
+def _only(folder: Path, what: str, paths: list[Path], wanted: str) -> Path:
+    if not paths:
         raise NoCaptureError(f"{shown(str(folder))}: no {what} in this folder; looked for {wanted}")
-    if len(found) > 1:
-        names = ", ".join(shown(p.name) for p in found)
+    if len(paths) > 1:
+        names = ", ".join(shown(p.name) for p in paths)
         raise CaptureError(f"{shown(str(folder))}: expected one {what}, found {names}; take away all but one")
-    return found[0]
+    return paths[0]

@@ -38,8 +38,8 @@ class CompiledProgram:
         """Devices that its replica groups count, from 0 to the highest; at least 1."""
         highest = 0
         for name in self.program.names:
-            found = self.module.instruction(name)
-            for each in (found, *found.inner) if found else ():
+            instruction = self.module.instruction(name)
+            for each in (instruction, *instruction.inner) if instruction else ():
                 for members in (each.replica_groups, each.source_target_pairs):
                     highest = max([highest, *(d for group in members or () for d in group)])
         return highest + 1

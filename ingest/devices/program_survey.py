@@ -32,20 +32,20 @@ def survey_program(survey: HostSurvey, mesh: Mesh | None, hlo_notes: list[str]) 
         return []
     try:
         program = Program(trace.content)
-        found = CompiledProgram(program, HloModule(trace.module_name, program.proto, hlo_notes))
-        named = found.devices_named
+        compiled = CompiledProgram(program, HloModule(trace.module_name, program.proto, hlo_notes))
+        named = compiled.devices_named
     except MalformedError as error:
         raise MalformedError(f"{survey.host.file_name}: not a whole program: {shown(str(error))}") from None
     if hlo_notes:
         raise MalformedError(f"{survey.host.file_name}: {hlo_notes[0]}")
-    stated = found.device_count
+    stated = compiled.device_count
     count = stated or (mesh.size if mesh and mesh.size >= named else named)
     if not named <= count <= MOST_DEVICES:
         raise MalformedError(
             f"{survey.host.file_name}: its collectives name {named} devices, it is for {count}, "
             f"and at most {MOST_DEVICES} can be"
         )
-    survey.program = found
+    survey.program = compiled
     plane = trace.planes[0].name
     survey.devices = [Device(i, survey.host.name, plane, i, "unknown", global_id=i) for i in range(count)]
     if not program.unknown:

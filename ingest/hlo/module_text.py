@@ -82,49 +82,49 @@ class ModuleText:
         return computation
 
     def _add_instruction(self, computation: Any, line: str) -> None:
-        found = parse_instruction(line)
-        if found is None or found.is_truncated:
+        instruction = parse_instruction(line)
+        if instruction is None or instruction.is_truncated:
             raise MalformedError(f"no HLO instruction: {shown(line)}")
         members = _HAS_MEMBERS.search(line)
-        if members and found.replica_groups is None and found.source_target_pairs is None:
+        if members and instruction.replica_groups is None and instruction.source_target_pairs is None:
             raise MalformedError(f"{members[1]} cannot be read: {shown(line)}")
         proto = computation.instructions.add()
-        proto.id = self._instructions[found.name] = len(self._instructions) + 1
+        proto.id = self._instructions[instruction.name] = len(self._instructions) + 1
         if line.lstrip().startswith("ROOT "):
             computation.root_id = proto.id
-        self.lines[found.name] = line.strip().removeprefix("ROOT ")
-        _fill(proto, found, line)
-        self._parsed.append((proto, found))
+        self.lines[instruction.name] = line.strip().removeprefix("ROOT ")
+        _fill(proto, instruction, line)
+        self._parsed.append((proto, instruction))
 
     def _link(self) -> None:
-        for proto, found in self._parsed:
-            operands = (self._instructions.get(name) for name in found.operand_names)
+        for proto, instruction in self._parsed:
+            operands = (self._instructions.get(name) for name in instruction.operand_names)
             proto.operand_ids.extend(number for number in operands if number)
-            called = (self._computations.get(name) for name in found.called)
+            called = (self._computations.get(name) for name in instruction.called)
             proto.called_computation_ids.extend(number for number in called if number)
         self._parsed.clear()
 
 
-def _fill(proto: Any, found: Instruction, line: str) -> None:
+def _fill(proto: Any, instruction: Instruction, line: str) -> None:
     """Fill in what stands on the instruction's own line."""
-    proto.name, proto.opcode = found.name.encode(), found.opcode.encode()
-    _fill_shape(proto.shape, found.shape)
-    proto.channel_id = found.channel_id or 0
-    proto.use_global_device_ids = found.use_global_device_ids
-    proto.is_host_transfer = found.is_host_transfer
-    proto.fusion_kind = (found.fusion_kind or "").encode()
-    proto.custom_call_target = (found.custom_call_target or "").encode()
-    if found.op_name or found.op_type or found.source_file:
-        proto.metadata.op_name = (found.op_name or "").encode()
-        proto.metadata.op_type = (found.op_type or "").encode()
-        proto.metadata.source_file = (found.source_file or "").encode()
-        proto.metadata.source_line = min(found.source_line or 0, (1 << 31) - 1)
-    for group in found.replica_groups or ():
+    proto.name, proto.opcode = instruction.name.encode(), instruction.opcode.encode()
+    _fill_shape(proto.shape, instruction.shape)
+    proto.channel_id = instruction.channel_id or 0
+    proto.use_global_device_ids = instruction.use_global_device_ids
+    proto.is_host_transfer = instruction.is_host_transfer
+    proto.fusion_kind = (instruction.fusion_kind or "").encode()
+    proto.custom_call_target = (instruction.custom_call_target or "").encode()
+    if instruction.op_name or instruction.op_type or instruction.source_file:
+        proto.metadata.op_name = (instruction.op_name or "").encode()
+        proto.metadata.op_type = (instruction.op_type or "").encode()
+        proto.metadata.source_file = (instruction.source_file or "").encode()
+        proto.metadata.source_line = min(instruction.source_line or 0, (1 << 31) - 1)
+    for group in instruction.replica_groups or ():
         proto.replica_groups.add().replica_ids.extend(group)
-    for source, target in found.source_target_pairs or ():
+    for source, target in instruction.source_target_pairs or ():
         pair = proto.source_target_pairs.add()
         pair.source, pair.target = source, target
-    if found.opcode == "while" and (trips := _TRIPS.search(line)):
+    if instruction.opcode == "while" and (trips := _TRIPS.search(line)):
         proto.backend_config = f"{{{trips[0]}}}".encode()
 
 

@@ -90,19 +90,19 @@ class Program:
         Raises:
             MalformedError: computations call each other in a circle, or nest too deeply.
         """
-        found: dict[int, None] = {}
-        self._reach(self._entry, found, 0)
-        return [name for c in found for name, _ in self._steps[c]]
+        reached: dict[int, None] = {}
+        self._reach(self._entry, reached, 0)
+        return [name for c in reached for name, _ in self._steps[c]]
 
-    def _reach(self, computation: int, found: dict[int, None], depth: int) -> None:
+    def _reach(self, computation: int, reached: dict[int, None], depth: int) -> None:
         if depth > MOST_NESTED:
             raise MalformedError(f"computations call each other over {MOST_NESTED} deep")
-        if computation in found:
+        if computation in reached:
             return
-        found[computation] = None
+        reached[computation] = None
         for _, call in self._steps.get(computation, ()):
             for called in call.computations if call else ():
-                self._reach(called, found, depth + 1)
+                self._reach(called, reached, depth + 1)
 
     def count(self, is_kept: Callable[[str], bool]) -> int:
         """How many times one execution of the program runs instructions of some names.

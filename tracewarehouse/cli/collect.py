@@ -134,9 +134,9 @@ def collect(
             name = progress.spec.name
             if progress.state not in ("recorded", "skipped"):
                 return
-            if found := capture_faults(output / name):
-                faults[name] = found
-                for fault in found:
+            if of_capture := capture_faults(output / name):
+                faults[name] = of_capture
+                for fault in of_capture:
                     say(f"error: {name}: {fault}")
             else:
                 lasting_echo(output / name)
@@ -149,16 +149,16 @@ def collect(
 
 def _interpreters(given: list[str], backends: set[str]) -> dict[str, str]:
     """Interpreter by backend, from `PATH` for all of an experiment and `BACKEND=PATH` for one."""
-    found: dict[str, str] = {}
+    by_backend: dict[str, str] = {}
     for value in given:
         backend, is_pair, path = value.partition("=")
         if is_pair and backend in backends:
-            found[backend] = path
+            by_backend[backend] = path
         elif is_pair and not Path(value).exists():
             raise typer.BadParameter(f"--python {value}: no run has the backend {backend}; {', '.join(backends)} run")
         else:
-            found |= {name: value for name in backends if name not in found}
-    return found
+            by_backend |= {name: value for name in backends if name not in by_backend}
+    return by_backend
 
 
 ATTACH_FACTS = {"model": "model", "mesh": "mesh", "batch": "batch_size", "dtype": "dtype"} | {

@@ -98,23 +98,23 @@ def compare(
     if why and by is not None and by not in splits:
         raise typer.BadParameter(f"--why takes a step apart by {', '.join(SPLITS)}, not by {by}")
     chosen = chosen_format(context, output_format, output)
-    with context.obj.open() as warehouse, comparing(warehouse, run, baseline, is_unlike_allowed=force) as found:
-        _note_sides(found)
-        _note_stale(warehouse, found)
-        say_flags(flagged(r for r in warehouse.lake.runs() if r.run_id in _compared(found)))
+    with context.obj.open() as warehouse, comparing(warehouse, run, baseline, is_unlike_allowed=force) as comparison:
+        _note_sides(comparison)
+        _note_stale(warehouse, comparison)
+        say_flags(flagged(r for r in warehouse.lake.runs() if r.run_id in _compared(comparison)))
         if why:
-            steps = found.steps(splits[by] if by else None)
+            steps = comparison.steps(splits[by] if by else None)
             if not len(steps):
                 typer.echo("note: no steps on both sides, or a baseline file, which holds values only", err=True)
             write(steps if chosen != "table" else _steps_table(steps.dicts()), chosen, output)
             return
-        values = found.values(metric or (), by)
+        values = comparison.values(metric or (), by)
         rows = [r for r in values.dicts() if r["relative"] is None or abs(r["relative"]) * 100 >= at_least]
         write(_result(rows, values) if chosen != "table" else _table(rows, by), chosen, output)
         if not rows:
             typer.echo("note: there is no value to compare", err=True)
         if chosen == "table" and output is None and not metric and by is None:
-            _print_top(found)
+            _print_top(comparison)
 
 
 def _compare_published(
@@ -177,11 +177,11 @@ def check(
     )
     chosen = chosen_format(context, output_format, output)
     try:
-        with context.obj.open() as warehouse, comparing(warehouse, run, against, is_unlike_allowed=force) as found:
-            _note_sides(found)
-            _note_stale(warehouse, found)
-            say_flags(flagged(r for r in warehouse.lake.runs() if r.run_id in _compared(found)))
-            result = check_runs(found, metric or (), limits)
+        with context.obj.open() as warehouse, comparing(warehouse, run, against, is_unlike_allowed=force) as comparison:
+            _note_sides(comparison)
+            _note_stale(warehouse, comparison)
+            say_flags(flagged(r for r in warehouse.lake.runs() if r.run_id in _compared(comparison)))
+            result = check_runs(comparison, metric or (), limits)
     except TracewarehouseError as error:
         typer.echo(f"error: {error}", err=True)
         raise typer.Exit(2) from None

@@ -13,10 +13,10 @@ def runs(context: typer.Context, incomplete: str) -> list[str]:
     from tracewarehouse.ingest.lake.lake import Lake
 
     try:
-        found, _ = Lake(Path(str(context.find_root().params.get("warehouse")))).listing()
+        listed, _ = Lake(Path(str(context.find_root().params.get("warehouse")))).listing()
     except TracewarehouseError:
         return []
-    return sorted({r.name for r in found if r.name.startswith(incomplete)})
+    return sorted({r.name for r in listed if r.name.startswith(incomplete)})
 
 
 def metrics(incomplete: str) -> list[str]:

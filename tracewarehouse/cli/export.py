@@ -52,9 +52,9 @@ def chrome(
     from tracewarehouse.exports.chrome import export_chrome
 
     with context.obj.open() as warehouse:
-        found = warehouse.run(run)
-        has_several_hosts = found.rows.get("hosts", 1) > 1
-        target = output or Path(found.name if has_several_hosts else f"{found.name}.trace.json")
+        entry = warehouse.run(run)
+        has_several_hosts = entry.rows.get("hosts", 1) > 1
+        target = output or Path(entry.name if has_several_hosts else f"{entry.name}.trace.json")
         files = export_chrome(warehouse, run, target)
     for path in files:
         typer.echo(path)
@@ -87,8 +87,8 @@ def ccl_bench(
         raise typer.BadParameter("--name is for one run")
     rows = []
     with context.obj.open() as warehouse:
-        for found in [warehouse.run(r) for r in run]:
-            row = write_row(warehouse, found, out / (name or row_name(found)), trace_url=trace_url, archive=archive)
+        for entry in [warehouse.run(r) for r in run]:
+            row = write_row(warehouse, entry, out / (name or row_name(entry)), trace_url=trace_url, archive=archive)
             rows.append(row)
             typer.echo(row.folder)
             for warning in row.warnings:

@@ -263,8 +263,8 @@ def lock(
     called = "sql" if context.obj.sql is None else str(folder)
     _note_portability(definitions)
     if check:
-        if found := changes(definitions, read_lock(path), called):
-            typer.echo("\n".join(found), err=True)
+        if changed := changes(definitions, read_lock(path), called):
+            typer.echo("\n".join(changed), err=True)
             raise typer.Exit(1)
         return
     written = write_lock(definitions, path, accept_models=accept_models, folder=called)

@@ -83,8 +83,8 @@ def _ingest(warehouse: Warehouse, capture: str, max_gzip_ratio: float | None, *,
 
     with copying() as advance:
         path = local_copy(capture, advance)
-    for found in find_whole_captures(path, max_gzip_ratio=max_gzip_ratio):
-        warehouse.ingest_capture(found, evaluate=with_values)
+    for each in find_whole_captures(path, max_gzip_ratio=max_gzip_ratio):
+        warehouse.ingest_capture(each, evaluate=with_values)
 
 
 def _capture_and_sql(arguments: list[str], file: Path | None) -> tuple[str | None, str]:

@@ -35,10 +35,10 @@ def _duckdb() -> str:
         WarehouseError: there is none.
     """
     beside = Path(sys.executable).parent / "duckdb"
-    found = str(beside) if os.access(beside, os.X_OK) else shutil.which("duckdb")
-    if found is None:
+    command = str(beside) if os.access(beside, os.X_OK) else shutil.which("duckdb")
+    if command is None:
         raise WarehouseError(
             "no duckdb command found beside python or on PATH; run `pip install 'tracewarehouse[cli]'` (in a checkout "
             "`pip install '.[cli]'`)"
         )
-    return found
+    return command

@@ -329,7 +329,7 @@ class Definitions:
         self._collect_needs(metric.view, needed, ())
         return list(needed.values())
 
-    def _collect_needs(self, view: View, found: dict[str, PreconditionHeader], above: tuple[str, ...]) -> None:
+    def _collect_needs(self, view: View, needs: dict[str, PreconditionHeader], above: tuple[str, ...]) -> None:
         if not isinstance(view.header, MetricHeader | PreconditionHeader):
             return
         for name in view.header.needs:
@@ -338,8 +338,8 @@ class Definitions:
                 raise MetricError(f"{view.path}: needs {name}, but there is no preconditions/{name}.sql")
             if name in above:
                 raise MetricError(f"preconditions need each other in a circle: {' -> '.join((*above, name))}")
-            self._collect_needs(needed, found, (*above, name))
-            found.setdefault(name, needed.header)
+            self._collect_needs(needed, needs, (*above, name))
+            needs.setdefault(name, needed.header)
 
     def aliases(self) -> dict[str, Metric]:
         """Map each metric name to the version it stands for.

@@ -163,16 +163,16 @@ def export_chakra(warehouse: Warehouse, run: str, folder: Path) -> ChakraExport:
         TracewarehouseError: the run has no ops, two ranks ran the collectives of a group in different orders one after
             the other, or the folder cannot be written.
     """
-    found = warehouse.run(run)
-    of_run = f"run_id = {literal(found.run_id)}"
+    entry = warehouse.run(run)
+    of_run = f"run_id = {literal(entry.run_id)}"
     communication = _communication(warehouse, of_run)
     ranks = [rank for (rank,) in _rows(warehouse, f"SELECT device_id FROM main.devices WHERE {of_run} ORDER BY 1")]
-    moved = _in_one_order(found.name, communication)
+    moved = _in_one_order(entry.name, communication)
     traces = {rank: _nodes(warehouse, of_run, rank, communication, moved) for rank in ranks}
     if not any(traces.values()):
-        raise TracewarehouseError(f"run {found.name} has no ops of devices, so there is nothing to simulate")
+        raise TracewarehouseError(f"run {entry.name} has no ops of devices, so there is nothing to simulate")
     groups = {name: members for members, name in communication.groups.items()}
-    prefix = re.sub(r"[^\w.-]", "_", found.name)
+    prefix = re.sub(r"[^\w.-]", "_", entry.name)
     files = []
     try:
         folder.mkdir(parents=True, exist_ok=True)
@@ -213,7 +213,7 @@ def _communication(warehouse: Warehouse, of_run: str) -> _Communication:
         f"WHERE {of_run} AND o.is_leaf ORDER BY c.device_id, o.start_ps, c.event_id",
     )
     here = Counter((instance, device) for _, _, device, _, instance, *_ in rows)
-    found = _Communication({}, {}, {}, {}, [])
+    communication = _Communication({}, {}, {}, {}, [])
     lacking: Counter[str] = Counter()
     unknown: Counter[str] = Counter()
     for event_id, done, device, instruction, instance, kind, group, size, start, end in rows:
@@ -226,22 +226,26 @@ def _communication(warehouse: Warehouse, of_run: str) -> _Communication:
             ranks = members.get((instruction, -1 if group is None else group), [])
             known = tuple(rank for rank in ranks if rank is not None)
             is_whole = bool(known) and len(known) == len(ranks) and all(here[instance, r] == 1 for r in known)
-            calls = [_call(kind, instance, known, size, found.groups)] if is_whole else []
+            calls = [_call(kind, instance, known, size, communication.groups)] if is_whole else []
         else:
             unknown[kind] += 1
             continue
         if not calls:
             lacking[kind] += 1
             continue
-        found.calls[event_id] = calls
-        found.windows[event_id] = device, start, end
+        communication.calls[event_id] = calls
+        communication.windows[event_id] = device, start, end
         if done is not None:
-            found.start_of_done[done] = event_id
+            communication.start_of_done[done] = event_id
     for kind, count in sorted(lacking.items()):
-        found.warnings.append(f"{count} executions of {kind} lack ranks that are not in the run, and count as compute")
+        communication.warnings.append(
+            f"{count} executions of {kind} lack ranks that are not in the run, and count as compute"
+        )
     for kind, count in sorted(unknown.items()):
-        found.warnings.append(f"{count} executions of {kind} are of a kind that Chakra lacks, and count as compute")
-    return found
+        communication.warnings.append(
+            f"{count} executions of {kind} are of a kind that Chakra lacks, and count as compute"
+        )
+    return communication
 
 
 def _call(kind: str, instance: int, ranks: tuple[int, ...], size: int, groups: dict[tuple[int, ...], str]) -> _Call:

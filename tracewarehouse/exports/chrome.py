@@ -69,13 +69,13 @@ def export_chrome(warehouse: Warehouse, run: str, target: Path) -> list[Path]:
         WarehouseError: there is no such run.
         TracewarehouseError: the target has another ending, or cannot be written.
     """
-    found = warehouse.run(run)
-    run_id = found.run_id
+    entry = warehouse.run(run)
+    run_id = entry.run_id
     hosts = [h for (h,) in _rows(warehouse, f"SELECT host FROM main.hosts WHERE {_of(run_id)} ORDER BY host_index")]
     if target.name.endswith((".json", ".json.gz")):
         files = {target: hosts}
     elif target.suffix == "" or target.is_dir():
-        folder = target / "plugins" / "profile" / _file_name(found.name)
+        folder = target / "plugins" / "profile" / _file_name(entry.name)
         files = {folder / f"{_file_name(host)}.trace.json.gz": [host] for host in hosts}
     else:
         raise TracewarehouseError(
@@ -164,7 +164,7 @@ def _bytes_of(texts: pa.StringArray) -> memoryview:
 def _threads(warehouse: Warehouse, run_id: str, hosts: Sequence[str]) -> tuple[list[_Thread], Iterator[bytes]]:
     """The lines of the hosts in the order of their events, and the metadata events that name them."""
     wanted = ", ".join(map(literal, hosts))
-    found = _rows(
+    lines = _rows(
         warehouse,
         "SELECT l.plane_index, l.host, l.plane, p.plane_id, p.kind, l.line, l.kind, l.line_id, l.first_event_id, "
         "l.event_count, r.format = 'chrome' FROM main.lines AS l "
@@ -176,7 +176,7 @@ def _threads(warehouse: Warehouse, run_id: str, hosts: Sequence[str]) -> tuple[l
     tids: dict[int, set[int]] = {}
     threads: list[_Thread] = []
     processes: dict[int, str] = {}
-    for plane_index, host, plane, plane_id, plane_kind, line, kind, line_id, first, count, is_chrome in found:
+    for plane_index, host, plane, plane_id, plane_kind, line, kind, line_id, first, count, is_chrome in lines:
         if plane_index not in pids:
             if is_chrome:
                 number = plane_id

@@ -125,9 +125,9 @@ def _registered(catalogue: SqlCatalog, table: Table) -> Registered:
 
     name = f"{NAMESPACE}.{table.name}"
     try:
-        found = catalogue.load_table(name)
-        if found.properties.get(_VERSION) == str(SCHEMA_VERSION):
-            return found
+        loaded = catalogue.load_table(name)
+        if loaded.properties.get(_VERSION) == str(SCHEMA_VERSION):
+            return loaded
         catalogue.drop_table(name)
     except NoSuchTableError:
         pass
@@ -173,17 +173,17 @@ def _data_file(path: Path, name: str) -> DataFile:
     from pyiceberg.typedef import Record
 
     try:
-        found = pq.read_metadata(path)
+        parquet = pq.read_metadata(path)
         size = path.stat().st_size
     except (OSError, pa.ArrowInvalid) as error:
         raise WarehouseError(f"{path}: cannot be read ({error}); `tw fsck` says what is wrong") from None
-    run_ids = [found.row_group(number).column(0).statistics for number in range(found.num_row_groups)]
+    run_ids = [parquet.row_group(number).column(0).statistics for number in range(parquet.num_row_groups)]
     return DataFile.from_args(
         content=DataFileContent.DATA,
         file_path=name,
         file_format=FileFormat.PARQUET,
         partition=Record(),
-        record_count=found.num_rows,
+        record_count=parquet.num_rows,
         file_size_in_bytes=size,
         lower_bounds={_RUN_ID: min(s.min for s in run_ids).encode()} if run_ids else {},
         upper_bounds={_RUN_ID: max(s.max for s in run_ids).encode()} if run_ids else {},

@@ -103,21 +103,21 @@ def bounded(answer: Answer, advice: str) -> Answer:
     tables, left_out = [], list(answer.left_out)
     clipped = 0
     left = MAX_CHARACTERS - len(answer.model_copy(update={"tables": []}).text()) - 1_000
-    for found in answer.tables:
+    for table in answer.tables:
         rows: list[list[Any]] = []
-        for row in found.rows:
+        for row in table.rows:
             short = [_clipped(v) for v in row]
             clipped += sum(a is not b for a, b in zip(short, row, strict=True))
             left -= len(json.dumps(short, ensure_ascii=False, separators=(",", ":"))) + 1
             if left < 0:
                 left_out.append(
-                    f"{found.name}: {len(found.rows) - len(rows)} of these {len(found.rows)} rows, as an answer has at "
+                    f"{table.name}: {len(table.rows) - len(rows)} of these {len(table.rows)} rows, as an answer has at "
                     f"most {MAX_CHARACTERS} characters; {advice}"
                 )
                 left = 0
                 break
             rows.append(short)
-        tables.append(Table(name=found.name, columns=found.columns, rows=rows))
+        tables.append(Table(name=table.name, columns=table.columns, rows=rows))
     if clipped:
         left_out.append(
             f"{clipped} texts are longer than {MAX_CELL} characters and end in ...; substr(column, {MAX_CELL + 1}) in "

@@ -123,14 +123,14 @@ def window(
             f"{first / 1e9:g} to {last / 1e9:g} ms"
         )
     width = -(-(until - start) // slices)
-    found = []
+    tables = []
     for name, sql in (("slices", _SLICES), ("ops", _OPS), ("collectives", _COLLECTIVES), ("steps", _STEPS)):
         bounds = {"start": start, "until": until} | ({"width": width} if sql is _SLICES else {})
-        found.append(ask(sql, device=device, **bounds).model_copy(update={"name": name}))
+        tables.append(ask(sql, device=device, **bounds).model_copy(update={"name": name}))
     notes = [
         f"device {device} of {', '.join(map(str, devices))}, from {start / 1e9:g} to {until / 1e9:g} ms since the "
         f"profile start; its ops run from {first / 1e9:g} to {last / 1e9:g} ms",
         "Each moment counts once, for the op that covers it first; compute, communication, copy and idle add up to the "
         "slice. What collectives take may lie beside compute: exposed_communication is the metric of what does not.",
     ]
-    return found, notes
+    return tables, notes

@@ -318,9 +318,9 @@ class Timeline(Tool):
     def answer(self, warehouse: Warehouse) -> Answer:
         """The window in four tables."""
         run = warehouse.run(self.run)
-        found, notes = window(warehouse, run.run_id, self.device, self.start_ms, self.end_ms, self.slices)
-        shown, left_out = [found[0]], []
-        for whole in found[1:]:
+        tables, notes = window(warehouse, run.run_id, self.device, self.start_ms, self.end_ms, self.slices)
+        shown, left_out = [tables[0]], []
+        for whole in tables[1:]:
             part, beyond = first_rows(whole, self.max_rows, "raise max_rows, or ask for a shorter window")
             shown.append(part)
             left_out += beyond
@@ -435,9 +435,9 @@ def _behind(warehouse: Warehouse, sql: str, result: QueryResult) -> tuple[list[R
         if metric := metric_named(definitions, schema, name) if schema == "metrics" else None:
             versions.setdefault(metric.name, set()).add(metric.version)
     if {"metric", "version"} <= {*result.columns}:
-        for found in result.dicts():
-            if isinstance(found["metric"], str) and isinstance(found["version"], int):
-                versions.setdefault(found["metric"], set()).add(found["version"])
+        for row in result.dicts():
+            if isinstance(row["metric"], str) and isinstance(row["version"], int):
+                versions.setdefault(row["metric"], set()).add(row["version"])
     return runs_behind(read, None, rows, runs, runs), {m: sorted(v) for m, v in sorted(versions.items())}
 
 

@@ -77,15 +77,15 @@ def _routes() -> list[BaseRoute]:
         "/runs/{run}": run_page.run_file,
         "/compare": compare_page.compare_file,
     }
-    found: list[BaseRoute] = [Route("/static/{name}", static)]
+    routes: list[BaseRoute] = [Route("/static/{name}", static)]
     for form in FILES:
-        found += [Route(f"{path}.{form}", _answering(_as(form, answer))) for path, answer in files.items()]
-        found.append(Route(f"/sql.{form}", _answering(_as(form, sql_page.sql_file), is_question=True)))
-    found += [Route(path, _answering(answer)) for path, answer in pages.items()]
-    found.append(Route("/sql", _answering(sql_page.sql_page, is_question=True)))
+        routes += [Route(f"{path}.{form}", _answering(_as(form, answer))) for path, answer in files.items()]
+        routes.append(Route(f"/sql.{form}", _answering(_as(form, sql_page.sql_file), is_question=True)))
+    routes += [Route(path, _answering(answer)) for path, answer in pages.items()]
+    routes.append(Route("/sql", _answering(sql_page.sql_page, is_question=True)))
     if (ui := bundled_ui()) is not None:
-        found.append(Mount("/perfetto", trace.PerfettoUI(directory=ui)))
-    return found
+        routes.append(Mount("/perfetto", trace.PerfettoUI(directory=ui)))
+    return routes
 
 
 def _as(form: Format, answer: FileAnswer) -> Answer:

@@ -113,24 +113,24 @@ def _asked(request: Request, warehouse: Warehouse) -> _Asked | None:
         HTTPException: there is no such run, there are too many, or the split is none.
     """
     parameters = request.query_params
-    found = {r.run_id: r for r in (run_of(warehouse, reference) for reference in parameters.getlist("run"))}
+    chosen = {r.run_id: r for r in (run_of(warehouse, reference) for reference in parameters.getlist("run"))}
     if reference := parameters.get("baseline", ""):
         baseline = run_of(warehouse, reference)
-        found = {baseline.run_id: baseline} | found
-    if len(found) < 2:
+        chosen = {baseline.run_id: baseline} | chosen
+    if len(chosen) < 2:
         return None
-    if len(found) > _MOST_RUNS:
-        raise HTTPException(400, f"{len(found)} runs are too many for one page; compare at most {_MOST_RUNS}.")
+    if len(chosen) > _MOST_RUNS:
+        raise HTTPException(400, f"{len(chosen)} runs are too many for one page; compare at most {_MOST_RUNS}.")
     split = parameters.get("split", "") or "category"
     if split not in SPLITS:
         raise HTTPException(400, f"A step is split by {', '.join(SPLITS)}, not by {split[:40]}.")
     unlike = parameters.get("unlike", "") == "1"
     said: dict[str, str | Sequence[str] | None] = {
-        "run": list(found),
+        "run": list(chosen),
         "unlike": "1" if unlike else "",
         "split": split if split != "category" else "",
     }
-    first, *others = found.values()
+    first, *others = chosen.values()
     return _Asked(first, others, unlike, split, said)
 
 

@@ -39,9 +39,9 @@ ORDER BY r.name, run_id"""
 
 def metrics_page(request: Request, warehouse: Warehouse) -> Response:
     """All metrics with what they mean."""
-    found = warehouse.definitions.aliases()
-    names = sorted(found, key=lambda n: (found[n].header.status in UNSTORED, n))  # nobody's first choice comes last
-    return page(request, "metrics", metrics=[(n, found[n].version, found[n].header) for n in names])
+    latest = warehouse.definitions.aliases()
+    names = sorted(latest, key=lambda n: (latest[n].header.status in UNSTORED, n))  # nobody's first choice comes last
+    return page(request, "metrics", metrics=[(n, latest[n].version, latest[n].header) for n in names])
 
 
 def metric_page(request: Request, warehouse: Warehouse) -> Response:
@@ -58,8 +58,8 @@ def metric_page(request: Request, warehouse: Warehouse) -> Response:
 
     def table(name: str, text: str) -> Table:
         sql = text.format(**given)
-        found = warehouses_of(request).kept(warehouse, sql, lambda: warehouse.query(sql))
-        return table_of(found, name, parameters={"sql": sql}, runs=listed, sql=sql)
+        asked = warehouses_of(request).kept(warehouse, sql, lambda: warehouse.query(sql))
+        return table_of(asked, name, parameters={"sql": sql}, runs=listed, sql=sql)
 
     chart = None
     tables = []

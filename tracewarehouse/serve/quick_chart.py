@@ -56,12 +56,12 @@ def quick_chart(result: QueryResult, chosen: Mapping[str, str]) -> QuickChart:
         chosen: any of x, y, color (a column, or - for none) and mark.
     """
     kinds = {n: _kind(str(t)) for n, t in zip(result.columns, result.arrow().schema.types, strict=True)}
-    found = _default(result.part(0, MOST_ROWS), kinds)
+    default = _default(result.part(0, MOST_ROWS), kinds)
     picked = {k: chosen[k] for k in ("x", "y", "color") if chosen.get(k) in kinds or chosen.get(k) == "-"}
-    x, y, color = ("" if (v := picked.get(k, getattr(found, k))) == "-" else v for k in ("x", "y", "color"))
+    x, y, color = ("" if (v := picked.get(k, getattr(default, k))) == "-" else v for k in ("x", "y", "color"))
     mark = chosen.get("mark", "")
     if mark not in MARKS:
-        mark = found.mark if not picked.keys() & {"x", "y"} else _mark(kinds.get(x, ""), kinds.get(y, ""))
+        mark = default.mark if not picked.keys() & {"x", "y"} else _mark(kinds.get(x, ""), kinds.get(y, ""))
     columns = list(result.columns)
     if not len(result) or not (x and y):
         said = "There is no row to draw." if not len(result) else "A chart needs a column of numbers and another one."

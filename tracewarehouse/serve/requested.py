@@ -13,8 +13,8 @@ from tracewarehouse.warehouse import Warehouse
 
 def warehouses_of(request: Request) -> Warehouses:
     """The warehouses of the server."""
-    found: Warehouses = request.app.state.warehouses
-    return found
+    warehouses: Warehouses = request.app.state.warehouses
+    return warehouses
 
 
 def run_of(warehouse: Warehouse, reference: str) -> RunVersion:

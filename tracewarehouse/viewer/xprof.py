@@ -31,21 +31,21 @@ def log_folder(warehouse: Warehouse, run: str, capture: Path, folder: Path) -> P
         WarehouseError: there is no such run.
         TracewarehouseError: a file that the run was made from is not there.
     """
-    found = warehouse.run(run)
+    entry = warehouse.run(run)
     hosts = warehouse.query(
-        f"SELECT host, digest, file_name FROM main.hosts WHERE run_id = {literal(found.run_id)} ORDER BY host_index"  # noqa: S608
+        f"SELECT host, digest, file_name FROM main.hosts WHERE run_id = {literal(entry.run_id)} ORDER BY host_index"  # noqa: S608
     ).rows()
     candidates = [capture] if capture.is_file() else sorted(capture.rglob("*.xplane.pb"))
     try:
         by_digest = {file_digest(path): path for path in candidates}
     except OSError as error:
         raise TracewarehouseError(f"{capture}: cannot be read: {error.strerror or error}") from None
-    target = folder / "plugins" / "profile" / _file_name(found.name)
+    target = folder / "plugins" / "profile" / _file_name(entry.name)
     target.mkdir(parents=True)
     for host, digest, file_name in hosts:
         if digest not in by_digest:
             raise TracewarehouseError(
-                f"{capture}: no .xplane.pb file of those {len(candidates)} is the capture of run {found.name} on host "
+                f"{capture}: no .xplane.pb file of those {len(candidates)} is the capture of run {entry.name} on host "
                 f"{host}, which was {file_name}; name the file or folder that the run was ingested from with --capture"
             )
         (target / f"{_file_name(host)}.xplane.pb").symlink_to(by_digest[digest].resolve())

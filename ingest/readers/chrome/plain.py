@@ -43,31 +43,31 @@ def chrome_planes(content: bytes) -> list[tuple[str, list[ChromeLine]]]:
     events = data if isinstance(data, list) else data.get("traceEvents") if isinstance(data, dict) else None
     if not isinstance(events, list):
         raise ValueError("no traceEvents")  # noqa: TRY004  a file is no argument
-    found = _Events(events)
-    hosts = {pid: m for pid, name in found.processes.items() if (m := _HOST_PREFIX.fullmatch(name))}
+    taken = _Events(events)
+    hosts = {pid: m for pid, name in taken.processes.items() if (m := _HOST_PREFIX.fullmatch(name))}
     if len({m[1] for m in hosts.values()}) == 1:
-        found.processes.update((pid, m[2]) for pid, m in hosts.items())
-    lines: dict[Any, list[ChromeLine]] = {pid: [] for pid in found.processes}
-    for code, ((pid, tid), of_line) in enumerate(found.lines.items()):
+        taken.processes.update((pid, m[2]) for pid, m in hosts.items())
+    lines: dict[Any, list[ChromeLine]] = {pid: [] for pid in taken.processes}
+    for code, ((pid, tid), of_line) in enumerate(taken.lines.items()):
         lines.setdefault(pid, [])
         if not of_line:
             continue
         if tid is _COUNTER_LINE:
-            named = [_whole(t) for (p, t), name in found.threads.items() if p == pid and name == _COUNTERS]
+            named = [_whole(t) for (p, t), name in taken.threads.items() if p == pid and name == _COUNTERS]
             name, line_id = _COUNTERS, next((n for n in named if n is not None), None)
         else:
-            name = found.threads.get((pid, tid), "unknown thread" if tid is None else str(tid))
+            name = taken.threads.get((pid, tid), "unknown thread" if tid is None else str(tid))
             line_id = _whole(tid)
         lines[pid].append((name, -1 - code if line_id is None else line_id, of_line))
     planes = [
-        (found.processes.get(pid, "unknown process" if pid is None else str(pid)), kept) for pid, kept in lines.items()
+        (taken.processes.get(pid, "unknown process" if pid is None else str(pid)), kept) for pid, kept in lines.items()
     ]
     if not planes:
         raise ValueError("no events")
     base = data.get("baseTimeNanoseconds") if isinstance(data, dict) else None
     if not (isinstance(base, Number) and base.isascii() and base.isdigit() and len(base) < 20):
         base = "0"
-    if 0 < int(base) + (found.origin_us or 0) * 1000 < 1 << 63:
+    if 0 < int(base) + (taken.origin_us or 0) * 1000 < 1 << 63:
         planes.append(("Task Environment", []))
     return planes
 

@@ -67,10 +67,10 @@ def text_name(content: bytes) -> str:
     Raises:
         MalformedError: the text does not begin with a module's header.
     """
-    found = _TEXT_NAME.match(content)
-    if not found:
+    header = _TEXT_NAME.match(content)
+    if not header:
         raise MalformedError("the text does not begin with 'HloModule NAME'")
-    return found[1].decode()
+    return header[1].decode()
 
 
 def proto_name(content: bytes) -> str:

@@ -129,10 +129,10 @@ def _add_other_spellings(content: dict[str, Any], manifest: dict[str, Any]) -> N
 
 def _leaves(content: dict[str, Any], prefix: str = "") -> dict[str, Any]:
     """Values by dotted name."""
-    found: dict[str, Any] = {}
+    leaves: dict[str, Any] = {}
     for name, value in content.items():
         if isinstance(value, dict) and value:
-            found |= _leaves(value, f"{prefix}{name}.")
+            leaves |= _leaves(value, f"{prefix}{name}.")
         else:
-            found[f"{prefix}{name}"] = "" if value == {} else value
-    return found
+            leaves[f"{prefix}{name}"] = "" if value == {} else value
+    return leaves

@@ -81,7 +81,7 @@ def metadata(row: Row) -> dict[str, Any]:
     chip, network = hardware["xpu_spec"], hardware["network_topo"]
     plan, library = executor["model_plan_parallelization"], executor["communication_library"]
     bandwidth = [*(network["bandwidth_gbps"] or []), "", ""]
-    found = {
+    fields = {
         "workload_name": row.name,
         "description": card["description"].strip(),
         "hf_url": card["hf_url"],
@@ -123,7 +123,7 @@ def metadata(row: Row) -> dict[str, Any]:
         "metric_traces": card["metric_source"]["metrics_specific_trace"] or [],
     }
     empty = ("moe", "comm_env", "protocol_selection", "metric_traces")
-    return {name: value if value or name in empty else "" for name, value in found.items()}
+    return {name: value if value or name in empty else "" for name, value in fields.items()}
 
 
 def _metrics(metric_info: dict[str, Any], row: Row) -> dict[str, float | None]:
@@ -161,11 +161,11 @@ def _refuse_ignored(checkout: Path, folder: Path) -> None:
     names = [folder / n for n in (f"{folder.name}.yaml", "README.md", "run.sh", VALUES)]
     command = ["git", "-C", str(checkout), "check-ignore", "--no-index", *map(str, names)]
     try:
-        found = subprocess.run(command, capture_output=True, text=True, check=False)  # noqa: S603  no shell, own words
+        ignored = subprocess.run(command, capture_output=True, text=True, check=False)  # noqa: S603  no shell, own words
     except FileNotFoundError:  # without git nobody commits
         return
-    if found.returncode == 0:
+    if ignored.returncode == 0:
         raise TracewarehouseError(
-            f"{folder.name}: the checkout's .gitignore drops {', '.join(found.stdout.split())}; "
+            f"{folder.name}: the checkout's .gitignore drops {', '.join(ignored.stdout.split())}; "
             "name another row with --name"
         )

@@ -85,14 +85,14 @@ def published_values(warehouse: Warehouse, runs: Sequence[RunVersion], file: Pat
         WarehouseError: no run has the name of a published row.
     """
     rows = _rows(file)
-    found = [value for run in runs if run.name in rows for value in _of_run(warehouse, run, rows[run.name])]
-    if not found:
+    values = [value for run in runs if run.name in rows for value in _of_run(warehouse, run, rows[run.name])]
+    if not values:
         names = ", ".join(run.name for run in list(runs)[:10]) or "none"
         raise WarehouseError(
             f"{file}: no published row has the name of a run; looked for {names}; `tw import ccl-bench DIR` names runs "
             "as their folders"
         )
-    return found
+    return values
 
 
 def _rows(file: Path) -> dict[str, dict[str, Any]]:
@@ -108,7 +108,7 @@ def _rows(file: Path) -> dict[str, dict[str, Any]]:
 
 def _of_run(warehouse: Warehouse, run: RunVersion, published: dict[str, Any]) -> list[PublishedValue]:
     reproduced = row_values(warehouse, run.run_id)
-    found = []
+    compared = []
     for name, value in published.items():
         family, kind = _family(name)
         if family is None:
@@ -120,8 +120,8 @@ def _of_run(warehouse: Warehouse, run: RunVersion, published: dict[str, Any]) ->
         number = value if isinstance(value, int | float) else None
         relation = _relation(number, reproduced.get(name))
         values = (number, reproduced.get(name), ours, *right)
-        found.append(PublishedValue(run.name, name, *values, relation, why))
-    return found
+        compared.append(PublishedValue(run.name, name, *values, relation, why))
+    return compared
 
 
 def _family(name: str) -> tuple[str | None, str | None]:

@@ -186,25 +186,25 @@ def _warnings(
     ).rows()
     content = card.content
     model, data = content["workload"]["model"], content["workload"]["data"]
-    found = []
+    warnings = []
     if backend != "tpu":
-        found.append(f"it was recorded on {backend} devices, and CCL-Bench's tools take it for a TPU's by its name")
+        warnings.append(f"it was recorded on {backend} devices, and CCL-Bench's tools take it for a TPU's by its name")
     if model["phase"] == "inference" and decodes < LEAST_DECODE_STEPS:
-        found.append(f"it has {decodes} decode steps, and CCL-Bench asks for {LEAST_DECODE_STEPS}")
+        warnings.append(f"it has {decodes} decode steps, and CCL-Bench asks for {LEAST_DECODE_STEPS}")
     if not re.match(r"https?://", content["trace_url"]):
-        found.append("no public trace_url; upload the folder and name its address with --trace-url")
+        warnings.append("no public trace_url; upload the folder and name its address with --trace-url")
     family = re.sub(r"[-_]", "", model["model_family"].lower())
     if family not in _LEADERBOARD or data["input_len"] != _LEADERBOARD_INPUT:
-        found.append(
+        warnings.append(
             f"the leaderboard has no workload of model {model['model_family'] or 'not known'} with input "
             f"{data['input_len'] or 'not known'}; the row shows in the table alone"
         )
     if values.get("mfu") is None:
-        found.append("no mfu: CCL-Bench knows the peak of tpu_v6e alone, and needs operations in the trace")
+        warnings.append("no mfu: CCL-Bench knows the peak of tpu_v6e alone, and needs operations in the trace")
     size = (folder / VALUES).stat().st_size
     if size > MOST_VALUES_BYTES:
-        found.append(f"{VALUES} has {size:,} bytes, more than the {MOST_VALUES_BYTES:,} that belong into git")
-    return tuple(found)
+        warnings.append(f"{VALUES} has {size:,} bytes, more than the {MOST_VALUES_BYTES:,} that belong into git")
+    return tuple(warnings)
 
 
 def _readme(folder: Path, run: RunVersion, card: FilledCard, warnings: tuple[str, ...]) -> str:

@@ -81,34 +81,34 @@ def row_values(warehouse: Warehouse, run_id: str) -> dict[str, float]:
     Raises:
         WarehouseError: the run cannot be read.
     """
-    found: dict[str, float] = {}
+    by_name: dict[str, float] = {}
     rows = warehouse.values(run_id, metrics=[f"ccl_{name}" for name in COMPATIBLE]).dicts()
     for row in rows:
         kind = next((k for k in _COLLECTIVES if f'"{k}"' in row["dimensions"]), "")
-        found[_name(row["metric"].removeprefix("ccl_"), kind)] = row["value"]
+        by_name[_name(row["metric"].removeprefix("ccl_"), kind)] = row["value"]
     for name, sql in _OURS.items():
         run = literal(run_id)
         value = warehouse.query(sql.format(run=run, phase=_PHASE.format(run=run))).scalar()
         if value is not None:
-            found[name] = value
-    return {name: float(f"{value:.6g}") for name, value in found.items()}
+            by_name[name] = value
+    return {name: float(f"{value:.6g}") for name, value in by_name.items()}
 
 
 def compatible_info(definitions: Definitions) -> dict[str, dict[str, Any]]:
     """What our definitions say of CCL-Bench's metrics, by its names and in the form of its configuration."""
-    found = {}
+    info = {}
     for metric in COMPATIBLE:
         header = definitions.metric(f"ccl_{metric}", 1).header
         for kind in _COLLECTIVES:
             name = _name(metric, kind)
-            found[name] = {
+            info[name] = {
                 "label": name,
                 "description": " ".join(header.description.split()),
                 "higher_is_better": _IS_BETTER.get(header.polarity),
                 "unit": header.unit,
                 "trace_types": ["json_tpu"],
             }
-    return found
+    return info
 
 
 def _name(metric: str, kind: str) -> str:

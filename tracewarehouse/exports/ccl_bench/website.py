@@ -39,14 +39,15 @@ def write_website(rows: Sequence[Row], folder: Path, compatible: Mapping[str, Ma
         for row in rows:
             trace = f"{TRACE_ROOT}/{row.name}"
             entries[trace] = {"trace": trace, "metadata": metadata(row), "metrics": row.values}
-        found = sorted({name for entry in entries.values() for name in entry["metrics"]})
+        metrics = sorted({name for entry in entries.values() for name in entry["metrics"]})
         published = {
             "generated_at": before.get("generated_at"),
-            "all_metrics": found,
+            "all_metrics": metrics,
             "metric_categories": [{"id": "communication", "label": "Communication"}],
-            "metric_info": {name: METRIC_INFO.get(name) or dict(compatible[name]) for name in found},
+            "metric_info": {name: METRIC_INFO.get(name) or dict(compatible[name]) for name in metrics},
             "rows": [
-                entry | {"metrics": {name: entry["metrics"].get(name) for name in found}} for entry in entries.values()
+                entry | {"metrics": {name: entry["metrics"].get(name) for name in metrics}}
+                for entry in entries.values()
             ],
         }
     except (ValueError, KeyError, TypeError, AttributeError) as error:

@@ -53,8 +53,8 @@ def export_perfetto(
     """
     if not target.name.endswith(ENDINGS):
         raise TracewarehouseError(f"{target}: a Perfetto trace ends in one of {', '.join(ENDINGS)}; name such a file")
-    found = list({found.run_id: found for found in map(warehouse.run, runs)}.values())
-    for run in found:
+    entries = list({entries.run_id: entries for entries in map(warehouse.run, runs)}.values())
+    for run in entries:
         if "clock_unaligned" in run.flags and not force:
             raise TracewarehouseError(
                 f"run {run.name}: nothing brings the clocks of its hosts together, so that what happens at one time "
@@ -70,8 +70,8 @@ def export_perfetto(
             else:
                 writer = PacketWriter(stack.enter_context(compressing(stream.write)))
             first_flow = 1
-            for run in found:
-                parent = writer.track(run.name) if len(found) > 1 else 0
+            for run in entries:
+                parent = writer.track(run.name) if len(entries) > 1 else 0
                 tracks = RunTracks(warehouse, run.run_id, writer, selection or Selection(), flows, first_flow)
                 tracks.write(parent)
                 first_flow += _instances(warehouse, run.run_id)

@@ -213,14 +213,14 @@ class RunTracks:
     # devices
 
     def _write_devices(self, parent: int) -> None:
-        found = self._rows(
+        devices = self._rows(
             "SELECT device_id, plane, host, upper(coalesce(backend, 'unknown')) FROM main.devices "
             f"WHERE {self._of_run} ORDER BY device_id"
         )
-        names = [plane for _, plane, _, _ in found]
+        names = [plane for _, plane, _, _ in devices]
         [(backend,)] = self._rows(f"SELECT backend FROM main.runs WHERE {self._of_run}")
         group = self._writer.track(_DEVICES.get(backend, "2. Devices"), parent)
-        for device_id, plane, host, kind in found:
+        for device_id, plane, host, kind in devices:
             name = plane if names.count(plane) == 1 else f"/device:{kind}:{device_id}"
             track = self._writer.track(name, group, description=f"device {device_id}, on host {host}")
             self._write_device(track, device_id)
@@ -320,10 +320,10 @@ class RunTracks:
         of_event = _integers(stats, "event_id")
         place = np.searchsorted(event_ids, of_event)
         place[place == len(event_ids)] = 0
-        found = stats.append_column("place", pa.array(place)).filter(pa.array(event_ids[place] == of_event))
+        of_events = stats.append_column("place", pa.array(place)).filter(pa.array(event_ids[place] == of_event))
         columns = []
-        for name in pc.unique(found.column("name")).to_pylist():
-            some = found.filter(pc.equal(found.column("name"), name))
+        for name in pc.unique(of_events.column("name")).to_pylist():
+            some = of_events.filter(pc.equal(of_events.column("name"), name))
             value, is_text = _optional(some, "int_value")
             texts = self._writer.texts(name, some.column("text").to_pylist())
             integers = self._writer.integers(name, value, is_text)
@@ -335,15 +335,15 @@ class RunTracks:
     def _write_phases(self, parent: int, name: str, device_id: int, kind: str) -> None:
         """Steps or modules of a device that has no line of them: those that ingest found."""
         is_selected = self._selection.of_steps("name", '"index"') if kind == "step" else "true"
-        found = self._arrow(f"""
+        spans = self._arrow(f"""
             SELECT name, "index", start_ps, end_ps
             FROM main.phases
             WHERE {self._of_run} AND device_id = {device_id} AND kind = {literal(kind)} AND {self._within()}
               AND {is_selected}
             ORDER BY start_ps, "index"
         """)
-        texts = found.column("name").to_pylist()
-        index, no_index = _optional(found, "index")
+        texts = spans.column("name").to_pylist()
+        index, no_index = _optional(spans, "index")
         shown = [
             t if kind == "module" or absent else f"{i} {t or ''}".strip()
             for t, i, absent in zip(texts, index.tolist(), no_index.tolist(), strict=True)
@@ -352,9 +352,9 @@ class RunTracks:
         def arguments(some: Int64) -> list[Encoded]:
             return [self._writer.integers("index" if kind == "module" else "step", index[some], no_index[some])]
 
-        start = _integers(found, "start_ps")
+        start = _integers(spans, "start_ps")
         self._writer.slices(
-            name, parent, start, _integers(found, "end_ps") - start, self._writer.names(shown), arguments
+            name, parent, start, _integers(spans, "end_ps") - start, self._writer.names(shown), arguments
         )
 
     def _write_name_scope(self, parent: int, ops: pa.Table, device_id: int) -> None:
@@ -388,36 +388,36 @@ class RunTracks:
 
     def _scopes(self, device_id: int) -> tuple[Int64, list[str], Int64]:
         """Layer of each instruction on a device, the parts, and which of them it is; -1 for none."""
-        found = self._arrow(
+        instructions = self._arrow(
             f"SELECT instruction_id, layer, part FROM models.instruction_layers WHERE {self._of_run} "
             f"AND device_id = {device_id} ORDER BY instruction_id"
         )
         layer = np.full(len(self._instruction_names), -1, np.int64)
         part = layer.copy()
-        numbers, no_layer = _optional(found, "layer")
-        where = _integers(found, "instruction_id")
+        numbers, no_layer = _optional(instructions, "layer")
+        where = _integers(instructions, "instruction_id")
         layer[where] = np.where(no_layer, -1, numbers)
-        parts, codes = _coded(found.column("part"))
+        parts, codes = _coded(instructions.column("part"))
         part[where] = codes.fill_null(-1).to_numpy()
         return layer, parts, part
 
     def _write_collectives(self, parent: int, device_id: int) -> None:
-        found = self._collectives
-        found = found.filter(pc.equal(found.column("device_id"), device_id))
-        if not len(found):
+        collectives = self._collectives
+        collectives = collectives.filter(pc.equal(collectives.column("device_id"), device_id))
+        if not len(collectives):
             return
         group = self._writer.track("6. Collectives", parent)
-        for track in sorted(set(found.column("track").to_pylist())):
-            self._write_collectives_of(track, group, found.filter(pc.equal(found.column("track"), track)))
+        for track in sorted(set(collectives.column("track").to_pylist())):
+            self._write_collectives_of(track, group, collectives.filter(pc.equal(collectives.column("track"), track)))
 
-    def _write_collectives_of(self, track: str, parent: int, found: pa.Table) -> None:
+    def _write_collectives_of(self, track: str, parent: int, collectives: pa.Table) -> None:
         w = self._writer
         texts = []
         for name in ("kind", "axis", "dtype", "phase"):
-            values, codes = _coded(found.column(name))
+            values, codes = _coded(collectives.column(name))
             texts.append((w.texts(name, values), codes))
         numbers = {
-            name: _optional(found, name)
+            name: _optional(collectives, name)
             for name in (
                 "group_size", "rank_in_group", "message_bytes", "wire_bytes", "exposed_ps", "instance", "step",
                 "event_id",
@@ -431,15 +431,15 @@ class RunTracks:
                 *(w.integers(name, values[some], absent[some]) for name, (values, absent) in numbers.items()),
             ]
 
-        start = _integers(found, "start_ps")
+        start = _integers(collectives, "start_ps")
         w.slices(
             track,
             parent,
             start,
-            _integers(found, "end_ps") - start,
-            self._instruction_names[_integers(found, "instruction_id")],
+            _integers(collectives, "end_ps") - start,
+            self._instruction_names[_integers(collectives, "instruction_id")],
             arguments,
-            _integers(found, "flow"),
+            _integers(collectives, "flow"),
         )
 
     @cached_property
@@ -489,12 +489,12 @@ class RunTracks:
     @cached_property
     def _described(self) -> Encoded:
         """The arguments that an instruction has on every device."""
-        w, found = self._writer, self._instructions
+        w, instructions = self._writer, self._instructions
         texts = {"hlo_category": "category", "long_name": "hlo_text", "tf_op": "op_name", "source": "source",
                  "op_class": "op_class"}  # fmt: skip
         return joined(
-            *(w.texts(name, found.column(column).to_pylist()) for name, column in texts.items()),
-            *(w.integers(name, *_optional(found, name)) for name in ("flops", "model_flops", "bytes_accessed")),
+            *(w.texts(name, instructions.column(column).to_pylist()) for name, column in texts.items()),
+            *(w.integers(name, *_optional(instructions, name)) for name in ("flops", "model_flops", "bytes_accessed")),
         )
 
     def _instruction_arguments(self, device_id: int | None) -> Encoded:
@@ -511,14 +511,14 @@ class RunTracks:
 
     def _run_ids(self, device_id: int) -> dict[int, int]:
         """The profiler's own number of each execution on a device, which hosts share."""
-        found = self._rows(f"""
+        run_ids = self._rows(f"""
             SELECT o.execution, s.int_value
             FROM main.ops AS o
             INNER JOIN main.event_stats AS s USING (run_id, event_id)
             WHERE {self._of_run} AND o.device_id = {device_id} AND o.line = 'XLA Modules' AND o.execution IS NOT NULL
               AND s.name = 'run_id' AND s.int_value IS NOT NULL
         """)
-        return dict(found)
+        return dict(run_ids)
 
     # hosts
 
@@ -526,27 +526,27 @@ class RunTracks:
         hosts = self._rows(f"SELECT host FROM main.hosts WHERE {self._of_run} ORDER BY host_index")
         group = 0
         for (host,) in hosts:
-            found = self._arrow(f"""
+            events = self._arrow(f"""
                 SELECT event_id, name, start_ps, duration_ps
                 FROM main.host_events
                 WHERE {self._of_run} AND {self._within()} AND host = {literal(host)}
                 ORDER BY event_id
             """)
-            if not len(found):
+            if not len(events):
                 continue
             group = group or self._writer.track("3. Hosts", parent)
             of_host = self._writer.track(host, group)
-            event_ids = _integers(found, "event_id")
+            event_ids = _integers(events, "event_id")
             stats = self._stats(event_ids)
             line = self._line_of(event_ids)
             firsts = np.flatnonzero(np.diff(line, prepend=-1))
             for first, last in pairwise([*firsts.tolist(), len(line)]):
-                some = found.slice(first, last - first)
+                some = events.slice(first, last - first)
                 self._write_thread(self._lines[line[first]].thread, of_host, some, _of_events(stats, some))
 
-    def _write_thread(self, name: str, parent: int, found: pa.Table, stats: pa.Table) -> None:
-        event_ids = _integers(found, "event_id")
-        texts, codes = _coded(found.column("name"))
+    def _write_thread(self, name: str, parent: int, events: pa.Table, stats: pa.Table) -> None:
+        event_ids = _integers(events, "event_id")
+        texts, codes = _coded(events.column("name"))
         of_stats = self._stat_arguments(event_ids, stats)
 
         def arguments(some: Int64) -> list[Encoded]:
@@ -558,8 +558,8 @@ class RunTracks:
         self._writer.slices(
             name,
             parent,
-            _integers(found, "start_ps"),
-            _integers(found, "duration_ps"),
+            _integers(events, "start_ps"),
+            _integers(events, "duration_ps"),
             self._writer.names(texts)[codes.to_numpy()],
             arguments,
         )
@@ -569,12 +569,12 @@ class RunTracks:
     @cached_property
     def _lines(self) -> list[_Line]:
         """The lines in the order of their events; empty ones have none."""
-        found = self._rows(
+        rows = self._rows(
             f"SELECT first_event_id, line, kind, plane FROM main.lines WHERE {self._of_run} AND event_count > 0 "
             "ORDER BY first_event_id"
         )
         lines = []
-        for first, line, kind, plane in found:
+        for first, line, kind, plane in rows:
             is_tpu_ops = kind == "ops" and line == "XLA Ops"
             track = "3. XLA Ops" if is_tpu_ops else _TRACK_OF_LINE.get(kind, line)
             thread = line if plane == "/host:CPU" else f"{plane} {line}"
