@@ -3,16 +3,13 @@
 from __future__ import annotations
 
 import re
-import shlex
 import subprocess
 import sys
 import tomllib
-from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
-
-from tracewarehouse.cli import run
+from transcripts import check, transcripts
 
 ROOT = Path(__file__).resolve().parent.parent
 
@@ -30,19 +27,7 @@ def test_transcripts_are_real(
     monkeypatch.delenv("TRACEWAREHOUSE", raising=False)
     monkeypatch.chdir(tmp_path)
     (tmp_path / "data").symlink_to(ROOT / "data")
-    shown = 0
-    for page in sorted((ROOT / "docs").glob("*.md")):
-        blocks = re.findall(r"^```\n(\$ tw .*?)^```", page.read_text(encoding="utf-8"), re.DOTALL | re.MULTILINE)
-        for part in re.split(r"^\$ tw ", "\n".join(blocks), flags=re.MULTILINE)[1:]:
-            command, _, expected = part.partition("\n")
-            if "--engine spark" in command and not find_spec("pyspark"):
-                continue
-            run(shlex.split(command))
-            printed = capsys.readouterr()
-            if expected.strip():
-                lines = (printed.out + printed.err).splitlines()
-                assert [line.rstrip() for line in lines] == expected.rstrip().splitlines(), f"{page.name}: {command}"
-                shown += 1
+    shown = sum(check(*transcript, capsys) for transcript in transcripts(on_spark=False))
     assert shown >= 3
 
 
