@@ -33,7 +33,7 @@ def run(script: str, *arguments: str | Path) -> str:
 @pytest.fixture(scope="module")
 def tiny(tmp_path_factory: pytest.TempPathFactory) -> list[Path]:
     folder = tmp_path_factory.mktemp("tiny")
-    return [write_capture_directory(folder / f"c{i}", f"tiny{i}", period=150 + i) for i in range(2)]
+    return [write_capture_directory(folder / f"c{i}", f"tiny{i}", period=150 + i) for i in range(3)]
 
 
 def test_kills_at_some_of_the_steps_of_ingest(tiny: list[Path]) -> None:
@@ -41,8 +41,12 @@ def test_kills_at_some_of_the_steps_of_ingest(tiny: list[Path]) -> None:
     assert int(run("kill_points.py", "tables", tiny[0], "--steps", "--stride", "7").split()[1]) >= 3
 
 
+def test_kills_at_some_of_the_steps_of_compaction(tiny: list[Path]) -> None:
+    assert int(run("kill_points.py", "compact", *tiny, "--steps", "--stride", "4").split()[1]) >= 3
+
+
 def test_several_writers_and_readers_at_once(tiny: list[Path]) -> None:
-    assert "0 failures" in run("concurrent_ingest.py", *tiny, "--writers", "2", "--seconds", "1")
+    assert "0 failures" in run("concurrent_ingest.py", *tiny[:2], "--writers", "2", "--seconds", "1")
 
 
 def test_a_run_that_several_processes_wrote_is_whole(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
