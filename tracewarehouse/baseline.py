@@ -16,7 +16,7 @@ import duckdb
 
 from tracewarehouse.ingest.errors import WarehouseError
 from tracewarehouse.ingest.lake.schema import TABLES
-from tracewarehouse.lens import add_views, begin_lens, run_sources
+from tracewarehouse.lens import add_tables, add_views, begin_lens, run_sources
 from tracewarehouse.read_only import literal, run_query
 from tracewarehouse.result import QueryResult
 from tracewarehouse.session import COMPARED, behind
@@ -125,11 +125,11 @@ def open_with(warehouse: Warehouse, baseline: Baseline) -> Iterator[Callable[[st
                 parts = [f"SELECT {columns} FROM {s}" for s in (sources[name], f"baseline.{name}") if s]  # noqa: S608
                 sources[name] = f"({' UNION ALL '.join(parts)})"
             begin_lens(connection)
+            add_tables(connection, {t: sources[t] for t in TABLES if f"main.{t}" in read})
             add_views(
                 connection,
                 warehouse.definitions,
                 [v for v in warehouse.definitions.ordered if v.qualified in read],
-                tables={t: sources[t] for t in TABLES if f"main.{t}" in read},
                 catalog=True,
                 macros=[m for m in warehouse.definitions.macros if m.qualified in read],
             )

@@ -10,16 +10,19 @@ import re
 import shutil
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import duckdb
 
 from tracewarehouse.definitions import missing
-from tracewarehouse.definitions.reading import Definitions, MacroHeader, Metric, View, load_definitions
 from tracewarehouse.ingest.errors import MetricError, WarehouseError
 from tracewarehouse.ingest.lake.lake import DATABASE, RunVersion, placed_whole
 from tracewarehouse.ingest.lake.schema import TABLES, Table
 from tracewarehouse.read_only import literal
 from tracewarehouse.temporary import TemporaryFolder
+
+if TYPE_CHECKING:
+    from tracewarehouse.definitions.reading import Definitions, Metric, View
 
 STORAGE_VERSION = "v1.5.0"
 """Storage format of warehouse.duckdb: the newest one that the DuckDB CLI on PyPI can open."""
@@ -61,7 +64,7 @@ _ALL_VALUES_COLUMNS = {
 def create_lens(
     connection: duckdb.DuckDBPyConnection,
     tables: Mapping[str, str | None],
-    definitions: Definitions | None = None,
+    definitions: Definitions,
     *,
     comments: bool = True,
     views: Iterable[View] | None = None,
@@ -73,7 +76,7 @@ def create_lens(
         tables: maps each table of the schema to the SQL of its source, such as `read_parquet([...])` or the name of a
             table. A table without an entry, or with None, has no rows. A source that is the table itself
             (`main.ops`) is used as it is.
-        definitions: the models and metrics; by default those of the package.
+        definitions: the models and metrics.
         comments: also write a comment on every table, view and column.
         views: create only these views, without macros, metrics.all_values and metrics.missing; each must come after
             what it reads. `add_views` can add the rest later. Creating everything takes half a second.
@@ -81,29 +84,35 @@ def create_lens(
     Raises:
         MetricError: DuckDB refuses a definition; the message names its file.
     """
-    read = definitions or load_definitions()
     views = None if views is None else list(views)
     begin_lens(connection)
     for statement in _tables(tables):  # apart from the views, so that no view is blamed for a bad file
         connection.execute(statement)
-    statements = [_catalog(read)]
+    statements = [_catalog(definitions)]
     if views is None:
-        statements += [*_views(read, read.ordered), _all_values(read), _missing(read), *_macros(read.macros)]
+        statements += [*_views(definitions, definitions.ordered), _all_values(definitions), _missing(definitions)]
+        statements += _macros(definitions.macros)
         if comments:
-            statements += _comments(tables, read)
+            statements += _comments(tables, definitions)
     else:
-        statements += _views(read, views)
+        statements += _views(definitions, views)
     try:
         connection.execute(";\n".join(statements))
     except duckdb.Error:
-        made = (read.ordered, read.macros) if views is None else (views, ())
+        made = (definitions.ordered, definitions.macros) if views is None else (views, ())
         _name_refused(connection, *made)
         raise
 
 
 def begin_lens(connection: duckdb.DuckDBPyConnection) -> None:
-    """Create the empty schemas of a lens; `add_views` fills them."""
+    """Create the empty schemas of a lens; `add_tables` and `add_views` fill them."""
     connection.execute("CREATE SCHEMA models; CREATE SCHEMA preconditions; CREATE SCHEMA metrics; CREATE SCHEMA macros")
+
+
+def add_tables(connection: duckdb.DuckDBPyConnection, tables: Mapping[str, str | None]) -> None:
+    """Add tables to a lens, with their sources as for `create_lens`."""
+    for table, source in tables.items():
+        connection.execute(f"CREATE OR REPLACE VIEW main.{table} AS {_select(TABLES[table], source)}")
 
 
 def add_views(
@@ -111,19 +120,17 @@ def add_views(
     definitions: Definitions,
     views: Iterable[View],
     *,
-    tables: Mapping[str, str | None] | None = None,
     catalog: bool = False,
     all_values: bool = False,
     missing_metrics: bool = False,
     macros: Sequence[View] = (),
 ) -> None:
-    """Add parts to a lens that it lacks: tables, views of sql/, metrics.catalog and the like, or macros.
+    """Add parts to a lens that it lacks: views of sql/, metrics.catalog and the like, or macros.
 
     Args:
         connection: a database that `begin_lens` or `create_lens` was called on.
         definitions: the models and metrics.
         views: the models and metrics to add; each must come after what it reads.
-        tables: the tables to add, as for `create_lens`.
         catalog: add metrics.catalog.
         all_values: add metrics.all_values.
         missing_metrics: add metrics.missing.
@@ -133,8 +140,6 @@ def add_views(
         MetricError: DuckDB refuses a definition; the message names its file.
     """
     views = list(views)
-    for table, source in (tables or {}).items():  # apart from the views, so that no view is blamed for a bad file
-        connection.execute(f"CREATE OR REPLACE VIEW main.{table} AS {_select(TABLES[table], source)}")
     statements = [_catalog(definitions)] if catalog else []
     statements += _views(definitions, views)
     if all_values:
@@ -208,13 +213,13 @@ def table_source(root: str, runs: Iterable[RunVersion], table: str) -> str | Non
     return parquet_source(f"{root}/{n}" for r in runs for n in r.files.get(table, ()))
 
 
-def build(warehouse: Path, runs: Iterable[RunVersion], definitions: Definitions | None = None) -> Path:
+def build(warehouse: Path, runs: Iterable[RunVersion], definitions: Definitions) -> Path:
     """Write warehouse.duckdb anew, replace the old file by it in one step, and return its path.
 
     Args:
         warehouse: the warehouse's folder.
         runs: the current versions of the runs.
-        definitions: the models and metrics; by default those of the package.
+        definitions: the models and metrics.
 
     Raises:
         MetricError: DuckDB refuses a definition.
@@ -226,12 +231,11 @@ def build(warehouse: Path, runs: Iterable[RunVersion], definitions: Definitions 
             with duckdb.connect(str(part), config={"storage_compatibility_version": STORAGE_VERSION}) as connection:
                 if not (root / MARK).exists():
                     connection.execute(f"COPY (SELECT 1 AS mark WHERE false) TO {literal(str(root / MARK))}")
-                read = definitions or load_definitions()
                 sources = {t: _marked(TABLES[t], root, source) for t, source in run_sources(str(root), runs).items()}
-                create_lens(connection, {}, read, comments=False)  # each view would look at every file beneath it
-                for table, source in sources.items():
-                    connection.execute(f"CREATE OR REPLACE VIEW main.{table} AS {_select(TABLES[table], source)}")
-                add_comments(connection, read)
+                # without files at first: each view would look at every file beneath it
+                create_lens(connection, {}, definitions, comments=False)
+                add_tables(connection, sources)
+                add_comments(connection, definitions)
         finally:
             part.with_name(f"{part.name}.wal").unlink(missing_ok=True)
     return target
@@ -386,6 +390,8 @@ def values_now(metric: Metric, condition: str = "true") -> str:
 
 
 def _macros(macros: Iterable[View]) -> Iterator[str]:
+    from tracewarehouse.definitions.reading import MacroHeader
+
     for view in macros:
         parameters = ", ".join(view.header.signature) if isinstance(view.header, MacroHeader) else ""
         yield f"CREATE MACRO {view.qualified}({parameters}) AS TABLE {view.sql}"

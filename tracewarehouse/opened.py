@@ -6,7 +6,7 @@ import os
 from pathlib import Path
 from typing import Any, Literal
 
-from tracewarehouse.ingest.capture.remote import is_remote
+from tracewarehouse.ingest.capture.locations import is_remote
 from tracewarehouse.ingest.errors import NoCaptureError
 from tracewarehouse.result import QueryResult
 from tracewarehouse.temporary import TemporaryFolder

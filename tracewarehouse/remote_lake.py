@@ -8,7 +8,8 @@ from datetime import UTC, datetime
 from functools import cached_property
 from typing import Any
 
-from tracewarehouse.ingest.capture.remote import cache_folder, mirror, open_store
+from tracewarehouse.ingest.capture.locations import cache_folder
+from tracewarehouse.ingest.capture.remote import mirror, open_store
 from tracewarehouse.ingest.errors import CaptureError, WarehouseError
 from tracewarehouse.ingest.lake.lake import Lake, RunVersion, UnreadRun
 

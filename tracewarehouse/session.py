@@ -4,24 +4,27 @@ from __future__ import annotations
 
 import errno
 import os
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import contextmanager
 from functools import cached_property
+from typing import TYPE_CHECKING
 
 import duckdb
 
 from tracewarehouse import compacted, consolidated
 from tracewarehouse.definitions import missing
-from tracewarehouse.definitions.reading import Definitions
 from tracewarehouse.ingest.errors import MetricError, QueryError, WarehouseError
 from tracewarehouse.ingest.lake.lake import Lake, RunVersion, State, unread_sentence
 from tracewarehouse.ingest.lake.schema import TABLES
-from tracewarehouse.lens import add_comments, add_views, begin_lens, table_source
+from tracewarehouse.lens import add_comments, add_tables, add_views, begin_lens, table_source
 from tracewarehouse.memory_limit import set_memory_limit
 from tracewarehouse.read_only import ROW_FUNCTIONS, literal, restrict
 from tracewarehouse.runs_read import runs_read
 from tracewarehouse.tables_read import TablesRead, syntax_tree, tables_read
 from tracewarehouse.temporary import TemporaryFolder
+
+if TYPE_CHECKING:
+    from tracewarehouse.definitions.reading import Definitions
 
 _CATALOG, _ALL_VALUES = "metrics.catalog", "metrics.all_values"
 _EXTRAS = frozenset((_CATALOG, _ALL_VALUES, missing.MISSING))  # parts of the lens that are not views of sql/
@@ -41,7 +44,8 @@ class Session:
 
     Args:
         lake: the runs.
-        definitions: the models and metrics.
+        definitions: gives the models and metrics. It is called when a query needs any: to read them all takes longer
+            than many a query of tables.
         is_restricted: restrict the database to queries that only read.
 
     Attributes:
@@ -54,12 +58,17 @@ class Session:
     """
 
     def __init__(
-        self, lake: Lake, definitions: Definitions, *, is_restricted: bool, only: Collection[str] | None = None
+        self,
+        lake: Lake,
+        definitions: Callable[[], Definitions],
+        *,
+        is_restricted: bool,
+        only: Collection[str] | None = None,
     ) -> None:
         self.only = only
         self._lake = lake
-        self._definitions = definitions
-        self._missing = {*_EXTRAS, *_TABLES, *(v.qualified for v in (*definitions.ordered, *definitions.macros))}
+        self._read_definitions = definitions
+        self._created = set[str]()
         self._has_comments = False
         self.connection = duckdb.connect(":memory:")
         try:
@@ -78,6 +87,10 @@ class Session:
         except QueryError:
             self.connection.close()
             raise
+
+    @cached_property
+    def _definitions(self) -> Definitions:
+        return self._read_definitions()
 
     @cached_property
     def _state_and_runs(self) -> tuple[State, list[RunVersion]]:
@@ -117,8 +130,11 @@ class Session:
             WarehouseError: a run cannot be read.
             MetricError: DuckDB refuses a definition.
         """
-        names, is_all = of_lens(self._definitions, read)
-        self.create(self._missing if is_all else names)
+        names, is_all = self._named(read)
+        if is_all:
+            self.complete()
+        else:
+            self.create(names)
         if (read.shows_comments or not read.is_known) and not self._has_comments:
             add_comments(self.connection, self._definitions)
             self._has_comments = True
@@ -134,36 +150,52 @@ class Session:
             tree = syntax_tree(self.connection, sql)
         except (duckdb.Error, UnicodeError, RecursionError, OverflowError):
             return None
-        names, is_all = of_lens(self._definitions, read)
-        compare = {m.view.qualified for m in self._definitions.metrics if m.view.compares_runs}
-        compare |= {m.qualified for m in self._definitions.macros}
-        if is_all or "query_table" in {n for _, n in read.functions} or behind(self._definitions, names) & compare:
+        names, is_all = self._named(read)
+        if is_all or "query_table" in {n for _, n in read.functions} or self._compares_runs(names):
             return None
         return runs_read(tree)
 
+    def _compares_runs(self, names: set[str]) -> bool:
+        if names <= _TABLES:
+            return False
+        compare = {m.view.qualified for m in self._definitions.metrics if m.view.compares_runs}
+        compare |= {m.qualified for m in self._definitions.macros}
+        return not behind(self._definitions, names).isdisjoint(compare)
+
+    def _named(self, read: TablesRead) -> tuple[set[str], bool]:
+        """What `of_lens` finds; a query of tables alone needs no definitions."""
+        names = {f"{schema or 'main'}.{name}" for schema, name in read.tables}
+        is_of_tables = names <= _TABLES and all(not s and n in ROW_FUNCTIONS for s, n in read.functions)
+        if read.is_known and not read.shows_catalogue and is_of_tables:
+            return names, False
+        return of_lens(self._definitions, read)
+
     def complete(self) -> None:
         """Create every view and macro that is still missing."""
-        self.create(self._missing)
+        found = (*self._definitions.ordered, *self._definitions.macros)
+        self.create({*_EXTRAS, *_TABLES, *(v.qualified for v in found)})
 
     def create(self, names: Collection[str]) -> None:
         """Create missing tables, models, metrics (by qualified name) and `_EXTRAS`, with everything that they read."""
-        wanted = behind(self._definitions, names) & self._missing
+        wanted = (set(names) if _TABLES.issuperset(names) else behind(self._definitions, names)) - self._created
         if not wanted:
             return
         try:
-            add_views(
-                self.connection,
-                self._definitions,
-                [v for v in self._definitions.ordered if v.qualified in wanted],
-                tables={t: self._source(t) for t in TABLES if f"main.{t}" in wanted},
-                catalog=_CATALOG in wanted,
-                all_values=_ALL_VALUES in wanted,
-                missing_metrics=missing.MISSING in wanted,
-                macros=[m for m in self._definitions.macros if m.qualified in wanted],
-            )
+            # apart from the views, so that no view is blamed for a bad file
+            add_tables(self.connection, {t: self._source(t) for t in TABLES if f"main.{t}" in wanted})
+            if not wanted <= _TABLES:
+                add_views(
+                    self.connection,
+                    self._definitions,
+                    [v for v in self._definitions.ordered if v.qualified in wanted],
+                    catalog=_CATALOG in wanted,
+                    all_values=_ALL_VALUES in wanted,
+                    missing_metrics=missing.MISSING in wanted,
+                    macros=[m for m in self._definitions.macros if m.qualified in wanted],
+                )
         except duckdb.Error as error:
             raise WarehouseError(files_error(self._lake, self.runs, error)) from None
-        self._missing -= wanted
+        self._created |= wanted
 
     def _source(self, table: str) -> str | None:
         if self.only is not None:

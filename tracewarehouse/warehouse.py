@@ -13,7 +13,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
-from tracewarehouse.ingest.capture.remote import is_remote
+from tracewarehouse.ingest.capture.locations import is_remote
 from tracewarehouse.ingest.errors import CaptureError, WarehouseError, shown
 from tracewarehouse.ingest.lake.lake import (
     DATABASE,
@@ -24,7 +24,6 @@ from tracewarehouse.ingest.lake.lake import (
     UnreadRun,
     unread_sentence,
 )
-from tracewarehouse.remote_lake import RemoteLake
 
 if TYPE_CHECKING:
     import duckdb
@@ -131,7 +130,13 @@ class Warehouse:
     """
 
     def __init__(self, path: str | os.PathLike[str], sql: str | os.PathLike[str] | None = None) -> None:
-        self.lake = RemoteLake(os.fspath(path)) if is_remote(path) else Lake(Path(path))
+        self.lake: Lake
+        if is_remote(path):
+            from tracewarehouse.remote_lake import RemoteLake
+
+            self.lake = RemoteLake(os.fspath(path))
+        else:
+            self.lake = Lake(Path(path))
         self.path = os.fspath(path) if is_remote(path) else Path(path)
         self.sql = Path(sql) if sql is not None else None
         self._read_only: Session | None = None
@@ -208,7 +213,7 @@ class Warehouse:
         """Run a read-only query on the files of some runs alone, as if the warehouse had no others; see `query`."""
         from tracewarehouse.session import Session, naming_lost_files
 
-        session = Session(self.lake, self.definitions, is_restricted=True, only=run_ids)
+        session = Session(self.lake, lambda: self.definitions, is_restricted=True, only=run_ids)
         try:
             with naming_lost_files(self.lake, session.runs):
                 return self._ask(session, sql, **parameters)
@@ -350,7 +355,7 @@ class Warehouse:
 
         run_id = self.run(run).run_id
         session = Session(
-            self.lake, self.definitions, is_restricted=True, only=[run_id]
+            self.lake, lambda: self.definitions, is_restricted=True, only=[run_id]
         )  # opens no file of another run
         try:
             with naming_lost_files(self.lake, session.runs):
@@ -844,14 +849,14 @@ class Warehouse:
         if now and not now.is_current:
             now.close()
             now = None
-        self._read_only = now or Session(self.lake, self.definitions, is_restricted=True)
+        self._read_only = now or Session(self.lake, lambda: self.definitions, is_restricted=True)
         return self._read_only
 
     def _session_for(self, sql: str) -> Session:
         """A session of the runs that suffice for a query, which is kept for questions about the same runs."""
         from tracewarehouse.session import Session
 
-        now = self._limited or self._read_only or Session(self.lake, self.definitions, is_restricted=True)
+        now = self._limited or self._read_only or Session(self.lake, lambda: self.definitions, is_restricted=True)
         wanted = now.runs_read(sql)
         if not wanted:
             if now is not self._limited:
@@ -860,7 +865,7 @@ class Warehouse:
         if now is self._read_only or (now is self._limited and not (now.only == wanted and now.is_current)):
             if self._limited:
                 self._limited.close()
-            now = Session(self.lake, self.definitions, is_restricted=True)
+            now = Session(self.lake, lambda: self.definitions, is_restricted=True)
         now.only = wanted
         self._limited = now
         return now
@@ -869,7 +874,7 @@ class Warehouse:
         from tracewarehouse.session import Session
 
         # kept unchanged until refresh(), with everything that its user created
-        self._unrestricted = self._unrestricted or Session(self.lake, self.definitions, is_restricted=False)
+        self._unrestricted = self._unrestricted or Session(self.lake, lambda: self.definitions, is_restricted=False)
         return self._unrestricted
 
 

@@ -9,7 +9,6 @@ import fcntl
 import glob
 import hashlib
 import os
-import re
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -17,32 +16,19 @@ from pathlib import Path, PurePosixPath
 from typing import Any, BinaryIO
 from urllib.parse import urlsplit
 
+from tracewarehouse.ingest.capture.locations import CACHE_VARIABLE, cache_folder, is_remote
 from tracewarehouse.ingest.errors import CaptureError, NoCaptureError
 from tracewarehouse.ingest.readers.formats import LOOKED_FOR, SUFFIXES
 
 Advance = Callable[[str, int, int | None], None]
 """Called while a file is copied, with its name, the bytes copied so far, and its size if known."""
 
-CACHE_VARIABLE = "TRACEWAREHOUSE_CACHE"
-_SCHEME = re.compile(r"([A-Za-z][A-Za-z0-9+.-]+)://")
 _EXTRAS = {"gs": "gs", "gcs": "gs", "s3": "s3", "s3a": "s3", "http": "https", "https": "https"}
 _DESCRIPTIONS = ("manifest.json", "card.yaml")
 _PIECE = 8 << 20
 _TRIES = 6
 _FIRST_WAIT_SECONDS = 0.5
 _LONGEST_WAIT_SECONDS = 20.0
-
-
-def is_remote(location: str | os.PathLike[str]) -> bool:
-    """Whether a location is a URI rather than a path."""
-    return _SCHEME.match(os.fspath(location)) is not None
-
-
-def cache_folder() -> Path:
-    """The folder of the copies: `$TRACEWAREHOUSE_CACHE`, or `tracewarehouse` in the user's cache folder."""
-    if chosen := os.environ.get(CACHE_VARIABLE):
-        return Path(chosen)
-    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "tracewarehouse"
 
 
 def local_copy(location: str | os.PathLike[str], advance: Advance | None = None) -> Path:

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import numpy as np
-
 MOST = (32 << 20) - (1 << 16)
 """Just below the largest block from which glibc learns."""
 ROW_GROUP_OF_OPS = 16 << 20
@@ -17,4 +15,6 @@ def keep_freed_memory(block: int) -> None:
     next events: with every row group, a quarter of the system's time. How much it keeps depends on the largest block
     that was freed so far; see M_MMAP_THRESHOLD in mallopt(3). No page of the block is touched.
     """
+    import numpy as np
+
     np.empty(block, np.uint8)

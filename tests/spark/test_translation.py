@@ -28,7 +28,7 @@ def types(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Types]:
     from tracewarehouse.spark.warehouse import _types
 
     with open_warehouse(tmp_path_factory.mktemp("empty") / "warehouse", create=True) as warehouse:
-        session = Session(warehouse.lake, DEFINITIONS, is_restricted=True, only=())
+        session = Session(warehouse.lake, lambda: DEFINITIONS, is_restricted=True, only=())
         session.complete()
         yield _types(session)
         session.close()

@@ -77,7 +77,7 @@ def cached(warehouse: Warehouse, table: str = "metric_values") -> list[Path]:
 
 def files_read(warehouse: Warehouse, table: str = "metric_values") -> list[str]:
     """The files that a query of a table reads."""
-    session = Session(warehouse.lake, warehouse.definitions, is_restricted=True)
+    session = Session(warehouse.lake, lambda: warehouse.definitions, is_restricted=True)
     session.prepare(tables_read(session.connection, f"SELECT * FROM {table}"))
     sql = "SELECT sql FROM duckdb_views() WHERE schema_name = 'main' AND view_name = $table"
     [(text,)] = session.connection.execute(sql, {"table": table}).fetchall()

@@ -100,3 +100,39 @@ def test_help_imports_the_verbs_and_nothing_that_they_work_with() -> None:
 
     assert not modules & {*LIBRARIES, *DRAWING, *DEFINITIONS}
     assert "tracewarehouse.cli.collect" in modules
+
+
+def test_opening_a_warehouse_imports_neither_a_reader_nor_what_reads_rows(folder: Path) -> None:
+    code = f"import sys, tracewarehouse as tw; tw.open({str(folder)!r}).lake.runs(); print(*sys.modules)"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+
+    assert not set(done.stdout.split()) & {"numpy", "pyarrow", "tracewarehouse.ingest.readers.formats", *DRAWING}
+
+
+@pytest.mark.parametrize(
+    "command",
+    [
+        ["query", "SELECT count(*) FROM ops"],
+        ["query", "SELECT unnest(range(3))"],
+        ["query", "WITH mine AS (FROM main.runs) SELECT name FROM mine", "--format", "json"],
+        ["runs"],
+        ["runs", "--format", "csv"],
+    ],
+)
+def test_a_question_about_tables_reads_no_definitions(folder: Path, command: list[str]) -> None:
+    modules = loaded("-w", folder, *command)
+
+    assert not modules & {"tracewarehouse.ingest.readers.formats", *VERBS, *DRAWING, *DEFINITIONS}
+
+
+@pytest.mark.parametrize(
+    "command",
+    [
+        ["query", "SELECT * FROM metrics.tpot"],
+        ["metrics", "list"],
+        ["metrics", "values", "tiny-tp2"],
+        ["show", "tiny-tp2"],
+    ],
+)
+def test_a_question_about_metrics_imports_no_data_frames(folder: Path, command: list[str]) -> None:
+    assert not loaded("-w", folder, *command) & {*VERBS, *DRAWING}

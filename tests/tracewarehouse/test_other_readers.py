@@ -169,7 +169,7 @@ ALL = {
 @pytest.mark.parametrize("sql", ALL.values(), ids=ALL)
 def test_a_query_that_may_need_other_runs_sees_them_all(sql: str, folder: Path) -> None:
     with Warehouse(folder) as opened:
-        session = Session(opened.lake, opened.definitions, is_restricted=True)
+        session = Session(opened.lake, lambda: opened.definitions, is_restricted=True)
         assert not session.runs_read(sql)
         session.close()
 

@@ -12,7 +12,7 @@ from web_server import web_server
 
 import tracewarehouse as tw
 from tracewarehouse.cli import run
-from tracewarehouse.ingest.capture.remote import CACHE_VARIABLE
+from tracewarehouse.ingest.capture.locations import CACHE_VARIABLE
 from tracewarehouse.ingest.errors import QueryError, WarehouseError
 from tracewarehouse.warehouse import Warehouse
 

@@ -7,9 +7,12 @@ that the run does not meet. A metric whose needs are all met and that still has 
 from __future__ import annotations
 
 from collections.abc import Iterable
+from typing import TYPE_CHECKING
 
-from tracewarehouse.definitions.reading import UNSTORED, Definitions, Metric
 from tracewarehouse.read_only import literal
+
+if TYPE_CHECKING:
+    from tracewarehouse.definitions.reading import Definitions, Metric
 
 MISSING = "metrics.missing"
 """Qualified name of the view."""
@@ -32,6 +35,8 @@ UNTOLD = "the metric's file does not say under `needs` what it needs."
 
 def explained(definitions: Definitions) -> list[Metric]:
     """The versions of metrics that metrics.missing tells of."""
+    from tracewarehouse.definitions.reading import UNSTORED
+
     return [m for m in definitions.metrics if m.header.status not in UNSTORED]
 
 

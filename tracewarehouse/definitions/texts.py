@@ -17,7 +17,7 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
-from tracewarehouse.ingest.capture.remote import cache_folder
+from tracewarehouse.ingest.capture.locations import cache_folder
 
 SCHEMAS = ("main", "models", "metrics")
 """The schemas that a definition may read."""

@@ -6,7 +6,7 @@ import os
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from tracewarehouse.ingest.capture.remote import is_remote
+from tracewarehouse.ingest.capture.locations import is_remote
 from tracewarehouse.ingest.errors import QueryError, WarehouseError
 from tracewarehouse.quality import in_scope
 from tracewarehouse.read_only import run_query
@@ -86,7 +86,9 @@ class SparkWarehouse(Warehouse):
         """
         if not read_only:
             raise QueryError("Spark is asked read-only; for anything else leave the engine out, which is then DuckDB")
-        planner = self._planner = self._planner or Session(self.lake, self.definitions, is_restricted=True, only=())
+        planner = self._planner = self._planner or Session(
+            self.lake, lambda: self.definitions, is_restricted=True, only=()
+        )
         expected = run_query(planner.connection, sql, parameters, prepare=planner.prepare).arrow()
         read = tables_read(planner.connection, sql)
         names, _ = of_lens(self.definitions, read)

@@ -13,7 +13,8 @@ from tiny_capture import tiny_capture, write_capture_directory
 from web_server import WebServer, web_server
 
 from tracewarehouse.ingest.capture import remote
-from tracewarehouse.ingest.capture.remote import is_remote, local_copy
+from tracewarehouse.ingest.capture.locations import is_remote
+from tracewarehouse.ingest.capture.remote import local_copy
 from tracewarehouse.ingest.errors import CaptureError
 from tracewarehouse.ingest.pipeline import ingest_one
 

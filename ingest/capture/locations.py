@@ -1,0 +1,22 @@
+"""Says whether a location is remote, and where its copies and what is derived are kept."""
+
+from __future__ import annotations
+
+import os
+import re
+from pathlib import Path
+
+CACHE_VARIABLE = "TRACEWAREHOUSE_CACHE"
+_SCHEME = re.compile(r"([A-Za-z][A-Za-z0-9+.-]+)://")
+
+
+def is_remote(location: str | os.PathLike[str]) -> bool:
+    """Whether a location is a URI rather than a path."""
+    return _SCHEME.match(os.fspath(location)) is not None
+
+
+def cache_folder() -> Path:
+    """The user's cache folder: `$TRACEWAREHOUSE_CACHE`, or `tracewarehouse` where the user's caches are."""
+    if chosen := os.environ.get(CACHE_VARIABLE):
+        return Path(chosen)
+    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "tracewarehouse"
