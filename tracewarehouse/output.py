@@ -10,7 +10,7 @@ import os
 import shutil
 import sys
 import uuid
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from decimal import Decimal
 from pathlib import Path
 from typing import IO, Any, Literal, get_args
@@ -58,16 +58,44 @@ def write(result: QueryResult, format_: Format, path: Path | None = None) -> Non
     Raises:
         TracewarehouseError: the file cannot be written, or the format is binary and goes to a terminal.
     """
+    if format_ not in BINARY:
+        _put_text(lambda width: text(result, format_, width), path)
+        return
+    if path is None and sys.stdout.isatty():
+        raise TracewarehouseError(f"{format_} is not for a terminal; add -o FILE, or send the output into a pipe")
+    _put([encoded(result, format_)], path)
+
+
+def write_table(columns: Mapping[str, Sequence[Any]], path: Path | None = None) -> None:
+    """Write columns of values as a table for people, as `write` writes that of a result.
+
+    A result would have to be an Arrow table. pyarrow makes none of lists without the import of pandas, if there is one,
+    which takes longer than most questions.
+    """
+    rows = list(zip(*columns.values(), strict=True))
+    _put_text(lambda width: _table([*columns], rows, width), path)
+
+
+def _put_text(pieces: Callable[[int | None], Iterator[str]], path: Path | None) -> None:
+    """Write text that is given the terminal's width, or None for a file or pipe."""
+    if path is None and sys.stdout.isatty():
+        _show("".join(pieces(shutil.get_terminal_size().columns)))
+    else:
+        _put((piece.encode("utf-8", "replace") for piece in pieces(None)), path)
+
+
+def _put(pieces: Iterable[bytes], path: Path | None) -> None:
     if path is None:
-        if format_ in BINARY and sys.stdout.isatty():
-            raise TracewarehouseError(f"{format_} is not for a terminal; add -o FILE, or send the output into a pipe")
-        _write_to_terminal(result, format_) if sys.stdout.isatty() else _write_to_pipe(result, format_)
+        try:
+            _write_bytes(pieces, sys.stdout.buffer)
+        except BrokenPipeError:  # the reader has seen enough, as after `| head`
+            close_quietly()
         return
     part = path.with_name(f".{path.name}.{uuid.uuid4().hex[:8]}")
     try:
         try:
             with part.open("wb") as stream:
-                _write_bytes(result, format_, stream, None)
+                _write_bytes(pieces, stream)
             part.replace(path)
         finally:
             part.unlink(missing_ok=True)
@@ -75,18 +103,15 @@ def write(result: QueryResult, format_: Format, path: Path | None = None) -> Non
         raise TracewarehouseError(f"{path}: cannot be written: {error.strerror or error}") from None
 
 
-def _write_to_pipe(result: QueryResult, format_: Format) -> None:
-    try:
-        _write_bytes(result, format_, sys.stdout.buffer, None)
-    except BrokenPipeError:  # the reader has seen enough, as after `| head`
-        close_quietly()
+def _write_bytes(pieces: Iterable[bytes], stream: IO[bytes]) -> None:
+    for piece in pieces:
+        stream.write(piece)
+    stream.flush()
 
 
-def _write_to_terminal(result: QueryResult, format_: Format) -> None:
-    """Write text as it is where it fits on the screen, else through the user's pager."""
-    size = shutil.get_terminal_size()
-    lines = "".join(text(result, format_, size.columns))
-    if lines.count("\n") < size.lines:
+def _show(lines: str) -> None:
+    """Write text to the terminal as it is where it fits on the screen, else through the user's pager."""
+    if lines.count("\n") < shutil.get_terminal_size().lines:
         sys.stdout.write(lines)
         sys.stdout.flush()
         return
@@ -102,20 +127,11 @@ def encoded(result: QueryResult, format_: Format) -> bytes:
     Raises:
         TracewarehouseError: a workbook cannot hold it.
     """
-    buffer = io.BytesIO()
-    _write_bytes(result, format_, buffer, None)
+    if format_ not in BINARY:
+        return "".join(text(result, format_)).encode("utf-8", "replace")
+    buffer = io.BytesIO()  # the writers seek, and a pipe cannot
+    _BINARY_WRITERS[format_](result, buffer)
     return buffer.getvalue()
-
-
-def _write_bytes(result: QueryResult, format_: Format, stream: IO[bytes], width: int | None) -> None:
-    if format_ in BINARY:
-        buffer = io.BytesIO()  # the writers seek, and a pipe cannot
-        _BINARY_WRITERS[format_](result, buffer)
-        stream.write(buffer.getbuffer())
-    else:
-        for piece in text(result, format_, width):
-            stream.write(piece.encode("utf-8", "replace"))
-    stream.flush()
 
 
 def _write_parquet(result: QueryResult, buffer: io.BytesIO) -> None:
@@ -186,10 +202,7 @@ _BINARY_WRITERS: dict[str, Callable[[QueryResult, io.BytesIO], None]] = {
 def text(result: QueryResult, format_: Format, width: int | None = None) -> Iterator[str]:
     """Yield the result as text, piece by piece; `width` is the terminal's width, for tables."""
     if format_ == "table":
-        from tracewarehouse.text_table import draw
-
-        for line in draw(result.columns, result.rows(), width):
-            yield f"{line}\n"
+        yield from _table(result.columns, result.rows(), width)
     elif format_ == "csv":
         # a file gets the text unchanged; a terminal would execute control characters
         yield from _csv(result) if width is None else (_for_terminal(line) for line in _csv(result))
@@ -198,6 +211,13 @@ def text(result: QueryResult, format_: Format, width: int | None = None) -> Iter
             yield f"{dump(row)}\n"
     else:
         yield from _array(result.dicts())
+
+
+def _table(columns: Sequence[str], rows: Sequence[Sequence[Any]], width: int | None) -> Iterator[str]:
+    from tracewarehouse.text_table import draw
+
+    for line in draw(columns, rows, width):
+        yield f"{line}\n"
 
 
 def _csv(result: QueryResult) -> Iterator[str]:

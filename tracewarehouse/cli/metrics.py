@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from itertools import groupby
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -12,7 +13,7 @@ from tracewarehouse.cli.flags import say_flags, say_note
 from tracewarehouse.cli.options import FormatOption, MetricsOption, OutputOption, RunsArgument
 from tracewarehouse.cli.results import chosen_format
 from tracewarehouse.ingest.errors import WarehouseError
-from tracewarehouse.output import write
+from tracewarehouse.output import write, write_table
 
 if TYPE_CHECKING:
     from collections.abc import Collection
@@ -38,19 +39,14 @@ def list_metrics(context: typer.Context, output_format: FormatOption = None, out
         write(result, chosen, output)
         return
     rows = result.dicts()
-    write(_list_for_people([r for r in rows if r["status"] != "compatibility"]), chosen, output)
+    write_table(_list_for_people([r for r in rows if r["status"] != "compatibility"]), output)
     if others := [r["metric"] for r in rows if r["status"] == "compatibility"]:
         say_note(f"{len(others)} more compute what another tool does: {', '.join(others)}")
 
 
-def _list_for_people(rows: list[dict[str, Any]]) -> QueryResult:
+def _list_for_people(rows: list[dict[str, Any]]) -> dict[str, list[Any]]:
     """Metric with version and status where these are not 1 and stable, unit and meaning."""
-    import pyarrow as pa
-
-    from tracewarehouse.result import QueryResult
-
-    columns = {"metric": [_named(r) for r in rows], **{n: [r[n] for r in rows] for n in ("unit", "meaning")}}
-    return QueryResult(pa.table(columns))
+    return {"metric": [_named(r) for r in rows], **{n: [r[n] for r in rows] for n in ("unit", "meaning")}}
 
 
 def _named(row: dict[str, Any]) -> str:
@@ -135,7 +131,10 @@ def values(
     if stale:
         named = ", ".join(r.name for r in stale[:5]) + (", ..." if len(stale) > 5 else "")
         say_note(f"{len(stale)} runs have values of older definitions ({named}); run `tw metrics refresh`")
-    write(_for_people(result) if chosen == "table" else result, chosen, output)
+    if chosen == "table":
+        write_table(_for_people(result), output)
+    else:
+        write(result, chosen, output)
     if left_out:
         say_note(
             f"left out {', '.join(left_out)}, which have a row per step, layer or pair of devices; -m NAME or --all "
@@ -151,23 +150,25 @@ def _answering(definitions: Definitions) -> list[Metric]:
 
 def _without(result: QueryResult, metrics: Collection[str]) -> tuple[QueryResult, list[str]]:
     """The rows of other metrics, and which of these metrics have any."""
-    from tracewarehouse.result import QueryResult
-
-    rows = result.arrow()
-    names = rows.column("metric").to_pylist()
-    keep = [name not in metrics for name in names]
-    if all(keep):
-        return result, []
-    return QueryResult(rows.filter(keep), result.flagged_runs), sorted({*names} & {*metrics})
-
-
-def _for_people(result: QueryResult) -> QueryResult:
-    """The columns that tell rows apart, with the dimensions as text: 80 columns hold them."""
-    import json
-
     import pyarrow as pa
 
     from tracewarehouse.result import QueryResult
+
+    rows = result.arrow()
+    kept, left_out, place = [rows.slice(0, 0)], set(), 0
+    for name, same in groupby(rows.column("metric").to_pylist()):
+        count = len(list(same))
+        if name in metrics:
+            left_out.add(name)
+        else:
+            kept.append(rows.slice(place, count))
+        place += count
+    return QueryResult(pa.concat_tables(kept), result.flagged_runs), sorted(left_out)
+
+
+def _for_people(result: QueryResult) -> dict[str, list[Any]]:
+    """The columns that tell rows apart, with the dimensions as text: 80 columns hold them."""
+    import json
 
     rows = result.dicts()
     ids = {r["name"]: {q["run_id"] for q in rows if q["name"] == r["name"]} for r in rows}
@@ -178,7 +179,7 @@ def _for_people(result: QueryResult) -> QueryResult:
     columns["unit"] = [r["unit"] for r in rows]
     if len(ids) == 1:  # who asks for one run knows its name
         del columns["run"]
-    return QueryResult(pa.table(columns), result.flagged_runs)
+    return columns
 
 
 @app.command()

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from tracewarehouse.cli.options import FormatOption, OutputOption
 from tracewarehouse.cli.results import chosen_format
 from tracewarehouse.ingest.errors import WarehouseError, printable
-from tracewarehouse.output import write
+from tracewarehouse.output import write, write_table
 from tracewarehouse.quality import CLOCKS
 
 if TYPE_CHECKING:
@@ -85,17 +85,16 @@ def runs(
             result = _listed(unread, _marked(warehouse.query(_SUMMARY), {r.run_id for r in lost}))
         remarks = warehouse.query(_NOTES).rows() + warehouse.query(CLOCKS).rows() if notes else []
     chosen = chosen_format(context, output_format, output)
-    write(_for_people(result) if chosen == "table" else result, chosen, output)
+    if chosen == "table":
+        write_table(_for_people(result), output)
+    else:
+        write(result, chosen, output)
     for _, name, text in sorted(remarks, key=lambda r: (r[1], r[0])):
         typer.echo(printable(f"{name}: {' '.join(text.split())}"), err=True)
 
 
-def _for_people(result: QueryResult) -> QueryResult:
+def _for_people(result: QueryResult) -> dict[str, list[Any]]:
     """The columns that tell runs apart, which 80 columns of a terminal hold."""
-    import pyarrow as pa
-
-    from tracewarehouse.result import QueryResult
-
     rows = result.dicts()
     columns = {name: [r.get(name) for r in rows] for name in ("run_id", "name", "devices", "mesh", "quality", "clocks")}
     columns["mesh"] = [
@@ -108,7 +107,7 @@ def _for_people(result: QueryResult) -> QueryResult:
         else None
         for r in rows
     ]
-    return QueryResult(pa.table({n: pa.array(v, pa.string()) for n, v in columns.items()}))
+    return columns
 
 
 def _marked(result: QueryResult, lost: Collection[str]) -> QueryResult:
