@@ -308,10 +308,49 @@ class Warehouse:
         Raises:
             WarehouseError: no run fits, or several do; the message lists the candidates.
         """
-        for unread in self.lake.listing()[1]:
-            if reference in (unread.run_id, unread.name):
-                raise WarehouseError(f"run {unread}; run `tw ingest` on its capture again")
-        runs = self.lake.runs()
+        return self._found(reference)[0]
+
+    def find(self, references: Sequence[str]) -> list[RunVersion]:
+        """Find runs, each once: each reference is one run (see `run`), or a pattern of names such as 'llama-*'.
+
+        Raises:
+            WarehouseError: no run fits a reference.
+        """
+        return self._found(references, patterns=True)
+
+    def _found(self, references: str | Sequence[str], *, patterns: bool = False) -> list[RunVersion]:
+        """The runs that references stand for, each once; see `run` and `find`.
+
+        All runs are listed once, and only if a reference is not the whole id of a run.
+        """
+        self.lake.sync()
+        found: dict[str, RunVersion] = {}
+        listed: tuple[list[RunVersion], list[UnreadRun]] | None = None
+        for reference in [references] if isinstance(references, str) else references:
+            if run := self._of_id(reference):
+                found[run.run_id] = run
+                continue
+            listed = listed or self.lake.listing()
+            fitting: list[RunVersion] = []
+            if patterns and _is_pattern(reference):
+                fitting = [r for r in self.lake.readable(*listed) if fnmatchcase(r.name, reference)]
+            for run in fitting or [self._named(reference, *listed)]:
+                found[run.run_id] = run
+        return list(found.values())
+
+    def _of_id(self, reference: str) -> RunVersion | None:
+        """The run with this id, from its manifest alone; None if there is none that can be read."""
+        try:
+            return self.lake.run(reference)
+        except WarehouseError:  # the list of all runs says why
+            return None
+
+    def _named(self, reference: str, runs: list[RunVersion], unread: list[UnreadRun]) -> RunVersion:
+        """The one of all runs that a reference stands for; see `run`."""
+        for other in unread:
+            if reference in (other.run_id, other.name):
+                raise WarehouseError(f"run {other}; run `tw ingest` on its capture again")
+        runs = self.lake.readable(runs, unread)
         for fitting in (
             [r for r in runs if r.run_id == reference],
             [r for r in runs if r.name == reference],
@@ -327,19 +366,6 @@ class Warehouse:
         if close := get_close_matches(reference, names, n=3):
             raise WarehouseError(f"no run {reference!r} in {self.path}; did you mean {' or '.join(close)}?")
         raise WarehouseError(f"no run {reference!r} in {self.path}; `tw runs` lists its runs")
-
-    def find(self, references: Sequence[str]) -> list[RunVersion]:
-        """Find runs, each once: each reference is one run (see `run`), or a pattern of names such as 'llama-*'.
-
-        Raises:
-            WarehouseError: no run fits a reference.
-        """
-        by_id: dict[str, RunVersion] = {}
-        for reference in references:
-            fitting = [r for r in self.lake.runs() if fnmatchcase(r.name, reference)] if _is_pattern(reference) else []
-            for run in fitting or [self.run(reference)]:
-                by_id[run.run_id] = run
-        return list(by_id.values())
 
     def summary(self, run: str) -> RunSummary:
         """A run in short: facts, main numbers, what dominates its steps, flags, and what is missing and why.
@@ -383,11 +409,10 @@ class Warehouse:
 
         metric = find_metric(self.definitions, name, version)
         view = metric.view.name
-        references = [run] if isinstance(run, str) else run
-        if references is None:
+        if run is None:
             return self.query(f"SELECT * FROM metrics.{view} ORDER BY ALL")  # noqa: S608  the view's name is checked
         # DuckDB skips the files of other runs only if run ids are literals, not parameters or a join
-        ids = dict.fromkeys(self.run(r).run_id for r in references)
+        ids = [r.run_id for r in self._found(run)]
         where = f"run_id IN ({', '.join(map(literal, ids))})" if ids else "false"
         return self.query(f"SELECT * FROM metrics.{view} WHERE {where} ORDER BY ALL")  # noqa: S608
 
@@ -428,7 +453,7 @@ class Warehouse:
             now = [m for m in (*compared, *unstored) if m.name in metrics]
         of_runs = "true"
         if run is not None:
-            ids = dict.fromkeys(self.run(r).run_id for r in ([run] if isinstance(run, str) else run))
+            ids = [r.run_id for r in self._found(run)]
             of_runs = f"run_id IN ({', '.join(map(literal, ids))})" if ids else "false"
             conditions.append(f"r.{of_runs}" if ids else of_runs)
         if metrics is not None:
@@ -602,8 +627,7 @@ class Warehouse:
         from tracewarehouse.evaluation.audits import run_audits
         from tracewarehouse.session import naming_lost_files
 
-        references = [run] if isinstance(run, str) else run
-        runs = self.lake.runs() if references is None else [self.run(r) for r in references]
+        runs = self.lake.runs() if run is None else self._found(run)
         session = self._session()
         session.create({n for a in all_audits(self.definitions) for n in a.depends_on})
         with naming_lost_files(self.lake, runs):
@@ -623,9 +647,17 @@ class Warehouse:
         with self.followed_by_database():
             return [fresh for r in self.stale_runs() if (fresh := refresh(self.lake, r, evaluator))]
 
-    def stale_runs(self) -> list[RunVersion]:
-        """The runs whose stored metric values come from other definitions than today's, or that have no values."""
-        return [r for r in self.lake.runs() if not self.definitions.is_current(r.metrics_fingerprint)]
+    def stale_runs(self, run: str | Sequence[str] | None = None) -> list[RunVersion]:
+        """The runs whose stored metric values come from other definitions than today's, or that have no values.
+
+        Args:
+            run: a run (see `run`), several, or None for all.
+
+        Raises:
+            WarehouseError: a run does not exist.
+        """
+        runs = self.lake.runs() if run is None else self._found(run)
+        return [r for r in runs if not self.definitions.is_current(r.metrics_fingerprint)]
 
     def build(self) -> Path:
         """Write warehouse.duckdb, a database file that any DuckDB can open, and return its path.

@@ -168,9 +168,14 @@ class Lake:
         Raises:
             WarehouseError: the runs cannot be listed, or there are runs but none can be read.
         """
-        return self._readable(*self.listing())
+        return self.readable(*self.listing())
 
-    def _readable(self, runs: list[RunVersion], unread: list[UnreadRun]) -> list[RunVersion]:
+    def readable(self, runs: list[RunVersion], unread: list[UnreadRun]) -> list[RunVersion]:
+        """The runs of a `listing`, after a warning that names those which cannot be read; see `runs`.
+
+        Raises:
+            WarehouseError: there are runs but none can be read.
+        """
         if unread and not runs:
             raise WarehouseError(f"{self.root}: {unread_sentence(unread)}")
         if new := [r for r in unread if r not in self._warned]:
@@ -202,17 +207,19 @@ class Lake:
             WarehouseError: their folder cannot be listed.
         """
         found = {}
+        for entry in self._manifest_files():
+            with suppress(FileNotFoundError):  # removed meanwhile
+                found[entry.name.removesuffix(".json")] = manifest_index.stamp_of(entry.stat())
+        return found
+
+    def _manifest_files(self) -> Iterator[os.DirEntry[str]]:
         try:
             with os.scandir(self._manifests) as entries:
-                for entry in entries:
-                    if entry.name.endswith(".json") and entry.name[0] != ".":
-                        with suppress(FileNotFoundError):  # removed meanwhile
-                            found[entry.name.removesuffix(".json")] = manifest_index.stamp_of(entry.stat())
+                yield from (e for e in entries if e.name.endswith(".json") and e.name[0] != ".")
         except FileNotFoundError:
             pass
         except OSError as error:
             raise WarehouseError(f"{self._manifests}: cannot list the runs: {error.strerror or error}") from None
-        return found
 
     def _read_all(self, state: State) -> tuple[list[RunVersion], list[UnreadRun]]:
         """The runs of these manifests, as the index or they themselves have them, and those that cannot be read."""
@@ -260,7 +267,7 @@ class Lake:
                 runs.append(found)
             elif found:
                 unread.append(found)
-        return self._readable(runs, unread)
+        return self.readable(runs, unread)
 
     def state_of(self, run_ids: Collection[str]) -> State:
         """The manifest files of these runs by run id, as far as there are such runs; see `state`."""
@@ -285,7 +292,7 @@ class Lake:
         Raises:
             WarehouseError: the runs cannot be listed.
         """
-        return not self.state()
+        return next(self._manifest_files(), None) is None
 
     def lacking(self, runs: Iterable[RunVersion]) -> list[UnreadRun]:
         """The runs with missing files; unlike `listing`, this asks the file system for every file."""

@@ -196,11 +196,37 @@ def test_deprecated_versions_are_not_stored_and_answer_who_names_them(folder: Pa
         assert sorted((r[0], r[5]) for r in first) == sorted(view)
 
 
+def test_the_id_of_a_run_is_enough_to_ask_about_it_without_the_list_of_all_runs(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with tw.open(folder) as wh:
+        [known] = wh.lake.runs()
+        monkeypatch.setattr(Lake, "listing", None)
+        monkeypatch.setattr(Lake, "state", None)
+        assert wh.run(known.run_id) == known
+        assert wh.find([known.run_id, known.run_id]) == [known]
+        assert wh.values(known.run_id).rows()
+        assert wh.metric("tpot", [known.run_id]).rows()
+        assert wh.stale_runs(known.run_id) == []
+        assert not wh.lake.is_empty()
+
+
+def test_names_are_looked_up_in_one_list(folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    other = write_capture_directory(tmp_path / "other", name="other", period=200)
+    with tw.open(folder) as wh:
+        wh.ingest(other)
+        listed = []
+        listing = Lake.listing
+        monkeypatch.setattr(Lake, "listing", lambda lake: listed.append(lake) or listing(lake))
+        assert [r.name for r in wh.find(["other", "tiny-*", "tiny-tp2"])] == ["other", "tiny-tp2"]
+        assert len(listed) == 1
+
+
 def test_values_of_other_definitions_are_refreshed(folder: Path) -> None:
     files = {t: f for t, f in read_manifest(folder).files.items() if t != "metric_values"}
     change_manifest(folder, metrics_fingerprint="older", files=files)
     with tw.open(folder) as wh:
-        assert [r.name for r in wh.stale_runs()] == ["tiny-tp2"]
+        assert [r.name for r in wh.stale_runs()] == [r.name for r in wh.stale_runs("tiny-tp2")] == ["tiny-tp2"]
         assert wh.values().rows() == []
         assert [r.name for r in wh.refresh_metrics()] == ["tiny-tp2"]
         assert wh.values(metrics=["tpot"]).rows()

@@ -126,7 +126,7 @@ def values(
         names = metric or ([m.name for m in _answering(warehouse.definitions)] if show_all else None)
         result = warehouse.values(runs, metrics=names, version=version)
         detailed = [] if names else [m.name for m in warehouse.definitions.metrics if m.header.is_of_parts]
-        stale = warehouse.stale_runs()
+        stale = warehouse.stale_runs(runs)
     result, left_out = _without(result, detailed)
     if stale:
         named = ", ".join(r.name for r in stale[:5]) + (", ..." if len(stale) > 5 else "")
