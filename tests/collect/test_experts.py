@@ -102,3 +102,27 @@ def test_dispatch_computes_what_a_loop_over_tokens_does(torch_processes: TorchPr
 )
 def test_places_follow_from_the_mean_share(arguments: tuple[int, int, int, int, float], expected: Places) -> None:
     assert places(*arguments) == expected
+
+
+GROUPS = """
+import json
+import torch
+from tracewarehouse.collect.parallel.deepseek import _are_largest
+
+torch.manual_seed(0)
+found = []
+for groups, count in [(2, 1), (8, 4), (8, 1), (8, 8)]:
+    values = torch.randn(50, groups)
+    chosen = torch.zeros(50, groups, dtype=torch.bool).scatter(1, values.topk(count)[1], True)
+    found.append(bool((_are_largest(values, count) == chosen).all()))
+equal = torch.tensor([[1.0, 3.0, 3.0, 3.0]])
+print(json.dumps([found, _are_largest(equal, 2).tolist()]))
+"""
+
+
+@pytest.mark.skipif(importlib.util.find_spec("torch_xla") is None, reason="torch_xla is not installed")
+def test_groups_are_chosen_as_topk_does(torch_processes: TorchProcesses) -> None:
+    found, of_equal = torch_processes.answer(GROUPS)
+
+    assert all(found)
+    assert of_equal == [[False, True, True, False]]
