@@ -21,8 +21,9 @@ ROOT = DOCS.parent
 sys.path.insert(0, str(ROOT / "tests"))  # the second computation is the tests' own
 
 from numbers_from_bytes import numbers_from_bytes  # noqa: E402
-from plain_main_numbers import main_numbers  # noqa: E402
+from plain_main_numbers import main_numbers, other_numbers  # noqa: E402
 from plain_metrics import Run  # noqa: E402
+from work_from_bytes import work_from_bytes  # noqa: E402
 
 from tracewarehouse.dashboards.units import quantity  # noqa: E402
 from tracewarehouse.definitions.markdown_table import table  # noqa: E402
@@ -35,6 +36,7 @@ PAGE, XPROF = DOCS / "agreement.md", DOCS / "agreement_xprof.json"
 DATA, TRACES = ROOT / "data" / "captures", ROOT.parent / "shared" / "traces"
 _CHROME = "tpu-2chip-vllm-tp2-prefill.trace.json.gz"
 _READ = ("runs", "devices", "instructions", "ops", "collectives", "traffic", "phases")
+_SIZES = "SELECT device_count AS devices, batch_size, input_length FROM main.runs WHERE run_id = $run_id"
 _UNIT_OF_BYTES = {"bytes": 1, "kB": 1e3, "MB": 1e6, "GB": 1e9}
 _NEAR = 0.005
 """Numbers of other tools that differ by less are the same: XProf prints them with few digits."""
@@ -50,11 +52,17 @@ The main numbers of each real capture, as `tw show` prints them, beside four oth
   does; each capture says how many events and stats were compared. Recomputed numbers agree to one part in a thousand
   million, or the script stops. Which step owns an op, and which virtual device a thread works for, both take from
   ingest.
-- **from the bytes**: what a hundred lines find in the xplane file, with protobuf's own parser and without ingest
-  (`tests/numbers_from_bytes.py`): of TPUs what the devices do, of others the host's marks. As exact.
-- **XProf** {version}: its overview, hlo_stats and op_profile. It knows no phases. What it sums over a capture is
-  divided by our number of steps and devices. It reads no Chrome trace, and several hosts are not asked of it.
+- **from the bytes**: what two short files find in the xplane file, with protobuf's own parser and without ingest
+  (`tests/numbers_from_bytes.py`, `tests/work_from_bytes.py`): of TPUs what the devices do; of virtual devices what the
+  ops of each program do, and the host's marks. As exact.
+- **XProf** {version}: its overview, hlo_stats, op_profile and memory_profile. It knows no phases. What it sums over
+  a capture is divided by our number of steps and devices. It reads no Chrome trace, and several hosts are not asked of
+  it.
 - **CCL-Bench**: its definitions as our `ccl_*` views have them. Most of them read TPU captures alone.
+
+A second table has what other metrics say: prefill throughput, the largest kernel, traffic by kind, what the time of
+collectives goes to, the time of a layer, and memory. No capture here has batches of a server, so padding waste and
+decode time against context are compared on captures made by hand alone (`tests/sql/test_served_batches.py`).
 
 A dash means that a tool has no number. Every difference is explained below its table.
 """
@@ -72,6 +80,9 @@ REASONS = {
         "estimates bytes from the HLO of GPU programs by a cost model of its own; we take what the profiler states, "
         "which is nothing on GPUs."
     ),
+    ("top_kernels", "XProf"): (
+        "leaves out the copies that the GPU's runtime makes, which are of no program; the kernels' times are equal."
+    ),
     ("step_time", "CCL-Bench"): (
         "divides the whole span of the trace, prefill, gaps and what is before the first step included, by the card's "
         "iterations; ours lasts from start to next start on the slowest device, by phase."
@@ -86,6 +97,47 @@ REASONS = {
     ),
 }
 """Why another tool's number differs from ours, by metric and tool."""
+
+OTHERS = (
+    ("prefill_throughput", "Prefill throughput", "tokens/s", "prompt_tokens_per_s", "FROM metrics.prefill_throughput"),
+    (
+        "top_kernels",
+        "Largest kernel",
+        "%",
+        "phase, kernel, 100 * self_ms / sum(self_ms) OVER (PARTITION BY run_id, phase)",
+        "FROM (SELECT run_id, coalesce(phase, '') AS phase, kernel, sum(self_ms) AS self_ms FROM metrics.top_kernels "
+        "GROUP BY ALL UNION ALL SELECT run_id, 'whole capture', kernel, sum(self_ms) FROM metrics.top_kernels "
+        "GROUP BY ALL) QUALIFY row_number() OVER (PARTITION BY run_id, phase ORDER BY self_ms DESC) = 1",
+    ),
+    (
+        "traffic_volume",
+        "Traffic per step",
+        "bytes",
+        "coalesce(phase, '') AS phase, kind, sum(message_bytes_per_step)",
+        "FROM metrics.traffic_volume GROUP BY run_id, phase, kind",
+    ),
+    (
+        "collective_attribution",
+        "Time of collectives",
+        "%",
+        "coalesce(phase, '') AS phase, kind, axis, part, 100 * share",
+        "FROM (UNPIVOT metrics.collective_attribution ON transfer_share AS transfer, arrival_share AS arrival, "
+        "overlap_share AS overlap INTO NAME part VALUE share) WHERE share > 0",
+    ),
+    (
+        "layer_time",
+        "Time of a layer",
+        "us",
+        "coalesce(phase, '') AS phase, sum(self_us) / count(DISTINCT layer)",
+        "FROM metrics.layer_time WHERE layer IS NOT NULL GROUP BY run_id, phase",
+    ),
+    ("memory_in_use", "Memory in use", "bytes", "max(peak_bytes)", "FROM metrics.memory_in_use GROUP BY run_id"),
+)
+"""Other numbers: metric, name, unit, the columns of parts and value, and where they are."""
+_OF_XPROF = {("top_kernels", "whole capture"): "largest_kernel_percent", ("memory_in_use", ""): "memory_bytes"}
+_CUT_ELSEWHERE = (
+    "from the bytes it lasts from one attention kernel to the next, with gaps; ours adds up the ops of each layer."
+)
 
 
 def captures(traces: Path) -> list[Capture]:
@@ -118,9 +170,14 @@ def section(warehouse: Warehouse, capture: Capture, xprof: Mapping[str, float]) 
         raise ValueError(f"{capture.name}: its run differs from its bytes: {proof.differences[0]}")
     summary = warehouse.summary(run_id)
     facts = summary.facts
-    plain = main_numbers(Run(_tables(warehouse, run_id)))
+    run = Run(_tables(warehouse, run_id))
+    plain = main_numbers(run)
     phases = sorted({n.part for n in summary.numbers if n.metric == "device_idle"})
-    of_bytes = numbers_from_bytes(capture.files[0], phases[-1]) if _is_one_xplane(capture) else {}
+    of_bytes: dict[tuple[str, ...], float] = {}
+    if _is_one_xplane(capture):
+        [sizes] = warehouse.query(_SIZES, run_id=run_id).dicts()
+        of_bytes |= work_from_bytes(capture.files[0], phases[-1], sizes)
+        of_bytes |= numbers_from_bytes(capture.files[0], phases[-1])
     others = {"XProf": _of_xprof(xprof, facts, summary.numbers), "CCL-Bench": _of_ccl_bench(warehouse, run_id, facts)}
     rows: list[tuple[str, ...]] = []
     differences: list[str] = []
@@ -147,10 +204,53 @@ def section(warehouse: Warehouse, capture: Capture, xprof: Mapping[str, float]) 
     kind = facts["device_kind"] or facts["backend"]
     proved = f"all {proof.events:,} events and {proof.stats:,} stats of the capture"
     said = f"{facts['devices']} x {kind}. The run has {proved}."
+    numbers = table(("number", "ours", "recomputed", "from the bytes", *others), rows)
+    more, explained, absent = _others(warehouse, run_id, other_numbers(run), of_bytes, xprof)
+    for metric, name in absent:
+        lacking.setdefault(
+            missing.get(metric, "its ops name parts of the model, but no layers").partition(";")[0].rstrip("."), []
+        ).append(name)
+    differences += explained
     differences += [f"{', '.join(names)}: ours is missing, as {reason}." for reason, names in lacking.items()]
     listed = "".join(f"- {d}\n" for d in differences)
-    numbers = table(("number", "ours", "recomputed", "from the bytes", *others), rows)
-    return f"\n## {title(capture)}\n\n{said}\n\n{numbers}" + (f"\n{listed}" if listed else "")
+    return f"\n## {title(capture)}\n\n{said}\n\n{numbers}\n{more}" + (f"\n{listed}" if listed else "")
+
+
+def _others(
+    warehouse: Warehouse,
+    run_id: str,
+    plain: Mapping[tuple[str, ...], float],
+    of_bytes: Mapping[tuple[str, ...], float],
+    xprof: Mapping[str, float],
+) -> tuple[str, list[str], list[tuple[str, str]]]:
+    """The table of the other numbers, what explains their differences, and those without a value."""
+    rows: list[tuple[str, ...]] = []
+    differences: list[str] = []
+    absent: list[tuple[str, str]] = []
+    for metric, name, unit, columns, source in OTHERS:
+        sql = f"WITH found AS (SELECT {columns} AS value, run_id {source}) "
+        sql += "SELECT * EXCLUDE run_id FROM found WHERE run_id = $run_id ORDER BY ALL"
+        found = warehouse.query(sql, run_id=run_id).rows()
+        if not found:
+            absent.append((metric, name))
+        for *part, ours in found:
+            key = (metric, *(part or [""]))
+            label = ", ".join([name, *filter(None, part)])
+            read = of_bytes.get(key, of_bytes.get((*key[:3], *key[4:])))  # the bytes do not name axes
+            theirs = xprof.get(_OF_XPROF[key[:2]]) if key[:2] in _OF_XPROF else None
+            if not _is_near(ours, plain.get(key, ours), 1e-9):
+                raise ValueError(f"{label} is {ours}, recomputed {plain.get(key)}")
+            if read is not None and not _is_near(ours, read, 1e-9):
+                if metric != "layer_time" or not _is_near(ours, read, _NEAR):
+                    raise ValueError(f"{label} is {ours}, from the bytes {read}")
+                differences.append(f"{label}: {_CUT_ELSEWHERE}")
+            if theirs is not None and not _is_near(ours, theirs, _NEAR):
+                if (metric, "XProf") not in REASONS:
+                    raise ValueError(f"{label} is {ours}, of XProf {theirs}, and no reason is known")
+                differences.append(f"{label}: XProf {REASONS[metric, 'XProf']}")
+            shown = (ours, plain.get(key), read, theirs)
+            rows.append((label, *("-" if v is None else quantity(v, unit) for v in shown)))
+    return table(("other number", "ours", "recomputed", "from the bytes", "XProf"), rows), differences, absent
 
 
 def _tables(warehouse: Warehouse, run_id: str) -> dict[str, list[dict[str, Any]]]:

@@ -8,9 +8,11 @@ XProf writes caches beside a capture and may end the process, so it reads a copy
 from __future__ import annotations
 
 import json
+import re
 import shutil
 import sys
 import tempfile
+from collections import defaultdict
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
@@ -19,7 +21,7 @@ _COLLECTIVES = ("all-reduce", "all-gather", "reduce-scatter", "all-to-all", "col
 
 
 def numbers(capture: Path) -> dict[str, float]:
-    """Totals over the capture, those that XProf has: times in ms, bytes, counts, idle share in %."""
+    """Totals over the capture, those that XProf has: times in ms, bytes, counts, shares in %."""
     from xprof.convert import raw_to_tool_data  # type: ignore[import-not-found,import-untyped,unused-ignore]
 
     def answer(tool: str) -> Any:
@@ -32,6 +34,9 @@ def numbers(capture: Path) -> dict[str, float]:
         properties |= table.get("p") or {}
     if (step := float(properties.get("steptime_ms_average") or 0)) > 0:
         found["step_time_ms"] = step
+    peaks = [v["profileSummary"] for v in answer("memory_profile").get("memoryProfilePerAllocator", {}).values()]
+    if peaks:
+        found["memory_bytes"] = max(int(p["peakStats"]["peakBytesInUse"]) for p in peaks)
     table = answer("hlo_stats")
     names = [c["id"] for c in table["cols"]]
     ops = [dict(zip(names, [c and c["v"] for c in row["c"]], strict=True)) for row in table.get("rows", ())]
@@ -39,6 +44,10 @@ def numbers(capture: Path) -> dict[str, float]:
         return found
     if "device_idle_time_percent" in properties:
         found["idle_percent"] = float(properties["device_idle_time_percent"].rstrip("%"))
+    times: dict[str, float] = defaultdict(float)
+    for op in ops:
+        times[re.sub(r"([.][0-9]+)+$", "", op["hlo_op_name"])] += op["total_self_time"]
+    found["largest_kernel_percent"] = 100 * max(times.values()) / sum(times.values())
     collectives = [op for op in ops if op["category"].removesuffix("-start").removesuffix("-done") in _COLLECTIVES]
     if collectives:
         found["collectives"] = sum(op["occurrences"] for op in collectives)

@@ -21,8 +21,8 @@ from tracewarehouse.ingest.readers.files import CaptureFile
 from tracewarehouse.ingest.readers.formats import plain_planes
 from tracewarehouse.ingest.readers.plain import PlainLine, PlainPlane
 
-_COLLECTIVE = re.compile(r"(all-reduce|all-gather|reduce-scatter|all-to-all|collective-permute)(-start|-done)?")
-_CONTAINERS = {"while", "conditional", "call"}
+COLLECTIVE = re.compile(r"(all-reduce|all-gather|reduce-scatter|all-to-all|collective-permute)(-start|-done)?")
+CONTAINERS = {"while", "conditional", "call"}
 _SHAPE = re.compile(r"([a-z]+[0-9]+)\[([0-9,]*)\]")
 
 
@@ -57,7 +57,11 @@ def numbers_from_bytes(path: Path, phase: str) -> dict[tuple[str, str], float]:
 def _of_host(planes: Iterable[PlainPlane]) -> Iterator[tuple[tuple[str, str], float]]:
     """The durations of prefill marks, and the times from a decode mark to the next."""
     marks = sorted(
-        (e.start, e.end, e.name) for p in planes for line in p.lines for e in _events(p, line) if "step_num" in e.stats
+        (e.start, e.end, e.name)
+        for p in planes
+        for line in p.lines
+        for e in events_of(p, line)
+        if "step_num" in e.stats
     )
     if prefills := [end - start for start, end, name in marks if "prefill" in name]:
         yield ("ttft", "host"), prefills[0] / MS
@@ -66,13 +70,10 @@ def _of_host(planes: Iterable[PlainPlane]) -> Iterator[tuple[tuple[str, str], fl
 
 
 def _of_devices(planes: list[PlainPlane], phase: str) -> Iterator[tuple[tuple[str, str], float]]:
-    lines = [{line.name: list(_events(p, line)) for line in p.lines} for p in planes]
+    lines = [{line.name: list(events_of(p, line)) for line in p.lines} for p in planes]
     if not lines:
         return
-    time: dict[str, int] = defaultdict(int)
-    for module in (e for of_device in lines for e in of_device["XLA Modules"]):
-        time[module.name] += module.end - module.start
-    program = max(time, key=lambda name: time[name])
+    program = main_program(lines)
     steps, gaps, busy, moved, idle = 0, defaultdict(list), 0, 0, []
     sums = {phase: [0, 0, 0], "outside": [0, 0, 0]}  # exposed time, number and message bytes of collectives
     first, last = math.inf, 0
@@ -83,7 +84,7 @@ def _of_devices(planes: list[PlainPlane], phase: str) -> Iterator[tuple[tuple[st
         steps += len(starts)
         for number, (one, following) in enumerate(pairwise(starts)):
             gaps[number].append(following - one)
-        ops = [e for e in of_device["XLA Ops"] if e.category not in _CONTAINERS and starts[0] <= e.start < until]
+        ops = [e for e in of_device["XLA Ops"] if e.category not in CONTAINERS and starts[0] <= e.start < until]
         first, last = min(first, *(e.start for e in ops)), max(last, *(e.end for e in ops))
         own = length((e.start, e.end) for e in ops)
         busy += own
@@ -94,7 +95,7 @@ def _of_devices(planes: list[PlainPlane], phase: str) -> Iterator[tuple[tuple[st
             collectives = [
                 e
                 for e in of_device["XLA Ops"]
-                if _COLLECTIVE.fullmatch(e.category) and (starts[0] <= e.start < until) == (place != "outside")
+                if COLLECTIVE.fullmatch(e.category) and (starts[0] <= e.start < until) == (place != "outside")
             ]
             total[0] += length((e.start, e.end) for e in collectives)
             total[1] += len(collectives)
@@ -114,7 +115,16 @@ def _of_devices(planes: list[PlainPlane], phase: str) -> Iterator[tuple[tuple[st
         yield ("ttft", "device"), (last - first) / MS
 
 
-def _events(plane: PlainPlane, line: PlainLine) -> Iterator[Event]:
+def main_program(lines: list[dict[str, list[Event]]]) -> str:
+    """The program with most device time, which begins a step; '' without devices."""
+    time: dict[str, int] = defaultdict(int)
+    for module in (e for of_device in lines for e in of_device["XLA Modules"]):
+        time[module.name] += module.end - module.start
+    return max(time, key=lambda name: time[name], default="")
+
+
+def events_of(plane: PlainPlane, line: PlainLine) -> Iterator[Event]:
+    """The events of a line."""
     metadata = {m.metadata_id: m for m in plane.metadata}
     for metadata_id, start, duration, stats in line.events():
         about = metadata.get(metadata_id) if metadata_id is not None else None

@@ -2,10 +2,21 @@
 
 from __future__ import annotations
 
+import re
 from collections import defaultdict
 from collections.abc import Iterator
+from typing import Any
 
-from plain_metrics import METRICS, Run, collective_count, exposed_communication
+from plain_metrics import (
+    METRICS,
+    Run,
+    collective_count,
+    exposed_communication,
+    grouped,
+    prefill_throughput,
+    top_kernels,
+    window_parts,
+)
 
 Numbers = dict[tuple[str, str], float]
 """Value by metric and part (clock, phase, or ''); bytes for traffic, otherwise in the unit of the macro."""
@@ -56,12 +67,43 @@ def _numbers(run: Run) -> Iterator[tuple[tuple[str, str], float | None]]:
         yield ("traffic_volume", phase or ""), _traffic(run, phase)
 
 
-def _traffic(run: Run, phase: str | None) -> float:
+def other_numbers(run: Run) -> dict[tuple[str, ...], float]:
+    """What else docs/agreement.md compares: value by metric and parts, shares in %."""
+    found: dict[tuple[str, ...], float] = {}
+    for value in prefill_throughput(run).values():
+        if value is not None:
+            found["prefill_throughput", ""] = value
+    shares = {key: share for key, share in top_kernels(run).items() if share is not None}
+    for phase in {p for p, *_ in shares}:
+        (_, kernel, _), share = max((i for i in shares.items() if i[0][0] == phase), key=lambda i: i[1])
+        found["top_kernels", phase or "", kernel] = 100 * share
+    times: dict[str, int] = defaultdict(int)
+    for o in run.ops:
+        times[re.sub(r"(\.\d+)+$", "", o["i"]["name"])] += o["self_ps"]
+    if sum(times.values()):
+        largest = max(times, key=lambda k: times[k])
+        found["top_kernels", "whole capture", largest] = 100 * times[largest] / sum(times.values())
+    for (phase, kind, axis), parts in window_parts(run).items():
+        for part, time in parts.items():
+            found["collective_attribution", phase or "", kind, axis, part] = 100 * time / sum(parts.values())
+    size: dict[Any, float] = defaultdict(float)
+    for (phase, kind, axis), rows in grouped(run.collectives, "phase", "kind", "axis").items():
+        size[phase or "", kind] += _traffic(run, phase, kind, axis) if rows[0]["message_bytes"] is not None else 0
+    found |= {("traffic_volume", *key): value for key, value in size.items()}
+    layers: dict[str, dict[int, float]] = defaultdict(lambda: defaultdict(float))
+    for (phase, layer, _), value in METRICS["layer_time"](run).items():
+        if layer is not None:
+            layers[phase or ""][layer] += value or 0
+    return found | {("layer_time", phase): sum(of.values()) / len(of) for phase, of in layers.items()}
+
+
+def _traffic(run: Run, phase: str | None, *of: str) -> float:
     """Message bytes per device and step: of each kind and axis over the devices that take part."""
     size: dict[tuple[str, str], int] = defaultdict(int)
     devices: dict[tuple[str, str], set[int]] = defaultdict(set)
     for c in run.collectives:
-        if c["phase"] == phase and c["message_bytes"] is not None:
-            size[c["kind"], c["axis"]] += c["message_bytes"]
-            devices[c["kind"], c["axis"]].add(c["device_id"])
+        key = c["kind"], c["axis"]
+        if c["phase"] == phase and c["message_bytes"] is not None and of in ((), key):
+            size[key] += c["message_bytes"]
+            devices[key].add(c["device_id"])
     return sum(b / sum(len(run.steps_of(d, phase)) or 1 for d in devices[key]) for key, b in size.items())

@@ -181,7 +181,8 @@ def is_compute(op: Row) -> bool:
     return i["collective"] is None and i["async_role"] is None and i["opcode"] not in COPIES
 
 
-def _grouped(rows: Iterable[Row], *names: str) -> dict[Any, list[Row]]:
+def grouped(rows: Iterable[Row], *names: str) -> dict[Any, list[Row]]:
+    """The rows by their values of these columns."""
     found: dict[Any, list[Row]] = defaultdict(list)
     for r in rows:
         found[tuple(r[n] for n in names)].append(r)
@@ -230,7 +231,7 @@ def _bounds(run: Run, phase: str) -> dict[str, Interval]:
     if phase == "decode":  # those before any prefill are of other requests
         request = _bounds(run, "prefill")
         hosts = [s for s in hosts if s.start >= request.get("host", (0, 0))[0]]
-        starts = {k: min(o["start_ps"] for o in v) for k, v in _grouped(ops, "device_id", "step").items()}
+        starts = {k: min(o["start_ps"] for o in v) for k, v in grouped(ops, "device_id", "step").items()}
         ops = [o for o in ops if starts[o["device_id"], o["step"]] >= request.get("device", (0, 0))[0]]
     found = {}
     if hosts:
@@ -249,7 +250,7 @@ def ttft(run: Run) -> Values:
         first = [s for s in steps if s.phase == "prefill" and s.start < decode]
         spans = [(s.start, s.end) for s in first]
         if clock == "device":
-            marked = _grouped(run.ops, "device_id", "step")
+            marked = grouped(run.ops, "device_id", "step")
             spans = [(o["start_ps"], o["end"]) for s in first for o in marked[s.device, s.number]]
         if spans:
             found[(clock,)] = (max(end for _, end in spans) - min(start for start, _ in spans)) / MS
@@ -279,26 +280,26 @@ def throughput(run: Run) -> Values:
 def collective_count(run: Run) -> Values:
     return {
         key: len(rows) / sum(len(run.steps_of(d, key[0])) or 1 for d in {c["device_id"] for c in rows})
-        for key, rows in _grouped(run.collectives, "phase", "kind", "axis").items()
+        for key, rows in grouped(run.collectives, "phase", "kind", "axis").items()
     }
 
 
 def collective_frequency(run: Run) -> Values:
     return {
         key: len(rows) * MS / sum(run.span(key[0], d) for d in {c["device_id"] for c in rows})
-        for key, rows in _grouped(run.timed_collectives(), "phase", "axis").items()
+        for key, rows in grouped(run.timed_collectives(), "phase", "axis").items()
     }
 
 
 def traffic_volume(run: Run) -> Values:
     return {
         key: sum(c["message_bytes"] for c in rows) / len({c["device_id"] for c in rows})
-        for key, rows in _grouped(run.collectives, "phase", "kind", "axis").items()
+        for key, rows in grouped(run.collectives, "phase", "kind", "axis").items()
     }
 
 
 def traffic_matrix(run: Run) -> Values:
-    sent = _grouped(run.tables["traffic"], "instruction_id", "source_device_id")
+    sent = grouped(run.tables["traffic"], "instruction_id", "source_device_id")
     found: dict[Any, int] = defaultdict(int)
     for c in run.collectives:
         for t in sent[c["instruction_id"], c["device_id"]]:
@@ -320,7 +321,7 @@ def traffic_interval_histogram(run: Run) -> Values:
 
 def _intervals(run: Run) -> dict[Any, list[int]]:
     found: dict[Any, list[int]] = defaultdict(list)
-    for rows in _grouped(run.collectives, "device_id").values():
+    for rows in grouped(run.collectives, "device_id").values():
         for at, c in enumerate(rows):
             if at:
                 before = max(rows[:at], key=lambda b: (b["end_ps"], b["start_ps"], b["event_id"]))
@@ -332,7 +333,7 @@ def _intervals(run: Run) -> dict[Any, list[int]]:
 
 def communication_time(run: Run) -> Values:
     found: dict[Any, int] = defaultdict(int)
-    for (phase, device, _), rows in _grouped(run.collectives, "phase", "device_id", "step").items():
+    for (phase, device, _), rows in grouped(run.collectives, "phase", "device_id", "step").items():
         found[phase, device] += length((c["start_ps"], c["end_ps"]) for c in rows)
     return {(p, d): ps / (len(run.steps_of(d, p)) or 1) / MS for (p, d), ps in found.items()}
 
@@ -383,7 +384,7 @@ def comm_to_compute(run: Run) -> Values:
 def overlap_ratio(run: Run) -> Values:
     return {
         key: 1 - sum(c["exposed_ps"] for c in rows) / sum(c["end_ps"] - c["start_ps"] for c in rows)
-        for key, rows in _grouped(run.collectives, "phase", "kind", "axis").items()
+        for key, rows in grouped(run.collectives, "phase", "kind", "axis").items()
         if any(c["end_ps"] > c["start_ps"] for c in rows)
     }
 
@@ -392,7 +393,7 @@ def window_sources(run: Run) -> dict[tuple[Any, ...], str]:
     """Beside overlap_ratio: how the windows were found."""
     found = {}
     for key in overlap_ratio(run):
-        rows = _grouped(run.collectives, "phase", "kind", "axis")[key]
+        rows = grouped(run.collectives, "phase", "kind", "axis")[key]
         sources = {c["window_source"] for c in rows}
         found[key] = sources.pop() if len(sources) == 1 else "mixed"
     return found
@@ -608,7 +609,7 @@ def bubble(run: Run) -> Values:
 
 def _bubble(run: Run, kinds: set[str]) -> Values:
     """Gaps of a step that end with an op of these kinds."""
-    marked = _grouped(run.ops, "device_id", "phase", "step")
+    marked = grouped(run.ops, "device_id", "phase", "step")
     handing = {e for c in run.collectives if c["axis"] == "pp" for e in (c["event_id"], c["done_event_id"])}
     found: Values = {}
     for phase, device in run.places():
@@ -664,7 +665,7 @@ def host_gap(run: Run) -> Values:
     ordered = sorted(starts.items(), key=lambda s: s[1])
     first = min(starts.values())
     running: list[tuple[int, int]] = []
-    for (_,), ops in _grouped(run.ops, "device_id").items():
+    for (_,), ops in grouped(run.ops, "device_id").items():
         of_device = merged((o["start_ps"], o["end"]) for o in ops)
         before = [(first, first)] if first < of_device[0][0] else []
         after = [(last, last)] if last > of_device[-1][1] else []
@@ -721,7 +722,7 @@ def launch_overhead(run: Run) -> Values:
     phase_of = {(o["device_id"], o["execution"]): o["phase"] for o in run.ops}
     modules = [p for p in run.tables["phases"] if p["kind"] == "module" and p["device_id"] is not None]
     found: dict[Any, list[int]] = defaultdict(list)
-    for (device,), rows in _grouped(sorted(modules, key=lambda p: p["start_ps"]), "device_id").items():
+    for (device,), rows in grouped(sorted(modules, key=lambda p: p["start_ps"]), "device_id").items():
         for at, p in enumerate(rows):
             gaps = found[phase_of.get((device, p["index"])), device]
             if at:
@@ -741,7 +742,7 @@ def _ticks(run: Run) -> dict[Any, tuple[int, int, int]]:
     """Time without work of its own, of it in collectives on axis pp, and in all, of the ops of each phase's steps."""
     ends = {o["event_id"]: (o["start_ps"], o["end"]) for o in run.ops}
     halves = [(c, e) for c in run.collectives for e in (c["event_id"], c["done_event_id"]) if e is not None]
-    waits = _grouped(({**c, "half": e, "span": ends[e]} for c, e in halves), "device_id")
+    waits = grouped(({**c, "half": e, "span": ends[e]} for c, e in halves), "device_id")
     if (run.facts["pp"] or 0) < 2 or all(c["axis"] != "pp" or c["step"] is None for c in run.collectives):
         return {}
     found: dict[Any, list[int]] = defaultdict(lambda: [0, 0, 0])
@@ -897,7 +898,7 @@ def _rooflines(run: Run) -> dict[Any, tuple[float | None, float | None, str | No
     """Operations per second, share of the bound, and the bound of each instruction."""
     devices = {d["device_id"]: d for d in run.tables["devices"]}
     found = {}
-    for (number,), ops in _grouped(run.ops, "instruction_id").items():
+    for (number,), ops in grouped(run.ops, "instruction_id").items():
         i, time = run.instructions[number], sum(o["self_ps"] for o in ops) / 1e12
         flops, size = cost(i, "flops"), cost(i, "bytes_accessed")
         if i["async_role"] or not time or not (flops or size):
@@ -1074,15 +1075,15 @@ def _stragglers(run: Run) -> dict[Any, list[int]]:
 
 
 def collective_attribution(run: Run) -> Values:
-    return {k: max(parts.values()) / sum(parts.values()) for k, parts in _window_parts(run).items()}
+    return {k: max(parts.values()) / sum(parts.values()) for k, parts in window_parts(run).items()}
 
 
 def attributed(run: Run) -> dict[Any, str]:
     """Beside collective_attribution: the largest part."""
-    return {k: max(parts, key=lambda p: parts[p]) for k, parts in _window_parts(run).items()}
+    return {k: max(parts, key=lambda p: parts[p]) for k, parts in window_parts(run).items()}
 
 
-def _window_parts(run: Run) -> dict[Any, dict[str, int]]:
+def window_parts(run: Run) -> dict[Any, dict[str, int]]:
     """Time of all ranks by what it goes to, of the executions that are here as a whole."""
     found: dict[Any, dict[str, int]] = defaultdict(lambda: {"transfer": 0, "arrival": 0, "overlap": 0})
     for ranks in run.instances():
@@ -1107,7 +1108,7 @@ def prefill_throughput(run: Run) -> Values:
 
 
 def traffic_rate(run: Run) -> Values:
-    kinds = _grouped(run.timed_collectives(), "phase", "kind", "axis")
+    kinds = grouped(run.timed_collectives(), "phase", "kind", "axis")
     spans = {key: sum(run.span(key[0], d) for d in {c["device_id"] for c in rows}) for key, rows in kinds.items()}
     return {k: sum(c["message_bytes"] for c in v) * MS / spans[k] for k, v in kinds.items() if spans[k]}
 
@@ -1120,7 +1121,7 @@ def traffic_volume_total(run: Run) -> Values:
 def collective_count_total(run: Run) -> Values:
     return {
         key: len(rows) / sum(len(run.steps_of(d, key[0])) or 1 for d in {c["device_id"] for c in rows})
-        for key, rows in _grouped(run.collectives, "phase").items()
+        for key, rows in grouped(run.collectives, "phase").items()
     }
 
 
@@ -1147,7 +1148,7 @@ def _ends(t: Row) -> tuple[int, int]:
 
 def _sent(run: Run, key: Callable[[Row, Row], tuple[Any, ...]]) -> dict[Any, tuple[int, int]]:
     """Bytes and executions by phase and key of a collective and a pair of devices."""
-    sent = _grouped(run.tables["traffic"], "instruction_id", "source_device_id")
+    sent = grouped(run.tables["traffic"], "instruction_id", "source_device_id")
     found: dict[Any, tuple[int, int]] = defaultdict(lambda: (0, 0))
     for c in run.collectives:
         for t in sent[c["instruction_id"], c["device_id"]]:

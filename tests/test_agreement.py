@@ -60,3 +60,16 @@ def test_a_number_that_the_bytes_contradict_is_refused(warehouse: Warehouse, mon
     monkeypatch.setattr(agreement, "numbers_from_bytes", lambda path, phase: {("ttft", "host"): 1.0})
     with pytest.raises(ValueError, match=r"TTFT, host is .*, from the bytes 1\.0"):
         agreement.section(warehouse, CAPTURES[0], {})
+
+
+def test_other_numbers_are_held_against_both_recomputations(
+    warehouse: Warehouse, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    contradicted = {("prefill_throughput", ""): 1.0}
+    with monkeypatch.context() as patched:
+        patched.setattr(agreement, "work_from_bytes", lambda path, phase, facts: contradicted)
+        with pytest.raises(ValueError, match=r"Prefill throughput is .*, from the bytes 1\.0"):
+            agreement.section(warehouse, CAPTURES[0], {})
+    monkeypatch.setattr(agreement, "other_numbers", lambda run: contradicted)
+    with pytest.raises(ValueError, match=r"Prefill throughput is .*, recomputed 1\.0"):
+        agreement.section(warehouse, CAPTURES[0], {})
