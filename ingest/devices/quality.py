@@ -62,7 +62,7 @@ _DROP_WORDS = re.compile(r"drop|truncat|exceed|too many events|buffer is full|re
 _DROP_STATS = frozenset({"dropped_traces", "dropped_events"})
 _SLACK_PS = 1_000_000_000_000
 """Events may lie this far outside the window (or a tenth of it, if more) before a clock is suspected: a second."""
-_FEW_OPS = 0.01
+_FEW_OPS = 0.001
 """Share of a device's ops that may run in no recorded execution: a profile cuts the first one."""
 _LONGEST_PS = 3_600 * 1_000_000_000_000
 """If the window is not known, a line that spans more than this (an hour) has a clock that jumped."""

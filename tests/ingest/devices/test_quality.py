@@ -125,7 +125,7 @@ def all_reduces(*sizes: int) -> Space:
     space = Space()
     for device in range(2):
         tpu = space.tpu(device)
-        tpu.modules.event("step(1)", 0, 100_000_000)
+        tpu.modules.event("step(1)", 0, 101_000_000)
         for number, size in enumerate(sizes):
             hlo = (
                 f"%all-reduce.{number} = f32[{size}]{{0}} all-reduce(f32[{size}]{{0}} %x), channel_id={number + 1}, "
