@@ -102,10 +102,10 @@ def read_batches(files: Sequence[Path]) -> list[Batch]:
     batches = []
     for rank in sorted(profiled.keys() | every.keys()):
         by_id: dict[int | None, dict[str, Any]] = {
-            number: s for s in every.get(rank, ()) if (number := _integer(s.get("batch_id"))) is not None
+            number: s for s in every.get(rank, ()) if (number := s.get("batch_id")) is not None
         }
-        stats = [by_id.get(_integer(s.get("batch_id")), {}) | s for s in profiled.get(rank) or every[rank]]
-        if all(_integer(s.get("batch_id")) is not None for s in stats):
+        stats = [by_id.get(s.get("batch_id"), {}) | s for s in profiled.get(rank) or every[rank]]
+        if all(s.get("batch_id") is not None for s in stats):
             stats.sort(key=lambda s: s["batch_id"])
         batches += [_batch(rank, position, s) for position, s in enumerate(stats)]
     return batches
@@ -128,6 +128,12 @@ def _read(path: Path) -> Iterator[dict[str, Any]]:
     for stats in listed:
         if not isinstance(stats, dict):
             raise CaptureError(f"{path}: looked for a JSON object per batch, found {str(stats)[:40]!r}")
+        for name in ("batch_id", *_COLUMNS.values()):
+            if not _is_count(stats.get(name)):
+                found = str(stats[name])[:40]
+                raise CaptureError(f"{path}: looked for a whole number from 0 on as {name}, found {found!r}")
+        if not isinstance(stats.get("phase"), str | None):
+            raise CaptureError(f"{path}: looked for a text as phase, found {str(stats['phase'])[:40]!r}")
         yield stats
 
 
@@ -136,14 +142,14 @@ def _batch(rank: int, position: int, stats: dict[str, Any]) -> Batch:
     return Batch(
         rank=rank,
         position=position,
-        batch_id=_integer(stats.get("batch_id")),
-        kind=kind.rpartition(".")[2].lower() if isinstance(kind, str) and kind else None,
-        **{column: _integer(stats.get(name)) for column, name in _COLUMNS.items()},
+        batch_id=stats.get("batch_id"),
+        kind=kind.rpartition(".")[2].lower() if kind else None,
+        **{column: stats.get(name) for column, name in _COLUMNS.items()},
     )
 
 
-def _integer(value: Any) -> int | None:
-    return value if type(value) is int and -(1 << 63) <= value < 1 << 63 else None
+def _is_count(value: Any) -> bool:
+    return value is None or (type(value) is int and 0 <= value < 1 << 63)
 
 
 def _numbers(name: str) -> list[tuple[int, int, str]]:

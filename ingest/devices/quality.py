@@ -20,7 +20,7 @@ FLAGS = {
     "events_dropped": "The profiler says that it dropped events: counts and sums are lower bounds.",
     "event_cap": "A line or an exported file has exactly as many events as a profiler's limit: later events are lost.",
     "no_device_events": "Only the host was profiled: no device plane has events.",
-    "batches_unmatched": "The server's batches and the steps differ in number: they are not joined.",
+    "batches_unmatched": "The server's batches and the steps differ in number, or ids repeat: they are not joined.",
     "empty_file": "A host's .xplane.pb is empty: its export was read instead, which lacks asynchronous ops and costs.",
     "foreign_profiler": "A profiler other than XLA's wrote the capture: its events are read as thread events.",
     "silent_device": "A device has a plane but no event, while other devices have events.",

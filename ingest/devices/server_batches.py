@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import PurePath
@@ -14,24 +15,30 @@ from tracewarehouse.ingest.devices.survey import HostSurvey
 def join_batches(surveys: Sequence[HostSurvey], batches: Sequence[Batch]) -> tuple[list[Batch], list[Flag]]:
     """Join the k-th batch of a rank to the k-th step of its devices.
 
-    Steps without a phase get the phase of their batch. If a rank has a different number of steps and batches, none of
-    its batches is joined.
+    Steps without a phase get the phase of their batch. If a rank has a different number of steps and batches, or two
+    batches of one id, none of its batches is joined.
     """
-    ranks = sorted({b.rank for b in batches})
+    of_batches, of_hosts = {b.rank for b in batches}, {rank_of(PurePath(s.host.file_name)) for s in surveys}
+    has_ranks = max(len(of_batches), len(of_hosts)) > 1
     joined: list[Batch] = []
     flags = []
-    for rank in ranks:
+    for rank in sorted(of_batches | (of_hosts if batches and has_ranks else set())):
         of_rank = [b for b in batches if b.rank == rank]
-        hosts = [s for s in surveys if len(ranks) == 1 or rank_of(PurePath(s.host.file_name)) == rank]
+        hosts = [s for s in surveys if not has_ranks or rank_of(PurePath(s.host.file_name)) == rank]
         timelines = [timeline for s in hosts for _, timeline in s.device_timelines]
         first: dict[int, int] = {}
         for step in (step for t in timelines for step in t.steps):
             first[step.index] = min(step.start_ps, first.get(step.index, step.start_ps))
         steps = sorted(first, key=lambda i: (first[i], i))
+        ids = Counter(b.batch_id for b in of_rank if b.batch_id is not None)
+        sentence = ""
         if len(steps) != len(of_rank):
-            joined += of_rank
             sentence = f"the server tells of {len(of_rank)} batches, the capture has {len(steps)} steps"
-            flags.append(Flag("batches_unmatched", f"rank {rank}: {sentence}" if len(ranks) > 1 else sentence))
+        elif repeated := [i for i, n in ids.items() if n > 1]:
+            sentence = f"the server tells of several batches with id {repeated[0]}"
+        if sentence:
+            joined += of_rank
+            flags.append(Flag("batches_unmatched", f"rank {rank}: {sentence}" if has_ranks else sentence))
             continue
         joined += [replace(b, step=step) for b, step in zip(of_rank, steps, strict=True)]
         phases = {step: b.phase for b, step in zip(of_rank, steps, strict=True)}

@@ -137,3 +137,42 @@ def test_what_is_no_file_about_batches_is_refused(tmp_path: Path, kind: str) -> 
     {"pipe": lambda: os.mkfifo(odd), "folder": odd.mkdir, "link": lambda: odd.symlink_to(odd.name)}[kind]()
     with pytest.raises(CaptureError, match=f"looked for a server's batches, found a {kind}"):
         ingest_one(tmp_path / "c", tmp_path / "w")
+
+
+@pytest.mark.parametrize("prefix", ["dp0_", ""])
+def test_batches_of_one_rank_are_not_joined_to_another(tmp_path: Path, tables_of: Any, prefix: str) -> None:
+    """Files without a prefix are of rank 0."""
+    for rank in range(2):
+        served(tmp_path / "c" / f"dp{rank}_vm.xplane.pb", steps=3 - rank)
+    write(tmp_path / "c", BATCHES, prefix=prefix)
+    result = ingest_one(tmp_path / "c", tmp_path / "w")
+    assert "rank 1: the server tells of 0 batches, the capture has 2 steps" in result.notes
+    assert tables_of(tmp_path / "w")(
+        "SELECT device_id, step, phase FROM ops WHERE line = 'XLA Ops' ORDER BY device_id, start_ps"
+    ) == [(0, 0, "prefill"), (0, 1, None), (0, 2, "decode"), (1, 0, None), (1, 1, None)]
+
+
+def test_batches_of_one_id_are_not_joined(tmp_path: Path, tables_of: Any) -> None:
+    served(tmp_path / "c" / "vm.xplane.pb")
+    write(tmp_path / "c", [BATCHES[0], *BATCHES[:2]])
+    result = ingest_one(tmp_path / "c", tmp_path / "w")
+    assert "the server tells of several batches with id 10" in result.notes
+    assert tables_of(tmp_path / "w")("SELECT DISTINCT step FROM step_batches") == [(None,)]
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "looked_for"),
+    [
+        ("num_prefill_tokens", "100", "a whole number from 0 on as num_prefill_tokens, found '100'"),
+        ("num_reqs", -3, "a whole number from 0 on as num_reqs, found '-3'"),
+        ("min_kv_len", 7.5, "a whole number from 0 on as min_kv_len, found '7.5'"),
+        ("batch_id", 1 << 70, "a whole number from 0 on as batch_id, found '1180"),
+        ("total_num_scheduled_tokens", True, "a whole number from 0 on as total_num_scheduled_tokens, found 'True'"),
+        ("phase", 5, "a text as phase, found '5'"),
+    ],
+)
+def test_a_fact_of_a_wrong_type_is_refused(tmp_path: Path, name: str, value: object, looked_for: str) -> None:
+    served(tmp_path / "c" / "vm.xplane.pb")
+    write(tmp_path / "c", [BATCHES[0], BATCHES[1] | {name: value}, BATCHES[2]])
+    with pytest.raises(CaptureError, match=rf"batch_composition_stats_1\.json: looked for {looked_for}"):
+        ingest_one(tmp_path / "c", tmp_path / "w")
