@@ -44,7 +44,7 @@ KINETO = (
     "collectives, flows and shapes are not, so that no metric of a device has a value"
 )
 _KINETO_MEMBERS = frozenset({"schemaVersion", "deviceProperties"})
-"""Members that Kineto writes beside the events, and no other profiler."""
+"""Members that Kineto writes beside the events, and no other profiler; a tool may have dropped one."""
 _HOST_PREFIX = re.compile(r"([A-Za-z0-9][-.\w]*) (/(?:host|device):.*)", re.DOTALL)
 
 
@@ -76,7 +76,7 @@ class ChromeTrace:
             raise MalformedError(f"{file.path}: a Chrome trace without events; nothing was profiled, record it again")
         self._add_start(members.get("baseTimeNanoseconds", b""))
         self.warnings = self._warnings()
-        self.foreign = KINETO if members.keys() >= _KINETO_MEMBERS else None
+        self.foreign = KINETO if members.keys() & _KINETO_MEMBERS else None
 
     @property
     def digest(self) -> str:
