@@ -8,13 +8,13 @@ from __future__ import annotations
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from tracewarehouse.collect.pretrained import pretrained_model
+from tracewarehouse.collect.pretrained import ModelFields, pretrained_model
 
 VOCAB_SIZE = 512
 
 
 @dataclass(frozen=True)
-class Architecture:
+class Architecture(ModelFields):
     """A model architecture of transformers, and the fields of one configuration: the tiny one, or a published one."""
 
     config_class: str
@@ -26,12 +26,6 @@ class Architecture:
     def is_moe(self) -> bool:
         """Whether some layers hold routed experts."""
         return self.num_experts is not None
-
-    @property
-    def num_experts(self) -> int | None:
-        """Routed experts of a layer."""
-        experts: int | None = self.config.get("num_experts", self.config.get("n_routed_experts"))
-        return experts
 
     @property
     def num_heads(self) -> int:
@@ -47,16 +41,6 @@ class Architecture:
     def head_dim(self) -> int:
         """Width of a head's keys and values; of latent attention they have two."""
         return int(self.config.get("head_dim") or self.config["hidden_size"] // self.num_heads)
-
-    @property
-    def has_latent_cache(self) -> bool:
-        """Whether the cache holds the latents of multi-head latent attention (DeepSeek) in place of keys and values."""
-        return "kv_lora_rank" in self.config
-
-    @property
-    def first_dense_layers(self) -> int:
-        """Layers before the first one with experts; 0 when all layers are alike."""
-        return int(self.config.get("first_k_dense_replace", 0))
 
 
 _COMMON = {

@@ -48,7 +48,33 @@ _ONE_FORM: dict[str, Any] = {
 """Fields that may change the weights or the cache of an architecture, with the one value that the collector builds."""
 
 
-class PretrainedModel(BaseModel):
+class ModelFields:
+    """What the fields of a model's config.json say of it, under the names of all architectures.
+
+    Attributes:
+        config: the fields.
+    """
+
+    config: dict[str, Any]
+
+    @property
+    def num_experts(self) -> int | None:
+        """Routed experts of a layer; None for a dense model."""
+        experts: int | None = self.config.get("num_experts", self.config.get("n_routed_experts"))
+        return experts
+
+    @property
+    def has_latent_cache(self) -> bool:
+        """Whether the cache holds the latents of multi-head latent attention (DeepSeek) in place of keys and values."""
+        return "kv_lora_rank" in self.config
+
+    @property
+    def first_dense_layers(self) -> int:
+        """Layers before the first one with experts; 0 when all layers are alike."""
+        return int(self.config.get("first_k_dense_replace", 0))
+
+
+class PretrainedModel(ModelFields, BaseModel):
     """A published model: its architecture and the fields of its config.json."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
@@ -111,22 +137,6 @@ class PretrainedModel(BaseModel):
     def num_layers(self) -> int:
         """Decoder layers."""
         return int(self.config["num_hidden_layers"])
-
-    @property
-    def num_experts(self) -> int | None:
-        """Routed experts of a layer; None for a dense model."""
-        experts: int | None = self.config.get("num_experts", self.config.get("n_routed_experts"))
-        return experts
-
-    @property
-    def has_latent_cache(self) -> bool:
-        """Whether the cache holds the latents of multi-head latent attention."""
-        return "kv_lora_rank" in self.config
-
-    @property
-    def first_dense_layers(self) -> int:
-        """Layers before the first one with experts."""
-        return int(self.config.get("first_k_dense_replace", 0))
 
     def layer_weights(self, layer: int) -> dict[str, tuple[int, ...]]:
         """Name (as in the model of the collector, experts stacked) and shape of every weight of a layer."""
