@@ -138,7 +138,7 @@ def number(column: str, title: str, form: str = ",.4~g") -> alt.Tooltip:
 
 
 def bar_height(rows: int) -> int:
-    """Height in pixels of a chart with so many horizontal bars, at most 480."""
+    """Height in pixels of a chart with this many horizontal bars, at most 480."""
     return max(40, min(24 * rows, 480))
 
 

@@ -48,7 +48,7 @@ def beyond_limit(connection: duckdb.DuckDBPyConnection) -> str:
 
 
 def share_among(databases: int) -> None:
-    """Give each of so many databases of this process an equal share of the memory that one would have.
+    """Give each of the databases of this process an equal share of the memory that one would have.
 
     Raises:
         QueryError: the variable's value is not a size.

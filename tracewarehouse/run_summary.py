@@ -186,7 +186,7 @@ def _mesh(facts: Mapping[str, Any]) -> str | None:
     mesh: str | None = facts["mesh"]
     if facts["mesh_source"] != "inferred":
         return mesh
-    return f"{mesh} (inferred, {100 * facts['mesh_confidence']:.0f} % sure; --mesh at ingest tells it)"
+    return f"{mesh} (inferred, {100 * facts['mesh_confidence']:.0f} % sure; give it with --mesh at ingest)"
 
 
 def _date(captured_ns: int | None) -> str | None:

@@ -116,7 +116,9 @@ def _read(path: Path) -> Iterator[dict[str, Any]]:
         if not path.is_file():  # reading a pipe would block
             raise CaptureError(f"{path}: looked for a server's batches, {found_instead(path)}")
         if path.stat().st_size > _LARGEST:
-            raise CaptureError(f"{path}: more than {_LARGEST >> 20} MB of batches; take it away to ingest the capture")
+            raise CaptureError(
+                f"{path}: more than {_LARGEST >> 20} MB of batches; move it elsewhere to ingest the capture without it"
+            )
         text = path.read_text(encoding="utf-8")
         if path.suffix == ".jsonl":
             listed = [json.loads(line) for line in text.splitlines() if line.strip()]

@@ -34,5 +34,5 @@ def _only(folder: Path, what: str, paths: list[Path], wanted: str) -> Path:
         raise NoCaptureError(f"{shown(str(folder))}: no {what} in this folder; looked for {wanted}")
     if len(paths) > 1:
         names = ", ".join(shown(p.name) for p in paths)
-        raise CaptureError(f"{shown(str(folder))}: expected one {what}, found {names}; take away all but one")
+        raise CaptureError(f"{shown(str(folder))}: expected one {what}, found {names}; remove all but one")
     return paths[0]

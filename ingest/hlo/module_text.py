@@ -50,7 +50,7 @@ class ModuleText:
     def _assign_devices(self, header: str) -> None:
         partitions, replicas = (int(m[1]) if (m := p.search(header)) else 1 for p in (_PARTITIONS, _REPLICAS))
         if not 0 < partitions * replicas <= MOST_DEVICES:
-            raise MalformedError(f"the program is for {partitions} x {replicas} devices; 1 to {MOST_DEVICES} can be")
+            raise MalformedError(f"the program is for {partitions} x {replicas} devices; 1 to {MOST_DEVICES} are read")
         for p in range(partitions):
             row = self._module.device_assignment.computation_devices.add()
             row.replica_device_ids.extend(r * partitions + p for r in range(replicas))

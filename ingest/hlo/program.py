@@ -96,7 +96,7 @@ class Program:
 
     def _reach(self, computation: int, reached: dict[int, None], depth: int) -> None:
         if depth > MOST_NESTED:
-            raise MalformedError(f"computations call each other over {MOST_NESTED} deep")
+            raise MalformedError(f"computations call each other more than {MOST_NESTED} deep")
         if computation in reached:
             return
         reached[computation] = None
@@ -143,7 +143,7 @@ class Program:
 
         def count(computation: int, depth: int) -> int:
             if depth > MOST_NESTED:
-                raise MalformedError(f"computations call each other over {MOST_NESTED} deep")
+                raise MalformedError(f"computations call each other more than {MOST_NESTED} deep")
             if computation not in known:
                 total = 0
                 for name, call in self._steps.get(computation, ()):

@@ -257,7 +257,7 @@ class _Instructions(Mapping[str, Instruction]):
             self._groups[id(groups)] = groups
             self._members_left -= sum(map(len, groups))
             if self._members_left < 0:
-                raise MalformedError("replica groups of the module have too many members together")
+                raise MalformedError("the replica groups of the module have too many members in all")
         return groups
 
     def _make(self, name: str, proto: Any) -> Instruction:

@@ -82,7 +82,7 @@ def explicit_groups(groups: Iterable[Sequence[int]]) -> Groups:
     if len(members) > MAX_MEMBERS:
         raise MalformedError(f"replica groups have {len(members)} members; at most {MAX_MEMBERS} are read")
     if any(not 0 <= device <= _MAX_DEVICE for device in members):
-        raise MalformedError("replica groups name a device that is not a device number")
+        raise MalformedError("replica groups hold a number that no device has")
     if len(set(members)) != len(members):
         raise MalformedError("replica groups name a device twice")
     return result
@@ -123,7 +123,7 @@ def iota_groups(dimensions: Sequence[int], reshape: Sequence[int], permutation: 
 @lru_cache(maxsize=32)
 def _iota_groups(dimensions: tuple[int, ...], reshape: tuple[int, ...], permutation: tuple[int, ...]) -> Groups:
     if not 1 <= len(dimensions) <= 2:
-        raise MalformedError(f"replica groups: an iota list has groups and devices, here {len(dimensions)} numbers")
+        raise MalformedError(f"replica groups: an iota list has two sizes, groups and devices; found {len(dimensions)}")
     devices = _iota(reshape, permutation)
     if _size(dimensions) != devices.size:
         raise MalformedError(
@@ -185,14 +185,14 @@ def mesh_groups(sizes: Sequence[int], axes: Sequence[SubAxis], device_ids: Seque
 @lru_cache(maxsize=32)
 def _mesh_groups(sizes: tuple[int, ...], axes: tuple[SubAxis, ...], device_ids: tuple[int, ...]) -> Groups:
     if max(len(sizes), len(axes)) > _MAX_DIMENSIONS:
-        raise MalformedError(f"replica groups: a mesh of {len(sizes)} axes, of which {len(axes)} are named")
+        raise MalformedError(f"replica groups: a mesh of {len(sizes)} axes has {len(axes)} names")
     total = _size(sizes)
     if device_ids and len(device_ids) != total:
         raise MalformedError(f"replica groups: {len(device_ids)} device ids for a mesh of {total} devices")
     parts: dict[int, list[tuple[int, int]]] = {}
     for axis, before, size in axes:
         if not 0 <= axis < len(sizes):
-            raise MalformedError(f"replica groups: axis {axis} of a mesh with {len(sizes)} axes")
+            raise MalformedError(f"replica groups: axis number {axis} of a mesh that has {len(sizes)} axes")
         parts.setdefault(axis, []).append((before, size) if size else (1, sizes[axis]))
     # Cut every axis at the borders of its sub-axes, so that each named (sub-)axis is one dimension.
     shape: list[int] = []
@@ -291,7 +291,9 @@ def _iota(reshape: Sequence[int], permutation: Sequence[int]) -> npt.NDArray[np.
         raise MalformedError(f"replica groups: an iota of {len(reshape)} dimensions")
     devices: npt.NDArray[np.int64] = np.arange(_size(reshape), dtype=np.int64)
     if permutation and sorted(permutation) != list(range(len(reshape))):
-        raise MalformedError(f"replica groups: {list(permutation)[:8]} permutes no {len(reshape)} dimensions")
+        raise MalformedError(
+            f"replica groups: {list(permutation)[:8]} is not a permutation of {len(reshape)} dimensions"
+        )
     return _transpose(devices, reshape, permutation or range(len(reshape)))
 
 

@@ -210,7 +210,7 @@ def plain_planes(file: CaptureFile) -> Iterator[PlainPlane]:
     try:
         yield from format_of(file).plain_planes(file)
     except (ValueError, KeyError, TypeError, RecursionError) as error:
-        raise CaptureError(f"{file.path}: cannot be read by another parser to compare: {error}") from None
+        raise CaptureError(f"{file.path}: the independent decoder cannot read it: {error}") from None
 
 
 def profile_window(path: Path) -> Window | None:

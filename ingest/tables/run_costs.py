@@ -67,7 +67,9 @@ def unsized_time(rows: Sequence[InstructionRow], time_ps: Iterable[npt.NDArray[n
         of_kernel = max(unsized.values(), key=lambda k: sum(k.values()))
         longest = sorted(of_kernel.items(), key=lambda item: (-item[1], item[0]))[:3]
         kernels_named = ", ".join(f"{shown(n)} {ps / compute_ps:.0%}" for n, ps in longest if ps >= compute_ps / 100)
-        sentence = f"{shares} of the compute time are unknown ({kernels_named}); `--costs FILE` at ingest tells them"
+        sentence = (
+            f"{shares} of the compute time are unknown ({kernels_named}); give them with `--costs FILE` at ingest"
+        )
         yield Flag("unsized_time", sentence)
 
 

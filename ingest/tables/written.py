@@ -128,7 +128,7 @@ def _flags(
     """Return the flags that only all tables together can tell."""
     if collectives.inferred:
         axes = ", ".join(map(str, collectives.inferred))
-        yield Flag("inferred_axes", f"{axes}; `--mesh` at ingest tells them")
+        yield Flag("inferred_axes", f"{axes}; give them with `--mesh` at ingest")
     yield from (Flag("hlo_unreadable", note) for note in survey.hlo_notes)
     yield from of_instructions
     yield from unsized_time(survey.instructions.rows, [p.time_ps for p in parts])

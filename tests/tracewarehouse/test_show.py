@@ -93,7 +93,7 @@ def test_an_inferred_mesh_says_how_sure_it_is() -> None:
     facts |= {"chips": 1, "hosts": 1, "steps": 0, "captured_ns": 2**70, "events": 3, "run_id": "r"}
     assert labelled(facts) == [
         ("Devices", "1 x TPU, 1 chip, 1 host"),
-        ("Mesh", "?=2,dp=4 (inferred, 39 % sure; --mesh at ingest tells it)"),
+        ("Mesh", "?=2,dp=4 (inferred, 39 % sure; give it with --mesh at ingest)"),
         ("Steps", "none known"),
         ("Captured", "3 events"),
         ("Run", "r"),

@@ -58,19 +58,21 @@ def collect(
     reference: Annotated[
         str | None,
         typer.Option(
-            help="Plain torch to compare with: compute (once, and keep it), kept (only if it is there), off. By "
-            "default compute, and on tpu kept."
+            help="Results of plain torch to compare with: compute (once, and keep them), kept (only if they are "
+            "there), off. Default: compute; on tpu kept."
         ),
     ] = None,
     attach: Annotated[
         str | None,
-        typer.Option(metavar="HOST:PORT", help="Record what a running profiler server sees; several with commas."),
+        typer.Option(
+            metavar="HOST:PORT", help="Record what the profiler server at HOST:PORT sees; separate several by commas."
+        ),
     ] = None,
-    duration_ms: Annotated[int, typer.Option(min=1, help="With --attach: time to record.")] = 2000,
+    duration_ms: Annotated[int, typer.Option(min=1, help="With --attach: milliseconds to record.")] = 2000,
     backend: BackendOption = None,
     python: Annotated[
         list[str] | None,
-        typer.Option(metavar="[BACKEND=]PATH", help="Python that has the backend, if this one has not."),
+        typer.Option(metavar="[BACKEND=]PATH", help="Python that has the backend, if this one does not."),
     ] = None,
     resume: Annotated[bool, typer.Option(help="Skip runs whose capture is there already.")] = True,
     references: Annotated[

@@ -82,7 +82,7 @@ def compare(
 ) -> None:
     """Compare two runs, or groups of runs, metric by metric, and say what is better, worse or noise.
 
-    Below the table stands what contributes most to the difference in step time.
+    Below the table it says what contributes most to the difference in step time.
     """
     from tracewarehouse.compare import SPLITS, comparing
 
@@ -167,7 +167,7 @@ def check(
 ) -> None:
     """Check runs against a baseline, and print what is missing or too much worse.
 
-    Exit codes: 0 nothing is, 1 something is, 2 the runs cannot be compared.
+    Exit codes: 0 if nothing is, 1 if something is, 2 if the runs cannot be compared.
     """
     from tracewarehouse.compare import Limits, comparing
     from tracewarehouse.compare import check as check_runs

@@ -43,8 +43,8 @@ def chrome(
         typer.Option(
             "--output",
             "-o",
-            help="A .json or .json.gz file, or a folder for one file per host; default: after the run, a file for one "
-            "host and a folder for several.",
+            help="A .json or .json.gz file, or a folder for one file per host. Default: named after the run, a file "
+            "for one host and a folder for several.",
         ),
     ] = None,
 ) -> None:
@@ -119,7 +119,9 @@ def perfetto(
         Literal["none", "slow", "all"],
         typer.Option(help="Arrows between the ranks of a collective: none, slow (of slow executions) or all."),
     ] = "slow",
-    force: Annotated[bool, typer.Option("--force", help="Also if the clocks of the hosts are not aligned.")] = False,
+    force: Annotated[
+        bool, typer.Option("--force", help="Write the trace although the clocks of its hosts are not aligned.")
+    ] = False,
 ) -> None:
     """Write runs as one native Perfetto trace, with collectives, layers and counters on tracks of their own."""
     from tracewarehouse.exports.perfetto.export import export_perfetto, picoseconds, steps

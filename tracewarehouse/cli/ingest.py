@@ -50,7 +50,7 @@ def _checked_costs(costs: str | None) -> str | None:
 RatioOption = Annotated[
     float | None,
     typer.Option(
-        min=1, help="Refuse a gzipped file that holds more than so many times its own size.", show_default=False
+        min=1, help="Refuse a gzipped file that holds more than this many times its own size.", show_default=False
     ),
 ]
 
@@ -91,8 +91,8 @@ def ingest(
         int | None,
         typer.Option(
             min=1,
-            help="Most processes that ingest at once; a large capture is shared among them. Default: one per core, "
-            "fewer where memory is short.",
+            help="How many processes ingest at once, at most; a large capture is shared among them. Default: one per "
+            "core, fewer where memory is short.",
             show_default=False,
         ),
     ] = None,

@@ -28,7 +28,7 @@ def build(context: typer.Context) -> None:
 def audit(
     context: typer.Context,
     run: RunsArgument = None,
-    limit: Annotated[int, typer.Option(min=1, help="Print at most so many rows per audit and run.")] = 20,
+    limit: Annotated[int, typer.Option(min=1, help="Print at most this many rows per audit and run.")] = 20,
 ) -> None:
     """Look for what must never be true, such as overlapping ops on a serial line; exit with 1 if anything is found."""
     from tracewarehouse.text_table import draw
@@ -157,7 +157,8 @@ def gc(
     grace_hours: Annotated[
         float,
         typer.Option(
-            min=0, help="Keep versions that were replaced in the last so many hours, for readers that still use them."
+            min=0,
+            help="Keep versions that were replaced within this many hours, for readers that still use them.",
         ),
     ] = 24.0,
     dry_run: Annotated[

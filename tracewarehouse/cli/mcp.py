@@ -16,7 +16,7 @@ def mcp(
     skill: Annotated[
         bool, typer.Option("--skill", help="Print SKILL.md, which teaches an agent to use tw, and exit.")
     ] = False,
-    time_limit: Annotated[float, typer.Option(min=0.1, metavar="SECONDS", help="How long a query may run.")] = 30.0,
+    time_limit: Annotated[float, typer.Option(min=0.1, metavar="SECONDS", help="Seconds that a query may run.")] = 30.0,
 ) -> None:
     """Answer an agent's questions about the warehouse over the Model Context Protocol.
 

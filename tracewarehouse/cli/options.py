@@ -68,12 +68,13 @@ SequenceParallelismOption = Annotated[
     str | None, typer.Option("--sequence-parallelism", help="Split the sequence over tp: megatron, ulysses, ring.")
 ]
 MicrobatchesOption = Annotated[int | None, typer.Option(help="Microbatches of the pipeline.")]
-BatchOption = Annotated[int | None, typer.Option(help="Sequences.")]
+BatchOption = Annotated[int | None, typer.Option(help="Sequences in the batch.")]
 InputLengthOption = Annotated[int | None, typer.Option(help="Tokens of each prompt.")]
 OutputLengthOption = Annotated[int | None, typer.Option(help="Tokens to generate per sequence.")]
 LayersOption = Annotated[int | None, typer.Option(help="Decoder layers.")]
 CapacityFactorOption = Annotated[
-    str | None, typer.Option(help="Room of experts, in mean shares of the tokens; inf drops none.")
+    str | None,
+    typer.Option(help="Tokens that an expert has room for, as a multiple of its mean share; inf drops none."),
 ]
 BackendOption = Annotated[
     str | None, typer.Option(help="What runs the model: torch_xla, jax, or module:Class of another.")

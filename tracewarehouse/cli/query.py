@@ -45,7 +45,7 @@ def query(
     """Run one SQL query and print its rows.
 
     Tables are in schema main, metrics in schema metrics; `SHOW ALL TABLES` lists them. A query may only read, and
-    only this warehouse. With --engine spark the same SQL runs on Spark; what would have other rows there is refused.
+    only this warehouse. With --engine spark the same SQL runs on Spark; what would return other rows there is refused.
     """
     capture, sql = _capture_and_sql(arguments or [], file)
     parameters = dict(_parameter(p) for p in parameter or [])

@@ -34,7 +34,7 @@ def report(
         typer.Option(
             "--output",
             "-o",
-            help="File to write, - to print md or json; of png and svg a folder. [default: report.FORMAT]",
+            help="File to write, - to print md or json; for png and svg a folder. [default: report.FORMAT]",
         ),
     ] = None,
     force: Annotated[bool, typer.Option("--force", help="Compare runs of different workloads.")] = False,

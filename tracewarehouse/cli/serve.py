@@ -19,7 +19,7 @@ def serve(
         ),
     ] = "127.0.0.1",
     time_limit: Annotated[float, typer.Option(min=0.1, help="Seconds that a query may run.")] = 30.0,
-    row_limit: Annotated[int, typer.Option(min=1, help="Most rows of an answer.")] = 100_000,
+    row_limit: Annotated[int, typer.Option(min=1, help="Rows that an answer may have.")] = 100_000,
     browser: Annotated[bool, typer.Option("--browser/--no-browser", help="Open the page in a browser.")] = True,
 ) -> None:
     """Serve pages about the warehouse to this machine, until Ctrl-C: runs, comparisons, metrics, and a box for SQL.

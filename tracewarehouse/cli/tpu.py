@@ -71,7 +71,7 @@ def doctor(
     quota: QuotaOption = None,
     state: StateOption = STATE,
 ) -> None:
-    """Check all that an experiment needs before it costs: account, zone, network, disk, key, token; print the plan.
+    """Check all that an experiment needs, before it costs: account, zone, network, disk, key, token; print the plan.
 
     What is missing is said with the command that mends it. Nothing is created.
     """
@@ -103,7 +103,7 @@ def create(
     bucket: BucketOption = None,
     service_account: ServiceAccountOption = None,
     queue: Annotated[
-        str | None, typer.Option(help="Wait in Google's queue for free chips, at most so long, such as 6h.")
+        str | None, typer.Option(help="Wait in Google's queue for free chips, for at most this long, such as 6h.")
     ] = None,
     attempts: Annotated[int, typer.Option(min=1, help="Attempts while the zone has no free chips.")] = 1,
     backoff: BackoffOption = 30.0,

@@ -21,8 +21,12 @@ def open_run(
         Path | None,
         typer.Option(help="For XProf: the file or folder that the run was ingested from.", show_default=False),
     ] = None,
-    port: Annotated[int | None, typer.Option(help="Port on this machine; default: a free one, XProf's 8791.")] = None,
-    force: Annotated[bool, typer.Option("--force", help="Also if the clocks of the hosts are not aligned.")] = False,
+    port: Annotated[
+        int | None, typer.Option(help="Port on this machine; default: a free one, or 8791 for XProf.")
+    ] = None,
+    force: Annotated[
+        bool, typer.Option("--force", help="Open the trace although the clocks of its hosts are not aligned.")
+    ] = False,
     browser: Annotated[bool, typer.Option("--browser/--no-browser", help="Open the page in a browser.")] = True,
 ) -> None:
     """Serve a viewer and a run's trace to this machine, until Ctrl-C.

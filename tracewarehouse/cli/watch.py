@@ -19,11 +19,12 @@ def watch(
     step: StepOption = None,
     interval: Annotated[float, typer.Option(min=0.05, help="Seconds between two looks at the folder.")] = 2.0,
     settle: Annotated[
-        float, typer.Option(min=0, help="A capture is complete once it has not changed for so many seconds.")
+        float, typer.Option(min=0, help="A capture is complete once it has not changed for this many seconds.")
     ] = 5,
     patience: Annotated[float, typer.Option(min=0, help="Seconds to wait for the hosts that a manifest names.")] = 600,
     until_idle: Annotated[
-        float | None, typer.Option(min=0, help="Stop when nothing has changed for so many seconds.", show_default=False)
+        float | None,
+        typer.Option(min=0, help="Stop when nothing has changed for this many seconds.", show_default=False),
     ] = None,
 ) -> None:
     """Ingest captures as they appear in a folder, until interrupted.

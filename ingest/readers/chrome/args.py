@@ -46,7 +46,7 @@ Value = str | Typed
 _Key = tuple[str, tuple[str, ...], Any]
 """Name of an event, names of the arguments of its instruction, and their values: a tuple, or the only one."""
 _MOST_ARGUMENTS = 16 << 20
-"""Bytes of arguments whose event metadata are found by their texts; what comes again after so many is typed again."""
+"""Bytes of arguments that are kept to find event metadata by; what comes again beyond them is typed again."""
 
 _values = msgspec.json.Decoder(dict[str, msgspec.Raw]).decode
 _strings: Callable[[msgspec.Raw], dict[str, Value]] = msgspec.json.Decoder(dict[str, str]).decode  # type: ignore[assignment]
@@ -113,7 +113,7 @@ class Arguments:
         return np.array(metadata, np.int32), stats
 
     def _number(self, key: _Key, size: int) -> int:
-        """The number of event metadata, whose arguments have so many bytes."""
+        """The number of event metadata, whose arguments have `size` bytes."""
         if key in self._numbers:
             return self._numbers[key]
         self._bytes += 400 + size  # with what a key takes

@@ -97,4 +97,4 @@ def _varint(data: bytes, position: int) -> tuple[int, int]:
         value |= (byte & 127) << shift
         if byte < 128:
             return value, position
-    raise MalformedError("the module's length is no number")
+    raise MalformedError("the module's length is not a number")

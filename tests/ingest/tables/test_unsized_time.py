@@ -37,7 +37,7 @@ def flags(tmp_path: Path, tables_of: Callable[[Path], Query], kernel_ps: int, **
 
 def test_a_kernel_of_unknown_cost_is_named(tmp_path: Path, tables_of: Callable[[Path], Query]) -> None:
     sentence = "the bytes of 30% and the flops of 30% of the compute time are unknown (attention 30%); "
-    assert flags(tmp_path, tables_of, 300_000) == [(sentence + "`--costs FILE` at ingest tells them",)]
+    assert flags(tmp_path, tables_of, 300_000) == [(sentence + "give them with `--costs FILE` at ingest",)]
 
 
 def test_given_bytes_leave_the_flops(tmp_path: Path, tables_of: Callable[[Path], Query]) -> None:
