@@ -103,7 +103,7 @@ def _open_chrome(file: CaptureFile) -> Trace:
 
 
 def _plain_chrome(file: CaptureFile) -> Iterator[PlainPlane]:
-    from tracewarehouse.ingest.readers.chrome.plain_planes import plain_planes
+    from tracewarehouse.ingest.readers.chrome.plain import plain_planes
 
     return plain_planes(file)
 

@@ -1,7 +1,7 @@
 """A Chrome trace read the plain way: by Python's json as a whole, and a loop over its events.
 
-It shares nothing with `ingest.readers`, whose mistakes it is there to find; both follow one set of rules for what
-becomes of fields that are missing, or of another type than they should be.
+It shares no decoding with the reader, whose mistakes it is there to find; both follow one set of rules for what becomes
+of fields that are missing, or of another type than they should be.
 """
 
 from __future__ import annotations
@@ -9,11 +9,14 @@ from __future__ import annotations
 import json
 import math
 import re
+from collections.abc import Iterator
 from decimal import ROUND_HALF_UP, Context, Decimal
 from typing import Any
 
 from tracewarehouse.ingest.columns.records import StatKind
 from tracewarehouse.ingest.readers.chrome.args import DOUBLES, METADATA_KEYS
+from tracewarehouse.ingest.readers.files import CaptureFile
+from tracewarehouse.ingest.readers.plain import PlainLine, PlainPlane, PlainStat
 
 ChromeStat = tuple[str, StatKind, Any]
 """Name, kind and value; text as str."""
@@ -31,6 +34,26 @@ _NUMBER = re.compile(r"-?\d{1,400}(\.\d{0,400})?([eE][-+]?\d{1,4})?", re.ASCII)
 
 class Number(str):
     """A JSON number as it is written."""
+
+
+def plain_planes(file: CaptureFile) -> Iterator[PlainPlane]:
+    """The planes of a file, in file order, as records to verify a run by.
+
+    Raises:
+        ValueError: it is no trace.
+    """
+    for name, lines in chrome_planes(file.read(0, file.size)):
+        yield PlainPlane(name, lines=[_line(*line) for line in lines])
+
+
+def _line(name: str, line_id: int, events: list[ChromeEvent]) -> PlainLine:
+    rows = [(None, start, duration, list(map(_stat, stats))) for _, _, _, start, duration, stats in events]
+    return PlainLine(name, line_id, lambda: iter(rows))
+
+
+def _stat(stat: ChromeStat) -> PlainStat:
+    name, kind, value = stat
+    return name, kind, value.encode() if isinstance(value, str) else value
 
 
 def chrome_planes(content: bytes) -> list[tuple[str, list[ChromeLine]]]:
