@@ -20,6 +20,18 @@ def test_generated_pages_are_current() -> None:
     assert done.returncode == 0, done.stderr
 
 
+@pytest.mark.parametrize("page", ["CONTRIBUTING.md", "docs/architecture.md"])
+def test_the_places_that_a_page_names_are_there(page: str) -> None:
+    """Whole paths, and names of modules and folders that follow one, as in `ingest/tables/lines.py` and `ops.py`."""
+    tops = [ROOT / top for top in ("collect", "dashboards", "data", "ingest", "sql", "tests", "tracewarehouse")]
+    places = [p for top in tops for p in (top, *top.rglob("*"))]
+    names = {f"/{p.relative_to(ROOT)}{'/' if p.is_dir() else ''}" for p in places}
+    named = re.findall(r"`([\w./-]+(?:\.(?:py|sql|yaml|json)|/))`", (ROOT / page).read_text(encoding="utf-8"))
+    assert len(named) > 10
+    for name in named:
+        assert any(place.endswith(f"/{name}") for place in names), f"{page}: {name}"
+
+
 def test_transcripts_are_real(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
