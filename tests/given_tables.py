@@ -18,7 +18,7 @@ import duckdb
 import numpy as np
 import pyarrow as pa
 
-from tracewarehouse.definitions.reading import Definitions, View
+from tracewarehouse.definitions.reading import Definitions, View, load_definitions
 from tracewarehouse.ingest.hlo.instructions import OpFacts
 from tracewarehouse.ingest.hlo.opcodes import OP_CLASSES, op_class
 from tracewarehouse.ingest.lake.parquet import Nullable
@@ -63,7 +63,9 @@ def warehouse_of(
     for name, table in TABLES.items():
         columns = ", ".join(f'"{c.name}" {c.type}' for c in table.columns)
         connection.execute(f"CREATE TABLE given.{name} ({columns})")
-    create_lens(connection, {t: f"given.{t}" for t in TABLES}, definitions, comments=False, views=views)
+    create_lens(
+        connection, {t: f"given.{t}" for t in TABLES}, definitions or load_definitions(), comments=False, views=views
+    )
     fill(connection, given)
     return connection
 
