@@ -34,10 +34,10 @@ SELECT
   m.phase, -- Phase; NULL for the steps of none, and in a capture without steps.
   m.kind, -- Kind of collective.
   m.axis, -- Mesh axes of its groups.
-  SUM(m.message_bytes) * 1000000000 / SUM(t.span_ps) AS message_bytes_per_ms, -- Of all devices over the time of all.
+  SUM(m.message_bytes) * 1e9 / SUM(t.span_ps) AS message_bytes_per_ms, -- Of all devices over the time of all.
   -- Bytes sent, in the same way; NULL where not known of all executions.
   CASE
-    WHEN COUNT(m.wire_bytes) = COUNT(*) THEN SUM(m.wire_bytes) * 1000000000 / SUM(t.span_ps)
+    WHEN COUNT(m.wire_bytes) = COUNT(*) THEN SUM(m.wire_bytes) * 1e9 / SUM(t.span_ps)
   END AS wire_bytes_per_ms,
   CAST(SUM(m.message_bytes) AS BIGINT) AS message_bytes, -- Message bytes of all devices.
   SUM(t.span_ps) / 1e9 AS time_ms, -- Time of the phase, of all devices together.
