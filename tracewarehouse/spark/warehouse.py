@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -16,7 +17,7 @@ from tracewarehouse.spark.connection import connect
 from tracewarehouse.spark.kinds import Types
 from tracewarehouse.spark.translation import to_spark
 from tracewarehouse.spark.views import SparkViews
-from tracewarehouse.tables_read import tables_read
+from tracewarehouse.tables_read import TablesRead
 from tracewarehouse.warehouse import Warehouse, open_warehouse
 
 if TYPE_CHECKING:
@@ -72,6 +73,8 @@ class SparkWarehouse(Warehouse):
     def close(self) -> None:
         """Close DuckDB, and forget the views. The session of Spark goes on, as others may use it."""
         super().close()
+        if self._views:
+            self._views.close()
         if self._planner:
             self._planner.close()
         self._planner = self._views = self._shown = None
@@ -89,20 +92,26 @@ class SparkWarehouse(Warehouse):
         planner = self._planner = self._planner or Session(
             self.lake, lambda: self.definitions, is_restricted=True, only=()
         )
-        expected = run_query(planner.connection, sql, parameters, prepare=planner.prepare).arrow()
-        read = tables_read(planner.connection, sql)
+        read = TablesRead()
+
+        def prepare(found: TablesRead) -> None:
+            nonlocal read
+            read = found
+            planner.prepare(found)
+
+        expected = run_query(planner.connection, sql, parameters, prepare=prepare).arrow()
         names, _ = of_lens(self.definitions, read)
         types = _types(planner)
         translated = to_spark(sql, types, parameters)
         views = self._views_of(planner.runs_read(sql))
         try:
-            views.create(behind(self.definitions, names), types)
+            views.create(behind(self.definitions, names), types, names)
             frame = self.spark.sql(translated)
             found = frame.toDF(*(f"c{n}" for n in range(len(frame.columns)))).toArrow()
         except (QueryError, WarehouseError):
             raise
         except Exception as error:  # pyspark's errors, and those of py4j and grpc if Spark has ended
-            raise _told(error) from None
+            raise _ended(error) or _told(error) from None
         table = conform(found, expected.schema)
         return QueryResult(table, in_scope(read, parameters, table, self.lake.runs()))
 
@@ -112,6 +121,8 @@ class SparkWarehouse(Warehouse):
         shown = self.lake.state(), run_ids
         if self._views is None or shown != self._shown:
             runs = [r for r in self.lake.runs() if run_ids is None or r.run_id in run_ids]
+            if self._views:
+                self._views.close()
             self._views = SparkViews(self.spark, self.lake, runs, self.definitions)
             self._shown = shown
         return self._views
@@ -164,6 +175,13 @@ def _types(planner: Session) -> Types:
     return found
 
 
+def _ended(error: BaseException | None) -> BaseException | None:
+    """The Ctrl-C or the exit in whose course Spark, which then cancels the query, has raised an error."""
+    while error is not None and not isinstance(error, KeyboardInterrupt | SystemExit):
+        error = error.__context__
+    return error
+
+
 def _told(error: Exception) -> QueryError:
     """The message of an error of Spark, without its stack."""
     said = str(error)
@@ -173,10 +191,15 @@ def _told(error: Exception) -> QueryError:
             "CAST(x AS DOUBLE)"
         )
     if "FAILED_READ_FILE" in said or "PATH_NOT_FOUND" in said:
-        return QueryError(f"Spark cannot read a file of a run, which all its workers must see: {_line(said)}")
+        return QueryError(
+            f"Spark cannot read a file of a run, which all its workers must see: {_line(said)}; `tw fsck` says which "
+            "run is damaged and what to do"
+        )
     return QueryError(f"Spark: {_line(said)}")
 
 
 def _line(text: str) -> str:
-    first = next((line for line in text.splitlines() if line.strip()), "no reason given")
+    """What Spark itself says, which py4j puts below a line of its own; without the class of the error and its state."""
+    told = re.search(r"^.*?\[[A-Z][A-Z0-9_.]+\] *(\S.*)", text, re.MULTILINE)
+    first = told[1] if told else next((line for line in text.splitlines() if line.strip()), "no reason given")
     return first.partition(" SQLSTATE")[0][:500]
