@@ -73,7 +73,7 @@ def patterns(*, generated: bool = True, stretched: Sequence[int] = STRETCHED) ->
             made += [r.entry for r in warehouse.ingest(capture, mesh="tp=8")]
         lake, evaluator = warehouse.lake, Evaluator(warehouse.definitions)
         longer = [_stretched(lake, run, evaluator, by) for run in real for by in stretched]
-        return [_pattern(lake, r) for r in (*real, *longer)], [_pattern(lake, r) for r in made]
+        return [pattern(lake, r) for r in (*real, *longer)], [pattern(lake, r) for r in made]
 
 
 def write(
@@ -105,7 +105,8 @@ def _stretched(lake: Lake, run: RunVersion, evaluator: Evaluator, by: int) -> Ru
     return evaluated
 
 
-def _pattern(lake: Lake, run: RunVersion) -> Pattern:
+def pattern(lake: Lake, run: RunVersion) -> Pattern:
+    """A run as a pattern."""
     contents = {}
     for path in (p for t in run.files for p in lake.paths(run, t)):
         rows = _named(pq.ParquetFile(path).read(), RUN_ID.decode(), NAME.decode())
