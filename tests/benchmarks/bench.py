@@ -43,6 +43,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from bench_metrics import users_environment
+
 from tracewarehouse.ingest.processes.pool import ONE_THREAD
 from tracewarehouse.ingest.readers.chrome.args import METADATA_KEYS
 
@@ -302,7 +304,9 @@ def measure(python: str, code: str, capture: Path, out: Path, warehouse: Path, i
     arguments = [python, "-c", AS_TW + code, str(capture), str(out), str(warehouse), str(HERE.parent)]
     with tempfile.TemporaryFile() as errors:
         begin = time.perf_counter()
-        process = subprocess.Popen(arguments, stdout=subprocess.PIPE, stderr=errors, env=_environment())
+        process = subprocess.Popen(
+            arguments, stdout=subprocess.PIPE, stderr=errors, env=users_environment() | ONE_THREAD
+        )
         watch = MemoryWatch(process.pid)
         assert process.stdout is not None
         said = process.stdout.read()
@@ -319,12 +323,6 @@ def measure(python: str, code: str, capture: Path, out: Path, warehouse: Path, i
     into.cpu.append(found.get("cpu", usage.ru_utime + usage.ru_stime))
     into.peak.append(max(watch.peak_kb, 0 if _has_children(code) else usage.ru_maxrss) / 1024)
     into.rows, into.size = found.get("rows"), found.get("bytes")
-
-
-def _environment() -> dict[str, str]:
-    """That of a user: a developer's may keep compiled modules from being written, or look for them elsewhere."""
-    kept = {n: v for n, v in os.environ.items() if n not in ("PYTHONDONTWRITEBYTECODE", "PYTHONPYCACHEPREFIX")}
-    return kept | ONE_THREAD
 
 
 def _has_children(code: str) -> bool:

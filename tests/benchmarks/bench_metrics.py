@@ -81,11 +81,16 @@ class Cost:
         return f"{self.seconds:8.2f} s {self.cpu:8.2f} CPU s {self.peak:6.0f} MB"
 
 
+def users_environment() -> dict[str, str]:
+    """That of a user: a developer's may keep compiled modules from being written, or look for them elsewhere."""
+    return {n: v for n, v in os.environ.items() if n not in ("PYTHONDONTWRITEBYTECODE", "PYTHONPYCACHEPREFIX")}
+
+
 def measured(*arguments: str | Path) -> tuple[Cost, str]:
     """What a command cost, and what it printed."""
     begin = time.perf_counter()
     with tempfile.TemporaryFile() as out:
-        process = subprocess.Popen(list(map(str, arguments)), stdout=out)
+        process = subprocess.Popen(list(map(str, arguments)), stdout=out, env=users_environment())
         _, status, usage = os.wait4(process.pid, 0)
         seconds = time.perf_counter() - begin
         process.returncode = os.waitstatus_to_exitcode(status)
