@@ -9,6 +9,7 @@ import json
 import re
 import shutil
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -93,7 +94,7 @@ def create_lens(
         statements += [*_views(definitions, definitions.ordered), _all_values(definitions), _missing(definitions)]
         statements += _macros(definitions.macros)
         if comments:
-            statements += _comments(tables, definitions)
+            statements += chain(*_comments_on_tables(tables), _comments_on_views(definitions))
     else:
         statements += _views(definitions, views)
     try:
@@ -157,11 +158,14 @@ def add_views(
 def add_comments(connection: duckdb.DuckDBPyConnection, definitions: Definitions) -> None:
     """Write the comments on every view, column and macro of a complete lens over files.
 
-    They are one transaction: one for each of 1,500 comments would take longer than the comments.
+    Those on a table are one transaction, and all others another. One for each of 1,500 comments would take longer than
+    the comments. But a transaction holds a copy of a view for each comment on it, and the view of a table names the
+    files of all runs: in one transaction, the copies take a gigabyte for 10,000 runs.
     """
-    connection.begin()
-    connection.execute(";\n".join(_comments({}, definitions)))
-    connection.commit()
+    for statements in (*_comments_on_tables({}), _comments_on_views(definitions)):
+        connection.begin()
+        connection.execute(";\n".join(statements))
+        connection.commit()
 
 
 def _name_refused(connection: duckdb.DuckDBPyConnection, views: Iterable[View], macros: Sequence[View]) -> None:
@@ -397,11 +401,15 @@ def _macros(macros: Iterable[View]) -> Iterator[str]:
         yield f"CREATE MACRO {view.qualified}({parameters}) AS TABLE {view.sql}"
 
 
-def _comments(tables: Mapping[str, str | None], definitions: Definitions) -> Iterator[str]:
+def _comments_on_tables(tables: Mapping[str, str | None]) -> Iterator[Iterator[str]]:
+    """The comments of each table."""
     for table in TABLES.values():
         kind = "TABLE" if tables.get(table.name) == f"main.{table.name}" else "VIEW"
         columns = {c.name: f"{c.doc} [{c.unit}]" if c.unit else c.doc for c in table.columns}
-        yield from _comment(kind, f"main.{table.name}", table.doc, columns)
+        yield _comment(kind, f"main.{table.name}", table.doc, columns)
+
+
+def _comments_on_views(definitions: Definitions) -> Iterator[str]:
     for view in definitions.ordered:
         yield from _comment("VIEW", view.qualified, _summary(view), view.header.columns)
     for name, metric in definitions.aliases().items():
