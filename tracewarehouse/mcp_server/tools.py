@@ -77,15 +77,19 @@ class Tool(BaseModel):
         """The answer."""
 
 
-class ListRuns(Tool):
-    """List the runs of the warehouse: model, workload, mesh, devices, and quality flags. Ask this first."""
-
-    name = "list_runs"
-    advice = "name a pattern of runs, or set max_rows and offset"
+class AboutRuns(Tool):
+    """A question about some runs or all, whose answer can be read in parts."""
 
     runs: Runs = []
     max_rows: Rows = 100
     offset: Offset = 0
+
+
+class ListRuns(AboutRuns):
+    """List the runs of the warehouse: model, workload, mesh, devices, and quality flags. Ask this first."""
+
+    name = "list_runs"
+    advice = "name a pattern of runs, or set max_rows and offset"
 
     def answer(self, warehouse: Warehouse) -> Answer:
         """A row per run, sorted by name."""
@@ -358,15 +362,11 @@ class Summary(Tool):
         return _of_runs(warehouse, {run.run_id}, answer)
 
 
-class Flags(Tool):
+class Flags(AboutRuns):
     """Why to read runs with care: quality flags with their meaning, and, of a run, why metrics are missing."""
 
     name = "flags"
     advice = "name one run"
-
-    runs: Runs = []
-    max_rows: Rows = 100
-    offset: Offset = 0
 
     def answer(self, warehouse: Warehouse) -> Answer:
         """A row per flag; with one run also a row per missing metric."""
