@@ -9,7 +9,9 @@ beside it for them, as on a TPU.
 from __future__ import annotations
 
 import json
+import math
 import os
+import re
 import subprocess
 import sys
 from collections.abc import Mapping, Sequence
@@ -71,8 +73,10 @@ def compile_ahead(spec: RunSpec, topology: str, folder: Path, python: str = sys.
     Raises:
         MissingDependencyError: torch_xla, jax or libtpu is not installed; the message says what to install.
         ExperimentError: a published model does not fit the memory of this host, which holds zeros for its weights.
-        CollectError: the model cannot be traced, or the compiler refuses the topology or the program.
+        CollectError: the topology has another number of chips than the mesh, the model cannot be traced, or the
+            compiler refuses the topology or the program.
     """
+    _require_topology(spec, topology)
     if spec.backend not in BACKENDS:
         raise CollectError(f"{spec.backend} cannot compile ahead of time; backends that can are {', '.join(BACKENDS)}")
     compile_with = _compile_jax if spec.backend == "jax" else _compile_torch_xla
@@ -82,6 +86,20 @@ def compile_ahead(spec: RunSpec, topology: str, folder: Path, python: str = sys.
         said = json.loads((folder / f"{phase}.json").read_text(encoding="utf-8"))
         steps.append(CompiledStep(phase, folder / f"{phase}.hlo.pb.gz", _chip(said["device_kind"]), said["memory"]))
     return steps
+
+
+def _require_topology(spec: RunSpec, topology: str) -> None:
+    """Refuse a topology that cannot be the mesh's, before a model is traced.
+
+    Raises:
+        CollectError: it is not written as libtpu writes them, or has another number of chips.
+    """
+    found = re.fullmatch(r"v\w+:(\d+(?:x\d+)+)", topology)
+    if found is None:
+        raise CollectError(f"topology {topology}: expected generation and chips per dimension, such as v6e:2x4")
+    count = math.prod(int(side) for side in found[1].split("x"))
+    if count != spec.mesh.size:
+        raise CollectError(f"topology {topology} has {count} chips, and {spec.mesh} is a mesh of {spec.mesh.size}")
 
 
 def _compile_jax(spec: RunSpec, topology: str, folder: Path, python: str) -> None:

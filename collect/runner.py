@@ -242,9 +242,10 @@ def _record(
                 _attempt([*harness, run.model_dump_json(), str(output.resolve())], experiment.timeout_s, log) or ""
             )
             # Also after a failure: the process of a collector that was killed may have finished the same run meanwhile.
-            if not failure or is_recorded(output, run):
+            if is_recorded(output, run):
                 log.unlink(missing_ok=True)
                 return CaptureResult(run, "recorded", capture, attempts, time.monotonic() - start)
+            failure = failure or f"{harness[0]} ended without an error, and left no capture"
     except CollectError as error:
         failure = str(error)
     except OSError as error:  # the disk is full, as a rule
@@ -254,7 +255,7 @@ def _record(
 
 
 def _attempt(command: Sequence[str], timeout_s: float, log: Path) -> str | None:
-    """Run one process to its end; None when the capture is there, else what went wrong."""
+    """Run one process to its end; None when it ended in order, else what went wrong."""
     with (
         log.open("wb") as log_file,
         start_process(command, stdin=subprocess.DEVNULL, stdout=log_file, stderr=subprocess.STDOUT) as process,

@@ -54,7 +54,7 @@ def compile_steps(spec: RunSpec, topology: str, folder: Path) -> None:
     except Exception as error:  # libtpu raises nothing more special
         raise CollectError(f"{topology}: {error}") from None
     if len(devices) != spec.mesh.size:
-        raise CheckError(f"{topology} has {len(devices)} chips, and {spec.mesh} is a mesh of {spec.mesh.size}")
+        raise CheckError(f"{topology} has {len(devices)} devices, and {spec.mesh} is a mesh of {spec.mesh.size}")
     jax.config.update("jax_hlo_source_file_canonicalization_regex", ".*/")
     subject = traced_subject(spec, folder)
     model = JaxModel(subject, ShapesOnly(spec, devices))

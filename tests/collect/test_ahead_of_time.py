@@ -156,13 +156,27 @@ def test_a_published_shape_compiles_without_weights(tmp_path: Path, python: str,
             assert warehouse.query("SELECT flag, detail FROM main.quality_flags").rows() == []
 
 
+@pytest.mark.parametrize(
+    ("topology", "said"),
+    [
+        ("v6e:2x2", "topology v6e:2x2 has 4 chips, and tp=8 is a mesh of 8"),
+        ("v6e", "topology v6e: expected generation and chips per dimension, such as v6e:2x4"),
+        ("v6e-8", "topology v6e-8: expected"),
+        ("2x4", "topology 2x4: expected"),
+        ("v6e:2x", "topology v6e:2x: expected"),
+    ],
+)
+def test_a_topology_that_cannot_be_the_mesh_is_refused_before_anything_is_traced(
+    tmp_path: Path, topology: str, said: str
+) -> None:
+    with pytest.raises(CollectError, match=said):
+        compile_ahead(run_spec(mesh="tp=8", batch=8), topology, tmp_path / "a", str(tmp_path / "no python"))
+
+
 @pytest.mark.slow
-def test_a_topology_that_is_not_one_of_the_mesh(tmp_path: Path, python: str) -> None:
-    spec = run_spec(backend="jax", mesh="tp=8", batch=8)
-    with pytest.raises(CollectError, match=r"failed: error: v6e:2x2 has 4 chips, and tp=8 is a mesh of 8"):
-        compile_ahead(spec, "v6e:2x2", tmp_path / "a", python)
-    with pytest.raises(CollectError, match=r"failed: error: v6e:no: "):
-        compile_ahead(spec, "v6e:no", tmp_path / "b", python)
+def test_a_topology_that_libtpu_does_not_know(tmp_path: Path, python: str) -> None:
+    with pytest.raises(CollectError, match=r"failed: error: v99:2x4: "):
+        compile_ahead(run_spec(backend="jax", mesh="tp=8", batch=8), "v99:2x4", tmp_path / "b", python)
 
 
 def test_without_a_compiler_the_error_says_what_to_install(tmp_path: Path) -> None:

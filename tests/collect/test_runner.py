@@ -42,6 +42,8 @@ if todo:
     behaviour.write_text(" ".join(todo[1:]))
     if todo[0] == "check":
         sys.exit("error: the logits differ")
+    if todo[0] == "nothing":
+        sys.exit(0)
     if todo[0] == "abort":
         print("the last words", flush=True)
         os.abort()
@@ -132,6 +134,15 @@ def test_a_failure_does_not_stop_the_others(output: Path) -> None:
     assert (first.status, first.error) == ("failed", "the logits differ")
     assert second.status == "recorded"
     assert captures(output) == {TWO.name}
+
+
+def test_a_process_that_ends_well_but_leaves_nothing_has_failed(output: Path) -> None:
+    behave(output, ONE, "nothing", "nothing", "nothing")
+
+    (result,) = collect(Experiment.of(ONE), output)
+
+    assert result.status == "failed"
+    assert result.error == f"{sys.executable} ended without an error, and left no capture"
 
 
 def test_a_crash_says_the_signal_and_the_last_words(output: Path) -> None:
