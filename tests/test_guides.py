@@ -42,6 +42,11 @@ def test_every_question_of_the_cookbook_has_its_answer(all_captures: Warehouse, 
         assert printed(all_captures, found["sql"]) == found["shown"], found["sql"]
 
 
+def test_the_backends_move_what_the_page_of_the_collector_shows(all_captures: Warehouse) -> None:
+    (found,) = _ANSWERED.finditer((DOCS / "collecting.md").read_text(encoding="utf-8"))
+    assert printed(all_captures, found["sql"]) == found["shown"]
+
+
 @pytest.mark.parametrize("page", ["tutorial.md", "reading.md"])
 def test_a_page_runs_from_top_to_bottom(page: str, tmp_path: Path, pytestconfig: pytest.Config) -> None:
     """What stands below a block is what the block prints; where nothing does, it is not shown."""

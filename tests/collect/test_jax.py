@@ -27,7 +27,9 @@ if missing:
     pytest.skip(f"{', '.join(missing)} not installed: pip install 'tracewarehouse[jax]'", allow_module_level=True)
 
 CAPTURES = Path(__file__).parents[2] / "data" / "captures"
-TORCH_XLA = sorted(p.parent for p in CAPTURES.glob("*/manifest.json") if "hosts" not in p.parent.name)
+TORCH_XLA = sorted(
+    p.parent for p in CAPTURES.glob("*/manifest.json") if "hosts" not in p.parent.name and "jax" not in p.parent.name
+)
 RECORD = "import sys; from tracewarehouse.collect import harness; sys.exit(harness.main(sys.argv[1:]))"
 
 
