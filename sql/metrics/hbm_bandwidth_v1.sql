@@ -28,7 +28,6 @@ WITH moved AS (
   FROM models.instruction_time AS e
   INNER JOIN main.instructions AS i USING (run_id, instruction_id)
   INNER JOIN models.instruction_costs AS c USING (run_id, instruction_id)
-  WHERE e.is_in_device_phases
   GROUP BY run_id, e.device_id, e.phase
 )
 

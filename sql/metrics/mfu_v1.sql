@@ -28,7 +28,7 @@ WITH products AS (
   SELECT run_id, t.phase, c.product_type, SUM(t.self_ps) AS self_ps
   FROM models.instruction_time AS t
   INNER JOIN models.instruction_costs AS c USING (run_id, instruction_id)
-  WHERE t.is_in_device_phases AND c.product_type IS NOT NULL
+  WHERE c.product_type IS NOT NULL
   GROUP BY run_id, t.phase, c.product_type
 ),
 
