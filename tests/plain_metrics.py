@@ -674,7 +674,7 @@ def host_gap(run: Run) -> Values:
             if start - end <= US:
                 running.append((end, start))
         running += of_device
-    union, timed = merged(running), _timed(run)
+    union, timed = merged(running), timed_steps_of(run)
     gap: dict[Any, int] = defaultdict(int)
     time: dict[Any, int] = defaultdict(int)
     for (number, start), (_, until) in zip(ordered, [*ordered[1:], (0, last)], strict=True):
@@ -940,7 +940,7 @@ def roofline_bound(run: Run) -> dict[tuple[Any, ...], str | None]:
     return {k: bound for k, (_, _, bound) in _rooflines(run).items()}
 
 
-def _timed(run: Run) -> dict[int, tuple[str | None, int]]:
+def timed_steps_of(run: Run) -> dict[int, tuple[str | None, int]]:
     """Phase and longest time of the steps whose time is known on every device."""
     found: dict[int, tuple[str | None, int]] = {}
     known = {(d, s.number) for p, d in run.places() for s in run.timed_steps(d, p)}
@@ -963,7 +963,7 @@ def _model_flops(run: Run) -> dict[Any, int]:
     is_inside = f["has_tied_embeddings"] or embedding >= 2 * head
     body = f["num_params_active"] - embedding - (0 if is_inside else head)
     needed: dict[Any, int] = defaultdict(int)
-    for number, (phase, _) in _timed(run).items():
+    for number, (phase, _) in timed_steps_of(run).items():
         contexts = range(1, f["input_length"] + 1) if phase == "prefill" else [f["input_length"] + number]
         of_sequence = 2 * head + sum(2 * body + 4 * f["num_layers"] * heads * c for c in contexts)
         needed[phase] += f["batch_size"] * of_sequence
@@ -973,7 +973,7 @@ def _model_flops(run: Run) -> dict[Any, int]:
 def _stated_flops(run: Run) -> dict[Any, int]:
     """Operations of the ops that compute in timed steps, of each phase."""
     found: dict[Any, int] = defaultdict(int)
-    timed = _timed(run)
+    timed = timed_steps_of(run)
     for s in run.all_device_steps:
         for o in s.ops:
             if s.number in timed and is_compute(o) and (flops := cost(o["i"], "model_flops")) is not None:
@@ -997,7 +997,7 @@ def _peaks(run: Run, phase: str) -> list[float]:
 def _utilization(run: Run, of_model: bool) -> Values:
     needed, stated = _model_flops(run), _stated_flops(run)
     time: dict[Any, int] = defaultdict(int)
-    for phase, longest in _timed(run).values():
+    for phase, longest in timed_steps_of(run).values():
         time[phase] += longest
     found: Values = {}
     for phase in ("prefill", "decode"):

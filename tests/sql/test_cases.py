@@ -1,4 +1,4 @@
-"""Every metric gives the rows that were worked out by hand in cases/<metric>_v<n>.yaml, whatever other runs there are."""
+"""Every metric gives the rows worked out by hand in cases/<metric>_v<n>.yaml, whatever other runs there are."""
 
 from __future__ import annotations
 
