@@ -931,8 +931,8 @@ def parse_mesh(mesh: Mesh | str | None) -> Mesh | None:
 
     try:
         return Parser.parse(mesh)
-    except ValueError as error:  # also pydantic's, whose text puts the field before the message
-        raise CaptureError(f"mesh {mesh!r}: {str(error).splitlines()[-1]}") from None
+    except ValueError as error:
+        raise CaptureError(str(error)) from None
 
 
 def _costs(path: str | os.PathLike[str] | None) -> Costs | None:

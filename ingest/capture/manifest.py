@@ -76,17 +76,20 @@ class Mesh(BaseModel):
         """Read the form 'dp=2,tp=4', outermost axis first.
 
         Raises:
-            ValueError: not of that form, or an unknown axis.
+            ValueError: not of that form, or no such mesh; one sentence.
         """
         axes: dict[str, int] = {}
         for item in text.split(","):
             name, _, size = item.strip().partition("=")
-            if not size.strip().isdigit():
+            if not size.strip().isdecimal():
                 raise ValueError(f"mesh {text!r}: expected axis=size pairs such as dp=2,tp=4, found {item.strip()!r}")
             if name.strip() in axes:
                 raise ValueError(f"mesh {text!r}: axis {name.strip()} is given twice")
             axes[name.strip()] = int(size)
-        return cls(axes=axes)
+        try:
+            return cls(axes=axes)
+        except ValidationError as error:  # whose own text has four lines
+            raise ValueError(f"mesh {text!r}: {error.errors()[0]['ctx']['error']}") from None
 
 
 class PhaseMark(BaseModel):

@@ -317,6 +317,24 @@ class TestIngest:
         [error] = [line for line in done.err.splitlines() if line.startswith("error: ")]
         assert error.startswith(f"error: {of / name}: ")
 
+    @pytest.mark.parametrize(
+        ("mesh", "reason"),
+        [
+            ("tp=0", "a mesh axis has a size below 1"),
+            ("dp=99999999999", "a mesh has at most 131072 devices"),
+            ("xx=4", "unknown mesh axis xx; known are "),
+            ("=4", "unknown mesh axis ; known are "),
+            ("tp=-1", "expected axis=size pairs such as dp=2,tp=4, found 'tp=-1'"),
+            ("tp=²", "expected axis=size pairs such as dp=2,tp=4, found 'tp=²'"),
+            ("tp=2,tp=2", "axis tp is given twice"),
+        ],
+    )
+    def test_what_is_no_mesh_is_said_once_in_our_words(self, tw: Tw, tmp_path: Path, mesh: str, reason: str) -> None:
+        done = tw("-w", tmp_path / "w", "ingest", "--mesh", mesh, tmp_path / "c")
+        assert done.code == 2
+        assert f"Error: Invalid value for '--mesh': mesh '{mesh}': {reason}" in done.err
+        assert "pydantic" not in done.err
+
     def test_pipes_and_sockets_named_as_captures_cost_one_error_each(
         self, tw: Tw, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     ) -> None:
