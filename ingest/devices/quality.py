@@ -28,7 +28,7 @@ FLAGS = {
     "missing_devices": "Devices that the mesh, replica groups or device numbers name are not in the capture.",
     "partial_collectives": "Some ranks of some collectives are not in the capture, though their devices are.",
     "uneven_launches": "Devices ran a program different numbers of times: its collectives are matched by counting.",
-    "uneven_steps": "Devices have different numbers of steps: what is per step compares different steps.",
+    "uneven_steps": "Devices have different steps, or other numbers of them: what is per step compares different ones.",
     "unrecorded_executions": "Ops run in no recorded execution: they belong to the step before them, or to none.",
     "missing_ops": "Devices ran programs of which the capture has no op, while it has ops of other devices.",
     "clock_jump": "Some times are impossible: a negative duration, or events far outside the profile's window.",
@@ -181,12 +181,19 @@ def uneven_launches(timelines: Sequence[tuple[int, Timeline]], programs: Collect
 
 
 def uneven_steps(timelines: Sequence[tuple[int, Timeline]]) -> list[Flag]:
-    """Return a flag if the numbers of steps of two devices differ by more than the one that a profile may cut."""
-    counts = sorted((len(timeline.steps), device) for device, timeline in timelines)
-    if not counts or counts[-1][0] - counts[0][0] <= 1:
-        return []
-    (low, least), (high, most) = counts[0], counts[-1]
-    return [Flag("uneven_steps", f"device {most} has {high} steps, device {least} has {low}")]
+    """Return a flag for the first device whose steps are others than those of the device with most.
+
+    The profile may cut a step at either end of each device.
+    """
+    steps = [(device, {s.index for s in timeline.steps}) for device, timeline in timelines]
+    most, reference = max(steps, key=lambda of: len(of[1]), default=(0, set()))
+    for device, own in steps:
+        if len(reference) - len(own) > 1:
+            return [Flag("uneven_steps", f"device {most} has {len(reference)} steps, device {device} has {len(own)}")]
+        if len(reference ^ own) > 2:
+            numbers = f"{min(reference)} to {max(reference)}, device {device} {min(own)} to {max(own)}"
+            return [Flag("uneven_steps", f"device {most} numbers its steps {numbers}")]
+    return []
 
 
 def unrecorded_executions(

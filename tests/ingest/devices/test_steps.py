@@ -176,6 +176,30 @@ def test_a_device_without_a_steps_line_has_the_steps_of_the_one_beside_it(ingest
     assert result.entry.flags == ["inferred_steps"]
 
 
+@pytest.mark.parametrize(
+    ("names", "flags"),
+    [
+        (["7", "8", "9", "10"], []),
+        (["8", "9", "10", "11"], []),  # the profile cuts the first of one device and the last of the other
+        (["7", "8", "9", "9"], ["uneven_steps"]),
+        (["train 7", "8", "9", "10"], ["uneven_steps"]),
+    ],
+)
+def test_devices_that_number_their_steps_otherwise_are_flagged(ingest: Any, names: list[str], flags: list[str]) -> None:
+    """Names that are no numbers, or repeat, are not used: such steps count from 0."""
+    space, _ = server(steps=4)
+    for plane, of_device in zip(space.planes, (["7", "8", "9", "10"], names), strict=False):
+        line = plane.line("Steps")
+        for step, name in enumerate(of_device):
+            line.event(name, (1_000 + 100 * step) * US, 80 * US)
+    result, query = ingest(space)
+    assert result.entry.flags == flags
+    if flags:
+        assert query("SELECT detail FROM quality_flags") == [
+            ("device 0 numbers its steps 7 to 10, device 1 0 to 3",),
+        ]
+
+
 def test_a_host_without_calls_of_the_server_has_the_steps_of_the_one_beside_it(ingest: Any) -> None:
     space, host = server(devices=1)
     for step in range(3):
