@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
-from typing import NamedTuple
 
 import msgspec
 
@@ -46,24 +45,16 @@ class _Members(msgspec.Struct, gc=False, rename="camel"):
 
 _members = msgspec.json.Decoder(_Members).decode
 
-
-class Piece(NamedTuple):
-    """Some of the events."""
-
-    events: list[Event]
-    end: int
-    """Where they end: behind the comma of the last, or behind the bracket of the array."""
-    mark: bytes
-    """The comma or bracket there; nothing where nobody closed the array, as a program leaves it that was stopped."""
-    is_replaced: bool
-    """Bytes that are not UTF-8 were replaced."""
+Piece = tuple[list[Event], int, bytes]
+"""Some of the events, the bytes up to their end, and the comma or bracket there: none where the file ends instead."""
 
 
 class Document:
-    """What stands before the events of a trace and behind them.
+    """The events of a trace, and what stands before and behind them.
 
     Attributes:
-        start: where the array of events begins, behind its bracket.
+        is_ended: somebody closed the array of events, which a program leaves open that was stopped.
+        has_replaced: bytes of events that are not UTF-8 were replaced.
     """
 
     def __init__(self, file: CaptureFile, chunk: int | None = None) -> None:
@@ -88,26 +79,28 @@ class Document:
             if bom + size >= file.size:
                 raise _without_events(text)
             size *= 4
-        self.start = bom + start
+        self._start = self._low = bom + start  # of the array behind its bracket, and of the events that come next
         self._head = text[: start - 1]
+        self.is_ended = self.has_replaced = False
 
-    def pieces(self) -> Iterator[Piece]:
-        """The events.
+    def pieces(self) -> Iterator[list[Event]]:
+        """The events in file order; to be read once.
 
         Raises:
             MalformedError: the bytes are not events.
             CaptureError: the file changed.
         """
-        low, size = self.start, self._chunk
-        while True:
+        size, mark = self._chunk, b","
+        while mark == b",":
+            low = self._low
             piece = self._piece(low, self._file.read(low, min(low + size, self._file.size)))
             if piece is None:  # one event is longer than the text
                 size *= 2
                 continue
-            yield piece
-            if piece.mark != b",":
-                return
-            low, size = piece.end, self._chunk
+            events, length, mark = piece
+            size, self._low = self._chunk, low + length
+            yield events
+        self.is_ended = mark == b"]"
 
     def _piece(self, low: int, text: bytes) -> Piece | None:
         """The events at `low` of which the text has the end; None if it has none."""
@@ -122,7 +115,7 @@ class Document:
             raise MalformedError(
                 "truncated trace: looked for the end of traceEvents, found the end of the file; copy or record it again"
             )
-        if stop < 0 and low == self.start and not text.strip():
+        if stop < 0 and low == self._start and not text.strip():
             raise MalformedError("truncated trace: looked for events, found a lone [; copy or record it again")
         stop = len(text) if stop < 0 else stop
         try:
@@ -134,22 +127,27 @@ class Document:
             ) from None
 
     def _parsed(self, low: int, text: bytes, stop: int) -> Piece:
-        """The events of a text up to the comma or bracket at `stop`, or up to its end."""
+        """The events of a text up to the comma or bracket at `stop`, or up to its end.
+
+        Raises:
+            NotJsonError: they are none.
+        """
         mark = text[stop : stop + 1]
         if stop < 0 or mark not in (b",", b"]", b""):
             raise NotJsonError(repr(mark.decode("latin-1")))
         events, is_replaced = parsed(b"[%b]" % text[:stop])
-        if not events and mark and not (mark == b"]" and low == self.start):
+        if not events and mark and not (mark == b"]" and low == self._start):
             raise NotJsonError("none")
-        return Piece(events, low + stop + len(mark), mark, is_replaced)
+        self.has_replaced |= is_replaced
+        return events, stop + len(mark), mark
 
-    def members(self, end: int) -> dict[str, bytes]:
-        """What is looked at beside the events, which end at `end`: members at top level, as JSON.
+    def members(self) -> dict[str, bytes]:
+        """What is looked at beside the events, once these have been read: members at top level, as JSON.
 
         Raises:
             MalformedError: what stands beside the events is no JSON, or names events again.
         """
-        text = self._file.read(end, self._file.size)
+        text = self._file.read(self._low, self._file.size)
         if self._is_list:
             rest = text.lstrip(_BLANK)
             if rest:

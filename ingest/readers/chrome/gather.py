@@ -47,8 +47,6 @@ class Gathered:
         document: the trace, which is read from front to back at once.
 
     Attributes:
-        end, mark: of the last piece.
-        has_replaced: bytes that are not UTF-8 were replaced.
         codes: number of each line, in the order of their first event.
         metadata: the event metadata of all lines.
         process_names, thread_names: what the trace calls processes and threads.
@@ -62,8 +60,6 @@ class Gathered:
     """
 
     def __init__(self, document: Document) -> None:
-        self.end, self.mark = document.start, b""
-        self.has_replaced = False
         self.codes: dict[Key, int] = {}
         self._arguments = Arguments()
         self.process_names: dict[Id, str] = {}
@@ -77,10 +73,8 @@ class Gathered:
         try:
             self._file: BinaryIO = tempfile.TemporaryFile()  # noqa: SIM115  closed with this object
             weakref.finalize(self, self._file.close)
-            for piece in document.pieces():
-                self._add_all(piece.events)
-                self.end, self.mark = piece.end, piece.mark
-                self.has_replaced |= piece.is_replaced
+            for events in document.pieces():
+                self._add_all(events)
             self._add_unended()
             self._file.flush()
         except OSError as error:

@@ -67,7 +67,7 @@ class ChromeTrace:
         try:
             document = Document(file, chunk)
             self._gathered = Gathered(document)
-            members = document.members(self._gathered.end) if self._gathered.mark else {}
+            members = document.members() if document.is_ended else {}
         except MalformedError as error:
             raise MalformedError(f"{file.path}: {error}") from None
         self.hostnames: list[str] = []
@@ -75,7 +75,7 @@ class ChromeTrace:
         if not self.planes:
             raise MalformedError(f"{file.path}: a Chrome trace without events; nothing was profiled, record it again")
         self._add_start(members.get("baseTimeNanoseconds", b""))
-        self.warnings = self._warnings()
+        self.warnings = self._warnings(document)
         self.foreign = KINETO if members.keys() & _KINETO_MEMBERS else None
 
     @property
@@ -126,7 +126,7 @@ class ChromeTrace:
         if 0 < start < 1 << 63:
             self.planes.append(_ChromePlane(TASK_PLANE, stats=(Stat(PROFILE_START, StatKind.UINT64, start),)))
 
-    def _warnings(self) -> list[str]:
+    def _warnings(self, document: Document) -> list[str]:
         gathered = self._gathered
         warnings = [f"{count} {what}" for what, count in sorted(gathered.counted.items()) if count]
         if gathered.left_out:
@@ -134,9 +134,9 @@ class ChromeTrace:
             warnings.append(
                 f"{gathered.left_out.total()} events that are not spans or counters were left out: {phases}"
             )
-        if gathered.has_replaced:
+        if document.has_replaced:
             warnings.append("names or arguments hold bytes that are not UTF-8; they were replaced by U+FFFD")
-        if not gathered.mark:
+        if not document.is_ended:
             warnings.append("the array of events has no end; the trace may be truncated")
         if len(self.hostnames) > 1:
             warnings.append(
