@@ -23,10 +23,10 @@ import shutil
 import time
 import uuid
 import warnings
-from collections.abc import Collection, Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager, suppress
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
 from typing import Any, Self
 
@@ -66,34 +66,26 @@ class RunVersion:
     schema_version: int
     ingest_version: str
     source_digest: str
-    files: dict[str, list[str]] = field(default_factory=dict)
-    rows: dict[str, int] = field(default_factory=dict)
+    files: Mapping[str, Sequence[str]] = field(default_factory=dict)
+    rows: Mapping[str, int] = field(default_factory=dict)
     metrics_fingerprint: str | None = None
     """Fingerprint of all the metric definitions with which `metric_values` was evaluated."""
     flags: list[str] = field(default_factory=list)
     """Names of the run's quality flags, so that every answer can name them without reading a file."""
-    digests: dict[str, str] = field(default_factory=dict)
+    digests: Mapping[str, str] = field(default_factory=dict)
     """SHA-256 of each file, in hex, by its path."""
-
-    def __getattr__(self, name: str) -> Any:
-        """Decode the lists of files when they are first asked for: few questions are about the files of all runs."""
-        if name not in ("files", "rows", "digests") or "_indexed" not in self.__dict__:
-            raise AttributeError(name)
-        files, rows, digests = manifest_index.decoded(self.run_id, self.__dict__["_indexed"].lists)
-        self.__dict__.update(files=files, rows=rows, digests=digests)
-        return self.__dict__[name]
 
     def digests_of(self, table: str) -> list[str]:
         """SHA-256 of each file of a table, in hex."""
-        indexed: manifest_index.Entry | None = self.__dict__.get("_indexed")
-        if indexed and table in manifest_index.DIGESTED:
-            return [d.hex() for d in indexed.digests.get(table, ())]
+        if isinstance(self.digests, manifest_index.IndexedDigests) and table in manifest_index.DIGESTED:
+            return self.digests.of_table(table)
         return [self.digests.get(f, "") for f in self.files.get(table, ())]
 
     def packed_digest(self) -> bytes:
         """Digest of the digests of all files but those of `manifest_index.DIGESTED`."""
-        indexed: manifest_index.Entry | None = self.__dict__.get("_indexed")
-        return indexed.packed if indexed else manifest_index.packed_digest(self.files, self.digests)
+        if isinstance(self.digests, manifest_index.IndexedDigests):
+            return self.digests.packed
+        return manifest_index.packed_digest(self.files, self.digests)
 
     @property
     def paths(self) -> set[str]:
@@ -208,8 +200,10 @@ class Lake:
         """
         found = {}
         for entry in self._manifest_files():
-            with suppress(FileNotFoundError):  # removed meanwhile
+            try:
                 found[entry.name.removesuffix(".json")] = manifest_index.stamp_of(entry.stat())
+            except FileNotFoundError:  # removed meanwhile
+                continue
         return found
 
     def _manifest_files(self) -> Iterator[os.DirEntry[str]]:
@@ -440,7 +434,7 @@ class Lake:
                     placed = replace(
                         now,
                         files=files,
-                        rows=now.rows | {"metric_values": rows},
+                        rows={**now.rows, "metric_values": rows},
                         metrics_fingerprint=fingerprint,
                         digests=digests,
                     )
@@ -660,7 +654,8 @@ def placed_whole(target: Path) -> Iterator[Path]:
 
 def manifest_text(run: RunVersion) -> str:
     """The text of a run's manifest."""
-    content = asdict(run)
+    content = {f.name: getattr(run, f.name) for f in fields(run)}
+    content |= {name: dict(content[name]) for name in ("files", "rows", "digests")}
     return json.dumps(content | {"checksum": _checksum(content)}, indent=1, sort_keys=True)
 
 
@@ -701,19 +696,20 @@ def _parsed(path: Path) -> RunVersion | None:
 
 
 def _of_index(run_id: str, entry: manifest_index.Entry) -> RunVersion:
-    run = object.__new__(RunVersion)  # its lists follow when they are asked for
-    run.__dict__.update(
-        run_id=run_id,
-        version=entry.version,
-        name=entry.name,
-        schema_version=entry.schema_version,
-        ingest_version=entry.ingest_version,
-        source_digest=entry.source_digest,
-        metrics_fingerprint=entry.metrics_fingerprint,
-        flags=entry.flags,
-        _indexed=entry,
+    lists = manifest_index.IndexedLists(run_id, entry)
+    return RunVersion(
+        run_id,
+        entry.version,
+        entry.name,
+        entry.schema_version,
+        entry.ingest_version,
+        entry.source_digest,
+        manifest_index.IndexedFiles(lists),
+        manifest_index.IndexedRows(lists),
+        entry.metrics_fingerprint,
+        entry.flags,
+        manifest_index.IndexedDigests(lists),
     )
-    return run
 
 
 def _for_index(run: RunVersion, stamp: manifest_index.Stamp) -> manifest_index.Entry | None:

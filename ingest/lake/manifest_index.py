@@ -13,9 +13,11 @@ import hashlib
 import os
 import re
 import time
-from collections.abc import Iterable, Mapping
+from abc import abstractmethod
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import suppress
 from pathlib import Path
+from typing import TypeVar
 
 import msgspec
 
@@ -35,6 +37,7 @@ _NAME = re.compile(r"[0-9a-z_][0-9a-z_.-]*")
 Stamp = tuple[int, int, int, int]
 """Inode, size, and times of the last changes of content and of inode, in ns."""
 _Files = dict[str, list[tuple[str, bytes]]]
+_V = TypeVar("_V")
 
 
 class Entry(msgspec.Struct, array_like=True, frozen=True, gc=False):
@@ -59,6 +62,87 @@ class Entry(msgspec.Struct, array_like=True, frozen=True, gc=False):
     digests: dict[str, list[bytes]]
     packed: bytes
     lists: msgspec.Raw
+
+
+class IndexedLists:
+    """The lists of files of a run that the index has; decoded when one is first read, as few questions read any."""
+
+    __slots__ = ("_decoded", "_run_id", "entry")
+
+    def __init__(self, run_id: str, entry: Entry) -> None:
+        self._run_id, self.entry = run_id, entry
+        self._decoded: tuple[dict[str, list[str]], dict[str, int], dict[str, str]] | None = None
+
+    @property
+    def decoded(self) -> tuple[dict[str, list[str]], dict[str, int], dict[str, str]]:
+        """See the function `decoded`."""
+        if self._decoded is None:
+            self._decoded = decoded(self._run_id, self.entry.lists)
+        return self._decoded
+
+
+class _Indexed(Mapping[str, _V]):
+    """One of the lists."""
+
+    __slots__ = ("_lists",)
+
+    def __init__(self, lists: IndexedLists) -> None:
+        self._lists = lists
+
+    @property
+    @abstractmethod
+    def _list(self) -> dict[str, _V]: ...
+
+    def __getitem__(self, key: str) -> _V:
+        return self._list[key]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._list)
+
+    def __len__(self) -> int:
+        return len(self._list)
+
+    def __repr__(self) -> str:
+        return repr(self._list)
+
+
+class IndexedFiles(_Indexed[list[str]]):
+    """Paths of files by table."""
+
+    __slots__ = ()
+
+    @property
+    def _list(self) -> dict[str, list[str]]:
+        return self._lists.decoded[0]
+
+
+class IndexedRows(_Indexed[int]):
+    """Numbers of rows by table."""
+
+    __slots__ = ()
+
+    @property
+    def _list(self) -> dict[str, int]:
+        return self._lists.decoded[1]
+
+
+class IndexedDigests(_Indexed[str]):
+    """SHA-256 by path, in hex."""
+
+    __slots__ = ()
+
+    @property
+    def _list(self) -> dict[str, str]:
+        return self._lists.decoded[2]
+
+    @property
+    def packed(self) -> bytes:
+        """See `packed_digest`."""
+        return self._lists.entry.packed
+
+    def of_table(self, table: str) -> list[str]:
+        """The digests of the files of a table in `DIGESTED`, without decoding the lists."""
+        return [d.hex() for d in self._lists.entry.digests.get(table, ())]
 
 
 _entries = msgspec.msgpack.Decoder(dict[str, Entry])

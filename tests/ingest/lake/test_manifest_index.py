@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import os
+import pickle
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from random import Random
 
@@ -140,8 +142,9 @@ def test_an_index_cannot_name_files_outside_the_folder_of_a_run(warehouse: Path,
     entry = manifest_index.Entry(state["a"], "a", "v1", SCHEMA_VERSION, "", "", None, [], {}, b"", lists)
     manifest_index.write(warehouse / "cache", {"a": entry})
     found = Lake(warehouse).listing()[0][0]
-    with pytest.raises(WarehouseError, match="outside its folder; delete it"):
-        _ = found.files
+    for use in (lambda: list(found.files), lambda: found.paths, lambda: found.rows["ops"], lambda: dict(found.digests)):
+        with pytest.raises(WarehouseError, match="outside its folder; delete it"):
+            use()
     assert runs[0].files
 
 
@@ -170,3 +173,23 @@ def test_any_changes_leave_the_index_right(warehouse: Path, seed: int) -> None:
         with pytest.MonkeyPatch.context() as patch:
             patch.setattr(manifest_index, "FEWEST", 10**9)
             assert without.listing() == found
+
+
+def test_a_run_of_the_index_is_the_run_of_its_manifest(warehouse: Path, read: list[str]) -> None:
+    parsed = Lake(warehouse).runs()
+    read.clear()
+    indexed = Lake(warehouse).runs()
+    assert not read
+    assert indexed == parsed
+    assert parsed == indexed
+    for run, same in zip(indexed, parsed, strict=True):
+        assert manifest_text(run) == manifest_text(same)
+        assert run.packed_digest() == same.packed_digest()
+        assert [run.digests_of(t) for t in ("runs", "ops", "devices")] == [
+            same.digests_of(t) for t in ("runs", "ops", "devices")
+        ]
+        assert repr(run) == repr(same)
+        moved = replace(run, run_id="d", files={"ops": ["elsewhere"]}, digests={"elsewhere": DIGEST})
+        assert moved.digests_of("ops") == [DIGEST]
+        assert moved.packed_digest() == manifest_index.packed_digest(moved.files, moved.digests)
+    assert pickle.loads(pickle.dumps(indexed)) == parsed
