@@ -121,7 +121,7 @@ def test_a_tpu_program_keeps_what_the_harness_promises(tmp_path: Path, python: s
             warehouse.ingest(step.file, name=step.phase)
         assert warehouse.query("SELECT flag, detail FROM main.quality_flags").rows() == []
         told = warehouse.query("SELECT name, mesh, device_count FROM main.runs ORDER BY name").rows()
-        chips = run_spec(**fields).mesh.size
+        chips = spec.mesh.size
         assert told == [("decode", fields["mesh"], chips), ("prefill", fields["mesh"], chips)]
         unknown = warehouse.query("SELECT COUNT(*) FROM main.collectives WHERE message_bytes IS NULL").rows()
         assert unknown == [(0,)]
@@ -140,6 +140,7 @@ PUBLISHED = {
 
 
 @pytest.mark.slow
+@pytest.mark.timeout(3600)
 @pytest.mark.parametrize("model", PUBLISHED)
 def test_a_published_shape_compiles_without_weights(tmp_path: Path, python: str, model: str) -> None:
     """JAX needs only shapes; no file of the model is here, and no weight is in memory."""

@@ -353,9 +353,11 @@ _NO_EXPERTS = {"moe_fraction": "experts"}
 def test_captures_of_the_repository(all_captures: Warehouse) -> None:
     assert _unmet(all_captures) == {
         "deepseek_v2-ep4-b4-i16-o9": _OF_TPUS | _NO_PIPELINE,
+        "deepseek_v2-ep4-b4-i16-o9-cfinf": _OF_TPUS | _NO_PIPELINE,
         "llama-pp2tp2-b4-i16-o5": _OF_TPUS | _NO_EXPERTS,
         "llama-pp2tp2-b4-i16-o5-hosts2": _OF_TPUS | _NO_EXPERTS | {"pipeline_bubble": "pipeline_transfers"},
         "llama-tp4-b4-i16-o17": _OF_TPUS | _NO_EXPERTS | _NO_PIPELINE,
+        "llama-tp4-b4-i16-o17-jax": _OF_TPUS | _NO_EXPERTS | _NO_PIPELINE,
         "llama-tp4-sp-b4-i16-o9": _OF_TPUS | _NO_EXPERTS | _NO_PIPELINE,
         "qwen3-dp2tp2-b4-i16-o9": _OF_TPUS | _NO_EXPERTS | _NO_PIPELINE,
     }
