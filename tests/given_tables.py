@@ -3,7 +3,8 @@
 Columns that a row does not name take a default: keys count, `run_id` is 'r', `self_ps` is the duration, an op is a leaf
 of instruction 0, an instruction's `op_class` follows from its opcode, a collective is at time 0; others are NULL, or
 where that is not allowed, 0, false or a typical text. What leaf ops and collectives owe to the order of those of
-their device, and the copies that follow from ops, are filled as ingest does it.
+their device, and the copies that follow from ops, are filled as ingest does it. A collective without an op of its own
+adds the exposed time that is given.
 Times may be written in microseconds or milliseconds (`start_us`, `duration_ms`).
 """
 
@@ -163,7 +164,7 @@ def _fill_collectives(connection: duckdb.DuckDBPyConnection) -> None:
         UPDATE given.collectives AS c SET exposed_added_ps = coalesce((
           SELECT sum(o.duration_ps - o.class_overlap_ps) FROM given.ops AS o
           WHERE o.run_id = c.run_id AND o.event_id IN (c.event_id, c.done_event_id)
-        ), 0)
+        ), c.exposed_ps)
         WHERE c.start_ps IS NOT NULL
         """
     )

@@ -509,7 +509,7 @@ def ici_bandwidth_utility(run: Run) -> Values:
         for factor, share in (("2", Fraction(1, 2)), ("4", Fraction(3, 4)), ("infinite", Fraction(1))):
             shorter = min(share * line.slope * sent, most)
             for c in timed:
-                saved[c["phase"]][factor] += min(Fraction(c["exposed_ps"]), shorter)
+                saved[c["phase"]][factor] += min(Fraction(c["exposed_added_ps"]), shorter)
     spans = {p: sum(v) for p, v in _by_phase(run, run.span).items()}
     return {
         (p, f): float(100 * ps / spans[p]) for p, by in saved.items() for f, ps in by.items() if spans.get(p)

@@ -13,7 +13,6 @@ SELECT
   c.axis, -- Mesh axes of its groups.
   c.message_bytes, -- Message of the rank; NULL if unknown.
   c.wire_bytes, -- Bytes that it sends; NULL if unknown.
-  c.exposed_ps, -- Part of the window in which the op line runs communication.
   c.exposed_added_ps -- Time in which the op line runs it and no collective before it.
 FROM main.collectives AS c
 INNER JOIN models.timed_spans AS s

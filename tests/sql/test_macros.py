@@ -335,5 +335,49 @@ def test_what_a_last_step_waits_saves_nothing(connection: duckdb.DuckDBPyConnect
             ],
         },
     )
-    found = connection.execute("SELECT phase, metric, saved FROM macros.step_savings(['r'])").fetchall()
-    assert found == [("decode", "sync_wait", pytest.approx(2 / 20))]
+    assert _savings(connection) == [("decode", "sync_wait", pytest.approx(2 / 20))]
+
+
+def test_a_moment_in_which_two_collectives_wait_is_saved_once(connection: duckdb.DuckDBPyConnection) -> None:
+    """Device 0 has nothing to do but to wait for two transfers of 1 us that device 1 starts at 9 us of 10.
+
+    us     0        1                              9   10
+    dev 0  [starts 1)[ done 1                        )       both windows from 0 to 10, both exposed all the time
+    dev 1  [ fusion                                ][done)
+    """
+    starts = [(0, 0, 0, 0.5), (1, 0, 0.5, 0.5), (4, 1, 9, 0.25), (5, 1, 9.25, 0.25)]
+    dones = [(2, 0, 1, 8.5), (3, 0, 9.5, 0.5), (6, 1, 9.5, 0.25), (7, 1, 9.75, 0.25)]
+    windows = [(0, 2, 0, 0, 0, 9.5), (1, 3, 1, 0, 0.5, 10), (4, 6, 0, 1, 9, 9.75), (5, 7, 1, 1, 9.25, 10)]
+    halves = [("start", 1, starts), ("done", 2, dones)]
+    fill(
+        connection,
+        {
+            "instructions": [
+                {"instruction_id": i, "opcode": f"all-reduce-{half}", "collective": "all-reduce", "async_role": half}
+                for half, i, _ in halves
+            ],
+            "phases": [
+                {"kind": "step", "name": "decode", "index": 1, "device_id": d, "start_us": 0, "end_us": 10}
+                for d in (0, 1)
+            ],
+            "ops": [
+                {"event_id": e, "instruction_id": i, "device_id": d, "phase": "decode", "step": 1}
+                | {"start_us": s, "duration_us": length}
+                for _, i, rows in halves
+                for e, d, s, length in rows
+            ],
+            "collectives": [
+                {"event_id": e, "done_event_id": done, "instance": n, "device_id": d, "kind": "all-reduce"}
+                | {"is_async": True, "group_size": 2, "phase": "decode", "step": 1}
+                | {"start_us": s, "end_us": u, "exposed_us": u - s}
+                for e, done, n, d, s, u in windows
+            ],
+        },
+    )
+    [(_, _, saved)] = _savings(connection)
+    # 9 us: of the first what lies in its own start and done, 0.5 + 8.5 less the transfer, at most 8.75; of the second 1
+    assert saved == pytest.approx((8.75 + 1) / 20)
+
+
+def _savings(connection: duckdb.DuckDBPyConnection) -> list[Any]:
+    return connection.execute("SELECT phase, metric, saved FROM macros.step_savings(['r'])").fetchall()

@@ -51,7 +51,9 @@ def _made_up(run_id: str, seed: int) -> dict[str, list[Row]]:
         "runs": [{}],
         "devices": [{"device_id": d, "peak_ici_gbps": pick.choice([None, 20.0, 400.0])} for d in (0, 1)],
         "instructions": [{"instruction_id": 0, "opcode": "fusion"}],
-        "ops": [p | {"event_id": d, "phase": "decode", "step": 1, "duration_ps": 5} for d, p in enumerate(places)],
+        "ops": [
+            p | {"event_id": 1000 + d, "phase": "decode", "step": 1, "duration_ps": 5} for d, p in enumerate(places)
+        ],
         "collectives": rows,
         "phases": [p | {"kind": "step", "name": "decode", "index": 1, "end_ps": at} for p in places],
     }
