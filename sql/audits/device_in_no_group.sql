@@ -1,8 +1,8 @@
 /*---
 audit: device_in_no_group
 description: >
-  A device that executes a collective (not a permute) but is in none of its groups, although the groups are known as
-  devices of the run.
+  A device that executes a collective (not a permute) but is in none of its groups, although the run's devices in these
+  groups are known.
 ---*/
 WITH placed AS (
   SELECT run_id, instruction_id, COUNT(device_id) AS devices

@@ -5,7 +5,7 @@ parameters:
 description: >
   Where runs stand among each other: a row per run with its workload, its chips, and its stored latencies and throughput,
   on the hosts' clock where they have markers, else on the devices'. A run is on the Pareto front if no other of these
-  runs of the same model gives at least as many tokens per second both to a user and per chip, and more of one.
+  runs of the same model gives at least as many tokens per second both to a user and per chip, and more in one of the two.
 ---*/
 WITH wanted AS (
   SELECT

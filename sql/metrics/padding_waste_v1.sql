@@ -9,9 +9,8 @@ value: padding_share
 ranges: {padding_share: [0, 1]}
 needs: [padded_batches]
 description: >
-  Share of the computed tokens that are padding, by kind of batch, as the server states it: computed tokens minus scheduled
-  ones over computed ones, all batches of the kind together. All batches of the capture count, also those without a step
-  of their own.
+  Share of the computed tokens that are padding, by kind of batch: (computed - scheduled) / computed tokens, summed over
+  the batches of the kind, as the server states them. Batches without a step of their own count too.
 changed: First version.
 ---*/
 SELECT

@@ -8,8 +8,8 @@ grain: [run_id]
 value: message_bytes_per_device
 needs: [message_bytes]
 description: >
-  Message bytes of all collectives of a run per device that takes part in any: traffic_volume over all phases, kinds and
-  axes, whose own values have different numbers of devices below them and do not add up.
+  Message bytes of all collectives of a run, per device that takes part in any of them. The values of traffic_volume
+  cannot be added up over phases, kinds and axes, because each divides by its own number of devices.
 changed: First version.
 ---*/
 WITH worked AS (

@@ -11,7 +11,7 @@ needs: [unit_counters]
 description: >
   Utilization of hardware units over the whole capture by the performance counters of the chips, as the profiler states it
   on the planes of hosts, such as matrix_unit_utilization_percent. Unlike mfu it counts all work of the unit, padding and
-  recomputation included. What single ops do to the units is not in captures.
+  recomputation included. Captures do not hold the utilization of single ops.
 changed: First version.
 ---*/
 WITH stated AS (
