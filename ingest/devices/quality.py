@@ -8,6 +8,9 @@ from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
+import numpy.typing as npt
+
 from tracewarehouse.ingest.columns.line_extent import LineExtent
 from tracewarehouse.ingest.columns.plane_names import device_plane
 from tracewarehouse.ingest.columns.records import Plane
@@ -46,6 +49,7 @@ FLAGS = {
     "promise_broken": "Collectives that the manifest promises for its parallelism are missing.",
     "unattributed_ops": "Some op events could not be assigned to a virtual device.",
     "hlo_unreadable": "An HLO module or text in the capture is damaged: its instructions lack their facts.",
+    "missing_hlo": "The capture lacks the HLO of programs of several devices: which ops are collectives is unknown.",
     "unknown_repeats": "The compiler does not say how often a loop runs, or which branch is taken: a loop counts once, "
     "and of branches the one with most collectives.",
     "absurd_sizes": "Instructions name values larger than any memory: their sizes are NULL.",
@@ -64,6 +68,8 @@ _SLACK_PS = 1_000_000_000_000
 """Events may lie this far outside the window (or a tenth of it, if more) before a clock is suspected: a second."""
 _FEW_OPS = 0.001
 """Share of a device's ops that may run in no recorded execution: a profile cuts the first one."""
+_LITTLE_TIME = 0.01
+"""Share of the op time that may be in instructions of which only the name is known."""
 _LONGEST_PS = 3_600 * 1_000_000_000_000
 """If the window is not known, a line that spans more than this (an hour) has a clock that jumped."""
 
@@ -160,6 +166,24 @@ def damaged_instructions(rows: Iterable[InstructionRow]) -> Iterator[Flag]:
             yield Flag("groups_left_out", shown(row.name))
         if shape := row.absurd_shape:
             yield Flag("absurd_sizes", f"{shown(row.name)}: {shown(shape)}")
+
+
+def missing_hlo(rows: Sequence[InstructionRow], time_ps: Sequence[npt.NDArray[np.float64]]) -> Iterator[Flag]:
+    """Yield a flag if some of the op time is in instructions of which the capture has the name alone.
+
+    Args:
+        rows: the instructions of the run.
+        time_ps: self time by instruction id, of parts of the run.
+    """
+    lacking: Counter[str] = Counter()
+    for i, row in enumerate(rows):
+        if row.module and row.hlo is None and row.category is None and row.collective is None:
+            lacking[row.module] += int(sum(of_part[i] for of_part in time_ps if i < len(of_part)))
+    total = sum(float(of_part.sum()) for of_part in time_ps)
+    if lacking.total() > _LITTLE_TIME * total:
+        sentence = f"{lacking.total() / total:.0%} of the op time is in instructions whose HLO is not in the capture"
+        names = ", ".join(shown(name) for name, _ in lacking.most_common(3))
+        yield Flag("missing_hlo", f"{sentence} ({names}): nothing tells which of them are collectives")
 
 
 def uneven_launches(timelines: Sequence[tuple[int, Timeline]], programs: Collection[str | int | None]) -> list[Flag]:

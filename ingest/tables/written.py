@@ -14,6 +14,7 @@ from tracewarehouse.ingest.devices.placement import MissingDevices
 from tracewarehouse.ingest.devices.quality import (
     Flag,
     damaged_instructions,
+    missing_hlo,
     silent_devices,
     uneven_launches,
     uneven_steps,
@@ -131,7 +132,10 @@ def _flags(
         yield Flag("inferred_axes", f"{axes}; give them with `--mesh` at ingest")
     yield from (Flag("hlo_unreadable", note) for note in survey.hlo_notes)
     yield from of_instructions
-    yield from unsized_time(survey.instructions.rows, [p.time_ps for p in parts])
+    time_ps = [p.time_ps for p in parts]
+    yield from unsized_time(survey.instructions.rows, time_ps)
+    if len(survey.devices) > 1:
+        yield from missing_hlo(survey.instructions.rows, time_ps)
     compiled = sum((p.compilations for p in parts), Counter[tuple[int, str]]())
     for index in sorted({i for i, _ in compiled}):
         sentences = [f"{n} x {name}" for (i, name), n in compiled.items() if i == index]

@@ -232,7 +232,7 @@ class TestOpsThatStateTheirDevice:
             (7, "decode", 2),
             (None, "outside", 3),
         ]
-        assert not result.entry.flags
+        assert result.entry.flags == ["missing_hlo"]
 
     def test_an_op_on_a_device_beyond_belief_has_none(self, ingest: Any) -> None:
         space = Space()

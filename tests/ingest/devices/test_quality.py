@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import gzip
 from pathlib import Path
 from typing import Any
 
 import pytest
 from tiny_capture import run_step, tiny_capture
 from xplane_builder import Space, TpuPlane, Unsigned
+from xplane_reference import MESSAGES
 
 from tracewarehouse.ingest.devices.markers import is_compilation
 from tracewarehouse.ingest.devices.quality import FLAGS, Flag
+from tracewarehouse.ingest.pipeline import ingest_one
 from tracewarehouse.warehouse import Warehouse
 
 
@@ -189,3 +192,20 @@ def test_groups_of_a_few_bytes_that_name_very_many_devices_are_bounded(ingest: A
     assert query(f"{known} WHERE collective = 'all-reduce'") == [(100, 8, 100, 100)]
     assert query("SELECT count(*) FROM collectives") == [(100,)]
     assert query("SELECT count(*) FROM collective_groups") == [(8 << 17,)]
+
+
+@pytest.mark.parametrize(("is_embedded", "collectives"), [(True, 32), (False, 0)])
+def test_a_capture_without_its_programs_says_that_collectives_are_unknown(
+    tmp_path: Path, tables_of: Any, is_embedded: bool, collectives: int
+) -> None:
+    """A real capture of JAX on virtual CPU devices, with and without the plane that holds its HLO."""
+    capture = Path(__file__).parents[1] / "captures" / "jax-dp2tp2.xplane.pb.gz"
+    space = MESSAGES["XSpace"].FromString(gzip.decompress(capture.read_bytes()))
+    if not is_embedded:
+        [place] = [i for i, plane in enumerate(space.planes) if plane.name == b"/host:metadata"]
+        del space.planes[place]
+    (tmp_path / "c.xplane.pb").write_bytes(space.SerializeToString())
+    result = ingest_one(tmp_path / "c.xplane.pb", tmp_path / "w")
+    query = tables_of(tmp_path / "w")
+    assert query("SELECT count(*) FROM collectives") == [(collectives,)]
+    assert ("missing_hlo" in result.entry.flags) is not is_embedded
