@@ -12,6 +12,9 @@ LOWEST := $(VENV)/lowest
 SPARK_TESTS := spark
 TW := $(BIN)/tw -w $(DEMO)/warehouse
 
+# So that modules are compiled once, and not in every process that the tests start, where an environment forbids it.
+unexport PYTHONDONTWRITEBYTECODE
+
 # What `make quick` runs of the tests: the rules of ingest and of the definitions, the cases of all metrics, and what a
 # query may do.
 QUICK := tests/ingest/capture tests/ingest/collectives tests/ingest/columns tests/ingest/devices tests/ingest/hlo \
