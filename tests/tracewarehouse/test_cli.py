@@ -296,26 +296,29 @@ class TestIngest:
         [error] = [line for line in done.err.splitlines() if line.startswith("error: ")]
         assert r"bad\udcff' is not UTF-8; rename it" in error
 
-    @pytest.mark.parametrize("name", ["manifest.json", "card.yaml"])
-    @pytest.mark.parametrize("kind", ["link to itself", "pipe", "folder", "list"])
-    def test_what_is_no_manifest_or_card_costs_one_error(
-        self, tw: Tw, tmp_path: Path, capture: Path, name: str, kind: str
-    ) -> None:
-        of = Path(shutil.copytree(capture, tmp_path / "captures" / "a"))
-        tiny_capture(200).write(tmp_path / "captures" / "b.xplane.pb")
-        (of / name).unlink(missing_ok=True)
-        if kind == "link to itself":
-            (of / name).symlink_to(name)
-        elif kind == "pipe":
-            os.mkfifo(of / name)
-        elif kind == "folder":
-            (of / name).mkdir()
-        else:
-            (of / name).write_text('[{"name": 5}]')
-        done = tw("-w", tmp_path / "w", "ingest", tmp_path / "captures")
-        assert (done.code, done.out.split("\t")[1:3], done.out.count("\n")) == (1, ["b", "ingested"], 1)
-        [error] = [line for line in done.err.splitlines() if line.startswith("error: ")]
-        assert error.startswith(f"error: {of / name}: ")
+    def test_what_is_no_manifest_or_card_costs_one_error(self, tw: Tw, tmp_path: Path, capture: Path) -> None:
+        captures = tmp_path / "captures"
+        bad = []
+        for name in ("manifest.json", "card.yaml"):
+            for kind in ("link to itself", "pipe", "folder", "list"):
+                of = Path(shutil.copytree(capture, captures / f"{name}, {kind}"))
+                (of / name).unlink(missing_ok=True)
+                if kind == "link to itself":
+                    (of / name).symlink_to(name)
+                elif kind == "pipe":
+                    os.mkfifo(of / name)
+                elif kind == "folder":
+                    (of / name).mkdir()
+                else:
+                    (of / name).write_text('[{"name": 5}]')
+                bad.append(of / name)
+        tiny_capture(200).write(captures / "good.xplane.pb")
+        done = tw("-w", tmp_path / "w", "ingest", captures)
+        assert (done.code, done.out.split("\t")[1:3], done.out.count("\n")) == (1, ["good", "ingested"], 1)
+        errors = [line for line in done.err.splitlines() if line.startswith("error: ")]
+        assert len(errors) == len(bad)
+        for path in bad:
+            assert [e for e in errors if e.startswith(f"error: {path}: ")], path
 
     @pytest.mark.parametrize(
         ("mesh", "reason"),
