@@ -21,6 +21,7 @@ from tracewarehouse.dashboards.theme import (
     part_bars,
     powers,
     series_color,
+    tooltips,
 )
 from tracewarehouse.dashboards.units import quantity
 
@@ -61,7 +62,7 @@ def exposed_communication(warehouse: Warehouse, run: str) -> Figure:
             y=alt.Y("device:N", sort=drawn.values("device"), title=None),
             color=class_color("kind", drawn.values("kind")),
             detail="axis:N",
-            tooltip=["phase:N", "device:N", "kind:N", "axis:N", number("exposed_ms", "ms per step")],
+            tooltip=tooltips("phase:N", "device:N", "kind:N", "axis:N", number("exposed_ms", "ms per step")),
         )
     )
     return Figure(
@@ -191,7 +192,9 @@ def traffic_volume(warehouse: Warehouse, run: str) -> Figure:
             x=alt.X("message_bytes_per_step:Q", title="message bytes per device and step", axis=axis("bytes")),
             y=alt.Y("axis:N", title="mesh axis", sort=sorted(drawn.values("axis"))),
             color=class_color("kind", drawn.values("kind")),
-            tooltip=["phase:N", "kind:N", "axis:N", number("message_bytes_per_step", "bytes", ",.0f"), "devices:Q"],
+            tooltip=tooltips(
+                "phase:N", "kind:N", "axis:N", number("message_bytes_per_step", "bytes", ",.0f"), "devices:Q"
+            ),
         )
     )
     return Figure(
@@ -233,7 +236,7 @@ def traffic_matrix(warehouse: Warehouse, run: str) -> Figure:
             x=alt.X("target:O", title="to device", sort=devices, axis=alt.Axis(orient="top", labelAngle=0)),
             y=alt.Y("source:O", title="from device", sort=devices),
             color=alt.Color("sent_bytes:Q", title="bytes", scale=alt.Scale(scheme=HEAT, zero=True), legend=legend),
-            tooltip=["source:O", "target:O", number("sent_bytes", "bytes", ",.0f")],
+            tooltip=tooltips("source:O", "target:O", number("sent_bytes", "bytes", ",.0f")),
         )
         .properties(width=side, height=side)
     )
@@ -289,8 +292,8 @@ def traffic_intervals(warehouse: Warehouse, run: str) -> Figure:
             color=series_color("axes", drawn.values("axes")),
             strokeDash=alt.StrokeDash("place:N", title=None, sort=["within one parallelism", "across two"],
                                       legend=alt.Legend(orient="top") if len(drawn.values("place")) > 1 else None),
-            tooltip=["phase:N", "axes:N", alt.Tooltip("share:Q", format=".0%"), number("interval_us", "µs"),
-                     "intervals:Q"],
+            tooltip=tooltips("phase:N", "axes:N", alt.Tooltip("share:Q", format=".0%"), number("interval_us", "µs"),
+                     "intervals:Q"),
         )
     )  # fmt: skip
     halves = [r for r in _medians(drawn) if r["interval_us"] is not None]
@@ -360,7 +363,7 @@ def bandwidth_by_size(warehouse: Warehouse, run: str) -> Figure:
               scale=alt.Scale(type="log"))  # fmt: skip
     y = alt.Y("gbps:Q", title="bandwidth", axis=axis("GB/s", values=powers(rates)), scale=alt.Scale(type="log"))
     color = series_color("collective", names)
-    tip = ["collective:N", number("bus_bytes", "bytes", ",.0f"), number("gbps", "GB/s, median"), "executions:Q"]
+    tip = tooltips("collective:N", number("bus_bytes", "bytes", ",.0f"), number("gbps", "GB/s, median"), "executions:Q")
     base = alt.Chart(drawn.data)
     points = base.transform_filter("datum.what == 'measured'")
     layers = [
@@ -374,7 +377,7 @@ def bandwidth_by_size(warehouse: Warehouse, run: str) -> Figure:
         layers.insert(0, fit.mark_line(strokeDash=[6, 3]).encode(x=x, y=y, color=color))
     if PEAK in drawn.values("what"):
         line = base.transform_filter(f"datum.what == '{PEAK}'").mark_line(color=QUIET, strokeDash=[2, 3], strokeWidth=2)
-        layers.insert(0, line.encode(x=x, y=y, tooltip=["what:N", number("gbps", "GB/s")]))
+        layers.insert(0, line.encode(x=x, y=y, tooltip=tooltips("what:N", number("gbps", "GB/s"))))
     chart = alt.layer(*layers).properties(width=WIDTH, height=280)
     peak = next((r["gbps"] for r in drawn.rows if r["what"] == PEAK), None)
     return Figure(
@@ -438,7 +441,7 @@ def in_flight(warehouse: Warehouse, run: str) -> Figure:
             ),
             y=alt.Y("most:Q", title=None, axis=alt.Axis(labelExpr=labels, tickCount=4)),
             y2=alt.datum(0),
-            tooltip=["what:N", number("start_ms", "at, ms"), number("most", "most", ",.0f")],
+            tooltip=tooltips("what:N", number("start_ms", "at, ms"), number("most", "most", ",.0f")),
         )
         .properties(width=WIDTH, height=110)
         .facet(facet=alt.Facet("what:N", title=None, sort=["collectives", "message bytes"]), columns=1)

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import altair as alt
 
 from tracewarehouse.dashboards.figure import Figure, NothingToDraw, largest, read
-from tracewarehouse.dashboards.theme import WIDTH, axis, number, series_color
+from tracewarehouse.dashboards.theme import WIDTH, axis, number, series_color, tooltips
 
 if TYPE_CHECKING:
     from tracewarehouse.warehouse import Warehouse
@@ -56,13 +56,13 @@ def memory_in_use(warehouse: Warehouse, run: str) -> Figure:
             y=alt.Y("used_bytes:Q", title="in use", axis=axis("bytes")),
             color=series_color("allocator", allocators),
             strokeDash=alt.StrokeDash("allocator:N", sort=allocators, legend=None),
-            tooltip=[
+            tooltip=tooltips(
                 "allocator:N",
                 number("at_ms", "at, ms"),
                 number("used_bytes", "bytes in use", ",.0f"),
                 number("capacity_bytes", "bytes of the allocator", ",.0f"),
                 "changes:Q",
-            ],
+            ),
         )
         .properties(width=WIDTH, height=220)
     )

@@ -19,6 +19,7 @@ from tracewarehouse.dashboards.theme import (
     class_color,
     named_color,
     number,
+    tooltips,
 )
 
 if TYPE_CHECKING:
@@ -73,7 +74,7 @@ def op_time_share(warehouse: Warehouse, run: str, most: int = 12) -> Figure:
             y=alt.Y("category:N", sort=drawn.values("category"), title=None),
             yOffset=alt.YOffset("phase:N", sort=phases),
             color=named_color("phase", {p: PHASE_COLORS.get(p, QUIET) for p in phases}),
-            tooltip=["phase:N", "category:N", alt.Tooltip("share:Q", format=".2%"), "ops:Q"],
+            tooltip=tooltips("phase:N", "category:N", alt.Tooltip("share:Q", format=".2%"), "ops:Q"),
         )
         .properties(width=WIDTH, height=bar_height(len(drawn.values("category"))))
     )
@@ -133,10 +134,10 @@ def top_ops(warehouse: Warehouse, run: str, most: int = 12) -> Figure:
             x=alt.X("share:Q", title="share of the phase's op time", axis=axis("ratio")),
             y=alt.Y("op:N", sort=order, title=None),
             color=class_color("class", drawn.values("class")),
-            tooltip=[
+            tooltip=tooltips(
                 "op:N", "category:N", "layers:N", "parts:N", "source:N", alt.Tooltip("share:Q", format=".2%"),
                 number("self_ms", "ms, all devices"), "instructions:Q", "executions:Q",
-            ],
+            ),
         )
         .properties(width=WIDTH, height=alt.Step(18))
     )  # fmt: skip
@@ -185,9 +186,9 @@ def layer_heat_map(warehouse: Warehouse, run: str) -> Figure:
                     axis=alt.Axis(labelAngle=0, labelOverlap=True)),
             y=alt.Y("part:N", title=None, sort=sorted(drawn.values("part"))),
             color=alt.Color("self_us:Q", title="per step", scale=alt.Scale(scheme=HEAT), legend=legend),
-            tooltip=["phase:N", "layer:O", "part:N", number("self_us", "µs per step"),
+            tooltip=tooltips("phase:N", "layer:O", "part:N", number("self_us", "µs per step"),
                      number("compute_us", "compute, µs"),
-                     number("communication_us", "communication, µs"), "devices:Q"],
+                     number("communication_us", "communication, µs"), "devices:Q"),
         )
     )  # fmt: skip
     return Figure(
@@ -277,7 +278,7 @@ def op_icicle(warehouse: Warehouse, run: str) -> Figure:
             scale=alt.Scale(domain=names, range=[SERIES[i % len(SERIES)] for i in range(len(names))]),
         ),
         opacity=alt.condition(pick, alt.value(1), alt.value(0.25)),
-        tooltip=["path:N", alt.Tooltip("share:Q", format=".2%"), number("self_ms", "ms, all devices")],
+        tooltip=tooltips("path:N", alt.Tooltip("share:Q", format=".2%"), number("self_ms", "ms, all devices")),
     )
     return Figure(
         name="icicle",

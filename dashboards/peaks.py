@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import altair as alt
 
 from tracewarehouse.dashboards.figure import Figure, NothingToDraw, largest, read
-from tracewarehouse.dashboards.theme import QUIET, WIDTH, axis, number, powers, series_color
+from tracewarehouse.dashboards.theme import QUIET, WIDTH, axis, number, powers, series_color, tooltips
 
 if TYPE_CHECKING:
     from tracewarehouse.warehouse import Warehouse
@@ -73,10 +73,10 @@ def roofline(warehouse: Warehouse, run: str, most: int = 300) -> Figure:
                           legend=alt.Legend(labelExpr=axis("ms").labelExpr, orient="top", tickCount=3)),
             color=series_color("bound", bounds, "bound by"),
             shape=alt.Shape("bound:N", sort=bounds, legend=None),
-            tooltip=["name:N", "category:N", "bound:N", number("intensity", "FLOP/byte"),
+            tooltip=tooltips("name:N", "category:N", "bound:N", number("intensity", "FLOP/byte"),
                      number("flops_per_s", "FLOP/s", ".3s"),
                      alt.Tooltip("attained:Q", format=".1%", title="of the bound"),
-                     number("self_ms", "ms, all devices")],
+                     number("self_ms", "ms, all devices")),
         ),
     ).properties(width=WIDTH, height=320)  # fmt: skip
     known = [r for r in ops if r["attained"] is not None]

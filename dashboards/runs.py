@@ -10,7 +10,7 @@ import altair as alt
 from tracewarehouse.compare import run_ids_of
 from tracewarehouse.dashboards.figure import Drawn, Figure, NothingToDraw, largest, read
 from tracewarehouse.dashboards.steps import NO_FIT
-from tracewarehouse.dashboards.theme import ALARM, HEAT, QUIET, SERIES, WIDTH, axis, number, series_color
+from tracewarehouse.dashboards.theme import ALARM, HEAT, QUIET, SERIES, WIDTH, axis, number, series_color, tooltips
 from tracewarehouse.dashboards.units import quantity
 from tracewarehouse.warehouse import find_metric
 
@@ -50,9 +50,9 @@ def pareto(warehouse: Warehouse, runs: str | Sequence[str]) -> Figure:
         base.mark_point(filled=True, size=80).encode(
             x=x, y=y, color=color, shape=alt.Shape("model:N", sort=models, legend=None),
             opacity=alt.condition("datum.is_on_front", alt.value(1), alt.value(0.5)),
-            tooltip=["name:N", "model:N", "mesh:N", "batch_size:Q", "chips:Q",
-                     number("tokens_per_s_per_user", "tokens/s per user"),
-                     number("tokens_per_s_per_chip", "tokens/s per chip"), "is_on_front:N"],
+            tooltip=tooltips("name:N", "model:N", "mesh:N", "batch_size:Q", "chips:Q",
+                             number("tokens_per_s_per_user", "tokens/s per user"),
+                     number("tokens_per_s_per_chip", "tokens/s per chip"), "is_on_front:N"),
         ),
     ).properties(width=WIDTH, height=300)  # fmt: skip
     front = [r["name"] for r in drawn.rows if r["is_on_front"]]
@@ -102,7 +102,7 @@ def sweep_heat_map(warehouse: Warehouse, runs: str | Sequence[str], value: str =
             x=alt.X("input_length:O", title="prompt, tokens", axis=alt.Axis(labelAngle=0)),
             y=alt.Y("batch_size:O", title="batch", sort="descending"),
             color=alt.Color("value:Q", title=label, scale=alt.Scale(scheme=HEAT), legend=legend),
-            tooltip=["configuration:N", "batch_size:O", "input_length:O", number("value", label), "runs:Q"],
+            tooltip=tooltips("configuration:N", "batch_size:O", "input_length:O", number("value", label), "runs:Q"),
         )
         .properties(width=200, height=max(50, 26 * len(drawn.values("batch_size"))))
         .facet(facet=alt.Facet("configuration:N", sort=named, title=None), columns=3)
@@ -159,7 +159,8 @@ def scaling(warehouse: Warehouse, runs: str | Sequence[str]) -> Figure:
             x=x, y=alt.Y("linear:Q", title="output tokens/s"), color=color),
         base.mark_line(point={"filled": True, "size": 70}).encode(
             x=x, y=y, color=color,
-            tooltip=["workload:N", "mesh:N", "chips:Q", number("tokens_per_s", "tokens/s"), number("linear", "linear")],
+            tooltip=tooltips("workload:N", "mesh:N", "chips:Q", number("tokens_per_s", "tokens/s"),
+                             number("linear", "linear")),
         ),
     ).properties(width=WIDTH, height=280)  # fmt: skip
     return Figure(
@@ -221,7 +222,7 @@ def metric_against_metric(
             color=series_color("model", models),
             shape=alt.Shape("phase:N", title=None, legend=alt.Legend(orient="top")),
             opacity=alt.condition(pick, alt.value(1), alt.value(0.15)),
-            tooltip=["name:N", "model:N", "mesh:N", "batch_size:Q", "phase:N", number("x", x), number("y", y)],
+            tooltip=tooltips("name:N", "model:N", "mesh:N", "batch_size:Q", "phase:N", number("x", x), number("y", y)),
         )
         .add_params(pick)
         .properties(width=WIDTH, height=300)
@@ -276,12 +277,12 @@ def value_over_time(warehouse: Warehouse, runs: str | Sequence[str], metric: str
         y=alt.Y("value:Q", title=metric, axis=axis(unit)),
         color=series_color("model", drawn.values("model")),
         shape=alt.Shape("of:N", title=None, legend=alt.Legend(orient="top")),
-        tooltip=["name:N", "model:N", "framework:N", "captured:T", "of:N", number("value", unit)],
+        tooltip=tooltips("name:N", "model:N", "framework:N", "captured:T", "of:N", number("value", unit)),
     )
     layers = [points]
     if True in drawn.values("is_new_version"):
         changed = base.transform_filter("datum.is_new_version").mark_rule(color=ALARM, strokeDash=[3, 3])
-        layers.insert(0, changed.encode(x=x, tooltip=["framework:N", "captured:T"]))
+        layers.insert(0, changed.encode(x=x, tooltip=tooltips("framework:N", "captured:T")))
     chart = alt.layer(*layers).properties(width=WIDTH, height=260)
     changes = len({r["captured"] for r in drawn.rows if r["is_new_version"]})
     return Figure(
@@ -331,7 +332,7 @@ def what_if_curves(warehouse: Warehouse, runs: str | Sequence[str]) -> Figure:
             color=series_color(series, drawn.values(series)),
             detail="name:N",
             strokeDash=alt.StrokeDash("phase:N", title=None, legend=alt.Legend(orient="top")),
-            tooltip=["name:N", "phase:N", "factor:O", alt.Tooltip("saved:Q", format=".2%")],
+            tooltip=tooltips("name:N", "phase:N", "factor:O", alt.Tooltip("saved:Q", format=".2%")),
         )
         .properties(width=WIDTH, height=280)
     )  # fmt: skip
@@ -431,7 +432,9 @@ def _waterfall(drawn: Drawn) -> alt.FacetChart:
             x2="until_us:Q",
             y=alt.Y("name:N", sort=None, title=None),
             color=alt.Color("what:N", scale=colors, title=None, legend=alt.Legend(orient="top")),
-            tooltip=["name:N", "what:N", number("difference_us", "difference, µs"), number("until_us", "then, µs")],
+            tooltip=tooltips(
+                "name:N", "what:N", number("difference_us", "difference, µs"), number("until_us", "then, µs")
+            ),
         )
         .properties(width=WIDTH, height=alt.Step(20), data=drawn.data)
         .facet(facet=alt.Facet("phase:N", sort=drawn.values("phase"), title=None), columns=1)

@@ -19,6 +19,7 @@ from tracewarehouse.dashboards.theme import (
     number,
     part_bars,
     series_color,
+    tooltips,
 )
 from tracewarehouse.dashboards.units import quantity
 
@@ -71,7 +72,7 @@ def step_parts(warehouse: Warehouse, run: str, most: int = 200) -> Figure:
             y=alt.Y("mean_ms:Q", title="time, mean over devices", axis=axis("ms")),
             color=named_color("part", PART_COLORS),
             order=alt.Order("position:Q"),
-            tooltip=["step:O", "phase:N", "part:N", number("mean_ms", "ms")],
+            tooltip=tooltips("step:O", "phase:N", "part:N", number("mean_ms", "ms")),
         )
         .properties(width=WIDTH, height=240)
     )
@@ -189,7 +190,7 @@ def decode_by_context(warehouse: Warehouse, run: str) -> Figure:
             x=alt.X("context_tokens:Q", title="context, tokens of a sequence", scale=alt.Scale(zero=False),
                     axis=alt.Axis(format="d", tickMinStep=1)),
             y=alt.Y("step_time_ms:Q", title="time of the decode step", axis=axis("ms")),
-            tooltip=["context_tokens:Q", "step:O", number("step_time_ms", "ms")],
+            tooltip=tooltips("context_tokens:Q", "step:O", number("step_time_ms", "ms")),
         )
         .properties(width=WIDTH, height=220)
     )  # fmt: skip
@@ -271,7 +272,8 @@ def what_if(warehouse: Warehouse, run: str) -> Figure:
             y=alt.Y("links:N", title="bandwidth of the links", sort=["2 times", "4 times", "infinite"]),
             yOffset=alt.YOffset("phase:N", sort=phases),
             color=named_color("phase", {p: PHASE_COLORS.get(p, QUIET) for p in phases}),
-            tooltip=["phase:N", "links:N", alt.Tooltip("saved:Q", format=".2%"), "fitted_executions:Q", "executions:Q"],
+            tooltip=tooltips("phase:N", "links:N", alt.Tooltip("saved:Q", format=".2%"), "fitted_executions:Q",
+                             "executions:Q"),
         )
         .properties(width=WIDTH, height=bar_height(3 * len(phases)))
     )  # fmt: skip
@@ -296,7 +298,7 @@ def _distribution(data: alt.NamedData, series: str, column: str, title: str) -> 
             x=alt.X(f"{column}:Q", title=title, axis=axis("ms"), scale=alt.Scale(zero=False, padding=12)),
             y=alt.Y("share:Q", title="share of the steps", axis=axis("ratio"), scale=alt.Scale(domain=[0, 1])),
             shape=alt.Shape(f"{series}:N", legend=None),
-            tooltip=[f"{series}:N", alt.Tooltip("share:Q", format=".0%"), number(column, "ms")],
+            tooltip=tooltips(f"{series}:N", alt.Tooltip("share:Q", format=".0%"), number(column, "ms")),
         )
         .properties(width=WIDTH, height=220)
     )

@@ -126,7 +126,7 @@ def part_bars(
             y=alt.Y(f"{of}:N", sort=list(names), title=None),
             color=named_color("part", colors),
             order=alt.Order("position:Q"),
-            tooltip=["phase:N", f"{of}:N", "part:N", tooltip],
+            tooltip=tooltips("phase:N", f"{of}:N", "part:N", tooltip),
         )
     )
     return by_phase(chart, phases, height=bar_height(len(names)))
@@ -135,6 +135,11 @@ def part_bars(
 def number(column: str, title: str, form: str = ",.4~g") -> alt.Tooltip:
     """A number in a tooltip, with its unit in the title."""
     return alt.Tooltip(f"{column}:Q", format=form, title=title)
+
+
+def tooltips(*columns: str | alt.Tooltip) -> list[alt.Tooltip]:
+    """Tooltips of columns such as `phase:N`; of a plain string, Altair would compare the schemas of all its classes."""
+    return [alt.Tooltip(c) if isinstance(c, str) else c for c in columns]
 
 
 def bar_height(rows: int) -> int:

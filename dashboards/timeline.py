@@ -8,7 +8,7 @@ import altair as alt
 
 from tracewarehouse.dashboards.figure import Figure, NothingToDraw, read
 from tracewarehouse.dashboards.ops import CHART_CLASS, NO_OPS
-from tracewarehouse.dashboards.theme import WIDTH, axis, class_color, number
+from tracewarehouse.dashboards.theme import WIDTH, axis, class_color, number, tooltips
 from tracewarehouse.dashboards.units import quantity
 
 if TYPE_CHECKING:
@@ -92,7 +92,7 @@ def device_timeline(
             y=alt.Y("device:N", sort=places, title=None),
             color=class_color("class", classes),
             opacity=alt.condition(pick, alt.value(1), alt.value(0.08)),
-            tooltip=["op:N", "class:N", number("duration_us", "µs"), "phase:N", "step:O", "layer:O", "part:N"],
+            tooltip=tooltips("op:N", "class:N", number("duration_us", "µs"), "phase:N", "step:O", "layer:O", "part:N"),
         )
         .add_params(pick, zoom)
         .properties(width=WIDTH, height=max(70, min(30 * len(places), 480)))
