@@ -22,13 +22,13 @@ parts AS (
     run_id,
     device_id,
     phase,
-    CASE next
-      WHEN 'launch' THEN 'before a launch'
-      WHEN 'tick' THEN 'before a pipeline''s tick'
-      WHEN 'collective' THEN 'before another collective'
+    CASE
+      WHEN next = 'launch' THEN 'before a launch'
+      WHEN next = 'tick' THEN 'before a pipeline''s tick'
+      WHEN next = 'collective' THEN 'before another collective'
       ELSE 'before another op'
     END AS part,
-    CASE next WHEN 'launch' THEN 0 WHEN 'tick' THEN 1 WHEN 'collective' THEN 2 ELSE 3 END AS position,
+    CASE WHEN next = 'launch' THEN 0 WHEN next = 'tick' THEN 1 WHEN next = 'collective' THEN 2 ELSE 3 END AS position,
     idle_ps
   FROM inside
   UNION ALL
