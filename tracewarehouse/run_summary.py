@@ -38,7 +38,12 @@ class Number:
     @property
     def label(self) -> str:
         """Name and part."""
-        return f"{self.name}, {self.part}" if self.part else self.name
+        return f"{self.name}, {self.part_in_words}" if self.part else self.name
+
+    @property
+    def part_in_words(self) -> str:
+        """The part as people read it."""
+        return "outside steps" if self.part == "outside" else self.part
 
 
 @dataclass(frozen=True)

@@ -159,7 +159,7 @@ SELECT
   n.position,
   n.metric,
   CASE WHEN f.part = 'outside' THEN REPLACE(n.name, ' per step', '') ELSE n.name END AS name,
-  CASE WHEN f.part = 'outside' THEN 'outside steps' ELSE COALESCE(f.part, '') END AS part,
+  COALESCE(f.part, '') AS part,
   f.value,
   COALESCE(f.unit, '') AS unit,
   f.detail

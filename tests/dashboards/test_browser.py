@@ -142,9 +142,9 @@ def test_a_link_opens_the_metric(page: Page, reports: dict[str, tuple[Report, Pa
     page.open(reports["run"][1])
     opened = page.evaluate(
         "(async () => { const link = document.querySelector('#overlap a[href$=metric-overlap_ratio]'); link.click();"
-        " await new Promise(done => setTimeout(done, 200));"
-        " const target = document.querySelector(decodeURIComponent(location.hash)); return target.open"
-        " && target.querySelectorAll('tbody tr').length; })()"
+        " const target = document.querySelector(link.getAttribute('href'));"
+        " while (!target.querySelector('tbody tr')) await new Promise(done => setTimeout(done, 20));"
+        " return target.open && target.querySelectorAll('tbody tr').length; })()"
     )
     assert opened == 4
 

@@ -153,7 +153,7 @@ def test_what_runs_outside_of_all_steps_is_not_told_per_step() -> None:
     }
     with warehouse_of(given) as database:
         numbers = numbers_of(lambda sql: QueryResult(database.sql(sql).to_arrow_table()), "r")
-    known = [(n.label, n.value, n.unit, n.detail) for n in numbers if n.part == "outside steps"]
+    known = [(n.label, n.value, n.unit, n.detail) for n in numbers if n.part == "outside"]
     assert known == [
         ("Exposed communication, outside steps", 0.002, "ms", "mean over devices"),
         ("Collectives, outside steps", 1, "", "all-reduce tp 1.0"),

@@ -70,7 +70,7 @@ def _number_lines(name: str, numbers: list[Number], reasons: dict[str, str], wid
     """The values of one number beside each other, or why there is none."""
     from tracewarehouse.dashboards.units import quantity
 
-    cells = [f"{n.part} {quantity(n.value, n.unit)}".strip() for n in numbers if n.value is not None]
+    cells = [f"{n.part_in_words} {quantity(n.value, n.unit)}".strip() for n in numbers if n.value is not None]
     if not cells:
         reason = reasons.get(numbers[0].metric, "no value.")
         yield from _wrapped(f"{name:<{_NAME}}none: {reason.partition(';')[0].rstrip('.')}", width, _NAME)
