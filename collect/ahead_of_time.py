@@ -1,8 +1,9 @@
 """The programs of a run, compiled ahead of time for TPUs that are not there.
 
-Under torch_xla the model is traced on virtual CPU devices, as a capture of it is (`python -m
-tracewarehouse.collect.ahead_of_time SPEC FOLDER`); XLA dumps what torch_xla gives it, and libtpu compiles that, in an
-interpreter that has jax and libtpu. JAX compiles its own model for the chips directly.
+Under torch_xla the model is traced on virtual CPU devices (`python -m tracewarehouse.collect.ahead_of_time SPEC
+FOLDER`), and libtpu compiles what torch_xla would give to the compiler, in an interpreter that has jax and libtpu. JAX
+compiles its own model for the chips directly. The attention is that of a TPU, with its kernels; torch_xla needs jax
+beside it for them, as on a TPU.
 """
 
 from __future__ import annotations
@@ -27,7 +28,6 @@ from tracewarehouse.ingest.errors import shown
 _COMPILER = Path(__file__).parent / "tpu" / "compile_ahead.py"
 INSTALL = "pip install 'tracewarehouse[plan]', or name an interpreter that has jax and libtpu with --python"
 _JAX = "tracewarehouse.collect.jax.ahead_of_time"
-_DUMP = ("--xla_dump_hlo_as_text", "--xla_dump_hlo_module_re=^(prefill|decode)")
 
 
 @dataclass(frozen=True)
@@ -76,20 +76,18 @@ def compile_ahead(spec: RunSpec, topology: str, folder: Path, python: str = sys.
     if spec.backend not in BACKENDS:
         raise CollectError(f"{spec.backend} cannot compile ahead of time; backends that can are {', '.join(BACKENDS)}")
     compile_with = _compile_jax if spec.backend == "jax" else _compile_torch_xla
-    compile_with(spec, topology, folder, python)
+    compile_with(spec.model_copy(update={"device": "tpu"}), topology, folder, python)
     found = []
-    for phase in ("prefill", "decode")[: spec.output_length]:
+    for phase, _ in spec.step_lengths:
         said = json.loads((folder / f"{phase}.json").read_text(encoding="utf-8"))
         found.append(CompiledStep(phase, folder / f"{phase}.hlo.pb.gz", _chip(said["device_kind"]), said["memory"]))
     return found
 
 
 def _compile_jax(spec: RunSpec, topology: str, folder: Path, python: str) -> None:
-    """Compile the programs as a TPU runs them, with its attention kernel."""
     _require_compiler(python, ("jax", "libtpu", "torch", "transformers", "tracewarehouse"))
     folder.mkdir(parents=True)
-    on_tpu = spec.model_copy(update={"device": "tpu"})
-    _run([python, "-m", _JAX, on_tpu.model_dump_json(), topology, str(folder)], f"compiling for {topology}")
+    _run([python, "-m", _JAX, spec.model_dump_json(), topology, str(folder)], f"compiling for {topology}")
 
 
 def _compile_torch_xla(spec: RunSpec, topology: str, folder: Path, python: str) -> None:
@@ -97,14 +95,11 @@ def _compile_torch_xla(spec: RunSpec, topology: str, folder: Path, python: str) 
     _require_compiler(python, ("jax", "libtpu"))
     if spec.is_published:
         require_host_memory(spec)
-    dumps = folder / "dumps"
-    dumps.mkdir(parents=True)
+    folder.mkdir(parents=True)
     trace = [sys.executable, "-m", "tracewarehouse.collect.ahead_of_time", spec.model_dump_json(), str(folder)]
     _run(trace, "tracing the model")
-    programs = sorted(dumps.glob("*.before_optimizations.txt"))
-    if not programs:
-        raise CollectError(f"XLA dumped no program of {spec.name} into {dumps}")
-    _run([python, str(_COMPILER), topology, str(folder), *map(str, programs)], f"compiling for {topology}")
+    programs = [str(folder / f"{phase}.txt") for phase, _ in spec.step_lengths]
+    _run([python, str(_COMPILER), topology, str(folder), *programs], f"compiling for {topology}")
 
 
 def _chip(kind: str) -> str:
@@ -135,17 +130,34 @@ def _run(command: Sequence[str], what: str) -> None:
 
 
 def trace(spec: RunSpec, folder: Path) -> None:
-    """Trace the steps of a run, while XLA dumps them, and write the manifest of what they promise.
+    """Write the programs of a run as torch_xla makes them, and the manifest of what they promise.
 
     Raises:
         CollectError: the model cannot be traced.
     """
     from tracewarehouse.collect.recording import manifest_of
-    from tracewarehouse.collect.torch_xla_backend import trace_steps
+    from tracewarehouse.collect.torch_xla_backend import lower_steps
 
-    recording = trace_steps(spec, folder)
-    manifest: Any = manifest_of(spec, spec.backend, recording)
+    _lower_kernels_for_tpu()
+    manifest: Any = manifest_of(spec, spec.backend, lower_steps(spec, folder))
     (folder / "manifest.json").write_text(manifest.model_dump_json(indent=2), encoding="utf-8")
+
+
+def _lower_kernels_for_tpu() -> None:
+    """Make torch_xla lower kernels for a TPU, as it does where there is one."""
+    from torch_xla.experimental import custom_kernel
+
+    def lowered(kernel: Any, *args: Any, use_cache: bool = False, **options: Any) -> tuple[Any, Any]:
+        import jax
+        import torch
+
+        static = {name: options.pop(name, None) for name in ("static_argnums", "static_argnames")}
+        shapes = [custom_kernel.to_jax_shape_dtype_struct(a) if torch.is_tensor(a) else a for a in args]
+        traced = jax.jit(kernel, **static).trace(*shapes, **options)
+        module = traced.lower(lowering_platforms=("tpu",)).compiler_ir()
+        return custom_kernel._extract_backend_config(module), [a for a in args if torch.is_tensor(a)]
+
+    custom_kernel.trace_pallas = lowered
 
 
 def main(arguments: list[str]) -> int:
@@ -155,8 +167,7 @@ def main(arguments: list[str]) -> int:
     spec = RunSpec.model_validate_json(specification)
     from tracewarehouse.collect.torch_xla_backend import environment
 
-    os.environ |= environment(spec)
-    os.environ["XLA_FLAGS"] = " ".join([os.environ.get("XLA_FLAGS", ""), f"--xla_dump_to={folder}/dumps", *_DUMP])
+    os.environ |= environment(spec.model_copy(update={"device": "cpu"})) | {"JAX_PLATFORMS": "cpu"}
     return exit_code_of(lambda: trace(spec, Path(folder)))
 
 

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from tracewarehouse.collect.backend import Recording
 from tracewarehouse.collect.generation import Generation, dropped_on_host, generate, logits_on_host, prepare
-from tracewarehouse.collect.parallel.attention import prefill_form
+from tracewarehouse.collect.parallel.attention_forms import attention_forms
 from tracewarehouse.collect.promises import promised_collectives, routed_pairs
 from tracewarehouse.collect.reference import compare, require_finite
 from tracewarehouse.collect.subject import Reference, Subject, first_layers_subject, published_subject, tiny_subject
@@ -63,7 +63,7 @@ def agreement(reference: Reference, logits: Any, dropped: Any, spec: RunSpec) ->
         dropped: Pairs of token and expert, [batch, steps]; None without experts.
         spec: The run.
     """
-    checks: dict[str, Any] = {"reference": reference.kind, "prefill_attention": prefill_form(spec)}
+    checks: dict[str, Any] = {"reference": reference.kind, **attention_forms(spec)}
     if dropped is not None:
         checks |= {"dropped_pairs": int(dropped.sum()), "routed_pairs": routed_pairs(spec)}
     if reference.kind != "full":

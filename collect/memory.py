@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 from tracewarehouse.collect.chips import chip_memory
 from tracewarehouse.collect.errors import ExperimentError
 from tracewarehouse.collect.host_memory import available_memory
+from tracewarehouse.collect.parallel.attention_forms import cache_length
 from tracewarehouse.collect.parallel.experts import places
 from tracewarehouse.collect.parallel.partition import Partition, weight_partition
 from tracewarehouse.collect.pretrained import PretrainedModel, pretrained_model
@@ -62,7 +63,7 @@ def memory_need(model: PretrainedModel, spec: RunSpec) -> MemoryNeed:
     in_slots = sum(_chip_elements(model.layer_weights(layer), sizes) for layer in slots)
     weights = (_chip_elements(model.other_weights(), sizes) + in_slots) * element
     batch = -(-spec.batch // (sizes["dp"] * sizes["ep"]))
-    length = spec.input_length + spec.output_length
+    length = cache_length(spec)
     cache_bytes = len(slots) * batch * length * model.cache_bytes_per_token(sizes["tp"], element)
     microbatch = -(-batch // spec.microbatch_count)
     return MemoryNeed(weights, cache_bytes, _temporaries(model, spec, sizes, microbatch, element))
@@ -88,7 +89,7 @@ def _temporaries(model: PretrainedModel, spec: RunSpec, sizes: dict[str, int], b
     tp = sizes["tp"]
     c: dict[str, int] = {k: v for k, v in model.config.items() if isinstance(v, int)}
     tokens = batch * spec.input_length
-    length = spec.input_length + spec.output_length
+    length = cache_length(spec)
     scores = batch * c["num_attention_heads"] // tp * spec.input_length * length * 4
     logits = tokens * -(-c["vocab_size"] // tp) * 4
     dispatch = 0

@@ -44,6 +44,11 @@ class Architecture:
         return int(self.config["num_key_value_heads"])
 
     @property
+    def head_dim(self) -> int:
+        """Width of a head's keys and values; of latent attention they have two."""
+        return int(self.config.get("head_dim") or self.config["hidden_size"] // self.num_heads)
+
+    @property
     def has_latent_cache(self) -> bool:
         """Whether the cache holds the latents of multi-head latent attention (DeepSeek) in place of keys and values."""
         return "kv_lora_rank" in self.config

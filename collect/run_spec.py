@@ -239,6 +239,11 @@ class RunSpec(BaseModel):
         return 1 if self.hosts > 1 else self.microbatches or self.axis("pp")
 
     @property
+    def step_lengths(self) -> tuple[tuple[str, int], ...]:
+        """The kinds of steps that the run has, with the positions of a sequence in each."""
+        return (("prefill", self.input_length), ("decode", 1))[: self.output_length]
+
+    @property
     def stage_layout(self) -> StageLayout:
         """The layers of each pipeline stage; one stage without a pipeline."""
         return stage_layout(self.layers, architecture_of(self.model).first_dense_layers, self.axis("pp"))

@@ -10,6 +10,7 @@ from tracewarehouse.collect.backend import Recording
 from tracewarehouse.collect.checked_run import agreement, finished, generations, record_generation
 from tracewarehouse.collect.errors import CheckError, require_torch_xla
 from tracewarehouse.collect.generation import dropped_on_host, logits_on_host
+from tracewarehouse.collect.parallel.attention_forms import attention_forms
 from tracewarehouse.collect.phase_marks import wait_for_devices
 from tracewarehouse.collect.promises import promised_collectives
 from tracewarehouse.collect.subject import Subject, tiny_subject, traced_subject
@@ -92,9 +93,10 @@ class TorchXlaStack:
         """Bring a model to the devices, whose steps are traced once and then replayed."""
         from tracewarehouse.collect.parallel.replay import ReplayedModel
 
-        return ReplayedModel(subject.spec, self._traceable(subject))
+        return ReplayedModel(subject.spec, self.traceable(subject))
 
-    def _traceable(self, subject: Subject) -> TraceableModel:
+    def traceable(self, subject: Subject) -> TraceableModel:
+        """Bring a model to the devices, whose steps are to be traced."""
         spec = subject.spec
         model = subject.model if subject.weights is None else subject.weights.on_devices(spec, self.mesh)
         if spec.axis("pp") > 1:
@@ -153,19 +155,25 @@ class TorchXlaStack:
         xp.stop_trace()
 
 
-def trace_steps(spec: RunSpec, folder: Path) -> Recording:
-    """Trace and compile the steps of a run without running them, and without the files of a published model.
+def lower_steps(spec: RunSpec, folder: Path) -> Recording:
+    """Write the programs of a run on TPU as HLO text, as the compiler would get them; nothing is compiled or run.
 
     Args:
         spec: The run.
-        folder: Gets the configuration of a published model.
+        folder: Gets a file for each kind of step, and the configuration of a published model, whose files are not read.
 
     Raises:
         CheckError: the devices are not those of the mesh.
     """
+    from tracewarehouse.collect.parallel.replay import ReplayedModel
+
     subject = traced_subject(spec, folder)
-    TorchXlaStack(spec).model(subject).begin()
-    return Recording(subject.facts, [], [], promised_collectives=promised_collectives(spec))
+    model = ReplayedModel(spec, TorchXlaStack(spec).traceable(subject))
+    for phase, length in spec.step_lengths:
+        (folder / f"{phase}.txt").write_text(model.lowered(phase, length), encoding="utf-8")
+    return Recording(
+        subject.facts, [], [], checks=attention_forms(spec), promised_collectives=promised_collectives(spec)
+    )
 
 
 def record_stage(spec: RunSpec, stage: int, shared: Path, staging: Path | None) -> Recording | None:

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from tracewarehouse.collect.chips import known_chips
 from tracewarehouse.collect.models import architecture_of
+from tracewarehouse.collect.parallel.attention_forms import decode_form, prefill_form
 from tracewarehouse.collect.parallel.context_parallelism import MODES
 from tracewarehouse.collect.pretrained import known_models
 from tracewarehouse.collect.tpu.quota import load_quota
@@ -82,7 +83,7 @@ def workload_card(
             "version": 1,
             "description": f"{facts.name}, {spec.mesh}{mode}, prefill of {spec.input_length} tokens and "
             f"{spec.output_length - 1} decode steps, batch {spec.batch}; "
-            f"{'published' if spec.is_published else 'random'} weights{_experts(spec)}",
+            f"{'published' if spec.is_published else 'random'} weights{_experts(spec)}{_kernels(spec)}",
             "hf_url": facts.hf_url,
             "workload": {
                 "model": {
@@ -151,6 +152,15 @@ def _experts(spec: RunSpec) -> str:
     if spec.capacity_factor is None:
         return ""
     return ", dropless experts" if spec.capacity_factor == "inf" else f", experts of capacity {spec.capacity_factor}"
+
+
+def _kernels(spec: RunSpec) -> str:
+    kernels = [
+        f"{form} attention in {phase}"
+        for phase, form in (("prefill", prefill_form(spec)), ("decode", decode_form(spec)))
+        if form != "einsum"
+    ]
+    return "".join(f", {kernel}" for kernel in kernels)
 
 
 def _microbatch_size(spec: RunSpec) -> int:

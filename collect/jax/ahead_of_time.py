@@ -14,6 +14,7 @@ from tracewarehouse.collect.backend import Recording
 from tracewarehouse.collect.errors import CheckError, CollectError
 from tracewarehouse.collect.jax.mesh import JaxMesh, as_numpy
 from tracewarehouse.collect.jax.model import JaxModel
+from tracewarehouse.collect.parallel.attention_forms import attention_forms
 from tracewarehouse.collect.parallel.partition import Partition
 from tracewarehouse.collect.processes import end_with_parent, exit_code_of
 from tracewarehouse.collect.promises import promised_collectives
@@ -57,10 +58,12 @@ def compile_steps(spec: RunSpec, topology: str, folder: Path) -> None:
     jax.config.update("jax_hlo_source_file_canonicalization_regex", ".*/")
     subject = traced_subject(spec, folder)
     model = JaxModel(subject, ShapesOnly(spec, devices))
-    for phase, length in (("prefill", spec.input_length), ("decode", 1))[: spec.output_length]:
+    for phase, length in spec.step_lengths:
         program = model.lowered(phase, length).compile()
         write_program(folder, phase, program.runtime_executable(), devices[0].device_kind)
-    recording = Recording(subject.facts, [], [], promised_collectives=promised_collectives(spec))
+    recording = Recording(
+        subject.facts, [], [], checks=attention_forms(spec), promised_collectives=promised_collectives(spec)
+    )
     manifest = manifest_of(spec, spec.backend, recording)
     (folder / "manifest.json").write_text(manifest.model_dump_json(indent=2), encoding="utf-8")
 

@@ -5,25 +5,34 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from tracewarehouse.collect.jax.operations import Step, linear, rms_norm
-from tracewarehouse.collect.parallel.attention import LANES, Form
+from tracewarehouse.collect.parallel.attention_forms import (
+    BATCH_BLOCK,
+    LANES,
+    PAGE,
+    QUERY_BLOCK,
+    block_pages,
+    decode_form,
+    prefill_form,
+)
 from tracewarehouse.collect.parallel.context_parallelism import MODES
 
 if TYPE_CHECKING:
     from tracewarehouse.collect.jax.mesh import Collectives
     from tracewarehouse.collect.jax.weights import Weights
+    from tracewarehouse.collect.run_spec import RunSpec
 
 
 class Attention:
     """The attention of a decoder layer.
 
     Args:
+        spec: The run.
         links: To the other devices.
-        mode: Of sequence parallelism.
-        prefill: How the prefill attends.
     """
 
-    def __init__(self, links: Collectives, mode: str | None, prefill: Form) -> None:
-        self._links, self._mode, self._prefill = links, mode, prefill
+    def __init__(self, spec: RunSpec, links: Collectives) -> None:
+        self._links, self._mode = links, spec.sequence_parallelism
+        self._prefill, self._decode = prefill_form(spec), decode_form(spec)
 
     def run(
         self, module: Any, weights: Weights, hidden: Any, cache: tuple[Any, Any], step: Step
@@ -65,6 +74,8 @@ class Attention:
         cache = _stored(cache, key, value, step.start)
         if self._prefill == "flash" and step.tokens > 1:
             return _flash(query, key, value, module.scaling), cache
+        if self._decode == "paged" and step.tokens == 1:
+            return _paged(query, *cache, step.start, module.scaling), cache
         return attention(query, *cache, step.mask, module.scaling), cache
 
     def _with_context(
@@ -176,22 +187,53 @@ def attention(query: Any, key: Any, value: Any, mask: Any, scaling: float) -> An
 
 
 def _flash(query: Any, key: Any, value: Any, scaling: float) -> Any:
-    """Compute the attention of a prefill by the kernel that torch_xla calls too, with the same padding.
+    """Compute the attention of a prefill by the kernel that torch_xla calls too, with the same padding and blocks.
 
     The prompts have no padding and begin at the first position, so a token sees the tokens up to itself.
     """
     import jax.numpy as jnp
-    from jax.experimental.pallas.ops.tpu.flash_attention import flash_attention
+    from jax.experimental.pallas.ops.tpu.flash_attention import BlockSizes, flash_attention
 
-    heads, width = query.shape[1], query.shape[-1]
+    batch, heads, tokens, width = query.shape
+    block = min(tokens, QUERY_BLOCK)
+    blocks = BlockSizes(block_q=block, block_k_major=block, block_k=block, block_b=min(batch, BATCH_BLOCK))
     padded = width if width <= LANES else -(-width // LANES) * LANES
 
     def of_each_head(x: Any) -> Any:
         wide = jnp.pad(x, [(0, 0), (0, 0), (0, 0), (0, padded - x.shape[-1])])
         return jnp.repeat(wide, heads // x.shape[1], 1)
 
-    output = flash_attention(*map(of_each_head, (query, key, value)), causal=True, sm_scale=scaling)
+    output = flash_attention(*map(of_each_head, (query, key, value)), causal=True, sm_scale=scaling, block_sizes=blocks)
     return output[..., : value.shape[-1]]
+
+
+def _paged(query: Any, key: Any, value: Any, position: Any, scaling: float) -> Any:
+    """Compute the attention of a decode step by the kernel that torch_xla calls too, which says how it is given.
+
+    Args:
+        query: [batch, heads, 1, width].
+        key: [batch, key-value heads, cached tokens, width].
+        value: [batch, key-value heads, cached tokens, width].
+        position: Of the token.
+        scaling: Factor of the scores.
+
+    Returns:
+        [batch, heads, 1, width].
+    """
+    import jax.numpy as jnp
+    from jax.experimental.pallas.ops.tpu.paged_attention import paged_attention
+
+    batch, kv_heads, length, width = key.shape
+    sequences, pages = batch * kv_heads, length // PAGE
+    output = paged_attention(
+        (query.astype(jnp.float32) * scaling).reshape(sequences, -1, width),
+        key.reshape(1, sequences * pages, PAGE, width),
+        value.reshape(1, sequences * pages, PAGE, width),
+        jnp.full(sequences, position + 1, jnp.int32),
+        jnp.arange(sequences * pages, dtype=jnp.int32).reshape(sequences, pages),
+        pages_per_compute_block=block_pages(pages),
+    )
+    return output.reshape(query.shape).astype(query.dtype)
 
 
 def _heads(merged: Any, width: int) -> Any:

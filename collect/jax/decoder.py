@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING, Any
 from tracewarehouse.collect.jax.attention import Attention
 from tracewarehouse.collect.jax.experts import RoutedExperts
 from tracewarehouse.collect.jax.operations import Step, linear, rms_norm, scope
-from tracewarehouse.collect.parallel.attention import prefill_form
 from tracewarehouse.collect.parallel.context_parallelism import MODES
 
 if TYPE_CHECKING:
@@ -26,7 +25,7 @@ class Decoder:
 
     def __init__(self, spec: RunSpec, links: Collectives) -> None:
         self._mode, self._links = spec.sequence_parallelism, links
-        self._attention = Attention(links, self._mode, prefill_form(spec))
+        self._attention = Attention(spec, links)
         self._experts = RoutedExperts(links, float(spec.capacity_factor or "inf"))
 
     def layer(

@@ -10,6 +10,7 @@ from tracewarehouse.collect.jax.mesh import Collectives
 from tracewarehouse.collect.jax.operations import Step, rms_norm, scope
 from tracewarehouse.collect.jax.weights import TinyWeights, on_devices
 from tracewarehouse.collect.models import architecture_of
+from tracewarehouse.collect.parallel.attention_forms import cache_length
 from tracewarehouse.collect.parallel.partition import BATCH, Partition
 from tracewarehouse.collect.parallel.published import skeleton
 
@@ -45,7 +46,7 @@ class JaxModel:
 
         self._cache = {}
         if not self._programs:
-            for phase, length in (("prefill", self._spec.input_length), ("decode", 1))[: self._spec.output_length]:
+            for phase, length in self._spec.step_lengths:
                 self._programs[phase] = self.lowered(phase, length).compile()
             self._empty_cache = jax.jit(self._zeros, out_shardings=self._cache_shardings()).lower().compile()
         self._cache = jax.block_until_ready(self._empty_cache())
@@ -103,7 +104,7 @@ class JaxModel:
             heads, widths = 1, (config.kv_lora_rank, config.qk_rope_head_dim)
         else:
             heads, widths = config.num_key_value_heads, (config.head_dim, config.head_dim)
-        length, count = spec.input_length + spec.output_length, spec.microbatch_count
+        length, count = cache_length(spec), spec.microbatch_count
         pp = spec.axis("pp")
         lead = (pp, count, spec.batch // count) if pp > 1 else (spec.batch,)
         layers = spec.stage_layout.slots if pp > 1 else spec.layers
@@ -271,7 +272,7 @@ class _Program:
             angles = positions[:, None].astype(jnp.float32) * jnp.asarray(rotary.inv_freq.float().numpy())
             cosines, sines = (f(angles) * rotary.attention_scaling for f in (jnp.cos, jnp.sin))
         with scope("attn"):
-            mask = jnp.arange(spec.input_length + spec.output_length)[None, :] <= positions[:, None]
+            mask = jnp.arange(cache_length(spec))[None, :] <= positions[:, None]
         is_split = spec.sequence_parallelism is not None and self._length > 1
         return Step(start, self._length, cosines, sines, mask, is_split)
 

@@ -1,11 +1,12 @@
-"""Attention in forms that the SPMD partitioner can split: einsums, and on TPU a kernel for the prefill."""
+"""Attention in forms that the SPMD partitioner can split: einsums, and on TPU kernels."""
 
 from __future__ import annotations
 
 import functools
-from importlib.util import find_spec
-from typing import TYPE_CHECKING, Any, Literal
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
 
+from tracewarehouse.collect.parallel.attention_forms import LANES, PAGE, block_pages, decode_form, prefill_form
 from tracewarehouse.collect.parallel.partition import BATCH
 
 if TYPE_CHECKING:
@@ -13,29 +14,9 @@ if TYPE_CHECKING:
     from tracewarehouse.collect.run_spec import RunSpec
 
 NAME = "sharded"
-LANES = 128
-"""The kernel takes heads up to this width, and multiples of it."""
-QUERY_BLOCK = 512
-"""Queries of a block of torch_xla's kernel; a prompt must be a multiple, or shorter and a multiple of LANES."""
 
-BATCH_BLOCK = 2
-"""Sequences of a block; a device must have one sequence or a multiple."""
-
-Form = Literal["einsum", "flash"]
-
-
-def prefill_form(spec: RunSpec) -> Form:
-    """Return how the prefill of a run attends; decode steps use einsums.
-
-    The kernel is flash attention (Dao et al. 2022) written in Pallas, which torch_xla brings; it needs jax. It cannot
-    be mapped over the stages of a pipeline in one program, and Ulysses and ring have attention of their own.
-    """
-    if spec.device != "tpu" or spec.axis("pp") > 1 or spec.sequence_parallelism in ("ulysses", "ring"):
-        return "einsum"
-    length, batch = spec.input_length, spec.batch // (spec.axis("dp") * spec.axis("ep"))
-    fits = length % LANES == 0 and (length <= QUERY_BLOCK or length % QUERY_BLOCK == 0)
-    fits = fits and (batch == 1 or batch % BATCH_BLOCK == 0)
-    return "flash" if fits and find_spec("jax") is not None else "einsum"
+Attend = Callable[..., tuple[Any, Any]]
+"""Attention as transformers calls it; `sharded_attention` has the arguments."""
 
 
 def register(spec: RunSpec, mesh: DeviceMesh) -> None:
@@ -43,8 +24,13 @@ def register(spec: RunSpec, mesh: DeviceMesh) -> None:
     from transformers import AttentionInterface, AttentionMaskInterface
     from transformers.masking_utils import eager_mask
 
-    is_kernel = prefill_form(spec) == "flash"
-    attend = functools.partial(flash_attention, mesh) if is_kernel else sharded_attention
+    flash, paged = (functools.partial(kernel, mesh) for kernel in (flash_attention, paged_attention))
+    prefill: Attend = flash if prefill_form(spec) == "flash" else sharded_attention
+    decode: Attend = paged if decode_form(spec) == "paged" else sharded_attention
+
+    def attend(module: Any, query: Any, *args: Any, **kwargs: Any) -> tuple[Any, Any]:
+        return (prefill if query.shape[2] > 1 else decode)(module, query, *args, **kwargs)
+
     AttentionInterface.register(NAME, attend)
     AttentionMaskInterface.register(NAME, eager_mask)
 
@@ -61,8 +47,6 @@ def flash_attention(
     from torch_xla.experimental.custom_kernel import flash_attention as kernel
 
     batch, heads, tokens, width = query.shape
-    if tokens == 1:
-        return sharded_attention(module, query, key, value, attention_mask, scaling)
     padded = width if width <= LANES else -(-width // LANES) * LANES
 
     def of_each_head(x: Any) -> Any:
@@ -79,6 +63,56 @@ def flash_attention(
         mesh=mesh.xla_mesh,
     )
     return output[..., : value.shape[-1]].transpose(1, 2).contiguous(), None
+
+
+def paged_attention(
+    mesh: DeviceMesh,
+    module: Any,
+    query: Any,
+    key: Any,
+    value: Any,
+    attention_mask: Any,
+    scaling: float,
+    position_ids: Any,
+    **_: Any,
+) -> tuple[Any, Any]:
+    """Compute the attention of a decode step with the kernel, on each device's part of batch and heads.
+
+    The kernel looks up each page of a sequence. Here a sequence's pages lie behind each other, for each key-value head
+    by itself, so it is told of batch x heads sequences with one head, and the cache stays where it is.
+
+    Args:
+        mesh: The devices.
+        module: Of transformers; ignored.
+        query: [batch, heads, 1, head_dim].
+        key: [batch, key-value heads, cached tokens, head_dim].
+        value: [batch, key-value heads, cached tokens, head_dim].
+        attention_mask: Ignored: all sequences are as long, and see all that is before them.
+        scaling: Factor of the scores, which the kernel does not have.
+        position_ids: Position of the token, [1, 1] or [batch, 1].
+
+    Returns:
+        Output [batch, 1, heads, head_dim], and no weights.
+    """
+    import torch
+    from torch_xla.experimental.custom_kernel import paged_attention as kernel
+
+    by_head = (BATCH, "tp", None, None)
+    own_query, own_key, own_value = (mesh.part(x, by_head) for x in (query, key, value))
+    batch, kv_heads, length, width = own_key.shape
+    sequences, pages = batch * kv_heads, length // PAGE
+    lengths = mesh.part(position_ids[0] + 1, (None,)).to(torch.int32).expand(sequences)
+    indices = torch.arange(sequences * pages, dtype=torch.int32, device=query.device).reshape(sequences, pages)
+    output = kernel(
+        (own_query.float() * scaling).reshape(sequences, -1, width),
+        own_key.reshape(1, sequences * pages, PAGE, width),
+        own_value.reshape(1, sequences * pages, PAGE, width),
+        lengths,
+        indices,
+        pages_per_compute_block=block_pages(pages),
+    )
+    joined = mesh.whole(output.reshape(own_query.shape).to(query.dtype), by_head, query.shape)
+    return joined.transpose(1, 2).contiguous(), None
 
 
 def sharded_attention(

@@ -91,6 +91,22 @@ class DeviceMesh:
 
         return unwrap_sharded_tensor(spmd.mark_sharding(value, self.xla_mesh, self.resolve(partition)))
 
+    def part(self, value: Any, partition: Partition) -> Any:
+        """Begin a manual region, whose operations are those of one device: return this device's part of a value."""
+        import torch_xla.distributed.spmd as spmd
+        from torch_xla.distributed.spmd.xla_sharding import unwrap_sharded_tensor
+
+        return unwrap_sharded_tensor(spmd.enable_manual_sharding(value, self.resolve(partition), mesh=self.xla_mesh))
+
+    def whole(self, part: Any, partition: Partition, shape: Any) -> Any:
+        """End a manual region: return the value of this shape of which each device has a part."""
+        import torch_xla.distributed.spmd as spmd
+        from torch_xla.distributed.spmd.xla_sharding import unwrap_sharded_tensor
+
+        return unwrap_sharded_tensor(
+            spmd.disable_manual_sharding(part, self.resolve(partition), shape, mesh=self.xla_mesh)
+        )
+
     def resolve(self, partition: Partition) -> Partition:
         """Return the partition in the axes that this mesh really has."""
         return tuple(self._present(axes) for axes in partition)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from tracewarehouse.collect.parallel.attention_forms import cache_length
 from tracewarehouse.collect.parallel.device_mesh import DeviceMesh
 from tracewarehouse.collect.parallel.partition import BATCH, weight_partition
 from tracewarehouse.collect.parallel.sequence_parallelism import last_position, split_sequence
@@ -89,7 +90,7 @@ class PipelinedModel:
         import torch
 
         heads, key_width, value_width, split = cache_shape(self._spec, self._model.config)
-        length = self._spec.input_length + self._spec.output_length
+        length = cache_length(self._spec)
         rows = self._spec.batch // self._microbatches
 
         def empty(width: int) -> list[list[Any]]:
@@ -231,7 +232,7 @@ class PipelinedModel:
         """Return the causal mask over the cache, added to the scores: [1, 1, tokens, cached tokens]."""
         import torch
 
-        length = self._spec.input_length + self._spec.output_length
+        length = cache_length(self._spec)
         is_seen = torch.arange(length, device=positions.device)[None, :] <= positions[:, None]
         dtype = self._model.dtype
         return torch.where(is_seen, 0.0, torch.finfo(dtype).min).to(dtype)[None, None]

@@ -6,6 +6,8 @@ All that is used of torch_xla's private interface for this is here; its bridge t
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Protocol
 
@@ -61,6 +63,15 @@ class Program:
         return list(results)
 
 
+@dataclass(frozen=True)
+class _Traced:
+    """A step as it was traced; `Program` says what the places are, and `values` has those of all parameters."""
+
+    outputs: list[Any]
+    places: list[int | None]
+    values: list[Any]
+
+
 class ReplayedModel:
     """A model whose prefill and decode step are traced before the first generation.
 
@@ -80,8 +91,8 @@ class ReplayedModel:
         """Start a new generation with an empty cache; the first time, trace and compile before it takes memory."""
         self._cache = []
         if not self._programs:
-            for phase, length in (("prefill", self._spec.input_length), ("decode", 1))[: self._spec.output_length]:
-                self._programs[phase] = self._trace(phase, length)
+            for phase, length in self._spec.step_lengths:
+                self._programs[phase] = self._compiled(phase, length)
                 self._unchecked.add(phase)
         self._model.begin()
         self._cache = raw(self._model.cache_tensors())
@@ -105,12 +116,45 @@ class ReplayedModel:
         if wrong := [number for number, (behind, before) in enumerate(pairs) if behind != before]:
             raise CheckError(f"tensors {wrong} of the cache are split otherwise behind the {self._phase} than before")
 
-    def _trace(self, phase: str, length: int) -> Program:
-        """Trace and compile a step, on an input and a cache of its own, which hold nothing and are dropped."""
+    def lowered(self, phase: str, length: int) -> str:
+        """Return the program of a step as HLO text, as the compiler would get it; nothing is compiled.
+
+        Args:
+            phase: prefill or decode.
+            length: Positions of a sequence in the step.
+
+        Raises:
+            CheckError: the step does not read all of its inputs.
+        """
+        import torch_xla
+
+        with self._traced(phase, length) as traced:
+            text = torch_xla._XLAC._get_xla_tensors_hlo(traced.outputs)
+        # Its name, the donated arguments and the count of devices are not in the text; when torch_xla compiles, it
+        # adds them.
+        head, body = text.split("\n", 1)
+        layout = head.partition(", ")[2]
+        donors = ", ".join(f"({number}, {{}})" for number, place in enumerate(traced.places) if place)
+        stated = f"buffer_donor={{ {donors} }}, {layout}, num_partitions={self._spec.mesh.size}"
+        return f"HloModule {phase}, {stated}\n{body}"
+
+    def _compiled(self, phase: str, length: int) -> Program:
+        """Trace and compile a step."""
+        import torch_xla
+        from torch_xla.utils.buffer_donor_context import alias_with_buffer_donor_config
+
+        with self._traced(phase, length) as traced, alias_with_buffer_donor_config():
+            graph = torch_xla._XLAC._get_graph_hash(traced.outputs)
+            torch_xla._XLAC._xla_warm_up_cache(traced.outputs, [])
+        constants = [v if p is None else None for p, v in zip(traced.places, traced.values, strict=True)]
+        return Program(graph, traced.places, constants, len(traced.outputs))
+
+    @contextmanager
+    def _traced(self, phase: str, length: int) -> Iterator[_Traced]:
+        """Trace a step, on an input and a cache of its own, which hold nothing and are dropped afterwards."""
         import torch
         import torch_xla
         import torch_xla.core.xla_model as xm
-        from torch_xla.utils.buffer_donor_context import alias_with_buffer_donor_config
 
         xla = torch_xla._XLAC
         self._model.begin()
@@ -128,12 +172,8 @@ class ReplayedModel:
             found = [places.get(tensor_id) for tensor_id in ids]
             if missing := set(places.values()) - set(found):
                 raise CheckError(f"the traced {phase} does not read its inputs {sorted(missing)} of {len(inputs)}")
-            with alias_with_buffer_donor_config():
-                graph = xla._get_graph_hash(outputs)
-                xla._xla_warm_up_cache(outputs, [])
+            yield _Traced(outputs, found, values)
             xla._clear_pending_irs(str(torch_xla.device()))
-        constants = [v if p is None else None for p, v in zip(found, values, strict=True)]
-        return Program(graph, found, constants, len(outputs))
 
 
 def raw(tensors: list[Any]) -> list[Any]:

@@ -79,22 +79,18 @@ def scattered_linear(mesh: DeviceMesh, hidden: Any, weight: Any) -> Any:
     import torch
     import torch_xla
     import torch_xla.core.xla_model as xm
-    import torch_xla.distributed.spmd as spmd
-    from torch_xla.distributed.spmd.xla_sharding import unwrap_sharded_tensor
 
     stages: Partition = ("pp",) * (hidden.dim() - 3)
     tokens = hidden.dim() - 2
-    by_column, by_sequence = (mesh.resolve((*stages, BATCH, *p)) for p in ((None, "tp"), ("tp", None)))
     whole = torch.Size((*hidden.shape[:-1], weight.shape[-2]))
     hidden = mesh.constrain(hidden * 1.0, (*stages, BATCH, None, "tp"))
-    piece = unwrap_sharded_tensor(spmd.enable_manual_sharding(hidden, by_column, mesh=mesh.xla_mesh))
-    by_row = mesh.resolve((*stages, None, "tp"))
-    weight = unwrap_sharded_tensor(spmd.enable_manual_sharding(weight, by_row, mesh=mesh.xla_mesh))
+    piece = mesh.part(hidden, (*stages, BATCH, None, "tp"))
+    weight = mesh.part(weight, (*stages, None, "tp"))
     partial = torch.einsum("abst,aot->abso" if stages else "bst,ot->bso", piece, weight)
     summed = torch_xla._XLAC._xla_spmd_reduce_scatter(
         xm.REDUCE_SUM, partial, 1.0, tokens, mesh.sizes["tp"], mesh.groups("tp")
     )
-    return unwrap_sharded_tensor(spmd.disable_manual_sharding(summed, by_sequence, whole, mesh=mesh.xla_mesh))
+    return mesh.whole(summed, (*stages, BATCH, "tp", None), whole)
 
 
 def _constrain_input(layer: Any, mesh: DeviceMesh, partition: Partition) -> None:

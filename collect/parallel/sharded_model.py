@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 from tracewarehouse.collect.models import architecture_of
 from tracewarehouse.collect.parallel import attention, experts
+from tracewarehouse.collect.parallel.attention_forms import cache_length
 from tracewarehouse.collect.parallel.context_parallelism import MODES, split_cache_updates, split_context
 from tracewarehouse.collect.parallel.deepseek import use_compilable_operations
 from tracewarehouse.collect.parallel.device_mesh import DeviceMesh
@@ -113,7 +114,7 @@ class ShardedModel:
         spec, config = self._spec, self._model.config
         heads, key_width, value_width, split = cache_shape(spec, config)
         partition = (BATCH, split, None, None)
-        cache = StaticCache(config=config, max_cache_len=spec.input_length + spec.output_length)
+        cache = StaticCache(config=config, max_cache_len=cache_length(spec))
         for layer in cache.layers:
             # A tensor made on the device cannot be split before it holds data, so the cache is made on the host.
             key, value = (

@@ -1,8 +1,8 @@
 """Compile programs for a TPU that is not there: `python compile_ahead.py TOPOLOGY OUTPUT PROGRAM...`.
 
 Runs with jax and libtpu and without the rest of the package, as torch_xla pins another libtpu. A program is HLO text
-before optimizations, as torch_xla dumps it. OUTPUT gets the compiled program as HloProto, gzipped, and NAME.json with
-what the compiler says of the memory of a chip, in bytes.
+before optimizations, in a file with the name of its step. OUTPUT gets the compiled program as HloProto, gzipped, and
+NAME.json with what the compiler says of the memory of a chip, in bytes.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ def main(topology: str, output: Path, programs: list[Path]) -> None:
         count = int(stated[1]) if stated else 1
         if count != len(devices):
             sys.exit(f"error: {topology} has {len(devices)} chips, and {path.name} is a program for {count}")
-        write_program(output, path.name.split(".")[1], _compiled(devices, text), devices[0].device_kind)
+        write_program(output, path.stem, _compiled(devices, text), devices[0].device_kind)
 
 
 def chips(topology: str) -> Any:

@@ -6,6 +6,7 @@ minutes: they run if TRACEWAREHOUSE_TEST_LIBTPU names the interpreter that has b
 
 from __future__ import annotations
 
+import gzip
 import json
 import os
 import subprocess
@@ -20,6 +21,7 @@ from tracewarehouse.cli import app
 from tracewarehouse.collect.ahead_of_time import CompiledStep, compile_ahead
 from tracewarehouse.collect.errors import CollectError, MissingDependencyError
 from tracewarehouse.collect.memory import memory_need
+from tracewarehouse.collect.parallel.attention_forms import attention_forms
 from tracewarehouse.collect.pretrained import pretrained_model
 from tracewarehouse.collect.run_spec import run_spec
 from tracewarehouse.collect.tpu.compile_ahead import as_hlo_proto, donated_arguments, without_folders
@@ -44,8 +46,16 @@ def require_time() -> None:
         pytest.skip("takes long; TRACEWAREHOUSE_TEST_LIBTPU names the interpreter to compile with")
 
 
+WIDE = "wide"
+"""A model whose heads are as wide as published ones."""
+
 CASES: dict[str, tuple[str, dict[str, Any]]] = {
     "dense": ("v6e:2x4", {"model": "llama", "mesh": "tp=8"}),
+    "attention kernels in both phases": ("v6e:2x2", {"model": WIDE, "mesh": "dp=2,tp=2", "input_length": 128}),
+    "attention kernels with megatron": (
+        "v5e:2x2",
+        {"model": WIDE, "mesh": "tp=4", "sequence_parallelism": "megatron", "input_length": 128},
+    ),
     "shared and routed experts joined": ("v6e:2x4", {"model": "deepseek_v2", "mesh": "tp=8"}),
     "experts over three axes": ("v5e:2x4", {"model": "deepseek_v3", "mesh": "dp=2,ep=2,tp=2"}),
     "megatron": ("v5e:2x4", {"model": "llama", "mesh": "tp=8", "sequence_parallelism": "megatron"}),
@@ -54,7 +64,11 @@ CASES: dict[str, tuple[str, dict[str, Any]]] = {
         {"model": "llama", "mesh": "tp=8", "sequence_parallelism": "ulysses"},
     ),
     "pipeline": ("v6e:2x4", {"model": "qwen3_moe", "mesh": "pp=2,ep=4"}),
-    "jax, with its attention kernel": (
+    "jax, attention kernels in both phases": (
+        "v6e:2x2",
+        {"backend": "jax", "model": WIDE, "mesh": "dp=2,tp=2", "input_length": 128},
+    ),
+    "jax, latent attention has a kernel in the prefill": (
         "v6e:2x2",
         {"backend": "jax", "model": "deepseek_v3", "mesh": "ep=2,tp=2", "input_length": 128},
     ),
@@ -62,10 +76,21 @@ CASES: dict[str, tuple[str, dict[str, Any]]] = {
         "v5e:2x4",
         {"backend": "jax", "model": "deepseek_v2", "mesh": "pp=2,ep=2,tp=2", "layers": 3},
     ),
+    "jax, attention kernels in a pipeline": (
+        "v6e:2x2",
+        {"backend": "jax", "model": WIDE, "mesh": "pp=2,tp=2", "input_length": 128},
+    ),
 }
 
 
-ALWAYS = {"dense", "jax, with its attention kernel", "jax, a pipeline"}
+ALWAYS = {"attention kernels in both phases", "jax, attention kernels in both phases", "jax, a pipeline"}
+
+
+def kernels(step: CompiledStep) -> int:
+    """How many kernels a compiled step runs."""
+    module = CLASSES["HloProto"].FromString(gzip.decompress(step.file.read_bytes())).hlo_module
+    targets = [i.custom_call_target for computation in module.computations for i in computation.instructions]
+    return targets.count(b"tpu_custom_call")
 
 
 @pytest.mark.slow
@@ -76,7 +101,18 @@ def test_a_tpu_program_keeps_what_the_harness_promises(tmp_path: Path, python: s
     topology, fields = CASES[case]
     if fields.get("backend") != "jax":
         pytest.importorskip("torch_xla")
-    steps = compile_ahead(run_spec(batch=8, output_length=3, **fields), topology, tmp_path / "compiled", python)
+    if fields["model"] == WIDE:
+        from tests.published_checkpoint import write_checkpoint
+
+        write_checkpoint(tmp_path / WIDE, "qwen3", head_dim=128)
+        fields = fields | {"model": str(tmp_path / WIDE)}
+    spec = run_spec(batch=8, output_length=3, **fields)
+    steps = compile_ahead(spec, topology, tmp_path / "compiled", python)
+    forms = attention_forms(spec.model_copy(update={"device": "tpu"}))
+    ticks = spec.microbatch_count + spec.axis("pp") - 1
+    slots = spec.stage_layout.slots * ticks if spec.axis("pp") > 1 else spec.layers
+    for step in steps:
+        assert kernels(step) == (0 if forms[f"{step.phase}_attention"] == "einsum" else slots)
     assert [s.phase for s in steps] == ["prefill", "decode"]
     assert all(s.fits for s in steps)
     assert all(0 < s.memory["aliased"] <= s.memory["outputs"] for s in steps)  # the cache is donated

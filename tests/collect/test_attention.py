@@ -1,4 +1,4 @@
-"""The kernel for the prefill: when it is used, and what it is given; the kernel itself runs on TPU only."""
+"""The kernels: when they are used, what they are given, and their arithmetic as Pallas interprets it on the host."""
 
 from __future__ import annotations
 
@@ -8,19 +8,22 @@ from typing import Any
 import pytest
 
 from tests.collect.torch_processes import TorchProcesses
-from tracewarehouse.collect.parallel import attention
+from tracewarehouse.collect.memory import memory_need
+from tracewarehouse.collect.parallel import attention_forms
+from tracewarehouse.collect.parallel.attention_forms import block_pages, cache_length, decode_form, prefill_form
+from tracewarehouse.collect.pretrained import pretrained_model
 from tracewarehouse.collect.run_spec import run_spec
 
-PROGRAM = """
+TORCH_XLA = """
 import json
 import sys
 import types
 import torch
-from tracewarehouse.collect.parallel.attention import flash_attention, sharded_attention
+from tracewarehouse.collect.parallel.attention import flash_attention, paged_attention, sharded_attention
 
 shapes = []
 
-def kernel(query, key, value, causal, sm_scale, partition_spec, mesh):
+def flash(query, key, value, causal, sm_scale, partition_spec, mesh):
     # As torch_xla's: all of one shape, the softmax over what is not behind the query.
     assert query.shape == key.shape == value.shape and causal
     shapes.append(list(query.shape))
@@ -28,34 +31,110 @@ def kernel(query, key, value, causal, sm_scale, partition_spec, mesh):
     is_seen = torch.ones(scores.shape[-2:]).tril().bool()
     return scores.masked_fill(~is_seen, -torch.inf).softmax(-1) @ value
 
-sys.modules["torch_xla.experimental.custom_kernel"] = types.SimpleNamespace(flash_attention=kernel)
-mesh = types.SimpleNamespace(constrain=lambda x, partition: x, resolve=lambda partition: partition, xla_mesh=None)
+def paged(query, k_pages, v_pages, lengths, page_indices, pages_per_compute_block):
+    # As torch_xla's: each sequence has a length and a list of pages.
+    assert lengths.dtype == page_indices.dtype == torch.int32
+    assert page_indices.shape[1] % pages_per_compute_block == 0
+    outputs = []
+    for own, length, indices in zip(query, lengths, page_indices):
+        of_heads = []
+        for head, queries in enumerate(own.chunk(len(k_pages))):
+            key, value = (pages[head, indices].flatten(0, 1)[:length] for pages in (k_pages, v_pages))
+            of_heads.append((queries @ key.T).softmax(-1) @ value)
+        outputs.append(torch.cat(of_heads))
+    return torch.stack(outputs)
+
+kernels = types.SimpleNamespace(flash_attention=flash, paged_attention=paged)
+sys.modules["torch_xla.experimental.custom_kernel"] = kernels
+mesh = types.SimpleNamespace(
+    constrain=lambda x, partition: x,
+    resolve=lambda partition: partition,
+    part=lambda x, partition: x,
+    whole=lambda x, partition, shape: x.reshape(shape),
+    xla_mesh=None,
+)
 module = types.SimpleNamespace()
 
-errors = []
-for width, value_width, kv_heads, tokens in [(64, 64, 2, 128), (128, 128, 8, 128), (192, 128, 8, 128), (64, 64, 2, 1)]:
-    torch.manual_seed(0)
-    cached = tokens + 9
+def inputs(kv_heads, tokens, cached, width, value_width):
     query = torch.randn(2, 8, tokens, width)
     # Behind the prompt is what a longer generation left there.
-    key, value = torch.randn(2, kv_heads, cached, width), torch.randn(2, kv_heads, cached, value_width)
-    is_seen = torch.arange(cached)[None] <= torch.arange(tokens)[:, None]
+    return query, torch.randn(2, kv_heads, cached, width), torch.randn(2, kv_heads, cached, value_width)
+
+def error(found, position, *given):
+    tokens, cached = given[0].shape[2], given[1].shape[2]
+    is_seen = torch.arange(cached)[None] <= position + torch.arange(tokens)[:, None]
     mask = torch.zeros(1, 1, tokens, cached).masked_fill(~is_seen, torch.finfo(torch.float32).min)
-    expected, _ = sharded_attention(module, query, key, value, mask, 0.1)
-    found, _ = flash_attention(mesh, module, query, key, value, mask, 0.1)
+    expected, _ = sharded_attention(module, *given, mask, 0.1)
     assert found.shape == expected.shape
-    errors.append(float((found - expected).abs().max()))
+    return float((found - expected).abs().max())
+
+errors = []
+for width, value_width, kv_heads in [(64, 64, 2), (128, 128, 8), (192, 128, 8)]:
+    torch.manual_seed(0)
+    given = inputs(kv_heads, 128, 137, width, value_width)
+    errors.append(error(flash_attention(mesh, module, *given, None, 0.1)[0], 0, *given))
+for kv_heads, cached, position in [(2, 256, 0), (2, 256, 127), (8, 384, 128), (1, 384, 383)]:
+    given = inputs(kv_heads, 1, cached, 128, 128)
+    positions = torch.tensor([[position]])
+    errors.append(error(paged_attention(mesh, module, *given, None, 0.1, positions)[0], position, *given))
 print(json.dumps([errors, shapes]))
+"""
+
+JAX = """
+import json
+import jax.numpy as jnp
+import numpy as np
+from jax.experimental.pallas import tpu as pltpu
+from tracewarehouse.collect.jax.attention import _flash, _paged, attention
+
+random = np.random.default_rng(0)
+
+def inputs(batch, heads, kv_heads, tokens, cached):
+    shapes = ((batch, heads, tokens, 128), (batch, kv_heads, cached, 128), (batch, kv_heads, cached, 128))
+    return [jnp.asarray(random.normal(size=s), jnp.bfloat16) for s in shapes]
+
+def error(found, given, position):
+    tokens, cached = given[0].shape[2], given[1].shape[2]
+    is_seen = np.arange(cached)[None] <= position + np.arange(tokens)[:, None]
+    expected = attention(*(x.astype(jnp.float32) for x in given), is_seen, 0.1)
+    assert found.shape == expected.shape
+    return float(jnp.abs(found.astype(jnp.float32) - expected).max())
+
+errors = []
+with pltpu.force_tpu_interpret_mode():
+    given = inputs(2, 4, 2, 256, 256)
+    errors.append(error(_flash(*given, 0.1), given, 0))
+    # Several queries for a key-value head, eight, and one; one page and several in a block; the ends of a page.
+    for batch, heads, kv_heads, cached, position in [
+        (2, 4, 2, 256, 0), (1, 8, 1, 384, 127), (2, 2, 2, 256, 128), (1, 5, 1, 512, 511)
+    ]:
+        given = inputs(batch, heads, kv_heads, 1, cached)
+        errors.append(error(_paged(*given, jnp.int32(position), 0.1), given, position))
+print(json.dumps(errors))
 """
 
 
 @pytest.mark.skipif(importlib.util.find_spec("torch_xla") is None, reason="torch_xla is not installed")
-def test_the_kernel_is_given_what_makes_it_agree_with_einsums(torch_processes: TorchProcesses) -> None:
-    errors, shapes = torch_processes.answer(PROGRAM)
+def test_the_kernels_are_given_what_makes_them_agree_with_einsums(torch_processes: TorchProcesses) -> None:
+    errors, shapes = torch_processes.answer(TORCH_XLA)
 
+    assert len(errors) == 7
     assert max(errors) < 1e-5
-    # Keys and values for every head and only of the prompt, wide heads filled up; a decode step does without.
+    # Keys and values for every head and only of the prompt, wide heads filled up.
     assert shapes == [[2, 8, 128, 64], [2, 8, 128, 128], [2, 8, 128, 256]]
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(importlib.util.find_spec("jax") is None, reason="jax is not installed")
+def test_the_kernels_compute_attention(jax_processes: TorchProcesses) -> None:
+    """The kernels themselves, which multiply in bfloat16."""
+    errors = jax_processes.answer(JAX, JAX_PLATFORMS="cpu")
+
+    assert len(errors) == 5
+    assert max(errors) < 0.02
+
+
+LLAMA = "meta-llama/Llama-3.1-8B"
 
 
 @pytest.mark.parametrize(
@@ -66,6 +145,8 @@ def test_the_kernel_is_given_what_makes_it_agree_with_einsums(torch_processes: T
         ({"sequence_parallelism": "megatron"}, "flash"),
         ({"device": "cpu"}, "einsum"),
         ({"mesh": "pp=2,tp=2"}, "einsum"),
+        ({"mesh": "pp=2,tp=2", "backend": "jax"}, "flash"),  # its program is that of one device
+        ({"mesh": "pp=2,tp=2", "backend": "jax", "batch": 6}, "einsum"),  # three sequences in a microbatch
         ({"sequence_parallelism": "ring"}, "einsum"),
         ({"input_length": 100}, "einsum"),  # no multiple of the lanes
         ({"input_length": 640}, "einsum"),  # no multiple of a block of queries
@@ -73,17 +154,51 @@ def test_the_kernel_is_given_what_makes_it_agree_with_einsums(torch_processes: T
         ({"mesh": "dp=4", "batch": 4}, "flash"),  # or alone
     ],
 )
-def test_the_kernel_is_used_where_it_can_be(fields: dict[str, Any], form: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(attention, "find_spec", lambda name: name)
+def test_the_kernel_of_a_prefill_is_used_where_it_can_be(
+    fields: dict[str, Any], form: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(attention_forms, "find_spec", lambda name: name)
     spec = run_spec(**{"device": "tpu", "input_length": 256, "batch": 4, **fields})
 
-    assert attention.prefill_form(spec) == form
+    assert prefill_form(spec) == form
+
+
+@pytest.mark.parametrize(
+    ("fields", "form"),
+    [
+        ({"model": LLAMA}, "paged"),
+        ({"model": LLAMA, "batch": 3, "input_length": 100, "sequence_parallelism": "megatron"}, "paged"),
+        ({"model": "Qwen/Qwen3-30B-A3B", "mesh": "ep=2,tp=4"}, "paged"),
+        ({"model": LLAMA, "device": "cpu"}, "einsum"),
+        ({"model": LLAMA, "mesh": "pp=2,tp=2"}, "einsum"),
+        ({"model": LLAMA, "mesh": "pp=2,tp=2", "backend": "jax"}, "paged"),
+        ({"model": "llama"}, "einsum"),  # its heads are narrow
+        ({"model": "deepseek-ai/DeepSeek-V2-Lite"}, "einsum"),  # one latent, and keys wider than values
+    ],
+)
+def test_the_kernel_of_decode_steps_is_used_where_it_can_be(
+    fields: dict[str, Any], form: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(attention_forms, "find_spec", lambda name: name)
+
+    assert decode_form(run_spec(**{"device": "tpu", **fields})) == form
 
 
 def test_without_jax_there_is_no_kernel(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(attention, "find_spec", lambda name: None)
+    monkeypatch.setattr(attention_forms, "find_spec", lambda name: None)
 
-    assert attention.prefill_form(run_spec(device="tpu", input_length=256)) == "einsum"
+    spec = run_spec(model=LLAMA, device="tpu", input_length=256)
+    assert (prefill_form(spec), decode_form(spec)) == ("einsum", "einsum")
+
+
+def test_on_tpu_the_cache_has_whole_pages() -> None:
+    fields = {"model": LLAMA, "mesh": "tp=8", "batch": 8, "input_length": 1024, "output_length": 129}
+    spec = run_spec(**fields, device="tpu")
+    assert cache_length(spec) == 1280
+    assert cache_length(run_spec(**fields)) == 1153
+    # 32 layers, 8 sequences, a key and a value of 128 elements in bfloat16.
+    assert memory_need(pretrained_model(LLAMA), spec).cache == 32 * 8 * 1280 * 2 * 128 * 2
+    assert [block_pages(n) for n in (1, 7, 8, 10, 12, 64)] == [1, 1, 8, 2, 4, 8]
 
 
 def test_a_tpu_computes_in_bfloat16() -> None:

@@ -5,6 +5,7 @@ from typing import Any
 import pytest
 
 from tracewarehouse.collect.backend import Recording
+from tracewarehouse.collect.parallel import attention_forms
 from tracewarehouse.collect.run_spec import run_spec
 from tracewarehouse.collect.workload_card import workload_card
 from tracewarehouse.ingest.capture.card import WorkloadCard
@@ -128,3 +129,11 @@ def test_ingest_counts_microbatches_from_their_size(
     )
 
     assert card_facts(card).get("microbatches") == microbatches
+
+
+def test_the_card_names_the_attention_kernels(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(attention_forms, "find_spec", lambda name: name)
+    fields = {"model": "Qwen/Qwen3-4B", "mesh": "tp=4", "input_length": 128}
+    on_tpu = workload_card(run_spec(**fields, device="tpu"), recording(), "torch_xla", {})
+    assert on_tpu.description.endswith("published weights, flash attention in prefill, paged attention in decode")
+    assert workload_card(run_spec(**fields), recording(), "torch_xla", {}).description.endswith("published weights")

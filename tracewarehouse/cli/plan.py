@@ -99,7 +99,7 @@ def _estimate(spec: RunSpec) -> str | None:
     from tracewarehouse.collect.memory import memory_need
     from tracewarehouse.collect.pretrained import pretrained_model
 
-    return str(memory_need(pretrained_model(spec.model), spec))
+    return str(memory_need(pretrained_model(spec.model), spec.model_copy(update={"device": "tpu"})))
 
 
 def _gigabytes(size: int) -> str:

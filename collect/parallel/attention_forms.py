@@ -1,0 +1,74 @@
+"""How a run attends: by einsums, which every device has, or on TPU by kernels written in Pallas."""
+
+from __future__ import annotations
+
+import math
+from importlib.util import find_spec
+from typing import TYPE_CHECKING, Literal
+
+from tracewarehouse.collect.models import architecture_of
+
+if TYPE_CHECKING:
+    from tracewarehouse.collect.run_spec import RunSpec
+
+LANES = 128
+"""Elements of a TPU's vector registers, by which the kernels divide heads and prompts."""
+QUERY_BLOCK = 512
+"""Queries of a block of flash attention; a prompt must be a multiple, or shorter and a multiple of LANES."""
+BATCH_BLOCK = 2
+"""Sequences of a block; a device must have one sequence or a multiple."""
+PAGE = 128
+"""Positions of a page of the cache that the kernel of decode steps reads."""
+BLOCK_PAGES = 8
+"""Pages that it reads at once, at most."""
+
+Form = Literal["einsum", "flash", "paged"]
+
+
+def prefill_form(spec: RunSpec) -> Form:
+    """Return how the prefill of a run attends.
+
+    The kernel is flash attention (Dao et al. 2022). Ulysses and ring have attention of their own.
+    """
+    if not _has_kernels(spec) or spec.sequence_parallelism in ("ulysses", "ring"):
+        return "einsum"
+    length, batch = spec.input_length, spec.batch // (spec.axis("dp") * spec.axis("ep") * spec.microbatch_count)
+    fits = length % LANES == 0 and (length <= QUERY_BLOCK or length % QUERY_BLOCK == 0)
+    return "flash" if fits and (batch == 1 or batch % BATCH_BLOCK == 0) else "einsum"
+
+
+def decode_form(spec: RunSpec) -> Form:
+    """Return how the decode steps of a run attend.
+
+    The kernel is paged attention (Kwon et al. 2023), which reads only the pages that hold positions. It takes keys and
+    values per head, of one width that is a multiple of LANES; latent attention has neither.
+    """
+    architecture = architecture_of(spec.model)
+    if not _has_kernels(spec) or architecture.has_latent_cache or architecture.head_dim % LANES:
+        return "einsum"
+    return "paged"
+
+
+def attention_forms(spec: RunSpec) -> dict[str, str]:
+    """Return how a run attends in both phases, as its manifest says it."""
+    return {"prefill_attention": prefill_form(spec), "decode_attention": decode_form(spec)}
+
+
+def cache_length(spec: RunSpec) -> int:
+    """Return the positions of a sequence that the cache has room for: on TPU whole pages."""
+    length = spec.input_length + spec.output_length
+    return -(-length // PAGE) * PAGE if spec.device == "tpu" else length
+
+
+def block_pages(pages: int) -> int:
+    """Return how many pages of a sequence the kernel reads at once; it takes equal blocks only."""
+    return math.gcd(pages, BLOCK_PAGES)
+
+
+def _has_kernels(spec: RunSpec) -> bool:
+    """Return whether the run is on TPU with jax, which has the kernels, and its program can hold one.
+
+    torch_xla cannot map a kernel over the stages of a pipeline; the program of JAX is that of one device anyway.
+    """
+    is_mapped = spec.axis("pp") > 1 and spec.backend != "jax"
+    return spec.device == "tpu" and not is_mapped and find_spec("jax") is not None
