@@ -55,6 +55,14 @@ def traffic(capture: Path, warehouse: Path) -> Counter[Any]:
     return found
 
 
+def smallest_lead(spec: RunSpec) -> float:
+    """The smallest difference of the two largest logits in the reference: where it is within rounding, either may win."""
+    from tracewarehouse.collect.subject import tiny_subject
+
+    largest = tiny_subject(spec).reference.expected.float().topk(2, -1).values
+    return float((largest[..., 0] - largest[..., 1]).min())
+
+
 @pytest.mark.parametrize("of_torch_xla", TORCH_XLA, ids=lambda path: path.name)
 def test_equal_workloads_under_torch_xla_and_jax(
     record: Callable[[RunSpec], Path], tmp_path: Path, of_torch_xla: Path
@@ -67,7 +75,8 @@ def test_equal_workloads_under_torch_xla_and_jax(
     here = load_manifest(capture / "manifest.json")
     # Both agree with the same generation of plain torch, which has the same seed and weights.
     for checks in (here.checks, there.checks):
-        assert (checks["reference"], checks["tokens_equal"], checks["compiles_in_capture"]) == ("full", True, 0)
+        assert (checks["reference"], checks["compiles_in_capture"]) == ("full", 0)
+        assert checks["tokens_equal"] or smallest_lead(spec) <= 2 * checks["max_logit_error"] < 1e-5
     for same in ("dropped_pairs", "routed_pairs", "comparable_share"):
         assert here.checks.get(same) == there.checks.get(same)
     assert (here.model.num_params, here.mesh) == (there.model.num_params, there.mesh)

@@ -224,7 +224,9 @@ def test_gaps_and_exposed_copies_are_what_other_intervals_leave(
         if i == 2:
             moments = _moments(s, s + length) - first[r, d]
             first[r, d] |= moments
-            belongs = _step_at(steps, s) is not None or not steps
+            at = _step_at(steps, s)
+            # a last step, which no other one follows, is left out with its copies
+            belongs = not steps or (at is not None and (at < len(steps) - 1 or len(steps) == 1))
             counted[r] += len(moments - covered_by[r, d, 0] - covered_by[r, d, 1]) if belongs else 0
     rows = connection.execute("SELECT run_id, exposed_ms FROM metrics.copy_overhead_v1").fetchall()
     assert {r: moments_of(round(ms * _PICO_PER_MS)) for r, ms in rows} == {
