@@ -126,16 +126,6 @@ def test_parameters_become_literals(types: Types) -> None:
         to_spark(sql, types, {n: v for n, v in values.items() if n != "name"})
 
 
-def test_using_gives_the_left_column_where_no_join_lacks_its_row(types: Types) -> None:
-    joined = "SELECT run_id, COUNT(*) AS n FROM runs {} JOIN collectives USING (run_id) GROUP BY run_id"
-    for side in ("", "LEFT"):
-        assert "COALESCE" not in to_spark(joined.format(side), types)
-    for side in ("RIGHT", "FULL"):
-        assert "COALESCE(`runs`.`run_id`, `collectives`.`run_id`)" in to_spark(joined.format(side), types)
-    written = "SELECT COALESCE(c.run_id, r.run_id) AS id FROM runs AS r LEFT JOIN collectives AS c USING (run_id)"
-    assert "COALESCE(`c`.`run_id`, `r`.`run_id`)" in to_spark(written, types)
-
-
 def test_columns_get_the_types_of_duckdb_or_are_refused() -> None:
     import pyarrow as pa
 
