@@ -55,9 +55,9 @@ def attention_forms(spec: RunSpec) -> dict[str, str]:
 
 
 def cache_length(spec: RunSpec) -> int:
-    """Return the positions of a sequence that the cache has room for: on TPU whole pages."""
+    """Return the positions of a sequence that the cache has room for: whole pages where a kernel reads pages."""
     length = spec.input_length + spec.output_length
-    return -(-length // PAGE) * PAGE if spec.device == "tpu" else length
+    return -(-length // PAGE) * PAGE if decode_form(spec) == "paged" else length
 
 
 def block_pages(pages: int) -> int:

@@ -122,22 +122,22 @@ def test_a_file_that_is_lost_or_damaged_is_named_in_one_error(asked: SparkWareho
 def test_a_rate_of_ten_gigabytes_does_not_overflow(asked: SparkWarehouse) -> None:
     """DuckDB multiplies in 128 bits, Spark in 64."""
     asked.query("SELECT * FROM metrics.traffic_rate")
-    work = "'r' run_id, 'decode' phase, 0 device_id, 'all-reduce' kind, 'tp' axis, 1L executions, 1L sized_executions"
     spark = asked.spark.newSession()
-    spark.sql(f"SELECT {work}, 20000000000L message_bytes, 30000000000L wire_bytes").createOrReplaceTempView(
-        "models__collective_work"
-    )
-    spark.sql("SELECT 'r' run_id, 0 device_id, 'decode' phase, 1L steps, 4000000000L span_ps").createOrReplaceTempView(
-        "models__device_phases"
+    spark.sql(
+        "SELECT 'r' run_id, 0L event_id, 0 device_id, 'decode' phase, 'all-reduce' kind, 'tp' axis, "
+        "20000000000L message_bytes, 30000000000L wire_bytes"
+    ).createOrReplaceTempView("models__timed_collectives")
+    spark.sql("SELECT 'r' run_id, 0 device_id, 'decode' phase, 4000000000L span_ps").createOrReplaceTempView(
+        "models__timed_phases"
     )
     [view] = [m.view for m in asked.definitions.metrics if m.name == "traffic_rate"]
+    texts, numbers = ("run_id", "phase", "kind", "axis"), ("event_id", "message_bytes", "wire_bytes")
     types = {
         "models": {
-            "collective_work": dict.fromkeys(("run_id", "phase", "kind", "axis"), "VARCHAR")
+            "timed_collectives": dict.fromkeys(texts, "VARCHAR")
             | {"device_id": "INTEGER"}
-            | dict.fromkeys(("executions", "sized_executions", "message_bytes", "wire_bytes"), "BIGINT"),
-            "device_phases": {"run_id": "VARCHAR", "device_id": "INTEGER", "phase": "VARCHAR"}
-            | {"steps": "BIGINT", "span_ps": "BIGINT"},
+            | dict.fromkeys(numbers, "BIGINT"),
+            "timed_phases": {"run_id": "VARCHAR", "device_id": "INTEGER", "phase": "VARCHAR", "span_ps": "BIGINT"},
         }
     }
     [row] = spark.sql(to_spark(view.sql, types)).collect()
