@@ -56,7 +56,7 @@ def traffic(capture: Path, warehouse: Path) -> Counter[Any]:
 
 
 def smallest_lead(spec: RunSpec) -> float:
-    """The smallest difference of the two largest logits in the reference: where it is within rounding, either may win."""
+    """The smallest difference of the two largest logits of the reference: within rounding, either may win."""
     from tracewarehouse.collect.subject import tiny_subject
 
     largest = tiny_subject(spec).reference.expected.float().topk(2, -1).values
