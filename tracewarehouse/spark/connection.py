@@ -29,8 +29,6 @@ _SQL = {
     "spark.sql.session.timeZone": "UTC",
     "spark.sql.caseSensitive": "false",
     "spark.sql.storeAssignmentPolicy": "ANSI",
-    # with this rule Spark 4 makes an invalid plan of a definition that reads a model several times, such as host_gap
-    "spark.sql.optimizer.excludedRules": "org.apache.spark.sql.catalyst.optimizer.RemoveRedundantAliases",
 }
 """Settings that the answers depend on."""
 
