@@ -25,8 +25,9 @@ _NUMBER = re.compile(r"(?:-start)?(?:\.\d+|\.clone)*")
 def collective_kind(kernel: str, op: str, kinds: frozenset[str]) -> str | None:
     """Return the kind of collective that a kernel of NCCL or RCCL executes; None for any other kernel.
 
-    A kernel that sends and receives, a generic one, or one of RCCL's own algorithms (MSCCL) serves several kinds. Then the name of the HLO op decides, which
-    XLA derives from its opcode. Without such a name, a kernel that sends and receives counts as a send.
+    A kernel that sends and receives, a generic one, or one of RCCL's own algorithms (MSCCL) serves several kinds. Then
+    the name of the HLO op decides, which XLA derives from its opcode. Without such a name, a kernel that sends and
+    receives counts as a send.
 
     Args:
         kernel: its name, as ncclDevKernel_AllReduce_Sum_f32_RING_LL or rccl's.
