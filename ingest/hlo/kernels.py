@@ -1,4 +1,4 @@
-"""Recognises a collective of NCCL or RCCL, or a copy, by the name of its GPU kernel, if there is no HLO for it."""
+"""Recognises a collective of NCCL, RCCL or XLA, or a copy, by the name of its GPU kernel, if there is no HLO for it."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import re
 from functools import lru_cache
 
 _COLLECTIVE = re.compile(r"(?:void )?(?:(?:nccl|rccl)(?:Symk?)?(?:Dev)?|(msccl))Kernel_([A-Za-z]+)", re.ASCII)
+_XLA_ALL_REDUCE = re.compile(r"(?:void )?stream_executor::gpu::AllReduceKernelImpl<")
 _KINDS = {
     "AllGather": "all-gather",
     "AllReduce": "all-reduce",
@@ -23,7 +24,7 @@ _NUMBER = re.compile(r"(?:-start)?(?:\.\d+|\.clone)*")
 
 @lru_cache(maxsize=1 << 12)
 def collective_kind(kernel: str, op: str, kinds: frozenset[str]) -> str | None:
-    """Return the kind of collective that a kernel of NCCL or RCCL executes; None for any other kernel.
+    """Return the kind of collective that a kernel of NCCL, RCCL or XLA executes; None for any other kernel.
 
     A kernel that sends and receives, a generic one, or one of RCCL's own algorithms (MSCCL) serves several kinds. Then
     the name of the HLO op decides, which XLA derives from its opcode. Without such a name, a kernel that sends and
@@ -34,6 +35,8 @@ def collective_kind(kernel: str, op: str, kinds: frozenset[str]) -> str | None:
         op: name of the HLO instruction that launched it, or the kernel's own name.
         kinds: the kinds of collectives.
     """
+    if _XLA_ALL_REDUCE.match(kernel):
+        return "all-reduce"
     match = _COLLECTIVE.match(kernel)
     if match is None:
         return None

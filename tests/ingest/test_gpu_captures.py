@@ -117,6 +117,7 @@ class TestExecutions:
         ("ncclSymkDevKernel_ReduceScatter_LDMC_sum_f16", "x", "reduce-scatter"),
         ("mscclKernel_Sum_half_Simple_false(ncclDevComm*, mscclAlgo*, mscclWork*)", "all-reduce-start.4", "all-reduce"),
         ("mscclKernel_Sum_hip_bfloat16_Simple_false", "x", None),
+        ("void stream_executor::gpu::AllReduceKernelImpl<__nv_bfloat16, (xla::ReductionKind)0>(x)", "x", "all-reduce"),
         ("ncclDevKernel_SendRecv(ncclDevKernelArgsStorage<4096ul>)", "all-to-all.3", "all-to-all"),
         ("ncclDevKernel_SendRecv", "collective-permute-start.12", "collective-permute"),
         ("ncclDevKernel_SendRecv", "ncclDevKernel_SendRecv", "send"),
