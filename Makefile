@@ -19,8 +19,8 @@ unexport PYTHONDONTWRITEBYTECODE
 # query may do.
 QUICK := tests/ingest/capture tests/ingest/collectives tests/ingest/columns tests/ingest/devices tests/ingest/hlo \
   tests/ingest/lake tests/ingest/readers/xplane tests/sql/test_cases.py tests/tracewarehouse/definitions \
-  tests/tracewarehouse/test_query_read_only.py tests/tracewarehouse/test_tables_read.py \
-  tests/tracewarehouse/test_output.py tests/tracewarehouse/test_text_table.py
+  tests/tracewarehouse/queries/test_read_only.py tests/tracewarehouse/queries/test_tables_read.py \
+  tests/tracewarehouse/queries/test_output.py tests/tracewarehouse/queries/test_text_table.py
 
 .PHONY: help venv demo test quick lint format types pytest spark lowest bench docs clean
 

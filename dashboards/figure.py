@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 from tracewarehouse.dashboards.theme import config
 from tracewarehouse.dashboards.units import quantity
 from tracewarehouse.ingest.errors import WarehouseError
-from tracewarehouse.read_only import literal
+from tracewarehouse.queries.read_only import literal
 
 if TYPE_CHECKING:
     from tracewarehouse.warehouse import Warehouse

@@ -8,15 +8,15 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from tracewarehouse.compare import SPLITS, comparing, run_ids_of
+from tracewarehouse.comparison.compare import SPLITS, comparing, run_ids_of
 from tracewarehouse.dashboards import communication, ops, peaks, runs, steps, words
 from tracewarehouse.dashboards.figure import Figure, NothingToDraw
 from tracewarehouse.dashboards.memory import memory_in_use
 from tracewarehouse.dashboards.timeline import device_timeline
 from tracewarehouse.dashboards.units import quantity
 from tracewarehouse.ingest.errors import WarehouseError
-from tracewarehouse.quality import CLOCKS
-from tracewarehouse.read_only import literal
+from tracewarehouse.queries.quality import CLOCKS
+from tracewarehouse.queries.read_only import literal
 from tracewarehouse.run_summary import labelled
 
 if TYPE_CHECKING:

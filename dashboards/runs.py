@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import altair as alt
 
-from tracewarehouse.compare import run_ids_of
+from tracewarehouse.comparison.compare import run_ids_of
 from tracewarehouse.dashboards.figure import Drawn, Figure, NothingToDraw, largest, read
 from tracewarehouse.dashboards.steps import NO_FIT
 from tracewarehouse.dashboards.theme import ALARM, HEAT, QUIET, SERIES, WIDTH, axis, number, series_color, tooltips

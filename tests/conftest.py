@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 import hypothesis
 import pytest
 
-from tracewarehouse.memory_limit import VARIABLE
+from tracewarehouse.queries.memory_limit import VARIABLE
 
 if TYPE_CHECKING:
     from tracewarehouse.warehouse import Warehouse

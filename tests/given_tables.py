@@ -19,6 +19,7 @@ import duckdb
 import numpy as np
 import pyarrow as pa
 
+from tracewarehouse.database.lens import create_lens
 from tracewarehouse.definitions.reading import Definitions, View, load_definitions
 from tracewarehouse.ingest.hlo.instructions import OpFacts
 from tracewarehouse.ingest.hlo.opcodes import OP_CLASSES, op_class
@@ -27,7 +28,6 @@ from tracewarehouse.ingest.lake.schema import TABLES, Column
 from tracewarehouse.ingest.tables.copies import CopyOps
 from tracewarehouse.ingest.tables.copies import windows as copy_windows
 from tracewarehouse.ingest.tables.leaf_order import of_lines
-from tracewarehouse.lens import create_lens
 
 _PICOSECONDS = {"_us": 1_000_000, "_ms": 1_000_000_000}
 _TEXTS = {

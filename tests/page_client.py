@@ -8,7 +8,7 @@ from pathlib import Path
 
 from starlette.testclient import TestClient
 
-from tracewarehouse.read_only import Limits
+from tracewarehouse.queries.read_only import Limits
 from tracewarehouse.serve.application import application
 from tracewarehouse.serve.warehouses import Warehouses
 from tracewarehouse.warehouse import open_warehouse

@@ -24,7 +24,7 @@ from xplane_reference import Contents, reference
 from tracewarehouse.ingest.errors import MalformedError
 
 ROOT = Path(__file__).resolve().parent.parent
-# Queries have a fixed part of their own, in tests/tracewarehouse/test_query_effects.py.
+# Queries have a fixed part of their own, in tests/tracewarehouse/queries/test_effects.py.
 INPUTS = {
     "xplane": 1500,
     "xplane-places": 700,

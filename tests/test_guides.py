@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from tracewarehouse.ingest.lake.schema import TABLES
-from tracewarehouse.text_table import draw
+from tracewarehouse.queries.text_table import draw
 from tracewarehouse.warehouse import Warehouse, open_warehouse
 
 ROOT = Path(__file__).resolve().parent.parent

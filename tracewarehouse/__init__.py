@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     )
     from tracewarehouse.opened import open_path as open  # noqa: A004  tw.open
     from tracewarehouse.opened import query
-    from tracewarehouse.result import QueryResult
+    from tracewarehouse.queries.result import QueryResult
     from tracewarehouse.samples import sample
     from tracewarehouse.warehouse import Warehouse
 
@@ -50,7 +50,7 @@ _HOMES = {
     "CaptureError": ("tracewarehouse.ingest.errors", "CaptureError"),
     "MetricError": ("tracewarehouse.ingest.errors", "MetricError"),
     "QueryError": ("tracewarehouse.ingest.errors", "QueryError"),
-    "QueryResult": ("tracewarehouse.result", "QueryResult"),
+    "QueryResult": ("tracewarehouse.queries.result", "QueryResult"),
     "SkippedEntryWarning": ("tracewarehouse.ingest.errors", "SkippedEntryWarning"),
     "TracewarehouseError": ("tracewarehouse.ingest.errors", "TracewarehouseError"),
     "UnreadRunWarning": ("tracewarehouse.ingest.errors", "UnreadRunWarning"),

@@ -7,7 +7,8 @@ from pathlib import Path
 
 import duckdb
 
-from tracewarehouse.compacted import damaged
+from tracewarehouse.database.compacted import damaged
+from tracewarehouse.database.lens import create_lens, is_current, run_sources
 from tracewarehouse.definitions.ranges import all_audits
 from tracewarehouse.definitions.reading import Definitions
 from tracewarehouse.evaluation.audits import run_audits
@@ -15,7 +16,6 @@ from tracewarehouse.ingest.errors import MetricError, WarehouseError
 from tracewarehouse.ingest.lake.lake import DATABASE, Lake, Leftover, RunVersion
 from tracewarehouse.ingest.verify.fsck import Problem
 from tracewarehouse.ingest.verify.fsck import fsck as fsck_of_lake
-from tracewarehouse.lens import create_lens, is_current, run_sources
 
 
 def fsck(lake: Lake, definitions: Definitions, leftovers: Callable[[], list[Leftover]]) -> list[Problem]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from tracewarehouse.result import QueryResult
+from tracewarehouse.queries.result import QueryResult
 
 if TYPE_CHECKING:
     from tracewarehouse.ingest.pipeline import IngestResult

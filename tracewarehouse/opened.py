@@ -6,10 +6,10 @@ import os
 from pathlib import Path
 from typing import Any, Literal
 
+from tracewarehouse.database.temporary import TemporaryFolder
 from tracewarehouse.ingest.capture.locations import is_remote
 from tracewarehouse.ingest.errors import NoCaptureError
-from tracewarehouse.result import QueryResult
-from tracewarehouse.temporary import TemporaryFolder
+from tracewarehouse.queries.result import QueryResult
 from tracewarehouse.warehouse import Warehouse, open_warehouse
 
 _CAPTURES = (".pb", ".json", ".gz")  # ends of URIs that are files, not warehouses

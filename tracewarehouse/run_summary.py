@@ -9,8 +9,8 @@ from itertools import groupby
 from typing import Any
 
 from tracewarehouse.ingest.devices.quality import FLAGS
-from tracewarehouse.read_only import literal
-from tracewarehouse.result import QueryResult
+from tracewarehouse.queries.read_only import literal
+from tracewarehouse.queries.result import QueryResult
 
 Query = Callable[[str], QueryResult]
 

@@ -28,7 +28,8 @@ from tracewarehouse.ingest.lake.lake import (
 if TYPE_CHECKING:
     import duckdb
 
-    from tracewarehouse.compacted import Pack
+    from tracewarehouse.database.compacted import Pack
+    from tracewarehouse.database.session import Session
     from tracewarehouse.definitions.reading import Definitions, Metric
     from tracewarehouse.evaluation.evaluator import Evaluator
     from tracewarehouse.evaluation.findings import Finding
@@ -41,10 +42,9 @@ if TYPE_CHECKING:
     from tracewarehouse.ingest.verify.against import CaptureComparison
     from tracewarehouse.ingest.verify.fsck import Problem
     from tracewarehouse.ingested import IngestResults
-    from tracewarehouse.read_only import Limits
-    from tracewarehouse.result import QueryResult
+    from tracewarehouse.queries.read_only import Limits
+    from tracewarehouse.queries.result import QueryResult
     from tracewarehouse.run_summary import RunSummary
-    from tracewarehouse.session import Session
 
 
 def open_warehouse(
@@ -132,7 +132,7 @@ class Warehouse:
     def __init__(self, path: str | os.PathLike[str], sql: str | os.PathLike[str] | None = None) -> None:
         self.lake: Lake
         if is_remote(path):
-            from tracewarehouse.remote_lake import RemoteLake
+            from tracewarehouse.database.remote_lake import RemoteLake
 
             self.lake = RemoteLake(os.fspath(path))
         else:
@@ -194,8 +194,8 @@ class Warehouse:
             QueryError: the query was refused or failed.
             WarehouseError: the runs cannot be listed or read.
         """
-        from tracewarehouse.read_only import NO_LIMITS, run_query
-        from tracewarehouse.session import naming_lost_files
+        from tracewarehouse.database.session import naming_lost_files
+        from tracewarehouse.queries.read_only import NO_LIMITS, run_query
 
         session = self._session_for(sql) if read_only else self._unrestricted_session()
         with naming_lost_files(self.lake, session.runs):
@@ -211,7 +211,7 @@ class Warehouse:
 
     def query_of(self, run_ids: Collection[str], sql: str, /, **parameters: Any) -> QueryResult:
         """Run a read-only query on the files of some runs alone, as if the warehouse had no others; see `query`."""
-        from tracewarehouse.session import Session, naming_lost_files
+        from tracewarehouse.database.session import Session, naming_lost_files
 
         session = Session(self.lake, lambda: self.definitions, is_restricted=True, only=run_ids)
         try:
@@ -221,7 +221,7 @@ class Warehouse:
             session.close()
 
     def _ask(self, session: Session, sql: str, **parameters: Any) -> QueryResult:
-        from tracewarehouse.read_only import NO_LIMITS, run_query
+        from tracewarehouse.queries.read_only import NO_LIMITS, run_query
 
         limits = self._limits or NO_LIMITS
         return run_query(session.connection, sql, parameters, runs=session.runs, prepare=session.prepare, limits=limits)
@@ -242,8 +242,8 @@ class Warehouse:
         """Whether SQL reads stored metric values, directly or through a view or macro; False if it cannot be parsed."""
         import duckdb
 
-        from tracewarehouse.session import behind, of_lens
-        from tracewarehouse.tables_read import tables_read
+        from tracewarehouse.database.session import behind, of_lens
+        from tracewarehouse.queries.tables_read import tables_read
 
         try:
             # leaves no DuckDB threads behind, so that the process can be forked later
@@ -280,7 +280,7 @@ class Warehouse:
         Raises:
             WarehouseError: there is no such table, or the runs cannot be listed.
         """
-        from tracewarehouse import compacted
+        from tracewarehouse.database import compacted
         from tracewarehouse.ingest.lake.schema import TABLES
 
         if table not in TABLES:
@@ -376,8 +376,8 @@ class Warehouse:
         Raises:
             WarehouseError: the run does not exist, or its files cannot be read.
         """
+        from tracewarehouse.database.session import Session, naming_lost_files
         from tracewarehouse.run_summary import summarise
-        from tracewarehouse.session import Session, naming_lost_files
 
         run_id = self.run(run).run_id
         session = Session(
@@ -405,7 +405,7 @@ class Warehouse:
             MetricError: the metric or version does not exist.
             WarehouseError: a run does not exist.
         """
-        from tracewarehouse.read_only import literal
+        from tracewarehouse.queries.read_only import literal
 
         metric = find_metric(self.definitions, name, version)
         view = metric.view.name
@@ -440,8 +440,8 @@ class Warehouse:
             MetricError: a metric or version does not exist.
             WarehouseError: a run does not exist.
         """
-        from tracewarehouse.lens import stored_values, values_now
-        from tracewarehouse.read_only import literal
+        from tracewarehouse.database.lens import stored_values, values_now
+        from tracewarehouse.queries.read_only import literal
 
         conditions = ["true"]
         compared = [m for m in self.definitions.metrics if m.view.compares_runs and m.header.is_stored]
@@ -623,9 +623,9 @@ class Warehouse:
             WarehouseError: a run does not exist, or its files cannot be read.
             MetricError: an audit fails.
         """
+        from tracewarehouse.database.session import naming_lost_files
         from tracewarehouse.definitions.ranges import all_audits
         from tracewarehouse.evaluation.audits import run_audits
-        from tracewarehouse.session import naming_lost_files
 
         runs = self.lake.runs() if run is None else self._found(run)
         session = self._session()
@@ -667,8 +667,8 @@ class Warehouse:
         """
         import duckdb
 
-        from tracewarehouse.lens import build
-        from tracewarehouse.session import files_error
+        from tracewarehouse.database.lens import build
+        from tracewarehouse.database.session import files_error
 
         folder = self._folder("build")
         try:
@@ -686,7 +686,7 @@ class Warehouse:
 
     def is_database_current(self) -> bool:
         """Whether warehouse.duckdb holds the runs and definitions of now; True without such a file."""
-        from tracewarehouse.lens import is_current
+        from tracewarehouse.database.lens import is_current
 
         if not isinstance(self.path, Path):  # commands that build one need a folder
             return True
@@ -704,7 +704,7 @@ class Warehouse:
         Raises:
             WarehouseError: the file is older and cannot be built, or it holds metrics that are not defined here.
         """
-        from tracewarehouse.lens import foreign_metrics
+        from tracewarehouse.database.lens import foreign_metrics
 
         if self.is_database_current():
             return False
@@ -803,7 +803,7 @@ class Warehouse:
         Raises:
             WarehouseError: the warehouse cannot be listed, or its database cannot be read.
         """
-        from tracewarehouse import compacted, consolidated
+        from tracewarehouse.database import compacted, consolidated
 
         left = self.lake.leftovers(grace_seconds, self._named_by_database())
         left += consolidated.leftovers(self.lake, grace_seconds)
@@ -817,7 +817,7 @@ class Warehouse:
         Raises:
             WarehouseError: the warehouse cannot be written, or its database cannot be read.
         """
-        from tracewarehouse import compacted, consolidated
+        from tracewarehouse.database import compacted, consolidated
 
         if not (self._folder("gc") / "manifests").is_dir():
             return []
@@ -836,13 +836,13 @@ class Warehouse:
         Raises:
             WarehouseError: the warehouse is remote or cannot be written, or a file of a run is damaged.
         """
-        from tracewarehouse.compacted import compact
+        from tracewarehouse.database.compacted import compact
 
         self._folder("compact")
         yield from compact(self.lake)
 
     def _named_by_database(self) -> set[str]:
-        from tracewarehouse.lens import files_in_database
+        from tracewarehouse.database.lens import files_in_database
 
         folder = self._folder("gc")
         database, root = folder / DATABASE, folder.resolve()
@@ -875,7 +875,7 @@ class Warehouse:
 
     def _session(self) -> Session:
         """The session of all runs, as they are now."""
-        from tracewarehouse.session import Session
+        from tracewarehouse.database.session import Session
 
         now = self._read_only
         if now and not now.is_current:
@@ -886,7 +886,7 @@ class Warehouse:
 
     def _session_for(self, sql: str) -> Session:
         """A session of the runs that suffice for a query, which is kept for questions about the same runs."""
-        from tracewarehouse.session import Session
+        from tracewarehouse.database.session import Session
 
         now = self._limited or self._read_only or Session(self.lake, lambda: self.definitions, is_restricted=True)
         wanted = now.runs_read(sql)
@@ -903,7 +903,7 @@ class Warehouse:
         return now
 
     def _unrestricted_session(self) -> Session:
-        from tracewarehouse.session import Session
+        from tracewarehouse.database.session import Session
 
         # kept unchanged until refresh(), with everything that its user created
         self._unrestricted = self._unrestricted or Session(self.lake, lambda: self.definitions, is_restricted=False)

@@ -29,11 +29,11 @@ from pathlib import Path
 from typing import Any
 
 import tracewarehouse as tw
+from tracewarehouse.database.session import Session
 from tracewarehouse.definitions.reading import Definitions
 from tracewarehouse.ingest.errors import QueryError
-from tracewarehouse.read_only import run_query
-from tracewarehouse.result import QueryResult
-from tracewarehouse.session import Session
+from tracewarehouse.queries.read_only import run_query
+from tracewarehouse.queries.result import QueryResult
 
 VIEWS = ("metrics.all_values", "metrics.missing")
 PAGE = Path(__file__).resolve().parents[2] / "docs" / "spark.md"

@@ -14,8 +14,8 @@ from tiny_capture import write_capture_directory
 from tracewarehouse import cli
 from tracewarehouse.exports.rows import rows_of
 from tracewarehouse.ingest.errors import MetricError, TracewarehouseError
-from tracewarehouse.output import format_of, write
-from tracewarehouse.result import QueryResult
+from tracewarehouse.queries.output import format_of, write
+from tracewarehouse.queries.result import QueryResult
 from tracewarehouse.warehouse import open_warehouse
 
 

@@ -23,7 +23,7 @@ import pyarrow.parquet as pq
 from fuzz.judging import Target, scratch_file
 
 from tracewarehouse.ingest.errors import QueryError, shown
-from tracewarehouse.read_only import restrict, run_query
+from tracewarehouse.queries.read_only import restrict, run_query
 
 SECRET = "hidden7f3a"
 """Stands in the files outside, and in the name of one."""

@@ -87,7 +87,7 @@ def test_a_query_that_cannot_be_stopped_is_left_alone(folder: Path, monkeypatch:
 
     from tracewarehouse.mcp_server.server import Questions
 
-    monkeypatch.setattr("tracewarehouse.read_only.PATIENCE_SECONDS", 0.0)
+    monkeypatch.setattr("tracewarehouse.queries.read_only.PATIENCE_SECONDS", 0.0)
     stuck = "SELECT levenshtein(repeat('a', 20000) || i, repeat('b', 20000)) FROM range(1) AS t(i)"
 
     async def asked() -> tuple[Any, Any]:

@@ -15,7 +15,7 @@ from accessibility import needs_axe, violations
 from headless_browser import CHROMIUM, Page, browser
 from page_client import HOSTILE
 
-from tracewarehouse.read_only import Limits
+from tracewarehouse.queries.read_only import Limits
 from tracewarehouse.serve.application import application
 from tracewarehouse.serve.server import listen
 from tracewarehouse.serve.warehouses import Warehouses

@@ -20,7 +20,7 @@ from typer.testing import CliRunner
 from tracewarehouse.cli import app
 from tracewarehouse.dashboards.report import RUN_CHARTS, STUDY_CHARTS
 from tracewarehouse.ingest.errors import StuckQueryError
-from tracewarehouse.read_only import Limits
+from tracewarehouse.queries.read_only import Limits
 from tracewarehouse.serve.warehouses import FOR_QUESTIONS, Warehouses
 from tracewarehouse.warehouse import Warehouse, open_warehouse
 

@@ -9,7 +9,7 @@ import altair as alt
 import pyarrow as pa
 import pytest
 
-from tracewarehouse.result import QueryResult
+from tracewarehouse.queries.result import QueryResult
 from tracewarehouse.serve.quick_chart import MARKS, MOST_ROWS, quick_chart
 
 

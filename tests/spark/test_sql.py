@@ -8,10 +8,10 @@ from typing import Any
 import pytest
 import sqlglot
 
+from tracewarehouse.database.session import behind
 from tracewarehouse.definitions.reading import View, load_definitions
 from tracewarehouse.ingest.errors import QueryError
-from tracewarehouse.result import QueryResult
-from tracewarehouse.session import behind
+from tracewarehouse.queries.result import QueryResult
 from tracewarehouse.spark import refusals
 from tracewarehouse.spark.translation import to_spark, view_name
 from tracewarehouse.spark.views import SparkViews

@@ -9,10 +9,10 @@ from typing import Any
 import pytest
 from sqlglot import exp
 
+from tracewarehouse.database.lens import all_values_sql, catalog_sql
 from tracewarehouse.definitions import portable
 from tracewarehouse.definitions.reading import load_definitions
 from tracewarehouse.ingest.errors import QueryError
-from tracewarehouse.lens import all_values_sql, catalog_sql
 from tracewarehouse.spark import refusals
 from tracewarehouse.spark.kinds import Types
 from tracewarehouse.spark.translation import to_spark
@@ -24,7 +24,7 @@ DEFINITIONS = load_definitions()
 
 @pytest.fixture(scope="module")
 def types(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Types]:
-    from tracewarehouse.session import Session
+    from tracewarehouse.database.session import Session
     from tracewarehouse.spark.warehouse import _types
 
     with open_warehouse(tmp_path_factory.mktemp("empty") / "warehouse", create=True) as warehouse:

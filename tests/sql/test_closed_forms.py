@@ -21,11 +21,11 @@ from typing import Any
 import duckdb
 import pytest
 
+from tracewarehouse.database.lens import create_lens, run_sources
 from tracewarehouse.definitions.reading import load_definitions
 from tracewarehouse.ingest.capture.manifest import Mesh
 from tracewarehouse.ingest.lake.lake import Lake
 from tracewarehouse.ingest.pipeline import ingest_one
-from tracewarehouse.lens import create_lens, run_sources
 
 DEFINITIONS = load_definitions()
 READ = DEFINITIONS.with_upstream(

@@ -14,6 +14,7 @@ import duckdb
 import pytest
 from given_tables import warehouse_of
 
+from tracewarehouse.database.lens import MARK, build, create_lens, run_sources
 from tracewarehouse.definitions.missing import MISSING
 from tracewarehouse.definitions.reading import load_definitions
 from tracewarehouse.evaluation import values as metric_values
@@ -21,7 +22,6 @@ from tracewarehouse.evaluation.cursors import Task, run_tasks
 from tracewarehouse.evaluation.values import evaluate
 from tracewarehouse.ingest.lake.lake import DATABASE, RunVersion
 from tracewarehouse.ingest.lake.schema import SCHEMA_VERSION, TABLES
-from tracewarehouse.lens import MARK, build, create_lens, run_sources
 
 DEFINITIONS = load_definitions()
 VIEWS = [v.qualified for v in DEFINITIONS.ordered]

@@ -13,10 +13,10 @@ import duckdb
 import pytest
 from given_tables import warehouse_of
 
+from tracewarehouse.database.lens import create_lens, run_sources
 from tracewarehouse.definitions.reading import load_definitions
 from tracewarehouse.ingest.lake.lake import Lake
 from tracewarehouse.ingest.pipeline import ingest_one
-from tracewarehouse.lens import create_lens, run_sources
 
 CAPTURE = Path(__file__).parents[2] / "data" / "captures" / "llama-pp2tp2-b4-i16-o5"
 DEFINITIONS = load_definitions()

@@ -11,13 +11,13 @@ from typing import Any
 import duckdb
 import pytest
 
+from tracewarehouse.database.lens import create_lens, run_sources
 from tracewarehouse.definitions.reading import load_definitions
 from tracewarehouse.evaluation.audits import run_audits
 from tracewarehouse.evaluation.values import evaluate
 from tracewarehouse.ingest.capture.manifest import Mesh
 from tracewarehouse.ingest.lake.lake import Lake
 from tracewarehouse.ingest.pipeline import ingest_one
-from tracewarehouse.lens import create_lens, run_sources
 
 DEFINITIONS = load_definitions()
 V6E = "tpu-v6e-4chip-host-offload.xplane.pb"

@@ -19,10 +19,10 @@ from typing import Any
 import duckdb
 import pytest
 
+from tracewarehouse.database.lens import create_lens, run_sources
 from tracewarehouse.definitions.reading import load_definitions
 from tracewarehouse.ingest.lake.lake import Lake
 from tracewarehouse.ingest.pipeline import ingest_one
-from tracewarehouse.lens import create_lens, run_sources
 
 V6E = "tpu-v6e-4chip-host-offload.xplane.pb"
 GIB = 2**30

@@ -16,8 +16,8 @@ from tiny_capture import write_capture_directory
 from xplane_builder import Ref, Space, Unsigned
 
 from tracewarehouse.cli import run
-from tracewarehouse.output import text
-from tracewarehouse.result import QueryResult
+from tracewarehouse.queries.output import text
+from tracewarehouse.queries.result import QueryResult
 from tracewarehouse.warehouse import open_warehouse
 
 EVIL = (

@@ -14,7 +14,7 @@ import pytest
 
 import tracewarehouse as tw
 from tracewarehouse.ingest.errors import TracewarehouseError
-from tracewarehouse.result import QueryResult
+from tracewarehouse.queries.result import QueryResult
 
 ROOT = Path(__file__).resolve().parents[2]
 

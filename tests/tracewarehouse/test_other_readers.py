@@ -17,11 +17,11 @@ from pyiceberg.catalog.sql import SqlCatalog
 from run_copies import publish_copy
 from tiny_capture import write_capture_directory
 
-from tracewarehouse.compare import Comparison, Sides
+from tracewarehouse.comparison.compare import Comparison, Sides
+from tracewarehouse.database.session import Session
 from tracewarehouse.ingest.errors import WarehouseError
 from tracewarehouse.ingest.lake.lake import Lake
 from tracewarehouse.ingest.lake.schema import TABLES
-from tracewarehouse.session import Session
 from tracewarehouse.warehouse import Warehouse, open_warehouse
 
 Rows = list[str]

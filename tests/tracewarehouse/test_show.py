@@ -14,7 +14,7 @@ from tracewarehouse.cli import run
 from tracewarehouse.cli.show import sentences
 from tracewarehouse.ingest.devices.quality import FLAGS
 from tracewarehouse.ingest.errors import WarehouseError
-from tracewarehouse.result import QueryResult
+from tracewarehouse.queries.result import QueryResult
 from tracewarehouse.run_summary import StepShare, labelled, numbers_of, step_shares_of
 from tracewarehouse.warehouse import Warehouse, open_warehouse
 

@@ -17,7 +17,7 @@ from xplane_builder import Space
 import tracewarehouse as tw
 from tracewarehouse.ingest.capture.sources import find_captures
 from tracewarehouse.ingest.lake.lake import Lake
-from tracewarehouse.result import QueryResult
+from tracewarehouse.queries.result import QueryResult
 from tracewarehouse.warehouse import open_warehouse
 
 

@@ -17,13 +17,13 @@ from typing import Annotated, Any
 import typer
 from typer.main import get_command
 
-from tracewarehouse import stuck_query
 from tracewarehouse.cli.anywhere import set_memory_limit
 from tracewarehouse.cli.place import Place
 from tracewarehouse.cli.verbs import Verbs
 from tracewarehouse.ingest.errors import SkippedEntryWarning, TracewarehouseError, UnreadRunWarning, printable
 from tracewarehouse.ingest.processes.cycle_search import search_seldom
-from tracewarehouse.output import close_quietly
+from tracewarehouse.queries import stuck_query
+from tracewarehouse.queries.output import close_quietly
 
 app = typer.Typer(
     name="tracewarehouse",

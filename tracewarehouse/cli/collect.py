@@ -235,11 +235,11 @@ def capture_faults(capture: Path) -> list[str]:
     Of virtual devices also where the marks of steps, layers and parts are missing; those of a TPU program are not the
     collector's alone.
     """
+    from tracewarehouse.database.temporary import TemporaryFolder
     from tracewarehouse.ingest.capture.manifest import load_manifest
     from tracewarehouse.ingest.capture.promises import NOTE
     from tracewarehouse.ingest.errors import TracewarehouseError
     from tracewarehouse.ingest.pipeline import ingest_one
-    from tracewarehouse.temporary import TemporaryFolder
 
     with TemporaryFolder() as folder:
         warehouse = folder.path / "warehouse"

@@ -16,12 +16,12 @@ from tracewarehouse.cli.flags import say_flags
 from tracewarehouse.cli.options import FormatOption, MetricsOption, OutputOption
 from tracewarehouse.cli.results import chosen_format
 from tracewarehouse.ingest.errors import TracewarehouseError
-from tracewarehouse.output import Format, write
-from tracewarehouse.quality import flagged
+from tracewarehouse.queries.output import Format, write
+from tracewarehouse.queries.quality import flagged
 
 if TYPE_CHECKING:
-    from tracewarehouse.compare import Check, Comparison, Limits
-    from tracewarehouse.result import QueryResult
+    from tracewarehouse.comparison.compare import Check, Comparison, Limits
+    from tracewarehouse.queries.result import QueryResult
 
 Force = Annotated[bool, typer.Option("--force", help="Compare runs although their workloads differ.")]
 Run = Annotated[
@@ -84,7 +84,7 @@ def compare(
 
     Below the table it says what contributes most to the difference in step time.
     """
-    from tracewarehouse.compare import SPLITS, comparing
+    from tracewarehouse.comparison.compare import SPLITS, comparing
 
     if (baseline is None) == (published is None):
         raise typer.BadParameter("name what to compare with: a BASELINE, or --published FILE")
@@ -123,7 +123,7 @@ def _compare_published(
     import pyarrow as pa
 
     from tracewarehouse.exports.ccl_bench.published import PublishedValue, published_values
-    from tracewarehouse.result import QueryResult
+    from tracewarehouse.queries.result import QueryResult
 
     chosen = chosen_format(context, output_format, output)
     with context.obj.open() as warehouse:
@@ -169,8 +169,8 @@ def check(
 
     Exit codes: 0 if nothing is, 1 if something is, 2 if the runs cannot be compared.
     """
-    from tracewarehouse.compare import Limits, comparing
-    from tracewarehouse.compare import check as check_runs
+    from tracewarehouse.comparison.compare import Limits, comparing
+    from tracewarehouse.comparison.compare import check as check_runs
 
     limits = Limits(
         max_regression, max_tail_regression, beyond_noise, allow_missing, dict(map(_difference, max_difference or ()))
@@ -201,8 +201,8 @@ def baseline(
     output: Annotated[Path, typer.Option("--output", "-o", help="The file to write, such as baseline.ndjson.")],
 ) -> None:
     """Write the metric values of runs to a file, as a baseline for `tw check --against` and `tw compare`."""
-    from tracewarehouse.baseline import baseline_lines
-    from tracewarehouse.compare import run_ids_of
+    from tracewarehouse.comparison.baseline import baseline_lines
+    from tracewarehouse.comparison.compare import run_ids_of
 
     with context.obj.open() as warehouse:
         lines = list(baseline_lines(warehouse, run_ids_of(warehouse, run)))
@@ -213,7 +213,7 @@ def baseline(
 
 
 def _note_sides(comparison: Comparison) -> None:
-    from tracewarehouse.compare import WORKLOAD
+    from tracewarehouse.comparison.compare import WORKLOAD
 
     sides = comparison.sides
     for name, named, repeats in (
@@ -318,6 +318,6 @@ def _steps_table(rows: list[dict[str, Any]]) -> QueryResult:
 def _result(rows: list[dict[str, Any]], like: QueryResult | None = None) -> QueryResult:
     import pyarrow as pa
 
-    from tracewarehouse.result import QueryResult
+    from tracewarehouse.queries.result import QueryResult
 
     return QueryResult(pa.Table.from_pylist(rows, like.arrow().schema if like is not None else None))

@@ -12,7 +12,7 @@ import typer
 
 from tracewarehouse.cli.flags import say_flags
 from tracewarehouse.cli.options import OutputOption, RunsArgument
-from tracewarehouse.output import Format, format_of, write
+from tracewarehouse.queries.output import Format, format_of, write
 
 SourceArgument = Annotated[
     str,

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 import typer
 
 from tracewarehouse.ingest.errors import printable
-from tracewarehouse.quality import FlaggedRun, note
+from tracewarehouse.queries.quality import FlaggedRun, note
 
 
 def say_flags(runs: Sequence[FlaggedRun]) -> None:

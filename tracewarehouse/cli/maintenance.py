@@ -12,7 +12,7 @@ from tracewarehouse.cli.progress import status
 from tracewarehouse.cli.results import put
 
 if TYPE_CHECKING:
-    from tracewarehouse.result import QueryResult
+    from tracewarehouse.queries.result import QueryResult
     from tracewarehouse.warehouse import Warehouse
 
 
@@ -31,7 +31,7 @@ def audit(
     limit: Annotated[int, typer.Option(min=1, help="Print at most this many rows per audit and run.")] = 20,
 ) -> None:
     """Look for what must never be true, such as overlapping ops on a serial line; exit with 1 if anything is found."""
-    from tracewarehouse.text_table import draw
+    from tracewarehouse.queries.text_table import draw
 
     with context.obj.open() as warehouse:
         findings = warehouse.audit([r.run_id for r in warehouse.find(run)] if run else None, limit)
@@ -78,7 +78,7 @@ def fsck(
 def _verified(warehouse: Warehouse) -> tuple[QueryResult, list[str], bool]:
     import pyarrow as pa
 
-    from tracewarehouse.result import QueryResult
+    from tracewarehouse.queries.result import QueryResult
 
     problems = warehouse.fsck()
     columns = {
@@ -97,7 +97,7 @@ def _compared(warehouse: Warehouse, paths: list[Path]) -> tuple[QueryResult, lis
     import pyarrow as pa
 
     from tracewarehouse.ingest.devices.joined_hosts import find_whole_captures
-    from tracewarehouse.result import QueryResult
+    from tracewarehouse.queries.result import QueryResult
 
     comparisons = [warehouse.against(c) for c in find_whole_captures(*paths)]
     lines = [(c.run_id, n) for c in comparisons for n in c.counts]
@@ -170,7 +170,7 @@ def gc(
     Temporary folders of killed processes go too, whatever their warehouse. Files that warehouse.duckdb still reads stay
     until the next `tw build`.
     """
-    from tracewarehouse.temporary import abandoned, remove_abandoned
+    from tracewarehouse.database.temporary import abandoned, remove_abandoned
 
     with context.obj.open() as warehouse:
         grace = grace_hours * 3600

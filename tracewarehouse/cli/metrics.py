@@ -13,13 +13,13 @@ from tracewarehouse.cli.flags import say_flags, say_note
 from tracewarehouse.cli.options import FormatOption, MetricsOption, OutputOption, RunsArgument
 from tracewarehouse.cli.results import chosen_format
 from tracewarehouse.ingest.errors import WarehouseError
-from tracewarehouse.output import write, write_table
+from tracewarehouse.queries.output import write, write_table
 
 if TYPE_CHECKING:
     from collections.abc import Collection
 
     from tracewarehouse.definitions.reading import Definitions, Metric
-    from tracewarehouse.result import QueryResult
+    from tracewarehouse.queries.result import QueryResult
 
 app = typer.Typer(help="What the metrics mean, and their stored values.", no_args_is_help=True, rich_markup_mode=None)
 
@@ -152,7 +152,7 @@ def _without(result: QueryResult, metrics: Collection[str]) -> tuple[QueryResult
     """The rows of other metrics, and which of these metrics have any."""
     import pyarrow as pa
 
-    from tracewarehouse.result import QueryResult
+    from tracewarehouse.queries.result import QueryResult
 
     rows = result.arrow()
     kept, left_out, place = [rows.slice(0, 0)], set(), 0

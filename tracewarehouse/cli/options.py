@@ -9,7 +9,7 @@ from typing import Annotated
 import typer
 
 from tracewarehouse.cli import completion
-from tracewarehouse.output import Format
+from tracewarehouse.queries.output import Format
 
 FormatOption = Annotated[
     Format | None, typer.Option("--format", help="Default: table, or the format that the ending of -o names.")

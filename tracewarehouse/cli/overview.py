@@ -60,8 +60,8 @@ def overview(place: Place) -> None:
 
 
 def _print_runs(warehouse: Warehouse) -> None:
-    from tracewarehouse.output import write
-    from tracewarehouse.quality import flagged
+    from tracewarehouse.queries.output import write
+    from tracewarehouse.queries.quality import flagged
 
     unread = warehouse.unread_runs()
     runs = sorted(warehouse.lake.runs(), key=lambda r: r.name) if not unread or warehouse.lake.listing()[0] else []

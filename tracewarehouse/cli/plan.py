@@ -74,7 +74,7 @@ def plan(
 
 
 def _print_step(warehouse: Warehouse, spec: RunSpec, topology: str, step: CompiledStep) -> None:
-    from tracewarehouse.read_only import literal
+    from tracewarehouse.queries.read_only import literal
 
     name = f"{spec.name}-{topology.replace(':', '-')}.{step.phase}"
     [result] = warehouse.ingest(step.file, name=name)

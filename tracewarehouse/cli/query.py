@@ -15,7 +15,7 @@ from tracewarehouse.cli.options import Engine, EngineOption, FormatOption, Maste
 from tracewarehouse.cli.progress import copying
 from tracewarehouse.cli.results import chosen_format
 from tracewarehouse.ingest.errors import QueryError
-from tracewarehouse.output import BINARY, write
+from tracewarehouse.queries.output import BINARY, write
 
 if TYPE_CHECKING:
     from tracewarehouse.warehouse import Warehouse
@@ -62,7 +62,7 @@ def query(
         if is_empty:
             typer.echo(f"note: the warehouse {context.obj} is empty; add runs with `tw ingest CAPTURE`", err=True)
     else:
-        from tracewarehouse.temporary import TemporaryFolder
+        from tracewarehouse.database.temporary import TemporaryFolder
         from tracewarehouse.warehouse import open_warehouse
 
         with (

@@ -7,10 +7,10 @@ from typing import TYPE_CHECKING
 
 import typer
 
-from tracewarehouse.output import Format, format_of, write
+from tracewarehouse.queries.output import Format, format_of, write
 
 if TYPE_CHECKING:
-    from tracewarehouse.result import QueryResult
+    from tracewarehouse.queries.result import QueryResult
 
 _KEY = "tracewarehouse.format"  # of context.meta
 

@@ -9,14 +9,14 @@ import typer
 from tracewarehouse.cli.options import FormatOption, OutputOption
 from tracewarehouse.cli.results import chosen_format
 from tracewarehouse.ingest.errors import WarehouseError, printable
-from tracewarehouse.output import write, write_table
-from tracewarehouse.quality import CLOCKS
+from tracewarehouse.queries.output import write, write_table
+from tracewarehouse.queries.quality import CLOCKS
 
 if TYPE_CHECKING:
     from collections.abc import Collection
 
     from tracewarehouse.ingest.lake.lake import UnreadRun
-    from tracewarehouse.result import QueryResult
+    from tracewarehouse.queries.result import QueryResult
 
 _SUMMARY = """
 WITH flags AS (
@@ -116,7 +116,7 @@ def _marked(result: QueryResult, lost: Collection[str]) -> QueryResult:
         return result
     import pyarrow as pa
 
-    from tracewarehouse.result import QueryResult
+    from tracewarehouse.queries.result import QueryResult
 
     rows = result.arrow()
     ids, quality = (rows.column(name).to_pylist() for name in ("run_id", "quality"))
@@ -130,7 +130,7 @@ def _listed(unread: list[UnreadRun], readable: QueryResult | None = None) -> Que
         return readable
     import pyarrow as pa
 
-    from tracewarehouse.result import QueryResult
+    from tracewarehouse.queries.result import QueryResult
 
     columns = {
         "run_id": [r.run_id for r in unread],

@@ -34,7 +34,7 @@ def serve(
         raise TracewarehouseError(
             f"the server needs {error.name}, which is not installed; run `pip install 'tracewarehouse[serve]'`"
         ) from None
-    from tracewarehouse.read_only import Limits
+    from tracewarehouse.queries.read_only import Limits
 
     run(
         context.obj.open,

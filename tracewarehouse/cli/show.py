@@ -32,7 +32,7 @@ def show(
     with context.obj.open() as warehouse:
         summary = warehouse.summary(run)
     if json:
-        from tracewarehouse.output import dump
+        from tracewarehouse.queries.output import dump
 
         typer.echo(dump(summary.to_dict()))
         return

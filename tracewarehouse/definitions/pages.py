@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator
 from tracewarehouse.definitions.markdown_table import table
 from tracewarehouse.definitions.ranges import all_audits
 from tracewarehouse.definitions.reading import Definitions, Metric
-from tracewarehouse.result import QueryResult
+from tracewarehouse.queries.result import QueryResult
 
 Query = Callable[..., QueryResult]
 """Runs SQL on a warehouse, with the parameters as keywords."""

@@ -8,14 +8,14 @@ from typing import TYPE_CHECKING
 
 import duckdb
 
+from tracewarehouse.database.temporary import TemporaryFolder
 from tracewarehouse.definitions.reading import Definitions, load_definitions
 from tracewarehouse.evaluation.findings import Evaluation, Finding
 from tracewarehouse.evaluation.values import AT_ONCE, PreparedMetrics
 from tracewarehouse.ingest.errors import MetricError, WarehouseError
 from tracewarehouse.ingest.lake.schema import TABLES
 from tracewarehouse.ingest.processes.pool import usable_cores
-from tracewarehouse.read_only import literal
-from tracewarehouse.temporary import TemporaryFolder
+from tracewarehouse.queries.read_only import literal
 
 if TYPE_CHECKING:
     import pyarrow as pa

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from tracewarehouse.ingest.lake.schema import TABLES
-from tracewarehouse.result import QueryResult
+from tracewarehouse.queries.result import QueryResult
 
 if TYPE_CHECKING:
     import pyarrow as pa

@@ -10,7 +10,7 @@ from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
 
-from tracewarehouse.temporary import TemporaryFolder
+from tracewarehouse.database.temporary import TemporaryFolder
 
 if TYPE_CHECKING:
     import duckdb

@@ -26,7 +26,7 @@ from tracewarehouse.evaluation.cursors import run_tasks
 from tracewarehouse.evaluation.findings import Evaluation, Finding
 from tracewarehouse.ingest.errors import MetricError
 from tracewarehouse.ingest.lake.schema import TABLES
-from tracewarehouse.read_only import literal
+from tracewarehouse.queries.read_only import literal
 
 _Row = tuple[str, float | None, tuple[float | None, ...]]
 """Dimensions as JSON, the value, and the values of the columns that have a range."""

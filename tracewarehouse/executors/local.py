@@ -17,11 +17,11 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, NoReturn
 
+from tracewarehouse.database.temporary import remove_abandoned
 from tracewarehouse.executors.executor import IngestTask, Outcome, ingest_task, prepared_evaluator
 from tracewarehouse.ingest.errors import CaptureError
 from tracewarehouse.ingest.lake.lake import Lake
 from tracewarehouse.ingest.processes.pool import Helper, HelperError, start_helper, usable_cores
-from tracewarehouse.temporary import remove_abandoned
 
 _BYTES_PER_PROCESS = 512 << 20
 """What the ingest of a small capture may take: twice what was measured for 10 MB, half as much again as for 100 MB."""

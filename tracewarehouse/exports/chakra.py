@@ -23,7 +23,7 @@ from tracewarehouse.exports.perfetto.wire import varint
 from tracewarehouse.ingest.errors import TracewarehouseError
 from tracewarehouse.ingest.lake.lake import placed_whole
 from tracewarehouse.ingest.protobuf import Field, message_classes
-from tracewarehouse.read_only import literal
+from tracewarehouse.queries.read_only import literal
 
 if TYPE_CHECKING:
     from tracewarehouse.warehouse import Warehouse

@@ -8,12 +8,12 @@ from typing import TYPE_CHECKING
 
 import duckdb
 
+from tracewarehouse.database.lens import STORAGE_VERSION, create_lens, table_source
+from tracewarehouse.database.session import files_error
 from tracewarehouse.ingest.errors import TracewarehouseError, WarehouseError
 from tracewarehouse.ingest.lake.lake import placed_whole
 from tracewarehouse.ingest.lake.schema import TABLES
-from tracewarehouse.lens import STORAGE_VERSION, create_lens, table_source
-from tracewarehouse.memory_limit import set_memory_limit
-from tracewarehouse.session import files_error
+from tracewarehouse.queries.memory_limit import set_memory_limit
 
 if TYPE_CHECKING:
     from tracewarehouse.ingest.lake.lake import RunVersion

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from tracewarehouse.ingest.lake.schema import TABLES
 
 if TYPE_CHECKING:
-    from tracewarehouse.result import QueryResult
+    from tracewarehouse.queries.result import QueryResult
     from tracewarehouse.warehouse import Warehouse
 
 _NAME = re.compile(r"(?:[A-Za-z_]\w*\.)?[A-Za-z_]\w*")

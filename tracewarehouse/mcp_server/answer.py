@@ -15,7 +15,7 @@ from typing import Any
 from pydantic import BaseModel, Field
 
 from tracewarehouse.ingest.lake.lake import RunVersion
-from tracewarehouse.result import QueryResult
+from tracewarehouse.queries.result import QueryResult
 
 MAX_CHARACTERS = 30_000
 """Characters of an answer, about 10,000 tokens."""

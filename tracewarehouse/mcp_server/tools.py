@@ -9,17 +9,17 @@ from typing import Annotated, Any, ClassVar
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field
 
-from tracewarehouse.compare import SPLITS, Split, comparing
+from tracewarehouse.comparison.compare import SPLITS, Split, comparing
 from tracewarehouse.ingest.devices.quality import FLAGS
 from tracewarehouse.ingest.errors import QueryError
 from tracewarehouse.ingest.lake.lake import RunVersion
 from tracewarehouse.mcp_server.answer import Answer, Table, bounded, first_rows, page, run_notes, table
 from tracewarehouse.mcp_server.description import catalogue, described, metric_named
 from tracewarehouse.mcp_server.timeline import window
-from tracewarehouse.quality import CLOCKS, runs_behind
-from tracewarehouse.read_only import LIFT, Limits
-from tracewarehouse.result import QueryResult
-from tracewarehouse.tables_read import tables_read
+from tracewarehouse.queries.quality import CLOCKS, runs_behind
+from tracewarehouse.queries.read_only import LIFT, Limits
+from tracewarehouse.queries.result import QueryResult
+from tracewarehouse.queries.tables_read import tables_read
 from tracewarehouse.warehouse import Warehouse
 
 MAX_ROWS = 1_000

@@ -15,7 +15,7 @@ from starlette.responses import Response
 from starlette.routing import BaseRoute, Mount, Route
 
 from tracewarehouse.ingest.errors import TracewarehouseError
-from tracewarehouse.output import Format
+from tracewarehouse.queries.output import Format
 from tracewarehouse.serve import compare_page, metrics_page, run_page, runs_page, sql_page, trace
 from tracewarehouse.serve.guarded import Guarded
 from tracewarehouse.serve.rendering import failure

@@ -12,13 +12,13 @@ from starlette.exceptions import HTTPException
 from starlette.requests import Request
 from starlette.responses import Response
 
-from tracewarehouse.compare import SPLITS, comparing
+from tracewarehouse.comparison.compare import SPLITS, comparing
 from tracewarehouse.dashboards.runs import step_waterfall
 from tracewarehouse.dashboards.units import quantity
 from tracewarehouse.ingest.errors import MetricError
 from tracewarehouse.ingest.lake.lake import RunVersion
-from tracewarehouse.output import Format
-from tracewarehouse.result import QueryResult
+from tracewarehouse.queries.output import Format
+from tracewarehouse.queries.result import QueryResult
 from tracewarehouse.serve.rendering import file, page
 from tracewarehouse.serve.requested import first_row, run_of, warehouses_of
 from tracewarehouse.serve.run_page import chart_of

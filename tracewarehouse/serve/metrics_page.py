@@ -10,7 +10,7 @@ from tracewarehouse.dashboards.page import script_json
 from tracewarehouse.dashboards.runs import value_over_time
 from tracewarehouse.definitions.reading import UNSTORED, Metric
 from tracewarehouse.ingest.errors import MetricError
-from tracewarehouse.read_only import literal
+from tracewarehouse.queries.read_only import literal
 from tracewarehouse.serve.quick_chart import quick_chart
 from tracewarehouse.serve.rendering import page
 from tracewarehouse.serve.requested import warehouses_of

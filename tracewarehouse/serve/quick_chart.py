@@ -12,8 +12,8 @@ import altair as alt
 
 from tracewarehouse.dashboards.figure import plain
 from tracewarehouse.dashboards.theme import HEAT, WIDTH, axis, bar_height, series_color
-from tracewarehouse.result import QueryResult
-from tracewarehouse.text_table import cell
+from tracewarehouse.queries.result import QueryResult
+from tracewarehouse.queries.text_table import cell
 
 MARKS: tuple[str, ...] = ("bar", "line", "point", "area", "rect")
 

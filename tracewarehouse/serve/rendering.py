@@ -11,8 +11,8 @@ from starlette.responses import HTMLResponse, JSONResponse, PlainTextResponse, R
 
 from tracewarehouse.dashboards.page import script_json, with_code
 from tracewarehouse.dashboards.theme import WIDTH, config
-from tracewarehouse.output import Format, encoded
-from tracewarehouse.result import QueryResult
+from tracewarehouse.queries.output import Format, encoded
+from tracewarehouse.queries.result import QueryResult
 from tracewarehouse.serve.static import addresses
 
 _TYPES: dict[str, str] = {

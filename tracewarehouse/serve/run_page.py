@@ -11,8 +11,8 @@ from starlette.responses import JSONResponse, RedirectResponse, Response
 
 from tracewarehouse.dashboards.figure import Figure, NothingToDraw
 from tracewarehouse.dashboards.report import RUN_CHARTS, run_in_short
-from tracewarehouse.output import Format, dump
-from tracewarehouse.read_only import literal
+from tracewarehouse.queries.output import Format, dump
+from tracewarehouse.queries.read_only import literal
 from tracewarehouse.serve.rendering import page
 from tracewarehouse.serve.requested import run_of, warehouses_of
 from tracewarehouse.serve.tables import Table, address, question, table_of, viewer_address

@@ -11,9 +11,9 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from tracewarehouse.dashboards.report import STUDY_CHARTS
-from tracewarehouse.output import Format
-from tracewarehouse.read_only import literal
-from tracewarehouse.result import QueryResult
+from tracewarehouse.queries.output import Format
+from tracewarehouse.queries.read_only import literal
+from tracewarehouse.queries.result import QueryResult
 from tracewarehouse.serve.rendering import file, page
 from tracewarehouse.serve.requested import first_row, warehouses_of
 from tracewarehouse.serve.run_page import chart_of

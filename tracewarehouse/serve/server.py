@@ -13,8 +13,8 @@ from ipaddress import ip_address
 import uvicorn
 
 from tracewarehouse.ingest.errors import TracewarehouseError, UnreadRunWarning
-from tracewarehouse.memory_limit import share_among
-from tracewarehouse.read_only import Limits
+from tracewarehouse.queries.memory_limit import share_among
+from tracewarehouse.queries.read_only import Limits
 from tracewarehouse.serve.application import application
 from tracewarehouse.serve.warehouses import FOR_PAGES, FOR_QUESTIONS, Warehouses
 from tracewarehouse.warehouse import Warehouse

@@ -10,9 +10,9 @@ from starlette.responses import Response
 from tracewarehouse.dashboards.page import script_json
 from tracewarehouse.ingest.errors import QueryError
 from tracewarehouse.ingest.lake.schema import TABLES
-from tracewarehouse.output import Format
-from tracewarehouse.quality import note
-from tracewarehouse.result import QueryResult
+from tracewarehouse.queries.output import Format
+from tracewarehouse.queries.quality import note
+from tracewarehouse.queries.result import QueryResult
 from tracewarehouse.serve.quick_chart import MARKS, quick_chart
 from tracewarehouse.serve.rendering import file, page
 from tracewarehouse.serve.requested import first_row, warehouses_of

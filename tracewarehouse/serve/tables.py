@@ -7,9 +7,9 @@ from dataclasses import dataclass
 from typing import Any
 from urllib.parse import quote, urlencode
 
-from tracewarehouse.output import Format
-from tracewarehouse.result import QueryResult
-from tracewarehouse.text_table import cell
+from tracewarehouse.queries.output import Format
+from tracewarehouse.queries.result import QueryResult
+from tracewarehouse.queries.text_table import cell
 
 PAGE_ROWS = 200
 """Rows that a page shows at a time."""

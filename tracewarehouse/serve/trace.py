@@ -11,10 +11,10 @@ from starlette.responses import FileResponse, HTMLResponse, RedirectResponse, Re
 from starlette.staticfiles import StaticFiles
 from starlette.types import Scope
 
+from tracewarehouse.database.temporary import TemporaryFolder
 from tracewarehouse.exports.perfetto.export import export_perfetto
 from tracewarehouse.exports.perfetto.run_tracks import Selection
 from tracewarehouse.serve.requested import run_of
-from tracewarehouse.temporary import TemporaryFolder
 from tracewarehouse.viewer.perfetto import HANDOVER_POLICY, TRACE, UI_POLICY, bundled_ui, handover_page, handover_script
 from tracewarehouse.warehouse import Warehouse
 

@@ -10,7 +10,7 @@ from typing import TypeVar
 
 from tracewarehouse.ingest.errors import StuckQueryError
 from tracewarehouse.ingest.lake.lake import State
-from tracewarehouse.read_only import Limits
+from tracewarehouse.queries.read_only import Limits
 from tracewarehouse.warehouse import Warehouse
 
 FOR_PAGES, FOR_QUESTIONS = 2, 2

@@ -8,11 +8,11 @@ from collections.abc import Collection, Iterator, Sequence
 from contextlib import suppress
 from typing import TYPE_CHECKING
 
-from tracewarehouse import compacted
+from tracewarehouse.database import compacted
+from tracewarehouse.database.lens import all_values_sql, catalog_sql
 from tracewarehouse.definitions import missing
 from tracewarehouse.definitions.reading import ModelHeader
 from tracewarehouse.ingest.lake.schema import TABLES, Table
-from tracewarehouse.lens import all_values_sql, catalog_sql
 from tracewarehouse.spark.translation import to_spark, view_name
 
 if TYPE_CHECKING:

@@ -7,17 +7,17 @@ import re
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from tracewarehouse.database.session import Session, behind, of_lens
 from tracewarehouse.ingest.capture.locations import is_remote
 from tracewarehouse.ingest.errors import QueryError, WarehouseError
-from tracewarehouse.quality import in_scope
-from tracewarehouse.read_only import run_query
-from tracewarehouse.result import QueryResult
-from tracewarehouse.session import Session, behind, of_lens
+from tracewarehouse.queries.quality import in_scope
+from tracewarehouse.queries.read_only import run_query
+from tracewarehouse.queries.result import QueryResult
+from tracewarehouse.queries.tables_read import TablesRead
 from tracewarehouse.spark.connection import connect
 from tracewarehouse.spark.kinds import Types
 from tracewarehouse.spark.translation import to_spark
 from tracewarehouse.spark.views import SparkViews
-from tracewarehouse.tables_read import TablesRead
 from tracewarehouse.warehouse import Warehouse, open_warehouse
 
 if TYPE_CHECKING:

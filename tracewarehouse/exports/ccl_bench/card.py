@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from tracewarehouse.ingest.capture.card import WorkloadCard
-from tracewarehouse.read_only import literal
+from tracewarehouse.queries.read_only import literal
 
 if TYPE_CHECKING:
     from tracewarehouse.warehouse import Warehouse

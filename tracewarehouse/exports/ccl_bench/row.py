@@ -18,7 +18,7 @@ from tracewarehouse.exports.ccl_bench.values import COMPATIBLE, row_values
 from tracewarehouse.exports.chrome import chrome_text
 from tracewarehouse.ingest.errors import TracewarehouseError
 from tracewarehouse.ingest.lake.lake import file_digest
-from tracewarehouse.read_only import literal
+from tracewarehouse.queries.read_only import literal
 
 if TYPE_CHECKING:
     from tracewarehouse.ingest.lake.lake import RunVersion

@@ -13,7 +13,7 @@ from tracewarehouse.exports.perfetto.packets import PacketWriter, compressing
 from tracewarehouse.exports.perfetto.run_tracks import Flows, RunTracks, Selection
 from tracewarehouse.ingest.errors import TracewarehouseError
 from tracewarehouse.ingest.lake.lake import placed_whole
-from tracewarehouse.read_only import literal
+from tracewarehouse.queries.read_only import literal
 
 if TYPE_CHECKING:
     from tracewarehouse.warehouse import Warehouse

@@ -22,7 +22,7 @@ import pyarrow.compute as pc
 from tracewarehouse.exports.perfetto.packets import PacketWriter
 from tracewarehouse.exports.perfetto.wire import Encoded, joined
 from tracewarehouse.ingest.errors import TracewarehouseError
-from tracewarehouse.read_only import literal
+from tracewarehouse.queries.read_only import literal
 
 if TYPE_CHECKING:
     from tracewarehouse.warehouse import Warehouse

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     import polars
     import pyarrow as pa
 
-    from tracewarehouse.quality import FlaggedRun
+    from tracewarehouse.queries.quality import FlaggedRun
 
 _SHOWN = 20
 
@@ -37,7 +37,7 @@ class QueryResult:
         return f"QueryResult({len(self)} rows: {', '.join(self.columns)})"
 
     def __str__(self) -> str:
-        from tracewarehouse.text_table import draw
+        from tracewarehouse.queries.text_table import draw
 
         lines = list(draw(self.columns, QueryResult(self._table.slice(0, _SHOWN)).rows()))
         return "\n".join([*lines, *self._remarks()])
@@ -49,7 +49,7 @@ class QueryResult:
         """The first rows as an HTML table, for notebooks."""
         from html import escape
 
-        from tracewarehouse.text_table import cell
+        from tracewarehouse.queries.text_table import cell
 
         head = "".join(f"<th>{escape(c)}</th>" for c in self.columns)
         rows = QueryResult(self._table.slice(0, _SHOWN)).rows()
@@ -59,7 +59,7 @@ class QueryResult:
 
     def _remarks(self) -> list[str]:
         """What the shown rows do not say."""
-        from tracewarehouse.quality import note
+        from tracewarehouse.queries.quality import note
 
         more = [f"{_SHOWN} of {len(self)} rows"] if len(self) > _SHOWN else []
         return more + [s for s in [note(self._flagged)] if s]

@@ -13,12 +13,12 @@ import pyarrow.compute as pc
 import pyarrow.dataset as ds
 import pytest
 
-sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "benchmarks"))
+sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "benchmarks"))
 
 import many_runs
 
-from tracewarehouse import compacted
 from tracewarehouse.cli import run as cli
+from tracewarehouse.database import compacted
 from tracewarehouse.ingest.errors import WarehouseError
 from tracewarehouse.ingest.lake.lake import Lake
 from tracewarehouse.warehouse import Warehouse, open_warehouse
@@ -29,7 +29,7 @@ ONE_MB = 1 << 20
 KILLED = """
 import os, signal, sys
 from pathlib import Path
-from tracewarehouse import compacted
+from tracewarehouse.database import compacted
 from tracewarehouse.cli import run
 compacted.PACK = 1 << 20
 left = int(sys.argv[2])

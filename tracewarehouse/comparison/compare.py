@@ -16,11 +16,11 @@ from typing import TYPE_CHECKING, Any, Literal, get_args
 
 from tracewarehouse.definitions.reading import UNSTORED
 from tracewarehouse.ingest.errors import MetricError, WarehouseError
-from tracewarehouse.read_only import literal
-from tracewarehouse.result import QueryResult
+from tracewarehouse.queries.read_only import literal
+from tracewarehouse.queries.result import QueryResult
 
 if TYPE_CHECKING:
-    from tracewarehouse.baseline import Baseline
+    from tracewarehouse.comparison.baseline import Baseline
     from tracewarehouse.warehouse import Warehouse
 
 Query = Callable[[str], QueryResult]
@@ -139,14 +139,14 @@ def comparing(
     Args:
         warehouse: the warehouse of the runs.
         runs: one run, in any form that `Warehouse.run` accepts, or several, as a list or as one comma-separated text.
-        against: the same, or a baseline file (see `tracewarehouse.baseline`).
+        against: the same, or a baseline file (see `tracewarehouse.comparison.baseline`).
         is_unlike_allowed: compare the runs even if their workloads differ.
 
     Raises:
         WarehouseError: a run or the file does not exist.
         MetricError: the workloads differ.
     """
-    from tracewarehouse.baseline import open_with, read_baseline
+    from tracewarehouse.comparison.baseline import open_with, read_baseline
 
     run_ids = run_ids_of(warehouse, runs)
     path = _file(warehouse, against)

@@ -14,7 +14,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from tracewarehouse.ingest.errors import QueryError
-from tracewarehouse.read_only import restrict, run_query
+from tracewarehouse.queries.read_only import restrict, run_query
 
 
 @pytest.fixture

@@ -14,12 +14,12 @@ from typing import TYPE_CHECKING, Any
 
 import duckdb
 
+from tracewarehouse.database.lens import add_tables, add_views, begin_lens, run_sources
+from tracewarehouse.database.session import COMPARED, behind
 from tracewarehouse.ingest.errors import WarehouseError
 from tracewarehouse.ingest.lake.schema import TABLES
-from tracewarehouse.lens import add_tables, add_views, begin_lens, run_sources
-from tracewarehouse.read_only import literal, run_query
-from tracewarehouse.result import QueryResult
-from tracewarehouse.session import COMPARED, behind
+from tracewarehouse.queries.read_only import literal, run_query
+from tracewarehouse.queries.result import QueryResult
 
 if TYPE_CHECKING:
     from tracewarehouse.warehouse import Warehouse

@@ -9,10 +9,10 @@ import duckdb
 import pytest
 
 import tracewarehouse as tw
+from tracewarehouse.database.session import behind, of_lens
 from tracewarehouse.definitions.reading import MacroHeader, load_definitions
 from tracewarehouse.ingest.errors import QueryError
-from tracewarehouse.session import behind, of_lens
-from tracewarehouse.tables_read import TablesRead, tables_read
+from tracewarehouse.queries.tables_read import TablesRead, tables_read
 
 
 @pytest.fixture(scope="module")

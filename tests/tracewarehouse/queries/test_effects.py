@@ -11,9 +11,9 @@ import pytest
 from fuzz.judging import run
 from fuzz.query import SECRET, QueryTarget, Sandbox, every_function
 
-from tracewarehouse import read_only
 from tracewarehouse.ingest.errors import QueryError
-from tracewarehouse.read_only import run_query
+from tracewarehouse.queries import read_only
+from tracewarehouse.queries.read_only import run_query
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="files are observed by inotify")
 

@@ -15,8 +15,8 @@ import pyarrow.parquet as pq
 import pytest
 
 from tracewarehouse.ingest.errors import TracewarehouseError
-from tracewarehouse.output import format_of, text, write
-from tracewarehouse.result import QueryResult
+from tracewarehouse.queries.output import format_of, text, write
+from tracewarehouse.queries.result import QueryResult
 
 
 @pytest.fixture

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import IO, Any, Literal, get_args
 
 from tracewarehouse.ingest.errors import TracewarehouseError, printable
-from tracewarehouse.result import QueryResult
+from tracewarehouse.queries.result import QueryResult
 
 Format = Literal["table", "csv", "json", "ndjson", "parquet", "arrow", "xlsx"]
 BINARY: frozenset[Format] = frozenset({"parquet", "arrow", "xlsx"})
@@ -214,7 +214,7 @@ def text(result: QueryResult, format_: Format, width: int | None = None) -> Iter
 
 
 def _table(columns: Sequence[str], rows: Sequence[Sequence[Any]], width: int | None) -> Iterator[str]:
-    from tracewarehouse.text_table import draw
+    from tracewarehouse.queries.text_table import draw
 
     for line in draw(columns, rows, width):
         yield f"{line}\n"

@@ -11,13 +11,13 @@ from pathlib import Path
 
 import pytest
 
-from tracewarehouse import temporary
 from tracewarehouse.cli import run
-from tracewarehouse.temporary import TemporaryFolder, abandoned, remove_abandoned
+from tracewarehouse.database import temporary
+from tracewarehouse.database.temporary import TemporaryFolder, abandoned, remove_abandoned
 
 HOLDS_ONE = """
 import sys, tempfile
-from tracewarehouse.temporary import TemporaryFolder
+from tracewarehouse.database.temporary import TemporaryFolder
 tempfile.tempdir = sys.argv[1]
 folder = TemporaryFolder()
 (folder.path / "spilled").write_bytes(bytes(1000))

@@ -11,17 +11,17 @@ from typing import TYPE_CHECKING
 
 import duckdb
 
-from tracewarehouse import compacted, consolidated
+from tracewarehouse.database import compacted, consolidated
+from tracewarehouse.database.lens import add_comments, add_tables, add_views, begin_lens, table_source
+from tracewarehouse.database.temporary import TemporaryFolder
 from tracewarehouse.definitions import missing
 from tracewarehouse.ingest.errors import MetricError, QueryError, WarehouseError
 from tracewarehouse.ingest.lake.lake import Lake, RunVersion, State, unread_sentence
 from tracewarehouse.ingest.lake.schema import TABLES
-from tracewarehouse.lens import add_comments, add_tables, add_views, begin_lens, table_source
-from tracewarehouse.memory_limit import set_memory_limit
-from tracewarehouse.read_only import ROW_FUNCTIONS, literal, restrict
-from tracewarehouse.runs_read import runs_read
-from tracewarehouse.tables_read import TablesRead, syntax_tree, tables_read
-from tracewarehouse.temporary import TemporaryFolder
+from tracewarehouse.queries.memory_limit import set_memory_limit
+from tracewarehouse.queries.read_only import ROW_FUNCTIONS, literal, restrict
+from tracewarehouse.queries.runs_read import runs_read
+from tracewarehouse.queries.tables_read import TablesRead, syntax_tree, tables_read
 
 if TYPE_CHECKING:
     from tracewarehouse.definitions.reading import Definitions

@@ -17,7 +17,7 @@ from tracewarehouse.cli import run
 from tracewarehouse.ingest.capture.sources import find_captures
 from tracewarehouse.watch import Failed, Watcher
 
-ROOT = Path(__file__).resolve().parents[2]
+ROOT = Path(__file__).resolve().parents[3]
 
 
 def names(folder: Path) -> list[str]:

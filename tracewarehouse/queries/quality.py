@@ -10,7 +10,7 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
     from tracewarehouse.ingest.lake.lake import RunVersion
-    from tracewarehouse.tables_read import TablesRead
+    from tracewarehouse.queries.tables_read import TablesRead
 
 CLOCKS = """
 SELECT r.run_id, r.name, concat(

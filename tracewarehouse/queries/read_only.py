@@ -19,11 +19,11 @@ from typing import TYPE_CHECKING, Any
 import duckdb
 
 from tracewarehouse.ingest.errors import QueryError, StuckQueryError
-from tracewarehouse.memory_limit import beyond_limit
-from tracewarehouse.quality import in_scope
-from tracewarehouse.result import QueryResult
-from tracewarehouse.stuck_query import PATIENCE_SECONDS, leave_unless_done
-from tracewarehouse.tables_read import TablesRead, kind_of, split_explain, syntax_tree, tables_read
+from tracewarehouse.queries.memory_limit import beyond_limit
+from tracewarehouse.queries.quality import in_scope
+from tracewarehouse.queries.result import QueryResult
+from tracewarehouse.queries.stuck_query import PATIENCE_SECONDS, leave_unless_done
+from tracewarehouse.queries.tables_read import TablesRead, kind_of, split_explain, syntax_tree, tables_read
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -60,7 +60,7 @@ _TABLE_FUNCTIONS = ROW_FUNCTIONS | _CATALOGUE_FUNCTIONS
 
 @dataclass(frozen=True)
 class Limits:
-    """How much a query may take; `tracewarehouse.memory_limit` bounds its memory.
+    """How much a query may take; `tracewarehouse.queries.memory_limit` bounds its memory.
 
     Attributes:
         seconds: time after which it is interrupted; None for no limit.
@@ -146,7 +146,7 @@ def _named_pivot(connection: duckdb.DuckDBPyConnection, sql: str, limits: Limits
     statements = connection.extract_statements(sql)
     if len(statements) != 1 or kind_of(statements[0]) != "MULTI":
         return sql
-    from tracewarehouse.pivot import with_values
+    from tracewarehouse.queries.pivot import with_values
 
     def look_up(select: str) -> list[str]:
         statement = checked_select(connection, select)

@@ -20,12 +20,12 @@ from pathlib import Path
 
 import duckdb
 
+from tracewarehouse.database.lens import table_source
+from tracewarehouse.database.temporary import TemporaryFolder
 from tracewarehouse.ingest.errors import WarehouseError
 from tracewarehouse.ingest.lake.lake import CACHE, Lake, Leftover, RunVersion, file_digest
 from tracewarehouse.ingest.lake.schema import SCHEMA_VERSION, TABLES
-from tracewarehouse.lens import table_source
-from tracewarehouse.read_only import literal
-from tracewarehouse.temporary import TemporaryFolder
+from tracewarehouse.queries.read_only import literal
 
 CONSOLIDATED = frozenset(("runs", "devices", "metric_values"))
 """The tables that are cached: queries over many runs read them, and they have only a few rows per run."""

@@ -15,9 +15,9 @@ from typing import Any
 import pytest
 from tiny_capture import write_capture_directory
 
-from tracewarehouse.baseline import baseline_lines
 from tracewarehouse.cli import run
-from tracewarehouse.compare import WORKLOAD, Limits, check, comparing, run_ids_of
+from tracewarehouse.comparison.baseline import baseline_lines
+from tracewarehouse.comparison.compare import WORKLOAD, Limits, check, comparing, run_ids_of
 from tracewarehouse.ingest.errors import MetricError, WarehouseError
 from tracewarehouse.warehouse import Warehouse, open_warehouse
 

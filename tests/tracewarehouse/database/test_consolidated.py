@@ -14,13 +14,13 @@ import pyarrow.parquet as pq
 import pytest
 from run_copies import publish_copy
 
-from tracewarehouse import consolidated
+from tracewarehouse.database import consolidated
+from tracewarehouse.database.session import Session
 from tracewarehouse.ingest.lake.lake import Lake, RunVersion
-from tracewarehouse.session import Session
-from tracewarehouse.tables_read import tables_read
+from tracewarehouse.queries.tables_read import tables_read
 from tracewarehouse.warehouse import Warehouse, open_warehouse
 
-CAPTURE = Path(__file__).parents[2] / "data" / "captures" / "llama-tp4-b4-i16-o17"
+CAPTURE = Path(__file__).parents[3] / "data" / "captures" / "llama-tp4-b4-i16-o17"
 QUESTIONS = (
     "SELECT * FROM main.runs ORDER BY ALL",
     "SELECT * FROM main.devices ORDER BY ALL",

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
-from tracewarehouse.tables_read import lower, scoped
+from tracewarehouse.queries.tables_read import lower, scoped
 
 _RUN_ID = "run_id"
 _CATALOG = ("metrics", "catalog")

@@ -15,12 +15,12 @@ from typing import TYPE_CHECKING
 
 import duckdb
 
+from tracewarehouse.database.temporary import TemporaryFolder
 from tracewarehouse.definitions import missing
 from tracewarehouse.ingest.errors import MetricError, WarehouseError
 from tracewarehouse.ingest.lake.lake import DATABASE, RunVersion, placed_whole
 from tracewarehouse.ingest.lake.schema import TABLES, Table
-from tracewarehouse.read_only import literal
-from tracewarehouse.temporary import TemporaryFolder
+from tracewarehouse.queries.read_only import literal
 
 if TYPE_CHECKING:
     from tracewarehouse.definitions.reading import Definitions, Metric, View

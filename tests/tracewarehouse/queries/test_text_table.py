@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tracewarehouse.text_table import cell, draw
+from tracewarehouse.queries.text_table import cell, draw
 
 
 def test_numbers_stand_to_the_right_and_text_to_the_left() -> None:

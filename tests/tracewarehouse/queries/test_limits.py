@@ -9,9 +9,9 @@ import duckdb
 import pytest
 from tiny_capture import write_capture_directory
 
-from tracewarehouse import memory_limit
 from tracewarehouse.ingest.errors import QueryError, StuckQueryError
-from tracewarehouse.read_only import Limits
+from tracewarehouse.queries import memory_limit
+from tracewarehouse.queries.read_only import Limits
 from tracewarehouse.warehouse import Warehouse, open_warehouse
 
 LONG = "SELECT count(*) FROM range(100000000000) AS a, range(1000) AS b WHERE hash(a.range + b.range) = 3"
@@ -34,7 +34,7 @@ def test_a_long_query_is_interrupted_and_the_next_one_is_answered(warehouse: War
 
 
 def test_a_query_of_one_long_value_is_left_alone(warehouse: Warehouse, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("tracewarehouse.read_only.PATIENCE_SECONDS", 0.0)
+    monkeypatch.setattr("tracewarehouse.queries.read_only.PATIENCE_SECONDS", 0.0)
     stuck = "SELECT levenshtein(repeat('a', 30000) || i, repeat('b', 30000)) FROM range(1) AS t(i)"
     own = open_warehouse(warehouse.path)  # never closed, as its query goes on
     own.query("SELECT 1")

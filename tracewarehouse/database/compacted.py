@@ -28,6 +28,8 @@ from pathlib import Path
 import duckdb
 import msgspec
 
+from tracewarehouse.database.lens import table_source
+from tracewarehouse.database.temporary import TemporaryFolder
 from tracewarehouse.ingest.errors import WarehouseError
 from tracewarehouse.ingest.lake.lake import (
     CACHE,
@@ -41,10 +43,8 @@ from tracewarehouse.ingest.lake.lake import (
 )
 from tracewarehouse.ingest.lake.manifest_index import DIGESTED
 from tracewarehouse.ingest.lake.schema import TABLES
-from tracewarehouse.lens import table_source
-from tracewarehouse.memory_limit import set_memory_limit
-from tracewarehouse.read_only import literal
-from tracewarehouse.temporary import TemporaryFolder
+from tracewarehouse.queries.memory_limit import set_memory_limit
+from tracewarehouse.queries.read_only import literal
 
 FOLDER = "packs"
 PACKED = tuple(t for t in TABLES if t not in DIGESTED)

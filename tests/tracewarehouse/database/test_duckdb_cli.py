@@ -16,7 +16,7 @@ from tracewarehouse.cli import run
 from tracewarehouse.ingest.lake.schema import TABLES
 from tracewarehouse.warehouse import Warehouse, open_warehouse
 
-ROOT = Path(__file__).resolve().parents[2]
+ROOT = Path(__file__).resolve().parents[3]
 DUCKDB = Path(sys.executable).parent / "duckdb"
 CAPTURES = ("llama-pp2tp2-b4-i16-o5-hosts2", "deepseek_v2-ep4-b4-i16-o9")
 """Two that differ in all: hosts, stages, experts."""

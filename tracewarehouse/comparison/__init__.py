@@ -1,0 +1,1 @@
+"""Compares the metric values of runs."""

@@ -1,0 +1,1 @@
+"""The views and caches with which DuckDB reads a lake."""
