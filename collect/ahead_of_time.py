@@ -19,9 +19,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from tracewarehouse.collect.backend import BACKENDS
 from tracewarehouse.collect.chips import chip_memory, known_chips
 from tracewarehouse.collect.errors import CollectError, MissingDependencyError, require_torch_xla
+from tracewarehouse.collect.harness.backend import BACKENDS
 from tracewarehouse.collect.memory import require_host_memory
 from tracewarehouse.collect.processes import end_with_parent, exit_code_of, start_process
 from tracewarehouse.collect.run_spec import RunSpec
@@ -153,8 +153,8 @@ def trace(spec: RunSpec, folder: Path) -> None:
     Raises:
         CollectError: the model cannot be traced.
     """
-    from tracewarehouse.collect.recording import manifest_of
-    from tracewarehouse.collect.torch_xla_backend import lower_steps
+    from tracewarehouse.collect.harness.recording import manifest_of
+    from tracewarehouse.collect.torch_xla.backend import lower_steps
 
     _lower_kernels_for_tpu()
     manifest: Any = manifest_of(spec, spec.backend, lower_steps(spec, folder))
@@ -183,7 +183,7 @@ def main(arguments: list[str]) -> int:
     specification, folder = arguments
     end_with_parent()
     spec = RunSpec.model_validate_json(specification)
-    from tracewarehouse.collect.torch_xla_backend import environment
+    from tracewarehouse.collect.torch_xla.backend import environment
 
     os.environ |= environment(spec.model_copy(update={"device": "cpu"})) | {"JAX_PLATFORMS": "cpu"}
     return exit_code_of(lambda: trace(spec, Path(folder)))

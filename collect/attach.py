@@ -14,7 +14,7 @@ from typing import Any
 
 from tracewarehouse.collect.capture import staged_capture, write_manifest
 from tracewarehouse.collect.errors import CollectError, MissingDependencyError
-from tracewarehouse.collect.provenance import versions
+from tracewarehouse.collect.harness.provenance import versions
 from tracewarehouse.ingest.capture.manifest import Manifest, Mesh, ModelFacts
 from tracewarehouse.ingest.capture_names import XPLANE_SUFFIX, xplane_files
 

@@ -13,10 +13,10 @@ from typing import TYPE_CHECKING
 from tracewarehouse.collect.chips import chip_memory
 from tracewarehouse.collect.errors import ExperimentError
 from tracewarehouse.collect.host_memory import available_memory
+from tracewarehouse.collect.models.pretrained import PretrainedModel, pretrained_model
 from tracewarehouse.collect.parallel.attention_forms import cache_length
 from tracewarehouse.collect.parallel.experts import places
 from tracewarehouse.collect.parallel.partition import Partition, weight_partition
-from tracewarehouse.collect.pretrained import PretrainedModel, pretrained_model
 from tracewarehouse.collect.run_spec import MESH_AXES
 from tracewarehouse.ingest.capture.manifest import Mesh
 

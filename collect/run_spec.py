@@ -11,7 +11,7 @@ from typing import Annotated, Any, Literal
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError, model_validator
 
 from tracewarehouse.collect.errors import ExperimentError
-from tracewarehouse.collect.models import ARCHITECTURES, architecture_of
+from tracewarehouse.collect.models.architectures import ARCHITECTURES, architecture_of
 from tracewarehouse.collect.stage_layout import StageLayout, stage_layout
 from tracewarehouse.ingest.capture.manifest import Mesh
 from tracewarehouse.ingest.capture.mesh_axes import AXES

@@ -14,18 +14,18 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
-from tracewarehouse.collect.backend import BACKENDS, find_backend
 from tracewarehouse.collect.capture import is_recorded, remove_leftovers, require_writable, write_error
 from tracewarehouse.collect.errors import CollectError, MissingDependencyError, require_libtpu, require_torch
 from tracewarehouse.collect.experiment import Experiment, plan
+from tracewarehouse.collect.harness.backend import BACKENDS, find_backend
 from tracewarehouse.collect.memory import MemoryNeed, memory_need, require_host_memory, require_memory
-from tracewarehouse.collect.model_folder import model_folder
-from tracewarehouse.collect.pretrained import pretrained_model
+from tracewarehouse.collect.models.model_folder import model_folder
+from tracewarehouse.collect.models.pretrained import pretrained_model
 from tracewarehouse.collect.processes import start_process
 from tracewarehouse.collect.run_spec import RunSpec
 from tracewarehouse.collect.tpu.host import host_chip
 
-HARNESS = (sys.executable, "-m", "tracewarehouse.collect.harness")
+HARNESS = (sys.executable, "-m", "tracewarehouse.collect.run_process")
 """What records one run; it is given the specification as JSON and the output directory, or only the backend's name, to
 say whether the interpreter has what the backend needs."""
 
@@ -180,7 +180,7 @@ def keep_reference(run: RunSpec) -> Path:
         CollectError: the model's files are not here, or it does not fit into the memory of this host.
     """
     require_torch()
-    from tracewarehouse.collect.subject import compute_reference
+    from tracewarehouse.collect.harness.subject import compute_reference
 
     return compute_reference(run)
 

@@ -7,8 +7,8 @@ from pathlib import Path
 
 from tiny_capture import tiny_capture
 
-from tracewarehouse.collect.backend import Recording
 from tracewarehouse.collect.errors import MissingDependencyError
+from tracewarehouse.collect.harness.backend import Recording
 from tracewarehouse.collect.run_spec import RunSpec
 from tracewarehouse.ingest.capture.manifest import ModelFacts, PhaseMark
 

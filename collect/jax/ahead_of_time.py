@@ -10,17 +10,17 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from tracewarehouse.collect.backend import Recording
+from tracewarehouse.collect.checks.promises import promised_collectives
 from tracewarehouse.collect.errors import CheckError, CollectError
+from tracewarehouse.collect.harness.backend import Recording
+from tracewarehouse.collect.harness.recording import manifest_of
+from tracewarehouse.collect.harness.subject import traced_subject
 from tracewarehouse.collect.jax.mesh import JaxMesh, as_numpy
 from tracewarehouse.collect.jax.model import JaxModel
 from tracewarehouse.collect.parallel.attention_forms import attention_forms
 from tracewarehouse.collect.parallel.partition import Partition
 from tracewarehouse.collect.processes import end_with_parent, exit_code_of
-from tracewarehouse.collect.promises import promised_collectives
-from tracewarehouse.collect.recording import manifest_of
 from tracewarehouse.collect.run_spec import RunSpec
-from tracewarehouse.collect.subject import traced_subject
 from tracewarehouse.collect.tpu.compile_ahead import chips, write_program
 
 

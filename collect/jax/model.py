@@ -9,20 +9,20 @@ from tracewarehouse.collect.jax.decoder import Decoder
 from tracewarehouse.collect.jax.mesh import Collectives
 from tracewarehouse.collect.jax.operations import Step, rms_norm, scope
 from tracewarehouse.collect.jax.weights import TinyWeights, on_devices
-from tracewarehouse.collect.models import architecture_of
+from tracewarehouse.collect.models.architectures import architecture_of
 from tracewarehouse.collect.parallel.attention_forms import cache_length
 from tracewarehouse.collect.parallel.partition import BATCH, Partition
 from tracewarehouse.collect.parallel.published import skeleton
 
 if TYPE_CHECKING:
+    from tracewarehouse.collect.harness.subject import Subject
     from tracewarehouse.collect.jax.mesh import JaxMesh
     from tracewarehouse.collect.jax.weights import Weights
     from tracewarehouse.collect.run_spec import RunSpec
-    from tracewarehouse.collect.subject import Subject
 
 
 class JaxModel:
-    """See `tracewarehouse.collect.stack.DeviceModel`.
+    """See `tracewarehouse.collect.harness.stack.DeviceModel`.
 
     A step is the program of one device, mapped over the mesh: every collective of it is written down there, and none is
     left to a partitioner.

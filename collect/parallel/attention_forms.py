@@ -6,7 +6,7 @@ import math
 from importlib.util import find_spec
 from typing import TYPE_CHECKING, Literal
 
-from tracewarehouse.collect.models import architecture_of
+from tracewarehouse.collect.models.architectures import architecture_of
 
 if TYPE_CHECKING:
     from tracewarehouse.collect.run_spec import RunSpec

@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING, Any
 from tracewarehouse.collect.parallel.attention_forms import cache_length
 from tracewarehouse.collect.parallel.device_mesh import DeviceMesh
 from tracewarehouse.collect.parallel.partition import BATCH, weight_partition
+from tracewarehouse.collect.parallel.phase_marks import scope, scope_module, scope_parts
 from tracewarehouse.collect.parallel.sequence_parallelism import last_position, split_sequence
 from tracewarehouse.collect.parallel.sharded_model import cache_shape, use_sharded_operations
-from tracewarehouse.collect.phase_marks import scope, scope_module, scope_parts
 
 if TYPE_CHECKING:
     from tracewarehouse.collect.parallel.published import PublishedWeights

@@ -6,8 +6,8 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
-from tracewarehouse.collect.checkpoint import Checkpoint, CheckpointError, Shape, in_file_order
-from tracewarehouse.collect.models import architecture_of
+from tracewarehouse.collect.models.architectures import architecture_of
+from tracewarehouse.collect.models.checkpoint import Checkpoint, CheckpointError, Shape, in_file_order
 from tracewarehouse.collect.parallel.partition import Partition, weight_partition
 
 if TYPE_CHECKING:

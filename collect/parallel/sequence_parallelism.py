@@ -8,8 +8,8 @@ from typing import Any
 
 from tracewarehouse.collect.parallel.device_mesh import DeviceMesh
 from tracewarehouse.collect.parallel.partition import BATCH, Partition
+from tracewarehouse.collect.parallel.phase_marks import scope
 from tracewarehouse.collect.parallel.stage_operations import einsum, single_linear
-from tracewarehouse.collect.phase_marks import scope
 
 
 def split_sequence(layers: Iterable[Any], mesh: DeviceMesh) -> None:

@@ -4,15 +4,15 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from tracewarehouse.collect.models import architecture_of
+from tracewarehouse.collect.models.architectures import architecture_of
 from tracewarehouse.collect.parallel import attention, experts
 from tracewarehouse.collect.parallel.attention_forms import cache_length
 from tracewarehouse.collect.parallel.context_parallelism import MODES, split_cache_updates, split_context
 from tracewarehouse.collect.parallel.deepseek import use_compilable_operations
 from tracewarehouse.collect.parallel.device_mesh import DeviceMesh
 from tracewarehouse.collect.parallel.partition import BATCH, Axes, weight_partition
+from tracewarehouse.collect.parallel.phase_marks import scope, scope_module, scope_parts
 from tracewarehouse.collect.parallel.sequence_parallelism import keep_last_position, split_sequence
-from tracewarehouse.collect.phase_marks import scope, scope_module, scope_parts
 
 if TYPE_CHECKING:
     from tracewarehouse.collect.run_spec import RunSpec

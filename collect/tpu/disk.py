@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable
 
-from tracewarehouse.collect.pretrained import PretrainedModel, is_folder, pretrained_model
+from tracewarehouse.collect.models.pretrained import PretrainedModel, is_folder, pretrained_model
 from tracewarehouse.collect.run_spec import RunSpec
 
 BOOT_DISK = 100 * 2**30

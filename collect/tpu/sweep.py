@@ -14,9 +14,9 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from tracewarehouse.collect.capture import require_writable
+from tracewarehouse.collect.checks.reference_cache import kept_files
 from tracewarehouse.collect.errors import TpuError
 from tracewarehouse.collect.experiment import Experiment
-from tracewarehouse.collect.reference_cache import kept_files
 from tracewarehouse.collect.run_spec import RunSpec
 from tracewarehouse.collect.tpu import commands
 from tracewarehouse.collect.tpu.captures import fetch, pending

@@ -10,10 +10,10 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from tracewarehouse.collect.checkpoint import INDEX, SINGLE
 from tracewarehouse.collect.errors import CollectError
-from tracewarehouse.collect.model_folder import hub_cache
-from tracewarehouse.collect.pretrained import CONFIG, is_folder, known_models
+from tracewarehouse.collect.models.checkpoint import INDEX, SINGLE
+from tracewarehouse.collect.models.model_folder import hub_cache
+from tracewarehouse.collect.models.pretrained import CONFIG, is_folder, known_models
 from tracewarehouse.collect.tpu.disk import weights_of
 
 if TYPE_CHECKING:

@@ -3,25 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from pathlib import Path
 
 import pytest
 
-from tests.collect.fake_cloud import Cloud, compiled_programs
 from tests.collect.torch_processes import TorchProcesses
-from tracewarehouse.collect.reference_cache import FOLDER
-
-
-@pytest.fixture(scope="session")
-def cloud_programs(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The programs of the fake cloud, compiled once."""
-    return compiled_programs(tmp_path_factory.mktemp("cloud-programs"))
-
-
-@pytest.fixture
-def cloud(tmp_path: Path, cloud_programs: Path, monkeypatch: pytest.MonkeyPatch) -> Cloud:
-    """A Google Cloud in a folder."""
-    return Cloud(tmp_path, cloud_programs, monkeypatch)
+from tracewarehouse.collect.checks.reference_cache import FOLDER
 
 
 @pytest.fixture(scope="session", autouse=True)

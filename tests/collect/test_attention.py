@@ -9,9 +9,9 @@ import pytest
 
 from tests.collect.torch_processes import TorchProcesses
 from tracewarehouse.collect.memory import memory_need
+from tracewarehouse.collect.models.pretrained import pretrained_model
 from tracewarehouse.collect.parallel import attention_forms
 from tracewarehouse.collect.parallel.attention_forms import block_pages, cache_length, decode_form, prefill_form
-from tracewarehouse.collect.pretrained import pretrained_model
 from tracewarehouse.collect.run_spec import run_spec
 
 TORCH_XLA = """

@@ -10,10 +10,10 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from tracewarehouse.collect.checks.promises import promised_collectives
 from tracewarehouse.collect.errors import ExperimentError
 from tracewarehouse.collect.experiment import READY_MADE, Experiment, load_experiment, plan, ready_made
-from tracewarehouse.collect.models import ARCHITECTURES
-from tracewarehouse.collect.promises import promised_collectives
+from tracewarehouse.collect.models.architectures import ARCHITECTURES
 from tracewarehouse.collect.run_spec import RunSpec, run_spec
 
 
@@ -172,7 +172,7 @@ def test_ready_made_experiments_are_valid(name: str) -> None:
 
 
 def test_planning_needs_no_torch() -> None:
-    code = "import sys, tracewarehouse.collect.runner, tracewarehouse.collect.harness\n"
+    code = "import sys, tracewarehouse.collect.runner, tracewarehouse.collect.run_process\n"
     code += "from tracewarehouse.collect import experiment as e\ne.plan(e.Experiment.of(e.RunSpec()))\n"
     code += "sys.exit(any(m.split('.')[0] in ('torch', 'torch_xla', 'transformers') for m in sys.modules))"
 

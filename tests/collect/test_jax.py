@@ -30,7 +30,7 @@ CAPTURES = Path(__file__).parents[2] / "data" / "captures"
 TORCH_XLA = sorted(
     p.parent for p in CAPTURES.glob("*/manifest.json") if "hosts" not in p.parent.name and "jax" not in p.parent.name
 )
-RECORD = "import sys; from tracewarehouse.collect import harness; sys.exit(harness.main(sys.argv[1:]))"
+RECORD = "import sys; from tracewarehouse.collect import run_process; sys.exit(run_process.main(sys.argv[1:]))"
 
 
 @pytest.fixture
@@ -57,7 +57,7 @@ def traffic(capture: Path, warehouse: Path) -> Counter[Any]:
 
 def smallest_lead(spec: RunSpec) -> float:
     """The smallest difference of the two largest logits of the reference: within rounding, either may win."""
-    from tracewarehouse.collect.subject import tiny_subject
+    from tracewarehouse.collect.harness.subject import tiny_subject
 
     largest = tiny_subject(spec).reference.expected.float().topk(2, -1).values
     return float((largest[..., 0] - largest[..., 1]).min())

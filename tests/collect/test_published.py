@@ -15,7 +15,7 @@ import pytest
 from tests.captured_collectives import assert_as_promised, collectives
 from tests.collect.torch_processes import TorchProcesses
 from tracewarehouse.collect.memory import loading_bytes
-from tracewarehouse.collect.pretrained import pretrained_model
+from tracewarehouse.collect.models.pretrained import pretrained_model
 from tracewarehouse.collect.run_spec import RunSpec, run_spec
 from tracewarehouse.ingest.capture.card import load_card
 from tracewarehouse.ingest.capture.manifest import load_manifest
@@ -265,12 +265,13 @@ def test_the_host_holds_a_file_and_a_copy_of_one_weight_for_each_device(folder: 
 
 RECORD = """
 import sys
-from tracewarehouse.collect import harness, subject
+from tracewarehouse.collect import run_process
+from tracewarehouse.collect.harness import subject
 
 specification, output, host_memory = sys.argv[1:]
 if host_memory:
     subject.available_memory = lambda: int(host_memory)
-print(harness.main([specification, output]))
+print(run_process.main([specification, output]))
 """
 
 

@@ -51,7 +51,7 @@ def record(torch_processes: TorchProcesses, tmp_path: Path) -> Callable[[RunSpec
     return recorded
 
 
-RECORD = "import sys; from tracewarehouse.collect import harness; sys.exit(harness.main(sys.argv[1:]))"
+RECORD = "import sys; from tracewarehouse.collect import run_process; sys.exit(run_process.main(sys.argv[1:]))"
 
 
 def collected(output: Path, spec: RunSpec) -> Path:
@@ -188,11 +188,11 @@ def test_two_hosts_after_the_collector_was_killed(tmp_path: Path) -> None:
     options = ["--mesh", "pp=2,tp=2", "--hosts", "2", "--batch", "2", "--input-length", "8", "--output-length", "4"]
     command = [sys.executable, "-m", "tracewarehouse", "collect", *options, "-o", str(tmp_path)]
     collector = subprocess.Popen(command)
-    wait_until(lambda: len(running("tracewarehouse.collect.harness", str(tmp_path))) == 2)
+    wait_until(lambda: len(running("tracewarehouse.collect.run_process", str(tmp_path))) == 2)
     collector.send_signal(signal.SIGKILL)
     collector.wait()
     # The kernel ends the process of the first stage with the collector, and that of the second with the first.
-    wait_until(lambda: not running("tracewarehouse.collect.harness", str(tmp_path)))
+    wait_until(lambda: not running("tracewarehouse.collect.run_process", str(tmp_path)))
     assert [p.name for p in tmp_path.iterdir() if not p.name.startswith(".") and p.is_dir()] == []
 
     capture = collected(tmp_path, run_spec(mesh="pp=2,tp=2", hosts=2, **SMALL))

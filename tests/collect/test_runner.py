@@ -13,12 +13,13 @@ from pathlib import Path
 import pytest
 
 from tests.running_processes import running, wait_until
-from tracewarehouse.collect import errors, runner, torch_xla_backend
+from tracewarehouse.collect import errors, runner
 from tracewarehouse.collect.capture import is_recorded
 from tracewarehouse.collect.errors import CollectError, MissingDependencyError
 from tracewarehouse.collect.experiment import Experiment
 from tracewarehouse.collect.run_spec import RunSpec, run_spec
 from tracewarehouse.collect.runner import Progress, collect, dry_run
+from tracewarehouse.collect.torch_xla import backend as torch_xla_backend
 
 ONE = RunSpec()
 TWO = run_spec(mesh="tp=2")
@@ -174,7 +175,7 @@ def collector(output: Path, *meshes: str) -> subprocess.Popen[bytes]:
         from tracewarehouse.collect.experiment import Experiment
         from tracewarehouse.collect.run_spec import run_spec
         runner.HARNESS = {runner.HARNESS!r}
-        from tracewarehouse.collect import torch_xla_backend
+        from tracewarehouse.collect.torch_xla import backend as torch_xla_backend
         torch_xla_backend.require_torch_xla = lambda: None
         runner.collect(Experiment.of(*(run_spec(mesh=m) for m in {meshes!r})), Path({str(output)!r}))
     """)

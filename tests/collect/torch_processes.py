@@ -95,12 +95,12 @@ if __name__ == "__main__":
     if backend == "jax":
         import torch  # noqa: F401
 
-        from tracewarehouse.collect.jax import backend as _  # noqa: F401
+        from tracewarehouse.collect.jax import backend as _
     else:
-        from tracewarehouse.collect import torch_xla_backend  # noqa: F401
+        from tracewarehouse.collect.torch_xla import backend as _  # noqa: F401
     from transformers import LlamaForCausalLM  # noqa: F401
 
-    from tracewarehouse.collect import harness  # noqa: F401
+    from tracewarehouse.collect import run_process  # noqa: F401
 
     code, sys.argv[1:], variables = forked_for_a_program()
     os.environ.update(variables)

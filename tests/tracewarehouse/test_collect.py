@@ -12,7 +12,7 @@ from typer.testing import CliRunner
 import tracewarehouse as tw
 from tracewarehouse.cli import app
 from tracewarehouse.cli.collect import _unmarked as unmarked
-from tracewarehouse.collect import torch_xla_backend
+from tracewarehouse.collect.torch_xla import backend as torch_xla_backend
 
 CAPTURES = Path(__file__).parents[2] / "data" / "captures"
 NAME = "llama-tp4-b4-i16-o17"

@@ -98,7 +98,7 @@ def _estimate(spec: RunSpec) -> str | None:
     if not spec.is_published:
         return None
     from tracewarehouse.collect.memory import memory_need
-    from tracewarehouse.collect.pretrained import pretrained_model
+    from tracewarehouse.collect.models.pretrained import pretrained_model
 
     return str(memory_need(pretrained_model(spec.model), spec.model_copy(update={"device": "tpu"})))
 

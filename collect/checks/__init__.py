@@ -1,0 +1,1 @@
+"""What a run must show: promised collectives, and the same results as plain torch."""

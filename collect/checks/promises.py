@@ -1,0 +1,118 @@
+"""Lists the collectives that a parallelism must cause, against which a capture is checked."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING
+
+from tracewarehouse.collect.models.architectures import architecture_of
+from tracewarehouse.collect.parallel.context_parallelism import MODES
+from tracewarehouse.collect.parallel.experts import Places, places
+from tracewarehouse.ingest.capture.manifest import PromisedCollective
+
+if TYPE_CHECKING:
+    from tracewarehouse.collect.run_spec import RunSpec
+
+
+def promised_collectives(spec: RunSpec) -> list[PromisedCollective]:
+    """Return what the mesh of a run promises; on virtual devices nothing else occurs except gathers of the argmax.
+
+    tp: attention and the MLP or shared experts of a layer end in an all-reduce each, and so do the routed experts.
+        With Megatron's sequence parallelism, every block of the prefill gathers first, and all but the routed experts
+        end in a reduce-scatter. With Ulysses, query, key, value and output of a layer are exchanged by an all-to-all
+        each. With ring, keys and values go to the next device tp - 1 times, and once into the cache, which is split by
+        head, by an all-to-all each. Both gather a layer's attention in a decode step. After a split prefill, an
+        all-reduce brings the last position to all devices.
+    ep: a layer of experts has an all-to-all there and one back, whatever the capacity factor.
+    pp: the stages pass on in every tick but the first, and an all-reduce brings the last stage's result to all. If
+        stages differ, every device takes part in the layers of all, because they share one program. With one program
+        per stage (hosts), each promises its own.
+    dp: nothing.
+
+    Not promised, because a compiler may join them: the two all-gathers over tp of an argmax over the split vocabulary,
+    for the largest logit of each piece and its index.
+    """
+    layout = spec.stage_layout
+    if spec.hosts == 1:
+        return _of_program(spec, layout.layer_kinds(), is_last=True)
+    stages = [list(range(stage.first_layer, stage.last_layer + 1)) for stage in layout.stages]
+    return [
+        promise.model_copy(update={"stage": number})
+        for number, layers in enumerate(stages)
+        for promise in _of_program(spec, layers, is_last=number == len(stages) - 1)
+    ]
+
+
+def _of_program(spec: RunSpec, layers: Sequence[int], *, is_last: bool) -> list[PromisedCollective]:
+    """Return what one program promises on each of its devices.
+
+    Args:
+        spec: The run.
+        layers: Numbers of the layers that the program runs; in a pipeline, once per tick.
+        is_last: Whether the last stage is in it.
+    """
+    # Over hosts the stages take turns and pass hidden states without a collective.
+    ticks = 1 if spec.hosts > 1 else spec.microbatch_count + spec.axis("pp") - 1
+    dense, sparse = (ticks * n for n in _dense_and_sparse(spec, layers))
+    has_shared = "n_shared_experts" in architecture_of(spec.model).config
+    mode = spec.sequence_parallelism
+    out: list[PromisedCollective] = []
+
+    def promise(phase: str, kind: str, axis: str, count: int) -> None:
+        if count:
+            out.append(PromisedCollective(phase=phase, kind=kind, axis=axis, count=count))
+
+    for phase in ("prefill", "decode")[: spec.output_length]:
+        is_split = mode is not None and phase == "prefill"
+        last = spec.microbatch_count if is_split and is_last else 0
+        if spec.axis("tp") > 1:
+            blocks, routed = 2 * dense + sparse + (sparse if has_shared else 0), sparse
+            if mode in MODES:
+                _promise_context(spec, phase, dense, promise)
+                promise(phase, "all-reduce", "tp", last)
+            elif is_split:
+                promise(phase, "all-gather", "tp", 2 * (dense + sparse))
+                promise(phase, "reduce-scatter", "tp", blocks)
+                promise(phase, "all-reduce", "tp", routed + last)
+            else:
+                promise(phase, "all-reduce", "tp", blocks + routed)
+        if spec.axis("ep") > 1:
+            promise(phase, "all-to-all", "ep", 2 * sparse)
+        if spec.axis("pp") > 1 and spec.hosts == 1:
+            promise(phase, "collective-permute", "pp", ticks - 1)
+            promise(phase, "all-reduce", "pp", 1)
+    return out
+
+
+def _promise_context(spec: RunSpec, phase: str, layers: int, promise: Callable[[str, str, str, int], None]) -> None:
+    if phase == "decode":
+        promise(phase, "all-gather", "tp", layers)
+    elif spec.sequence_parallelism == "ulysses":
+        promise(phase, "all-to-all", "tp", 4 * layers)
+    else:
+        promise(phase, "collective-permute", "tp", 2 * (spec.axis("tp") - 1) * layers)
+        promise(phase, "all-to-all", "tp", 2 * layers)
+
+
+def expert_places(spec: RunSpec) -> dict[str, Places]:
+    """Places of a layer of experts by phase, for a model that has experts."""
+    architecture = architecture_of(spec.model)
+    sequences = spec.batch // (spec.axis("dp") * spec.axis("ep") * spec.microbatch_count)
+    chosen, experts = int(architecture.config["num_experts_per_tok"]), architecture.num_experts or 0
+    factor = float(spec.capacity_factor or "inf")
+    lengths = dict((("prefill", spec.input_length), ("decode", 1))[: spec.output_length])
+    return {p: places(sequences * n, chosen, experts, spec.axis("ep"), factor) for p, n in lengths.items()}
+
+
+def routed_pairs(spec: RunSpec) -> int:
+    """Pairs of token and expert in a whole generation of a model with experts, over all of its layers."""
+    _, sparse = _dense_and_sparse(spec, range(spec.layers))
+    tokens = spec.batch * (spec.input_length + spec.output_length - 1)
+    return tokens * sparse * int(architecture_of(spec.model).config["num_experts_per_tok"])
+
+
+def _dense_and_sparse(spec: RunSpec, layers: Sequence[int]) -> tuple[int, int]:
+    """Return how many layers have a dense MLP, and how many have experts."""
+    architecture = architecture_of(spec.model)
+    sparse = sum(architecture.is_moe and layer >= architecture.first_dense_layers for layer in layers)
+    return len(layers) - sparse, sparse

@@ -1,0 +1,86 @@
+"""Defines the interface to a machine learning stack, which runs a model and records it.
+
+torch_xla and JAX are such stacks, which share the harness (tracewarehouse.collect.harness.stack). Another, such as
+torch_tpu, is one more class that implements `Backend`, in its own module, here or in any package: a run names it as
+`module:Class`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from importlib import import_module
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Protocol, cast
+
+from tracewarehouse.collect.errors import CollectError
+from tracewarehouse.ingest.capture.manifest import ModelFacts, PhaseMark, PromisedCollective
+
+if TYPE_CHECKING:
+    from tracewarehouse.collect.run_spec import RunSpec
+
+BACKENDS = {
+    "torch_xla": "tracewarehouse.collect.torch_xla.backend:TorchXlaBackend",
+    "jax": "tracewarehouse.collect.jax.backend:JaxBackend",
+}
+"""The backends that come with the package, as name to class."""
+
+
+@dataclass(frozen=True)
+class Recording:
+    """What a backend knows about a run that it recorded."""
+
+    model: ModelFacts
+    phases: list[PhaseMark]
+    """Every step of the recorded generation, on the host's clock."""
+    hosts: list[str]
+    """Stems of the profiles, one per host: `plugins/profile/<any folder>/<stem>.xplane.pb` in the capture."""
+    prompt_source: str = "random tokens"
+    checks: dict[str, Any] = field(default_factory=dict)
+    """Results of checks and measurements, by name."""
+    promised_collectives: list[PromisedCollective] | None = None
+    """What ingest must find in the capture; None promises nothing."""
+    chip: str | None = None
+    """Kind of the accelerator, as in the hardware table, such as `TPU v6e`; None for virtual devices."""
+    devices_per_host: int | None = None
+    """None if unknown."""
+
+
+class Backend(Protocol):
+    """A machine learning stack with its profiler."""
+
+    name: str
+    """Name in the manifest, and of the package in its list of versions."""
+
+    def require(self) -> None:
+        """Make sure that the stack is installed, without importing it.
+
+        Raises:
+            MissingDependencyError: it is not installed; the message says what to install.
+        """
+
+    def environment(self, spec: RunSpec) -> Mapping[str, str]:
+        """Return the variables to set before the stack is imported; every run has its own process."""
+
+    def record(self, spec: RunSpec, capture: Path) -> Recording:
+        """Run one configuration, and leave its profiles in the capture directory.
+
+        Raises:
+            CollectError: it cannot be run, or what it computed is wrong; nothing of the capture is kept.
+        """
+
+
+def find_backend(name: str) -> Backend:
+    """Return the backend of this name, or the class that `module:Class` names.
+
+    Raises:
+        CollectError: there is none.
+    """
+    module, _, attribute = BACKENDS.get(name, name).partition(":")
+    try:
+        return cast(Backend, getattr(import_module(module), attribute)())
+    except (ImportError, AttributeError, TypeError, ValueError) as error:
+        raise CollectError(
+            f"backend {name!r} cannot be used: {error}; known are {', '.join(BACKENDS)}, and any module:Class that "
+            "Python finds"
+        ) from None

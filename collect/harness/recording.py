@@ -1,0 +1,81 @@
+"""Record one run with a backend: what every capture gets, whatever stack ran the model."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import asdict
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from tracewarehouse.collect.capture import staged_capture, write_facts
+from tracewarehouse.collect.checks.promises import expert_places
+from tracewarehouse.collect.errors import CheckError
+from tracewarehouse.collect.harness.provenance import git_commit, versions
+from tracewarehouse.collect.harness.workload_card import workload_card
+from tracewarehouse.ingest.capture.manifest import Manifest, Mesh
+from tracewarehouse.ingest.capture_names import host_name, xplane_files
+
+if TYPE_CHECKING:
+    from tracewarehouse.collect.harness.backend import Backend, Recording
+    from tracewarehouse.collect.run_spec import RunSpec
+
+
+def record(spec: RunSpec, output: Path, backend: Backend) -> Path:
+    """Run one configuration and write its capture directory.
+
+    Returns:
+        The capture directory, `output/<name of the run>`; it is there whole or not at all.
+
+    Raises:
+        MissingDependencyError: the backend's stack is not installed.
+        CheckError: the backend left no profile of some host, or an empty one.
+        CollectError: as of the backend's `record`.
+    """
+    backend.require()
+    with staged_capture(output, spec.name) as staging:
+        recording = backend.record(spec, staging)
+        written = {host_name(f): f.stat().st_size for f in xplane_files(staging)}
+        if not recording.hosts or any(not written.get(host) for host in recording.hosts):
+            raise CheckError(
+                f"{backend.name} recorded {', '.join(recording.hosts) or 'no host'}, but left the profiles "
+                f"{', '.join(h for h, size in written.items() if size) or 'of none'}"
+            )
+        manifest = manifest_of(spec, backend.name, recording)
+        card = workload_card(spec, recording, backend.name, manifest.versions, os.environ)
+        write_facts(staging, card, manifest)
+    return output / spec.name
+
+
+def manifest_of(spec: RunSpec, backend: str, recording: Recording) -> Manifest:
+    """Return what the collector says of a run beside its capture."""
+    extra: dict[str, Any] = {
+        "spec": spec.model_dump(mode="json"),
+        "spec_digest": spec.digest,
+        "device": spec.device,
+        "weights": "published" if spec.is_published else "random",
+        "prompt_source": recording.prompt_source,
+    }
+    if spec.capacity_factor is not None:
+        extra["capacity_factor"] = spec.capacity_factor
+        extra["expert_places"] = {phase: asdict(places) for phase, places in expert_places(spec).items()}
+    return Manifest(
+        name=spec.name,
+        model=recording.model,
+        backend=backend,
+        dtype=spec.dtype,
+        batch_size=spec.batch,
+        input_length=spec.input_length,
+        output_length=spec.output_length,
+        mesh=Mesh(axes=spec.mesh.axes, device_ids=spec.mesh.device_ids or list(range(spec.mesh.size))),
+        sequence_parallelism=spec.sequence_parallelism,
+        microbatches=spec.microbatch_count if spec.axis("pp") > 1 else None,
+        stages=list(spec.stage_layout.stages) if spec.axis("pp") > 1 else None,
+        hosts=recording.hosts,
+        phases=recording.phases,
+        promised_collectives=recording.promised_collectives,
+        versions=versions(),
+        seed=spec.seed,
+        checks=recording.checks,
+        git_commit=git_commit(),
+        **extra,
+    )

@@ -1,0 +1,186 @@
+"""The workload card and the model facts of a run, from what really ran."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from tracewarehouse.collect.chips import known_chips
+from tracewarehouse.collect.models.architectures import architecture_of
+from tracewarehouse.collect.models.pretrained import known_models
+from tracewarehouse.collect.parallel.attention_forms import decode_form, prefill_form
+from tracewarehouse.collect.parallel.context_parallelism import MODES
+from tracewarehouse.collect.tpu.quota import load_quota
+from tracewarehouse.ingest.capture.card import WorkloadCard
+from tracewarehouse.ingest.capture.manifest import ModelFacts
+
+if TYPE_CHECKING:
+    from tracewarehouse.collect.harness.backend import Recording
+    from tracewarehouse.collect.run_spec import RunSpec
+
+FRAMEWORKS = {"torch_xla": "torchxla"}
+"""Backends that CCL-Bench calls otherwise."""
+XLA_VARIABLES = ("PJRT_DEVICE", "XLA_FLAGS", "LIBTPU_INIT_ARGS", "XLA_HLO_DEBUG", "XLA_USE_SPMD", "JAX_PLATFORMS")
+PRECISION = {"float32": "fp32", "bfloat16": "bf16"}
+
+
+def model_facts(spec: RunSpec, model: Any) -> ModelFacts:
+    """Return the numbers of a transformers model, with or without values, and count its parameters.
+
+    Active parameters of a mixture of experts: all parameters outside the routed experts, and of these the share that
+    one token uses.
+    """
+    config = model.config
+    architecture = architecture_of(spec.model)
+    total = sum(p.numel() for p in model.parameters())
+    routed = sum(p.numel() for name, p in model.named_parameters() if ".mlp.experts." in name)
+    experts = architecture.num_experts
+    active = total if experts is None else total - routed + routed * config.num_experts_per_tok // experts
+    # With latent attention the width of a query head is not a field of its own.
+    head_dim = config.qk_nope_head_dim + config.qk_rope_head_dim if architecture.has_latent_cache else config.head_dim
+    return ModelFacts(
+        name=Path(spec.model).name if spec.is_published else f"{spec.model}-tiny",
+        family=architecture.family,
+        hf_url=f"https://huggingface.co/{spec.model}" if spec.model in known_models() else None,
+        num_layers=config.num_hidden_layers,
+        hidden_size=config.hidden_size,
+        num_heads=config.num_attention_heads,
+        num_kv_heads=config.num_key_value_heads,
+        head_dim=head_dim,
+        vocab_size=config.vocab_size,
+        num_experts=experts,
+        num_params=total,
+        num_params_active=active,
+        num_params_embedding=model.get_input_embeddings().weight.numel(),
+        tie_word_embeddings=bool(config.tie_word_embeddings),
+    )
+
+
+def workload_card(
+    spec: RunSpec,
+    recording: Recording,
+    backend: str,
+    versions: dict[str, str],
+    environment: Mapping[str, str] | None = None,
+) -> WorkloadCard:
+    """Return the card of a run in the words of CCL-Bench; what a run does not know stays blank.
+
+    Args:
+        spec: The run.
+        recording: What is known of it.
+        backend: What ran it.
+        versions: Of what ran.
+        environment: Variables of the process, of which the card gets those that change what XLA does.
+    """
+    architecture, facts = architecture_of(spec.model), recording.model
+    count = spec.mesh.size
+    # Ulysses and ring hold whole layers on every device of tp: what tp splits is the context.
+    context = spec.axis("tp") if spec.sequence_parallelism in MODES else 1
+    mode = f" with {spec.sequence_parallelism} sequence parallelism" if spec.sequence_parallelism else ""
+    return WorkloadCard.model_validate(
+        {
+            "version": 1,
+            "description": f"{facts.name}, {spec.mesh}{mode}, prefill of {spec.input_length} tokens and "
+            f"{spec.output_length - 1} decode steps, batch {spec.batch}; "
+            f"{'published' if spec.is_published else 'random'} weights{_experts(spec)}{_kernels(spec)}",
+            "hf_url": facts.hf_url,
+            "workload": {
+                "model": {
+                    "phase": "inference",
+                    "moe": architecture.is_moe,
+                    "granularity": "model_fwd",
+                    "model_family": facts.name.lower(),
+                    "precision": PRECISION[spec.dtype],
+                    "iteration": spec.output_length,
+                    "model_arch": {
+                        "num_params": facts.num_params,
+                        "num_params_active": facts.num_params_active,
+                        "num_params_embedding": facts.num_params_embedding,
+                        "num_layers": facts.num_layers,
+                        "num_heads": facts.num_heads,
+                        "head_dim": facts.head_dim,
+                        "hidden_size": facts.hidden_size,
+                        "vocab_size": facts.vocab_size,
+                        "tie_word_embeddings": facts.tie_word_embeddings,
+                    },
+                },
+                "data": {
+                    "batch_size": spec.batch,
+                    "seq_len": spec.input_length + spec.output_length,
+                    "input_len": spec.input_length,
+                    "output_len": spec.output_length,
+                    "dataset": recording.prompt_source,
+                },
+                "hardware": {
+                    "network_topo": _network(recording.chip, count),
+                    "xpu_spec": {
+                        "type": spec.device.upper(),
+                        "model": _hardware(spec, recording.chip),
+                        "total_count": count,
+                        "count_per_node": recording.devices_per_host,
+                    },
+                    "driver_version": f"libtpu_{versions['libtpu']}" if "libtpu" in versions else None,
+                },
+            },
+            "Model-executor": {
+                "framework": {"name": FRAMEWORKS.get(backend, backend), "compiler_tool_selection": "xla"},
+                "model_plan_parallelization": {
+                    "dp_replicate": spec.axis("dp"),
+                    "dp_shard": 1,
+                    "tp": spec.axis("tp") // context,
+                    "pp": spec.axis("pp"),
+                    "cp": context,
+                    "ep": spec.axis("ep"),
+                    "pp_mb": _microbatch_size(spec),
+                },
+                "communication_library": {
+                    "name": "xla",
+                    "version": versions.get(backend),
+                    "env": {name: environment[name] for name in XLA_VARIABLES if name in environment}
+                    if environment
+                    else None,
+                },
+                "protocol_selection": ["xla_collectives", "ici"] if spec.device == "tpu" else [],
+            },
+            "metric_source": {"traces": ["xplane"]},
+        }
+    )
+
+
+def _experts(spec: RunSpec) -> str:
+    if spec.capacity_factor is None:
+        return ""
+    return ", dropless experts" if spec.capacity_factor == "inf" else f", experts of capacity {spec.capacity_factor}"
+
+
+def _kernels(spec: RunSpec) -> str:
+    kernels = [
+        f"{form} attention in {phase}"
+        for phase, form in (("prefill", prefill_form(spec)), ("decode", decode_form(spec)))
+        if form != "einsum"
+    ]
+    return "".join(f", {kernel}" for kernel in kernels)
+
+
+def _microbatch_size(spec: RunSpec) -> int:
+    """Return the sequences of a microbatch on a data-parallel rank; 1 without a pipeline, as in CCL-Bench."""
+    if spec.axis("pp") == 1:
+        return 1
+    return spec.batch // (spec.axis("dp") * spec.axis("ep")) // spec.microbatch_count
+
+
+def _hardware(spec: RunSpec, chip: str | None) -> str | None:
+    """Return what CCL-Bench calls the chips, such as `tpu_v6e`."""
+    if spec.device == "cpu":
+        return "virtual devices of one machine"
+    return chip.lower().replace(" ", "_") if chip else None
+
+
+def _network(chip: str | None, count: int) -> dict[str, Any]:
+    """Return the arrangement of a slice's links, and Gbit/s of a chip in both directions between and within slices."""
+    entry = known_chips().get(chip or "")
+    if entry is None:
+        return {}
+    bandwidth = ["", int(entry["ici_gbps"] * 8 * 2)]
+    return {"topology": load_quota().network(entry["kind"], count), "bandwidth_gbps": bandwidth}

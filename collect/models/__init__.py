@@ -1,0 +1,1 @@
+"""The models that can be recorded, and the files of published ones."""

@@ -1,0 +1,189 @@
+"""Steps that are traced and compiled once, and then run by the hash of their graph, as a server runs them.
+
+All that is used of torch_xla's private interface for this is here; its bridge to torch.compile makes the same calls
+(torch_xla/_dynamo/dynamo_bridge.py).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Protocol
+
+from tracewarehouse.collect.errors import CheckError
+from tracewarehouse.collect.parallel.phase_marks import graph_name
+
+if TYPE_CHECKING:
+    from tracewarehouse.collect.run_spec import RunSpec
+
+_WHOLE = "{replicated}"
+
+
+class TraceableModel(Protocol):
+    """A model on the devices whose memory of a generation is in tensors."""
+
+    def begin(self) -> None:
+        """Make an empty cache."""
+
+    def blank_input(self, length: int) -> Any:
+        """Return what a step over `length` positions is given, on the devices and filled with zeros."""
+
+    def step(self, given: Any) -> tuple[Any, ...]:
+        """Return the results of one step; the cache then holds its positions too."""
+
+    def cache_tensors(self) -> list[Any]:
+        """Return all that a step reads and writes besides what it is given."""
+
+
+@dataclass(frozen=True)
+class Program:
+    """A compiled step.
+
+    Attributes:
+        graph: Hash under which torch_xla keeps it.
+        places: What each of its parameters is: a place in (given, *cache), or None for a weight or constant.
+        constants: The weights and constants, None where there is a place.
+        results: How many tensors it gives.
+    """
+
+    graph: Any
+    places: list[int | None]
+    constants: list[Any]
+    results: int
+
+    def run(self, inputs: list[Any]) -> list[Any]:
+        """Start it; the results are there later. The new cache takes the memory of the old one, which is gone."""
+        import torch_xla
+
+        pairs = zip(self.places, self.constants, strict=True)
+        results = torch_xla._XLAC._run_cached_graph(self.graph, [c if p is None else inputs[p] for p, c in pairs])
+        if len(results) != self.results:
+            raise CheckError(f"a compiled step gave {len(results)} tensors where {self.results} were traced")
+        return list(results)
+
+
+@dataclass(frozen=True)
+class _Traced:
+    """A step as it was traced; `Program` says what the places are, and `values` has those of all parameters."""
+
+    outputs: list[Any]
+    places: list[int | None]
+    values: list[Any]
+
+
+class ReplayedModel:
+    """A model whose prefill and decode step are traced before the first generation.
+
+    Whatever a step depends on must be in its tensors: a number that Python changes from step to step would stay what
+    it was in the trace. The comparison with plain torch would show it.
+    """
+
+    def __init__(self, spec: RunSpec, model: TraceableModel) -> None:
+        self._spec, self._model = spec, model
+        self._programs: dict[str, Program] = {}
+        self._unchecked: set[str] = set()
+        self._phase = ""
+        self._cache: list[Any] = []
+        self._shardings: list[str] = []
+
+    def begin(self) -> None:
+        """Start a new generation with an empty cache; the first time, trace and compile before it takes memory."""
+        self._cache = []
+        if not self._programs:
+            for phase, length in self._spec.step_lengths:
+                self._programs[phase] = self._compiled(phase, length)
+                self._unchecked.add(phase)
+        self._model.begin()
+        self._cache = raw(self._model.cache_tensors())
+        self._shardings = _shardings(self._cache)
+        self._phase = "prefill"
+
+    def forward(self, given: Any) -> list[Any]:
+        """Start the prefill, or behind it a decode step, and give its results, as of the model's `step`."""
+        inputs = [*raw([given]), *self._cache]
+        results = self._programs[self._phase].run(inputs)
+        cache, results = results[: len(self._cache)], results[len(self._cache) :]
+        if self._phase in self._unchecked:
+            self._require_same_shardings(cache)
+            self._unchecked.remove(self._phase)
+        self._cache, self._phase = cache, "decode"
+        return results
+
+    def _require_same_shardings(self, cache: list[Any]) -> None:
+        """Make sure that the cache is split as before, which a program run by its hash does not check."""
+        pairs = zip(_shardings(cache), self._shardings, strict=True)
+        if wrong := [number for number, (behind, before) in enumerate(pairs) if behind != before]:
+            raise CheckError(f"tensors {wrong} of the cache are split otherwise behind the {self._phase} than before")
+
+    def lowered(self, phase: str, length: int) -> str:
+        """Return the program of a step as HLO text, as the compiler would get it; nothing is compiled.
+
+        Args:
+            phase: prefill or decode.
+            length: Positions of a sequence in the step.
+
+        Raises:
+            CheckError: the step does not read all of its inputs.
+        """
+        import torch_xla
+
+        with self._traced(phase, length) as traced:
+            text = torch_xla._XLAC._get_xla_tensors_hlo(traced.outputs)
+        # Its name, the donated arguments and the count of devices are not in the text; when torch_xla compiles, it
+        # adds them.
+        head, body = text.split("\n", 1)
+        layout = head.partition(", ")[2]
+        donors = ", ".join(f"({number}, {{}})" for number, place in enumerate(traced.places) if place)
+        stated = f"buffer_donor={{ {donors} }}, {layout}, num_partitions={self._spec.mesh.size}"
+        return f"HloModule {phase}, {stated}\n{body}"
+
+    def _compiled(self, phase: str, length: int) -> Program:
+        """Trace and compile a step."""
+        import torch_xla
+        from torch_xla.utils.buffer_donor_context import alias_with_buffer_donor_config
+
+        with self._traced(phase, length) as traced, alias_with_buffer_donor_config():
+            graph = torch_xla._XLAC._get_graph_hash(traced.outputs)
+            torch_xla._XLAC._xla_warm_up_cache(traced.outputs, [])
+        constants = [v if p is None else None for p, v in zip(traced.places, traced.values, strict=True)]
+        return Program(graph, traced.places, constants, len(traced.outputs))
+
+    @contextmanager
+    def _traced(self, phase: str, length: int) -> Iterator[_Traced]:
+        """Trace a step, on an input and a cache of its own, which hold nothing and are dropped afterwards."""
+        import torch
+        import torch_xla
+        import torch_xla.core.xla_model as xm
+
+        xla = torch_xla._XLAC
+        self._model.begin()
+        inputs = raw([self._model.blank_input(length), *self._model.cache_tensors()])
+        # What is still to be computed would become a part of the step, and be emptied with it below.
+        torch_xla.sync(reset_scope=False)
+        xm.wait_device_ops()
+        places = {xla._xla_get_tensor_id(tensor): place for place, tensor in enumerate(inputs)}
+        for tensor in inputs[1:]:
+            xla._set_buffer_donation(tensor, True)
+        with graph_name(phase), torch.no_grad():
+            results = self._model.step(inputs[0])
+            outputs = raw([*self._model.cache_tensors(), *results])
+            ids, values = xla._get_tensors_xla_device_data_node(outputs)
+            positions = [places.get(tensor_id) for tensor_id in ids]
+            if missing := set(places.values()) - set(positions):
+                raise CheckError(f"the traced {phase} does not read its inputs {sorted(missing)} of {len(inputs)}")
+            yield _Traced(outputs, positions, values)
+            xla._clear_pending_irs(str(torch_xla.device()))
+
+
+def raw(tensors: list[Any]) -> list[Any]:
+    """Return the tensors themselves, where torch_xla wrapped them with their sharding."""
+    from torch_xla.distributed.spmd.xla_sharding import unwrap_sharded_tensor
+
+    return [unwrap_sharded_tensor(tensor) for tensor in tensors]
+
+
+def _shardings(tensors: list[Any]) -> list[str]:
+    import torch_xla
+
+    return [spec or _WHOLE for spec in torch_xla._XLAC._get_xla_sharding_specs(tensors)]

@@ -1,0 +1,203 @@
+"""A pipeline over hosts: a process for each stage, which is an SPMD program over devices of its own.
+
+Virtual CPU devices of different processes cannot communicate, so activations and tokens go from host to host by
+torch.distributed (gloo), between the programs: there is no collective over pp. Every process records its own profile.
+"""
+
+from __future__ import annotations
+
+import shutil
+import sys
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from tracewarehouse.collect.parallel.phase_marks import scope, wait_for_devices
+from tracewarehouse.collect.parallel.sharded_model import ShardedModel
+from tracewarehouse.collect.processes import start_process
+from tracewarehouse.collect.torch_xla.replay import ReplayedModel
+from tracewarehouse.ingest.capture.manifest import Mesh
+from tracewarehouse.ingest.capture_names import XPLANE_SUFFIX
+
+if TYPE_CHECKING:
+    from tracewarehouse.collect.parallel.device_mesh import DeviceMesh
+    from tracewarehouse.collect.run_spec import RunSpec
+
+
+def stage_spec(spec: RunSpec, stage: int) -> RunSpec:
+    """Return the run as one stage sees it: its own layers, on the devices of its host."""
+    axes = {a: n for a, n in spec.mesh.axes.items() if a != "pp"}
+    own = spec.stage_layout.stages[stage]
+    layers = own.last_layer - own.first_layer + 1
+    return spec.model_copy(update={"mesh": Mesh(axes=axes or {"tp": 1}), "layers": layers, "hosts": 1})
+
+
+@contextmanager
+def other_stages(spec: RunSpec, staging: Path) -> Iterator[Path]:
+    """Start the processes of all stages but the first; gives the folder in `staging` that all of them share meanwhile.
+
+    Raises:
+        CheckError: a process failed; its output is in the log.
+    """
+    from tracewarehouse.collect.errors import CheckError
+
+    with tempfile.TemporaryDirectory(prefix="stages-", dir=staging) as folder:
+        command = [sys.executable, "-m", "tracewarehouse.collect.run_process", spec.model_dump_json(), str(staging)]
+        processes = [start_process([*command, str(stage), folder]) for stage in range(1, spec.hosts)]
+        try:
+            yield Path(folder)
+            codes = [p.wait() for p in processes]
+        finally:
+            for p in processes:
+                p.kill()
+                p.wait()
+        if any(codes):
+            raise CheckError(f"the processes of stages 1 to {spec.hosts - 1} ended with exit codes {codes}")
+
+
+def join(shared: Path, stage: int, hosts: int) -> None:
+    """Connect the processes of all stages over the loopback interface."""
+    import torch.distributed as dist
+
+    dist.init_process_group("gloo", init_method=f"file://{shared / 'rendezvous'}", rank=stage, world_size=hosts)
+
+
+def total(count: int) -> int:
+    """Sum over all processes."""
+    import torch
+
+    return int(total_of(torch.tensor(count)))
+
+
+def total_of(value: Any) -> Any:
+    """Sum of a host tensor over all processes."""
+    import torch.distributed as dist
+
+    dist.all_reduce(value)
+    return value
+
+
+def wait_for_all() -> None:
+    """Go on when the processes of all stages have come here."""
+    import torch.distributed as dist
+
+    dist.barrier()
+
+
+def from_last_stage(value: Any) -> Any:
+    """Return a host tensor of the last stage; the other stages give one of the same shape and dtype."""
+    import torch.distributed as dist
+
+    dist.broadcast(value, dist.get_world_size() - 1)
+    return value
+
+
+def gather_captures(captures: list[Path], staging: Path) -> list[str]:
+    """Put the captures of all hosts into one session of the capture directory, each by the name of its host."""
+    session = staging / "plugins" / "profile" / captures[0].parent.name
+    session.mkdir(parents=True, exist_ok=True)
+    names = [f"host{number}" for number in range(len(captures))]
+    for name, capture in zip(names, captures, strict=True):
+        shutil.move(capture, session / f"{name}{XPLANE_SUFFIX}")
+    return names
+
+
+class StageLayers(ShardedModel):
+    """The layers of one stage; embeddings are on the first, norm and head on the last."""
+
+    def __init__(self, spec: RunSpec, model: Any, mesh: DeviceMesh, stage: int) -> None:
+        import torch
+
+        self._is_first, self._is_last = stage == 0, stage == spec.hosts - 1
+        own = stage_spec(spec, stage)
+        first = spec.stage_layout.stages[stage].first_layer
+        layers = model.model.layers[first : first + own.layers]
+        for number, layer in enumerate(layers):
+            layer.self_attn.layer_idx = number
+        model.model.layers = torch.nn.ModuleList(layers)
+        model.config.num_hidden_layers = own.layers
+        if not self._is_last:
+            model.model.norm = torch.nn.Identity()
+        super().__init__(own, model, mesh, first_layer=first)
+
+    @property
+    def vocabulary(self) -> int:
+        """Tokens that the model knows."""
+        return int(self._model.config.vocab_size)
+
+    def blank_hidden(self, length: int) -> Any:
+        """Return hidden states [batch, length, width] on the host."""
+        import torch
+
+        return torch.zeros(self._spec.batch, length, self._model.config.hidden_size, dtype=self._model.dtype)
+
+    def place_hidden(self, hidden: Any) -> Any:
+        """Bring hidden states to the devices, whole on each."""
+        return self._mesh.place(hidden, (None, None, None))
+
+    def blank_input(self, length: int) -> Any:
+        """Return tokens [batch, length] on the first stage, hidden states [batch, length, width] on the others."""
+        return super().blank_input(length) if self._is_first else self.place_hidden(self.blank_hidden(length))
+
+    def step(self, given: Any) -> tuple[Any, ...]:
+        """Return hidden states [batch, length, width], or what `DeviceModel.forward` gives on the last stage.
+
+        The pairs that its experts dropped follow on every stage that has some.
+        """
+        inputs = {"input_ids" if self._is_first else "inputs_embeds": given}
+        hidden = self._model.model(past_key_values=self._cache, use_cache=True, **inputs).last_hidden_state
+        if not self._is_last:
+            return self._mesh.constrain(hidden, (None, None, None)), *self._dropped()
+        logits = self._model.lm_head(hidden[:, -1:])[:, -1]
+        with scope("lm_head"):
+            following = self._mesh.constrain(logits.argmax(-1, keepdim=True), (None, None))
+        return logits, following, *self._dropped()
+
+
+class StageModel:
+    """One stage with what passes between it and the others: hidden states on, and tokens to all."""
+
+    def __init__(self, spec: RunSpec, model: Any, mesh: DeviceMesh, stage: int) -> None:
+        self._stage, self._hosts, self._mesh = stage, spec.hosts, mesh
+        self._is_last = stage == spec.hosts - 1
+        self._layers = StageLayers(spec, model, mesh, stage)
+        self._replayed = ReplayedModel(stage_spec(spec, stage), self._layers)
+
+    def begin(self) -> None:
+        """Start a new generation with an empty cache."""
+        self._replayed.begin()
+
+    def forward(self, tokens: Any) -> tuple[Any, ...]:
+        """See `DeviceModel.forward`; logits are zeros but on the last stage, and what is dropped is of this stage.
+
+        The prompt must be on all stages; the tokens of a step are brought to all.
+        """
+        import torch
+        import torch.distributed as dist
+        import torch_xla
+
+        trace_me = torch_xla._XLAC.profiler.TraceMe
+        batch, count = tokens.shape
+        given = tokens
+        if self._stage:
+            hidden = self._layers.blank_hidden(count)
+            with trace_me("pp_recv", source=self._stage - 1, bytes=hidden.nbytes):
+                dist.recv(hidden, self._stage - 1)
+            given = self._layers.place_hidden(hidden)
+        result, *dropped = self._replayed.forward(given)
+        if self._is_last:
+            logits, (on_devices, *dropped) = result, dropped
+            wait_for_devices(on_devices)
+            following = on_devices.cpu()
+        else:
+            wait_for_devices(result)
+            out = result.cpu().contiguous()
+            with trace_me("pp_send", target=self._stage + 1, bytes=out.nbytes):
+                dist.send(out, self._stage + 1)
+            logits = torch.zeros(batch, self._layers.vocabulary, dtype=out.dtype)
+            following = torch.zeros(batch, 1, dtype=torch.long)
+        with trace_me("pp_tokens", source=self._hosts - 1, bytes=following.nbytes):
+            dist.broadcast(following, self._hosts - 1)
+        return logits, self._mesh.place(following, (None, None)), *dropped

@@ -1,0 +1,134 @@
+from __future__ import annotations
+
+from collections import Counter
+from pathlib import Path
+
+import pyarrow.parquet as pq
+import pytest
+
+from tracewarehouse.collect.checks.promises import promised_collectives, routed_pairs
+from tracewarehouse.collect.run_spec import RunSpec, run_spec
+from tracewarehouse.ingest.capture.manifest import PromisedCollective, load_manifest
+from tracewarehouse.ingest.pipeline import ingest_one
+
+CAPTURES = Path(__file__).parents[3] / "data" / "captures"
+
+
+def promised(phase: str, kind: str, axis: str, count: int, stage: int | None = None) -> PromisedCollective:
+    return PromisedCollective(phase=phase, kind=kind, axis=axis, count=count, stage=stage)
+
+
+def test_data_parallelism_promises_nothing() -> None:
+    assert promised_collectives(run_spec(mesh="dp=4")) == []
+
+
+def test_tensor_parallelism_reduces_twice_a_layer() -> None:
+    assert promised_collectives(run_spec(mesh="dp=2,tp=2", layers=3)) == [
+        promised("prefill", "all-reduce", "tp", 6),
+        promised("decode", "all-reduce", "tp", 6),
+    ]
+
+
+def test_experts_are_there_in_all_layers_but_the_first() -> None:
+    # One dense layer: 2 reductions. Two layers of experts: attention, shared and routed experts each.
+    assert promised_collectives(run_spec(model="deepseek_v3", mesh="ep=2,tp=2", layers=3, output_length=1)) == [
+        promised("prefill", "all-reduce", "tp", 2 + 3 * 2),
+        promised("prefill", "all-to-all", "ep", 4),
+    ]
+
+
+def test_pairs_of_token_and_expert_are_counted_over_layers_and_steps() -> None:
+    # 4 sequences of 32 tokens, and one more in each of 3 further steps; 2 layers of experts, 2 experts a token.
+    assert routed_pairs(run_spec(model="deepseek_v3", mesh="ep=2", layers=3, output_length=4)) == 4 * 35 * 2 * 2
+
+
+def test_a_pipeline_runs_its_layers_in_every_tick() -> None:
+    # 2 stages of 2 layers, 4 microbatches: 5 ticks.
+    spec = run_spec(mesh="pp=2,tp=2", layers=4, microbatches=4, output_length=1)
+    assert promised_collectives(spec) == [
+        promised("prefill", "all-reduce", "tp", 5 * 2 * 2),
+        promised("prefill", "collective-permute", "pp", 4),
+        promised("prefill", "all-reduce", "pp", 1),
+    ]
+
+
+def test_a_split_sequence_scatters_in_prefill_only() -> None:
+    assert promised_collectives(run_spec(sequence_parallelism="megatron")) == [
+        promised("prefill", "all-gather", "tp", 4),
+        promised("prefill", "reduce-scatter", "tp", 4),
+        promised("prefill", "all-reduce", "tp", 1),  # the last position
+        promised("decode", "all-reduce", "tp", 4),
+    ]
+
+
+def test_a_split_sequence_in_a_pipeline_scatters_in_every_tick() -> None:
+    # 3 ticks of one layer; the last position of each of the 2 microbatches.
+    spec = run_spec(mesh="pp=2,tp=2", sequence_parallelism="megatron", output_length=1)
+    assert promised_collectives(spec) == [
+        promised("prefill", "all-gather", "tp", 3 * 2),
+        promised("prefill", "reduce-scatter", "tp", 3 * 2),
+        promised("prefill", "all-reduce", "tp", 2),
+        promised("prefill", "collective-permute", "pp", 2),
+        promised("prefill", "all-reduce", "pp", 1),
+    ]
+
+
+@pytest.mark.parametrize("capture", sorted(p.parent for p in CAPTURES.glob("*/manifest.json")), ids=lambda p: p.name)
+def test_captures_in_data_keep_their_promises(capture: Path, tmp_path: Path) -> None:
+    manifest = load_manifest(capture / "manifest.json")
+    spec = RunSpec.model_validate((manifest.model_extra or {})["spec"])
+
+    ingest_one(capture, tmp_path)
+
+    (table,) = tmp_path.rglob("collectives.parquet")
+    found = Counter(
+        (c["device_id"], c["step"], c["phase"], c["kind"], c["axis"]) for c in pq.read_table(table).to_pylist()
+    )
+    for promise in promised_collectives(spec):
+        steps = [p.step for p in manifest.phases if p.name == promise.phase]
+        for step in steps:
+            for device in (d for d, at in spec.mesh.coordinates().items() if promise.stage in (None, at.get("pp"))):
+                assert found[device, step, promise.phase, promise.kind, promise.axis] >= promise.count, promise
+    axes = ("pp", "ep", "tp") if spec.hosts == 1 else ("ep", "tp")
+    assert {axis for *_, axis in found} == {a for a in axes if spec.axis(a) > 1}
+    assert manifest.checks["tokens_equal"] is True
+
+
+def test_ulysses_exchanges_four_times_and_ring_passes_keys_and_values_on() -> None:
+    decode = promised("decode", "all-gather", "tp", 3)
+    assert promised_collectives(run_spec(sequence_parallelism="ulysses", layers=3)) == [
+        promised("prefill", "all-to-all", "tp", 4 * 3),
+        promised("prefill", "all-reduce", "tp", 1),
+        decode,
+    ]
+    assert promised_collectives(run_spec(sequence_parallelism="ring", layers=3, mesh="tp=4")) == [
+        promised("prefill", "collective-permute", "tp", 3 * 2 * 3),
+        promised("prefill", "all-to-all", "tp", 2 * 3),
+        promised("prefill", "all-reduce", "tp", 1),
+        decode,
+    ]
+
+
+def test_between_hosts_there_is_no_collective() -> None:
+    # Each host runs one of the two layers, once a step.
+    spec = run_spec(mesh="pp=2,tp=2", hosts=2, output_length=1)
+    assert promised_collectives(spec) == [promised("prefill", "all-reduce", "tp", 2, stage) for stage in (0, 1)]
+
+    split = run_spec(mesh="pp=2,tp=2", hosts=2, output_length=1, sequence_parallelism="ulysses")
+    assert promised_collectives(split) == [
+        *(promised("prefill", "all-to-all", "tp", 4, stage) for stage in (0, 1)),
+        promised("prefill", "all-reduce", "tp", 1, 1),  # the last position, on the last host
+    ]
+
+
+def test_unlike_stages_share_a_program_or_have_one_each() -> None:
+    # A dense layer (2 reductions) and three of experts (3 each): stage 0 has one of each kind, stage 1 has two.
+    one, each = (
+        run_spec(model="deepseek_v3", mesh="pp=2,tp=2", layers=4, output_length=1, hosts=hosts) for hosts in (1, 2)
+    )
+    # 3 ticks of 3 slots, one dense.
+    assert promised_collectives(one)[0] == promised("prefill", "all-reduce", "tp", 3 * (2 + 2 * 3))
+    assert promised_collectives(each) == [
+        promised("prefill", "all-reduce", "tp", 2 + 3, 0),
+        promised("prefill", "all-reduce", "tp", 2 * 3, 1),
+    ]

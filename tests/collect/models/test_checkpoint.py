@@ -1,0 +1,207 @@
+from __future__ import annotations
+
+import itertools
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+torch = pytest.importorskip("torch")
+pytest.importorskip("transformers")
+safetensors_torch = pytest.importorskip("safetensors.torch")
+
+from published_checkpoint import write_checkpoint  # noqa: E402
+
+from tracewarehouse.collect.models.checkpoint import INDEX, Checkpoint, CheckpointError, in_file_order  # noqa: E402
+from tracewarehouse.collect.parallel.partition import device_slices  # noqa: E402
+from tracewarehouse.collect.parallel.published import PublishedWeights  # noqa: E402
+from tracewarehouse.collect.run_spec import run_spec  # noqa: E402
+
+
+def weights_of(folder: Path) -> PublishedWeights:
+    return PublishedWeights(run_spec(model=str(folder), mesh="tp=1"), folder)
+
+
+def stored(folder: Path) -> dict[str, Any]:
+    return {n: w for f in sorted(folder.glob("*.safetensors")) for n, w in safetensors_torch.load_file(f).items()}
+
+
+@pytest.fixture
+def llama(tmp_path: Path) -> Path:
+    write_checkpoint(tmp_path / "llama", "llama")
+    return tmp_path / "llama"
+
+
+def shard_of(folder: Path, name: str) -> Path:
+    return folder / json.loads((folder / INDEX).read_text())["weight_map"][name]
+
+
+def change(folder: Path, name: str, value: Any) -> Path:
+    """Replace, add or (None) leave out a weight of the last shard; its file."""
+    file = max(folder.glob("*.safetensors"))
+    weights = safetensors_torch.load_file(file)
+    if value is None:
+        del weights[name]
+    else:
+        weights[name] = value
+    safetensors_torch.save_file(weights, file)
+    return file
+
+
+HEAD = "lm_head.weight"
+
+
+def test_a_complete_checkpoint_is_accepted(llama: Path) -> None:
+    assert len(list(llama.glob("*.safetensors"))) == 3
+    weights_of(llama)
+
+
+def test_a_weight_that_the_index_lacks_is_named(llama: Path) -> None:
+    index = json.loads((llama / INDEX).read_text())
+    del index["weight_map"][HEAD]
+    (llama / INDEX).write_text(json.dumps(index))
+
+    with pytest.raises(CheckpointError, match=r"llama/model\.safetensors\.index\.json: has no weight lm_head\.weight"):
+        weights_of(llama)
+
+
+def test_a_weight_that_its_file_lacks_is_named(llama: Path) -> None:
+    file = change(llama, HEAD, None)
+
+    with pytest.raises(CheckpointError, match=rf"{file.name}: lm_head\.weight cannot be read: .*not contain tensor"):
+        weights_of(llama)
+
+
+def test_a_wrong_shape_is_named(llama: Path) -> None:
+    file = change(llama, HEAD, torch.zeros(512, 64))
+
+    with pytest.raises(CheckpointError, match=rf"{file.name}: lm_head\.weight has shape \[512, 64\], expected "):
+        weights_of(llama)
+
+
+def test_a_weight_of_another_model_is_named(llama: Path) -> None:
+    index = json.loads((llama / INDEX).read_text())
+    index["weight_map"]["model.layers.1.self_attn.sinks"] = "model-00003-of-00003.safetensors"
+    (llama / INDEX).write_text(json.dumps(index))
+
+    with pytest.raises(CheckpointError, match=r"00003\.safetensors: model\.layers\.1\.self_attn\.sinks is no weight"):
+        weights_of(llama)
+
+
+def test_further_layers_and_what_follows_from_others_are_no_extras(llama: Path) -> None:
+    index = json.loads((llama / INDEX).read_text())
+    for name in ("model.layers.2.embed_tokens.weight", "model.layers.0.self_attn.rotary_emb.inv_freq"):
+        index["weight_map"][name] = "model-00003-of-00003.safetensors"
+    (llama / INDEX).write_text(json.dumps(index))
+
+    weights_of(llama)
+
+
+@pytest.mark.parametrize("how", ["cut", "empty", "gone", "garbage"])
+def test_a_damaged_shard_is_named_with_a_weight(llama: Path, how: str) -> None:
+    file = shard_of(llama, HEAD)
+    content = file.read_bytes()
+    file.unlink()
+    if how != "gone":
+        file.write_bytes({"cut": content[:-100], "empty": b"", "garbage": b"\xff" * 100}[how])
+
+    with pytest.raises(CheckpointError) as caught:
+        weights_of(llama)
+    message = str(caught.value)
+    assert message.startswith(f"{file}: ")
+    assert "cannot be read" in message
+    assert "download the file again" in message
+    assert any(n in message for n, f in json.loads((llama / INDEX).read_text())["weight_map"].items() if f == file.name)
+
+
+def test_a_file_outside_of_the_folder_is_not_read(llama: Path) -> None:
+    (llama / INDEX).write_text(json.dumps({"weight_map": {HEAD: "../other.safetensors"}}))
+
+    with pytest.raises(CheckpointError, match="is not a file of this folder"):
+        Checkpoint(llama)
+
+
+@pytest.mark.parametrize("text", ["{}", "[", '{"weight_map": 3}'])
+def test_a_damaged_index_is_named(llama: Path, text: str) -> None:
+    (llama / INDEX).write_text(text)
+
+    with pytest.raises(CheckpointError, match=r"index\.json: cannot be read as an index"):
+        Checkpoint(llama)
+
+
+def test_no_checkpoint_says_what_is_missing(tmp_path: Path) -> None:
+    with pytest.raises(CheckpointError, match=r"neither .* is there; download"):
+        Checkpoint(tmp_path)
+    (tmp_path / "model.safetensors").write_bytes(b"broken")
+    with pytest.raises(CheckpointError, match=r"model\.safetensors: cannot be read"):
+        Checkpoint(tmp_path)
+
+
+def test_a_single_file_and_another_dtype(tmp_path: Path) -> None:
+    weight = torch.randn(8, 6)
+    safetensors_torch.save_file({"a.weight": weight}, tmp_path / "model.safetensors")
+
+    read = Checkpoint(tmp_path).read("a.weight", (8, 6), (slice(2, 4), slice(0, 3)), torch.bfloat16)
+
+    assert torch.equal(read, weight[2:4, :3].to(torch.bfloat16))
+
+
+def test_experts_of_a_layer_are_read_as_one_weight(tmp_path: Path) -> None:
+    write_checkpoint(tmp_path / "moe", "qwen3_moe")
+    checkpoint, files = Checkpoint(tmp_path / "moe"), stored(tmp_path / "moe")
+
+    name = "model.layers.1.mlp.experts.down_proj"
+    read = checkpoint.read(name, (8, 128, 64), (slice(2, 5), slice(0, 128), slice(16, 48)), torch.float32)
+
+    assert read.shape == (3, 128, 32)
+    for expert, values in zip((2, 3, 4), read, strict=True):
+        assert torch.equal(values, files[f"model.layers.1.mlp.experts.{expert}.down_proj.weight"][:, 16:48])
+
+
+def test_eight_bit_weights_are_scaled_block_by_block(tmp_path: Path) -> None:
+    weight = torch.randn(300, 200).to(torch.float8_e4m3fn)
+    scales = torch.rand(3, 2)
+    safetensors_torch.save_file({"a.weight": weight, "a.weight_scale_inv": scales}, tmp_path / "model.safetensors")
+    expected = torch.empty(300, 200)
+    for row, column in itertools.product(range(300), range(200)):
+        expected[row, column] = weight[row, column].float() * scales[row // 128, column // 128]
+
+    checkpoint = Checkpoint(tmp_path)
+    for rows, columns in [
+        (slice(0, 300), slice(0, 200)),
+        (slice(100, 260), slice(50, 150)),
+        (slice(299, 300), slice(130, 200)),
+    ]:
+        read = checkpoint.read("a.weight", (300, 200), (rows, columns), torch.float32)
+        assert torch.equal(read, expected[rows, columns])
+
+
+def test_eight_bit_weights_need_their_scales_in_the_right_shape(tmp_path: Path) -> None:
+    weight = torch.zeros(300, 200).to(torch.float8_e4m3fn)
+    file = tmp_path / "model.safetensors"
+    safetensors_torch.save_file({"a.weight": weight}, file)
+    everything = (slice(0, 300), slice(0, 200))
+    with pytest.raises(CheckpointError, match=r"a\.weight has 8 bits, but there is no a\.weight_scale_inv"):
+        Checkpoint(tmp_path).read("a.weight", (300, 200), everything, torch.float32)
+
+    safetensors_torch.save_file({"a.weight": weight, "a.weight_scale_inv": torch.ones(2, 2)}, file)
+    with pytest.raises(CheckpointError, match=r"a\.weight_scale_inv has shape \[2, 2\], expected \[3, 2\]"):
+        Checkpoint(tmp_path).check({"a.weight": (300, 200)}, 1)
+
+
+def test_one_file_after_the_other(llama: Path) -> None:
+    files = json.loads((llama / INDEX).read_text())["weight_map"]
+
+    order = [files[name] for name in in_file_order(Checkpoint(llama), sorted(files))]
+
+    assert order == sorted(order)
+    assert len(set(order)) == 3
+
+
+def test_slices_worked_by_hand() -> None:
+    assert device_slices((10, 4), (("dp", "tp"), None), {"dp": 2, "tp": 2}, {"dp": 1, "tp": 0}) == (
+        slice(6, 9),
+        slice(0, 4),
+    )
+    assert device_slices((4,), ("tp",), {"tp": 8}, {"tp": 6}) == (slice(4, 4),)

@@ -1,0 +1,496 @@
+"""Sweeps on slices, through the strict gcloud of tests/collect/tpu/cloud, whatever fails meanwhile."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import zipfile
+from pathlib import Path
+
+import pytest
+
+from tests.collect.tpu.fake_cloud import DP2TP2, DP4TP4, REPO, TP4, Cloud, tw
+from tests.running_processes import wait_until
+from tracewarehouse.collect.capture import is_recorded
+from tracewarehouse.collect.errors import CollectError
+from tracewarehouse.collect.run_spec import run_spec
+from tracewarehouse.collect.tpu.captures import merge_hosts
+from tracewarehouse.ingest.capture.manifest import load_manifest
+
+
+@pytest.fixture
+def one(cloud: Cloud) -> Cloud:
+    """A cloud with a slice of one host."""
+    assert cloud.tw("create", "one", "--type", "v6e-4").returncode == 0
+    return cloud
+
+
+@pytest.fixture
+def big(cloud: Cloud) -> Cloud:
+    """A cloud with a slice of four hosts."""
+    assert cloud.tw("create", "big", "--type", "v6e-16").returncode == 0
+    return cloud
+
+
+def test_from_create_to_delete(cloud: Cloud) -> None:
+    made = cloud.tw("create", "one", "--type", "v6e-4", "--project", "mine")
+    assert made.returncode == 0, made.stderr
+    assert made.stdout == "one\tv6e-4\tus-east1-d\t4 chips\t1 hosts\n"
+
+    done = cloud.tw("run", "one", cloud.experiment)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.splitlines() == [str(cloud.output / n) for n in (TP4, DP2TP2)]
+    assert f"left out, for slices of another size: {DP4TP4}" in done.stderr
+    assert "one still runs and costs" in done.stderr
+    assert "Traceback" not in (cloud.output / "one.log").read_text()
+
+    gone = cloud.tw("delete", "one")
+    assert gone.returncode == 0, gone.stderr
+    assert cloud.state.slices() == {}
+    assert not cloud.exists("one")
+    shown = [line for line in (made.stderr + done.stderr + gone.stderr).splitlines() if line.startswith("gcloud ")]
+    assert shown == cloud.calls()  # what is shown is what was run, and the stand-in took it
+    assert all("--zone=us-east1-d --project=mine" in call for call in cloud.calls())
+    assert "--version=v2-alpha-tpuv6e --accelerator-type=v6e-4 --labels=tracewarehouse=" in cloud.calls("create")[0]
+    assert cloud.calls("create")[0].endswith(" --spot")
+
+
+def test_all_hosts_of_a_slice_give_one_capture(big: Cloud) -> None:
+    done = big.tw("run", "big", big.experiment, "--delete")
+
+    assert done.returncode == 0, done.stderr
+    assert load_manifest(big.output / DP4TP4 / "manifest.json").hosts == [f"host-{i}" for i in range(4)]
+    assert len(list((big.output / DP4TP4).glob("*.xplane.pb"))) == 4
+    assert big.recorded() == [f"{DP4TP4} {i}" for i in range(4)]
+    assert big.state.slices() == {}
+
+
+def test_a_capture_that_one_host_lacks_is_recorded_again_by_all(big: Cloud) -> None:
+    """Host 2 fails in the first round after the others recorded; a capture never mixes two rounds."""
+    big.fault("record", "No space left on device", worker="2")
+
+    done = big.tw("run", "big", big.experiment)
+
+    assert done.returncode == 0, done.stderr
+    assert "was not recorded: No space left on device; all hosts record it again" in done.stderr
+    rounds = big.rounds(DP4TP4)
+    assert len(rounds) == 2
+    assert all(workers == {"0", "1", "2", "3"} for workers in rounds.values())
+    (capture,) = big.output.glob("[!.]*/manifest.json")
+    assert json.loads(capture.read_text())["round"].rpartition("/")[2] == list(rounds)[1]
+
+
+def test_hosts_that_wait_for_one_that_failed_are_stopped(big: Cloud) -> None:
+    big.fault("record", "the host has no chips", worker="1")
+    for worker in "023":
+        big.fault("record", "hangs", worker=worker, sleep_s=300)
+
+    done = big.tw("run", "big", big.experiment)
+
+    assert done.returncode == 0, done.stderr
+    assert "a host failed and others go on: all are stopped" in done.stderr
+    assert len(big.rounds(DP4TP4)) == 2
+    assert big.captures() == [DP4TP4]
+
+
+def test_all_hosts_record_the_same_run_at_a_time(big: Cloud) -> None:
+    """Three runs, the second and third of which fail on one host at first: each round is one run, on all hosts."""
+    big.experiment.write_text(
+        "defaults: {device: tpu, batch: 16, mesh: 'dp=4,tp=4'}\nmatrix: {input_length: [32, 64, 128]}\nretries: 2\n"
+    )
+    big.fault("record", "", "no memory", "", "no memory", worker="3")
+
+    done = big.tw("run", "big", big.experiment)
+
+    assert done.returncode == 0, done.stderr
+    rounds = [big.rounds(name) for name in big.captures()]
+    assert sorted(len(r) for r in rounds) == [1, 2, 2]
+    assert {frozenset(workers) for r in rounds for workers in r.values()} == {frozenset("0123")}
+
+
+def test_a_run_that_never_succeeds_is_reported_and_the_others_go_on(one: Cloud) -> None:
+    one.fault("record", *["the logits differ"] * 2, contains=TP4)
+
+    first = one.tw("run", "one", one.experiment)
+
+    assert first.returncode == 1
+    assert f"error: not recorded: {TP4}: the logits differ; see {one.output / 'one.log'}" in first.stderr
+    assert one.captures() == [DP2TP2]
+    second = one.tw("run", "one", one.experiment)
+    third = one.tw("run", "one", one.experiment)
+    assert (second.returncode, third.returncode) == (0, 0)
+    assert one.recorded() == [f"{DP2TP2} 0", *[f"{TP4} 0"] * 3]
+
+
+STAGES = {
+    "the wheel is copied": ("scp", ".whl"),
+    "the collector is installed": ("ssh", "uv"),
+    "the runs are copied": ("scp", "tracewarehouse-runs.json"),
+    "the captures are listed": ("ssh", "tracewarehouse-has"),
+    "a run begins": ("ssh", "slice_worker"),
+    "a capture is copied": ("scp", "--recurse"),
+}
+
+
+@pytest.mark.parametrize("stage", STAGES)
+def test_preemption_at_every_stage(one: Cloud, stage: str) -> None:
+    verb, contains = STAGES[stage]
+    one.fault(verb, "x", contains=contains, preempt=True)
+    one.fault("create", "There is no more capacity in the zone")
+
+    done = one.tw("run", "one", one.experiment)
+
+    assert done.returncode == 0, done.stderr
+    assert one.captures() == [DP2TP2, TP4]
+    assert "one is PREEMPTED: it is deleted and created again" in done.stderr
+    assert "no more capacity" in done.stderr
+    assert len(one.calls("delete")) == 1
+    assert len(one.calls("create")) == 3  # at first, without capacity, again
+    assert len(one.calls("scp", str(one.wheel))) == 2
+    assert not list(one.output.glob(".*"))
+
+
+def test_preemption_in_the_middle_of_a_run(one: Cloud) -> None:
+    one.fault("record", "x", contains=DP2TP2, preempt=True)
+
+    done = one.tw("run", "one", one.experiment)
+
+    assert done.returncode == 0, done.stderr
+    assert one.captures() == [DP2TP2, TP4]
+    assert one.recorded() == [f"{DP2TP2} 0", f"{DP2TP2} 0", f"{TP4} 0"]  # what was copied is not recorded again
+    assert not list(one.output.glob(".*"))
+
+
+def test_every_kind_of_call_may_fail_now_and_then(one: Cloud) -> None:
+    """Of each verb every fifth call fails, as on a bad line; the deletion at its first two attempts."""
+    for verb in ("describe", "scp", "ssh"):
+        one.fault(verb, *["broken pipe", "", "", "", ""] * 20)
+    one.fault("delete", "internal error", "internal error")
+
+    done = one.tw("run", "one", one.experiment, "--delete")
+
+    assert done.returncode == 0, done.stderr
+    assert one.captures() == [DP2TP2, TP4]
+    assert one.recorded() == [f"{DP2TP2} 0", f"{TP4} 0"]
+    assert len(one.calls("create")) == 1
+    assert len(one.calls("delete")) == 3
+    assert one.state.slices() == {}
+    assert not one.exists("one")
+
+
+def test_google_that_does_not_answer_is_asked_again(one: Cloud) -> None:
+    """gcloud ends with 1 when it cannot ask what the slice is, as a command on a host may; the two are told apart."""
+    for contains in ("uv", "slice_worker"):
+        one.fault("ssh", "HTTPError 503: UNAVAILABLE", contains=contains, code=1)
+
+    done = one.tw("run", "one", one.experiment)
+
+    assert done.returncode == 0, done.stderr
+    assert one.captures() == [DP2TP2, TP4]
+
+
+def test_a_capture_that_ingest_cannot_read_is_kept_and_counts_as_failed(one: Cloud) -> None:
+    (one.folder / "profile").write_bytes(b"no profile")
+
+    done = one.tw("run", "one", one.experiment)
+
+    assert (done.returncode, done.stdout) == (1, "")
+    assert f"error: {TP4}: the capture cannot be ingested" in done.stderr
+    assert one.captures() == [DP2TP2, TP4]
+
+
+def test_a_host_whose_connection_breaks_does_not_lose_its_part(big: Cloud) -> None:
+    big.fault("ssh", "Connection reset by peer", worker="3", contains="slice_worker", after=True)
+    big.fault("ssh", "Connection reset by peer", worker="1", contains="slice_worker")
+
+    done = big.tw("run", "big", big.experiment)
+
+    assert done.returncode == 0, done.stderr
+    assert big.captures() == [DP4TP4]
+    assert big.recorded() == [f"{DP4TP4} {i}" for i in range(4)]
+
+
+def test_a_lost_connection_does_not_lose_the_run_that_goes_on(one: Cloud) -> None:
+    """The shell gets a hangup in the middle of a run; the second connection waits for what was detached from it."""
+    one.fault("ssh", "0.7", contains="slice_worker", lose=True)
+    one.fault("record", "slow", sleep_s=2)
+
+    done = one.tw("run", "one", one.experiment)
+
+    assert done.returncode == 0, done.stderr
+    assert one.captures() == [DP2TP2, TP4]
+    assert one.recorded() == [f"{DP2TP2} 0", f"{TP4} 0"]
+
+
+def test_another_call_goes_on_with_the_run_that_a_killed_one_began(one: Cloud) -> None:
+    one.fault("record", "slow", sleep_s=3)
+    with one.start("run", "one", one.experiment, stderr=subprocess.DEVNULL, stdout=subprocess.DEVNULL) as process:
+        wait_until(lambda: bool(one.recorded()))
+        os.killpg(process.pid, signal.SIGKILL)
+
+    done = one.tw("run", "one", one.experiment)
+
+    assert done.returncode == 0, done.stderr
+    assert one.recorded() == [f"{DP2TP2} 0", f"{TP4} 0"]
+
+
+def test_a_closed_pipe_does_not_end_a_sweep(one: Cloud) -> None:
+    read, write = os.pipe()
+    os.close(read)
+    with one.start("run", "one", one.experiment, "--delete", stdout=write, stderr=write) as process:
+        os.close(write)
+        assert process.wait(120) == 0
+
+    assert one.captures() == [DP2TP2, TP4]
+    assert one.state.slices() == {}
+
+
+def test_a_slice_that_cannot_be_deleted_is_named_as_one_that_costs(one: Cloud) -> None:
+    one.fault("delete", *["internal error"] * 9)
+
+    done = one.tw("run", "one", one.experiment, "--delete")
+
+    assert done.returncode == 1
+    assert "error: one could not be deleted and may still cost: ERROR" in done.stderr
+    assert "one still runs and costs; tw tpu delete one ends it" in done.stderr
+    assert list(one.state.slices()) == ["one"]
+    assert one.captures() == [DP2TP2, TP4]
+
+
+def test_it_gives_up_after_the_attempts(one: Cloud) -> None:
+    one.fault("ssh", *["broken pipe"] * 9)
+
+    done = one.tw("run", "one", one.experiment, "--attempts", "2", "--delete")
+
+    assert done.returncode == 1
+    assert "error: one (READY): the collector could not be installed: ERROR" in done.stderr
+    assert "Traceback" not in done.stderr
+    assert one.state.slices() == {}
+
+
+def test_an_installation_that_fails_is_not_tried_again(one: Cloud) -> None:
+    done = one.tw("run", "one", one.experiment, "--setup", "echo no such package >&2; exit 3")
+
+    assert done.returncode == 1
+    assert "could not be installed (exit code 3): no such package" in done.stderr
+    assert len(one.calls("ssh")) == 1
+
+
+def test_kept_references_of_the_models_come_along(one: Cloud) -> None:
+    folder = one.home / "references"
+    folder.mkdir()
+    for name in ("llama-0123", "qwen3-4567", "llama-tiny-89"):
+        (folder / f"{name}.safetensors").write_text(name)
+
+    done = one.tw("run", "one", one.experiment)
+
+    assert done.returncode == 0, done.stderr
+    copied = sorted(f.name for f in one.folder.rglob(".cache/tracewarehouse/references/*"))
+    assert copied == ["llama-0123.safetensors"]
+
+
+def test_without_libtpu_it_is_said_what_brings_it(one: Cloud) -> None:
+    (one.folder / "no_libtpu").touch()
+
+    done = one.tw("run", "one", one.experiment)
+
+    assert done.returncode == 1
+    assert "(exit code 4): libtpu is missing; uv pip install 'torch_xla[tpu,pallas]==2.9.0' brings it" in done.stderr
+    assert not one.recorded()
+
+
+def test_without_the_key_in_the_agent_it_is_said_how_to_add_it(big: Cloud) -> None:
+    (big.folder / "no_key_in_agent").touch()
+
+    done = big.tw("run", "big", big.experiment)
+
+    assert done.returncode == 1
+    assert 'run eval "$(ssh-agent -s)" && ssh-add ~/.ssh/google_compute_engine' in done.stderr.splitlines()[-1]
+    assert len(big.calls("scp")) == 1
+
+
+def test_the_wheel_is_built_from_these_sources_by_default(one: Cloud, monkeypatch: pytest.MonkeyPatch) -> None:
+    built: list[list[str]] = []
+
+    def pip(command: list[str], **how: object) -> subprocess.CompletedProcess[str]:
+        if command[1:4] != ["-m", "pip", "wheel"]:
+            return real(command, **how)  # type: ignore[call-overload, no-any-return]
+        built.append(command)
+        with zipfile.ZipFile(Path(command[command.index("--wheel-dir") + 1]) / "tw-2-py3-none-any.whl", "w"):
+            pass
+        return subprocess.CompletedProcess(command, 0, "", "")
+
+    real = subprocess.run
+    monkeypatch.setattr(subprocess, "run", pip)
+    arguments = [a for a in one.arguments("run", "one", one.experiment) if a not in ("--wheel", str(one.wheel))]
+    done = tw(*arguments)
+
+    assert done.returncode == 0, done.stderr
+    assert [command[-1] for command in built] == [str(REPO)]
+    assert (one.folder / "installed").read_text() == "./tw-2-py3-none-any.whl 0\n"
+
+
+TOKEN = "hf_secret0123456789"
+
+
+def test_a_token_is_never_seen(big: Cloud, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It reaches all hosts as a file of theirs alone, in no command line, output, log or record, and is removed."""
+    monkeypatch.setenv("HF_TOKEN", TOKEN)
+    done = big.tw("run", "big", big.experiment, "--token")
+
+    assert done.returncode == 0, done.stderr
+    copied = [call for call in big.calls("scp") if call.endswith("--quiet") and "tracewarehouse-token" in call]
+    assert len(copied) == 1
+    assert sorted((big.folder / "tokens").read_text().splitlines()) == [f"{i} 600 {len(TOKEN)}" for i in range(4)]
+    texts = [done.stdout, done.stderr, *big.calls(), big.state.path.read_text()]
+    texts += [f.read_text(errors="replace") for f in big.output.rglob("*") if f.is_file()]
+    assert not [text for text in texts if TOKEN in text]
+    assert not list(big.folder.glob("tpus/big/*/tracewarehouse-token"))
+
+
+@pytest.mark.parametrize(
+    ("number", "is_deleted"), [(signal.SIGINT, True), (signal.SIGINT, False), (signal.SIGTERM, True)]
+)
+def test_who_ends_it_can_have_the_slice_deleted(one: Cloud, number: signal.Signals, is_deleted: bool) -> None:
+    one.fault("record", "slow", contains=DP2TP2, sleep_s=300)
+    arguments = ["run", "one", one.experiment, *(["--delete"] if is_deleted else [])]
+    with one.start(*arguments, stderr=subprocess.PIPE) as process:
+        wait_until(lambda: len(one.recorded()) == 2)  # one is here, the other begins
+        os.killpg(process.pid, number)
+        _, said = process.communicate(timeout=120)
+
+    assert process.returncode == 128 + number
+    assert one.captures() == [TP4]
+    assert (one.state.slices() == {}) is is_deleted
+    assert one.exists("one") is not is_deleted
+    assert ("one still runs and costs" in said) is not is_deleted
+
+
+def test_fetch_copies_what_is_finished(one: Cloud, tmp_path: Path) -> None:
+    one.tw("run", "one", one.experiment)
+    one.output = tmp_path / "elsewhere"
+
+    done = one.tw("fetch", "one", one.experiment)
+
+    assert done.stdout.splitlines() == [str(one.output / n) for n in (TP4, DP2TP2)]
+    assert one.tw("fetch", "one", one.experiment).stdout == ""
+
+
+def test_a_copy_without_its_profile_is_copied_again(one: Cloud) -> None:
+    one.fault("empty_profile", "x")
+
+    done = one.tw("run", "one", one.experiment)
+
+    assert done.returncode == 0, done.stderr
+    assert "a host's copy has no profile in it" in done.stderr
+    assert one.captures() == [DP2TP2, TP4]
+    assert all(p.stat().st_size for p in one.output.glob("[!.]*/*.xplane.pb"))
+
+
+def test_a_fetch_that_was_killed_leaves_nothing_for_long(one: Cloud) -> None:
+    left = one.output / ".fetch-abc.999999999.partial"
+    left.mkdir(parents=True)
+    one.tw("run", "one", one.experiment)
+
+    assert not left.exists()
+
+
+def test_a_full_disk_here_ends_it_with_one_sentence(one: Cloud) -> None:
+    one.fault("scp", "scp: No space left on device", contains="--recurse")
+
+    done = one.tw("run", "one", one.experiment)
+
+    assert done.returncode == 1
+    assert done.stderr.splitlines()[-1].startswith(f"error: {one.output}: {TP4} cannot be copied there: No space left")
+
+
+def test_an_output_that_cannot_be_written_is_one_error_before_anything_costs(one: Cloud) -> None:
+    one.output = one.wheel / "captures"  # below a file
+    before = len(one.calls())
+
+    done = one.tw("run", "one", one.experiment)
+
+    assert done.returncode == 1
+    assert "captures cannot be written there" in done.stderr
+    assert len(one.calls()) == before
+
+
+def test_a_disk_of_weights_is_mounted_on_all_hosts_and_formatted_once(cloud: Cloud) -> None:
+    cloud.world(disks={"w": {"zone": "us-east1-d", "type": "hyperdisk-balanced", "sizeGb": 800}})
+    cloud.tw("create", "one", "--type", "v6e-4", "--data-disk", "w")
+    cloud.fault("record", "x", contains=DP2TP2, preempt=True)
+
+    done = cloud.tw("run", "one", cloud.experiment)
+
+    assert done.returncode == 0, done.stderr
+    assert (cloud.folder / "tpus/one/0/tracewarehouse-weights/.mounted").read_text() == "disk w"
+    assert all(
+        'HF_HUB_CACHE="$HOME/tracewarehouse-weights/hub"' in c for c in cloud.calls("ssh") if "slice_worker" in c
+    )
+
+
+def test_models_that_the_hosts_own_disks_cannot_hold_are_left_out_before_they_cost(one: Cloud) -> None:
+    """32.8 billion weights of 16 bits and 5 % are 69 GB; 107 less 40 GB are 67."""
+    one.experiment.write_text(
+        "defaults: {device: tpu, batch: 16, mesh: tp=4, dtype: bfloat16}\n"
+        "runs: [{model: llama}, {model: Qwen/Qwen3-32B}]"
+    )
+
+    done = one.tw("run", "one", one.experiment)
+
+    assert done.returncode == 1
+    (name,) = one.captures()
+    assert name.startswith("llama-tp4")
+    assert "the files of Qwen/Qwen3-32B take 69 GB, and the hosts' own disks have 67 GB to give" in done.stderr
+    assert not [r for r in one.recorded() if "Qwen" in r]
+
+
+def test_a_bucket_of_weights_is_mounted_on_all_hosts(cloud: Cloud) -> None:
+    cloud.world(buckets=["weights"])
+    cloud.tw("create", "big", "--type", "v6e-16", "--bucket", "gs://weights")
+
+    done = cloud.tw("run", "big", cloud.experiment)
+
+    assert done.returncode == 0, done.stderr
+    mounts = [f.read_text() for f in cloud.folder.glob("tpus/big/*/tracewarehouse-weights/.mounted")]
+    assert mounts == ["bucket weights"] * 4
+
+
+def test_a_bucket_that_is_gone_is_said_and_not_tried_again(cloud: Cloud) -> None:
+    cloud.tw("create", "one", "--type", "v6e-4", "--bucket", "weights")
+
+    done = cloud.tw("run", "one", cloud.experiment)
+
+    assert done.returncode == 1
+    assert "error: one: the hosts cannot record: gcsfuse: bucket doesn't exist" in done.stderr
+    assert not cloud.recorded()
+
+
+def test_the_real_collector_records_on_the_hosts(cloud: Cloud) -> None:
+    """Everything but gcloud and the model is what runs on a slice: the worker, the runner, a process per run."""
+    (cloud.folder / "real_worker").write_text(f"{REPO}:{REPO / 'tests'}")
+    cloud.experiment.write_text("runs: [{device: tpu, mesh: tp=4, backend: 'fake_backend:FakeBackend'}]")
+    cloud.tw("create", "one", "--type", "v6e-4")
+
+    done = cloud.tw("run", "one", cloud.experiment)
+
+    assert done.returncode == 0, done.stderr
+    (name,) = cloud.captures()
+    assert (cloud.output / name / "card.yaml").is_file()
+    assert load_manifest(cloud.output / name / "manifest.json").hosts == ["fakehost"]
+
+
+def test_hosts_that_recorded_another_run_are_not_merged(tmp_path: Path) -> None:
+    spec = run_spec(device="tpu")
+    part = tmp_path / "0" / spec.name
+    part.mkdir(parents=True)
+    (part / "manifest.json").write_text(
+        '{"name": "x", "model": {"name": "m"}, "dtype": "float32", "batch_size": 1, "input_length": 1, '
+        '"output_length": 1, "mesh": {"axes": {"tp": 4}}, "spec_digest": "other"}'
+    )
+
+    with pytest.raises(CollectError, match="another configuration"):
+        merge_hosts([part], tmp_path / "out", spec)
+    assert not is_recorded(tmp_path / "out", spec)
