@@ -32,7 +32,7 @@ LOST = 255
 """Exit code of ssh when it cannot connect, and of a question that nobody answered in time."""
 _REFUSALS = ("PERMISSION_DENIED", "UNAUTHENTICATED", "gcloud auth login")
 _PASSING = ("unavailable", "internal error", "deadline exceeded", "broken pipe", "connection reset", "timed out")
-_NO_CAPACITY = ("no more capacity", "stockout", "not enough resources")
+_NO_CAPACITY = ("no more capacity", "stockout", "enough resources")
 
 
 class CapacityError(TpuError):
