@@ -116,8 +116,7 @@ def create(
     try:
         made = slices.create(name, accelerator_type, zone=zone, spot=spot, place=place, attempts=attempts)
     except BaseException:  # Ctrl-C too
-        if name in slices.state.slices():
-            lasting_echo(f"{name} may be there and cost; tw tpu delete {name} ends it", err=True)
+        _say_what_costs(slices, name)
         raise
     typer.echo(f"{made.name}\t{made.accelerator_type}\t{made.zone}\t{made.chips} chips\t{made.hosts} hosts")
 
@@ -299,8 +298,14 @@ def _deleted_at_the_end(slices: Slices, name: str, is_wanted: bool) -> Iterator[
                     with _only_stopped_by_hand():
                         slices.delete(name, attempts=DELETIONS)
             finally:
-                if name in slices.state.slices():
-                    lasting_echo(f"{name} still runs and costs; tw tpu delete {name} ends it", err=True)
+                _say_what_costs(slices, name)
+
+
+def _say_what_costs(slices: Slices, name: str) -> None:
+    """Say that a slice is left, if it is; after a creation that failed it may be there all the same."""
+    if entry := slices.state.slices().get(name):
+        how = "still runs and costs" if entry.status == "ready" else "may be there and cost"
+        lasting_echo(f"{name} {how}; tw tpu delete {name} ends it", err=True)
 
 
 @contextmanager

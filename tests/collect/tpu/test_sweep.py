@@ -312,6 +312,19 @@ def test_a_slice_that_cannot_be_deleted_is_named_as_one_that_costs(one: Cloud) -
     assert one.captures() == [DP2TP2, TP4]
 
 
+def test_a_slice_that_is_refused_when_it_is_created_again(one: Cloud) -> None:
+    one.fault("record", "x", contains=DP2TP2, preempt=True)
+    one.fault("create", "Quota limit reached")
+
+    done = one.tw("run", "one", one.experiment)
+
+    assert done.returncode == 1
+    assert "Quota limit reached" in done.stderr.splitlines()[-1]
+    assert "one may be there and cost; tw tpu delete one ends it" in done.stderr
+    assert one.captures() == [TP4]
+    assert one.tw("delete", "one").returncode == 0
+
+
 def test_it_gives_up_after_the_attempts(one: Cloud) -> None:
     one.fault("ssh", *["broken pipe"] * 9)
 
