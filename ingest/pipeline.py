@@ -145,7 +145,7 @@ def ingest_capture(
         try:
             # helpers end before the folder that they write to is removed
             with lake.stage(identity.run_id, identity.version) as staging, processes, Settling() as settling:
-                hosts = open_hosts(source.traces(), [f.path.name for f in source.files])
+                hosts = open_hosts(source.traces(), [f.path for f in source.files])
                 with without_cycle_search():
                     counting = start_counting(staging, [h.trace for h in hosts], processes)
                     survey = _survey(hosts, batches, card, manifest, identity.name, mesh, step_program)
@@ -250,7 +250,7 @@ def _identify(
         "manifest": _digest(capture.manifest),
         "card": _digest(capture.card),
         "mesh": mesh.model_dump() if mesh else None,
-        "batches": [_digest(p) for p in capture.batch_files],
+        "batches": [(f.rank, _digest(f.path)) for f in capture.batch_files],
         "name": name,
         "step_program": step_program,
         "costs": costs.digest if costs else None,

@@ -215,7 +215,9 @@ def _complete(table: str, given: Mapping[str, Any], position: int) -> dict[str, 
     if table == "ops":
         row = {"self_ps": row["duration_ps"], "is_leaf": True, "device_id": 0} | row
     if table == "collectives":  # NULL only in a compiled program, which says so
-        row = {"start_ps": 0, "end_ps": 0, "exposed_ps": 0} | row
+        row = {"start_ps": 0, "end_ps": 0} | row
+        is_exposed = row["start_ps"] is not None and not row.get("is_async")
+        row = {"exposed_ps": row["end_ps"] - row["start_ps"] if is_exposed else 0} | row
     for name, column in columns.items():
         if name not in row:
             row[name] = _default(column, position)

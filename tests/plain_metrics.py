@@ -436,9 +436,8 @@ def sync_wait(run: Run) -> Values:
 
 
 def _waited(c: Row, transfer: int) -> int:
-    """Time of a rank beyond the transfer, of an asynchronous one at most what is exposed of it."""
-    beyond = c["end_ps"] - c["start_ps"] - transfer
-    return min(beyond, c["exposed_ps"]) if c["is_async"] else beyond
+    """Time of a rank beyond the transfer, at most the time in which the device runs this one's ops and no others'."""
+    return min(c["end_ps"] - c["start_ps"] - transfer, c["exposed_added_ps"])
 
 
 SIZES = {
@@ -1090,7 +1089,7 @@ def window_parts(run: Run) -> dict[Any, dict[str, int]]:
         transfer = min(c["end_ps"] - c["start_ps"] for c in ranks)
         for c in ranks:
             window = c["end_ps"] - c["start_ps"]
-            exposed = c["exposed_ps"] if c["is_async"] else window
+            exposed = c["exposed_ps"]
             parts = found[c["phase"], c["kind"], c["axis"]]
             parts["arrival"] += _waited(c, transfer)
             parts["overlap"] += window - exposed

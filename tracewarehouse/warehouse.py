@@ -324,19 +324,19 @@ class Warehouse:
         All runs are listed once, and only if a reference is not the whole id of a run.
         """
         self.lake.sync()
-        found: dict[str, RunVersion] = {}
+        meant: dict[str, RunVersion] = {}
         listed: tuple[list[RunVersion], list[UnreadRun]] | None = None
         for reference in [references] if isinstance(references, str) else references:
             if run := self._of_id(reference):
-                found[run.run_id] = run
+                meant[run.run_id] = run
                 continue
             listed = listed or self.lake.listing()
             fitting: list[RunVersion] = []
             if patterns and _is_pattern(reference):
                 fitting = [r for r in self.lake.readable(*listed) if fnmatchcase(r.name, reference)]
             for run in fitting or [self._named(reference, *listed)]:
-                found[run.run_id] = run
-        return list(found.values())
+                meant[run.run_id] = run
+        return list(meant.values())
 
     def _of_id(self, reference: str) -> RunVersion | None:
         """The run with this id, from its manifest alone; None if there is none that can be read."""

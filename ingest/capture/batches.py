@@ -1,7 +1,9 @@
 """Reads the files about a server's batches that vLLM on TPU writes beside its captures.
 
-`batch_composition_stats_*.json` describes each profiled step, `all_batches_stats_*.jsonl` every batch while the
-profiler ran. Files named `dp<n>_*`, or in a folder `dp_rank_<n>`, belong to data-parallel rank n.
+`batch_composition_stats_*.json` describes each profiled step and the batch before which the profiler stopped,
+`all_batches_stats_*.jsonl` every batch while the profiler ran. Files named `dp<n>_*` or `rank<n>_*`, or in a folder
+`dp_rank_<n>` or `rank_<n>`, belong to rank n. The server profiles into such a folder, and moves the captures of all
+ranks into the folder above when it is done; the batches stay.
 """
 
 from __future__ import annotations
@@ -17,7 +19,8 @@ from tracewarehouse.ingest.errors import CaptureError, found_instead
 
 _COMPOSITION, _ALL = "batch_composition_stats_", "all_batches_stats_"
 _LARGEST = 64 << 20
-_RANK = re.compile(r"dp(?:_rank_)?(\d{1,6})(?:_|$)")
+_RANK = re.compile(r"(?:dp|rank)(\d{1,6})_")
+_RANK_FOLDER = re.compile(r"(?:dp_)?rank_(\d{1,6})")
 _COLUMNS = {
     "scheduled_tokens": "total_num_scheduled_tokens",
     "prefill_tokens": "num_prefill_tokens",
@@ -31,7 +34,11 @@ _PHASES = {"prefill_only": "prefill", "decode_only": "decode"}
 
 @dataclass(frozen=True)
 class Batch:
-    """One row of main.step_batches: what was scheduled together; a field is None if the server does not state it."""
+    """One row of main.step_batches: what was scheduled together; a field is None if the server does not state it.
+
+    The server writes of each batch that it profiles, and of the one before which it stops; `is_profiled` says that the
+    batch is one of these.
+    """
 
     rank: int
     position: int
@@ -44,6 +51,7 @@ class Batch:
     padded_tokens: int | None = None
     requests: int | None = None
     min_kv_length: int | None = None
+    is_profiled: bool = False
 
     @property
     def phase(self) -> str | None:
@@ -57,17 +65,52 @@ class Batch:
 
     def row(self) -> dict[str, Any]:
         """The row as a mapping of column to value."""
-        return asdict(self)
+        return {name: value for name, value in asdict(self).items() if name != "is_profiled"}
 
 
-def batch_files(folders: Iterable[Path]) -> list[Path]:
-    """The files about batches in those of the folders that can be listed, sorted by name."""
-    files = {p for folder in folders for p in _listed(folder) if _is_batches(p)}
-    return sorted(files, key=lambda p: (str(p.parent), _numbers(p.name)))
+@dataclass(frozen=True)
+class BatchFile:
+    """A file about the batches of a rank."""
+
+    path: Path
+    rank: int
+
+
+def batch_files(captures: Iterable[Path]) -> list[BatchFile]:
+    """The files about batches of capture files, beside them or where the server profiled, in order of their names."""
+    of_home: dict[Path, list[Path]] = {}
+    for path in captures:
+        of_home.setdefault(home_of(path.parent), []).append(path)
+    found: set[BatchFile] = set()
+    for home, files in of_home.items():
+        are_ranks = any(_RANK.match(f.name) for f in files)
+        own = rank_of(home / "batches")
+        folders = [f for f in _listed(home) if is_rank_folder(f) and _batches_in(f)]
+        ranks = {f: rank_of(f / "batches") if are_ranks or len(folders) > 1 else own for f in folders}
+        for folder in (home, *(f.parent for f in files), *folders):
+            of_folder = ranks.get(folder, own)
+            found.update(BatchFile(p, _number(_RANK.match(p.name), of_folder)) for p in _batches_in(folder))
+    return sorted(found, key=lambda f: (str(f.path.parent), _numbers(f.path.name)))
+
+
+def home_of(folder: Path) -> Path:
+    """The folder that a profiler was told to write into, of a folder with captures."""
+    in_run_folder = folder.parent.name == "profile" and folder.parent.parent.name == "plugins"
+    return folder.parent.parent.parent if in_run_folder else folder
+
+
+def is_rank_folder(folder: Path) -> bool:
+    """Whether a folder is named after a rank, and no link."""
+    return bool(_RANK_FOLDER.fullmatch(folder.name)) and folder.is_dir() and not folder.is_symlink()
+
+
+def _batches_in(folder: Path) -> list[Path]:
+    return [p for p in _listed(folder) if _is_batches(p)]
 
 
 def _is_batches(path: Path) -> bool:
-    name = re.sub(r"^dp\d+_", "", path.name)
+    prefix = _RANK.match(path.name)
+    name = path.name[prefix.end() :] if prefix else path.name
     named = (name.startswith(_COMPOSITION), ".json"), (name.startswith(_ALL), ".jsonl")
     return any(begins and path.suffix == suffix for begins, suffix in named)
 
@@ -80,12 +123,16 @@ def _listed(folder: Path) -> list[Path]:
 
 
 def rank_of(path: PurePath) -> int:
-    """Data-parallel rank of a file, from its name or else from its folder; 0 if neither states it."""
-    match = _RANK.match(path.name) or _RANK.fullmatch(path.parent.name)
-    return int(match[1]) if match else 0
+    """Rank of a file of a server, from its name or else from the nearest folder that names one; 0 if none does."""
+    in_folders = (_RANK_FOLDER.fullmatch(p.name) for p in path.parents)
+    return _number(_RANK.match(path.name) or next(filter(None, in_folders), None), 0)
 
 
-def read_batches(files: Sequence[Path]) -> list[Batch]:
+def _number(match: re.Match[str] | None, otherwise: int) -> int:
+    return int(match[1]) if match else otherwise
+
+
+def read_batches(files: Sequence[BatchFile]) -> list[Batch]:
     """Read the batches of each rank in the order in which they ran.
 
     If a rank has files about profiled steps, only those batches are returned, completed by the other file's facts about
@@ -96,9 +143,9 @@ def read_batches(files: Sequence[Path]) -> list[Batch]:
     """
     profiled: dict[int, list[dict[str, Any]]] = {}
     every: dict[int, list[dict[str, Any]]] = {}
-    for path in files:
-        of_rank = (every if path.suffix == ".jsonl" else profiled).setdefault(rank_of(path), [])
-        of_rank += _read(path)
+    for file in files:
+        of_rank = (every if file.path.suffix == ".jsonl" else profiled).setdefault(file.rank, [])
+        of_rank += _read(file.path)
     batches = []
     for rank in sorted(profiled.keys() | every.keys()):
         by_id: dict[int | None, dict[str, Any]] = {
@@ -107,7 +154,7 @@ def read_batches(files: Sequence[Path]) -> list[Batch]:
         stats = [by_id.get(s.get("batch_id"), {}) | s for s in profiled.get(rank) or every[rank]]
         if all(s.get("batch_id") is not None for s in stats):
             stats.sort(key=lambda s: s["batch_id"])
-        batches += [_batch(rank, position, s) for position, s in enumerate(stats)]
+        batches += [_batch(rank, position, s, rank in profiled) for position, s in enumerate(stats)]
     return batches
 
 
@@ -139,13 +186,14 @@ def _read(path: Path) -> Iterator[dict[str, Any]]:
         yield stats
 
 
-def _batch(rank: int, position: int, stats: dict[str, Any]) -> Batch:
+def _batch(rank: int, position: int, stats: dict[str, Any], is_profiled: bool) -> Batch:
     kind = stats.get("phase")
     return Batch(
         rank=rank,
         position=position,
         batch_id=stats.get("batch_id"),
         kind=kind.rpartition(".")[2].lower() if kind else None,
+        is_profiled=is_profiled,
         **{column: stats.get(name) for column, name in _COLUMNS.items()},
     )
 

@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 from functools import lru_cache
 from pathlib import Path, PurePath
 
-from tracewarehouse.ingest.capture.batches import batch_files
+from tracewarehouse.ingest.capture.batches import BatchFile, batch_files, home_of
 from tracewarehouse.ingest.errors import CaptureError, NoCaptureError, SkippedEntryWarning, shown
 from tracewarehouse.ingest.readers.files import MAX_GZIP_RATIO
 from tracewarehouse.ingest.readers.formats import (
@@ -26,8 +26,8 @@ from tracewarehouse.ingest.readers.formats import (
 _ENDINGS = sorted({*(ending for f in FORMATS for ending in f.endings), ".gz"}, key=lambda e: (-len(e), e))
 """File suffixes that are not part of a host's name, the longest first."""
 _LARGEST_EMPTY_GZIP = 512  # bytes: a header with a long file name
-_RANK = re.compile(r"^dp\d+_")
-"""The beginning of the file names of a server's data-parallel ranks."""
+_RANK = re.compile(r"^(dp|rank)\d+_")
+"""The beginning of the file names of a server's ranks."""
 _MOST_NAMED = 5
 """Entries that a warning names."""
 _MIN_OVERLAP = 0.5  # of the shorter profile window, for two files to be hosts of one run
@@ -45,9 +45,9 @@ class Capture:
     """How many times its own size a gzipped file may hold."""
 
     @property
-    def batch_files(self) -> list[Path]:
-        """The server's files about its batches, which lie beside the capture files."""
-        return batch_files({f.parent for f in self.files})
+    def batch_files(self) -> list[BatchFile]:
+        """The server's files about its batches, which lie beside the capture files or where the server profiled."""
+        return batch_files(self.files)
 
     @property
     def empty_files(self) -> list[Path]:
@@ -203,7 +203,7 @@ def _in_run_folder(folder: Path) -> bool:
 
 def _beside(folder: Path) -> tuple[Path | None, Path | None]:
     """manifest.json and card.yaml of the capture directory whose run folder this is."""
-    home = folder.parent.parent.parent if _in_run_folder(folder) else folder
+    home = home_of(folder)
     root = home.resolve()
     manifest, card = (p if _is_there(p, root) else None for p in (home / "manifest.json", home / "card.yaml"))
     return manifest, card

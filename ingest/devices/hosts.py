@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from pathlib import PurePath
 from typing import Any
 
+from tracewarehouse.ingest.capture.batches import rank_of
 from tracewarehouse.ingest.capture.sources import stem
 from tracewarehouse.ingest.columns.plane_names import PROFILE_START, PROFILE_STOP, TASK_PLANE
 from tracewarehouse.ingest.columns.records import Trace
@@ -14,12 +15,13 @@ from tracewarehouse.ingest.columns.records import Trace
 
 @dataclass
 class Host:
-    """One file of a capture, opened; one row of main.hosts."""
+    """One file of a capture, opened; one row of main.hosts. `rank` is that of a server, 0 where there is none."""
 
     index: int
     name: str
     trace: Trace
     file_name: str
+    rank: int
     start_ns: int | None
     stop_ns: int | None
     clock_offset_ps: int
@@ -65,12 +67,12 @@ def clock_notes(hosts: Sequence[Host]) -> list[str]:
     ]
 
 
-def open_hosts(traces: Sequence[Trace], file_names: Sequence[str]) -> list[Host]:
+def open_hosts(traces: Sequence[Trace], paths: Sequence[PurePath]) -> list[Host]:
     """Name the hosts and align their clocks by the start of their profiles.
 
     A host gets its recorded name if no other host of the run has it, else the name of its file, else its number.
     """
-    names = _names(traces, file_names)
+    names = _names(traces, paths)
     windows = [_window(t) for t in traces]
     starts = [w[0] for w in windows if w[0] is not None]
     first = min(starts, default=None)
@@ -81,15 +83,15 @@ def open_hosts(traces: Sequence[Trace], file_names: Sequence[str]) -> list[Host]
         else:
             offset = (start - first) * 1000
             source = "first_host" if start == first else "profile_start"
-        hosts.append(Host(i, names[i], trace, file_names[i], start, stop, offset, source))
+        hosts.append(Host(i, names[i], trace, paths[i].name, rank_of(paths[i]), start, stop, offset, source))
     return hosts
 
 
-def _names(traces: Sequence[Trace], file_names: Sequence[str]) -> list[str]:
+def _names(traces: Sequence[Trace], paths: Sequence[PurePath]) -> list[str]:
     recorded = [t.hostnames[0] if t.hostnames else "" for t in traces]
     if all(recorded) and len(set(recorded)) == len(recorded):
         return recorded
-    stems = [stem(PurePath(n)) for n in file_names]
+    stems = [stem(p) for p in paths]
     if len(traces) > 1 and len(set(stems)) == len(stems):
         return stems
     return [f"host{i}" for i in range(len(traces))]

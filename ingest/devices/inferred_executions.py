@@ -63,8 +63,8 @@ def infer_executions(surveys: Sequence[HostSurvey], instructions: Instructions) 
         begins = is_new(np.unique(programs, return_inverse=True)[1]) | np.isin(ops.instruction, first_ops)
         at = _begins(ops.instruction, begins)
         ends = np.maximum.reduceat(ops.end_ps, at).tolist()
-        found = zip([programs[i] for i in at], ops.start_ps[at].tolist(), ends, strict=True)
-        core.timeline.set_runs([Run(module_of[p], p, start, end, source="op line") for p, start, end in found])
+        runs = zip([programs[i] for i in at], ops.start_ps[at].tolist(), ends, strict=True)
+        core.timeline.set_runs([Run(module_of[p], p, start, end, source="op line") for p, start, end in runs])
         sentence = f"device {core.device.device_id} has no line of its executions: {len(at)} are inferred from its ops"
         flags.append(Flag("inferred_executions", sentence, survey.host.name))
     return flags

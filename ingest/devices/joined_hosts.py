@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import filecmp
+import re
 from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
+from itertools import combinations
 from pathlib import Path
 
+from tracewarehouse.ingest.capture.batches import home_of, is_rank_folder, rank_of
 from tracewarehouse.ingest.capture.sources import Capture, find_captures, natural, overlaps, window_of
 from tracewarehouse.ingest.errors import CaptureError
 
@@ -27,6 +30,9 @@ class DevicesOfFile:
     wanted: Mapping[Hashable, int]
 
 
+_NOT_KNOWN = DevicesOfFile(0, frozenset(), {})
+
+
 def find_whole_captures(*paths: Path, max_gzip_ratio: float | None = None) -> list[Capture]:
     """Find the captures at paths, as `find_captures` does, and join those that are the hosts of one run.
 
@@ -43,7 +49,12 @@ def join_hosts(captures: Sequence[Capture]) -> list[Capture]:
     and together they have at most that many. If there are more candidates than the program has devices, as when two
     slices ran it at the same time, nothing tells who belongs to whom, and all stay apart. So do copies of one file,
     captures with different manifests, and captures of virtual CPU devices.
+
+    Before that, the ranks of a server are joined, whose folders differ only in a name like `dp_rank_<n>`, if each was
+    profiled while the others were. Their devices tell nothing: every process may number its own from 0, and a chip
+    belongs to one process at a time.
     """
+    captures = _joined_ranks(captures)
     near = _near(captures) if len(captures) > 1 else {}
     devices = {i: _devices(captures[i]) for i in near}
     joined: list[Capture] = []
@@ -57,6 +68,42 @@ def join_hosts(captures: Sequence[Capture]) -> list[Capture]:
         taken.update(group)
         joined.append(_joined([(captures[j], devices[j] or ()) for j in (i, *group)]) if group else capture)
     return joined
+
+
+def _joined_ranks(captures: Sequence[Capture]) -> list[Capture]:
+    """Join the captures that are ranks of one server; the order stays."""
+    of_server: dict[tuple[Path, Path], list[int]] = {}
+    for i, capture in enumerate(captures):
+        home = home_of(capture.files[0].parent)
+        folder = next(filter(is_rank_folder, (home, *home.parents)), None)
+        if folder:
+            of_server.setdefault((folder.parent, home.relative_to(folder)), []).append(i)
+    joined = dict(enumerate(captures))
+    for (server, _), candidates in of_server.items():
+        near = {i: [j for j in candidates if i == j or _are_together(captures[i], captures[j])] for i in candidates}
+        for group in (near[i] for i in candidates if near[i][0] == i < near[i][-1]):
+            if all(near[i] == group for i in group) and _are_ranks([captures[i] for i in group]):
+                whole = _joined([(captures[i], [_NOT_KNOWN] * len(captures[i].files)) for i in group])
+                name = re.sub(r"^(dp_)?rank_\d+(?=/|$)", server.name, whole.name)
+                joined[group[0]] = replace(whole, name=re.sub(r"^(dp|rank)\d+_", "", name))
+                for i in group[1:]:
+                    del joined[i]
+    return list(joined.values())
+
+
+def _are_ranks(captures: Sequence[Capture]) -> bool:
+    """Whether each capture has a rank of its own, and nothing else speaks against one run."""
+    numbers = [{rank_of(f) for f in c.files} for c in captures]
+    return sum(map(len, numbers)) == len(set().union(*numbers)) and _are_of_one_run(captures)
+
+
+def _are_together(a: Capture, b: Capture) -> bool:
+    """Whether two captures were profiled at the same time, by their windows or else by the names of their folders."""
+    first, second = window_of(a.files[0]), window_of(b.files[0])
+    if first or second:
+        return overlaps(first, second)
+    folders = [c.files[0].parent for c in (a, b)]
+    return all(home_of(f) != f for f in folders) and folders[0].name == folders[1].name
 
 
 def _near(captures: Sequence[Capture]) -> dict[int, list[int]]:
@@ -103,10 +150,14 @@ def _are_distinct(
 ) -> bool:
     """Whether no two share a device or a file, or have manifests or cards that differ."""
     numbers = [n for i in group for d in devices[i] or () for n in d.numbers]
-    files = [f for i in group for f in captures[i].files]
-    is_copy = any(_is_same(a, b) for k, a in enumerate(files) for b in files[:k])
-    described = [{p.read_bytes() for i in group if (p := getattr(captures[i], kind))} for kind in ("manifest", "card")]
-    return len(set(numbers)) == len(numbers) and not is_copy and all(len(d) < 2 for d in described)
+    return len(set(numbers)) == len(numbers) and _are_of_one_run([captures[i] for i in group])
+
+
+def _are_of_one_run(captures: Sequence[Capture]) -> bool:
+    """Whether no two share a file, or have manifests or cards that differ."""
+    is_copy = any(_is_same(a, b) for a, b in combinations([f for c in captures for f in c.files], 2))
+    described = [{p.read_bytes() for c in captures if (p := getattr(c, kind))} for kind in ("manifest", "card")]
+    return not is_copy and all(len(d) < 2 for d in described)
 
 
 def _is_same(a: Path, b: Path) -> bool:

@@ -198,13 +198,13 @@ class Lake:
         Raises:
             WarehouseError: their folder cannot be listed.
         """
-        found = {}
+        stamps = {}
         for entry in self._manifest_files():
             try:
-                found[entry.name.removesuffix(".json")] = manifest_index.stamp_of(entry.stat())
+                stamps[entry.name.removesuffix(".json")] = manifest_index.stamp_of(entry.stat())
             except FileNotFoundError:  # removed meanwhile
                 continue
-        return found
+        return stamps
 
     def _manifest_files(self) -> Iterator[os.DirEntry[str]]:
         try:
@@ -231,13 +231,13 @@ class Lake:
                 runs.append(_of_index(run_id, entry))
                 continue
             read += 1
-            found = self._listed_run(run_id)
-            if isinstance(found, RunVersion):
-                runs.append(found)
-                if known := _for_index(found, state[run_id]):
+            run = self._listed_run(run_id)
+            if isinstance(run, RunVersion):
+                runs.append(run)
+                if known := _for_index(run, state[run_id]):
                     entries[run_id] = known
-            elif found:
-                unread.append(found)
+            elif run:
+                unread.append(run)
         if (
             len(state) >= manifest_index.FEWEST
             and read - len(unread) >= manifest_index.FEWEST
@@ -256,20 +256,20 @@ class Lake:
         """
         runs, unread = [], []
         for run_id in sorted(run_ids):
-            found = self._listed_run(run_id) if RUN_ID.fullmatch(run_id) else None
-            if isinstance(found, RunVersion):
-                runs.append(found)
-            elif found:
-                unread.append(found)
+            run = self._listed_run(run_id) if RUN_ID.fullmatch(run_id) else None
+            if isinstance(run, RunVersion):
+                runs.append(run)
+            elif run:
+                unread.append(run)
         return self.readable(runs, unread)
 
     def state_of(self, run_ids: Collection[str]) -> State:
         """The manifest files of these runs by run id, as far as there are such runs; see `state`."""
-        found = {}
+        stamps = {}
         for run_id in run_ids:
             with suppress(OSError, WarehouseError):
-                found[run_id] = manifest_index.stamp_of((self._manifests / f"{_checked(run_id)}.json").stat())
-        return found
+                stamps[run_id] = manifest_index.stamp_of((self._manifests / f"{_checked(run_id)}.json").stat())
+        return stamps
 
     def _listed_run(self, run_id: str) -> RunVersion | UnreadRun | None:
         try:
@@ -290,14 +290,14 @@ class Lake:
 
     def lacking(self, runs: Iterable[RunVersion]) -> list[UnreadRun]:
         """The runs with missing files; unlike `listing`, this asks the file system for every file."""
-        found = []
+        incomplete = []
         for run in runs:
             # a Path of each file would take as long as the question
             gone = sorted(f for f in run.paths if not os.path.exists(f"{self.warehouse}/{f}"))  # noqa: PTH110
             if gone:
                 lacks = f"{shown(run.name)} lacks {', '.join(f.rpartition('/')[2] for f in gone)}"
-                found.append(UnreadRun(run.run_id, run.name, lacks, is_outdated=False))
-        return found
+                incomplete.append(UnreadRun(run.run_id, run.name, lacks, is_outdated=False))
+        return incomplete
 
     def run(self, run_id: str) -> RunVersion | None:
         """The current version of a run; None if there is no such run.

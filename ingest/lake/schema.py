@@ -589,10 +589,10 @@ PHASES = _table(
 STEP_BATCHES = _table(
     "step_batches",
     "One row per batch that a server scheduled, as vLLM on TPU writes them beside its captures. The k-th batch belongs "
-    "to the k-th step.",
-    _key("rank", "INTEGER", "Data-parallel rank of the server."),
+    "to the k-th step. The server also writes of the batch before which it stops the profiler; that one has no step.",
+    _key("rank", "INTEGER", "Rank of the server, from the name of its files or folder."),
     _key("position", "INTEGER", "Position of the batch among those of the rank, from 0."),
-    Column("step", "INTEGER", "The step that ran the batch; NULL if the numbers of steps and batches differ."),
+    Column("step", "INTEGER", "The step that ran the batch; NULL if none in the capture did, or if not known."),
     Column("batch_id", "BIGINT", "The server's number for the batch."),
     Column("kind", "VARCHAR", "prefill_only, prefill_heavy, balanced, decode_heavy, decode_only or ambiguous."),
     Column("scheduled_tokens", "BIGINT", "Scheduled tokens.", "tokens"),

@@ -76,8 +76,8 @@ ranked AS (
     dimensions,
     is_per_step,
     value,
-    ROW_NUMBER() OVER (PARTITION BY side, metric, dimensions ORDER BY badness) AS place,
-    COUNT(*) OVER (PARTITION BY side, metric, dimensions) AS places
+    badness,
+    CUME_DIST() OVER (PARTITION BY side, metric, dimensions ORDER BY badness) AS quantile
   FROM samples
   WHERE is_named
 ),
@@ -90,12 +90,9 @@ sides AS (
     MIN(unit) AS unit,
     BOOL_OR(is_per_step) AS is_per_step,
     COUNT(*) AS samples,
-    MAX(value) FILTER (WHERE place * 2 >= places AND (place - 1) * 2 < places) AS median,
-    MAX(value) FILTER (WHERE place * 10 >= places * 9 AND (place - 1) * 10 < places * 9) AS tail,
-    ABS(
-      MAX(value) FILTER (WHERE place * 4 >= places * 3 AND (place - 1) * 4 < places * 3)
-      - MAX(value) FILTER (WHERE place * 4 >= places AND (place - 1) * 4 < places)
-    ) AS middle_half
+    ARG_MIN(value, badness) FILTER (WHERE quantile >= 0.5) AS median,
+    ARG_MIN(value, badness) FILTER (WHERE quantile >= 0.9) AS tail,
+    MIN(badness) FILTER (WHERE quantile >= 0.75) - MIN(badness) FILTER (WHERE quantile >= 0.25) AS middle_half
   FROM ranked
   GROUP BY side, metric, dimensions
 ),
@@ -106,17 +103,21 @@ ranked_in_run AS (
     run_id,
     metric,
     dimensions,
-    value,
-    ROW_NUMBER() OVER (PARTITION BY side, run_id, metric, dimensions ORDER BY badness) AS place,
-    COUNT(*) OVER (PARTITION BY side, run_id, metric, dimensions) AS places
+    badness,
+    CUME_DIST() OVER (PARTITION BY side, run_id, metric, dimensions ORDER BY badness) AS quantile
   FROM samples
   WHERE NOT is_named
 ),
 
-repeats AS (
-  SELECT side, metric, dimensions, COUNT(*) AS runs_counted, MAX(value) - MIN(value) AS spread
+medians AS (
+  SELECT side, run_id, metric, dimensions, MIN(badness) FILTER (WHERE quantile >= 0.5) AS badness
   FROM ranked_in_run
-  WHERE place * 2 >= places AND (place - 1) * 2 < places
+  GROUP BY side, run_id, metric, dimensions
+),
+
+repeats AS (
+  SELECT side, metric, dimensions, COUNT(*) AS runs_counted, MAX(badness) - MIN(badness) AS spread
+  FROM medians
   GROUP BY side, metric, dimensions
 ),
 

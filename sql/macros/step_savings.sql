@@ -4,9 +4,8 @@ parameters:
   runs: The runs, as a list of run ids.
 description: >
   By how much a step of each phase would be shorter at most if one thing cost nothing and all else stayed, as stored
-  metric values and models.collective_ranks say it. Steps are those of models.timed_spans. Waiting counts as far as
-  it is exposed, each moment once. The shares overlap, so they do not add up. A thing that is not known of
-  a run has no row.
+  metric values and models.collective_ranks say it. Steps are those of models.timed_spans. The shares overlap, so they do
+  not add up. A thing that is not known of a run has no row.
 columns:
   run_id: The run.
   phase: Phase; empty for steps of none.
@@ -28,7 +27,7 @@ timed AS (
 ),
 
 waits AS (
-  SELECT run_id, r.phase, SUM(LEAST(r.wait_ps, r.exposed_added_ps)) AS wait_ps
+  SELECT run_id, r.phase, SUM(r.wait_ps) AS wait_ps
   FROM models.collective_ranks AS r
   INNER JOIN timed USING (run_id, event_id)
   WHERE NOT r.is_partial

@@ -10,9 +10,8 @@ ranges: {bound_share: [0, 1], transfer_share: [0, 1], arrival_share: [0, 1], ove
 needs: [whole_collectives, timed_collectives]
 description: >
   What the time of collectives goes to, and so what would shorten it. The windows of all ranks divide into three parts
-  that add up to them: overlap, in which the op line of an asynchronous rank runs other ops and the collective is hidden; of
-  the rest arrival, the time beyond the shortest over the ranks, which is waiting for the last to arrive; and transfer,
-  what is left. The largest part is what the collectives are bound by (of equal ones transfer before arrival before
+  that add up to them: overlap, in which the device runs other ops and the collective is hidden; of the rest arrival, which is
+  waiting for the last to arrive, as sync_wait has it; and transfer, what is left. The largest part is what the collectives are bound by (of equal ones transfer before arrival before
   overlap): a faster link helps the first, balance the second, and the third costs nothing. Executions of which ranks are
   missing from the capture are left out, as the shortest time over the ranks is not known.
 changed: First version.
@@ -54,7 +53,7 @@ SELECT
     WHEN arrival_ps >= overlap_ps THEN 'arrival'
     ELSE 'overlap'
   END AS bound_by, -- That part: transfer, arrival or overlap.
-  transfer_ps / window_ps AS transfer_share, -- Share in which nothing but the transfer can be what takes time.
+  transfer_ps / window_ps AS transfer_share, -- Share of what is left, which only the transfer explains.
   arrival_ps / window_ps AS arrival_share, -- Share in which ranks wait for the last to arrive.
   overlap_ps / window_ps AS overlap_share, -- Share that other ops hide.
   window_ps / 1e9 AS window_ms, -- Windows of all ranks.

@@ -11,7 +11,7 @@ description: >
   Executions of collectives on a device per millisecond of the phase, over all kinds of an axis and the devices that
   take part. The time of a phase is the time of its steps, including the gaps between them. A last step, which no other
   one follows, is left out with its collectives; only in a phase without other steps does it count, with its own
-  duration (models.timed_spans). In a capture without steps, the time is from a device's first op to the end of its last,
+  duration, and the value is an upper bound (models.timed_spans). In a capture without steps, the time is from a device's first op to the end of its last,
   and phase is NULL.
 changed: First version.
 ---*/
@@ -27,6 +27,8 @@ SELECT
   e.axis, -- Mesh axes of the groups.
   -- Executions of all devices over the time of all devices.
   SUM(e.executions) * 1000000000 / SUM(t.span_ps) AS executions_per_ms,
+  -- upper in a phase of nothing but a last step, whose time lacks the wait after it; NULL if the value is exact.
+  CASE WHEN COUNT(*) FILTER (WHERE t.is_last) > 0 THEN 'upper' END AS bound,
   CAST(SUM(e.executions) AS BIGINT) AS executions, -- Executions on all devices.
   SUM(t.span_ps) / 1e9 AS time_ms, -- Time of the phase, of all devices together.
   COUNT(*) AS devices -- Devices that take part.

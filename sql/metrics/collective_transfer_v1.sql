@@ -73,7 +73,7 @@ SELECT
   MIN(transfer_ps) FILTER (WHERE quantile >= 0.5) / 1e6 AS p50_us, -- Median.
   MIN(transfer_ps) FILTER (WHERE quantile >= 0.9) / 1e6 AS p90_us, -- 90th percentile.
   MIN(transfer_ps) FILTER (WHERE quantile >= 0.99) / 1e6 AS p99_us, -- 99th percentile.
-  -- Mean time of a rank beyond the transfer time; for an asynchronous rank, at most its exposed time.
+  -- Mean time that a rank waits: its time beyond the transfer time, as far as models.collective_ranks counts it.
   SUM(wait_ps) / (SUM(ranks) * 1e6) AS wait_us,
   -- Bus bandwidth; NULL if no bytes are known.
   SUM(bus_bytes) FILTER (WHERE bus_bytes > 0) * 1000

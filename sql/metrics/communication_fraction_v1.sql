@@ -11,8 +11,8 @@ needs: [recorded, collectives]
 description: >
   Share of a phase in which a device communicates and computes nothing: exposed communication over the time of the
   phase's steps, each from its start to the start of the next. A last step, which no other one follows, is left out
-  with its communication; only in a phase without other steps does it count, with its own duration (models.timed_spans).
-  The value is the mean over devices, each of which counts the same; a device without communication counts with 0. In a
+  with its communication; only in a phase without other steps does it count, with its own duration, and the value is an
+  upper bound (models.timed_spans). The value is the mean over devices, each of which counts the same; a device without communication counts with 0. In a
   capture without steps, the time is from a device's first op to the end of its last. The share of each device is
   computed to one part in 10^15.
 changed: First version.
@@ -34,6 +34,7 @@ shares AS (
   SELECT
     run_id,
     t.phase,
+    t.is_last,
     COALESCE(x.exposed_ps, 0) / t.span_ps AS share,
     CAST(FLOOR(COALESCE(x.exposed_ps, 0) / t.span_ps * 1e15 + 5e-1) AS BIGINT) AS units
   FROM models.timed_phases AS t
@@ -45,6 +46,8 @@ SELECT
   run_id, -- The run.
   phase, -- Phase; NULL for steps without one, and in a capture without steps.
   SUM(units) / COUNT(*) / 1e15 AS fraction, -- Exposed communication over the time of the phase, mean over devices.
+  -- upper in a phase of nothing but a last step, whose time lacks the wait after it; NULL if the value is exact.
+  CASE WHEN COUNT(*) FILTER (WHERE is_last) > 0 THEN 'upper' END AS bound,
   MIN(share) AS min_fraction, -- The lowest of a device.
   MAX(share) AS max_fraction, -- The highest of a device.
   -- How many times faster the phase would be without any exposed communication, including the waiting in it, by

@@ -13,7 +13,7 @@ description: >
   other op covers, over the time of the phase's steps, all devices together. The window of an asynchronous copy lasts
   from its start half to the end of its done half. Each moment counts once, for the step in which the first window that
   covers it begins. A last step, which no other one follows, is left out with its copies; only in a phase without other
-  steps does it count, with its own duration (models.timed_spans). In a capture without steps, the time is from a
+  steps does it count, with its own duration, and the share is an upper bound (models.timed_spans). In a capture without steps, the time is from a
   device's first op to the end of its last, and phase is NULL.
 changed: First version.
 ccl_bench: memory_transfer_overhead
@@ -38,6 +38,8 @@ SELECT
   run_id, -- The run.
   t.phase, -- Phase; NULL for steps without one, and in a capture without steps.
   SUM(COALESCE(x.exposed_copy_ps, 0)) / SUM(t.span_ps) AS overhead, -- Exposed copy time over the time of the phase.
+  -- upper in a phase of nothing but a last step, whose time lacks the wait after it; NULL if the value is exact.
+  CASE WHEN COUNT(*) FILTER (WHERE t.is_last) > 0 THEN 'upper' END AS bound,
   SUM(COALESCE(x.exposed_copy_ps, 0)) / 1e9 AS exposed_ms, -- Exposed copy time of all devices.
   SUM(t.span_ps) / 1e9 AS time_ms, -- Time of the phase of all devices.
   COUNT(*) AS devices -- Devices that ran the phase.

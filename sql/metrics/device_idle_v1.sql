@@ -12,7 +12,7 @@ description: >
   Share of a phase in which a device runs no op: 1 - busy / span. Busy is the union of its leaf ops, including those
   between two steps. Span is the time of the phase's steps, each from its start to the start of the next, so waiting for
   the host counts. As in step_time, the last step of a capture is left out, because the wait after it is not known; only
-  in a phase without other steps does it count, with its own duration (models.timed_spans). If ops reach beyond these
+  in a phase without other steps does it count, with its own duration, and the share is a lower bound (models.timed_spans). If ops reach beyond these
   steps by more than the idle time, the share is 0. In a capture without steps, the span is from the first op to the end
   of the last, and phase is NULL. If a run has steps, ops outside of them are left out. XProf counts from a device's
   first op to its last.
@@ -23,6 +23,8 @@ SELECT
   phase, -- Phase; NULL for steps without one, and in a capture without steps.
   device_id, -- The device.
   GREATEST(span_ps - busy_ps, 0) / span_ps AS idle_ratio, -- Share of the span without an op.
+  -- lower in a phase of nothing but a last step, whose time lacks the wait after it; NULL if the value is exact.
+  CASE WHEN is_last THEN 'lower' END AS bound,
   busy_ps / 1e9 AS busy_ms, -- Union of the leaf ops.
   span_ps / 1e9 AS span_ms, -- Time of the steps that count.
   steps -- Steps that count of the phase on the device; NULL without steps.

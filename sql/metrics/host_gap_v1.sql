@@ -12,9 +12,9 @@ description: >
   Share of the steps' time in which no device of the run executes an op, so that all devices wait for the host. A gap of
   up to a microsecond between two ops of a device does not count, because rounded times and the issuing of ops cause
   such gaps. A step of the run lasts from the first device's start to the first start of the next step. A last step,
-  which no other one follows, is left out; only in a phase without other steps does it count, to its latest end. Devices
-  of several hosts are compared on the run's clock, so the result is only as exact as the alignment of the clocks. A
-  capture without steps has no row.
+  which no other one follows, is left out; only in a phase without other steps does it count, to its latest end, and
+  the share is a lower bound. Devices of several hosts are compared on the run's clock, so the result is only as exact as
+  the alignment of the clocks. A capture without steps has no row.
 changed: First version.
 ---*/
 WITH marks AS (
@@ -65,6 +65,8 @@ SELECT
   t.phase, -- Phase; NULL for steps without one.
   -- Share of the time without an op on any device.
   SUM(COALESCE(c.gap_ps, 0)) / SUM(t.until_ps - t.start_ps) AS gap_ratio,
+  -- lower in a phase of nothing but a last step, whose time lacks the wait after it; NULL if the value is exact.
+  CASE WHEN COUNT(*) FILTER (WHERE t.is_last) > 0 THEN 'lower' END AS bound,
   SUM(COALESCE(c.gap_ps, 0)) / 1e9 AS gap_ms, -- Time without an op on any device, over all steps.
   SUM(t.until_ps - t.start_ps) / 1e9 AS time_ms, -- Time of the steps.
   CAST(1 AS BIGINT) AS threshold_us, -- Shorter times between two ops of a device are no pause.

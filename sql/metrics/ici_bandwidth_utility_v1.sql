@@ -10,8 +10,8 @@ ranges: {saved_percent: [0, 100]}
 needs: [inter_chip_links, fitted_transfers, collectives_in_steps]
 description: >
   How much shorter a phase would be with links that are faster by a factor: 100 (T - T') / T, where T is the time of the
-  phase's steps, all devices together, without a last step, which no other one follows, unless the phase has no other
-  (models.timed_spans). In T', each collective is shorter by (1 - 1 / factor) x bytes / bandwidth, but at most by its
+  phase's steps, all devices together, without a last step, which no other one follows, unless the phase has no other:
+  its own duration then counts, and makes the value larger (models.timed_spans). In T', each collective is shorter by (1 - 1 / factor) x bytes / bandwidth, but at most by its
   transfer time without the latency, and at most by its exposed time, of which each moment counts once, for the
   collective whose op runs. Waiting for late ranks and the latency do not change; a factor of 1 saves nothing. Latency
   and bandwidth of a kind and axis come from models.transfer_fit, if they are within the peak of the links; a negative

@@ -64,7 +64,8 @@ phases AS (
     COUNT(*) AS all_steps,
     COUNT(*) FILTER (WHERE is_timed) AS steps,
     CAST(SUM(step) FILTER (WHERE is_timed) AS BIGINT) AS sum_of_steps,
-    SUM(longest_ps) FILTER (WHERE is_timed) AS time_ps
+    SUM(longest_ps) FILTER (WHERE is_timed) AS time_ps,
+    COUNT(*) FILTER (WHERE is_timed AND is_last) AS last_steps
   FROM models.run_steps
   WHERE phase IN ('prefill', 'decode')
   GROUP BY run_id, phase
@@ -110,6 +111,7 @@ counted AS (
     p.phase,
     p.steps,
     p.time_ps,
+    p.last_steps,
     h.devices,
     h.body_params,
     h.head_params,
@@ -135,6 +137,7 @@ needed AS (
     phase,
     c.steps,
     c.time_ps,
+    c.last_steps,
     c.devices,
     c.tokens,
     2 * (c.body_params * c.tokens + c.head_params * c.head_tokens) + 4 * c.layers_width * c.contexts AS model_flops,
@@ -154,6 +157,8 @@ SELECT
   phase, -- prefill or decode.
   -- Utilization; NULL if the model's shape or the lengths are not known.
   model_flops * 1e12 / (CAST(time_ps AS DOUBLE) * devices * peak_flops_per_s) AS mfu,
+  -- upper in a phase of nothing but a last step, whose time lacks the wait after it; NULL if the values are exact.
+  CASE WHEN last_steps > 0 THEN 'upper' END AS bound,
   -- Utilization by the model_flops of leaf ops that neither communicate nor copy, as the profiler states them or as
   -- given at ingest, over the time of the same steps. Ops between two steps count for the one before. NULL if none is
   -- known.

@@ -10,9 +10,9 @@ needs: [recorded, collectives_in_steps, message_bytes]
 description: >
   Message bytes of collectives on a device per millisecond of the phase, over the devices that take part. The time of a
   phase is the time of its steps, including the gaps between them. A last step, which no other one follows, is left out
-  with its bytes; only in a phase without other steps does it count, with its own duration (models.timed_spans). In a
-  capture without steps, the time is from a device's first op to the end of its last, and phase is NULL. Message and sent
-  bytes are counted as in traffic_volume.
+  with its bytes; only in a phase without other steps does it count, with its own duration, and the value is an upper
+  bound (models.timed_spans). In a capture without steps, the time is from a device's first op to the end of its last,
+  and phase is NULL. Message and sent bytes are counted as in traffic_volume.
 changed: First version.
 ---*/
 WITH moved AS (
@@ -35,6 +35,8 @@ SELECT
   m.kind, -- Kind of collective.
   m.axis, -- Mesh axes of its groups.
   SUM(m.message_bytes) * 1e9 / SUM(t.span_ps) AS message_bytes_per_ms, -- Of all devices over the time of all.
+  -- upper in a phase of nothing but a last step, whose time lacks the wait after it; NULL if the value is exact.
+  CASE WHEN COUNT(*) FILTER (WHERE t.is_last) > 0 THEN 'upper' END AS bound,
   -- Bytes sent, in the same way; NULL where not known of all executions.
   CASE
     WHEN COUNT(m.wire_bytes) = COUNT(*) THEN SUM(m.wire_bytes) * 1e9 / SUM(t.span_ps)

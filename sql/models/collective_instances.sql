@@ -70,7 +70,6 @@ SELECT
   last_start_ps, -- Start of the last rank.
   end_ps, -- Latest end over the ranks.
   transfer_ps, -- Shortest time over the ranks.
-  -- Time beyond transfer_ps, summed over the ranks; for an asynchronous rank, at most its exposed time.
-  CAST(wait_ps AS BIGINT) AS wait_ps,
+  CAST(wait_ps AS BIGINT) AS wait_ps, -- Time that the ranks wait, all together.
   last_start_ps - first_start_ps AS skew_ps -- Time between the first and the last start.
 FROM joined

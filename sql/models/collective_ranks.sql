@@ -2,8 +2,9 @@
 model: collective_ranks
 description: >
   What the time of each rank of a collective consists of, in runs that have times. The rank that arrives last waits for
-  nobody, so the shortest time over the ranks is the transfer time. What another rank takes beyond it is waiting. An
-  asynchronous rank waits at most while the device's op line runs communication.
+  nobody, so the shortest time over the ranks is the transfer time. What another rank takes beyond it is waiting, but a
+  device that computes beside the collective does not wait, and one that is in several collectives waits in one of them:
+  a rank waits at most for exposed_added_ps.
 ---*/
 WITH timed AS (
   SELECT
@@ -50,10 +51,6 @@ SELECT
   is_partial, -- Ranks are missing from the capture, so transfer_ps is not the whole's.
   end_ps - start_ps AS window_ps, -- Time from its start to its end.
   transfer_ps, -- Shortest time over the ranks.
-  CASE
-    WHEN is_async THEN LEAST(end_ps - start_ps - transfer_ps, exposed_ps)
-    ELSE end_ps - start_ps - transfer_ps
-  END AS wait_ps, -- Time beyond it, of an asynchronous rank at most its exposed time.
-  -- Time in which the op line runs other ops beside it.
-  CASE WHEN is_async THEN end_ps - start_ps - exposed_ps ELSE 0 END AS overlap_ps
+  LEAST(end_ps - start_ps - transfer_ps, exposed_added_ps) AS wait_ps, -- Time beyond it, as far as the rank waits.
+  end_ps - start_ps - exposed_ps AS overlap_ps -- Time in which the device runs ops beside it that do not communicate.
 FROM timed

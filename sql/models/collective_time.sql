@@ -2,8 +2,8 @@
 model: collective_time
 description: >
   What the time of collectives on each device consists of, by kind and axis - the transfer, which is the shortest time
-  over the ranks of an execution, waiting for late ranks, and the rest of the window of an asynchronous one, in which the
-  device does something else; the three add up to the windows. Executions with ranks outside the capture are left out,
+  over the ranks of an execution, waiting for late ranks, and the rest of the windows, in which the device does something
+  else, such as another collective; the three add up to the windows. Executions with ranks outside the capture are left out,
   since their transfer is not known.
 ---*/
 SELECT
@@ -15,9 +15,9 @@ SELECT
   COUNT(*) AS executions, -- Executions on the device.
   CAST(SUM(window_ps) AS BIGINT) AS window_ps, -- Time from their starts to their ends.
   CAST(SUM(transfer_ps) AS BIGINT) AS transfer_ps, -- Shortest times over the ranks.
-  CAST(SUM(wait_ps) AS BIGINT) AS wait_ps, -- Time beyond it, of an asynchronous one at most its exposed time.
+  CAST(SUM(wait_ps) AS BIGINT) AS wait_ps, -- Time beyond it, as far as the device waits.
   CAST(SUM(window_ps - transfer_ps - wait_ps) AS BIGINT) AS rest_ps, -- What is left of the windows.
-  CAST(SUM(overlap_ps) AS BIGINT) AS overlap_ps, -- Time of the windows in which the op line runs other ops.
+  CAST(SUM(overlap_ps) AS BIGINT) AS overlap_ps, -- Time of the windows in which the device runs other ops.
   -- Time in which the op line runs them, or their starts and dones, and so computes nothing.
   CAST(SUM(exposed_added_ps) AS BIGINT) AS exposed_ps,
   CAST(SUM(wire_bytes) AS BIGINT) AS wire_bytes, -- Bytes sent, of those whose are known; NULL if none are.

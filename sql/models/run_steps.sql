@@ -12,7 +12,8 @@ WITH united AS (
     MIN(start_ps) AS start_ps,
     MAX(end_ps) AS end_ps,
     MAX(step_ps) AS longest_ps,
-    MIN(CASE WHEN is_timed THEN 1 ELSE 0 END) = 1 AS is_timed
+    MIN(CASE WHEN is_timed THEN 1 ELSE 0 END) = 1 AS is_timed,
+    MAX(CASE WHEN is_last THEN 1 ELSE 0 END) = 1 AS is_last
   FROM models.steps
   WHERE clock = 'device'
   GROUP BY run_id, step
@@ -26,5 +27,6 @@ SELECT
   -- Earliest start of the next step; for the last step, its latest end.
   COALESCE(LEAD(start_ps) OVER (PARTITION BY run_id ORDER BY start_ps, step), end_ps) AS until_ps,
   longest_ps, -- Time of the step on the slowest device, start to next start.
-  is_timed -- Its whole time is known on every device that ran it, as models.steps says.
+  is_timed, -- Its whole time is known on every device that ran it, as models.steps says.
+  is_last -- No step follows on a device that ran it.
 FROM united

@@ -24,12 +24,21 @@ SELECT
   s.phase, -- Phase; NULL for a step without one, and in a capture without steps.
   step, -- Step; NULL in a capture without steps.
   s.step_ps AS span_ps, -- The time.
-  COALESCE(b.busy_ps, 0) AS busy_ps -- Union of the leaf ops that belong to it.
+  COALESCE(b.busy_ps, 0) AS busy_ps, -- Union of the leaf ops that belong to it.
+  -- A last step, which counts because the phase has no other; the wait after it is missing from the time.
+  s.is_last
 FROM models.timed_steps AS s
 INNER JOIN devices_with_ops USING (run_id, device_id)
 LEFT JOIN models.device_busy AS b USING (run_id, device_id, step)
 UNION ALL
-SELECT run_id, b.device_id, b.phase, b.step, b.last_end_ps - b.first_start_ps AS span_ps, b.busy_ps
+SELECT
+  run_id,
+  b.device_id,
+  b.phase,
+  b.step,
+  b.last_end_ps - b.first_start_ps AS span_ps,
+  b.busy_ps,
+  FALSE AS is_last
 FROM models.device_busy AS b
 LEFT JOIN runs_with_steps AS w USING (run_id)
 WHERE w.is_stepped IS NULL

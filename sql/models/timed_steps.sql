@@ -9,6 +9,7 @@ SELECT
   device_id, -- The device.
   step, -- Step.
   phase, -- Phase; NULL for a step without one.
-  step_ps -- Time of the step, start to next start.
+  step_ps, -- Time of the step, start to next start.
+  is_last -- No step follows, so that the time is the step's own duration, without the wait after it.
 FROM models.steps
 WHERE clock = 'device' AND is_timed

@@ -13,6 +13,7 @@ from pathlib import Path
 import pytest
 
 from tracewarehouse.ingest.errors import WarehouseError
+from tracewarehouse.spark import connection
 from tracewarehouse.spark.connection import check_java, connect
 from tracewarehouse.warehouse import Warehouse
 
@@ -35,6 +36,26 @@ def test_without_java_its_package_is_named(monkeypatch: pytest.MonkeyPatch, tmp_
     monkeypatch.setenv("PATH", f"{tmp_path}:/bin:/usr/bin")
     with pytest.raises(WarehouseError, match=r"needs Java 17, and .*java is Java 11; install"):
         check_java()
+
+
+@pytest.mark.parametrize(
+    ("master", "said"),
+    [
+        *((m, "is no master of Spark; name one such as") for m in ("nonsense", "local[x]", "http://a:7077", "spark:")),
+        ("spark://127.0.0.1:9", "^Spark cannot be reached: nothing answers at 127.0.0.1:9: "),
+        ("spark://nohost.invalid,127.0.0.1:9", "nothing answers at nohost.invalid:7077: .*; 127.0.0.1:9: "),
+        ("sc://127.0.0.1:9/;token=secret", "nothing answers at 127.0.0.1:9: "),
+    ],
+)
+def test_a_master_that_is_not_there_is_told_before_java_starts(
+    spark_installed: None, monkeypatch: pytest.MonkeyPatch, master: str, said: str
+) -> None:
+    monkeypatch.setattr(connection, "getproxies", dict)
+    for start in ("_to_server", "_to_master"):
+        monkeypatch.setattr(connection, start, None)
+    with pytest.raises(WarehouseError, match=said) as refused:
+        connect(master)
+    assert "secret" not in str(refused.value)
 
 
 def test_the_package_never_imports_pyspark() -> None:

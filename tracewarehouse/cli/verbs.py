@@ -63,10 +63,10 @@ class Verbs(TyperGroup):
 
 def _made(verb: str) -> Any:
     module, _, attribute = VERBS[verb].partition(":")
-    found = getattr(import_module(f"tracewarehouse.cli.{module}"), attribute)
+    command = getattr(import_module(f"tracewarehouse.cli.{module}"), attribute)
     app = typer.Typer(rich_markup_mode=None)
-    if isinstance(found, typer.Typer):
-        app.add_typer(found, name=verb)
+    if isinstance(command, typer.Typer):
+        app.add_typer(command, name=verb)
     else:
-        app.command(verb)(found)
+        app.command(verb)(command)
     return with_options(get_group(app).commands[verb])

@@ -172,8 +172,8 @@ class Session:
 
     def complete(self) -> None:
         """Create every view and macro that is still missing."""
-        found = (*self._definitions.ordered, *self._definitions.macros)
-        self.create({*_EXTRAS, *_TABLES, *(v.qualified for v in found)})
+        defined = (*self._definitions.ordered, *self._definitions.macros)
+        self.create({*_EXTRAS, *_TABLES, *(d.qualified for d in defined)})
 
     def create(self, names: Collection[str]) -> None:
         """Create missing tables, models, metrics (by qualified name) and `_EXTRAS`, with everything that they read."""

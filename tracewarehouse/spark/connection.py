@@ -7,6 +7,7 @@ import logging
 import os
 import re
 import shutil
+import socket
 import subprocess
 import sys
 import tempfile
@@ -14,6 +15,7 @@ import warnings
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
+from urllib.request import getproxies
 
 from tracewarehouse.ingest.errors import WarehouseError
 from tracewarehouse.ingest.processes.pool import usable_cores
@@ -24,6 +26,10 @@ if TYPE_CHECKING:
 DEFAULT_MASTER = "local[*,4]"
 """All cores of this machine; a task that fails is tried four times, as on a cluster."""
 _JAVA = 17
+_MASTERS = re.compile(r"local(\[ *(\*|\d+) *(, *\d+ *)?\])?|local-cluster\[[\d, ]+\]|yarn|(spark|sc|k8s)://.+")
+_PORTS = {"spark": 7077, "sc": 15002}
+_SECONDS = 10
+"""In which a host must answer."""
 _SQL = {
     "spark.sql.ansi.enabled": "true",  # an overflow is an error, not another number
     "spark.sql.session.timeZone": "UTC",
@@ -49,6 +55,7 @@ def connect(master: str | None = None) -> SparkSession:
             "the engine spark needs pyspark, which is not installed: pip install 'tracewarehouse[spark]'"
         )
     warnings.filterwarnings("ignore", "PySpark does not yet fully support pandas", FutureWarning)
+    _check_master(master)
     for name in ("SQLQueryContextLogger", "DataFrameQueryContextLogger"):  # pyspark logs what it raises, at length
         logging.getLogger(name).disabled = True
     try:
@@ -58,8 +65,34 @@ def connect(master: str | None = None) -> SparkSession:
     except WarehouseError:
         raise
     except Exception as error:  # of pyspark, py4j or grpc, which have no class in common
-        raise WarehouseError(f"Spark cannot be reached at {master}: {_sentence(error)}") from None
+        raise WarehouseError(f"Spark cannot be reached at {master.partition(';')[0]}: {_sentence(error)}") from None
     return session
+
+
+def _check_master(master: str) -> None:
+    """Say at once what Spark says after minutes: that there is no such master, or that nothing listens there.
+
+    Raises:
+        WarehouseError: the name is none of a master, or none of its hosts answers.
+    """
+    if not _MASTERS.fullmatch(master):
+        raise WarehouseError(
+            f"{master!r} is no master of Spark; name one such as local[4], spark://HOST:7077, sc://HOST:15002, "
+            "k8s://https://HOST:443 or yarn"
+        )
+    scheme, _, rest = master.partition("://")
+    if scheme not in _PORTS or (scheme == "sc" and getproxies()):  # a proxy may reach what this machine does not
+        return
+    refused = []
+    for address in rest.partition("/")[0].split(","):
+        host, _, port = address.rpartition(":") if re.search(r":\d+$", address) else (address, "", _PORTS[scheme])
+        try:
+            socket.create_connection((host.strip("[]"), int(port)), _SECONDS).close()
+        except (OSError, OverflowError) as error:
+            refused.append(f"{host}:{port}: {error}")
+        else:
+            return
+    raise WarehouseError(f"Spark cannot be reached: nothing answers at {'; '.join(refused)}")
 
 
 def _to_server(uri: str) -> SparkSession:

@@ -10,8 +10,9 @@ from typing import Any
 import pytest
 from xplane_builder import Space
 
-from tracewarehouse.ingest.capture.batches import Batch, rank_of, read_batches
+from tracewarehouse.ingest.capture.batches import Batch, BatchFile, rank_of, read_batches
 from tracewarehouse.ingest.capture.sources import find_captures
+from tracewarehouse.ingest.devices.joined_hosts import find_whole_captures
 from tracewarehouse.ingest.errors import CaptureError
 from tracewarehouse.ingest.pipeline import ingest_one
 
@@ -43,6 +44,7 @@ def served(path: Path, steps: int = 3) -> Path:
     for k in range(steps):
         tpu.modules.event("jit_step_fun(42)", 1000 * k, 900)
         tpu.ops.event("fusion.1", 1000 * k + 10, 100)
+    space.profiled(1_700_000_000_000_000_000, 1_700_000_000_010_000_000)
     return space.write(path)
 
 
@@ -99,17 +101,63 @@ def test_ranks_are_one_run_and_have_batches_of_their_own(tmp_path: Path, tables_
     assert rows == [(0, 10, False), (0, 11, False), (0, 12, False), (1, 11, False), (1, 12, False)]
 
 
+@pytest.mark.parametrize(
+    ("captures", "batches"),
+    [
+        # one process: batches beside plugins/, as tpu-inference wrote them first, or left in the folder of its rank
+        (["plugins/profile/t/vm"], [""]),
+        (["plugins/profile/t/vm"], ["dp_rank_0"]),
+        # the captures of all ranks moved together
+        (["plugins/profile/t/dp0_vm", "plugins/profile/t/dp1_vm"], ["dp_rank_0", "dp_rank_1"]),
+        (["plugins/profile/t/rank0_vm", "plugins/profile/t/rank1_vm"], ["rank_0", "rank_1"]),
+        # those of servers behind a load balancer, each of which takes itself for rank 0
+        ([f"dp_rank_{n}/plugins/profile/t/vm" for n in range(2)], ["dp_rank_0/dp_rank_0", "dp_rank_1/dp_rank_0"]),
+        ([f"dp_rank_{n}/plugins/profile/t/vm" for n in range(2)], ["dp_rank_0", "dp_rank_1"]),
+        (["dp_rank_0/dp0_vm", "dp_rank_1/dp1_vm"], ["dp_rank_0", "dp_rank_1"]),
+    ],
+)  # fmt: skip
+def test_batches_belong_to_their_rank_wherever_the_server_writes_them(
+    tmp_path: Path, tables_of: Any, captures: list[str], batches: list[str]
+) -> None:
+    """The last batch of each rank is the one before which the server stopped the profiler."""
+    home = tmp_path / "logs" / "decode_only"
+    for rank, (capture, folder) in enumerate(zip(captures, batches, strict=True)):
+        served(home / f"{capture}.xplane.pb", steps=2 - rank)
+        write(home / folder, BATCHES[rank:])
+    [whole] = find_whole_captures(tmp_path / "logs")
+    assert whole.name == ("decode_only/t" if "plugins" in captures[0] else "vm")
+    result = ingest_one(tmp_path / "logs", tmp_path / "w")
+    ranks = [(0, 0, 10), (0, 1, 11), (0, None, 12), (1, 0, 11), (1, None, 12)][: 5 if len(captures) > 1 else 3]
+    query = tables_of(tmp_path / "w")
+    assert query("SELECT rank, step, batch_id FROM step_batches ORDER BY rank, position") == ranks
+    assert "batches_unmatched" not in result.entry.flags
+    assert (
+        query("SELECT device_id, phase FROM ops WHERE line = 'XLA Ops' AND step = 0 ORDER BY 1")
+        == [
+            (0, "prefill"),
+            (1, None),
+        ][: len(captures)]
+    )
+
+
 def test_the_file_of_all_batches_adds_to_those_of_steps(tmp_path: Path) -> None:
     write(tmp_path, [{"batch_id": 12, "num_reqs": 3}, {"batch_id": 9}])
     every = tmp_path / "all_batches_stats_0.jsonl"
     every.write_text("\n".join(json.dumps(b) for b in BATCHES) + "\n")
-    found = read_batches([*sorted(tmp_path.glob("batch_*")), every])
+    found = read_batches([BatchFile(p, 0) for p in (*sorted(tmp_path.glob("batch_*")), every)])
     assert [(b.batch_id, b.requests, b.min_kv_length) for b in found] == [(9, None, None), (12, 3, 100)]
-    assert [b.batch_id for b in read_batches([every])] == [10, 11, 12]
+    assert [b.batch_id for b in read_batches([BatchFile(every, 0)])] == [10, 11, 12]
 
 
 @pytest.mark.parametrize(
-    ("path", "rank"), [("dp3_batch_composition_stats_1.json", 3), ("dp_rank_12/a.json", 12), ("decode/a.json", 0)]
+    ("path", "rank"),
+    [
+        ("dp3_batch_composition_stats_1.json", 3),
+        ("dp_rank_12/a.json", 12),
+        ("rank_2/dp_rank_1/decode_only/rank7_vm.xplane.pb", 7),
+        ("rank_2/dp_rank_1/decode_only/plugins/profile/t/vm.xplane.pb", 1),
+        ("decode/a.json", 0),
+    ],
 )
 def test_ranks_by_name(path: str, rank: int) -> None:
     assert rank_of(Path(path)) == rank

@@ -118,6 +118,67 @@ def test_different_manifests_keep_captures_apart(tmp_path: Path) -> None:
     assert joined(tmp_path) == [["a", "b"]]
 
 
+class TestRanksOfAServer:
+    """A process per rank, each with a model over two chips, as a load balancer has them."""
+
+    def test_profiled_together_they_are_one_run(self, tmp_path: Path, tables_of: Callable[[Path], Query]) -> None:
+        """Each numbers its chips from 0, and its collectives are its own."""
+        for rank in range(2):
+            host(tmp_path / "logs" / f"dp_rank_{rank}", "vm", groups="{{0,1}}", numbers=(0, 1), at=100 + rank)
+        ingest_one(tmp_path / "logs", tmp_path / "w")
+        query = tables_of(tmp_path / "w")
+        assert query("SELECT name, device_count FROM runs") == [("logs/t", 4)]
+        assert query("SELECT device_id, instance, group_size, is_partial FROM collectives ORDER BY 1") == [
+            (0, 0, 2, False),
+            (1, 0, 2, False),
+            (2, 1, 2, False),
+            (3, 1, 2, False),
+        ]
+
+    @pytest.mark.parametrize(
+        "folders",
+        [
+            ("a/dp_rank_0", "b/dp_rank_1"),  # two servers
+            ("dp_rank_0/decode_only", "dp_rank_1/prefill_only"),
+            ("dp_rank_0", "dp_rank_1/a"),
+            ("dp_rank_0", "dp_rank_x"),
+        ],
+    )
+    def test_other_paths_stay_apart(self, tmp_path: Path, folders: tuple[str, str]) -> None:
+        for number, folder in enumerate(folders):
+            host(tmp_path / folder, "ab"[number], groups="{{0,1}}", at=100 + number)
+        assert sorted(joined(tmp_path)) == [["a"], ["b"]]
+
+    def test_sessions_one_after_the_other_are_a_run_each(self, tmp_path: Path) -> None:
+        for rank in range(2):
+            for session in range(2):
+                start = START_NS + 20_000_000 * session
+                path = tmp_path / f"dp_rank_{rank}"
+                file = host(path, f"vm{rank}{session}", groups="{{0,1}}", start_ns=start, at=100 + rank + 2 * session)
+                file.parent.rename(file.parent.with_name(f"t{session}"))
+        assert joined(tmp_path) == [["vm00", "vm10"], ["vm01", "vm11"]]
+
+    def test_what_may_belong_to_either_stays_apart(self, tmp_path: Path) -> None:
+        """A long profile of rank 1 overlaps two of rank 0."""
+        for session, start in enumerate((0, 6_000_000)):
+            file = host(tmp_path / "dp_rank_0", f"a{session}", groups="{{0,1}}", start_ns=START_NS + start, at=session)
+            file.parent.rename(file.parent.with_name(f"t{session}"))
+        host(tmp_path / "dp_rank_1", "b", groups="{{0,1}}", start_ns=START_NS + 3_000_000, at=100)
+        assert sorted(joined(tmp_path)) == [["a0"], ["a1"], ["b"]]
+
+    def test_a_copy_is_no_second_rank(self, tmp_path: Path) -> None:
+        host(tmp_path / "dp_rank_0", "a")
+        shutil.copytree(tmp_path / "dp_rank_0", tmp_path / "dp_rank_1")
+        assert joined(tmp_path) == [["a"], ["a"]]
+
+    def test_without_windows_the_times_of_the_folders_count(self, tmp_path: Path) -> None:
+        for rank, time in enumerate(("t1", "t1", "t2")):
+            space = Space()
+            space.tpu(0).ops.event("fusion.1", rank, 100)
+            space.write(tmp_path / f"dp_rank_{rank}" / "plugins" / "profile" / time / f"vm{rank}.xplane.pb")
+        assert joined(tmp_path) == [["vm0", "vm1"], ["vm2"]]
+
+
 @pytest.mark.parametrize(("partitions", "runs"), [(2, [["a", "b"]]), (1, [["a"], ["b"]])])
 def test_on_gpus_the_embedded_program_counts_devices(tmp_path: Path, partitions: int, runs: list[list[str]]) -> None:
     module = Module()

@@ -16,7 +16,7 @@ from tracewarehouse.ingest.readers.formats import open_trace
 
 def surveyed(folder: Path, mesh: str | None) -> RunSurvey:
     path = tiny_capture().write(folder / "vm.xplane.pb")
-    hosts = open_hosts([open_trace(CaptureFile(path))], [path.name])
+    hosts = open_hosts([open_trace(CaptureFile(path))], [path])
     return survey_run(hosts, Mesh.parse(mesh) if mesh else None, None)
 
 
