@@ -76,7 +76,7 @@ class ChromeTrace:
             raise MalformedError(f"{file.path}: a Chrome trace without events; nothing was profiled, record it again")
         self._add_start(members.get("baseTimeNanoseconds", b""))
         self.warnings = self._warnings(document)
-        self.foreign = KINETO if members.keys() & _KINETO_MEMBERS else None
+        self.foreign = KINETO if members.keys() & _KINETO_MEMBERS or self._has_operators() else None
 
     @property
     def digest(self) -> str:
@@ -88,6 +88,11 @@ class ChromeTrace:
         used = cast(_ChromePlane, plane).used
         for batch in self._gathered.batches(line.start):
             yield replace(batch, metadata=used.searchsorted(batch.metadata).astype(np.int32))
+
+    def _has_operators(self) -> bool:
+        """Whether the trace has operators of PyTorch and no device of XLA's, as what is left of a Kineto trace."""
+        has_devices = any("/device:" in plane.name for plane in self.planes)
+        return not has_devices and any(m.name.startswith("aten::") for m in self._gathered.metadata)
 
     def _planes(self) -> list[Plane]:
         gathered = self._gathered
