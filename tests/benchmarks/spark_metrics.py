@@ -148,7 +148,7 @@ def by_duckdb(path: Path, log: Log, single: dict[str, str], over_all: dict[str, 
     done = {e.get("run") or e.get("view") for e in log.entries()}
     with tw.open(path) as opened:
         for run in opened.lake.runs():
-            if run.run_id not in done:
+            if single and run.run_id not in done:
                 log.add(**of_run(opened, run.run_id, single))
         for view, sql in over_all.items():
             if view not in done:
