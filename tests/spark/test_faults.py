@@ -14,7 +14,7 @@ import pytest
 
 import tracewarehouse as tw
 from tracewarehouse.ingest.errors import QueryError
-from tracewarehouse.spark.translation import to_spark, view_name
+from tracewarehouse.spark.translation import to_spark
 from tracewarehouse.spark.warehouse import SparkWarehouse, _ended
 from tracewarehouse.warehouse import Warehouse, open_warehouse
 

@@ -11,11 +11,11 @@ from typing import TYPE_CHECKING
 
 from tracewarehouse.database import compacted
 from tracewarehouse.database.lens import all_values_sql, catalog_sql
+from tracewarehouse.database.temporary import TemporaryFolder
 from tracewarehouse.definitions import missing
 from tracewarehouse.definitions.reading import ModelHeader
 from tracewarehouse.ingest.lake.schema import TABLES, Table
 from tracewarehouse.spark.translation import to_spark, view_name
-from tracewarehouse.temporary import TemporaryFolder
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
