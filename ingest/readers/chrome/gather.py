@@ -18,8 +18,7 @@ from tracewarehouse.ingest.columns.event_stream import part
 from tracewarehouse.ingest.columns.records import EventBatch, Int64
 from tracewarehouse.ingest.errors import CaptureError, MalformedError
 from tracewarehouse.ingest.readers.chrome.args import Arguments, merged
-from tracewarehouse.ingest.readers.chrome.document import Document
-from tracewarehouse.ingest.readers.chrome.events import NOTHING, Event, Id
+from tracewarehouse.ingest.readers.chrome.document import NOTHING, Document, Event, Id
 from tracewarehouse.ingest.readers.chrome.times import INT64_MAX, PS_PER_US, exact_picoseconds, picoseconds
 
 _MAX_ORIGIN_PS = PS_PER_US << 62  # so that differences from it fit into 64 bits
@@ -85,7 +84,7 @@ class Gathered:
         places = np.concatenate([places for places, _ in added], axis=1)
         self._places = places[:, np.argsort(places[0], kind="stable")]
         self._used = _distinct(np.concatenate([used for _, used in added]))
-        self.metadata = [*self._arguments.metadata]
+        self.metadata = self._arguments.metadata()
         del added[:], self._arguments
 
     def used(self, codes: Iterable[int]) -> Int64:

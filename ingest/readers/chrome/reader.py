@@ -33,8 +33,7 @@ import numpy as np
 from tracewarehouse.ingest.columns.plane_names import COUNTER_LINE, PROFILE_START, TASK_PLANE
 from tracewarehouse.ingest.columns.records import EventBatch, Int64, Line, Plane, Stat, StatKind
 from tracewarehouse.ingest.errors import MalformedError
-from tracewarehouse.ingest.readers.chrome.document import Document
-from tracewarehouse.ingest.readers.chrome.events import Id
+from tracewarehouse.ingest.readers.chrome.document import Document, Id
 from tracewarehouse.ingest.readers.chrome.gather import COUNTERS, Gathered
 from tracewarehouse.ingest.readers.chrome.times import INT64_MAX
 from tracewarehouse.ingest.readers.files import MAX_GZIP_RATIO, CaptureFile
