@@ -64,8 +64,11 @@ class Event(msgspec.Struct, gc=False):
     id: Id = None
 
 
-class _Members(msgspec.Struct, gc=False, rename="camel"):
-    """Members of a trace that are looked at; a million of others must not become objects."""
+class Members(msgspec.Struct, gc=False, rename="camel"):
+    """Members of a trace that are looked at, as JSON; a million of others must not become objects.
+
+    Only Kineto writes the last two; a tool may have dropped one.
+    """
 
     trace_events: msgspec.Raw = NOTHING
     base_time_nanoseconds: msgspec.Raw = NOTHING
@@ -74,7 +77,7 @@ class _Members(msgspec.Struct, gc=False, rename="camel"):
 
 
 _decode = msgspec.json.Decoder(list[Event]).decode
-_members = msgspec.json.Decoder(_Members).decode
+_members = msgspec.json.Decoder(Members).decode
 
 
 class Document:
@@ -163,27 +166,25 @@ class Document:
         self._low += stop + len(mark)
         return events, mark
 
-    def members(self) -> dict[str, bytes]:
-        """What is looked at beside the events, once these have been read: members at top level, as JSON.
+    def members(self) -> Members:
+        """What stands beside the events, once these have been read.
 
         Raises:
             MalformedError: what stands beside the events is no JSON, or names events again.
         """
         text = self._file.read(self._low, self._file.size)
-        if self._is_list:
-            rest = text.lstrip(_BLANK)
-            if rest:
-                raise MalformedError(f"not one JSON text: looked for the end of the file, found {rest[:20]!r}")
-            return {}
+        if self._is_list and text.strip(_BLANK):
+            raise MalformedError(
+                f"not one JSON text: looked for the end of the file, found {text.strip(_BLANK)[:20]!r}"
+            )
         try:
-            values = map(bytes, msgspec.structs.astuple(_members(self._head + _READ + text)))
+            members = Members() if self._is_list else _members(self._head + _READ + text)
         except _NO_JSON as error:
             found = f"{text[:20]!r} and an error: {error}" if text.strip() else "the end of the file; copy it again"
             raise MalformedError(
                 f"not complete JSON: looked for ',' or '}}' and other members around traceEvents, found {found}"
             ) from None
-        members = {n: value for n, value in zip(_Members.__struct_encode_fields__, values, strict=True) if value}
-        if members.pop("traceEvents") != _READ:
+        if not self._is_list and bytes(members.trace_events) != _READ:
             raise MalformedError("ambiguous trace: two members are called traceEvents, expected one")
         return members
 
