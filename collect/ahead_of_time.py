@@ -30,6 +30,8 @@ from tracewarehouse.ingest.errors import shown
 _COMPILER = Path(__file__).parent / "tpu" / "compile_ahead.py"
 INSTALL = "pip install 'tracewarehouse[plan]', or name an interpreter that has jax and libtpu with --python"
 _JAX = "tracewarehouse.collect.jax.ahead_of_time"
+_ERROR_CLASS = re.compile(r"^(?:error: |[\w.]+Error: )")
+"""What stands before the reason in the last line of a process."""
 
 
 @dataclass(frozen=True)
@@ -144,7 +146,9 @@ def _run(command: Sequence[str], what: str) -> None:
     _, told = process.communicate()
     if process.returncode:
         lines = [line for line in told.decode("utf-8", "replace").splitlines() if line.strip()]
-        raise CollectError(f"{what} failed: {shown(lines[-1]) if lines else f'exit code {process.returncode}'}")
+        said = shown(_ERROR_CLASS.sub("", lines[-1])) if lines else f"exit code {process.returncode}"
+        mend = "; use more chips, a smaller batch or shorter prompts" if "Ran out of memory" in said else ""
+        raise CollectError(f"{what} failed: {said}{mend}")
 
 
 def trace(spec: RunSpec, folder: Path) -> None:

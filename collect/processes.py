@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import signal
 import subprocess
@@ -37,5 +38,10 @@ def exit_code_of(work: Callable[[], None]) -> int:
         work()
     except CollectError as error:
         print(f"error: {error}", file=sys.stderr)
+        return 1
+    except OSError as error:
+        if error.errno != errno.ENOSPC:
+            raise
+        print("error: the disk is full; make room, or choose another output", file=sys.stderr)
         return 1
     return 0

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import fcntl
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -28,6 +29,9 @@ from tracewarehouse.collect.tpu.host import host_chip
 HARNESS = (sys.executable, "-m", "tracewarehouse.collect.run_process")
 """What records one run; it is given the specification as JSON and the output directory, or only the backend's name, to
 say whether the interpreter has what the backend needs."""
+
+FULL = 2**20
+"""Bytes below which a process that printed nothing had no room for it."""
 
 Status = Literal["recorded", "skipped", "failed"]
 
@@ -279,6 +283,8 @@ def _failure(code: int, log: Path) -> str:
     said = [line.removeprefix("error: ") for line in lines if line.startswith("error: ")]
     if said:
         return said[-1]
+    if not lines and shutil.disk_usage(log.parent).free < FULL:
+        return f"the disk of {log.parent} is full; make room, or choose another output"
     how = f"ended by {signal.Signals(-code).name}" if code < 0 else f"ended with exit code {code}"
     return f"the run's process {how}: {lines[-1] if lines else 'it printed nothing'}; its output is in {log}"
 

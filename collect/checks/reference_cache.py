@@ -80,6 +80,7 @@ def computed_once(file: Path, compute: Callable[[], Any]) -> Any:
 
     A folder that cannot be written keeps nothing.
     """
+    from safetensors import SafetensorError
     from safetensors.torch import save_file
 
     if (logits := kept(file)) is not None:
@@ -91,6 +92,6 @@ def computed_once(file: Path, compute: Callable[[], Any]) -> Any:
             new = Path(folder) / file.name
             save_file({_LOGITS: logits.contiguous()}, new)
             new.replace(file)
-    except OSError:
+    except (OSError, SafetensorError):
         pass
     return logits

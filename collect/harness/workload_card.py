@@ -120,7 +120,7 @@ def workload_card(
                         "total_count": count,
                         "count_per_node": recording.devices_per_host,
                     },
-                    "driver_version": f"libtpu_{versions['libtpu']}" if "libtpu" in versions else None,
+                    "driver_version": _driver(spec, versions),
                 },
             },
             "Model-executor": {
@@ -175,6 +175,11 @@ def _hardware(spec: RunSpec, chip: str | None) -> str | None:
     if spec.device == "cpu":
         return "virtual devices of one machine"
     return chip.lower().replace(" ", "_") if chip else None
+
+
+def _driver(spec: RunSpec, versions: Mapping[str, str]) -> str | None:
+    """Return the TPU driver; virtual devices have none, also where libtpu is installed."""
+    return f"libtpu_{versions['libtpu']}" if spec.device == "tpu" and "libtpu" in versions else None
 
 
 def _network(chip: str | None, count: int) -> dict[str, Any]:

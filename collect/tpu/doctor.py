@@ -171,8 +171,9 @@ class Doctor:
         yield Finding(f"key {KEY}", None if there else f"ssh-keygen -t rsa -N '' -f {KEY}")
         if there and any(planned.hosts > 1 for planned in self.slices):
             listed = _run("ssh-add", "-L")
-            public = key.with_suffix(".pub").read_text(encoding="utf-8").split()[1]
-            yield Finding("the key is in the SSH agent, for several hosts", None if public in listed else ADD_KEY)
+            public = key.with_suffix(".pub").read_text(encoding="utf-8").split()[1:2]
+            is_there = bool(public) and public[0] in listed
+            yield Finding("the key is in the SSH agent, for several hosts", None if is_there else ADD_KEY)
 
     def _here(self) -> Iterator[Finding]:
         gated = {run.model for planned in self.slices for run in planned.runs if run.model.startswith(GATED)}

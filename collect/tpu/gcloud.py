@@ -21,6 +21,8 @@ COMING = ("CREATING", "STARTING", "RESTARTING", "REPAIRING", "ACTIVE")
 """States of a slice that will be ready by itself; ACTIVE is a granted request whose slice does not show yet."""
 LABEL = "tracewarehouse"
 SCOPE = "https://www.googleapis.com/auth/cloud-platform"
+ALIVE = "-oServerAliveInterval=30"
+"""Flag by which ssh and scp end when a host, such as one that was preempted, no longer answers."""
 KEY = "~/.ssh/google_compute_engine"
 """The key that gcloud connects with."""
 ADD_KEY = f'eval "$(ssh-agent -s)" && ssh-add {KEY}'
@@ -29,7 +31,8 @@ ANSWER_S = 600.0
 LOST = 255
 """Exit code of ssh when it cannot connect, and of a question that nobody answered in time."""
 _REFUSALS = ("PERMISSION_DENIED", "UNAUTHENTICATED", "gcloud auth login")
-_NO_CAPACITY = ("no more capacity", "stockout", "not enough resources")
+_PASSING = ("unavailable", "internal error", "deadline exceeded", "broken pipe", "connection reset", "timed out")
+_NO_CAPACITY = ("no more capacity", "stockout", "enough resources")
 
 
 class CapacityError(TpuError):
@@ -69,6 +72,7 @@ class Gcloud:
             QuotaError: Google refuses because of the quota.
             CapacityError: no free chips in the zone.
             TakenError: a slice of this name is there.
+            StateError: Google gave no answer.
             TpuError: another failure.
         """
         place = entry.place
@@ -108,7 +112,7 @@ class Gcloud:
         else:
             done = self._run(self._command("delete", entry, "--quiet"))
         if done.returncode and not _is_gone(done.stderr):
-            raise DeletionError(f"{entry.name} could not be deleted and may still cost: {_last_line(done.stderr)}")
+            raise DeletionError(f"{entry.name} could not be deleted and may still cost: {_reason(done.stderr)}")
 
     def state(self, entry: Slice) -> str:
         """Return the state of the slice as Google reports it, such as READY or PREEMPTED; NOT_FOUND when there is none.
@@ -143,7 +147,7 @@ class Gcloud:
             is_refused = any(text in done.stderr for text in _REFUSALS)
             error = RefusedError if is_refused else StateError
             mend = "; `gcloud auth login` logs in" if is_refused else ""
-            raise error(f"the state of {entry.name} is not known: {_last_line(done.stderr)}{mend}")
+            raise error(f"the state of {entry.name} is not known: {_reason(done.stderr)}{mend}")
         try:
             return dict(json.loads(done.stdout))
         except ValueError:
@@ -174,12 +178,11 @@ class Gcloud:
         Raises:
             KeyAgentError: the key is not in the agent.
         """
-        arguments = self._command("ssh", entry, f"--worker={worker}", f"--command={command}", "--quiet")
-        return _with_key(self._run(arguments, limit_s or ANSWER_S))
+        return _with_key(self._run(self._shell(entry, command, worker), limit_s or ANSWER_S))
 
     def start_ssh(self, entry: Slice, command: str, log: IO[str]) -> subprocess.Popen[str]:
         """Start a shell command on all virtual machines; its output goes to `log`."""
-        arguments = self._command("ssh", entry, "--worker=all", f"--command={command}", "--quiet")
+        arguments = self._shell(entry, command, "all")
         self._announce(arguments)
         return subprocess.Popen(arguments, stdin=subprocess.DEVNULL, stdout=log, stderr=subprocess.STDOUT, text=True)  # noqa: S603
 
@@ -201,8 +204,22 @@ class Gcloud:
     def _queue(self, verb: str, entry: Slice, *options: str) -> list[str]:
         return [_gcloud(), "compute", "tpus", "queued-resources", verb, entry.name, *_where(entry), *options]
 
+    def _shell(self, entry: Slice, command: str, worker: str) -> list[str]:
+        options = (f"--worker={worker}", f"--command={command}", f"--ssh-flag={ALIVE}", "--quiet")
+        return self._command("ssh", entry, *options)
+
     def _copy(self, entry: Slice, *options: str) -> list[str]:
-        return [_gcloud(), "compute", "tpus", "tpu-vm", "scp", *options, *_where(entry), "--quiet"]
+        return [
+            _gcloud(),
+            "compute",
+            "tpus",
+            "tpu-vm",
+            "scp",
+            *options,
+            *_where(entry),
+            f"--scp-flag={ALIVE}",
+            "--quiet",
+        ]
 
     def _run(self, arguments: list[str], limit_s: float | None = None) -> subprocess.CompletedProcess[str]:
         self._announce(arguments)
@@ -249,7 +266,7 @@ def _require_owner(entry: Slice, labels: dict[str, str]) -> None:
 
 
 def _create_error(entry: Slice, stderr: str) -> TpuError:
-    said, lower = _last_line(stderr), stderr.lower()
+    said, lower = _reason(stderr), stderr.lower()
     what = f"{entry.name} ({entry.accelerator_type} in {entry.zone}) was not created: {said}"
     if any(text in lower for text in _NO_CAPACITY):
         return CapacityError(f"{what}; --attempts or --queue wait for free chips")
@@ -262,6 +279,8 @@ def _create_error(entry: Slice, stderr: str) -> TpuError:
         )
     if "has not been used" in lower or "service_disabled" in lower:
         return TpuError(f"{what}; `gcloud services enable tpu.googleapis.com` enables it")
+    if any(text in lower for text in _PASSING):
+        return StateError(what)
     return TpuError(what)
 
 
@@ -275,6 +294,8 @@ def _is_gone(stderr: str) -> bool:
     return "NOT_FOUND" in stderr or "was not found" in stderr
 
 
-def _last_line(text: str) -> str:
+def _reason(text: str) -> str:
+    """Return the line with the error; Google's own are JSON over several lines, of which the last says most."""
     lines = [line.strip() for line in text.splitlines() if line.strip(" {}")]
-    return lines[-1] if lines else "gcloud said nothing"
+    errors = [line for line in lines if line.startswith("ERROR: ") and not line.endswith("{")]
+    return (errors or lines or ["gcloud said nothing"])[-1]

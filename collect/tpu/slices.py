@@ -27,7 +27,7 @@ from tracewarehouse.collect.tpu.quota import Quota
 from tracewarehouse.collect.tpu.state import Place, Slice, State
 
 QUESTIONS = 3
-"""Attempts, at least, where only the question what became of a slice fails: nothing was done yet."""
+"""Attempts, at least, where Google does not say what became of a slice: nothing may have been done yet."""
 
 
 class InterruptionError(TpuError):
@@ -141,6 +141,7 @@ class Slices:
             QueuedError: it waits in the queue.
             TpuError: as of `create`.
         """
+        self.state.require(entry)
         state = self.gcloud.state(entry)
         if state == READY:
             entry.status = "ready"

@@ -7,7 +7,7 @@ import os
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Literal
+from typing import IO, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
@@ -101,9 +101,40 @@ class State:
         return slices[name]
 
     def put(self, entry: Slice) -> None:
-        """Add or replace a slice."""
+        """Change what is known of a slice.
+
+        Raises:
+            TpuError: another call deleted it meanwhile.
+        """
         with self._changing() as slices:
+            self._require(entry, slices)
             slices[entry.name] = entry
+
+    def require(self, entry: Slice) -> None:
+        """Make sure that no other call deleted a slice meanwhile: it must not be created again.
+
+        Raises:
+            TpuError: one did.
+        """
+        self._require(entry, self.slices())
+
+    def _require(self, entry: Slice, slices: dict[str, Slice]) -> None:
+        if entry.name not in slices or slices[entry.name].owner != entry.owner:
+            raise TpuError(f"{entry.name} was deleted by another call of tw tpu")
+
+    @contextmanager
+    def held(self, name: str) -> Iterator[None]:
+        """Keep a slice for this process: two that tell its hosts what to record would wait for each other.
+
+        Raises:
+            TpuError: another process has it.
+        """
+        with self._opened(f".{name}.lock") as lock:
+            try:
+                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError:
+                raise TpuError(f"another tw tpu run is at work on {name}; wait for its end, or end it") from None
+            yield
 
     def reserve(self, name: str, choose: Callable[[list[Slice]], Slice]) -> tuple[Slice, bool]:
         """Return the slice of this name, or choose a new one knowing all others; no two calls choose at a time.
@@ -124,17 +155,28 @@ class State:
 
     @contextmanager
     def _changing(self) -> Iterator[dict[str, Slice]]:
-        try:
-            self.path.parent.mkdir(parents=True, exist_ok=True)
-            lock = self.path.with_name(self.path.name + ".lock").open("w")
-        except OSError as error:
-            raise TpuError(
-                f"{self.path}: slices cannot be recorded there: {error.strerror}; name another --state"
-            ) from None
-        with lock:
+        with self._opened(".lock") as lock:
             fcntl.flock(lock, fcntl.LOCK_EX)
             slices = self.slices()
             yield slices
             aside = self.path.with_name(f".{self.path.name}.{os.getpid()}")
-            aside.write_text(_Slices(slices=slices).model_dump_json(indent=1) + "\n", encoding="utf-8")
-            aside.rename(self.path)
+            try:
+                with aside.open("w", encoding="utf-8") as file:
+                    file.write(_Slices(slices=slices).model_dump_json(indent=1) + "\n")
+                    file.flush()
+                    os.fsync(file.fileno())
+                aside.rename(self.path)
+            except OSError as error:
+                aside.unlink(missing_ok=True)
+                raise self._write_error(error) from None
+
+    def _opened(self, suffix: str) -> IO[str]:
+        """Open a file beside the record, for a lock."""
+        try:
+            self.path.parent.mkdir(parents=True, exist_ok=True)
+            return self.path.with_name(self.path.name + suffix).open("w")
+        except OSError as error:
+            raise self._write_error(error) from None
+
+    def _write_error(self, error: OSError) -> TpuError:
+        return TpuError(f"{self.path}: slices cannot be recorded there: {error.strerror}; name another --state")

@@ -94,7 +94,7 @@ def run_sweep(
                 if len(sweep.left()) == before:
                     raise
     finally:
-        if installation.token and entry.is_set_up:
+        if installation.token:
             remove_token(slices, entry)
     left = [s.name for s in pending(specs, output)]
     recorded = [output / s.name for s in specs if s.name not in left]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import json
+import os
 import re
 import shutil
 from collections.abc import Iterable, Sequence
@@ -43,8 +44,14 @@ def require_weights(spec: RunSpec, later: Sequence[RunSpec] = ()) -> None:
     if not spec.is_published or is_folder(spec.model):
         return
     cache = hub_cache()
-    if not missing_files(cache, spec):
+    if not (missing := missing_files(cache, spec)):
         return
+    there = next(folder for folder in (cache, *cache.parents) if folder.exists())
+    if not os.access(there, os.W_OK):  # a bucket, or a disk that several hosts share
+        raise WeightsError(
+            f"{spec.model}: {', '.join(missing[:3])} is not in {cache}, which can only be read; fill the disk or "
+            "bucket first, as docs/tpu.md says"
+        )
     make_room(cache, spec, later)
     folder = Path(_download(spec.model, cache, list(DESCRIPTIONS)))
     _download(spec.model, cache, needed_files(folder, spec.layers))

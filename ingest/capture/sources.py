@@ -26,6 +26,8 @@ from tracewarehouse.ingest.readers.formats import (
 _ENDINGS = sorted({*(ending for f in FORMATS for ending in f.endings), ".gz"}, key=lambda e: (-len(e), e))
 """File suffixes that are not part of a host's name, the longest first."""
 _LARGEST_EMPTY_GZIP = 512  # bytes: a header with a long file name
+_DESCRIPTIONS = ("manifest.json", "card.yaml")
+"""Names of the files that describe the captures in a folder."""
 _RANK = re.compile(r"^(dp|rank)\d+_")
 """The beginning of the file names of a server's ranks."""
 _MOST_NAMED = 5
@@ -172,7 +174,7 @@ def _capture_files(folder: Path, root: Path, skipped: list[str]) -> Iterator[Pat
         if entry.name.startswith("."):
             continue
         if _leads_out(entry, root):
-            if is_named or entry.is_dir():
+            if is_named or entry.is_dir() or (entry.name in _DESCRIPTIONS and not _is_there(entry, root)):
                 skipped.append(f"{entry} (a link to {'another place' if entry.exists() else 'nothing'})")
         elif entry.is_dir() and not entry.is_symlink():
             yield from _capture_files(entry, root, skipped)
@@ -205,7 +207,7 @@ def _beside(folder: Path) -> tuple[Path | None, Path | None]:
     """manifest.json and card.yaml of the capture directory whose run folder this is."""
     home = home_of(folder)
     root = home.resolve()
-    manifest, card = (p if _is_there(p, root) else None for p in (home / "manifest.json", home / "card.yaml"))
+    manifest, card = (p if _is_there(p, root) else None for p in (home / name for name in _DESCRIPTIONS))
     return manifest, card
 
 

@@ -9,10 +9,11 @@ parallelism it is:
 2. `infer_axes` cuts the device numbers at the ends of all of them.
 3. Each digit is named after the kinds of its collectives and the parts of the model that they serve, with
    LIKELIHOODS as the probability to see such a collective along an axis of each name. A kind and part is weighted by
-   its number of instructions, relative to the most frequent one, so that one all-to-all does not outweigh the two
-   all-reduces of each layer. Doubling all numbers changes nothing. The confidence of a name is its posterior
-   probability times the share of collectives whose groups fit the mesh; the prior gives all ways to assign different
-   names to the digits the same probability.
+   its number of instructions, so that one all-to-all does not outweigh the two all-reduces of each layer. It counts
+   whole from half of the most frequent one on: a layer may have one of a kind and two of another, and neither is less
+   of the program. Doubling all numbers changes nothing. The confidence of a name is its posterior probability times the
+   share of collectives whose groups fit the mesh; the prior gives all ways to assign different names to the digits the
+   same probability.
 
 The likelihoods are judgements of what the usual implementations do (tensor parallelism: Shoeybi et al. 2019; sequence
 parallelism: Korthikanti et al. 2022, Jacobs et al. 2023, Liu et al. 2023; expert parallelism: Lepikhin et al. 2020;
@@ -46,13 +47,15 @@ LIKELIHOODS: dict[tuple[str, str], tuple[float, ...]] = {
     ("all-to-all", "moe"):              (0.01, 0.03, 0.90, 0.05, 0.03),
     ("all-to-all", "mlp"):              (0.01, 0.03, 0.80, 0.05, 0.10),
     ("all-to-all", "attn"):             (0.01, 0.01, 0.05, 0.10, 0.80),
-    ("all-to-all", "any part"):         (0.01, 0.05, 0.60, 0.10, 0.30),
+    ("all-to-all", "beside experts"):   (0.01, 0.05, 0.60, 0.10, 0.15),
+    ("all-to-all", "any part"):         (0.01, 0.05, 0.40, 0.10, 0.40),
     ("all-reduce", "attn"):             (0.02, 0.05, 0.05, 0.90, 0.10),
     ("all-reduce", "mlp"):              (0.02, 0.05, 0.05, 0.90, 0.05),
     ("all-reduce", "repeated"):         (0.02, 0.05, 0.03, 0.80, 0.02),
     ("reduction", "attn"):              (0.02, 0.05, 0.05, 0.90, 0.30),
     ("reduction", "mlp"):               (0.02, 0.05, 0.05, 0.90, 0.20),
-    ("reduction", "moe"):               (0.02, 0.05, 0.60, 0.60, 0.20),
+    ("reduction", "moe"):               (0.02, 0.25, 0.60, 0.60, 0.15),
+    ("reduction", "pipeline"):          (0.80, 0.05, 0.05, 0.10, 0.05),
     ("reduction", "repeated"):          (0.02, 0.05, 0.20, 0.80, 0.20),
     ("reduction", "any part"):          (0.10, 0.30, 0.20, 0.40, 0.30),
     ("none", "any part"):               (0.05, 0.90, 0.02, 0.02, 0.02),
@@ -105,12 +108,14 @@ Digit = tuple[int, int]
 """Stride, and stride of the next digit."""
 
 
-def infer_axes(seen: Iterable[CollectiveSeen], world: int) -> list[InferredAxis]:
+def infer_axes(seen: Iterable[CollectiveSeen], world: int, *, has_experts: bool = False) -> list[InferredAxis]:
     """Infer the axes of a mesh of `world` devices, outermost first; empty if no row-major mesh has such groups.
 
     Args:
         seen: collective instructions whose groups number devices from 0 to world - 1.
         world: devices, as HLO counts them.
+        has_experts: the names of the programs tell of experts; without, nothing tells an all-to-all of experts from one
+            of a sequence.
     """
     digits_by_groups: dict[tuple[tuple[int, ...], ...], tuple[Digit, ...] | None] = {}
     spanned = []
@@ -126,7 +131,7 @@ def infer_axes(seen: Iterable[CollectiveSeen], world: int) -> list[InferredAxis]
     if any(high % low for low, high in pairwise(cuts)) or len(cuts) - 1 > len(NAMES):
         return []
     digits = list(pairwise(cuts))
-    classes = [_classes(digit, spans) for digit in digits]
+    classes = [_classes(digit, spans, has_experts) for digit in digits]
     weights = [_weights(of_digit) for of_digit in classes]
     regular = len(spans) / (len(spans) + irregular) if spans else 1.0
     axes = []
@@ -177,16 +182,17 @@ def _joined(groups: Iterable[tuple[int, ...]]) -> list[set[int]]:
 
 
 def _weights(classes: dict[tuple[str, str], Counter[str]]) -> list[float]:
-    """Likelihood of what runs along a digit for each of NAMES; the most frequent kind and part counts whole."""
+    """Likelihood of what runs along a digit for each of NAMES."""
     counts = {row: seen.total() for row, seen in classes.items()}
     most = max(counts.values(), default=0) or 1
     return [
-        prod(LIKELIHOODS[row][n] ** ((count or 1) / most) for row, count in counts.items()) for n in range(len(NAMES))
+        prod(LIKELIHOODS[row][n] ** min(2 * (count or 1) / most, 1) for row, count in counts.items())
+        for n in range(len(NAMES))
     ]
 
 
 def _classes(
-    digit: Digit, spans: Sequence[tuple[CollectiveSeen, tuple[Digit, ...]]]
+    digit: Digit, spans: Sequence[tuple[CollectiveSeen, tuple[Digit, ...]]], has_experts: bool
 ) -> dict[tuple[str, str], Counter[str]]:
     """Kinds of collectives by row of LIKELIHOODS: those along this digit alone, or else those along more than it."""
     along = [
@@ -200,6 +206,8 @@ def _classes(
     for c in alone:
         kind = "reduction" if c.kind in _REDUCTIONS else c.kind
         part = c.part or ("repeated" if nameless[c.kind] >= REPEATED else "any part")
+        if c.kind == "all-to-all" and not c.part and has_experts:
+            part = "beside experts"
         rows = ((c.kind, part), (kind, part), (kind, "any part"))
         row = next((r for r in rows if r in LIKELIHOODS), rows[-1])
         if row in LIKELIHOODS:

@@ -217,7 +217,8 @@ class CollectiveGroups:
             for row in self._instructions
             if row.collective and row.members is not None and self._world.get(row.program_id, world) == world
         ]
-        axes = infer_axes(seen, world) if seen else []
+        has_experts = any(layer_and_part(row.op_name)[1] == "moe" for row in self._instructions)
+        axes = infer_axes(seen, world, has_experts=has_experts) if seen else []
         numberings = self._numberings(world) or []
         if axes and len(numberings) > 1:
             # no collective tells whether the hosts are stages of a pipeline or replicas

@@ -156,12 +156,16 @@ def _are_distinct(
 def _are_of_one_run(captures: Sequence[Capture]) -> bool:
     """Whether no two share a file, or have manifests or cards that differ."""
     is_copy = any(_is_same(a, b) for a, b in combinations([f for c in captures for f in c.files], 2))
-    described = [{p.read_bytes() for c in captures if (p := getattr(c, kind))} for kind in ("manifest", "card")]
-    return not is_copy and all(len(d) < 2 for d in described)
+    described = [[p for c in captures if (p := getattr(c, kind))] for kind in ("manifest", "card")]
+    return not is_copy and all(_is_same(paths[0], p) for paths in described for p in paths[1:])
 
 
 def _is_same(a: Path, b: Path) -> bool:
-    return a.stat().st_size == b.stat().st_size and filecmp.cmp(a, b, shallow=False)
+    """Whether two files have the same content; False if one cannot be read, which ingest then reports."""
+    try:
+        return a.is_file() and b.is_file() and filecmp.cmp(a, b, shallow=False)
+    except OSError:
+        return False
 
 
 def _joined(hosts: Sequence[tuple[Capture, Sequence[DevicesOfFile]]]) -> Capture:

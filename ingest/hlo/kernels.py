@@ -1,15 +1,17 @@
-"""Recognises a collective of NCCL or RCCL, or a copy, by the name of its GPU kernel, if there is no HLO for it."""
+"""Recognises a collective of NCCL, RCCL or XLA, or a copy, by the name of its GPU kernel, if there is no HLO for it."""
 
 from __future__ import annotations
 
 import re
 from functools import lru_cache
 
-_COLLECTIVE = re.compile(r"(?:void )?(?:nccl|rccl)(?:Dev)?Kernel_([A-Za-z]+)", re.ASCII)
+_COLLECTIVE = re.compile(r"(?:void )?(?:(?:nccl|rccl)(?:Symk?)?(?:Dev)?|(msccl))Kernel_([A-Za-z]+)", re.ASCII)
+_XLA_ALL_REDUCE = re.compile(r"(?:void )?stream_executor::gpu::AllReduceKernelImpl<")
 _KINDS = {
     "AllGather": "all-gather",
     "AllReduce": "all-reduce",
     "AllToAll": "all-to-all",
+    "AllToAllPivot": "all-to-all",
     "AlltoAll": "all-to-all",
     "Broadcast": "collective-broadcast",
     "ReduceScatter": "reduce-scatter",
@@ -22,21 +24,24 @@ _NUMBER = re.compile(r"(?:-start)?(?:\.\d+|\.clone)*")
 
 @lru_cache(maxsize=1 << 12)
 def collective_kind(kernel: str, op: str, kinds: frozenset[str]) -> str | None:
-    """Return the kind of collective that a kernel of NCCL or RCCL executes; None for any other kernel.
+    """Return the kind of collective that a kernel of NCCL, RCCL or XLA executes; None for any other kernel.
 
-    A kernel that sends and receives, or a generic one, serves several kinds. Then the name of the HLO op decides, which
-    XLA derives from its opcode. Without such a name, a kernel that sends and receives counts as a send.
+    A kernel that sends and receives, a generic one, or one of RCCL's own algorithms (MSCCL) serves several kinds. Then
+    the name of the HLO op decides, which XLA derives from its opcode. Without such a name, a kernel that sends and
+    receives counts as a send.
 
     Args:
         kernel: its name, as ncclDevKernel_AllReduce_Sum_f32_RING_LL or rccl's.
         op: name of the HLO instruction that launched it, or the kernel's own name.
         kinds: the kinds of collectives.
     """
+    if _XLA_ALL_REDUCE.match(kernel):
+        return "all-reduce"
     match = _COLLECTIVE.match(kernel)
     if match is None:
         return None
-    kind = _KINDS.get(match[1])
-    if kind is None and match[1] not in _OTHERS:
+    kind = _KINDS.get(match[2])
+    if kind is None and match[2] not in _OTHERS and not match[1]:
         return None
     if kind in (None, "send"):
         named = (k for k in kinds if op.startswith(k) and _NUMBER.fullmatch(op[len(k) :]))

@@ -33,6 +33,7 @@ from typing import Any, Self
 from tracewarehouse.ingest.errors import UnreadRunWarning, WarehouseError, shown
 from tracewarehouse.ingest.lake import manifest_index
 from tracewarehouse.ingest.lake.schema import SCHEMA_VERSION
+from tracewarehouse.ingest.processes.cycle_search import without_cycle_search
 
 RUN_ID = re.compile(r"[0-9a-z][0-9a-z_-]{0,63}")
 DATABASE = "warehouse.duckdb"
@@ -75,11 +76,11 @@ class RunVersion:
     digests: Mapping[str, str] = field(default_factory=dict)
     """SHA-256 of each file, in hex, by its path."""
 
-    def digests_of(self, table: str) -> list[str]:
-        """SHA-256 of each file of a table, in hex."""
+    def digests_of(self, table: str) -> bytes:
+        """SHA-256 of each file of a table, one after the other."""
         if isinstance(self.digests, manifest_index.IndexedDigests) and table in manifest_index.DIGESTED:
             return self.digests.of_table(table)
-        return [self.digests.get(f, "") for f in self.files.get(table, ())]
+        return bytes.fromhex("".join(self.digests.get(f, "") for f in self.files.get(table, ())))
 
     def packed_digest(self) -> bytes:
         """Digest of the digests of all files but those of `manifest_index.DIGESTED`."""
@@ -183,7 +184,8 @@ class Lake:
         """
         state = self.state()
         if self._listed is None or self._listed[0] != state:
-            self._listed = state, *self._read_all(state)
+            with without_cycle_search():
+                self._listed = state, *self._read_all(state)
         _, runs, unread = self._listed
         return list(runs), list(unread)
 
@@ -677,6 +679,7 @@ def _parsed(path: Path) -> RunVersion | None:
         run = RunVersion(**content)
         is_typed = isinstance(content["name"], str) and isinstance(content["schema_version"], int)
         outside = [f for f in run.paths if not _is_in_lake(f, run.run_id)]
+        bytes.fromhex("".join(run.digests.values()))  # a ValueError if they are none
     except FileNotFoundError:
         return None
     except (OSError, ValueError, TypeError, AttributeError, RecursionError) as error:

@@ -97,9 +97,9 @@ def _plain_hlo(file: CaptureFile) -> Iterator[PlainPlane]:
 
 
 def _open_chrome(file: CaptureFile) -> Trace:
-    from tracewarehouse.ingest.readers.chrome.reader import read_chrome
+    from tracewarehouse.ingest.readers.chrome.reader import ChromeTrace
 
-    return read_chrome(file)
+    return ChromeTrace(file)
 
 
 def _plain_chrome(file: CaptureFile) -> Iterator[PlainPlane]:
@@ -173,11 +173,14 @@ def format_of(file: CaptureFile) -> Format:
     """The format of a file, by its content.
 
     Raises:
-        CaptureError: the file is missing, empty or cannot be read.
+        CaptureError: the file is missing, empty or cannot be read, or a text that is no HLO.
     """
     head = file.head
-    unmarked = next(f for f in FORMATS if f.begins is None)
-    return next((f for f in FORMATS if f.begins and f.begins(head)), unmarked)
+    if marked := next((f for f in FORMATS if f.begins and f.begins(head)), None):
+        return marked
+    if file.path.name.endswith(HLO_TEXT.endings):
+        raise CaptureError(f"{file.path}: no compiled program: HLO text begins with `HloModule`; give what XLA dumped")
+    return next(f for f in FORMATS if f.begins is None)
 
 
 def format_by_file_name(name: str) -> Format | None:

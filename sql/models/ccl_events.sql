@@ -1,6 +1,5 @@
 /*---
 model: ccl_events
-inline: true
 description: >
   The complete events (X) of a run's Chrome trace as CCL-Bench reads them, only for the ccl_* metrics. They come from
   every line, on devices and on the host, so programs, steps and containers count in addition to the ops in them.

@@ -7,8 +7,10 @@
     python tests/benchmarks/spark_metrics.py --log LOG --write-table all
 
 Asks every version of every metric for all its rows, metrics with a row per instruction and those of other tools
-included, and then the views over all runs (`VIEWS`). The log gets a line of JSON for each answer, and one for what the
-way cost in all: CPU seconds and the peak of the resident memory of this process and all that it starts, Java included.
+included, and then the views over all runs (`VIEWS`); with `--definitions` it asks every model,
+precondition, metric and audit over all runs at once instead. The log gets a line of JSON for each answer, and one for
+what the way cost in all: CPU seconds and the peak of the resident memory of this process and all that it starts, Java
+included.
 Started again, a way goes on where it was stopped. `large_runs.py` makes warehouses to ask.
 
 The rows of the ways are compared by their number and the sum of the SHA-256 of each, so that a million of them need not
@@ -92,20 +94,30 @@ def digest(result: QueryResult) -> tuple[int, int]:
     return len(result), total % _WHOLE
 
 
-def names(definitions: Definitions) -> tuple[list[str], list[str]]:
-    """The views of metrics of single runs, and those over all runs."""
-    single = sorted(m.view.qualified for m in definitions.metrics if not m.view.compares_runs)
-    return single, [*sorted(m.view.qualified for m in definitions.metrics if m.view.compares_runs), *VIEWS]
+def questions(definitions: Definitions) -> tuple[dict[str, str], dict[str, str]]:
+    """The SQL of the metrics of single runs, by name, and of what is asked over all runs."""
+    metrics = {m.view.qualified: m.view.compares_runs for m in definitions.metrics}
+    single, over_all = (
+        sorted(n for n, is_over_all in metrics.items() if is_over_all == kind) for kind in (False, True)
+    )
+    asked = {n: f"SELECT * FROM {n}" for n in [*single, *over_all, *VIEWS]}
+    return {n: asked[n] for n in single}, {n: asked[n] for n in [*over_all, *VIEWS]}
 
 
-def of_run(opened: tw.Warehouse, run_id: str, views: list[str]) -> dict[str, Any]:
+def definitions_over_all(definitions: Definitions) -> dict[str, str]:
+    """The SQL of every definition, over all runs at once."""
+    asked = {v.qualified: f"SELECT * FROM {v.qualified}" for v in definitions.ordered}
+    return asked | {a.qualified: a.sql for a in definitions.audits}
+
+
+def of_run(opened: tw.Warehouse, run_id: str, asked: dict[str, str]) -> dict[str, Any]:
     """The entry of one run: rows, digest and CPU seconds of each view, by DuckDB in this process."""
     answers = {}
-    session = Session(opened.lake, opened.definitions, is_restricted=True, only=[run_id])
+    session = Session(opened.lake, lambda: opened.definitions, is_restricted=True, only=[run_id])
     try:
-        for view in views:
+        for view, sql in asked.items():
             cpu = time.process_time()
-            result = run_query(session.connection, f"SELECT * FROM {view}", prepare=session.prepare)
+            result = run_query(session.connection, sql, prepare=session.prepare)
             rows, total = digest(result)
             answers[view] = rows, f"{total:x}", round(time.process_time() - cpu, 3)
     finally:
@@ -132,20 +144,20 @@ def read(path: Path) -> list[dict[str, Any]]:
     return [json.loads(line) for line in path.read_text().splitlines()] if path.exists() else []
 
 
-def by_duckdb(path: Path, log: Log, single: list[str], over_all: list[str]) -> None:
+def by_duckdb(path: Path, log: Log, single: dict[str, str], over_all: dict[str, str]) -> None:
     done = {e.get("run") or e.get("view") for e in log.entries()}
     with tw.open(path) as opened:
         for run in opened.lake.runs():
-            if run.run_id not in done:
+            if single and run.run_id not in done:
                 log.add(**of_run(opened, run.run_id, single))
-        for view in over_all:
+        for view, sql in over_all.items():
             if view not in done:
                 cpu = time.process_time()
-                rows, total = digest(opened.query(f"SELECT * FROM {view}"))
+                rows, total = digest(opened.query(sql))
                 log.add(view=view, answer=(rows, f"{total:x}", round(time.process_time() - cpu, 3)))
 
 
-def in_tasks(path: Path, log: Log, master: str, single: list[str]) -> None:
+def in_tasks(path: Path, log: Log, master: str, single: dict[str, str]) -> None:
     with tw.open(path, engine="spark", master=master) as asked:
         done = {e.get("run") for e in log.entries()}
         run_ids = [r.run_id for r in asked.lake.runs() if r.run_id not in done]
@@ -165,17 +177,17 @@ def in_tasks(path: Path, log: Log, master: str, single: list[str]) -> None:
                 log.add(**pickle.loads(entry))
 
 
-def by_spark_sql(path: Path, log: Log, master: str, views: list[str], seconds: float) -> None:
+def by_spark_sql(path: Path, log: Log, master: str, asked_for: dict[str, str], seconds: float) -> None:
     done = {e["view"] for e in log.entries() if "answer" in e}
     with tw.open(path, engine="spark", master=master) as asked:
-        for view in views:
+        for view, sql in asked_for.items():
             if view in done:
                 continue
             cpu, clock = Costs.cpu(), time.monotonic()
             limit = threading.Timer(seconds, asked.spark.sparkContext.cancelAllJobs)
             limit.start()
             try:
-                rows, total = digest(asked.query(f"SELECT * FROM {view}"))
+                rows, total = digest(asked.query(sql))
             except QueryError as error:
                 log.add(view=view, failed=str(error)[:300], s=round(time.monotonic() - clock, 2))
                 continue
@@ -244,6 +256,7 @@ def main() -> None:
     parser.add_argument("--master", default="local[2,4]")
     parser.add_argument("--seconds", type=float, default=1800, help="after which Spark SQL gives up a view")
     parser.add_argument("--view", action="append", default=[], help="such as metrics.tpot_v1; default: all")
+    parser.add_argument("--definitions", action="store_true", help="ask every definition, each over all runs")
     parser.add_argument("--compare", action="store_true")
     parser.add_argument(
         "--write-table", choices=("all", "large"), help="write the tables into this part of docs/spark.md"
@@ -255,9 +268,11 @@ def main() -> None:
         log = Log(given.log, given.way, "" if given.way == "duckdb" else given.master)
         with tw.open(path) as opened:
             runs = opened.lake.runs()
-            single, over_all = names(opened.definitions)
+            single, over_all = questions(opened.definitions)
+            if given.definitions:
+                single, over_all = {}, definitions_over_all(opened.definitions)
         if given.view:
-            single, over_all = ([v for v in views if v in given.view] for views in (single, over_all))
+            single, over_all = ({v: q for v, q in part.items() if v in given.view} for part in (single, over_all))
         try:
             if given.way == "duckdb":
                 log.add(runs=len(runs), ops=sum(r.rows.get("ops", 0) for r in runs))
@@ -265,7 +280,7 @@ def main() -> None:
             elif given.way == "tasks":
                 in_tasks(path, log, given.master, single)
             else:
-                by_spark_sql(path, log, given.master, [*single, *over_all], given.seconds)
+                by_spark_sql(path, log, given.master, {**single, **over_all}, given.seconds)
         finally:
             log.add(**costs.entry())
     if given.compare or given.write_table:

@@ -176,7 +176,7 @@ def test_a_topology_that_cannot_be_the_mesh_is_refused_before_anything_is_traced
 
 @pytest.mark.slow
 def test_a_topology_that_libtpu_does_not_know(tmp_path: Path, python: str) -> None:
-    with pytest.raises(CollectError, match=r"failed: error: v99:2x4: "):
+    with pytest.raises(CollectError, match=r"compiling for v99:2x4 failed: v99:2x4: "):
         compile_ahead(run_spec(backend="jax", mesh="tp=8", batch=8), "v99:2x4", tmp_path / "b", python)
 
 
@@ -190,6 +190,16 @@ def test_without_a_compiler_the_error_says_what_to_install(tmp_path: Path) -> No
     lacking.chmod(0o755)
     with pytest.raises(MissingDependencyError, match="lacks"):
         compile_ahead(spec, "v6e:2x4", tmp_path / "b", str(lacking))
+
+
+def test_what_the_compiler_refuses_is_said_with_what_to_do(tmp_path: Path) -> None:
+    python = tmp_path / "python"
+    said = "jax.errors.JaxRuntimeError: RESOURCE_EXHAUSTED: Ran out of memory on HBM"
+    python.write_text(f'#!/bin/sh\ntest "$1" = -c && exit 0\necho "{said}" >&2\nexit 1\n')
+    python.chmod(0o755)
+    spec = run_spec(backend="jax", mesh="tp=8", batch=8)
+    with pytest.raises(CollectError, match=r"v6e:2x4 failed: RESOURCE_EXHAUSTED: Ran out of.*; use more chips, a sm"):
+        compile_ahead(spec, "v6e:2x4", tmp_path / "a", str(python))
 
 
 def test_plan_prints_memory_and_traffic_of_each_step(

@@ -1,9 +1,11 @@
 from __future__ import annotations
 
+import errno
 import importlib.util
 import os
 import random
 import shlex
+import shutil
 import signal
 import subprocess
 import sys
@@ -17,6 +19,7 @@ from tracewarehouse.collect import errors, runner
 from tracewarehouse.collect.capture import is_recorded
 from tracewarehouse.collect.errors import CollectError, MissingDependencyError
 from tracewarehouse.collect.experiment import Experiment
+from tracewarehouse.collect.processes import exit_code_of
 from tracewarehouse.collect.run_spec import RunSpec, run_spec
 from tracewarehouse.collect.runner import Progress, collect, dry_run
 from tracewarehouse.collect.torch_xla import backend as torch_xla_backend
@@ -43,8 +46,8 @@ if todo:
     behaviour.write_text(" ".join(todo[1:]))
     if todo[0] == "check":
         sys.exit("error: the logits differ")
-    if todo[0] == "nothing":
-        sys.exit(0)
+    if todo[0] in ("nothing", "silence"):
+        sys.exit(todo[0] == "silence")
     if todo[0] == "abort":
         print("the last words", flush=True)
         os.abort()
@@ -144,6 +147,23 @@ def test_a_process_that_ends_well_but_leaves_nothing_has_failed(output: Path) ->
 
     assert result.status == "failed"
     assert result.error == f"{sys.executable} ended without an error, and left no capture"
+
+
+def test_a_full_disk_is_named_also_where_no_word_found_room(
+    output: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def write() -> None:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    assert exit_code_of(write) == 1
+    assert capsys.readouterr().err == "error: the disk is full; make room, or choose another output\n"
+
+    behave(output, ONE, "silence")
+    usage = shutil.disk_usage(output)
+    monkeypatch.setattr(shutil, "disk_usage", lambda path: usage._replace(free=4096))
+    (result,) = collect(Experiment.of(ONE, retries=0), output)
+
+    assert result.error == f"the disk of {output} is full; make room, or choose another output"
 
 
 def test_a_crash_says_the_signal_and_the_last_words(output: Path) -> None:

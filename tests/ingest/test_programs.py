@@ -306,3 +306,11 @@ def test_every_cut_of_a_proto_is_one_error(tmp_path: Path, warehouse: Warehouse)
         path.write_bytes(proto[:length])
         with pytest.raises(CaptureError):
             warehouse.ingest(path)
+
+
+def test_a_text_that_is_no_hlo_is_said_to_be_none(tmp_path: Path) -> None:
+    path = tmp_path / "module.txt"
+    path.write_text("module @jit_step {\n}\n")
+
+    with pytest.raises(CaptureError, match="no compiled program: HLO text begins with `HloModule`"):
+        format_of(CaptureFile(path))

@@ -19,6 +19,9 @@ KILLING = """
     import os, signal, sys, threading, time
     from pathlib import Path
 
+    def say(line):
+        os.write(1, f"{line}\\n".encode())  # at once, as two threads say something
+
     def children(pid):
         found = []
         for stat in Path("/proc").glob("[0-9]*/stat"):
@@ -47,7 +50,7 @@ KILLING = """
             while not is_time():
                 time.sleep(0.02)
             os.kill(executors()[0], signal.SIGKILL)
-            print("killed", flush=True)
+            say("killed")
         threading.Thread(target=work, daemon=True).start()
 """
 INGEST = """
@@ -61,7 +64,7 @@ INGEST = """
         published, staged = (folder / "manifests").glob, (folder / "lake").glob
         kill_one_when(lambda: len(list(published("*.json"))) >= 2 and list(staged(".staging-*")))
         for outcome in warehouse.ingest_captures(find_captures(captures), executor=executor):
-            print(outcome.result.status if outcome.result else f"error {outcome.error}", flush=True)
+            say(outcome.result.status if outcome.result else f"error {outcome.error}")
 """
 QUERY = """
     import tracewarehouse as tw
@@ -72,7 +75,7 @@ QUERY = """
     with tw.open(sys.argv[1], engine="spark", master="local-cluster[2,1,1024]") as warehouse:
         tracker = warehouse.spark.sparkContext.statusTracker()
         kill_one_when(lambda: tracker.getActiveStageIds() and len(executors()) == 2)
-        print("same" if warehouse.query(sql).rows() == expected and len(expected) == 12 else "other rows", flush=True)
+        say("same" if warehouse.query(sql).rows() == expected and len(expected) == 12 else "other rows")
 """
 
 

@@ -14,7 +14,7 @@ import pytest
 
 import tracewarehouse as tw
 from tracewarehouse.ingest.errors import QueryError
-from tracewarehouse.spark.translation import to_spark, view_name
+from tracewarehouse.spark.translation import to_spark
 from tracewarehouse.spark.warehouse import SparkWarehouse, _ended
 from tracewarehouse.warehouse import Warehouse, open_warehouse
 
@@ -73,24 +73,28 @@ def asked(spark_installed: None, copied: Path) -> Iterator[SparkWarehouse]:
         yield warehouse
 
 
-def kept(warehouse: SparkWarehouse) -> set[str]:
-    names = (view_name(v.qualified) for v in warehouse.definitions.ordered)
-    made = {t.name for t in warehouse.spark.catalog.listTables()}
-    return {n for n in names if n in made and warehouse.spark.catalog.isCached(n)}
+def kept(warehouse: SparkWarehouse) -> dict[str, int]:
+    """The models whose rows are kept in files, and when each was written."""
+    assert warehouse._views is not None
+    assert warehouse._views._folder is not None
+    return {f.name: f.stat().st_mtime_ns for f in warehouse._views._folder.path.glob("*__*")}
 
 
 @pytest.mark.spark
 def test_the_answer_follows_runs_packs_and_what_spark_keeps(asked: SparkWarehouse, copied: Path) -> None:
     with open_warehouse(copied) as duckdb:
         assert asked.query(BUSY).rows() == duckdb.query(BUSY).rows()
-        assert kept(asked) == set()
+        before = kept(asked)
+        assert set(before) == {"models__execution_ops", "models__device_busy"}
         assert asked.query(BUSY).rows() == duckdb.query(BUSY).rows()
-        assert kept(asked) == {"models__execution_ops", "models__device_busy"}
+        assert asked.metric("load_imbalance").rows() == duckdb.metric("load_imbalance").rows()
+        assert before.items() < kept(asked).items()
         first, second, *_ = duckdb.lake.runs()
         duckdb.remove(first.run_id)
         shutil.rmtree(copied / "lake" / first.run_id)
         assert asked.query(BUSY).rows() == duckdb.query(BUSY).rows()
-        assert kept(asked) == set()
+        assert set(kept(asked)) == set(before)
+        assert kept(asked).items().isdisjoint(before.items())
         duckdb.ingest(DATA / second.name, name="replaced")
         names = "SELECT name, COUNT(*) AS n FROM runs JOIN ops USING (run_id) GROUP BY ALL ORDER BY ALL"
         assert asked.query(names).rows() == duckdb.query(names).rows()

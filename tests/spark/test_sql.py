@@ -127,7 +127,9 @@ class BothEngines:
         self.definitions = duckdb_warehouse.definitions
         self.spark = spark_warehouse.spark.newSession()
         self.spark.conf.set("spark.sql.ansi.enabled", "true")
-        self.views = SparkViews(self.spark, spark_warehouse.lake, spark_warehouse.lake.runs(), self.definitions)
+        self.views = SparkViews(
+            self.spark, spark_warehouse.lake, spark_warehouse.lake.runs(), self.definitions, is_local=True
+        )
         spark_warehouse.query("SELECT 1")
         planner = spark_warehouse._planner
         assert planner is not None

@@ -126,6 +126,23 @@ def test_parameters_become_literals(types: Types) -> None:
         to_spark(sql, types, {n: v for n, v in values.items() if n != "name"})
 
 
+def test_using_gives_the_left_column_where_no_join_lacks_its_row(types: Types) -> None:
+    joined = "SELECT run_id, COUNT(*) AS n FROM runs {} JOIN collectives USING (run_id) GROUP BY run_id"
+    for side in ("", "LEFT"):
+        assert "COALESCE" not in to_spark(joined.format(side), types)
+    for side in ("RIGHT", "FULL"):
+        assert "COALESCE(`runs`.`run_id`, `collectives`.`run_id`)" in to_spark(joined.format(side), types)
+    written = "SELECT COALESCE(c.run_id, r.run_id) AS id FROM runs AS r LEFT JOIN collectives AS c USING (run_id)"
+    assert "COALESCE(`c`.`run_id`, `r`.`run_id`)" in to_spark(written, types)
+
+
+def test_a_column_that_keeps_its_name_has_no_alias(types: Types) -> None:
+    """Spark's optimizer refused its own plan of host_gap with them, once the models that it reads were kept."""
+    assert to_spark("SELECT o.run_id, o.step AS run_step FROM ops AS o", types) == (
+        "SELECT `o`.`run_id`, `o`.`step` AS `run_step` FROM `main__ops` AS `o`"
+    )
+
+
 def test_columns_get_the_types_of_duckdb_or_are_refused() -> None:
     import pyarrow as pa
 

@@ -14,11 +14,13 @@ import socket
 import subprocess
 import sys
 import tempfile
+import threading
 from collections.abc import Callable, Iterator
 from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
 
+import duckdb
 import pyarrow.parquet as pq
 import pytest
 from running_processes import cpu_seconds, wait_until
@@ -238,6 +240,20 @@ class TestQuery:
             process.send_signal(signal.SIGINT)
             _, err = process.communicate(timeout=60)
         assert (process.returncode, err) == (130, "interrupted\n")
+
+    def test_ctrl_c_while_views_are_made(
+        self, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+    ) -> None:
+        """There DuckDB runs in the main thread, and raises an error of its own in place of the KeyboardInterrupt."""
+
+        def command(*_: object, **__: object) -> None:
+            threading.Timer(0.2, os.kill, (os.getpid(), signal.SIGINT)).start()
+            with duckdb.connect() as connection:
+                connection.execute("CREATE OR REPLACE VIEW v AS SELECT 1;" * 50_000)
+
+        monkeypatch.setattr("tracewarehouse.cli.get_command", lambda _: command)
+        assert run(["query"]) == 130
+        assert capfd.readouterr().err == "interrupted\n"
 
     def test_a_query_beyond_its_memory_limit_is_told_the_limit(
         self, tw: Tw, folder: Path, monkeypatch: pytest.MonkeyPatch

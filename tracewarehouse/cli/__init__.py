@@ -25,6 +25,9 @@ from tracewarehouse.ingest.processes.cycle_search import search_seldom
 from tracewarehouse.queries import stuck_query
 from tracewarehouse.queries.output import close_quietly
 
+_DUCKDB_INTERRUPTED = "Query interrupted"
+"""What DuckDB raises in place of the KeyboardInterrupt, if Ctrl-C comes while a statement runs in the main thread."""
+
 app = typer.Typer(
     name="tracewarehouse",
     cls=Verbs,
@@ -118,6 +121,11 @@ def run(arguments: list[str]) -> int:
         if code == 130:
             print("interrupted", file=sys.stderr)
         return code if isinstance(code, int) else int(code is not None)
+    except RuntimeError as error:
+        if str(error) != _DUCKDB_INTERRUPTED:
+            raise
+        print("interrupted", file=sys.stderr)
+        return 130
     except TracewarehouseError as error:
         print("error: " + "\n".join(map(printable, str(error).split("\n"))), file=sys.stderr)
         return 1

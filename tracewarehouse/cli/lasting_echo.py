@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import sys
 
@@ -9,10 +10,15 @@ import typer
 
 
 def lasting_echo(line: object, err: bool = False) -> None:
-    """Print a line; when its reader is gone, as after `| head -1`, let this and all further ones go nowhere."""
+    """Print a line; when its reader is gone, this and all further ones go nowhere.
+
+    A reader goes as after `| head -1`, or with the terminal.
+    """
     try:
         typer.echo(line, err=err)
-    except BrokenPipeError:
+    except OSError as error:
+        if error.errno not in (errno.EPIPE, errno.EIO):
+            raise
         stream = sys.stderr if err else sys.stdout
         with open(os.devnull, "w") as nowhere:  # noqa: PTH123 (also where there is no such path)
             os.dup2(nowhere.fileno(), stream.fileno())

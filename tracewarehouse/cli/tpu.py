@@ -111,11 +111,17 @@ def create(
     state: StateOption = STATE,
 ) -> None:
     """Create a slice within the quota."""
+    from tracewarehouse.collect.tpu.plan import counted
+
     place = _place(project, network, subnetwork, data_disk, bucket, service_account, queue)
-    made = _slices(state, quota, backoff).create(
-        name, accelerator_type, zone=zone, spot=spot, place=place, attempts=attempts
-    )
-    typer.echo(f"{made.name}\t{made.accelerator_type}\t{made.zone}\t{made.chips} chips\t{made.hosts} hosts")
+    slices = _slices(state, quota, backoff)
+    try:
+        made = slices.create(name, accelerator_type, zone=zone, spot=spot, place=place, attempts=attempts)
+    except BaseException:  # Ctrl-C too
+        _say_what_costs(slices, name)
+        raise
+    size = f"{counted(made.chips, 'chip')}\t{counted(made.hosts, 'host')}"
+    typer.echo(f"{made.name}\t{made.accelerator_type}\t{made.zone}\t{size}")
 
 
 @app.command()
@@ -153,7 +159,7 @@ def run(
 
     slices = _slices(state, quota, backoff)
     given = (_known_token() or typer.prompt("Hugging Face token", hide_input=True, err=True)) if token else None
-    with _deleted_at_the_end(slices, name, delete):
+    with slices.state.held(name), _deleted_at_the_end(slices, name, delete):
         result = run_sweep(
             slices,
             name,
@@ -221,8 +227,12 @@ def _print_plan(slices: list[PlannedSlice]) -> None:
     for planned in slices:
         for line in planned.lines():
             lasting_echo(line)
+    from tracewarehouse.collect.tpu.plan import counted
+
     captures = sum(len(s.runs) for s in slices)
-    lasting_echo(f"{len(slices)} slices, {captures} captures; prices: https://cloud.google.com/tpu/pricing")
+    lasting_echo(
+        f"{counted(len(slices), 'slice')}, {counted(captures, 'capture')}; prices: https://cloud.google.com/tpu/pricing"
+    )
 
 
 def _place(
@@ -286,20 +296,33 @@ DELETIONS = 5
 @contextmanager
 def _deleted_at_the_end(slices: Slices, name: str, is_wanted: bool) -> Iterator[None]:
     """Delete the slice however the block ends, or say that it still runs."""
-    import signal
-    import sys
+    try:
+        yield
+    finally:
+        if name in slices.state.slices():
+            try:
+                if is_wanted:
+                    with _only_stopped_by_hand():
+                        slices.delete(name, attempts=DELETIONS)
+            finally:
+                _say_what_costs(slices, name)
 
-    # Whoever ends this process otherwise than by Ctrl-C must not leave a slice that costs either.
-    before = {s: signal.signal(s, lambda number, _: sys.exit(128 + number)) for s in (signal.SIGTERM, signal.SIGHUP)}
+
+def _say_what_costs(slices: Slices, name: str) -> None:
+    """Say that a slice is left, if it is; after a creation that failed it may be there all the same."""
+    if entry := slices.state.slices().get(name):
+        how = "still runs and costs" if entry.status == "ready" else "may be there and cost"
+        lasting_echo(f"{name} {how}; tw tpu delete {name} ends it", err=True)
+
+
+@contextmanager
+def _only_stopped_by_hand() -> Iterator[None]:
+    """Let only Ctrl-C end the block: a terminal that is closed says so twice."""
+    import signal
+
+    before = {number: signal.signal(number, signal.SIG_IGN) for number in (signal.SIGTERM, signal.SIGHUP)}
     try:
         yield
     finally:
         for number, handler in before.items():
             signal.signal(number, handler)
-        if name in slices.state.slices():
-            try:
-                if is_wanted:
-                    slices.delete(name, attempts=DELETIONS)
-            finally:
-                if name in slices.state.slices():
-                    lasting_echo(f"{name} still runs and costs; tw tpu delete {name} ends it", err=True)

@@ -69,13 +69,14 @@ def missing_sql(definitions: Definitions) -> str:
     ] or [("NULL", "NULL", "NULL", "NULL", "NULL")]
     names = sorted({n.precondition for m in metrics for n in definitions.needs(m)})
     met = " UNION ALL ".join(
-        f"SELECT run_id, {literal(n)} AS precondition FROM preconditions.{n} GROUP BY run_id"  # noqa: S608
+        f"SELECT run_id, {literal(n)} AS precondition FROM preconditions.{n}"  # noqa: S608
         for n in names
     )
     return f"""
 WITH wanted (metric, version, is_stored, otherwise) AS (VALUES {_rows(wanted)}),
 needs (metric, version, place, precondition, sentence) AS (VALUES {_rows(needs)}),
-met AS ({met or "SELECT run_id, NULL AS precondition FROM main.runs WHERE false"}),
+holding AS ({met or "SELECT run_id, NULL AS precondition FROM main.runs WHERE false"}),
+met AS (SELECT run_id, precondition FROM holding GROUP BY run_id, precondition),
 unmet AS (
   SELECT r.run_id, n.metric, n.version, n.precondition, n.sentence
   FROM main.runs AS r

@@ -69,6 +69,11 @@ def connect(master: str | None = None) -> SparkSession:
     return session
 
 
+def is_local(master: str | None) -> bool:
+    """Whether the workers of a master are on this machine."""
+    return (master or DEFAULT_MASTER).startswith("local")
+
+
 def _check_master(master: str) -> None:
     """Say at once what Spark says after minutes: that there is no such master, or that nothing listens there.
 
@@ -125,7 +130,7 @@ def _to_master(master: str) -> SparkSession:
     builder = (
         SparkSession.builder.master(master).appName("tracewarehouse").config("spark.ui.showConsoleProgress", "false")
     )
-    if master.startswith("local"):
+    if is_local(master):
         os.environ.setdefault("PYSPARK_PYTHON", sys.executable)  # of the workers
         builder = (
             builder.config("spark.ui.enabled", "false")

@@ -65,8 +65,11 @@ def typed(sql: str, types: Types, parameters: dict[str, Any] | None = None) -> e
         _filters_to_cases(tree)
         _name_schemas(tree, types)
         directions = _order_by_all(tree)
+        for coalesce in tree.find_all(exp.Coalesce):
+            coalesce.meta["is_written"] = True
         schema = MappingSchema({**types}, dialect="duckdb")
         tree = qualify(tree, schema=schema, dialect="duckdb", quote_identifiers=False, identify=False)
+        _using_to_left(tree)
         tree = annotate_types(tree, schema=schema, dialect="duckdb", expression_metadata=_metadata())
     except (SqlglotError, RecursionError) as error:
         said = " ".join(str(error).split()) or type(error).__name__
@@ -170,6 +173,19 @@ def _order_by_all(tree: exp.Query) -> list[tuple[exp.Query, exp.Ordered]]:
             query.set("order", None)
             found.append((query, ordered))
     return found
+
+
+def _using_to_left(tree: exp.Query) -> None:
+    """Take the left column of USING, for which sqlglot writes COALESCE(left, right): no side of the join lacks it.
+
+    Spark sees through a column, and neither through an expression of two tables to the files that it needs, nor to the
+    rows that lie together already.
+    """
+    for node in list(tree.find_all(exp.Coalesce)):
+        select = node.find_ancestor(exp.Select)
+        joins = (select.args.get("joins") or []) if select is not None else []
+        if not node.meta.get("is_written") and not any(j.side in ("RIGHT", "FULL") for j in joins):
+            node.replace(node.this)
 
 
 def _ordered(position: exp.Expr, direction: exp.Ordered) -> exp.Ordered:

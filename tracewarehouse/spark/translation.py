@@ -50,7 +50,11 @@ def view_name(qualified: str) -> str:
 
 
 def _replacement(node: exp.Expr) -> exp.Expr:
-    """What stands for a part of the tree in Spark; the part itself if that means the same there."""
+    """What stands for a part of the tree in Spark; the part itself if that means the same there.
+
+    A column that keeps its name gets no alias. Spark's optimizer removes such an alias, also where the window beside it
+    needs the column: pushed below a union, the column then is there twice, and the optimizer refuses its own plan.
+    """
     match node:
         case exp.Table() if node.db:
             name = node.name.lower()
@@ -59,6 +63,8 @@ def _replacement(node: exp.Expr) -> exp.Expr:
             if node.args.get("alias") is not None:
                 table.set("alias", node.args["alias"])
             return table
+        case exp.Alias() if isinstance(node.this, exp.Column) and node.this.name == node.alias:
+            return node.this.copy()
         case exp.Div():
             return _quotient(node)
         case exp.Floor() | exp.Ceil():

@@ -6,17 +6,19 @@ import re
 from collections import Counter
 from collections.abc import Collection, Iterator, Sequence
 from contextlib import suppress
+from functools import cached_property
 from typing import TYPE_CHECKING
 
 from tracewarehouse.database import compacted
 from tracewarehouse.database.lens import all_values_sql, catalog_sql
+from tracewarehouse.database.temporary import TemporaryFolder
 from tracewarehouse.definitions import missing
 from tracewarehouse.definitions.reading import ModelHeader
 from tracewarehouse.ingest.lake.schema import TABLES, Table
 from tracewarehouse.spark.translation import to_spark, view_name
 
 if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
+    from pyspark.sql import DataFrame, SparkSession
 
     from tracewarehouse.definitions.reading import Definitions
     from tracewarehouse.ingest.lake.lake import Lake, RunVersion
@@ -37,33 +39,42 @@ _TYPES = {
 class SparkViews:
     """The views of some runs in a session of Spark; they are made when they are asked for.
 
-    Spark computes a view anew wherever it is read. So it is told to keep the rows of a model as soon as a second
-    definition or query reads it: in its own memory and, beyond that, on its workers' disks. `close` lets them go.
-    Models with a row per op are not kept.
+    Spark computes a view anew wherever it is read, and the plan of a metric holds those of all models behind it. So a
+    model that several definitions read is computed once, when the first view above it is made. Its rows are kept in
+    Parquet files of a temporary folder, or, if the workers are on other machines, in their memory and on their disks.
+    `close` lets them go. Models with a row per op are not kept.
 
     Args:
         spark: the session.
         lake: where the runs lie.
         runs: the runs that the tables hold.
         definitions: the models and metrics.
+        is_local: whether Spark's workers see the temporary folders of this machine.
     """
 
-    def __init__(self, spark: SparkSession, lake: Lake, runs: Sequence[RunVersion], definitions: Definitions) -> None:
+    def __init__(
+        self,
+        spark: SparkSession,
+        lake: Lake,
+        runs: Sequence[RunVersion],
+        definitions: Definitions,
+        *,
+        is_local: bool,
+    ) -> None:
         self._spark = spark
         self._lake = lake
         self._runs = runs
         self._definitions = definitions
         self._made: set[str] = set()
-        self._readers: Counter[str] = Counter()
-        self._kept: set[str] = set()
+        self._folder = TemporaryFolder() if is_local else None
+        self._in_memory: list[DataFrame] = []
 
-    def create(self, names: Collection[str], types: Types, queried: Collection[str] = ()) -> None:
+    def create(self, names: Collection[str], types: Types) -> None:
         """Make the views that are missing.
 
         Args:
             names: qualified names of tables, models and metrics, with all that these read.
             types: the types of their columns in DuckDB.
-            queried: those of them that the query itself reads.
 
         Raises:
             QueryError: a definition of the user's own is not what Spark computes alike.
@@ -73,27 +84,37 @@ class SparkViews:
             if f"main.{table.name}" in wanted:
                 self._table(table)
         for qualified, sql in self._selects(wanted):
-            self._spark.sql(to_spark(sql, types)).createOrReplaceTempView(view_name(qualified))
+            name, rows = view_name(qualified), self._spark.sql(to_spark(sql, types))
+            if qualified in self._shared:
+                rows = self._keep(rows, name)
+            rows.createOrReplaceTempView(name)
+            self._made.add(qualified)
         self._made |= wanted
-        self._keep(names, queried)
 
     def close(self) -> None:
-        """Let go the rows that Spark keeps."""
-        for name in self._kept:
+        """Let go the rows that are kept."""
+        if self._folder:
+            self._folder.close()
+        for rows in self._in_memory:
             with suppress(Exception):  # of pyspark, py4j or grpc: Spark has ended, and they with it
-                self._spark.catalog.uncacheTable(name)
-        self._kept.clear()
+                rows.unpersist()
+        self._in_memory.clear()
 
-    def _keep(self, names: Collection[str], queried: Collection[str]) -> None:
-        """Keep the models behind a query that have had a reader before it, or have several in it."""
-        behind = [v for v in self._definitions.ordered if v.qualified in names]
-        self._readers.update([*queried, *(n for v in behind for n in v.depends_on)])
-        for view in behind:
-            name = view_name(view.qualified)
-            is_model = isinstance(view.header, ModelHeader) and not view.header.inline
-            if is_model and self._readers[view.qualified] > 1 and name not in self._kept:
-                self._spark.catalog.cacheTable(name)
-                self._kept.add(name)
+    @cached_property
+    def _shared(self) -> set[str]:
+        """The models that several definitions read, without those with a row per op."""
+        readers = Counter(n for v in self._definitions.ordered for n in v.depends_on)
+        models = (v for v in self._definitions.ordered if isinstance(v.header, ModelHeader) and not v.header.inline)
+        return {v.qualified for v in models if readers[v.qualified] > 1}
+
+    def _keep(self, rows: DataFrame, name: str) -> DataFrame:
+        """The same rows, computed once."""
+        if self._folder is None:
+            self._in_memory.append(rows.persist())
+            return rows
+        path = str(self._folder.path / name)
+        rows.write.mode("overwrite").parquet(path)  # over what a failed attempt has left
+        return self._spark.read.schema(rows.schema).parquet(path)
 
     def _table(self, table: Table) -> None:
         columns = ", ".join(f"`{c.name}` {_TYPES[c.type]}" for c in table.columns)

@@ -14,7 +14,7 @@ from tracewarehouse.queries.quality import in_scope
 from tracewarehouse.queries.read_only import run_query
 from tracewarehouse.queries.result import QueryResult
 from tracewarehouse.queries.tables_read import TablesRead
-from tracewarehouse.spark.connection import connect
+from tracewarehouse.spark.connection import connect, is_local
 from tracewarehouse.spark.kinds import Types
 from tracewarehouse.spark.translation import to_spark
 from tracewarehouse.spark.views import SparkViews
@@ -66,6 +66,7 @@ class SparkWarehouse(Warehouse):
     ) -> None:
         super().__init__(path if is_remote(path) else Path(path).resolve(), sql)
         self.spark: SparkSession = connect(master)
+        self._is_local = is_local(master)
         self._planner: Session | None = None
         self._views: SparkViews | None = None
         self._shown: tuple[State, frozenset[str] | None] | None = None
@@ -105,7 +106,7 @@ class SparkWarehouse(Warehouse):
         translated = to_spark(sql, types, parameters)
         views = self._views_of(planner.runs_read(sql))
         try:
-            views.create(behind(self.definitions, names), types, names)
+            views.create(behind(self.definitions, names), types)
             frame = self.spark.sql(translated)
             found = frame.toDF(*(f"c{n}" for n in range(len(frame.columns)))).toArrow()
         except (QueryError, WarehouseError):
@@ -123,7 +124,7 @@ class SparkWarehouse(Warehouse):
             runs = [r for r in self.lake.runs() if run_ids is None or r.run_id in run_ids]
             if self._views:
                 self._views.close()
-            self._views = SparkViews(self.spark, self.lake, runs, self.definitions)
+            self._views = SparkViews(self.spark, self.lake, runs, self.definitions, is_local=self._is_local)
             self._shown = shown
         return self._views
 

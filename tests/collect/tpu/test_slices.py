@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import errno
+import os
+import signal
 import subprocess
 
 import pytest
 
 from tests.collect.tpu.fake_cloud import TP4, Cloud, tw
+from tests.running_processes import wait_until
 from tracewarehouse.collect.tpu.gcloud import Gcloud
 from tracewarehouse.collect.tpu.state import Slice
 
@@ -165,6 +169,54 @@ def test_who_may_not_ask_is_told_at_once(cloud: Cloud) -> None:
     assert cloud.calls("create") == []
 
 
+EXPIRED = """There was a problem refreshing your current auth tokens: ('invalid_grant: Bad Request', {})
+Please run:
+
+  $ gcloud auth login
+
+to obtain new credentials.
+
+If you have already logged in with a different account, run:
+
+  $ gcloud config set account ACCOUNT
+
+to select an already authenticated account to use."""
+
+
+def test_a_login_that_expired_is_told_by_the_line_that_says_so(cloud: Cloud) -> None:
+    cloud.fault("describe", *[EXPIRED] * 9)
+
+    done = cloud.tw("create", "one", "--type", "v6e-4")
+
+    assert "There was a problem refreshing your current auth tokens" in done.stderr.splitlines()[-1]
+    assert done.stderr.splitlines()[-1].endswith("`gcloud auth login` logs in")
+    assert "one may be there and cost; tw tpu delete one ends it" in done.stderr
+
+
+def test_a_creation_without_an_answer_is_looked_after(cloud: Cloud) -> None:
+    cloud.fault("create", "INTERNAL: an internal error has occurred", "UNAVAILABLE: 503")
+
+    done = cloud.tw("create", "one", "--type", "v6e-4")
+
+    assert done.returncode == 0, done.stderr
+    assert len(cloud.calls("create")) == 3
+    assert len(cloud.calls("describe")) == 3  # it may be there all the same
+
+
+@pytest.mark.parametrize("queue", [(), ("--queue", "6h")])
+def test_ctrl_c_in_a_creation_names_what_may_cost(cloud: Cloud, queue: tuple[str, ...]) -> None:
+    (cloud.folder / "queue_looks.json").write_text("1000000")
+    cloud.fault("create", "slow", sleep_s=0 if queue else 60)
+    with cloud.start("create", "one", "--type", "v6e-4", *queue, stderr=subprocess.PIPE) as process:
+        wait_until(lambda: bool(cloud.calls("create")))
+        os.killpg(process.pid, signal.SIGINT)
+        _, said = process.communicate(timeout=60)
+
+    assert process.returncode == 130
+    assert said.splitlines()[-2:] == ["one may be there and cost; tw tpu delete one ends it", "interrupted"]
+    assert list(cloud.state.slices()) == ["one"]
+
+
 def test_a_deletion_asks_again_when_google_does_not_answer(cloud: Cloud) -> None:
     cloud.tw("create", "one", "--type", "v6e-4")
     cloud.fault("describe", "broken pipe", "UNAVAILABLE")
@@ -292,6 +344,21 @@ def test_a_record_of_slices_that_cannot_be_written_is_one_error(cloud: Cloud) ->
     assert done.returncode == 1
     assert "slices cannot be recorded there" in done.stderr
     assert cloud.calls() == []
+
+
+def test_a_record_on_a_full_disk_is_one_error_and_stays_whole(cloud: Cloud, monkeypatch: pytest.MonkeyPatch) -> None:
+    cloud.tw("create", "one", "--type", "v6e-4")
+
+    def full(descriptor: int) -> None:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    monkeypatch.setattr(os, "fsync", full)
+    done = cloud.tw("create", "two", "--type", "v6e-4")
+
+    assert done.returncode == 1
+    assert "slices cannot be recorded there: No space left on device" in done.stderr.splitlines()[-1]
+    assert list(cloud.state.slices()) == ["one"]
+    assert len(cloud.calls("create")) == 1
 
 
 @pytest.mark.parametrize(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import pty
 import signal
 import subprocess
 import zipfile
@@ -37,7 +38,7 @@ def big(cloud: Cloud) -> Cloud:
 def test_from_create_to_delete(cloud: Cloud) -> None:
     made = cloud.tw("create", "one", "--type", "v6e-4", "--project", "mine")
     assert made.returncode == 0, made.stderr
-    assert made.stdout == "one\tv6e-4\tus-east1-d\t4 chips\t1 hosts\n"
+    assert made.stdout == "one\tv6e-4\tus-east1-d\t4 chips\t1 host\n"
 
     done = cloud.tw("run", "one", cloud.experiment)
     assert done.returncode == 0, done.stderr
@@ -154,11 +155,13 @@ def test_preemption_at_every_stage(one: Cloud, stage: str) -> None:
 
 def test_preemption_in_the_middle_of_a_run(one: Cloud) -> None:
     one.fault("record", "x", contains=DP2TP2, preempt=True)
+    one.fault("create", "INTERNAL: an internal error has occurred")
 
     done = one.tw("run", "one", one.experiment)
 
     assert done.returncode == 0, done.stderr
     assert one.captures() == [DP2TP2, TP4]
+    assert "one is PREEMPTED: it is deleted and created again" in done.stderr
     assert one.recorded() == [f"{DP2TP2} 0", f"{DP2TP2} 0", f"{TP4} 0"]  # what was copied is not recorded again
     assert not list(one.output.glob(".*"))
 
@@ -247,6 +250,56 @@ def test_a_closed_pipe_does_not_end_a_sweep(one: Cloud) -> None:
     assert one.state.slices() == {}
 
 
+def test_a_terminal_that_is_closed_does_not_leave_a_slice(one: Cloud) -> None:
+    """It says so twice, by its own and by the shell, and nothing can be written to it any more."""
+    one.fault("record", "slow", sleep_s=300)
+    one.fault("delete", "slow", sleep_s=1)
+    terminal, end = pty.openpty()
+    with one.start("run", "one", one.experiment, "--delete", stdin=end, stdout=end, stderr=end) as process:
+        os.close(end)
+        wait_until(lambda: bool(one.recorded()))
+        os.close(terminal)
+        os.killpg(process.pid, signal.SIGHUP)
+        wait_until(lambda: bool(one.calls("delete")))
+        os.killpg(process.pid, signal.SIGHUP)
+        assert process.wait(60) == 128 + signal.SIGHUP
+
+    assert one.state.slices() == {}
+    assert not one.exists("one")
+
+
+def test_under_nohup_it_goes_on(one: Cloud) -> None:
+    one.fault("record", "slow", sleep_s=1)
+    nohup = {"preexec_fn": lambda: signal.signal(signal.SIGHUP, signal.SIG_IGN)}
+    with one.start("run", "one", one.experiment, "--delete", stderr=subprocess.DEVNULL, **nohup) as process:
+        wait_until(lambda: bool(one.recorded()))
+        os.killpg(process.pid, signal.SIGHUP)
+        assert process.wait(60) == 0
+
+    assert one.captures() == [DP2TP2, TP4]
+
+
+def test_other_calls_beside_a_run(one: Cloud) -> None:
+    """A second run is refused, a fetch may be faster, and what another call deletes is not created again."""
+    one.fault("scp", "slow", contains="--recurse", sleep_s=3)
+    one.fault("record", "slow", contains=DP2TP2, sleep_s=300)
+    with one.start("run", "one", one.experiment, stderr=subprocess.PIPE) as process:
+        wait_until(lambda: bool(one.calls("--recurse")))
+        second = one.tw("run", "one", one.experiment, "--delete")
+        fetched = one.tw("fetch", "one", one.experiment)
+        wait_until(lambda: len(one.recorded()) == 2)
+        deleted = one.tw("delete", "one")
+        _, said = process.communicate(timeout=60)
+
+    assert "error: another tw tpu run is at work on one; wait for its end, or end it" in second.stderr
+    assert fetched.stdout == f"{one.output / TP4}\n"
+    assert deleted.returncode == 0
+    assert process.returncode == 1
+    assert said.splitlines()[-1] == "error: one was deleted by another call of tw tpu"
+    assert one.state.slices() == {}
+    assert not one.exists("one")
+
+
 def test_a_slice_that_cannot_be_deleted_is_named_as_one_that_costs(one: Cloud) -> None:
     one.fault("delete", *["internal error"] * 9)
 
@@ -257,6 +310,19 @@ def test_a_slice_that_cannot_be_deleted_is_named_as_one_that_costs(one: Cloud) -
     assert "one still runs and costs; tw tpu delete one ends it" in done.stderr
     assert list(one.state.slices()) == ["one"]
     assert one.captures() == [DP2TP2, TP4]
+
+
+def test_a_slice_that_is_refused_when_it_is_created_again(one: Cloud) -> None:
+    one.fault("record", "x", contains=DP2TP2, preempt=True)
+    one.fault("create", "Quota limit reached")
+
+    done = one.tw("run", "one", one.experiment)
+
+    assert done.returncode == 1
+    assert "Quota limit reached" in done.stderr.splitlines()[-1]
+    assert "one may be there and cost; tw tpu delete one ends it" in done.stderr
+    assert one.captures() == [TP4]
+    assert one.tw("delete", "one").returncode == 0
 
 
 def test_it_gives_up_after_the_attempts(one: Cloud) -> None:
@@ -276,6 +342,18 @@ def test_an_installation_that_fails_is_not_tried_again(one: Cloud) -> None:
     assert done.returncode == 1
     assert "could not be installed (exit code 3): no such package" in done.stderr
     assert len(one.calls("ssh")) == 1
+
+
+@pytest.mark.parametrize(("code", "ends_with"), [(1, 1), (255, 0)])
+def test_one_of_several_hosts_cannot_be_installed(big: Cloud, code: int, ends_with: int) -> None:
+    """What fails on the host fails again; a host that was not reached is."""
+    big.fault("ssh", "No space left on device", worker="2", contains="uv", code=code)
+
+    done = big.tw("run", "big", big.experiment)
+
+    assert done.returncode == ends_with, done.stderr
+    assert "the collector could not be installed" in done.stderr
+    assert "No space left on device" in done.stderr
 
 
 def test_kept_references_of_the_models_come_along(one: Cloud) -> None:
@@ -348,6 +426,16 @@ def test_a_token_is_never_seen(big: Cloud, monkeypatch: pytest.MonkeyPatch) -> N
     texts += [f.read_text(errors="replace") for f in big.output.rglob("*") if f.is_file()]
     assert not [text for text in texts if TOKEN in text]
     assert not list(big.folder.glob("tpus/big/*/tracewarehouse-token"))
+
+
+def test_a_token_that_could_not_be_protected_is_removed(one: Cloud, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HF_TOKEN", TOKEN)
+    one.fault("ssh", *["broken pipe"] * 9, contains="chmod 600")
+
+    done = one.tw("run", "one", one.experiment, "--token", "--attempts", "1")
+
+    assert "the token could not be protected" in done.stderr
+    assert not list(one.folder.glob("tpus/one/*/tracewarehouse-token"))
 
 
 @pytest.mark.parametrize(

@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import fnmatch
 import json
+import os
 import shutil
 from collections import namedtuple
 from pathlib import Path
@@ -127,6 +128,14 @@ def test_a_model_that_is_read_again_stays_as_long_as_it_can(hub: Hub) -> None:
         "models--deepseek-ai--DeepSeek-V3.1-Base",
         "models--meta-llama--Llama-3.1-8B",
     ]
+
+
+def test_a_disk_or_bucket_that_was_not_filled_is_named(hub: Hub, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(os, "access", lambda path, mode: False)
+
+    with pytest.raises(WeightsError, match=r"config.json is not in .*hub, which can only be read; fill the disk or bu"):
+        require_weights(run(LLAMA))
+    assert hub.asked == []
 
 
 REFUSAL = SimpleNamespace(headers={}, request=None, status_code=403)

@@ -137,11 +137,32 @@ class TestNames:
         [axis] = infer_axes(layers + gathers + [seen("all-to-all", [2], 0, part)] * count, 2)
         assert sister.axis == axis.axis == "tp"
 
+    @pytest.mark.parametrize("part", [None, "attn"])
+    @pytest.mark.parametrize("count", [64, 65, 128])
+    def test_reductions_of_every_layer_are_no_sequence_parallelism(self, count: int, part: str | None) -> None:
+        """Ulysses has two to four all-to-alls per layer, but whole weights, so nothing to sum up."""
+        sums = [seen("all-reduce", [2], 0)] * 64
+        [axis] = infer_axes(sums + [seen("all-to-all", [2], 0, part)] * count, 2)
+        assert axis.axis == "tp"
+
+    def test_experts_beside_tensor_parallel_attention_on_one_axis_are_both(self) -> None:
+        [axis] = infer_axes([seen("all-reduce", [4], 0, "attn")] * 32 + [seen("all-to-all", [4], 0, "moe")] * 64, 4)
+        assert axis.axis is None
+        assert 0.4 < axis.confidence < MIN_CONFIDENCE
+        assert axis.evidence == "64 all-to-all in moe, 32 all-reduce in attn"
+
+    def test_an_all_to_all_without_a_name_is_of_experts_only_where_there_are_some(self) -> None:
+        nameless = [seen("all-to-all", [4], 0)] * 128
+        [axis] = infer_axes(nameless, 4)
+        assert axis.axis is None
+        [axis] = infer_axes(nameless, 4, has_experts=True)
+        assert axis.axis == "ep"
+
     def test_weights_by_hand(self) -> None:
-        """Of eight and two: the two count a quarter."""
+        """Of eight and two: the two count half."""
         [axis] = infer_axes([seen("all-to-all", [4], 0, "attn")] * 8 + [seen("all-reduce", [4], 0, "mlp")] * 2, 4)
         of_both = zip(LIKELIHOODS["all-to-all", "attn"], LIKELIHOODS["all-reduce", "mlp"], strict=True)
-        chances = [a * b**0.25 for a, b in of_both]
+        chances = [a * b**0.5 for a, b in of_both]
         assert axis.axis == "sp"
         assert axis.confidence == pytest.approx(max(chances) / sum(chances))
 
@@ -234,3 +255,24 @@ class TestRealCaptures:
             assert [(axis, size) for axis, size, _ in mesh] == expected, name
             checked += 1
         assert checked >= 5
+
+    @pytest.mark.parametrize(
+        ("name", "axes"),
+        [
+            ("llama-tp8-ulysses.prefill.v5e-2x4", ["sp"]),  # the collector splits the sequence over its axis tp
+            ("deepseek_v2-tp8.decode.v6e-2x4", ["tp"]),
+            ("deepseek_v3-ep8.decode.v5e-2x4", ["ep"]),
+            ("deepseek_v3-dp2ep2tp2.decode.v6e-2x4", ["dp", "ep", "tp"]),
+            ("llama-pp2tp4.decode.v6e-2x4", ["pp", "tp"]),
+            ("qwen3_moe-pp2ep4.decode.v6e-2x4-libtpu21", ["pp", "ep"]),
+        ],
+    )
+    def test_programs_of_the_tpu_compiler(
+        self, shared_traces: Path, tmp_path: Path, name: str, axes: list[str]
+    ) -> None:
+        program = shared_traces / "tpu-hlo" / f"{name}.hlo.pb.gz"
+        if not program.is_file():
+            pytest.skip("the compiled programs are not here")
+        _, mesh, flags = axes_of(program, tmp_path)
+        assert [axis for axis, _, _ in mesh] == axes
+        assert "inferred_axes" in flags

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import shutil
 from collections.abc import Callable
 from pathlib import Path
@@ -13,6 +14,7 @@ from xplane_builder import Space, Unsigned, integer
 
 from tracewarehouse.ingest.capture.sources import find_captures
 from tracewarehouse.ingest.devices.joined_hosts import join_hosts
+from tracewarehouse.ingest.errors import SkippedEntryWarning
 from tracewarehouse.ingest.pipeline import ingest_one
 
 Query = Callable[..., list[tuple[Any, ...]]]
@@ -116,6 +118,25 @@ def test_different_manifests_keep_captures_apart(tmp_path: Path) -> None:
     assert joined(tmp_path) == [["a"], ["b"]]
     (tmp_path / "b" / "manifest.json").write_text('{"name": "a"}')
     assert joined(tmp_path) == [["a", "b"]]
+
+
+@pytest.mark.parametrize("kind", ["link", "pipe", "folder"])
+def test_a_manifest_that_cannot_be_read_costs_its_capture_alone(tmp_path: Path, kind: str) -> None:
+    for name, at in (("a", 100), ("b", 200)):
+        host(tmp_path / name, name, at=at)
+        (tmp_path / name / "manifest.json").write_text('{"name": "a"}')
+    odd = tmp_path / "b" / "manifest.json"
+    odd.unlink()
+    {"link": lambda: odd.symlink_to(odd.name), "pipe": lambda: os.mkfifo(odd), "folder": odd.mkdir}[kind]()
+    assert joined(tmp_path) == [["a"], ["b"]]
+
+
+def test_a_description_elsewhere_is_named(tmp_path: Path) -> None:
+    (tmp_path / "shared.yaml").write_text("workload: {}\n")
+    host(tmp_path / "c", "a")
+    (tmp_path / "c" / "card.yaml").symlink_to(tmp_path / "shared.yaml")
+    with pytest.warns(SkippedEntryWarning, match=r"card\.yaml \(a link to another place\)"):
+        assert [c.card for c in find_captures(tmp_path / "c")] == [None]
 
 
 class TestRanksOfAServer:

@@ -117,15 +117,16 @@ def preempt(name: str) -> None:
     """Google takes a slice back: its processes end, and it answers no more."""
     import signal
 
-    for group in CLOUD.glob(f"tpus/{name}/*/tracewarehouse-rounds/*/group"):
-        with contextlib.suppress(OSError, ValueError):
-            os.killpg(int(group.read_text()), signal.SIGKILL)
     node = read(f"tpus/{name}/node.json", None)
     if node is not None:
         write(f"tpus/{name}/node.json", node | {"state": "PREEMPTED"})
     request = read(f"queue/{name}.json", None)
     if request is not None:
         write(f"queue/{name}.json", request | {"state": {"state": "SUSPENDED"}})
+    # At the end: what a host asks for this is one of the processes.
+    for group in CLOUD.glob(f"tpus/{name}/*/tracewarehouse-rounds/*/group"):
+        with contextlib.suppress(OSError, ValueError):
+            os.killpg(int(group.read_text()), signal.SIGKILL)
 
 
 def main(arguments: list[str]) -> None:
