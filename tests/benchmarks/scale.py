@@ -43,6 +43,8 @@ def questions(run_id: str) -> dict[str, list[str]]:
         "one run: its ops": ["query", f"SELECT count(*), sum(duration_ps) FROM ops WHERE run_id = '{run_id}'"],
         "one run: `tw metrics values RUN`": ["metrics", "values", run_id],
         "stored values of all runs": ["query", "SELECT avg(value) FROM metric_values WHERE metric = 'tpot'"],
+        "the runs with flags and clocks: `tw runs`": ["runs"],
+        "what nothing uses any more: `tw gc --dry-run`": ["gc", "--dry-run"],
     }
 
 
@@ -58,7 +60,7 @@ def asked(warehouse: Path, command: list[str], rounds: int) -> Cost:
     """The median cost of a command that was done once before."""
     ask = (
         (TW, "-w", warehouse, *command, "--format", "csv")
-        if command[0] != "ingest"
+        if command[0] not in ("ingest", "gc")
         else (TW, "-w", warehouse, *command)
     )
     if rounds > 1:
