@@ -20,7 +20,7 @@ import numpy as np
 import pyarrow as pa
 
 from tracewarehouse.database.lens import create_lens
-from tracewarehouse.definitions.reading import Definitions, View, load_definitions
+from tracewarehouse.definitions.reading import Definitions, load_definitions
 from tracewarehouse.ingest.hlo.instructions import OpFacts
 from tracewarehouse.ingest.hlo.opcodes import OP_CLASSES, op_class
 from tracewarehouse.ingest.lake.parquet import Nullable
@@ -49,24 +49,19 @@ _LEAF_TIMES_SCHEMA = pa.schema([("run_id", pa.string()), *((n, pa.int64()) for n
 Rows = Sequence[Mapping[str, Any]] | Mapping[str, Any]
 
 
-def warehouse_of(
-    given: Mapping[str, Rows], definitions: Definitions | None = None, views: Iterable[View] | None = None
-) -> duckdb.DuckDBPyConnection:
+def warehouse_of(given: Mapping[str, Rows], definitions: Definitions | None = None) -> duckdb.DuckDBPyConnection:
     """A database in memory with the lens over tables of the given rows, in schema given.
 
     Args:
         given: rows by table; a list of mappings, or `columns` and `rows`.
         definitions: the models and metrics; by default those of the package.
-        views: only these of them, which takes less than all, without macros and metrics.all_values.
     """
     connection = duckdb.connect(":memory:", config={"threads": 1})
     connection.execute("CREATE SCHEMA given")
     for name, table in TABLES.items():
         columns = ", ".join(f'"{c.name}" {c.type}' for c in table.columns)
         connection.execute(f"CREATE TABLE given.{name} ({columns})")
-    create_lens(
-        connection, {t: f"given.{t}" for t in TABLES}, definitions or load_definitions(), comments=False, views=views
-    )
+    create_lens(connection, {t: f"given.{t}" for t in TABLES}, definitions or load_definitions())
     fill(connection, given)
     return connection
 

@@ -76,11 +76,11 @@ class RunVersion:
     digests: Mapping[str, str] = field(default_factory=dict)
     """SHA-256 of each file, in hex, by its path."""
 
-    def digests_of(self, table: str) -> list[str]:
-        """SHA-256 of each file of a table, in hex."""
+    def digests_of(self, table: str) -> bytes:
+        """SHA-256 of each file of a table, one after the other."""
         if isinstance(self.digests, manifest_index.IndexedDigests) and table in manifest_index.DIGESTED:
             return self.digests.of_table(table)
-        return [self.digests.get(f, "") for f in self.files.get(table, ())]
+        return bytes.fromhex("".join(self.digests.get(f, "") for f in self.files.get(table, ())))
 
     def packed_digest(self) -> bytes:
         """Digest of the digests of all files but those of `manifest_index.DIGESTED`."""
@@ -690,6 +690,7 @@ def _parsed(path: Path) -> RunVersion | None:
         run = RunVersion(**content)
         is_typed = isinstance(content["name"], str) and isinstance(content["schema_version"], int)
         outside = [f for f in run.paths if not _is_in_lake(f, run.run_id)]
+        bytes.fromhex("".join(run.digests.values()))  # a ValueError if they are none
     except FileNotFoundError:
         return None
     except (OSError, ValueError, TypeError, AttributeError, RecursionError) as error:

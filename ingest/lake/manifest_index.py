@@ -154,9 +154,9 @@ class IndexedDigests(_Indexed[str]):
         """See `packed_digest`."""
         return self._lists.entry.packed
 
-    def of_table(self, table: str) -> list[str]:
-        """The digests of the files of a table in `DIGESTED`, without decoding the lists."""
-        return [d.hex() for d in self._lists.entry.digests.get(table, ())]
+    def of_table(self, table: str) -> bytes:
+        """The digests of the files of a table in `DIGESTED`, one after the other, without decoding the lists."""
+        return b"".join(self._lists.entry.digests.get(table, ()))
 
 
 _entries = msgspec.msgpack.Decoder(dict[str, Entry])
