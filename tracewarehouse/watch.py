@@ -163,7 +163,11 @@ class Watcher:
 
 def _stamp(capture: Capture) -> Stamp | None:
     """The stamp of a capture's files; None if a file was deleted meanwhile."""
-    files = [*capture.files, *(p for p in (capture.manifest, capture.card) if p)]
+    files = [
+        *capture.files,
+        *(p for p in (capture.manifest, capture.card) if p),
+        *(f.path for f in capture.batch_files),
+    ]
     try:
         stats = [(str(p), p.stat()) for p in files]
     except OSError:

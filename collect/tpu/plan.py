@@ -53,11 +53,11 @@ class PlannedSlice:
         disk = f"{self.disk / 1e9:.0f} GB for weights" + ("" if self.fits_boot_disk else " (--data-disk or --bucket)")
         head = [
             self.accelerator_type,
-            f"{self.chips} chips",
-            f"{self.hosts} hosts",
+            counted(self.chips, "chip"),
+            counted(self.hosts, "host"),
             self.pool.zone,
             self.pool.price_class,
-            f"{len(self.runs)} captures",
+            counted(len(self.runs), "capture"),
             f"at most {self.longest_h:.1f} h, {self.longest_h * self.chips:.0f} chip-hours",
             disk,
         ]
@@ -65,6 +65,11 @@ class PlannedSlice:
             f"  {run.name}" + (f"\t{self.memory[run.name]} per chip" if run.name in self.memory else "")
             for run in self.runs
         ]
+
+
+def counted(number: int, what: str) -> str:
+    """Return a number of things in words, such as 1 host or 4 hosts."""
+    return f"{number} {what}{'' if number == 1 else 's'}"
 
 
 def plan_slices(

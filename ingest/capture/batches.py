@@ -105,10 +105,11 @@ def is_rank_folder(folder: Path) -> bool:
 
 
 def _batches_in(folder: Path) -> list[Path]:
-    return [p for p in _listed(folder) if _is_batches(p)]
+    return [p for p in _listed(folder) if is_batches(p)]
 
 
-def _is_batches(path: Path) -> bool:
+def is_batches(path: PurePath) -> bool:
+    """Whether a file has the name of one about batches."""
     prefix = _RANK.match(path.name)
     name = path.name[prefix.end() :] if prefix else path.name
     named = (name.startswith(_COMPOSITION), ".json"), (name.startswith(_ALL), ".jsonl")

@@ -16,6 +16,7 @@ from pathlib import Path, PurePosixPath
 from typing import Any, BinaryIO
 from urllib.parse import urlsplit
 
+from tracewarehouse.ingest.capture.batches import is_batches
 from tracewarehouse.ingest.capture.locations import CACHE_VARIABLE, cache_folder, is_remote
 from tracewarehouse.ingest.errors import CaptureError, NoCaptureError
 from tracewarehouse.ingest.readers.formats import LOOKED_FOR, SUFFIXES
@@ -79,6 +80,11 @@ class RemoteFile:
         """Whether the file has the name of a capture."""
         return self.path.endswith(SUFFIXES)
 
+    @property
+    def is_description(self) -> bool:
+        """Whether the file has the name of a manifest, a card, or a server's file about its batches."""
+        return self.place.name in _DESCRIPTIONS or is_batches(self.place)
+
 
 @dataclass(frozen=True)
 class Store:
@@ -99,14 +105,14 @@ class Store:
         return self.path.startswith(("http://", "https://"))
 
     def captures(self) -> list[RemoteFile] | None:
-        """The location's file, or the captures, manifests and cards below its folder; None if nothing is there."""
+        """The location's file, or the captures below its folder and what describes them; None if nothing is there."""
         info = self._info(self.path)
         if info is None or info["type"] == "file":
             return None if info is None else [self._file(PurePosixPath(self.name), info)]
         return [
             f
             for f in self.files()
-            if (f.is_capture or f.place.name in _DESCRIPTIONS) and not any(p[0] == "." for p in f.place.parts)
+            if (f.is_capture or f.is_description) and not any(p[0] == "." for p in f.place.parts)
         ]
 
     def files(self, below: str = "") -> list[RemoteFile]:

@@ -10,7 +10,7 @@ ranges: {last_share: [0, 1]}
 needs: [several_ranks]
 description: >
   Which device the others wait for: how often each is the last to start a collective, and how long all ranks together
-  take beyond the transfer in these executions. Of ranks that start together the lowest device is the last. Executions of
+  wait in these executions, as sync_wait has it. Of ranks that start together the lowest device is the last. Executions of
   which ranks are missing from the capture count only in phases and axes that have no others, where the values tell about
   the ranks at hand alone.
 changed: First version.

@@ -2,8 +2,8 @@
 model: collective_arrivals
 description: >
   The rank that each execution of a collective waits for: the one that starts last, of several the lowest device. How
-  long the others waited for it is the time of all ranks beyond the transfer, and how far it was behind the rank before
-  it is what would be gained if it alone were on time.
+  long the others waited for it is the time that all ranks wait, and how far it was behind the rank before it is what
+  would be gained if it alone were on time.
 ---*/
 WITH ranks AS (
   SELECT
@@ -34,6 +34,6 @@ SELECT
   start_ps - first_start_ps AS lateness_ps, -- Its start minus that of the first rank.
   -- Of the last rank, its start minus that of the rank before it; NULL of the others.
   CASE WHEN place = 1 THEN start_ps - previous_start_ps END AS lead_ps,
-  -- Of the last rank, the time that all ranks spend beyond the transfer; NULL of the others.
+  -- Of the last rank, the time that all ranks wait; NULL of the others.
   CASE WHEN place = 1 THEN wait_ps END AS caused_wait_ps
 FROM ranks

@@ -111,6 +111,8 @@ def create(
     state: StateOption = STATE,
 ) -> None:
     """Create a slice within the quota."""
+    from tracewarehouse.collect.tpu.plan import counted
+
     place = _place(project, network, subnetwork, data_disk, bucket, service_account, queue)
     slices = _slices(state, quota, backoff)
     try:
@@ -118,7 +120,8 @@ def create(
     except BaseException:  # Ctrl-C too
         _say_what_costs(slices, name)
         raise
-    typer.echo(f"{made.name}\t{made.accelerator_type}\t{made.zone}\t{made.chips} chips\t{made.hosts} hosts")
+    size = f"{counted(made.chips, 'chip')}\t{counted(made.hosts, 'host')}"
+    typer.echo(f"{made.name}\t{made.accelerator_type}\t{made.zone}\t{size}")
 
 
 @app.command()
@@ -224,8 +227,12 @@ def _print_plan(slices: list[PlannedSlice]) -> None:
     for planned in slices:
         for line in planned.lines():
             lasting_echo(line)
+    from tracewarehouse.collect.tpu.plan import counted
+
     captures = sum(len(s.runs) for s in slices)
-    lasting_echo(f"{len(slices)} slices, {captures} captures; prices: https://cloud.google.com/tpu/pricing")
+    lasting_echo(
+        f"{counted(len(slices), 'slice')}, {counted(captures, 'capture')}; prices: https://cloud.google.com/tpu/pricing"
+    )
 
 
 def _place(

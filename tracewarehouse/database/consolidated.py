@@ -24,10 +24,11 @@ from tracewarehouse.database.lens import table_source
 from tracewarehouse.database.temporary import TemporaryFolder
 from tracewarehouse.ingest.errors import WarehouseError
 from tracewarehouse.ingest.lake.lake import CACHE, Lake, Leftover, RunVersion, file_digest
+from tracewarehouse.ingest.lake.manifest_index import DIGESTED
 from tracewarehouse.ingest.lake.schema import SCHEMA_VERSION, TABLES
 from tracewarehouse.queries.read_only import literal
 
-CONSOLIDATED = frozenset(("runs", "devices", "metric_values"))
+CONSOLIDATED = frozenset(DIGESTED)
 """The tables that are cached: queries over many runs read them, and they have only a few rows per run."""
 FEWEST_RUNS = 64
 """With fewer runs, their own files are read: that takes some milliseconds and leaves no file behind."""
@@ -38,8 +39,8 @@ _AT_ONCE = 500
 _FILE = re.compile(rf"({'|'.join(sorted(CONSOLIDATED))})-[0-9a-f]{{16}}-[0-9a-f]{{16}}\.parquet")
 _SOURCES = "sources"
 
-Sources = dict[str, list[str]]
-"""Maps a run id to the digests of the run's files for the table."""
+Sources = dict[str, bytes]
+"""Maps a run id to the digests of the run's files for the table, one after the other."""
 
 
 def source(lake: Lake, runs: Sequence[RunVersion], table: str) -> str | None:
@@ -124,8 +125,10 @@ def _sources(runs: Sequence[RunVersion], table: str) -> Sources:
 
 
 def _key(table: str, sources: Sources) -> str:
-    text = json.dumps([SCHEMA_VERSION, [c.name for c in TABLES[table].columns], sources], sort_keys=True)
-    return f"{table}-{hashlib.sha256(text.encode()).hexdigest()[:16]}-"
+    hasher = hashlib.sha256(json.dumps([SCHEMA_VERSION, [c.name for c in TABLES[table].columns]]).encode())
+    for run_id in sorted(sources):
+        hasher.update(f"\n{run_id} ".encode() + sources[run_id])
+    return f"{table}-{hasher.hexdigest()[:16]}-"
 
 
 def _current(folder: Path, table: str, sources: Sources) -> Path | None:
@@ -176,7 +179,7 @@ def _write(lake: Lake, folder: Path, runs: Sequence[RunVersion], table: str, sou
                 parts.append(f"SELECT * FROM {_reading(*some)}")  # noqa: S608
             if not parts:
                 return None
-            about = json.dumps(sources)
+            about = json.dumps({r: digests.hex() for r, digests in sources.items()})
             connection.execute(
                 f"COPY ({' UNION ALL '.join(parts)}) TO {literal(str(part))} "
                 f"(FORMAT parquet, COMPRESSION zstd, KV_METADATA {{{_SOURCES}: {literal(about)}}})"
@@ -198,8 +201,8 @@ def _kept(
         if _is_whole(path):
             sql = f"SELECT value FROM parquet_kv_metadata({literal(str(path))}) WHERE key = '{_SOURCES}'"  # noqa: S608
             [(about,)] = connection.execute(sql).fetchall()
-            before: Sources = json.loads(about)
-            return _reading(path), {r for r, digests in sources.items() if before.get(r) == digests}
+            before: dict[str, str] = json.loads(about)
+            return _reading(path), {r for r, digests in sources.items() if before.get(r) == digests.hex()}
     return None, set()
 
 

@@ -38,7 +38,7 @@ def big(cloud: Cloud) -> Cloud:
 def test_from_create_to_delete(cloud: Cloud) -> None:
     made = cloud.tw("create", "one", "--type", "v6e-4", "--project", "mine")
     assert made.returncode == 0, made.stderr
-    assert made.stdout == "one\tv6e-4\tus-east1-d\t4 chips\t1 hosts\n"
+    assert made.stdout == "one\tv6e-4\tus-east1-d\t4 chips\t1 host\n"
 
     done = cloud.tw("run", "one", cloud.experiment)
     assert done.returncode == 0, done.stderr

@@ -142,8 +142,13 @@ class TestCopying:
         source = tmp_path / "www" / "logs" / "tiny"
         (source / "weights.safetensors").write_bytes(b"x" * 1000)
         (source / ".hidden.xplane.pb").write_bytes(b"x")
+        (source / "dp_rank_0").mkdir()
+        (source / "dp_rank_0" / "batch_composition_stats_1.json").write_text("{}")
+        (source / "dp_rank_0" / "rank.json").write_text("{}")
         copied = tree(local_copy(f"{server.url}/logs/tiny"))
-        assert sorted(copied) == sorted(set(tree(source)) - {"weights.safetensors", ".hidden.xplane.pb"})
+        assert sorted(copied) == sorted(
+            set(tree(source)) - {"weights.safetensors", ".hidden.xplane.pb", "dp_rank_0/rank.json"}
+        )
 
     def test_the_caller_hears_how_far_it_is(self, server: WebServer) -> None:
         heard: dict[str, tuple[int, int | None]] = {}
