@@ -71,8 +71,8 @@ def fill(connection: duckdb.DuckDBPyConnection, given: Mapping[str, Rows]) -> No
     unknown = given.keys() - TABLES.keys()
     if unknown:
         raise KeyError(f"there is no table {', '.join(sorted(unknown))}")
+    connection.execute("; ".join(("BEGIN", *(f"TRUNCATE given.{name}" for name in TABLES), "COMMIT")))
     for name in TABLES:
-        connection.execute(f"TRUNCATE given.{name}")
         rows = [_complete(name, row, position) for position, row in enumerate(_mappings(given.get(name, ())))]
         if rows:
             _insert(connection, name, rows)
@@ -81,8 +81,10 @@ def fill(connection: duckdb.DuckDBPyConnection, given: Mapping[str, Rows]) -> No
             "INSERT INTO given.instructions BY NAME SELECT DISTINCT run_id, 0 AS instruction_id, 'fusion.0' AS name, "
             "'fusion' AS opcode, 'loop fusion' AS category, 'compute' AS op_class FROM given.ops"
         )
-    _fill_leaf_times(connection)
-    _fill_collectives(connection)
+    if "ops" in given:
+        _fill_leaf_times(connection)
+    if "collectives" in given:
+        _fill_collectives(connection)
 
 
 def _fill_leaf_times(connection: duckdb.DuckDBPyConnection) -> None:
