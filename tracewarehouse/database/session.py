@@ -154,7 +154,8 @@ class Session:
     def runs_read(self, sql: str) -> frozenset[str] | None:
         """The ids of the runs whose rows suffice for a query; None if it may need those of any run.
 
-        A metric that compares runs needs them all. So may a query that cannot be parsed.
+        A query without tables needs none. A metric that compares runs needs them all. So may a table function, which
+        can name files, and a query that cannot be parsed.
         """
         try:
             sql.encode()  # half a surrogate pair cannot be encoded
@@ -165,7 +166,8 @@ class Session:
         names, is_all = self._named(read)
         if is_all or "query_table" in {n for _, n in read.functions} or self._compares_runs(names):
             return None
-        return runs_read(tree)
+        wanted = runs_read(tree)
+        return wanted if wanted or not read.functions else None
 
     def _compares_runs(self, names: set[str]) -> bool:
         if names <= _TABLES:

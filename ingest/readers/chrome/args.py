@@ -14,6 +14,7 @@ import math
 import re
 from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from operator import itemgetter
 from typing import Any, NamedTuple
 
@@ -173,12 +174,8 @@ def _typed(name: str, value: Value) -> Typed:
     if len(value) <= 20 and _INTEGER.fullmatch(value) and -(1 << 63) <= (number := int(value)) < 1 << 64:
         return StatKind.INT64 if number < 1 << 63 else StatKind.UINT64, number
     if name in DOUBLES and len(value) < 40:
-        try:
-            double = float(value)
-        except ValueError:
-            pass
-        else:
-            if math.isfinite(double) and repr(double) == value:
+        with suppress(ValueError):
+            if math.isfinite(double := float(value)) and repr(double) == value:
                 return StatKind.DOUBLE, double
     return StatKind.STRING, value
 
@@ -194,7 +191,7 @@ def _facts(text: msgspec.Raw) -> dict[str, Value]:
     except msgspec.ValidationError:  # not an object
         values = {"args": text}
     try:
-        return {n: _from_json(n, text) for n, v in values.items() if (text := bytes(v)) != b"null"}
+        return {n: _from_json(n, value) for n, v in values.items() if (value := bytes(v)) != b"null"}
     except RecursionError:
         raise MalformedError("not a profiler's trace: arguments nested too deeply") from None
 

@@ -45,10 +45,6 @@ Id = int | float | str | None
 NOTHING = msgspec.Raw(b"")
 
 
-class NotJsonError(Exception):
-    """A piece is not a JSON array of objects: it is malformed, or was cut at a wrong place."""
-
-
 class Event(msgspec.Struct, gc=False):
     """One element of traceEvents; numbers and arguments stay text until they are needed."""
 
@@ -127,19 +123,18 @@ class Document:
             text = self._file.read(low, min(low + size, self._file.size))
             try:
                 events, mark = self._parsed(text, text.rfind(b"]") if is_last else _seeming_end(text))
-            except NotJsonError:
+            except ValueError:
                 stop = _end_of_events(text)
                 if stop < 0 and not is_last:  # one event is longer than the text
                     size *= 2
                     continue
-                if stop < 0 and not self._is_list:
-                    raise _truncated("the end of traceEvents, found the end of the file") from None
-                if stop < 0 and low == self._start and not text.strip():
-                    raise _truncated("events, found a lone [") from None
+                if stop < 0 and (not self._is_list or (low == self._start and not text.strip())):
+                    looked = "truncated trace: looked for events and the end of their array, found the end of the file"
+                    raise MalformedError(f"{looked}; copy or record it again") from None
                 stop = len(text) if stop < 0 else stop
                 try:
                     events, mark = self._parsed(text, stop)
-                except NotJsonError as error:
+                except ValueError as error:
                     raise MalformedError(
                         "not complete JSON: looked for events, and ',' or ']' behind an event, "
                         f"in the bytes {low} to {low + stop}, found {error}"
@@ -152,16 +147,16 @@ class Document:
         """The events of a text up to the comma or bracket at `stop`, or up to its end, and that comma or bracket.
 
         Raises:
-            NotJsonError: they are none.
+            ValueError: they are none.
         """
         mark = text[stop : stop + 1]
         if stop < 0 or mark not in (b",", b"]", b""):
-            raise NotJsonError(repr(mark.decode("latin-1")))
+            raise ValueError(repr(mark.decode("latin-1")))
         array = b"[%b]" % text[:stop]
         whole = array if array.isascii() else array.decode("utf-8", "replace").encode()
         events = _events(whole)
         if not events and mark and not (mark == b"]" and self._low == self._start):
-            raise NotJsonError("none")
+            raise ValueError("none")
         self.has_replaced |= whole != array
         self._low += stop + len(mark)
         return events, mark
@@ -193,7 +188,7 @@ def _events(array: bytes) -> list[Event]:
     """The events of a JSON array.
 
     Raises:
-        NotJsonError: the text is not an array of JSON objects.
+        ValueError: the text is not an array of JSON objects.
     """
     try:
         return _decode(array)
@@ -206,9 +201,9 @@ def _events(array: bytes) -> list[Event]:
         )
         return _decode(msgspec.json.encode([_usual(e) for e in elements]))
     except RecursionError:
-        raise NotJsonError("values nested too deeply") from None
-    except (ValueError, msgspec.MsgspecError) as error:
-        raise NotJsonError(str(error)) from None
+        raise ValueError("values nested too deeply") from None
+    except msgspec.MsgspecError as error:
+        raise ValueError(str(error)) from None
 
 
 def verbatim(number: str) -> msgspec.Raw:
@@ -219,7 +214,7 @@ def verbatim(number: str) -> msgspec.Raw:
 def _usual(event: Any) -> dict[str, Any]:
     """An event whose fields have the types of `Event`."""
     if not isinstance(event, dict):
-        raise NotJsonError("an element that is not an event (a JSON object)")
+        raise ValueError("an element that is not an event (a JSON object)")  # noqa: TRY004  a file is no argument
     for field, kind in (("ph", str), ("name", str), ("cat", str), ("pid", Id), ("tid", Id), ("id", Id)):
         text = msgspec.json.encode(event.get(field, ""))
         try:
@@ -227,10 +222,6 @@ def _usual(event: Any) -> dict[str, Any]:
         except msgspec.MsgspecError:  # true, an array, a float without end
             event[field] = "" if text == b"null" else text.decode()
     return event
-
-
-def _truncated(what: str) -> MalformedError:
-    return MalformedError(f"truncated trace: looked for {what}; copy or record it again")
 
 
 def _without_events(text: bytes) -> MalformedError:

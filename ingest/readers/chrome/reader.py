@@ -39,7 +39,7 @@ import numpy as np
 from tracewarehouse.ingest.columns.event_stream import part
 from tracewarehouse.ingest.columns.keys import is_new
 from tracewarehouse.ingest.columns.plane_names import COUNTER_LINE, PROFILE_START, TASK_PLANE
-from tracewarehouse.ingest.columns.records import EventBatch, Int64, Line, Plane, Stat, StatKind
+from tracewarehouse.ingest.columns.records import EventBatch, Int32, Int64, Line, Plane, Stat, StatKind
 from tracewarehouse.ingest.errors import CaptureError, MalformedError
 from tracewarehouse.ingest.readers.chrome.args import Arguments, merged
 from tracewarehouse.ingest.readers.chrome.document import NOTHING, Document, Event, Id
@@ -97,13 +97,12 @@ class ChromeTrace:
         self._places = places[:, np.argsort(places[0], kind="stable")]
         used = _distinct([used for _, used in self._added])
         del self._added
-        self._used: dict[int, Int64] = {}  # numbers of the event metadata of each line's plane, ascending
+        self._used: dict[int, Int32] = {}  # numbers of the event metadata of each line's plane, ascending
         self.hostnames: list[str] = []
         self.planes: list[Plane] = self._planes(used)
         if not self.planes:
             raise MalformedError(f"{file.path}: a Chrome trace without events; nothing was profiled, record it again")
-        is_kineto = members.schema_version or members.device_properties or self._has_operators()
-        self.foreign = KINETO if is_kineto else None
+        self.foreign = KINETO if members.schema_version or members.device_properties or self._has_operators() else None
         self._add_start(bytes(members.base_time_nanoseconds))
         self.warnings = self._warnings(document)
 
@@ -224,13 +223,7 @@ class ChromeTrace:
             self._thread_names[e.pid, e.tid] = name
 
     def _add(self, events: Sequence[Event], codes: Sequence[int], durations: Mapping[int, int]) -> None:
-        """Put events aside: those of one line one behind the other, in file order.
-
-        Args:
-            events: those of a piece, n of them.
-            codes: their lines, n.
-            durations: in picoseconds, of events whose `dur` does not tell it.
-        """
+        """Put the events of a piece aside, line by line; `durations` has those in ps that no `dur` tells."""
         if self._origin_us is None:
             first = exact_picoseconds(bytes(events[0].ts)) or 0
             self._origin_us = first // PS_PER_US if INT64_MAX < first < _MAX_ORIGIN_PS else 0
@@ -275,7 +268,7 @@ class ChromeTrace:
             name = names.get(pid, "unknown process" if pid is None else str(pid))
             borders = [used.searchsorted([code << 32, code + 1 << 32]) for code in codes.values()]
             of_plane = _distinct([used[a:z] & _NUMBER for a, z in borders])
-            self._used |= dict.fromkeys(codes.values(), of_plane)
+            self._used |= dict.fromkeys(codes.values(), of_plane.astype(np.int32))
             plane = Plane(name, _number(pid) or 0)
             plane.event_metadata = [metadata[i] for i in of_plane]  # a list of numbers would take more memory than this
             for tid, code in codes.items():
@@ -327,9 +320,9 @@ def _number(value: Id) -> int | None:
 
 def _distinct(parts: Sequence[Int64]) -> Int64:
     """All values, each once, ascending."""
-    values = np.sort(np.concatenate([np.zeros(0, np.int64), *parts]))
-    distinct: Int64 = values[is_new(values)]
-    return distinct
+    values = np.concatenate([np.zeros(0, np.int64), *parts])
+    values.sort()
+    return values[is_new(values)]
 
 
 def _pair(event: Event) -> _Key | None:
