@@ -116,9 +116,11 @@ def _best_anchors(s: OpSequence, family: Int64, more_than: int) -> tuple[Int64, 
         at = np.flatnonzero(family == f)
         for k in range(1, _MOST_IN_LAYER + 1):
             extra = len(at) % k  # before the first layer or after the last, like an embedding's all-reduce
-            for chosen in [at[extra::k], at[: len(at) - extra : k]][: 2 if extra else 1]:
-                if len(chosen) >= 2 and np.median(np.diff(chosen)) >= _SHORTEST:
-                    choices.append((len(chosen), -k, float(time_of[f]), chosen))
+            choices += [
+                (len(chosen), -k, float(time_of[f]), chosen)
+                for chosen in [at[extra::k], at[: len(at) - extra : k]][: 2 if extra else 1]
+                if len(chosen) >= 2 and np.median(np.diff(chosen)) >= _SHORTEST
+            ]
     best, score, anchors = 0.0, 0.0, np.zeros(0, np.int64)
     scored: list[tuple[int, float, int, float, Int64]] = []
     for count, alike in groupby(sorted(choices, key=lambda c: -c[0]), key=lambda c: c[0]):
