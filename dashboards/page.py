@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from tracewarehouse.dashboards.report import Report, Section
 from tracewarehouse.dashboards.theme import WIDTH, config
+from tracewarehouse.dashboards.vega import vega_script
 
 if TYPE_CHECKING:
     from markupsafe import Markup
@@ -17,18 +17,16 @@ if TYPE_CHECKING:
 def html(report: Report) -> str:
     """The HTML of the page."""
     import jinja2
-    import vl_convert
 
     environment = jinja2.Environment(
         loader=jinja2.PackageLoader("tracewarehouse.dashboards"), autoescape=True, trim_blocks=True, lstrip_blocks=True
     )
     environment.filters["with_code"] = with_code
-    bundle: Callable[[], str] = vl_convert.javascript_bundle  # type: ignore[assignment]  # its snippet is optional
     return environment.get_template("report.html.j2").render(
         report=report,
         figures=report.figures(),
         content=script_json(_content(report)),
-        script=bundle().replace("</script", "<\\/script"),
+        script=vega_script().replace("</script", "<\\/script"),
     )
 
 

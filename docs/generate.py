@@ -9,6 +9,7 @@ from __future__ import annotations
 import argparse
 import sys
 import tempfile
+from collections.abc import Mapping
 from pathlib import Path
 
 from tracewarehouse.dashboards.report import RUN_CHARTS
@@ -52,6 +53,12 @@ def texts(warehouse: Warehouse) -> dict[Path, str]:
     return pages
 
 
+def not_current(pages: Mapping[Path, str]) -> list[Path]:
+    """The files that differ from the text of their page, and those of metrics that are gone."""
+    stale = [p for p, text in pages.items() if not p.is_file() or p.read_text(encoding="utf-8") != text]
+    return stale + sorted(set((DOCS / "metrics").glob("*.md")) - pages.keys())
+
+
 def write_pictures(warehouse: Warehouse) -> None:
     """Draw the charts that the documentation shows from the captures in data/."""
     runs = warehouse.lake.runs()
@@ -70,19 +77,19 @@ def main() -> int:
     with tempfile.TemporaryDirectory() as folder, open_warehouse(Path(folder) / "warehouse", create=True) as warehouse:
         warehouse.ingest(CAPTURES)
         pages = texts(warehouse)
-        stale = [p for p, text in pages.items() if not p.is_file() or p.read_text(encoding="utf-8") != text]
-        gone = sorted(set((DOCS / "metrics").glob("*.md")) - pages.keys())
+        changed = not_current(pages)
         if is_check:
-            for path in (*stale, *gone):
+            for path in changed:
                 print(f"{path.relative_to(DOCS.parent)} is not current: run `make docs`", file=sys.stderr)
-            return 1 if stale or gone else 0
+            return 1 if changed else 0
         (DOCS / "metrics").mkdir(exist_ok=True)
-        for path in stale:
-            path.write_text(pages[path], encoding="utf-8")
-        for path in gone:
-            path.unlink()
+        for path in changed:
+            if path in pages:
+                path.write_text(pages[path], encoding="utf-8")
+            else:
+                path.unlink()
         write_pictures(warehouse)
-        print(f"written: {', '.join(str(p.relative_to(DOCS)) for p in stale) or 'no text has changed'}")
+        print(f"written: {', '.join(str(p.relative_to(DOCS)) for p in changed) or 'no text has changed'}")
     return 0
 
 

@@ -16,9 +16,9 @@ Row = tuple[Any, ...]
 """An event: name, display name, metadata stats, start, duration, stats by name."""
 
 
-def opened(path: Path, chunk: int) -> ChromeTrace:
+def opened(path: Path, chunk: int | None = None, **options: float) -> ChromeTrace:
     """A trace, read in pieces of this size."""
-    return ChromeTrace(CaptureFile(path), chunk)
+    return ChromeTrace(CaptureFile(path, **options), chunk)
 
 
 def rows(trace: Trace, plane: Plane, line: Line) -> list[Row]:

@@ -20,7 +20,7 @@ import numpy as np
 import pyarrow as pa
 
 from tracewarehouse.database.lens import create_lens
-from tracewarehouse.definitions.reading import Definitions, View, load_definitions
+from tracewarehouse.definitions.reading import Definitions, load_definitions
 from tracewarehouse.ingest.hlo.instructions import OpFacts
 from tracewarehouse.ingest.hlo.opcodes import OP_CLASSES, op_class
 from tracewarehouse.ingest.lake.parquet import Nullable
@@ -49,24 +49,19 @@ _LEAF_TIMES_SCHEMA = pa.schema([("run_id", pa.string()), *((n, pa.int64()) for n
 Rows = Sequence[Mapping[str, Any]] | Mapping[str, Any]
 
 
-def warehouse_of(
-    given: Mapping[str, Rows], definitions: Definitions | None = None, views: Iterable[View] | None = None
-) -> duckdb.DuckDBPyConnection:
+def warehouse_of(given: Mapping[str, Rows], definitions: Definitions | None = None) -> duckdb.DuckDBPyConnection:
     """A database in memory with the lens over tables of the given rows, in schema given.
 
     Args:
         given: rows by table; a list of mappings, or `columns` and `rows`.
         definitions: the models and metrics; by default those of the package.
-        views: only these of them, which takes less than all, without macros and metrics.all_values.
     """
     connection = duckdb.connect(":memory:", config={"threads": 1})
     connection.execute("CREATE SCHEMA given")
     for name, table in TABLES.items():
         columns = ", ".join(f'"{c.name}" {c.type}' for c in table.columns)
         connection.execute(f"CREATE TABLE given.{name} ({columns})")
-    create_lens(
-        connection, {t: f"given.{t}" for t in TABLES}, definitions or load_definitions(), comments=False, views=views
-    )
+    create_lens(connection, {t: f"given.{t}" for t in TABLES}, definitions or load_definitions())
     fill(connection, given)
     return connection
 
@@ -76,8 +71,8 @@ def fill(connection: duckdb.DuckDBPyConnection, given: Mapping[str, Rows]) -> No
     unknown = given.keys() - TABLES.keys()
     if unknown:
         raise KeyError(f"there is no table {', '.join(sorted(unknown))}")
+    connection.execute("; ".join(("BEGIN", *(f"TRUNCATE given.{name}" for name in TABLES), "COMMIT")))
     for name in TABLES:
-        connection.execute(f"TRUNCATE given.{name}")
         rows = [_complete(name, row, position) for position, row in enumerate(_mappings(given.get(name, ())))]
         if rows:
             _insert(connection, name, rows)
@@ -86,8 +81,10 @@ def fill(connection: duckdb.DuckDBPyConnection, given: Mapping[str, Rows]) -> No
             "INSERT INTO given.instructions BY NAME SELECT DISTINCT run_id, 0 AS instruction_id, 'fusion.0' AS name, "
             "'fusion' AS opcode, 'loop fusion' AS category, 'compute' AS op_class FROM given.ops"
         )
-    _fill_leaf_times(connection)
-    _fill_collectives(connection)
+    if "ops" in given:
+        _fill_leaf_times(connection)
+    if "collectives" in given:
+        _fill_collectives(connection)
 
 
 def _fill_leaf_times(connection: duckdb.DuckDBPyConnection) -> None:

@@ -9,7 +9,6 @@ import duckdb
 
 from tracewarehouse.database.compacted import damaged
 from tracewarehouse.database.lens import create_lens, is_current, run_sources
-from tracewarehouse.definitions.ranges import all_audits
 from tracewarehouse.definitions.reading import Definitions
 from tracewarehouse.evaluation.audits import run_audits
 from tracewarehouse.ingest.errors import MetricError, WarehouseError
@@ -46,8 +45,7 @@ def fsck(lake: Lake, definitions: Definitions, leftovers: Callable[[], list[Left
 
 def _audits(lake: Lake, definitions: Definitions, runs: list[RunVersion]) -> Iterator[Problem]:
     with duckdb.connect(":memory:") as connection:
-        views = definitions.with_upstream(n for a in all_audits(definitions) for n in a.depends_on)
-        create_lens(connection, run_sources(lake.root, runs), definitions, views=views)
+        create_lens(connection, run_sources(lake.root, runs), definitions)
         for run in runs:
             try:
                 findings = run_audits(connection, run.run_id, definitions, limit=1)

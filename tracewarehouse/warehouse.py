@@ -890,7 +890,7 @@ class Warehouse:
 
         now = self._limited or self._read_only or Session(self.lake, lambda: self.definitions, is_restricted=True)
         wanted = now.runs_read(sql)
-        if not wanted:
+        if wanted is None:
             if now is not self._limited:
                 self._read_only = now
             return self._session()

@@ -26,9 +26,9 @@ from tracewarehouse.ingest.errors import WarehouseError
 FILE = "manifests.index"
 FEWEST = 64
 """With fewer manifests to read, reading them takes milliseconds, and the index is left as it is."""
-DIGESTED = ("devices", "metric_values", "runs")
+DIGESTED = ("devices", "hosts", "mesh_axes", "metric_values", "quality_flags", "runs")
 """The tables whose files' digests can be had without decoding the lists of files."""
-_FORMAT = b"tracewarehouse manifests 2\n"
+_FORMAT = b"tracewarehouse manifests 3\n"
 _SETTLED_NS = 2_000_000_000
 """A manifest that changed less long ago is not indexed: within one tick of the clock it could change again unseen."""
 _DIGEST_BYTES = 32
@@ -67,18 +67,32 @@ class Entry(msgspec.Struct, array_like=True, frozen=True, gc=False):
 class IndexedLists:
     """The lists of files of a run that the index has; decoded when one is first read, as few questions read any."""
 
-    __slots__ = ("_decoded", "_run_id", "entry")
+    __slots__ = ("_decoded", "_digests", "_run_id", "entry")
 
     def __init__(self, run_id: str, entry: Entry) -> None:
         self._run_id, self.entry = run_id, entry
-        self._decoded: tuple[dict[str, list[str]], dict[str, int], dict[str, str]] | None = None
+        self._decoded: tuple[dict[str, list[str]], dict[str, int]] | None = None
+        self._digests: dict[str, str] | None = None
 
     @property
-    def decoded(self) -> tuple[dict[str, list[str]], dict[str, int], dict[str, str]]:
+    def decoded(self) -> tuple[dict[str, list[str]], dict[str, int]]:
         """See the function `decoded`."""
         if self._decoded is None:
             self._decoded = decoded(self._run_id, self.entry.lists)
         return self._decoded
+
+    @property
+    def digests(self) -> dict[str, str]:
+        """SHA-256 by path, in hex."""
+        if self._digests is None:
+            of_table = _lists.decode(self.entry.lists)[2]
+            paths = self.decoded[0]
+            self._digests = {
+                path: digest.hex()
+                for table, named in of_table.items()
+                for path, (_, digest) in zip(paths[table], named, strict=True)
+            }
+        return self._digests
 
 
 class _Indexed(Mapping[str, _V]):
@@ -133,7 +147,7 @@ class IndexedDigests(_Indexed[str]):
 
     @property
     def _list(self) -> dict[str, str]:
-        return self._lists.decoded[2]
+        return self._lists.digests
 
     @property
     def packed(self) -> bytes:
@@ -210,19 +224,15 @@ def encoded(
     return {t: [d for _, d in of_table[t]] for t in DIGESTED if t in of_table}, msgspec.Raw(_encoder.encode(lists))
 
 
-def decoded(run_id: str, lists: msgspec.Raw) -> tuple[dict[str, list[str]], dict[str, int], dict[str, str]]:
-    """Paths of a run's files by table, numbers of rows by table, and digests by path; all inside the run's folder.
+def decoded(run_id: str, lists: msgspec.Raw) -> tuple[dict[str, list[str]], dict[str, int]]:
+    """Paths of a run's files by table, all inside the run's folder, and numbers of rows by table.
 
     Raises:
         WarehouseError: a name is no name of a file.
     """
     version, rows, of_table = _lists.decode(lists)
     folder = f"lake/{run_id}/{version}"
-    files, digests = {}, {}
-    for table, named in of_table.items():
-        files[table] = paths = [f"{folder}/{name}" for name, _ in named]
-        for path, (_, digest) in zip(paths, named, strict=True):
-            digests[path] = digest.hex()
+    files = {table: [f"{folder}/{name}" for name, _ in named] for table, named in of_table.items()}
     if not all(map(_NAME.fullmatch, (version, *(name for named in of_table.values() for name, _ in named)))):
         raise WarehouseError(f"cache/{FILE} names files of run {run_id} outside its folder; delete it")
-    return files, rows, digests
+    return files, rows

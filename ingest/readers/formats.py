@@ -97,9 +97,9 @@ def _plain_hlo(file: CaptureFile) -> Iterator[PlainPlane]:
 
 
 def _open_chrome(file: CaptureFile) -> Trace:
-    from tracewarehouse.ingest.readers.chrome.reader import read_chrome
+    from tracewarehouse.ingest.readers.chrome.reader import ChromeTrace
 
-    return read_chrome(file)
+    return ChromeTrace(file)
 
 
 def _plain_chrome(file: CaptureFile) -> Iterator[PlainPlane]:

@@ -33,6 +33,7 @@ PAGE = Path(__file__).resolve().parents[2] / "docs" / "scale.md"
 BEGIN, END = "<!-- tests/benchmarks/scale.py --{} writes from here -->", "<!-- to here -->"
 TW = Path(sys.executable).parent / "tw"
 HEADER = "| command | on | CPU s | s | peak MB |", "| --- | --- | --- | --- | --- |"
+RUNS = "the runs with flags and clocks: `tw runs`"
 ONE_METRIC = "SELECT count(*) AS rows, sum(ops) AS ops FROM metrics.op_time_share"
 
 
@@ -43,6 +44,8 @@ def questions(run_id: str) -> dict[str, list[str]]:
         "one run: its ops": ["query", f"SELECT count(*), sum(duration_ps) FROM ops WHERE run_id = '{run_id}'"],
         "one run: `tw metrics values RUN`": ["metrics", "values", run_id],
         "stored values of all runs": ["query", "SELECT avg(value) FROM metric_values WHERE metric = 'tpot'"],
+        RUNS: ["runs"],
+        "what nothing uses any more: `tw gc --dry-run`": ["gc", "--dry-run"],
     }
 
 
@@ -58,7 +61,7 @@ def asked(warehouse: Path, command: list[str], rounds: int) -> Cost:
     """The median cost of a command that was done once before."""
     ask = (
         (TW, "-w", warehouse, *command, "--format", "csv")
-        if command[0] != "ingest"
+        if command[0] not in ("ingest", "gc")
         else (TW, "-w", warehouse, *command)
     )
     if rounds > 1:
@@ -162,14 +165,19 @@ def of_runs(folder: Path, counts: list[int], compacted: int, rounds: int) -> lis
 
 
 def first_times(warehouse: Path, name: str) -> Iterator[str]:
-    """What is paid once: the caches that questions about all runs make, and the database file."""
+    """What is paid once: the caches that questions about all runs make, the database file, and a catalogue."""
     shutil.rmtree(warehouse / "cache", ignore_errors=True)
-    for what in ("stored values of all runs", "the runs: `SELECT count(*) FROM runs`"):
+    for what in ("stored values of all runs", "the runs: `SELECT count(*) FROM runs`", RUNS):
         yield line(f"{what}, for the first time", name, measured(TW, "-w", warehouse, *questions("")[what])[0])
     cost = measured(TW, "-w", warehouse, "build")[0]
     database = warehouse / "warehouse.duckdb"
     yield line(f"`tw build`, {database.stat().st_size / 1e6:,.0f} MB", name, cost)
     database.unlink()
+    with tempfile.TemporaryDirectory() as folder:
+        for what in ("", " again, nothing changed"):
+            cost = measured(TW, "-w", warehouse, "export", "iceberg", "-o", folder)[0]
+            files, metadata = size(Path(folder))
+            yield line(f"`tw export iceberg`{what}: {metadata / 1e6:,.0f} MB in {files} files", name, cost)
 
 
 def of_captures(folder: Path, count: int) -> list[str]:

@@ -1,6 +1,6 @@
 """Runs of the real harness, each in a process of its own.
 
-Two are started as `tw collect` starts them, the others forked from a process that has imported torch_xla.
+One is started as `tw collect` starts it, the others forked from a process that has imported torch_xla.
 """
 
 from __future__ import annotations
@@ -54,14 +54,8 @@ def record(torch_processes: TorchProcesses, tmp_path: Path) -> Callable[[RunSpec
 RECORD = "import sys; from tracewarehouse.collect import run_process; sys.exit(run_process.main(sys.argv[1:]))"
 
 
-def collected(output: Path, spec: RunSpec) -> Path:
-    (result,) = collect(Experiment.of(spec, retries=1), output)
-    assert result.status == "recorded", result.error
-    return result.path
-
-
-def test_llama_over_tp(tmp_path: Path) -> None:
-    capture = collected(tmp_path, run_spec(mesh="tp=2", **SMALL))
+def test_llama_over_tp(record: Callable[[RunSpec], Path], tmp_path: Path) -> None:
+    capture = record(run_spec(mesh="tp=2", **SMALL))
 
     manifest = load_manifest(capture / "manifest.json")
     assert manifest.checks["tokens_equal"] is True
@@ -195,7 +189,9 @@ def test_two_hosts_after_the_collector_was_killed(tmp_path: Path) -> None:
     wait_until(lambda: not running("tracewarehouse.collect.run_process", str(tmp_path)))
     assert [p.name for p in tmp_path.iterdir() if not p.name.startswith(".") and p.is_dir()] == []
 
-    capture = collected(tmp_path, run_spec(mesh="pp=2,tp=2", hosts=2, **SMALL))
+    (result,) = collect(Experiment.of(run_spec(mesh="pp=2,tp=2", hosts=2, **SMALL), retries=1), tmp_path)
+    assert result.status == "recorded", result.error
+    capture = result.path
 
     manifest = load_manifest(capture / "manifest.json")
     assert manifest.hosts == ["host0", "host1"]

@@ -8,6 +8,9 @@ import shutil
 import subprocess
 import sys
 import tarfile
+from collections.abc import Callable
+from dataclasses import replace
+from functools import cache
 from hashlib import sha256
 from pathlib import Path
 from typing import Any
@@ -52,6 +55,23 @@ def warehouse(tmp_path_factory: pytest.TempPathFactory) -> Warehouse:
 def exported(warehouse: Warehouse, name: str, folder: Path, **options: Any) -> Row:
     run = warehouse.run(name)
     return write_row(warehouse, run, folder / row_name(run), **options)
+
+
+@pytest.fixture(scope="module")
+def once(warehouse: Warehouse, tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Row]:
+    """Exports a run, once for all tests of it."""
+    return cache(lambda name: exported(warehouse, name, tmp_path_factory.mktemp("once")))
+
+
+@pytest.fixture
+def row_of(once: Callable[[str], Row], tmp_path: Path) -> Callable[[str], Row]:
+    """The row of a run, in the folder of the test."""
+
+    def copied(name: str) -> Row:
+        row = once(name)
+        return replace(row, folder=shutil.copytree(row.folder, tmp_path / row.name))
+
+    return copied
 
 
 @pytest.fixture
@@ -104,8 +124,8 @@ def test_the_folder_holds_what_the_tools_look_for(warehouse: Warehouse, tmp_path
     assert {"tpot", "sync_wait", "ccl_collective_vol"} <= names
 
 
-def test_the_readme_names_every_file_and_its_queries_run(warehouse: Warehouse, tmp_path: Path) -> None:
-    row = exported(warehouse, "served", tmp_path)
+def test_the_readme_names_every_file_and_its_queries_run(row_of: Callable[[str], Row]) -> None:
+    row = row_of("served")
     text = (row.folder / "README.md").read_text()
     for path in row.folder.rglob("*"):
         if path.is_file() and path.name != "README.md":
@@ -118,8 +138,8 @@ def test_the_readme_names_every_file_and_its_queries_run(warehouse: Warehouse, t
     assert "workload.hardware.xpu_spec.model" in text
 
 
-def test_what_the_card_does_not_tell_is_filled_from_the_capture(warehouse: Warehouse, tmp_path: Path) -> None:
-    card = exported(warehouse, "served", tmp_path).card
+def test_what_the_card_does_not_tell_is_filled_from_the_capture(row_of: Callable[[str], Row]) -> None:
+    card = row_of("served").card
     chip = card["workload"]["hardware"]["xpu_spec"]
     assert (chip["type"], chip["model"], chip["total_count"], chip["count_per_node"]) == ("TPU", "tpu_v6e", 2, 2)
     assert card["workload"]["hardware"]["network_topo"]["bandwidth_gbps"] == ["", 6400]
@@ -127,8 +147,8 @@ def test_what_the_card_does_not_tell_is_filled_from_the_capture(warehouse: Wareh
     assert card["contributor"] == ""
 
 
-def test_warnings_name_what_keeps_a_row_from_being_used(warehouse: Warehouse, tmp_path: Path) -> None:
-    warnings = "\n".join(exported(warehouse, "llama-tp4-b4-i16-o17", tmp_path).warnings)
+def test_warnings_name_what_keeps_a_row_from_being_used(row_of: Callable[[str], Row]) -> None:
+    warnings = "\n".join(row_of("llama-tp4-b4-i16-o17").warnings)
     assert "it has 16 decode steps, and CCL-Bench asks for 128" in warnings
     assert "it was recorded on cpu devices" in warnings
     assert "no public trace_url" in warnings
@@ -175,29 +195,29 @@ def test_an_archive_holds_the_folder(warehouse: Warehouse, tmp_path: Path) -> No
         assert f"{row.name}/tables/ops.parquet" in archive.getnames()
 
 
-def test_values_have_its_names_and_six_digits(warehouse: Warehouse, tmp_path: Path) -> None:
-    row = exported(warehouse, "served", tmp_path)
+def test_values_have_its_names_and_six_digits(row_of: Callable[[str], Row]) -> None:
+    row = row_of("served")
     assert {"avg_step_time", "ttft", "tpot", "mfu", "collective_vol_total_gb"} <= row.values.keys()
     assert {"bandwidth_utilization_allreduce_group_6", "memory_transfer_overhead"} <= row.values.keys()
     assert all(v == float(f"{v:.6g}") for v in row.values.values())
-    ours = METRIC_INFO.keys() & exported(warehouse, "llama-tp4-b4-i16-o17", tmp_path).values.keys()
+    ours = METRIC_INFO.keys() & row_of("llama-tp4-b4-i16-o17").values.keys()
     assert len(METRIC_INFO) == 3
     assert ours == {*METRIC_INFO}
 
 
-def test_our_numbers_are_those_of_the_metrics(warehouse: Warehouse, tmp_path: Path) -> None:
-    row = exported(warehouse, "llama-tp4-b4-i16-o17", tmp_path)
+def test_our_numbers_are_those_of_the_metrics(row_of: Callable[[str], Row], warehouse: Warehouse) -> None:
+    row = row_of("llama-tp4-b4-i16-o17")
     decode = [r for r in warehouse.metric("communication_fraction").dicts() if r["phase"] == "decode"]
     assert row.values["exposed_communication_share"] == float(f"{decode[0]['fraction'] * 100:.6g}")
     waits = [r["wait_ms"] for r in warehouse.metric("sync_wait").dicts() if r["phase"] == "decode"]
     assert row.values["collective_sync_wait"] == float(f"{sum(waits) / len(waits) / 16:.6g}")
 
 
-def test_a_merge_touches_its_own_row_alone(warehouse: Warehouse, tmp_path: Path, checkout: Path) -> None:
+def test_a_merge_touches_its_own_row_alone(row_of: Callable[[str], Row], checkout: Path) -> None:
     website = checkout / "website"
     files = ("benchmark_config.json", "benchmark_data.json")
     before = {n: json.loads((website / n).read_text()) for n in files}
-    row = exported(warehouse, "llama-tp4-b4-i16-o17", tmp_path)
+    row = row_of("llama-tp4-b4-i16-o17")
     merge(row, checkout)
     config, data = (json.loads((website / n).read_text()) for n in files)
     assert config["pairs"].pop() == {"trace": f"{TRACE_ROOT}/{row.name}", "metrics": "auto", "required_update": False}
@@ -225,15 +245,17 @@ def test_a_merge_touches_its_own_row_alone(warehouse: Warehouse, tmp_path: Path,
     assert {p.name for p in published.iterdir()} == {f"{row.name}.yaml", "README.md", "run.sh", "metric_values.parquet"}
 
 
-def test_a_second_merge_changes_nothing(warehouse: Warehouse, tmp_path: Path, checkout: Path) -> None:
-    assert merge(exported(warehouse, "served", tmp_path), checkout)
+def test_a_second_merge_changes_nothing(
+    warehouse: Warehouse, row_of: Callable[[str], Row], tmp_path: Path, checkout: Path
+) -> None:
+    assert merge(row_of("served"), checkout)
     before = {p: p.read_bytes() for p in checkout.rglob("*") if p.is_file()}
     assert merge(exported(warehouse, "served", tmp_path), checkout) == []
     assert {p: p.read_bytes() for p in checkout.rglob("*") if p.is_file()} == before
 
 
-def test_one_line_of_duckdb_answers_over_all_rows(warehouse: Warehouse, tmp_path: Path, checkout: Path) -> None:
-    row = exported(warehouse, "llama-tp4-b4-i16-o17", tmp_path)
+def test_one_line_of_duckdb_answers_over_all_rows(row_of: Callable[[str], Row], checkout: Path) -> None:
+    row = row_of("llama-tp4-b4-i16-o17")
     merge(row, checkout)
     folder = checkout / "website" / "parquet"
     found = duckdb.sql(
@@ -256,12 +278,14 @@ def test_one_line_of_duckdb_answers_over_all_rows(warehouse: Warehouse, tmp_path
     assert info == [("2",)]
 
 
-def test_the_same_tables_are_had_without_a_checkout(warehouse: Warehouse, tmp_path: Path, checkout: Path) -> None:
+def test_the_same_tables_are_had_without_a_checkout(
+    row_of: Callable[[str], Row], warehouse: Warehouse, tmp_path: Path, checkout: Path
+) -> None:
     """Of rows of several exports, as long as their folders are there; the columns are those of a checkout's."""
     info = compatible_info(warehouse.definitions)
-    first = exported(warehouse, "llama-tp4-b4-i16-o17", tmp_path)
+    first = row_of("llama-tp4-b4-i16-o17")
     write_website([first], tmp_path, info)
-    second = exported(warehouse, "served", tmp_path)
+    second = row_of("served")
     folder = write_website([second], tmp_path, info)
     merge(first, checkout)
     for table in ("metadata", "metrics", "metric_info", "metric_categories", "run_info"):
@@ -286,15 +310,19 @@ def test_the_same_tables_are_had_without_a_checkout(warehouse: Warehouse, tmp_pa
     assert duckdb.sql(f"SELECT workload_name FROM '{folder}/metadata.parquet'").fetchall() == [(second.name,)]
 
 
-def test_a_folder_with_another_website_is_refused(warehouse: Warehouse, tmp_path: Path) -> None:
+def test_a_folder_with_another_website_is_refused(
+    row_of: Callable[[str], Row], warehouse: Warehouse, tmp_path: Path
+) -> None:
     (tmp_path / "website").mkdir()
     (tmp_path / "website" / "benchmark_data.json").write_text('{"rows": [1]}')
     with pytest.raises(TracewarehouseError, match="not the published data of an earlier export"):
-        write_website([exported(warehouse, "served", tmp_path)], tmp_path, compatible_info(warehouse.definitions))
+        write_website([row_of("served")], tmp_path, compatible_info(warehouse.definitions))
 
 
-def test_a_checkout_must_be_one_and_keep_the_files(warehouse: Warehouse, tmp_path: Path, checkout: Path) -> None:
-    row = exported(warehouse, "served", tmp_path)
+def test_a_checkout_must_be_one_and_keep_the_files(
+    row_of: Callable[[str], Row], tmp_path: Path, checkout: Path
+) -> None:
+    row = row_of("served")
     with pytest.raises(TracewarehouseError, match="not a checkout of CCL-Bench"):
         merge(row, tmp_path)
     subprocess.run(["git", "init", "-q", checkout], check=True)

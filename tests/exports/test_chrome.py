@@ -5,6 +5,8 @@ from __future__ import annotations
 import gzip
 import json
 from collections import Counter
+from collections.abc import Callable
+from functools import cache
 from math import floor
 from pathlib import Path
 from typing import Any
@@ -62,9 +64,12 @@ def made(tmp_path: Path) -> Warehouse:
     tpu.line("counters_1").event("power", 2_500_000, 0, watts=70)
     space.host().line("main", line_id=5).event("wait", 123, 1, what=Ref("lock"))
     space.write(tmp_path / "run.xplane.pb")
-    warehouse = open_warehouse(tmp_path / "warehouse", create=True)
-    warehouse.ingest(tmp_path / "run.xplane.pb")
-    return warehouse
+    return ingested(tmp_path, tmp_path / "run.xplane.pb")
+
+
+def ingested(tmp_path: Path, capture: Path) -> Warehouse:
+    ingest_one(capture, tmp_path / "warehouse")  # without metric values, which the trace does not show
+    return open_warehouse(tmp_path / "warehouse")
 
 
 def exported(warehouse: Warehouse, target: Path, run: str = "run") -> dict[str, Any]:
@@ -139,8 +144,7 @@ def test_times_before_the_profile_keep_their_sign(tmp_path: Path) -> None:
     space = Space(hostnames=["h"])
     space.tpu(0).ops.event("early", -1_500_000, 1)
     space.write(tmp_path / "run.xplane.pb")
-    with open_warehouse(tmp_path / "warehouse", create=True) as warehouse:
-        warehouse.ingest(tmp_path / "run.xplane.pb")
+    with ingested(tmp_path, tmp_path / "run.xplane.pb") as warehouse:
         start = warehouse.query("SELECT start_ps FROM main.ops").scalar()
         events = exported(warehouse, tmp_path / "out.json")["traceEvents"]
     assert start < 0
@@ -154,8 +158,7 @@ def test_rounded_events_end_where_the_next_one_begins(tmp_path: Path) -> None:
     for name, start, end in (("a", 400, 1_600), ("b", 1_600, 3_000), ("c", 3_000, 5_000)):
         ops.event(name, start, end - start)
     space.write(tmp_path / "run.xplane.pb")
-    with open_warehouse(tmp_path / "warehouse", create=True) as warehouse:
-        warehouse.ingest(tmp_path / "run.xplane.pb")
+    with ingested(tmp_path, tmp_path / "run.xplane.pb") as warehouse:
         events = {e["name"]: e for e in exported(warehouse, tmp_path / "out.json")["traceEvents"] if e["ph"] == "X"}
         [plain] = warehouse.lake.runs()
         exact = json.loads(b"".join(chrome_text(warehouse, plain.run_id, ["h"], is_for_viewers=False)))["traceEvents"]
@@ -178,13 +181,20 @@ SHARED = [
 ]
 
 
-def comes_back(capture: Path, tmp_path: Path) -> None:
-    """Ingest, export and ingest again; a run of one host does not keep the host's name, and no manifest comes along."""
-    ingest_one(capture, tmp_path / "first")
-    with open_warehouse(tmp_path / "first") as first:
-        run = first.lake.runs()[0].run_id
-        export_chrome(first, run, tmp_path / "log")
-        before = [first.query(sql, run=run) for sql in (OPS, COLLECTIVES, HOST_EVENTS, COUNTERS)]
+Taken = Callable[[Path], Warehouse]
+
+
+@pytest.fixture(scope="module")
+def taken(tmp_path_factory: pytest.TempPathFactory) -> Taken:
+    """Ingests a capture, once for all tests of it."""
+    return cache(lambda capture: ingested(tmp_path_factory.mktemp("taken"), capture))
+
+
+def comes_back(first: Warehouse, tmp_path: Path) -> None:
+    """Export and ingest again; a run of one host does not keep the host's name, and no manifest comes along."""
+    run = first.lake.runs()[0].run_id
+    export_chrome(first, run, tmp_path / "log")
+    before = [first.query(sql, run=run) for sql in (OPS, COLLECTIVES, HOST_EVENTS, COUNTERS)]
     ingest_one(tmp_path / "log", tmp_path / "second")
     with open_warehouse(tmp_path / "second") as second:
         [again] = second.lake.runs()
@@ -196,22 +206,20 @@ def comes_back(capture: Path, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("name", CAPTURES)
-def test_captures_of_the_repository_come_back(name: str, tmp_path: Path) -> None:
-    comes_back(ROOT / "data" / "captures" / name, tmp_path)
+def test_captures_of_the_repository_come_back(name: str, taken: Taken, tmp_path: Path) -> None:
+    comes_back(taken(ROOT / "data" / "captures" / name), tmp_path)
 
 
 @pytest.mark.parametrize("name", SHARED)
-def test_real_captures_come_back(name: str, shared_traces: Path, tmp_path: Path) -> None:
-    comes_back(shared_traces / name, tmp_path)
+def test_real_captures_come_back(name: str, shared_traces: Path, taken: Taken, tmp_path: Path) -> None:
+    comes_back(taken(shared_traces / name), tmp_path)
 
 
-def keeps_the_rules_of_viewers(capture: Path, tmp_path: Path) -> list[dict[str, Any]]:
+def keeps_the_rules_of_viewers(warehouse: Warehouse, tmp_path: Path) -> list[dict[str, Any]]:
     """What chrome://tracing and the Perfetto UI ask of a file, which neither says when it is broken."""
-    with open_warehouse(tmp_path / "warehouse", create=True) as warehouse:
-        warehouse.ingest(capture)
-        [run] = warehouse.lake.runs()
-        events: list[dict[str, Any]] = exported(warehouse, tmp_path / "out.trace.json", run.run_id)["traceEvents"]
-        written = warehouse.query("SELECT sum(event_count) FROM main.lines").scalar()
+    [run] = warehouse.lake.runs()
+    events: list[dict[str, Any]] = exported(warehouse, tmp_path / "out.trace.json", run.run_id)["traceEvents"]
+    written = warehouse.query("SELECT sum(event_count) FROM main.lines").scalar()
     assert sum(e["ph"] in "XbC" for e in events) == written
     assert all(type(e[n]) is int and 0 <= e[n] < 1 << 32 for e in events for n in ("pid", "tid") if n in e)
     named = {(e["name"], e["pid"], e.get("tid")) for e in events if e["ph"] == "M"}
@@ -247,13 +255,13 @@ def keeps_the_rules_of_viewers(capture: Path, tmp_path: Path) -> list[dict[str, 
 
 
 @pytest.mark.parametrize("name", CAPTURES)
-def test_captures_of_the_repository_keep_the_rules_of_viewers(name: str, tmp_path: Path) -> None:
-    keeps_the_rules_of_viewers(ROOT / "data" / "captures" / name, tmp_path)
+def test_captures_of_the_repository_keep_the_rules_of_viewers(name: str, taken: Taken, tmp_path: Path) -> None:
+    keeps_the_rules_of_viewers(taken(ROOT / "data" / "captures" / name), tmp_path)
 
 
 @pytest.mark.parametrize("name", SHARED)
-def test_real_captures_keep_the_rules_of_viewers(name: str, shared_traces: Path, tmp_path: Path) -> None:
-    keeps_the_rules_of_viewers(shared_traces / name, tmp_path)
+def test_real_captures_keep_the_rules_of_viewers(name: str, shared_traces: Path, taken: Taken, tmp_path: Path) -> None:
+    keeps_the_rules_of_viewers(taken(shared_traces / name), tmp_path)
 
 
 PROBLEMS = "SELECT name, value FROM stats WHERE severity IN ('error', 'data_loss') AND value > 0"
@@ -270,19 +278,19 @@ ASYNCHRONOUS = """
 
 
 @pytest.mark.slow
-def test_trace_processor_reads_captures_of_the_repository(tmp_path: Path) -> None:
-    trace_processor_agrees(ROOT / "data" / "captures" / "llama-pp2tp2-b4-i16-o5-hosts2", tmp_path)
+def test_trace_processor_reads_captures_of_the_repository(taken: Taken, tmp_path: Path) -> None:
+    trace_processor_agrees(taken(ROOT / "data" / "captures" / "llama-pp2tp2-b4-i16-o5-hosts2"), tmp_path)
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", ["tpu-2chip-vllm-tp2-prefill.xplane.pb", "tpu-v6e-4chip-host-offload.xplane.pb"])
-def test_trace_processor_reads_real_captures(name: str, shared_traces: Path, tmp_path: Path) -> None:
-    trace_processor_agrees(shared_traces / name, tmp_path)
+def test_trace_processor_reads_real_captures(name: str, shared_traces: Path, taken: Taken, tmp_path: Path) -> None:
+    trace_processor_agrees(taken(shared_traces / name), tmp_path)
 
 
-def trace_processor_agrees(capture: Path, tmp_path: Path) -> None:
+def trace_processor_agrees(warehouse: Warehouse, tmp_path: Path) -> None:
     """The Perfetto UI has every event of every thread and finds no fault; the profiler's own files lack 3 % there."""
-    events = keeps_the_rules_of_viewers(capture, tmp_path)
+    events = keeps_the_rules_of_viewers(warehouse, tmp_path)
     names = {(e["pid"], e["tid"]): e["args"]["name"] for e in events if e["name"] == "thread_name"}
     threads: dict[tuple[int, int, str], list[int]] = {}
     for e in events:

@@ -148,7 +148,7 @@ class DividedIngestTarget(IngestTarget):
 
     def read(self, data: bytes) -> list[str]:
         with patch.object(parts, "DIVIDED", 0), patch.object(parts, "_SMALLEST", 200), patch.object(xplane, "KEPT", 0):
-            found = self._outcome(data, 1 + len(data) % 2, is_audited=False)  # as its rows are those of the whole
+            found = self._outcome(data, 1 + len(data) % 2)
         whole = self._outcome(data, 1)
         if isinstance(found, str) and isinstance(whole, str):
             raise CaptureError(found)
@@ -158,11 +158,9 @@ class DividedIngestTarget(IngestTarget):
             return [f"refused only as a whole: {whole}"]
         return found[0] + whole[0] + [f"rows of {t} differ" for t in TABLES if found[1][t] != whole[1][t]]
 
-    def _outcome(
-        self, data: bytes, jobs: int, *, is_audited: bool = True
-    ) -> tuple[list[str], dict[str, list[str]]] | str:
+    def _outcome(self, data: bytes, jobs: int) -> tuple[list[str], dict[str, list[str]]] | str:
         try:
-            return self.ingested(data, jobs, is_audited=is_audited)
+            return self.ingested(data, jobs, is_audited=False)  # the audits of such captures run in `ingest`
         except TracewarehouseError as error:
             return str(error)
 

@@ -28,9 +28,6 @@ from tracewarehouse.ingest.lake.lake import Lake
 from tracewarehouse.ingest.pipeline import ingest_one
 
 DEFINITIONS = load_definitions()
-READ = DEFINITIONS.with_upstream(
-    DEFINITIONS.metric(name).view.qualified for name in ("traffic_volume", "traffic_matrix")
-)
 DATA = Path(__file__).parents[2] / "data" / "captures"
 FLOAT = 4
 
@@ -163,7 +160,7 @@ def run_of(folder: Path, request: pytest.FixtureRequest) -> Iterator[Any]:
             else:
                 runs[capture] = ingest_one(DATA / capture, folder).run_id
         with duckdb.connect() as connection:
-            create_lens(connection, run_sources(folder, Lake(folder).runs()), DEFINITIONS, views=READ)
+            create_lens(connection, run_sources(folder, Lake(folder).runs()), DEFINITIONS)
             found = connection.execute(f"SELECT * FROM {view} WHERE run_id = ?", [runs[capture]])
             names = [d[0] for d in found.description]
             return [dict(zip(names, row, strict=True)) for row in found.fetchall()]

@@ -14,7 +14,7 @@ import duckdb
 import pytest
 from given_tables import warehouse_of
 
-from tracewarehouse.database.lens import MARK, build, create_lens, run_sources
+from tracewarehouse.database.lens import MARK, build, comment_on_tables, create_lens, run_sources
 from tracewarehouse.definitions.missing import MISSING
 from tracewarehouse.definitions.reading import load_definitions
 from tracewarehouse.evaluation import values as metric_values
@@ -156,7 +156,7 @@ def write_run(warehouse: Path, run_id: str) -> RunVersion:
     folder = Path("lake") / run_id / "1"
     (warehouse / folder).mkdir(parents=True)
     files = {}
-    with warehouse_of(GIVEN, DEFINITIONS, views=[]) as connection:
+    with warehouse_of(GIVEN, DEFINITIONS) as connection:
         for table in GIVEN:
             path = folder / f"{table}.parquet"
             rows = connection.sql(f"SELECT * REPLACE ('{run_id}' AS run_id) FROM given.{table}")
@@ -337,7 +337,9 @@ def test_tables_in_place_are_used_and_commented(tmp_path: Path) -> None:
         for table, source in run_sources(str(tmp_path), runs).items():
             if source:
                 connection.execute(f"CREATE TABLE main.{table} AS FROM {source}")
-        create_lens(connection, {t: f"main.{t}" if t in GIVEN else None for t in TABLES}, DEFINITIONS)
+        tables = {t: f"main.{t}" if t in GIVEN else None for t in TABLES}
+        create_lens(connection, tables, DEFINITIONS)
+        comment_on_tables(connection, tables)
         assert connection.execute("SELECT count(*) FROM metrics.ttft").fetchone() == (2,)
         [(comment,)] = connection.execute("SELECT comment FROM duckdb_tables() WHERE table_name = 'ops'").fetchall()
         assert comment == TABLES["ops"].doc

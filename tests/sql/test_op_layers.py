@@ -20,7 +20,6 @@ from tracewarehouse.ingest.pipeline import ingest_one
 
 CAPTURE = Path(__file__).parents[2] / "data" / "captures" / "llama-pp2tp2-b4-i16-o5"
 DEFINITIONS = load_definitions()
-OP_LAYERS = DEFINITIONS.with_upstream(["models.op_layers"])
 QUERY = "SELECT device_id, layer, microbatch FROM models.op_layers ORDER BY event_id"
 
 
@@ -37,7 +36,7 @@ def found(
         "instructions": [{"instruction_id": 0} | instruction],
         "ops": [{"device_id": d, "start_us": d, "duration_us": 1} for d in range(len(pp_index))],
     }
-    with warehouse_of(given, DEFINITIONS, OP_LAYERS) as connection:
+    with warehouse_of(given, DEFINITIONS) as connection:
         return connection.execute(QUERY).fetchall()
 
 
@@ -117,7 +116,7 @@ def test_the_layers_of_stages_are_those_of_the_manifest(tmp_path: Path) -> None:
 def ingested(capture: Path, warehouse: Path) -> Iterator[duckdb.DuckDBPyConnection]:
     ingest_one(capture, warehouse)
     with duckdb.connect() as connection:
-        create_lens(connection, run_sources(str(warehouse), Lake(warehouse).runs()), DEFINITIONS, views=OP_LAYERS)
+        create_lens(connection, run_sources(str(warehouse), Lake(warehouse).runs()), DEFINITIONS)
         yield connection
 
 

@@ -103,8 +103,7 @@ def connection() -> Iterator[duckdb.DuckDBPyConnection]:
     for seed in range(RUNS):
         for name, rows in _made_up(f"r{seed}", seed).items():
             tables.setdefault(name, []).extend(rows)
-    views = DEFINITIONS.with_upstream([f"metrics.{DEFINITIONS.metric(n).view.name}" for n, _ in COLUMNS])
-    with warehouse_of(tables, DEFINITIONS, views) as database:
+    with warehouse_of(tables, DEFINITIONS) as database:
         yield database
 
 

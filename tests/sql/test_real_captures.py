@@ -50,7 +50,7 @@ def runs(shared_traces: Path, tmp_path_factory: pytest.TempPathFactory) -> dict[
 def connection(runs: dict[str, str]) -> Iterator[duckdb.DuckDBPyConnection]:
     folder = Path(runs[""])
     with duckdb.connect() as database:
-        create_lens(database, run_sources(str(folder), Lake(folder).runs()), DEFINITIONS, comments=False)
+        create_lens(database, run_sources(str(folder), Lake(folder).runs()), DEFINITIONS)
         yield database
 
 
@@ -445,7 +445,7 @@ def test_products_of_vllm_against_the_peak_of_the_chip_that_the_card_names(share
     run_id = ingest_one(folder, tmp_path / "warehouse").run_id
     with duckdb.connect() as database:
         warehouse = tmp_path / "warehouse"
-        create_lens(database, run_sources(str(warehouse), Lake(warehouse).runs()), DEFINITIONS, comments=False)
+        create_lens(database, run_sources(str(warehouse), Lake(warehouse).runs()), DEFINITIONS)
         rows = _rows(database, "metrics.gemm_efficiency", run_id)
         products = database.execute(
             "SELECT sum(self_ps), count(*) FROM main.ops JOIN main.instructions USING (run_id, instruction_id) "

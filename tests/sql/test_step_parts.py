@@ -5,8 +5,6 @@ from __future__ import annotations
 import pytest
 from given_tables import warehouse_of
 
-from tracewarehouse.definitions.reading import load_definitions
-
 
 def test_compute_exposed_and_idle_add_up_to_the_step() -> None:
     """Microseconds; steps last until the next one starts, and step 3, which none follows, does not count.
@@ -52,8 +50,7 @@ def test_compute_exposed_and_idle_add_up_to_the_step() -> None:
             for e, d, s in ((1, 0, 1), (5, 1, 2))
         ],
     }
-    definitions = load_definitions()
-    with warehouse_of(given, definitions, definitions.with_upstream(["models.step_parts"])) as connection:
+    with warehouse_of(given) as connection:
         found = connection.execute(
             "SELECT step, phase, part, position, time_ps, mean_ms FROM models.step_parts ORDER BY step, position"
         ).fetchall()
@@ -79,8 +76,7 @@ def test_the_only_step_of_a_phase_counts_with_its_own_duration() -> None:
             for n, i, s in (("prefill", 1, 0), ("decode", 2, 4))
         ],
     }
-    definitions = load_definitions()
-    with warehouse_of(given, definitions, definitions.with_upstream(["models.step_parts"])) as connection:
+    with warehouse_of(given) as connection:
         found = connection.execute(
             "SELECT step, part, time_ps FROM models.step_parts WHERE time_ps > 0 ORDER BY step, position"
         ).fetchall()
@@ -127,9 +123,7 @@ def test_idle_time_by_what_ends_it_adds_up_to_that_of_the_devices() -> None:
             for e, kind, axis, s, u in ((1, "collective-permute", "pp", 7, 9), (2, "all-reduce", "tp", 12, 16))
         ],
     }
-    definitions = load_definitions()
-    wanted = definitions.with_upstream(["models.idle_parts", "metrics.device_idle_v1"])
-    with warehouse_of(given, definitions, wanted) as connection:
+    with warehouse_of(given) as connection:
         found = connection.execute("SELECT part, position, idle_ps FROM models.idle_parts ORDER BY position").fetchall()
         idle = connection.execute("SELECT (span_ms - busy_ms) * 1e9 FROM metrics.device_idle_v1").fetchall()
     us = 1_000_000

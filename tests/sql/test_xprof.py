@@ -72,7 +72,7 @@ def connection(shared_traces: Path, tmp_path_factory: pytest.TempPathFactory) ->
     folder = tmp_path_factory.mktemp("warehouse")
     ingest_one(shared_traces / V6E, folder)
     with duckdb.connect() as database:
-        create_lens(database, run_sources(folder, Lake(folder).runs()), load_definitions(), comments=False)
+        create_lens(database, run_sources(folder, Lake(folder).runs()), load_definitions())
         yield database
 
 

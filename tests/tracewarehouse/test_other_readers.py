@@ -162,7 +162,7 @@ ALL = {
     "a sample": "SELECT count(*) FROM ops TABLESAMPLE 10 ROWS WHERE run_id IN ('r2', 'r3')",
     "by position": "SELECT count(*) FROM ops POSITIONAL JOIN runs AS r WHERE ops.run_id IN ('r2', 'r3')",
     "a parameter": "SELECT count(*) FROM ops WHERE run_id IN ('r2', $run)",
-    "no table": "SELECT 1 AS run_id WHERE run_id IN ('r2', 'r3')",
+    "files": "SELECT run_id FROM read_parquet('lake/r2/*/ops.parquet')",
 }
 
 
@@ -170,7 +170,15 @@ ALL = {
 def test_a_query_that_may_need_other_runs_sees_them_all(sql: str, folder: Path) -> None:
     with Warehouse(folder) as opened:
         session = Session(opened.lake, lambda: opened.definitions, is_restricted=True)
-        assert not session.runs_read(sql)
+        assert session.runs_read(sql) is None
+        session.close()
+
+
+@pytest.mark.parametrize("sql", ["SELECT 1 AS run_id WHERE run_id = 'r2'", "SELECT count(*) FROM metrics.catalog"])
+def test_a_query_of_no_table_needs_no_run(sql: str, listed: Path) -> None:
+    with Warehouse(listed) as opened:
+        session = Session(opened.lake, lambda: opened.definitions, is_restricted=True)
+        assert session.runs_read(sql) == frozenset()
         session.close()
 
 

@@ -24,10 +24,11 @@ from tracewarehouse.database.lens import table_source
 from tracewarehouse.database.temporary import TemporaryFolder
 from tracewarehouse.ingest.errors import WarehouseError
 from tracewarehouse.ingest.lake.lake import CACHE, Lake, Leftover, RunVersion, file_digest
+from tracewarehouse.ingest.lake.manifest_index import DIGESTED
 from tracewarehouse.ingest.lake.schema import SCHEMA_VERSION, TABLES
 from tracewarehouse.queries.read_only import literal
 
-CONSOLIDATED = frozenset(("runs", "devices", "metric_values"))
+CONSOLIDATED = frozenset(DIGESTED)
 """The tables that are cached: queries over many runs read them, and they have only a few rows per run."""
 FEWEST_RUNS = 64
 """With fewer runs, their own files are read: that takes some milliseconds and leaves no file behind."""

@@ -9,12 +9,12 @@ import json
 import re
 import shutil
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import duckdb
 
+from tracewarehouse.database.kept_views import copy_views
 from tracewarehouse.database.temporary import TemporaryFolder
 from tracewarehouse.definitions import missing
 from tracewarehouse.ingest.errors import MetricError, WarehouseError
@@ -35,6 +35,9 @@ DuckDB resolves relative paths against the reader's folder, so the views have ab
 been moved, DuckDB names the first file that it misses: this one, which says what to do.
 """
 _FILE = re.compile(r"'((?:[^']|'')+\.parquet)'")
+
+_SCHEMAS = ("models", "preconditions", "metrics", "macros")
+_BEGIN = "; ".join(f"CREATE SCHEMA {s}" for s in _SCHEMAS)
 
 _CATALOG_COLUMNS = {
     "metric": "Name of the metric.",
@@ -63,14 +66,9 @@ _ALL_VALUES_COLUMNS = {
 
 
 def create_lens(
-    connection: duckdb.DuckDBPyConnection,
-    tables: Mapping[str, str | None],
-    definitions: Definitions,
-    *,
-    comments: bool = True,
-    views: Iterable[View] | None = None,
+    connection: duckdb.DuckDBPyConnection, tables: Mapping[str, str | None], definitions: Definitions
 ) -> None:
-    """Create the schemas of the lens over the given tables, in the connection's current database.
+    """Create the lens over the given tables in the connection's current database, with comments on all but the tables.
 
     Args:
         connection: an open database that holds none of the views yet.
@@ -78,36 +76,18 @@ def create_lens(
             table. A table without an entry, or with None, has no rows. A source that is the table itself
             (`main.ops`) is used as it is.
         definitions: the models and metrics.
-        comments: also write a comment on every table, view and column.
-        views: create only these views, without macros, metrics.all_values and metrics.missing; each must come after
-            what it reads. `add_views` can add the rest later. Creating everything takes half a second.
 
     Raises:
         MetricError: DuckDB refuses a definition; the message names its file.
     """
-    views = None if views is None else list(views)
-    begin_lens(connection)
     for statement in _tables(tables):  # apart from the views, so that no view is blamed for a bad file
         connection.execute(statement)
-    statements = [_catalog(definitions)]
-    if views is None:
-        statements += [*_views(definitions, definitions.ordered), _all_values(definitions), _missing(definitions)]
-        statements += _macros(definitions.macros)
-        if comments:
-            statements += chain(*_comments_on_tables(tables), _comments_on_views(definitions))
-    else:
-        statements += _views(definitions, views)
-    try:
-        connection.execute(";\n".join(statements))
-    except duckdb.Error:
-        made = (definitions.ordered, definitions.macros) if views is None else (views, ())
-        _name_refused(connection, *made)
-        raise
+    add_all_views(connection, definitions)
 
 
 def begin_lens(connection: duckdb.DuckDBPyConnection) -> None:
     """Create the empty schemas of a lens; `add_tables` and `add_views` fill them."""
-    connection.execute("CREATE SCHEMA models; CREATE SCHEMA preconditions; CREATE SCHEMA metrics; CREATE SCHEMA macros")
+    connection.execute(_BEGIN)
 
 
 def add_tables(connection: duckdb.DuckDBPyConnection, tables: Mapping[str, str | None]) -> None:
@@ -155,14 +135,55 @@ def add_views(
         raise
 
 
-def add_comments(connection: duckdb.DuckDBPyConnection, definitions: Definitions) -> None:
-    """Write the comments on every view, column and macro of a complete lens over files.
+def add_all_views(connection: duckdb.DuckDBPyConnection, definitions: Definitions) -> None:
+    """Put all views and macros, with their comments, in place of those that the lens has; it may lack tables.
 
-    Those on a table are one transaction, and all others another. One for each of 1,500 comments would take longer than
-    the comments. But a transaction holds a copy of a view for each comment on it, and the view of a table names the
-    files of all runs: in one transaction, the copies take a gigabyte for 10,000 runs.
+    Raises:
+        MetricError: DuckDB refuses a definition; the message names its file.
     """
-    for statements in (*_comments_on_tables({}), _comments_on_views(definitions)):
+    statements = [
+        _BEGIN,
+        _catalog(definitions),
+        *_views(definitions, definitions.ordered),
+        _all_values(definitions),
+        _missing(definitions),
+        *_macros(definitions.macros),
+        *_comments_on_views(definitions),
+    ]
+    without_tables = [f"DROP VIEW main.{t}" for t in TABLES]
+    try:
+        copy_views(connection, [*_tables({}), *statements, *without_tables], _SCHEMAS)
+    except duckdb.InterruptException:
+        raise
+    except (OSError, RuntimeError, duckdb.Error):  # no folder for the copy, or a definition that DuckDB refuses
+        pass
+    else:
+        return
+    in_main = "table_catalog = current_database() AND table_schema = 'main'"
+    had = connection.execute(f"SELECT table_name FROM information_schema.tables WHERE {in_main}").fetchall()  # noqa: S608
+    add_tables(connection, {t: None for t in TABLES if (t,) not in had})
+    drops = [f"DROP SCHEMA IF EXISTS {s} CASCADE" for s in _SCHEMAS]
+    try:
+        # one transaction for each of 1,500 comments would take longer than the comments
+        connection.execute(";\n".join(("BEGIN", *drops, *statements, "COMMIT")))
+    except duckdb.Error:
+        connection.execute("ROLLBACK")
+        connection.execute(";\n".join((*drops, _BEGIN)))
+        _name_refused(connection, definitions.ordered, definitions.macros)
+        raise
+
+
+def comment_on_tables(connection: duckdb.DuckDBPyConnection, tables: Mapping[str, str | None] | None = None) -> None:
+    """Write the comments on every table and its columns.
+
+    A transaction holds a copy of a view for each comment on it, and the view of a table names the files of all runs: in
+    one transaction, the copies take a gigabyte for 10,000 runs. So each table has its own.
+
+    Args:
+        connection: a database that has all tables.
+        tables: their sources, as for `create_lens`, if some are tables rather than views.
+    """
+    for statements in _comments_on_tables(tables or {}):
         connection.begin()
         connection.execute(";\n".join(statements))
         connection.commit()
@@ -237,9 +258,9 @@ def build(warehouse: Path, runs: Iterable[RunVersion], definitions: Definitions)
                     connection.execute(f"COPY (SELECT 1 AS mark WHERE false) TO {literal(str(root / MARK))}")
                 sources = {t: _marked(TABLES[t], root, source) for t, source in run_sources(str(root), runs).items()}
                 # without files at first: each view would look at every file beneath it
-                create_lens(connection, {}, definitions, comments=False)
+                create_lens(connection, {}, definitions)
                 add_tables(connection, sources)
-                add_comments(connection, definitions)
+                comment_on_tables(connection)
         finally:
             part.with_name(f"{part.name}.wal").unlink(missing_ok=True)
     return target

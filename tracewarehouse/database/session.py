@@ -5,14 +5,21 @@ from __future__ import annotations
 import errno
 import os
 from collections.abc import Callable, Collection, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from functools import cached_property
 from typing import TYPE_CHECKING
 
 import duckdb
 
-from tracewarehouse.database import compacted, consolidated
-from tracewarehouse.database.lens import add_comments, add_tables, add_views, begin_lens, table_source
+from tracewarehouse.database import compacted, consolidated, kept_views
+from tracewarehouse.database.lens import (
+    add_all_views,
+    add_tables,
+    add_views,
+    begin_lens,
+    comment_on_tables,
+    table_source,
+)
 from tracewarehouse.database.temporary import TemporaryFolder
 from tracewarehouse.definitions import missing
 from tracewarehouse.ingest.errors import MetricError, QueryError, WarehouseError
@@ -33,6 +40,8 @@ COMPARED = frozenset(
 )
 """The parts of a lens that a comparison of runs reads directly; `behind` adds what these read in turn."""
 
+_MANY = 12
+"""Views that take longer to create, one by one or together, than a copy of all."""
 _TABLES = frozenset(f"main.{t}" for t in TABLES)
 
 
@@ -78,7 +87,10 @@ class Session:
             begin_lens(self.connection)
             self._spill = TemporaryFolder()
             if is_restricted:
-                restrict(self.connection, [lake.folder, *consolidated.folders(lake)], self._spill.path)
+                folders = [lake.folder, *consolidated.folders(lake)]
+                with suppress(RuntimeError):
+                    folders.append(str(kept_views.folder()))
+                restrict(self.connection, folders, self._spill.path)
             else:
                 self.connection.execute(f"SET temp_directory = {literal(str(self._spill.path))}")
         except duckdb.Error as error:
@@ -136,13 +148,14 @@ class Session:
         else:
             self.create(names)
         if (read.shows_comments or not read.is_known) and not self._has_comments:
-            add_comments(self.connection, self._definitions)
+            comment_on_tables(self.connection)
             self._has_comments = True
 
     def runs_read(self, sql: str) -> frozenset[str] | None:
         """The ids of the runs whose rows suffice for a query; None if it may need those of any run.
 
-        A metric that compares runs needs them all. So may a query that cannot be parsed.
+        A query without tables needs none. A metric that compares runs needs them all. So may a table function, which
+        can name files, and a query that cannot be parsed.
         """
         try:
             sql.encode()  # half a surrogate pair cannot be encoded
@@ -153,7 +166,8 @@ class Session:
         names, is_all = self._named(read)
         if is_all or "query_table" in {n for _, n in read.functions} or self._compares_runs(names):
             return None
-        return runs_read(tree)
+        wanted = runs_read(tree)
+        return wanted if wanted or not read.functions else None
 
     def _compares_runs(self, names: set[str]) -> bool:
         if names <= _TABLES:
@@ -172,8 +186,11 @@ class Session:
 
     def complete(self) -> None:
         """Create every view and macro that is still missing."""
-        defined = (*self._definitions.ordered, *self._definitions.macros)
-        self.create({*_EXTRAS, *_TABLES, *(d.qualified for d in defined)})
+        self.create(_TABLES | self._all_views)
+
+    @cached_property
+    def _all_views(self) -> frozenset[str]:
+        return _EXTRAS.union(d.qualified for d in (*self._definitions.ordered, *self._definitions.macros))
 
     def create(self, names: Collection[str]) -> None:
         """Create missing tables, models, metrics (by qualified name) and `_EXTRAS`, with everything that they read."""
@@ -183,7 +200,11 @@ class Session:
         try:
             # apart from the views, so that no view is blamed for a bad file
             add_tables(self.connection, {t: self._source(t) for t in TABLES if f"main.{t}" in wanted})
-            if not wanted <= _TABLES:
+            views = wanted - _TABLES
+            if views and len((self._created | wanted) - _TABLES) > _MANY:
+                add_all_views(self.connection, self._definitions)
+                wanted |= self._all_views
+            elif views:
                 add_views(
                     self.connection,
                     self._definitions,

@@ -43,7 +43,10 @@ def index_page(definitions: Definitions, written_by: str) -> str:
             *_unstored("Definitions of other tools", _OTHERS, listed["compatibility"]),
             *_unstored("Deprecated", _NEITHER, listed["deprecated"]),
             "\n## Audits\n\nWhat must never be so. `tw ingest` ends with them, and `tw audit RUN` lists the rows.\n\n",
-            table(("audit", "finds"), [(a.name, _line(a.header.description)) for a in all_audits(definitions)]),
+            table(
+                ("audit", "finds"),
+                list(dict.fromkeys((a.name, _line(a.header.description)) for a in all_audits(definitions))),
+            ),
         ]
     )
 

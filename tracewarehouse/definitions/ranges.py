@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 
-from tracewarehouse.definitions.reading import SQL, AuditHeader, Definitions, Metric, View
+from tracewarehouse.definitions.reading import AuditHeader, Definitions, Metric, View
 
 HEADER = AuditHeader(
     audit="value_beyond_range",
@@ -23,16 +23,22 @@ _TOLERANCE = 1e-9
 
 
 def all_audits(definitions: Definitions) -> list[View]:
-    """The audits of the definitions, and the one of the ranges if a metric states any."""
-    selects = [
-        f"SELECT run_id, '{m.name}' AS metric, {m.version} AS version, {m.dimensions_sql} AS dimensions, "  # noqa: S608
-        f"'{column}' AS \"column\", CAST({column} AS DOUBLE) AS value FROM {m.view.qualified} "
+    """The audits of the definitions, and those of the ranges, which share a name: one for each metric that states any.
+
+    DuckDB needs several times as long to plan the union of the latter.
+    """
+    ranged = [m for m in definitions.metrics if m.header.ranges]
+    return [*definitions.audits, *(View(m.view.path, "audits", HEADER.audit, HEADER, _sql(m)) for m in ranged)]
+
+
+def _sql(metric: Metric) -> str:
+    return " UNION ALL ".join(
+        f"SELECT run_id, '{metric.name}' AS metric, {metric.version} AS version, "  # noqa: S608
+        f"{metric.dimensions_sql} AS dimensions, "
+        f"'{column}' AS \"column\", CAST({column} AS DOUBLE) AS value FROM {metric.view.qualified} "
         f"WHERE {column} < {least - _TOLERANCE!r} OR {column} > {greatest + _TOLERANCE!r}"
-        for m in definitions.metrics
-        for column, (least, greatest) in m.header.ranges.items()
-    ]
-    of_ranges = View(SQL / "metrics", "audits", HEADER.audit, HEADER, " UNION ALL ".join(selects))
-    return [*definitions.audits, of_ranges] if selects else definitions.audits
+        for column, (least, greatest) in metric.header.ranges.items()
+    )
 
 
 def beyond_range(metric: Metric, values: Iterable[float | None]) -> Iterator[tuple[str, float]]:

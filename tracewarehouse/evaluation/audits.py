@@ -6,6 +6,7 @@ They are the files of sql/audits, and one that looks for values outside the rang
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 
 import duckdb
 
@@ -37,11 +38,16 @@ def run_audits(
         MetricError: an audit fails.
     """
     parameters = {"run_id": run_id} if run_id is not None else None
-    return [
-        finding
-        for audit in all_audits(definitions or load_definitions())
-        if (finding := run_audit(connection, audit, audit_sql(audit, limit, of_run=run_id is not None), parameters))
-    ]
+    found: dict[tuple[str, tuple[str, ...]], Finding] = {}
+    for audit in all_audits(definitions or load_definitions()):
+        finding = run_audit(connection, audit, audit_sql(audit, limit, of_run=run_id is not None), parameters)
+        if finding is None:
+            continue
+        key = (finding.audit, finding.columns)
+        if of_others := found.get(key):  # the audits of the ranges share a name
+            finding = replace(finding, rows=tuple(sorted((*of_others.rows, *finding.rows))[:limit]))
+        found[key] = finding
+    return list(found.values())
 
 
 def audit_sql(audit: View, limit: int, *, of_run: bool = False) -> str:

@@ -11,7 +11,7 @@ import duckdb
 from tracewarehouse.database.temporary import TemporaryFolder
 from tracewarehouse.definitions.reading import Definitions, load_definitions
 from tracewarehouse.evaluation.findings import Evaluation, Finding
-from tracewarehouse.evaluation.values import AT_ONCE, PreparedMetrics
+from tracewarehouse.evaluation.values import AT_ONCE, PreparedMetrics, prepared_metrics
 from tracewarehouse.ingest.errors import MetricError, WarehouseError
 from tracewarehouse.ingest.lake.schema import TABLES
 from tracewarehouse.ingest.processes.pool import usable_cores
@@ -40,7 +40,6 @@ class Evaluator:
         self.findings: list[Finding] = []
         self.beyond_range: dict[str, str] = {}
         self.fingerprint = self.definitions.all_fingerprint
-        self._prepared: PreparedMetrics | None = None
 
     def __call__(self, files: Mapping[str, Sequence[Path]], run_id: str) -> pa.Table:
         """Evaluate a run from its files by table name, and return rows of main.metric_values without run_id.
@@ -49,8 +48,8 @@ class Evaluator:
             MetricError: a metric cannot be evaluated.
         """
         with TemporaryFolder() as spill, database(self._threads) as connection:
-            self._prepared = self._prepared or PreparedMetrics(connection, self.definitions)
-            evaluated = evaluate_files(connection, self._prepared, files, run_id, spill.path)
+            prepared = prepared_metrics(connection, self.definitions)
+            evaluated = evaluate_files(connection, prepared, files, run_id, spill.path)
         self.findings, self.beyond_range = evaluated.findings, evaluated.beyond_range
         return evaluated.values()
 

@@ -86,8 +86,8 @@ def _prepared(sql: Path | None) -> tuple[duckdb.DuckDBPyConnection, PreparedMetr
     """A database and the prepared metrics; never closed, as the process is ended after its answer."""
     from tracewarehouse.definitions.user import load_with
     from tracewarehouse.evaluation.evaluator import database
-    from tracewarehouse.evaluation.values import PreparedMetrics
+    from tracewarehouse.evaluation.values import prepared_metrics
 
     definitions = load_with(sql)
     connection = database()
-    return connection, PreparedMetrics(connection, definitions)
+    return connection, prepared_metrics(connection, definitions)

@@ -57,8 +57,21 @@ def evaluate(
     Raises:
         MetricError: a metric or an audit fails, or the grain of a metric does not identify its rows.
     """
-    prepared = PreparedMetrics(connection, definitions or load_definitions(), unstored=unstored)
+    prepared = prepared_metrics(connection, definitions or load_definitions(), unstored=unstored)
     return prepared.evaluate(connection, run_id, _of_database(connection, run_id))
+
+
+_kept: dict[bool, PreparedMetrics] = {}
+
+
+def prepared_metrics(
+    connection: duckdb.DuckDBPyConnection, definitions: Definitions, *, unstored: bool = False
+) -> PreparedMetrics:
+    """Prepare metrics, or return those that this process has prepared last if they are of the same definitions."""
+    kept = _kept.get(unstored)
+    if kept is None or kept.definitions is not definitions:
+        kept = _kept[unstored] = PreparedMetrics(connection, definitions, unstored=unstored)
+    return kept
 
 
 class PreparedMetrics:

@@ -107,9 +107,10 @@ def _brought_up(catalogue: SqlCatalog, warehouse: Warehouse, runs: Sequence[RunV
     """One table, after a commit of what has changed, if anything has."""
     registered = _registered(catalogue, table)
     there = {task.file.file_path: task.file for task in registered.scan().plan_files()}
-    files = {f"file://{path}": path for run in runs for path in warehouse.lake.paths(run, table.name)}
-    added = [_data_file(files[name], name) for name in files.keys() - there.keys()]
-    removed = [there[name] for name in there.keys() - files.keys()]
+    root = warehouse.lake.root
+    files = {f"file://{root}/{file}" for run in runs for file in run.files.get(table.name, ())}
+    added = [_data_file(name) for name in files - there.keys()]
+    removed = [there[name] for name in there.keys() - files]
     if added or removed:
         with registered.transaction() as transaction, transaction.update_snapshot().overwrite() as snapshot:
             for file in removed:
@@ -165,13 +166,14 @@ def _numbered(table: Table) -> list[tuple[int, Column]]:
     return list(enumerate(sorted(table.columns, key=lambda column: column.type not in _TYPES), _RUN_ID))
 
 
-def _data_file(path: Path, name: str) -> DataFile:
+def _data_file(name: str) -> DataFile:
     """What a manifest says of a file: its rows, its size and the first and last run id, by which readers skip it."""
     import pyarrow as pa
     import pyarrow.parquet as pq
     from pyiceberg.manifest import DataFile, DataFileContent, FileFormat
     from pyiceberg.typedef import Record
 
+    path = Path(name.removeprefix("file://"))
     try:
         parquet = pq.read_metadata(path)
         size = path.stat().st_size

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import duckdb
 
-from tracewarehouse.database.lens import STORAGE_VERSION, create_lens, table_source
+from tracewarehouse.database.lens import STORAGE_VERSION, comment_on_tables, create_lens, table_source
 from tracewarehouse.database.session import files_error
 from tracewarehouse.ingest.errors import TracewarehouseError, WarehouseError
 from tracewarehouse.ingest.lake.lake import placed_whole
@@ -65,4 +65,6 @@ def _write(warehouse: Warehouse, runs: Sequence[RunVersion], part: Path) -> None
                 connection.execute(f"INSERT INTO main.{name} SELECT {names} FROM {source}")
             except duckdb.Error as error:
                 raise WarehouseError(files_error(warehouse.lake, runs, error)) from None
-        create_lens(connection, {name: f"main.{name}" for name in TABLES}, warehouse.definitions)
+        in_place = {name: f"main.{name}" for name in TABLES}
+        create_lens(connection, in_place, warehouse.definitions)
+        comment_on_tables(connection, in_place)

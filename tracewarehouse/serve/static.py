@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from functools import cache
 from hashlib import sha256
 from importlib.metadata import version
@@ -11,6 +10,8 @@ from importlib.resources import files
 from starlette.exceptions import HTTPException
 from starlette.requests import Request
 from starlette.responses import Response
+
+from tracewarehouse.dashboards.vega import vega_script
 
 _FILES = {
     "page.css": ("tracewarehouse.dashboards", "templates"),
@@ -27,7 +28,7 @@ def static(request: Request) -> Response:
     if name not in _FILES and name != _VEGA:
         raise HTTPException(404)
     kind = "text/css" if name.endswith(".css") else "text/javascript"
-    content = _vega() if name == _VEGA else _content(name)
+    content = vega_script().encode() if name == _VEGA else _content(name)
     return Response(content, media_type=kind, headers={"Cache-Control": "private, max-age=86400"})
 
 
@@ -43,11 +44,3 @@ def addresses() -> dict[str, str]:
 def _content(name: str) -> bytes:
     package, folder = _FILES[name]
     return (files(package) / folder / name).read_bytes()
-
-
-@cache
-def _vega() -> bytes:
-    import vl_convert
-
-    bundle: Callable[[], str] = vl_convert.javascript_bundle  # type: ignore[assignment]  # its snippet is optional
-    return bundle().encode()

@@ -12,7 +12,9 @@ from __future__ import annotations
 import json
 import math
 import re
+from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from operator import itemgetter
 from typing import Any, NamedTuple
 
@@ -22,7 +24,7 @@ import pyarrow as pa
 
 from tracewarehouse.ingest.columns.records import EventMetadata, Int32, Int64, Stat, StatColumn, StatKind
 from tracewarehouse.ingest.errors import MalformedError
-from tracewarehouse.ingest.readers.chrome.events import Event, verbatim
+from tracewarehouse.ingest.readers.chrome.document import Event, verbatim
 
 METADATA_KEYS = frozenset(
     {
@@ -42,11 +44,9 @@ _INTEGER = re.compile(r"0|-?[1-9][0-9]{0,19}")
 
 Typed = tuple[StatKind, int | float | str]
 Value = str | Typed
-"""A value of an argument: a string whose type its text tells, or one of a known type."""
-_Key = tuple[str, tuple[str, ...], Any]
-"""Name of an event, names of the arguments of its instruction, and their values: a tuple, or the only one."""
-_MOST_ARGUMENTS = 16 << 20
-"""Bytes of arguments that are kept to find event metadata by; what comes again beyond them is typed again."""
+"""A value of an argument: a text that tells its type, or one of a known type."""
+_Key = str | tuple[str, tuple[str, ...], Any]
+"""Name of an event, names of the arguments of its instruction, and their values (a tuple, or the only one), if any."""
 
 _values = msgspec.json.Decoder(dict[str, msgspec.Raw]).decode
 _strings: Callable[[msgspec.Raw], dict[str, Value]] = msgspec.json.Decoder(dict[str, str]).decode  # type: ignore[assignment]
@@ -63,17 +63,13 @@ class _Layout(NamedTuple):
 
 
 class Arguments:
-    """The arguments of events, piece by piece.
-
-    Attributes:
-        metadata: the event metadata so far, with their numbers.
-    """
+    """The arguments of events, piece by piece."""
 
     def __init__(self) -> None:
-        self.metadata: dict[EventMetadata, int] = {}
         self._numbers: dict[_Key, int] = {}
-        self._bytes = 0  # of what `_numbers` and `_last` have
-        self._last: dict[str, tuple[_Key | None, int]] = {}  # of each name; to compare texts takes less than to hash
+        self._last: dict[
+            str, tuple[_Key, int]
+        ] = {}  # of names with arguments; to compare texts takes less than to hash
 
     def columns(self, events: Sequence[Event]) -> tuple[Int32, list[StatColumn]]:
         """Number of the metadata of each event, shape (n,), and the stats of the events, by name.
@@ -82,7 +78,7 @@ class Arguments:
             MalformedError: the arguments have more names than a profiler gives them.
         """
         metadata: list[int] = []
-        columns: dict[str, tuple[list[int], list[Value]]] = {"cat": ([], [])}
+        columns: defaultdict[str, tuple[list[int], list[Value]]] = defaultdict(lambda: ([], []))
         layouts: dict[tuple[Any, ...], _Layout] = {}
         for i, event in enumerate(events):
             facts = _facts(event.args) if event.args else {}
@@ -90,18 +86,15 @@ class Arguments:
             layout = layouts.get(names)
             if layout is None:
                 layout = layouts[names] = _layout(facts, is_counter=event.ph == "C")
-                columns.update((name, ([], [])) for name in layout.own if name not in columns)
-                if len(columns) > MOST_NAMES:
-                    raise MalformedError(
-                        "not a profiler's trace: looked for arguments of events, found more than "
-                        f"{MOST_NAMES:,} names of such"
-                    )
-            key = event.name, layout.shared, layout.of_instruction(facts)
-            last, number = self._last.get(event.name, (None, 0))
-            if last != key:
-                number = self._number(key, len(bytes(event.args)))
-                self._last[event.name] = key, number
-            metadata.append(number)
+            if not layout.shared:
+                metadata.append(self._numbers.setdefault(event.name, len(self._numbers)))
+            else:
+                key = event.name, layout.shared, layout.of_instruction(facts)
+                last, number = self._last.get(event.name, (None, 0))
+                if last != key:
+                    number = self._numbers.setdefault(key, len(self._numbers))
+                    self._last[event.name] = key, number
+                metadata.append(number)
             if event.cat:
                 columns["cat"][0].append(i)
                 columns["cat"][1].append((StatKind.STRING, event.cat))
@@ -109,27 +102,30 @@ class Arguments:
                 rows, values = columns[name]
                 rows.append(i)
                 values.append(facts[name])
-        stats = [_column(name, np.array(rows, np.int64), v) for name, (rows, v) in sorted(columns.items()) if rows]
-        return np.array(metadata, np.int32), stats
+        if len(columns) > MOST_NAMES:
+            raise MalformedError(
+                f"not a profiler's trace: looked for arguments of events, found more than {MOST_NAMES:,} names of such"
+            )
+        return np.array(metadata, np.int32), [
+            _column(name, np.array(rows, np.int64), values) for name, (rows, values) in sorted(columns.items())
+        ]
 
-    def _number(self, key: _Key, size: int) -> int:
-        """The number of event metadata, whose arguments have `size` bytes."""
-        if key in self._numbers:
-            return self._numbers[key]
-        self._bytes += 400 + size  # with what a key takes
-        if self._bytes > _MOST_ARGUMENTS:
-            self._numbers, self._last, self._bytes = {}, {}, 0
-        name, names, values = key
-        long_name, stats = "", []
-        for argument, value in zip(names, values if len(names) > 1 else (values,), strict=False):
-            kind, content = _typed(argument, value)
-            if argument == "long_name" and kind == StatKind.STRING:
-                long_name = str(content)
-            else:
-                stats.append(Stat(argument, kind, content))
-        metadata = EventMetadata(long_name or name, name if long_name else "", tuple(stats))
-        number = self._numbers[key] = self.metadata.setdefault(metadata, len(self.metadata))
-        return number
+    def metadata(self) -> list[EventMetadata]:
+        """The event metadata in the order of their numbers; nothing can be added afterwards."""
+        keys = list(self._numbers)
+        del self._numbers, self._last  # both would take more memory than the metadata
+        return [EventMetadata(key) if isinstance(key, str) else _metadata(*key) for key in keys]
+
+
+def _metadata(name: str, arguments: tuple[str, ...], values: Any) -> EventMetadata:
+    long_name, stats = "", []
+    for argument, value in zip(arguments, values if len(arguments) > 1 else (values,), strict=True):
+        kind, content = _typed(argument, value)
+        if argument == "long_name" and kind == StatKind.STRING:
+            long_name = str(content)
+        else:
+            stats.append(Stat(argument, kind, content))
+    return EventMetadata(long_name or name, name if long_name else "", tuple(stats))
 
 
 def _layout(names: Sequence[str] | Mapping[str, Value], *, is_counter: bool) -> _Layout:
@@ -153,9 +149,8 @@ def _column(name: str, rows: Int64, values: list[Value]) -> StatColumn:
         strings = pa.array(values, pa.string())
         numbers = strings.cast(pa.int64())
         if numbers.cast(pa.string()).equals(strings):
-            return StatColumn(
-                name, rows, np.full(len(rows), int(StatKind.INT64), np.uint8), numbers.to_numpy().view(np.uint64)
-            )
+            kinds = np.full(len(rows), int(StatKind.INT64), np.uint8)
+            return StatColumn(name, rows, kinds, numbers.to_numpy().view(np.uint64))
     except (pa.ArrowInvalid, pa.ArrowTypeError):  # other texts, or values of other types
         pass
     known: dict[str, Typed] = {}
@@ -163,9 +158,7 @@ def _column(name: str, rows: Int64, values: list[Value]) -> StatColumn:
     kinds, bits = np.empty(len(rows), np.uint8), np.empty(len(rows), np.uint64)
     for i, value in enumerate(values):
         if isinstance(value, str):
-            if value not in known:
-                known[value] = _typed(name, value)
-            value = known[value]
+            value = known.get(value) or known.setdefault(value, _typed(name, value))
         kinds[i], content = value
         if isinstance(content, str):
             bits[i] = texts.setdefault(content.encode(), len(texts))
@@ -178,17 +171,11 @@ def _typed(name: str, value: Value) -> Typed:
     """A value with its type, which the text of a string tells."""
     if not isinstance(value, str):
         return value
-    if len(value) <= 20 and _INTEGER.fullmatch(value):
-        number = int(value)
-        if -(1 << 63) <= number < 1 << 64:
-            return StatKind.INT64 if number < 1 << 63 else StatKind.UINT64, number
+    if len(value) <= 20 and _INTEGER.fullmatch(value) and -(1 << 63) <= (number := int(value)) < 1 << 64:
+        return StatKind.INT64 if number < 1 << 63 else StatKind.UINT64, number
     if name in DOUBLES and len(value) < 40:
-        try:
-            double = float(value)
-        except ValueError:
-            pass
-        else:
-            if math.isfinite(double) and repr(double) == value:
+        with suppress(ValueError):
+            if math.isfinite(double := float(value)) and repr(double) == value:
                 return StatKind.DOUBLE, double
     return StatKind.STRING, value
 
@@ -197,29 +184,27 @@ def _facts(text: msgspec.Raw) -> dict[str, Value]:
     """The arguments of an event in file order, without null."""
     try:
         return _strings(text)
-    except msgspec.ValidationError:
+    except msgspec.ValidationError:  # not only strings
         pass
     try:
         values = _values(text)
     except msgspec.ValidationError:  # not an object
         values = {"args": text}
     try:
-        return {n: value for n, v in values.items() if (value := _from_json(n, bytes(v))) is not None}
+        return {n: _from_json(n, text) for n, v in values.items() if (text := bytes(v)) != b"null"}
     except RecursionError:
         raise MalformedError("not a profiler's trace: arguments nested too deeply") from None
 
 
-def _from_json(name: str, text: bytes) -> Value | None:
-    """A JSON value; numbers are typed here, as a string of the same text may be another."""
+def _from_json(name: str, text: bytes) -> Value:
+    """A JSON value; a number that is no integer has its type here, as a string of the same text may have another."""
     if text[:1] == b'"':
         return msgspec.json.decode(text, type=str)
-    if text == b"null":
-        return None
-    if text[:1] not in (b"{", b"[", b"t", b"f"):
-        typed = _typed(name, text.decode())
-        if typed[0] != StatKind.STRING or (text.lstrip(b"-").isdigit() and text != b"-0"):
-            return typed
-        number = float(text)
-        return (StatKind.DOUBLE, number) if math.isfinite(number) else typed
-    value = json.loads(text, parse_float=verbatim, parse_int=verbatim)
-    return StatKind.STRING, msgspec.json.encode(value).decode()
+    if text[:1] in b"{[tf":
+        value = json.loads(text, parse_float=verbatim, parse_int=verbatim)
+        return msgspec.json.encode(value).decode()
+    number = text.decode()
+    is_integer = text.lstrip(b"-").isdigit() and text != b"-0"
+    if is_integer or _typed(name, number)[0] != StatKind.STRING or not math.isfinite(float(text)):
+        return number
+    return StatKind.DOUBLE, float(text)

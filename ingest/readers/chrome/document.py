@@ -4,20 +4,25 @@ A piece ends where two events seem to meet, and is parsed as an array of its own
 with an event: only outside of strings and at the array's own depth can a closing bracket make whole JSON.
 Where it is none, the strings and brackets of the piece are walked one by one. What stands before and behind the events
 is parsed as the document that it makes with an empty array.
+
+Events are parsed strictly and fast where they can be, tolerantly where they must be. Tolerated are invalid UTF-8 and
+halves of surrogate pairs (replaced by U+FFFD), control characters inside strings, NaN and Infinity (taken as strings)
+and fields of an unusual type (taken as their JSON text).
 """
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Iterator
+from typing import Any
 
 import msgspec
 
 from tracewarehouse.ingest.errors import MalformedError
-from tracewarehouse.ingest.readers.chrome.events import NOTHING, Event, NotJsonError, parsed
 from tracewarehouse.ingest.readers.files import CaptureFile
 
-CHUNK = 4 << 20
+CHUNK = 1 << 20
 """Bytes of events parsed together; an event that is longer gets a larger piece of its own."""
 _HEAD = 1 << 16  # bytes in which the first event is looked for first
 _GAP = 1 << 8  # bytes in which the comma between two events is looked for
@@ -28,14 +33,38 @@ _EVENTS = re.compile(rb"%b:%b\[" % (_SPACE, _SPACE))
 _FIRST = re.compile(rb"%b(\{(?:%b\"[^\"\\]*+\")?)" % (_SPACE, _SPACE))
 _COMMA = re.compile(rb"\}%b(,)%b\Z" % (_SPACE, _SPACE))
 _TOKEN = re.compile(rb'"[^"\\]*+(?:\\.[^"\\]*+)*"|["\[\]{},]', re.DOTALL)
+_ESCAPE = re.compile(
+    rb"\\(?:u[dD][89abAB]%b{2}\\u[dD][c-fC-F]%b{2}|(u[dD][89a-fA-F]%b{2})|.)" % ((b"[0-9a-fA-F]",) * 3), re.DOTALL
+)
 _READ = b"[ ]"
 """Stands for the array of events that has been read, where the rest is parsed."""
 _NO_JSON = (msgspec.MsgspecError, UnicodeDecodeError, RecursionError)
 _names = msgspec.json.Decoder(dict[str, msgspec.Raw]).decode
+Id = int | float | str | None
+"""What a trace may have as pid, tid or id."""
+NOTHING = msgspec.Raw(b"")
 
 
-class _Members(msgspec.Struct, gc=False, rename="camel"):
-    """Members of a trace that are looked at; a million of others must not become objects."""
+class Event(msgspec.Struct, gc=False):
+    """One element of traceEvents; numbers and arguments stay text until they are needed."""
+
+    ph: str = ""
+    pid: Id = None
+    tid: Id = None
+    ts: msgspec.Raw = NOTHING
+    dur: msgspec.Raw = NOTHING
+    exact_dur: msgspec.Raw = NOTHING
+    name: str = ""
+    cat: str = ""
+    args: msgspec.Raw = NOTHING
+    id: Id = None
+
+
+class Members(msgspec.Struct, gc=False, rename="camel"):
+    """Members of a trace that are looked at, as JSON; a million of others must not become objects.
+
+    Only Kineto writes the last two; a tool may have dropped one.
+    """
 
     trace_events: msgspec.Raw = NOTHING
     base_time_nanoseconds: msgspec.Raw = NOTHING
@@ -43,10 +72,8 @@ class _Members(msgspec.Struct, gc=False, rename="camel"):
     device_properties: msgspec.Raw = NOTHING
 
 
-_members = msgspec.json.Decoder(_Members).decode
-
-Piece = tuple[list[Event], int, bytes]
-"""Some of the events, the bytes up to their end, and the comma or bracket there: none where the file ends instead."""
+_decode = msgspec.json.Decoder(list[Event]).decode
+_members = msgspec.json.Decoder(Members).decode
 
 
 class Document:
@@ -92,89 +119,120 @@ class Document:
         """
         size, mark = self._chunk, b","
         while mark == b",":
-            low = self._low
-            piece = self._piece(low, self._file.read(low, min(low + size, self._file.size)))
-            if piece is None:  # one event is longer than the text
-                size *= 2
-                continue
-            events, length, mark = piece
-            size, self._low = self._chunk, low + length
+            low, is_last = self._low, self._low + size >= self._file.size
+            text = self._file.read(low, min(low + size, self._file.size))
+            try:
+                events, mark = self._parsed(text, text.rfind(b"]") if is_last else _seeming_end(text))
+            except ValueError:
+                stop = _end_of_events(text)
+                if stop < 0 and not is_last:  # one event is longer than the text
+                    size *= 2
+                    continue
+                if stop < 0 and (not self._is_list or (low == self._start and not text.strip())):
+                    looked = "truncated trace: looked for events and the end of their array, found the end of the file"
+                    raise MalformedError(f"{looked}; copy or record it again") from None
+                stop = len(text) if stop < 0 else stop
+                try:
+                    events, mark = self._parsed(text, stop)
+                except ValueError as error:
+                    raise MalformedError(
+                        "not complete JSON: looked for events, and ',' or ']' behind an event, "
+                        f"in the bytes {low} to {low + stop}, found {error}"
+                    ) from None
+            size = self._chunk
             yield events
         self.is_ended = mark == b"]"
 
-    def _piece(self, low: int, text: bytes) -> Piece | None:
-        """The events at `low` of which the text has the end; None if it has none."""
-        is_last = low + len(text) == self._file.size
-        try:
-            return self._parsed(low, text, text.rfind(b"]") if is_last else _seeming_end(text))
-        except NotJsonError:
-            stop = _end_of_events(text)
-        if stop < 0 and not is_last:
-            return None
-        if stop < 0 and not self._is_list:
-            raise MalformedError(
-                "truncated trace: looked for the end of traceEvents, found the end of the file; copy or record it again"
-            )
-        if stop < 0 and low == self._start and not text.strip():
-            raise MalformedError("truncated trace: looked for events, found a lone [; copy or record it again")
-        stop = len(text) if stop < 0 else stop
-        try:
-            return self._parsed(low, text, stop)
-        except NotJsonError as error:
-            raise MalformedError(
-                "not complete JSON: looked for events, and ',' or ']' behind an event, "
-                f"in the bytes {low} to {low + stop}, found {error}"
-            ) from None
-
-    def _parsed(self, low: int, text: bytes, stop: int) -> Piece:
-        """The events of a text up to the comma or bracket at `stop`, or up to its end.
+    def _parsed(self, text: bytes, stop: int) -> tuple[list[Event], bytes]:
+        """The events of a text up to the comma or bracket at `stop`, or up to its end, and that comma or bracket.
 
         Raises:
-            NotJsonError: they are none.
+            ValueError: they are none.
         """
         mark = text[stop : stop + 1]
         if stop < 0 or mark not in (b",", b"]", b""):
-            raise NotJsonError(repr(mark.decode("latin-1")))
-        events, is_replaced = parsed(b"[%b]" % text[:stop])
-        if not events and mark and not (mark == b"]" and low == self._start):
-            raise NotJsonError("none")
-        self.has_replaced |= is_replaced
-        return events, stop + len(mark), mark
+            raise ValueError(repr(mark.decode("latin-1")))
+        array = b"[%b]" % text[:stop]
+        whole = array if array.isascii() else array.decode("utf-8", "replace").encode()
+        events = _events(whole)
+        if not events and mark and not (mark == b"]" and self._low == self._start):
+            raise ValueError("none")
+        self.has_replaced |= whole != array
+        self._low += stop + len(mark)
+        return events, mark
 
-    def members(self) -> dict[str, bytes]:
-        """What is looked at beside the events, once these have been read: members at top level, as JSON.
+    def members(self) -> Members:
+        """What stands beside the events, once these have been read.
 
         Raises:
             MalformedError: what stands beside the events is no JSON, or names events again.
         """
         text = self._file.read(self._low, self._file.size)
-        if self._is_list:
-            rest = text.lstrip(_BLANK)
-            if rest:
-                raise MalformedError(f"not one JSON text: looked for the end of the file, found {rest[:20]!r}")
-            return {}
+        if self._is_list and text.strip(_BLANK):
+            raise MalformedError(
+                f"not one JSON text: looked for the end of the file, found {text.strip(_BLANK)[:20]!r}"
+            )
         try:
-            values = map(bytes, msgspec.structs.astuple(_members(self._head + _READ + text)))
+            members = Members() if self._is_list else _members(self._head + _READ + text)
         except _NO_JSON as error:
             found = f"{text[:20]!r} and an error: {error}" if text.strip() else "the end of the file; copy it again"
             raise MalformedError(
                 f"not complete JSON: looked for ',' or '}}' and other members around traceEvents, found {found}"
             ) from None
-        members = {n: value for n, value in zip(_Members.__struct_encode_fields__, values, strict=True) if value}
-        if members.pop("traceEvents") != _READ:
+        if not self._is_list and bytes(members.trace_events) != _READ:
             raise MalformedError("ambiguous trace: two members are called traceEvents, expected one")
         return members
+
+
+def _events(array: bytes) -> list[Event]:
+    """The events of a JSON array.
+
+    Raises:
+        ValueError: the text is not an array of JSON objects.
+    """
+    try:
+        return _decode(array)
+    except (msgspec.MsgspecError, RecursionError):
+        pass
+    array = _ESCAPE.sub(lambda escape: rb"\ufffd" if escape[1] else escape[0], array)
+    try:
+        elements = json.loads(
+            array, strict=False, parse_float=verbatim, parse_int=verbatim, parse_constant=lambda name: name
+        )
+        return _decode(msgspec.json.encode([_usual(e) for e in elements]))
+    except RecursionError:
+        raise ValueError("values nested too deeply") from None
+    except msgspec.MsgspecError as error:
+        raise ValueError(str(error)) from None
+
+
+def verbatim(number: str) -> msgspec.Raw:
+    """A JSON number that is written again as it was read."""
+    return msgspec.Raw(number.encode())
+
+
+def _usual(event: Any) -> dict[str, Any]:
+    """An event whose fields have the types of `Event`."""
+    if not isinstance(event, dict):
+        raise ValueError("an element that is not an event (a JSON object)")  # noqa: TRY004  a file is no argument
+    for field, kind in (("ph", str), ("name", str), ("cat", str), ("pid", Id), ("tid", Id), ("id", Id)):
+        text = msgspec.json.encode(event.get(field, ""))
+        try:
+            msgspec.json.decode(text, type=kind)
+        except msgspec.MsgspecError:  # true, an array, a float without end
+            event[field] = "" if text == b"null" else text.decode()
+    return event
 
 
 def _without_events(text: bytes) -> MalformedError:
     """What is wrong with a document that has no array of events."""
     try:
-        events = bytes(_members(text).trace_events)
-        names = ", ".join(repr(name[:40]) for name in list(_names(text))[:5])
+        members = _names(text)
     except _NO_JSON as error:
         return MalformedError(f"not JSON: looked for an object with the member traceEvents, found {error}")
-    if events:
+    if events := bytes(members.get("traceEvents", b"")):
         return MalformedError(f"no Chrome trace: looked for an array as traceEvents, found {events[:20]!r}")
+    names = ", ".join(repr(name[:40]) for name in list(members)[:5])
     return MalformedError(
         f"no Chrome trace: looked for the member traceEvents, found {f'only {names}' if names else 'none'}; "
         "give the profiler's .trace.json"

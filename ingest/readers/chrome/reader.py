@@ -22,40 +22,53 @@ picoseconds cannot hold (microseconds since 1970) count from the first event's w
 
 from __future__ import annotations
 
+import os
+import pickle
 import re
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field, replace
-from pathlib import Path
-from typing import Any, cast
+import tempfile
+import weakref
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
+from itertools import pairwise
+from typing import Any, BinaryIO
 
+import msgspec
 import numpy as np
 
+from tracewarehouse.ingest.columns.event_stream import part
+from tracewarehouse.ingest.columns.keys import is_new
 from tracewarehouse.ingest.columns.plane_names import COUNTER_LINE, PROFILE_START, TASK_PLANE
-from tracewarehouse.ingest.columns.records import EventBatch, Int64, Line, Plane, Stat, StatKind
-from tracewarehouse.ingest.errors import MalformedError
-from tracewarehouse.ingest.readers.chrome.document import Document
-from tracewarehouse.ingest.readers.chrome.events import Id
-from tracewarehouse.ingest.readers.chrome.gather import COUNTERS, Gathered
-from tracewarehouse.ingest.readers.chrome.times import INT64_MAX
-from tracewarehouse.ingest.readers.files import MAX_GZIP_RATIO, CaptureFile
+from tracewarehouse.ingest.columns.records import EventBatch, Int32, Int64, Line, Plane, Stat, StatKind
+from tracewarehouse.ingest.errors import CaptureError, MalformedError
+from tracewarehouse.ingest.readers.chrome.args import Arguments, merged
+from tracewarehouse.ingest.readers.chrome.document import NOTHING, Document, Event, Id
+from tracewarehouse.ingest.readers.chrome.times import INT64_MAX, PS_PER_US, exact_picoseconds, picoseconds
+from tracewarehouse.ingest.readers.files import CaptureFile
 
 KINETO = (
     "a PyTorch (Kineto) trace: its operators, kernels and copies are read as events of threads; its devices, steps, "
     "collectives, flows and shapes are not, so that no metric of a device has a value"
 )
-_KINETO_MEMBERS = frozenset({"schemaVersion", "deviceProperties"})
-"""Members that Kineto writes beside the events, and no other profiler; a tool may have dropped one."""
 _HOST_PREFIX = re.compile(r"([A-Za-z0-9][-.\w]*) (/(?:host|device):.*)", re.DOTALL)
-
-
-@dataclass
-class _ChromePlane(Plane):
-    used: Int64 = field(default_factory=lambda: np.zeros(0, np.int64))
-    """Numbers of its event metadata among those of the whole trace, ascending."""
+_MAX_ORIGIN_PS = PS_PER_US << 62  # so that differences from it fit into 64 bits
+MOST_LINES = 1 << 17
+"""Threads of all processes that are taken for those of a profiled program; each takes some 600 bytes of memory."""
+_COUNTERS = ("counters",)
+"""Stands for the tid of a line of counters, which is no thread."""
+_Key = tuple[Id, Any]
+"""A line: its pid, and its tid or _COUNTERS."""
+_UNREADABLE = "event(s) without a readable time, left out"
+_NUMBER = (1 << 32) - 1
 
 
 class ChromeTrace:
-    """One Chrome trace, read from front to back at once; its events then wait in temporary files."""
+    """One Chrome trace, read from front to back at once; its events stay in a temporary file for as long as this lives.
+
+    Raises:
+        CaptureError: the file is not readable, or there is no room for its events.
+        MalformedError: it is not a Chrome trace, or ends too early.
+    """
 
     format = "chrome"
     origin_ns = None
@@ -64,19 +77,34 @@ class ChromeTrace:
         self._file = file
         self.size = file.size
         self.errors: Sequence[str] = ()
+        self._codes: dict[_Key, int] = {}  # number of each line, in the order of their first events
+        self._arguments = Arguments()
+        self._process_names: dict[Id, str] = {}
+        self._thread_names: dict[_Key, str] = {}
+        self._left_out: Counter[str] = Counter()  # events of each phase that are not read
+        self._counted: Counter[str] = Counter()  # what else is to be warned of
+        self._origin_us: int | None = None  # whole microseconds that times count from
+        self._begun: dict[_Key, list[Event]] = {}  # the innermost last
+        self._written = 0
+        self._added = [(np.zeros((3, 0), np.int64), np.zeros(0, np.int64))]
         try:
             document = Document(file, chunk)
-            self._gathered = Gathered(document)
-            members = document.members() if document.is_ended else {}
+            self._gather(document)
+            members = document.members()
         except MalformedError as error:
             raise MalformedError(f"{file.path}: {error}") from None
+        places = np.concatenate([places for places, _ in self._added], axis=1)
+        self._places = places[:, np.argsort(places[0], kind="stable")]
+        used = _distinct([used for _, used in self._added])
+        del self._added
+        self._used: dict[int, Int32] = {}  # numbers of the event metadata of each line's plane, ascending
         self.hostnames: list[str] = []
-        self.planes: list[Plane] = self._planes()
+        self.planes: list[Plane] = self._planes(used)
         if not self.planes:
             raise MalformedError(f"{file.path}: a Chrome trace without events; nothing was profiled, record it again")
-        self._add_start(members.get("baseTimeNanoseconds", b""))
+        self.foreign = KINETO if members.schema_version or members.device_properties or self._has_operators() else None
+        self._add_start(bytes(members.base_time_nanoseconds))
         self.warnings = self._warnings(document)
-        self.foreign = KINETO if members.keys() & _KINETO_MEMBERS or self._has_operators() else None
 
     @property
     def digest(self) -> str:
@@ -85,60 +113,192 @@ class ChromeTrace:
 
     def batches(self, plane: Plane, line: Line) -> Iterator[EventBatch]:
         """The events of a line, in file order."""
-        used = cast(_ChromePlane, plane).used
-        for batch in self._gathered.batches(line.start):
+        used = self._used[line.start]
+        for low, high in self._of_line(line.start).tolist():
+            batch = pickle.loads(os.pread(self._events.fileno(), high - low, low))  # noqa: S301  our own file without a name
             yield replace(batch, metadata=used.searchsorted(batch.metadata).astype(np.int32))
 
-    def _has_operators(self) -> bool:
-        """Whether the trace has operators of PyTorch and no device of XLA's, as what is left of a Kineto trace."""
-        has_devices = any("/device:" in plane.name for plane in self.planes)
-        return not has_devices and any(m.name.startswith("aten::") for m in self._gathered.metadata)
+    def _of_line(self, code: int) -> Int64:
+        """Where the events of a line are in the temporary file: rows of the bytes from and to."""
+        a, z = self._places[0].searchsorted([code, code + 1])
+        return self._places[1:, a:z].T
 
-    def _planes(self) -> list[Plane]:
-        gathered = self._gathered
-        names = dict(gathered.process_names)
+    def _gather(self, document: Document) -> None:
+        """Put the events aside.
+
+        Raises:
+            MalformedError: it is no trace.
+            CaptureError: the file changed, or there is no room on disk.
+        """
+        try:
+            self._events: BinaryIO = tempfile.TemporaryFile()  # noqa: SIM115  closed with this object
+            weakref.finalize(self, self._events.close)
+            for events in document.pieces():
+                self._add_all(events)
+            self._add_unended()
+            self._events.flush()
+        except OSError as error:
+            raise CaptureError(
+                f"the events read so far need a temporary file, and {tempfile.gettempdir()} cannot take it: "
+                f"{error.strerror or error}; make room there, or name another folder in TMPDIR"
+            ) from None
+
+    def _add_all(self, events: Sequence[Event]) -> None:
+        """Sort events by what becomes of them."""
+        spans: list[Event] = []
+        codes: list[int] = []
+        durations: dict[int, int] = {}
+        for e in events:
+            tid: Any = e.tid
+            match e.ph:
+                case "X":
+                    pass
+                case "b" | "e" if e.exact_dur:  # the first half tells both
+                    if e.ph == "e":
+                        continue
+                case "M":
+                    self._name(e)
+                    continue
+                case "C" | "i" | "I":
+                    durations[len(spans)] = 0
+                    tid = _COUNTERS if e.ph == "C" else tid
+                case "B" | "b" if (key := _pair(e)) is not None:
+                    e.ts, e.dur, e.args = e.ts.copy(), NOTHING, e.args.copy()  # not all the piece
+                    self._begun.setdefault(key, []).append(e)
+                    continue
+                case "E" | "e" if (key := _pair(e)) is not None:
+                    pair = self._paired(key, e)
+                    if pair is None:
+                        continue
+                    e, durations[len(spans)] = pair
+                    tid = e.tid
+                case _:
+                    if e.ph or e.name or e.ts:
+                        self._left_out[e.ph] += 1
+                    continue
+            spans.append(e)
+            codes.append(self._codes.setdefault((e.pid, tid), len(self._codes)))
+        if max(len(self._codes), len(self._process_names), len(self._thread_names)) > MOST_LINES:
+            raise MalformedError(
+                f"not a profiler's trace: looked for the threads of a program, found more than {MOST_LINES:,} threads"
+            )
+        if spans:
+            self._add(spans, codes, durations)
+
+    def _add_unended(self) -> None:
+        """Add what was begun and never ended."""
+        rest = [event for stack in self._begun.values() for event in stack]
+        if rest:
+            self._counted["begin event(s) without an end, kept with duration 0"] += len(rest)
+            codes = [self._codes.setdefault((e.pid, e.tid), len(self._codes)) for e in rest]
+            self._add(rest, codes, dict.fromkeys(range(len(rest)), 0))
+
+    def _paired(self, key: _Key, end: Event) -> tuple[Event, int] | None:
+        """The event that `end` ends and its duration, if there is one."""
+        stack = self._begun.get(key)
+        if not stack:
+            self._counted["end event(s) without a begin, left out"] += 1
+            return None
+        begin = stack.pop()
+        start, stop = exact_picoseconds(bytes(begin.ts)), exact_picoseconds(bytes(end.ts))
+        if start is None or stop is None or abs(stop - start) > INT64_MAX:
+            self._counted[_UNREADABLE] += 1
+            return None
+        if bytes(end.args):
+            begin.args = merged(begin.args, end.args)
+        return begin, stop - start
+
+    def _name(self, e: Event) -> None:
+        if e.name not in ("process_name", "thread_name"):
+            if e.name not in ("process_sort_index", "thread_sort_index"):  # which only say how to draw
+                self._counted["metadata event(s) that name no process or thread, left out"] += 1
+            return
+        try:
+            name = msgspec.json.decode(e.args, type=dict[str, Any]).get("name")
+        except (msgspec.MsgspecError, RecursionError):
+            return
+        if isinstance(name, str) and e.name == "process_name":
+            self._process_names[e.pid] = name
+        elif isinstance(name, str):
+            self._thread_names[e.pid, e.tid] = name
+
+    def _add(self, events: Sequence[Event], codes: Sequence[int], durations: Mapping[int, int]) -> None:
+        """Put the events of a piece aside, line by line; `durations` has those in ps that no `dur` tells."""
+        if self._origin_us is None:
+            first = exact_picoseconds(bytes(events[0].ts)) or 0
+            self._origin_us = first // PS_PER_US if INT64_MAX < first < _MAX_ORIGIN_PS else 0
+        start, has_start = picoseconds([e.ts for e in events], self._origin_us)
+        duration, has_duration = picoseconds([e.exact_dur or e.dur for e in events])
+        for i, known in durations.items():
+            duration[i], has_duration[i] = known, True
+        self._counted[_UNREADABLE] += int((~has_start).sum())
+        self._counted["event(s) without a readable dur, kept with duration 0"] += int((has_start & ~has_duration).sum())
+        line = np.array(codes, np.int64)
+        order = np.argsort(line, kind="stable")
+        order = order[has_start[order]]
+        if not len(order):
+            return
+        line = line[order]
+        metadata, stats = self._arguments.columns([events[i] for i in order.tolist()])
+        batch = EventBatch(metadata, start[order], duration[order], stats)
+        borders = np.append(np.flatnonzero(np.diff(line, prepend=-1)), len(line))
+        packed = [pickle.dumps(part(batch, a, z), 5) for a, z in pairwise(borders.tolist())]
+        ends = self._written + np.cumsum([0, *map(len, packed)])
+        places = np.stack([line[borders[:-1]], ends[:-1], ends[1:]])
+        self._added.append((places, _distinct([line << 32 | metadata])))
+        self._events.writelines(packed)
+        self._written = int(ends[-1])
+
+    def _planes(self, used: Int64) -> list[Plane]:
+        """The planes, from the numbers of lines and of event metadata that occur together."""
+        names = dict(self._process_names)
         matches = {pid: m for pid, name in names.items() if (m := _HOST_PREFIX.fullmatch(name))}
         self.hostnames = list(dict.fromkeys(m[1] for m in matches.values()))
         if len(self.hostnames) == 1:  # with several, only the whole name tells their processes apart
             names.update((pid, m[2]) for pid, m in matches.items())
         lines: dict[Id, dict[Any, int]] = {pid: {} for pid in names}
-        for (pid, tid), code in gathered.codes.items():
+        for (pid, tid), code in self._codes.items():
             lines.setdefault(pid, {})[tid] = code
         counters: dict[Id, int] = {}
-        for (pid, tid), name in gathered.thread_names.items():
+        for (pid, tid), name in self._thread_names.items():
             if name == COUNTER_LINE and (number := _number(tid)) is not None:
                 counters.setdefault(pid, number)
-        planes: list[Plane] = []
+        metadata, planes = self._arguments.metadata(), list[Plane]()
         for pid, codes in lines.items():
             name = names.get(pid, "unknown process" if pid is None else str(pid))
-            plane = _ChromePlane(name, _number(pid) or 0, used=gathered.used(codes.values()))
-            plane.event_metadata = [gathered.metadata[i] for i in plane.used.tolist()]
+            borders = [used.searchsorted([code << 32, code + 1 << 32]) for code in codes.values()]
+            of_plane = _distinct([used[a:z] & _NUMBER for a, z in borders])
+            self._used |= dict.fromkeys(codes.values(), of_plane.astype(np.int32))
+            plane = Plane(name, _number(pid) or 0)
+            plane.event_metadata = [metadata[i] for i in of_plane]  # a list of numbers would take more memory than this
             for tid, code in codes.items():
-                if not len(gathered.places(code)):
+                if not len(self._of_line(code)):
                     continue
-                if tid == COUNTERS:
+                if tid == _COUNTERS:
                     name, number = COUNTER_LINE, counters.get(pid)
                 else:
-                    name = gathered.thread_names.get((pid, tid), "unknown thread" if tid is None else str(tid))
+                    name = self._thread_names.get((pid, tid), "unknown thread" if tid is None else str(tid))
                     number = _number(tid)
                 plane.lines.append(Line(name, -1 - code if number is None else number, start=code))
             planes.append(plane)
         return planes
 
+    def _has_operators(self) -> bool:
+        """Whether the trace has operators of PyTorch and no device of XLA's, as what is left of a Kineto trace."""
+        has_devices = any("/device:" in plane.name for plane in self.planes)
+        return not has_devices and any(m.name.startswith("aten::") for p in self.planes for m in p.event_metadata)
+
     def _add_start(self, base: bytes) -> None:
         """Name the time that the events count from, where the trace says it."""
-        start = (int(base) if base.isdigit() and len(base) < 20 else 0) + (self._gathered.origin_us or 0) * 1000
+        start = (int(base) if base.isdigit() and len(base) < 20 else 0) + (self._origin_us or 0) * 1000
         if 0 < start < 1 << 63:
-            self.planes.append(_ChromePlane(TASK_PLANE, stats=(Stat(PROFILE_START, StatKind.UINT64, start),)))
+            self.planes.append(Plane(TASK_PLANE, stats=(Stat(PROFILE_START, StatKind.UINT64, start),)))
 
     def _warnings(self, document: Document) -> list[str]:
-        gathered = self._gathered
-        warnings = [f"{count} {what}" for what, count in sorted(gathered.counted.items()) if count]
-        if gathered.left_out:
-            phases = ", ".join(f"{n} of phase {ph[:20]!r}" for ph, n in sorted(gathered.left_out.items())[:20])
-            warnings.append(
-                f"{gathered.left_out.total()} events that are not spans or counters were left out: {phases}"
-            )
+        warnings = [f"{count} {what}" for what, count in sorted(self._counted.items()) if count]
+        if self._left_out:
+            phases = ", ".join(f"{n} of phase {ph[:20]!r}" for ph, n in sorted(self._left_out.items())[:20])
+            warnings.append(f"{self._left_out.total()} events that are not spans or counters were left out: {phases}")
         if document.has_replaced:
             warnings.append("names or arguments hold bytes that are not UTF-8; they were replaced by U+FFFD")
         if not document.is_ended:
@@ -151,23 +311,22 @@ class ChromeTrace:
         return warnings
 
 
-def read_chrome(path: Path | CaptureFile, *, max_gzip_ratio: float = MAX_GZIP_RATIO) -> ChromeTrace:
-    """Open a .trace.json or .trace.json.gz.
-
-    Args:
-        path: the file.
-        max_gzip_ratio: how many times its own size a gzip file may hold.
-
-    Raises:
-        CaptureError: the file is missing, empty or not readable, or a gzip file holds more than it may.
-        MalformedError: it is not a Chrome trace, or ends too early.
-    """
-    file = path if isinstance(path, CaptureFile) else CaptureFile(path, max_gzip_ratio=max_gzip_ratio)
-    return ChromeTrace(file)
-
-
 def _number(value: Id) -> int | None:
     """A pid or tid as an integer, if it is one."""
     if isinstance(value, int) or (isinstance(value, float) and value.is_integer()):
         return int(value) if abs(value) <= INT64_MAX else None
     return None
+
+
+def _distinct(parts: Sequence[Int64]) -> Int64:
+    """All values, each once, ascending."""
+    values = np.concatenate([np.zeros(0, np.int64), *parts])
+    values.sort()
+    return values[is_new(values)]
+
+
+def _pair(event: Event) -> _Key | None:
+    """What the halves of an event have in common: their thread or, if they are asynchronous, category and id."""
+    if event.ph in "BE":
+        return event.pid, event.tid
+    return None if event.id is None else (event.pid, (event.cat, event.id))

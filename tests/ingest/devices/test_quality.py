@@ -141,7 +141,7 @@ def all_reduces(*sizes: int) -> Space:
     return space
 
 
-@pytest.mark.parametrize("exponent", [41, 58, 60, 62])
+@pytest.mark.parametrize("exponent", [41, 62])  # the least that is absurd, and one whose bytes leave 64 bits
 def test_absurd_sizes_and_unreadable_texts_are_kept_and_named(ingest: Any, tmp_path: Path, exponent: int) -> None:
     """Sizes that no memory holds are unknown; no sum over them leaves 64 bits, whichever metric is asked."""
     result, query = ingest(all_reduces(1 << exponent, 8))

@@ -20,7 +20,6 @@ from hypothesis import strategies as st
 from tracewarehouse.ingest.columns.records import StatKind
 from tracewarehouse.ingest.errors import CaptureError
 from tracewarehouse.ingest.readers.chrome.args import METADATA_KEYS
-from tracewarehouse.ingest.readers.chrome.reader import read_chrome
 from tracewarehouse.ingest.readers.xplane.reader import read_xplane
 
 VLLM = "tpu-2chip-vllm-tp2-prefill"
@@ -33,14 +32,14 @@ def write(folder: Path, content: Any, name: str = "x.trace.json") -> Path:
 
 
 def one_line(folder: Path, events: list[Any]) -> list[tuple[Any, ...]]:
-    trace = read_chrome(write(folder, {"traceEvents": events}))
+    trace = opened(write(folder, {"traceEvents": events}))
     (plane,) = trace.planes
     (line,) = plane.lines
     return rows(trace, plane, line)
 
 
 def test_planes_lines_and_names(tmp_path: Path) -> None:
-    trace = read_chrome(
+    trace = opened(
         write(
             tmp_path,
             {
@@ -70,7 +69,7 @@ def test_facts_of_an_instruction_are_metadata_and_the_rest_stays_with_the_event(
         return {"ph": "X", "pid": 3, "tid": 3, "ts": ts, "dur": 1, "name": name, "args": args}
 
     facts = {"long_name": "%add.1 = f32[2]{0} add(f32[2]{0} %a, f32[2]{0} %b)", "bytes_accessed": "24"}
-    trace = read_chrome(
+    trace = opened(
         write(
             tmp_path,
             [
@@ -150,7 +149,7 @@ def test_begin_and_end_instants_and_counters(tmp_path: Path) -> None:
         {"ph": "f", "pid": 1, "tid": 1, "ts": 31, "name": "flow", "id": 1},
         {"ph": "M", "pid": 1, "tid": 0, "name": "thread_name", "args": {"name": "_counters_"}},
     ]
-    trace = read_chrome(write(tmp_path, {"traceEvents": events}))
+    trace = opened(write(tmp_path, {"traceEvents": events}))
     (plane,) = trace.planes
     thread, counters = plane.lines
     int64 = StatKind.INT64
@@ -185,7 +184,7 @@ def test_asynchronous_events_are_paired_by_category_and_id_on_the_thread_where_t
         {"ph": "b", "pid": 1, "tid": 1, "ts": 30, "name": "without an id"},
         half("n", 31, "0x2"),
     ]
-    trace = read_chrome(write(tmp_path, {"traceEvents": events}))
+    trace = opened(write(tmp_path, {"traceEvents": events}))
     (plane,) = trace.planes
     (line,) = plane.lines
     us, cat = 1_000_000, ("cat", StatKind.STRING, "async")
@@ -215,7 +214,7 @@ def test_times_are_read_from_the_digits(tmp_path: Path) -> None:
     events = ",".join(f'{{"ph":"X","ts":{t},"dur":{t},"name":"e"}}' for t in texts)
     path = write(tmp_path, f"[{events}]".encode())
     expected = [1144986718988, 4396159, 1, -1, 1000, 2 * 10**9, 7500000, 123456789012100000]
-    trace = read_chrome(path)
+    trace = opened(path)
     got = rows(trace, trace.planes[0], trace.planes[0].lines[0])
     assert [(r[3], r[4]) for r in got] == [(e, e) for e in expected]
 
@@ -223,7 +222,7 @@ def test_times_are_read_from_the_digits(tmp_path: Path) -> None:
 def test_times_since_1970_count_from_the_first_event(tmp_path: Path) -> None:
     texts = ["1736630486123456.789012", "1736630486123450", "1736630486123457.0000005"]
     events = ",".join(f'{{"ph":"X","ts":{t},"dur":1,"name":"e"}}' for t in texts)
-    trace = read_chrome(write(tmp_path, f"[{events}]".encode()))
+    trace = opened(write(tmp_path, f"[{events}]".encode()))
     plane, environment = trace.planes
     assert [r[3] for r in rows(trace, plane, plane.lines[0])] == [789012, -6_000_000, 1_000_001]
     assert environment.name == "Task Environment"
@@ -232,7 +231,7 @@ def test_times_since_1970_count_from_the_first_event(tmp_path: Path) -> None:
 
 def test_times_that_64_bits_cannot_hold_are_no_times(tmp_path: Path) -> None:
     events = b'[{"ph":"X","ts":18446744073709551616,"dur":1},{"ph":"X","ts":3,"dur":1,"name":"a"}]'
-    trace = read_chrome(write(tmp_path, events))
+    trace = opened(write(tmp_path, events))
     assert rows(trace, trace.planes[0], trace.planes[0].lines[0]) == [("a", "", (), 3_000_000, 1_000_000, [])]
     assert "1 event(s) without a readable time" in trace.warnings[0]
 
@@ -240,7 +239,7 @@ def test_times_that_64_bits_cannot_hold_are_no_times(tmp_path: Path) -> None:
 @pytest.mark.parametrize("digits", [400, 401])
 def test_times_of_over_400_decimals_are_no_times(tmp_path: Path, digits: int) -> None:
     events = b'[{"ph":"X","ts":1.%b,"dur":1},{"ph":"X","ts":3e0,"dur":1}]' % (b"9" * digits)
-    trace = read_chrome(write(tmp_path, events))
+    trace = opened(write(tmp_path, events))
     assert [r[3] for r in rows(trace, trace.planes[0], trace.planes[0].lines[0])] == [2_000_000] * (digits == 400) + [
         3_000_000
     ]
@@ -251,7 +250,7 @@ def test_odd_events_are_kept_or_named(tmp_path: Path) -> None:
         {"ph":"X","dur":1,"name":"no ts"}, {"ph":"X","ts":1e300,"dur":1}, {"ph":"X","ts":-5,"dur":-1,"name":"back"},
         {"ph":"X","ts":1,"dur":2,"name":"a\\u0000<b>\\n\\ud800","pid":"Spark","tid":[1],"args":"text"},
         {"ph":"X","ts":1,"ts":2,"dur":2,"name":"bad \xff","args":{"x":"1","x":"2","tab":"\t"}}, {}]"""
-    trace = read_chrome(write(tmp_path, content))
+    trace = opened(write(tmp_path, content))
     unknown, spark = trace.planes
     assert [r[:5] for r in rows(trace, unknown, unknown.lines[0])] == [
         ("no dur", "", (), 1_000_000, 0),
@@ -284,7 +283,7 @@ def test_device_times_are_taken_only_where_they_are_the_arguments(tmp_path: Path
     args += [b'{"device_duration_ps":"01","device_offset_ps":"2"}', b'{"device_duration_ps":"","device_offset_ps":"2"}']
     events = b",".join(b'{"ph":"X","ts":1,"dur":1,"name":"e","args":%b}' % a for a in args)
     path = write(tmp_path, b"[" + events + b"]")
-    assert everything(read_chrome(path)) == reference(path.read_bytes())
+    assert everything(opened(path)) == reference(path.read_bytes())
 
 
 def test_repeated_events_are_what_json_says_of_them(tmp_path: Path) -> None:
@@ -323,7 +322,7 @@ def test_metadata_that_is_not_read_is_counted(tmp_path: Path) -> None:
             ("process_labels", {"labels": "idle"}),
         )
     ]
-    trace = read_chrome(write(tmp_path, [*told, {"ph": "X", "pid": 1, "tid": 1, "ts": 1, "dur": 1, "name": "a"}]))
+    trace = opened(write(tmp_path, [*told, {"ph": "X", "pid": 1, "tid": 1, "ts": 1, "dur": 1, "name": "a"}]))
     assert trace.warnings == ["1 metadata event(s) that name no process or thread, left out"]
 
 
@@ -378,12 +377,12 @@ def test_damage_between_repeated_events_is_found(tmp_path: Path, behind: bytes, 
 def test_no_room_for_the_events_is_an_error_of_ours(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("tempfile.TemporaryFile", partial(open, "/dev/full", "r+b", buffering=0))
     with pytest.raises(CaptureError, match="No space left on device; make room there"):
-        read_chrome(write(tmp_path, [{"ph": "X", "ts": 1, "dur": 1, "name": "a"}]))
+        opened(write(tmp_path, [{"ph": "X", "ts": 1, "dur": 1, "name": "a"}]))
 
 
 @pytest.mark.parametrize("name", [f"{VLLM}.trace.json.gz"])
 def test_the_real_capture_has_every_event(shared_traces: Path, name: str) -> None:
-    trace = read_chrome(shared_traces / name)
+    trace = opened(shared_traces / name)
     counts = {(p.name, line.name if p.name.startswith("/device") else "*"): 0 for p in trace.planes for line in p.lines}
     for p in trace.planes:
         for line in p.lines:
@@ -407,7 +406,7 @@ def test_the_real_capture_equals_the_reference_in_pieces_of_any_size(shared_trac
 
 def test_the_real_capture_equals_the_xplane_of_the_same_events(shared_traces: Path) -> None:
     """Equal ops with equal times, as the JSON holds whole picoseconds; stats equal by value."""
-    chrome = read_chrome(shared_traces / f"{VLLM}.trace.json.gz")
+    chrome = opened(shared_traces / f"{VLLM}.trace.json.gz")
     xplane = read_xplane(shared_traces / f"{VLLM}.xplane.pb")
     planes = {p.name: p for p in xplane.planes}
     for plane in chrome.planes:
@@ -445,8 +444,8 @@ def untyped(stats: Any) -> set[tuple[str, str]]:
         (b'{"traceEvents":3}', "looked for an array"),
         (b'{"traceEvents":[]}', "without events"),
         (b"[]", "without events"),
-        (b"[", "lone"),
-        (b'{"traceEvents":[{"ph":"X","ts":1,"dur":1}', "end of traceEvents"),
+        (b"[", "end of their array"),
+        (b'{"traceEvents":[{"ph":"X","ts":1,"dur":1}', "end of their array"),
         (b'{"traceEvents":[{"ph":"X","ts":1,"dur":1}]', "looked for ',' or '}'"),
         (b'{"traceEvents":[{"ph":"X","ts":1,"dur":1},]}', "not complete JSON"),
         (b'{"traceEvents":[,{"ph":"X","ts":1,"dur":1}]}', "not complete JSON"),
@@ -463,7 +462,7 @@ def untyped(stats: Any) -> set[tuple[str, str]]:
 )
 def test_what_is_no_trace_gives_one_clear_sentence(tmp_path: Path, content: bytes, message: str) -> None:
     with pytest.raises(CaptureError, match=re.escape(message)) as caught:
-        read_chrome(write(tmp_path, content))
+        opened(write(tmp_path, content))
     assert "x.trace.json" in str(caught.value)
     assert "\n" not in str(caught.value)
 
@@ -472,16 +471,16 @@ def test_what_is_no_trace_gives_one_clear_sentence(tmp_path: Path, content: byte
 def test_more_threads_than_a_profiled_program_has_are_refused(
     tmp_path: Path, field: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("tracewarehouse.ingest.readers.chrome.gather.MOST_LINES", 100)
+    monkeypatch.setattr("tracewarehouse.ingest.readers.chrome.reader.MOST_LINES", 100)
     events = [{"ph": "X", field: i, "ts": 1, "dur": 1, "name": "a"} for i in range(101)]
-    assert sum(len(p.lines) for p in read_chrome(write(tmp_path, events[:100])).planes) == 100
+    assert sum(len(p.lines) for p in opened(write(tmp_path, events[:100])).planes) == 100
     for chunk in (1000, 1 << 20):
         with pytest.raises(CaptureError, match="more than 100 threads"):
             opened(write(tmp_path, events), chunk)
     names = [{"ph": "M", "pid": 1, field: i, "name": "process_name", "args": {"name": "a"}} for i in range(101)]
     names = [{**e, "name": "thread_name"} for e in names] if field == "tid" else names
     with pytest.raises(CaptureError, match="more than 100 threads"):
-        read_chrome(write(tmp_path, names))
+        opened(write(tmp_path, names))
 
 
 def test_blanks_behind_an_event_do_not_end_the_array(tmp_path: Path) -> None:
@@ -495,35 +494,35 @@ def test_blanks_behind_an_event_do_not_end_the_array(tmp_path: Path) -> None:
 
 def test_an_array_without_end_is_read_with_a_warning(tmp_path: Path) -> None:
     for tail in (b"", b",", b" ,\n"):
-        trace = read_chrome(write(tmp_path, b'[{"ph":"X","ts":1,"dur":1,"name":"a"},{"ph":"X","ts":2,"dur":1}' + tail))
+        trace = opened(write(tmp_path, b'[{"ph":"X","ts":1,"dur":1,"name":"a"},{"ph":"X","ts":2,"dur":1}' + tail))
         assert len(rows(trace, trace.planes[0], trace.planes[0].lines[0])) == 2
         assert "may be truncated" in trace.warnings[0]
 
 
 def test_gzip(tmp_path: Path) -> None:
     content = b'[{"ph":"X","ts":1,"dur":1,"name":"a"}]'
-    plain = read_chrome(write(tmp_path, content))
+    plain = opened(write(tmp_path, content))
     packed = write(tmp_path, gzip.compress(content), "y.trace.json.gz")
-    assert read_chrome(packed).digest == plain.digest == hashlib.sha256(content).hexdigest()
-    assert read_chrome(packed).size == len(content)
+    assert opened(packed).digest == plain.digest == hashlib.sha256(content).hexdigest()
+    assert opened(packed).size == len(content)
     with pytest.raises(CaptureError, match="gzip"):
-        read_chrome(write(tmp_path, packed.read_bytes()[:-9], "z.trace.json.gz"))
+        opened(write(tmp_path, packed.read_bytes()[:-9], "z.trace.json.gz"))
 
 
 def test_a_gzip_bomb_is_refused(tmp_path: Path) -> None:
     content = b'[{"ph":"X","ts":1,"dur":1,"name":"a"}]' + b" " * (80 << 20)
     bomb = write(tmp_path, gzip.compress(content, 1), "bomb.trace.json.gz")
     with pytest.raises(CaptureError, match="times its size"):
-        read_chrome(bomb)
-    assert read_chrome(bomb, max_gzip_ratio=5000).size == len(content)
+        opened(bomb)
+    assert opened(bomb, max_gzip_ratio=5000).size == len(content)
 
 
 def test_every_truncation_of_a_trace_is_refused(tmp_path: Path) -> None:
     content = json.dumps({"a": [1], "traceEvents": [{"ph": "X", "ts": 1, "args": {"x": '},{"'}}] * 3, "b": 1}).encode()
-    assert read_chrome(write(tmp_path, content)).size == len(content)
+    assert opened(write(tmp_path, content)).size == len(content)
     for stop in range(len(content)):
         with pytest.raises(CaptureError):
-            read_chrome(write(tmp_path, content[:stop]))
+            opened(write(tmp_path, content[:stop]))
 
 
 TEXT = st.text(st.characters(exclude_categories=["Cs"]), max_size=8) | st.sampled_from(
@@ -613,9 +612,9 @@ def test_a_million_small_members_stay_within_the_bound_on_memory(tmp_path: Path,
     try:
         if place in ("in events", "in args"):
             with pytest.raises(CaptureError, match="names of such"):
-                read_chrome(path)
+                opened(path)
         else:
-            read_chrome(path)
+            opened(path)
         peak = tracemalloc.get_traced_memory()[1]
     finally:
         tracemalloc.stop()
