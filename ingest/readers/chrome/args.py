@@ -191,7 +191,7 @@ def _facts(text: msgspec.Raw) -> dict[str, Value]:
     except msgspec.ValidationError:  # not an object
         values = {"args": text}
     try:
-        return {n: _from_json(n, text) for n, v in values.items() if (text := bytes(v)) != b"null"}
+        return {n: _from_json(n, value) for n, v in values.items() if (value := bytes(v)) != b"null"}
     except RecursionError:
         raise MalformedError("not a profiler's trace: arguments nested too deeply") from None
 
