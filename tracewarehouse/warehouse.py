@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Collection, Generator, Iterator, Sequence
-from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
+from contextlib import AbstractContextManager, closing, contextmanager, nullcontext, suppress
 from difflib import get_close_matches
 from fnmatch import fnmatchcase
 from functools import cached_property, partial
@@ -623,15 +623,20 @@ class Warehouse:
             WarehouseError: a run does not exist, or its files cannot be read.
             MetricError: an audit fails.
         """
-        from tracewarehouse.database.session import naming_lost_files
+        from tracewarehouse.database.session import Session, naming_lost_files
         from tracewarehouse.definitions.ranges import all_audits
         from tracewarehouse.evaluation.audits import run_audits
 
         runs = self.lake.runs() if run is None else self._found(run)
-        session = self._session()
-        session.create({n for a in all_audits(self.definitions) for n in a.depends_on})
-        with naming_lost_files(self.lake, runs):
-            return [f for r in runs for f in run_audits(session.connection, r.run_id, self.definitions, limit=limit)]
+        read = {n for a in all_audits(self.definitions) for n in a.depends_on}
+        of_all = run is None or any(m.view.compares_runs for m in self.definitions.metrics if m.view.qualified in read)
+        only = None if of_all else [r.run_id for r in runs]
+        with closing(Session(self.lake, lambda: self.definitions, is_restricted=True, only=only)) as session:
+            session.create(read)
+            with naming_lost_files(self.lake, runs):
+                return [
+                    f for r in runs for f in run_audits(session.connection, r.run_id, self.definitions, limit=limit)
+                ]
 
     def refresh_metrics(self) -> list[RunVersion]:
         """Evaluate the metrics of all runs whose stored values come from other definitions, and return these runs.

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Iterator, Sequence
 
 import numpy as np
 
-from tracewarehouse.ingest.columns.event_stream import chunks
+from tracewarehouse.ingest.columns.event_stream import chunks, part
 from tracewarehouse.ingest.columns.nesting import nest
 from tracewarehouse.ingest.columns.plane_names import OP_LINE
 from tracewarehouse.ingest.columns.records import EventBatch
@@ -61,8 +61,10 @@ def _executions(survey: HostSurvey, position: int, core: DevicePlane, instructio
 
 
 def _begun_by(time_ps: int, batches: Iterable[EventBatch]) -> Iterator[EventBatch]:
-    """The batches of a line up to the first that reaches a time, on the line's clock."""
+    """The events of a line that begin before a time on its clock or inside of such an event; more if out of order."""
     for batch in batches:
-        yield batch
-        if len(batch) and batch.start_ps[-1] >= time_ps:
+        start = batch.start_ps
+        end = (start + batch.duration_ps)[start < time_ps].max(initial=time_ps)
+        yield part(batch, 0, int(np.flatnonzero(start <= end).max(initial=-1)) + 1)
+        if len(batch) and start[-1] >= time_ps:
             return

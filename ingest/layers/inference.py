@@ -51,17 +51,20 @@ class ProgramLayers:
         return not self.is_marked and self.refusal is None
 
 
-def infer_layers(executions: Iterable[Execution], rows: Sequence[InstructionRow]) -> list[ProgramLayers]:
+def infer_layers(
+    executions: Iterable[Execution], rows: Sequence[InstructionRow], *, with_parts: bool = True
+) -> list[ProgramLayers]:
     """Infer the layers of each program from some executions of it, in the order in which programs are first met.
 
     Args:
         executions: a few of each program, ideally three on each device.
         rows: the instructions by id; their texts have been read.
+        with_parts: infer the parts too.
     """
     of_program: defaultdict[Program, list[Execution]] = defaultdict(list)
     for e in executions:
         of_program[e.module, e.program_id].append(e)
-    return [_of_program(program, of_executions, rows) for program, of_executions in of_program.items()]
+    return [_of_program(p, of_executions, rows, with_parts) for p, of_executions in of_program.items()]
 
 
 def programs_with_layers(executions: Iterable[Execution], rows: Sequence[InstructionRow]) -> set[Program]:
@@ -73,7 +76,7 @@ def programs_with_layers(executions: Iterable[Execution], rows: Sequence[Instruc
         executions: a few of each program.
         rows: the instructions by id; their texts have been read.
     """
-    return {p.program for p in infer_layers(executions, rows) if p.is_marked or p.is_inferred}
+    return {p.program for p in infer_layers(executions, rows, with_parts=False) if p.is_marked or p.is_inferred}
 
 
 @dataclass
@@ -85,7 +88,9 @@ class _Order:
     count: int = 1
 
 
-def _of_program(program: Program, executions: Sequence[Execution], rows: Sequence[InstructionRow]) -> ProgramLayers:
+def _of_program(
+    program: Program, executions: Sequence[Execution], rows: Sequence[InstructionRow], with_parts: bool
+) -> ProgramLayers:
     if _is_marked(executions, rows):
         return ProgramLayers(program, is_marked=True)
     orders: dict[bytes, _Order] = {}
@@ -104,7 +109,7 @@ def _of_program(program: Program, executions: Sequence[Execution], rows: Sequenc
         votes.add(order)
         if votes.are_hopeless:
             break
-    return votes.result(program)
+    return votes.result(program, with_parts)
 
 
 def _is_marked(executions: Sequence[Execution], rows: Sequence[InstructionRow]) -> bool:
@@ -138,7 +143,7 @@ class _Votes:
         """True if several orders of ops have been tried and none has confident layers."""
         return len(self._found) >= _TRIED and all(p.confidence < MIN_CONFIDENCE for _, _, p in self._found)
 
-    def result(self, program: Program) -> ProgramLayers:
+    def result(self, program: Program, with_parts: bool) -> ProgramLayers:
         """Return the result on which most executions agree, or the reason for a refusal."""
         counts: Counter[int] = Counter()
         for order, _, pieces in self._found:
@@ -150,7 +155,7 @@ class _Votes:
         refusal = self._refusal(count, confidence, int(np.median([p.products for p in same])), layer)
         if refusal:
             return ProgramLayers(program, count=count, confidence=confidence, refusal=refusal)
-        return ProgramLayers(program, False, count, confidence, None, layer, self._parts(layer))
+        return ProgramLayers(program, False, count, confidence, None, layer, self._parts(layer) if with_parts else {})
 
     def _layers(self) -> tuple[dict[int, int], float]:
         """Return the layer that most executions give each instruction, and the share of time on which all agree."""

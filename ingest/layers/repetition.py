@@ -12,6 +12,7 @@ from __future__ import annotations
 
 from collections import Counter
 from dataclasses import dataclass
+from itertools import groupby
 
 import numpy as np
 
@@ -32,6 +33,8 @@ _HEAVY = 0.005
 """Share of the products' time that a family needs to serve as anchor."""
 _NEAR, _LEAST = 0.3, 0.5
 """How far below the best score, and how low, a score with more pieces may be: first layers may differ."""
+_SURE = max(_LEAST, 1 - _NEAR)
+"""A score that is near the best, whatever the best is."""
 _USUAL = 2 / 3
 """Share of the pieces in which a family must occur equally often; some layers may be of another kind."""
 _AROUND = 3
@@ -69,12 +72,13 @@ def find_pieces(s: OpSequence) -> Pieces:
 
     If layers of two kinds alternate, they differ in names but not in shapes.
     """
-    fine, coarse = _find(s, s.fine), _find(s, s.coarse)
+    fine = _find(s, s.fine)
+    coarse = _find(s, s.coarse, more_than=fine.count)
     return coarse if coarse.count > fine.count and coarse.confidence >= MIN_CONFIDENCE else fine
 
 
-def _find(s: OpSequence, family: Int64) -> Pieces:
-    anchors, score = _best_anchors(s, family)
+def _find(s: OpSequence, family: Int64, more_than: int = 0) -> Pieces:
+    anchors, score = _best_anchors(s, family, more_than)
     layer_of_core = _core(s, family, anchors)
     at = np.flatnonzero(layer_of_core >= 0)
     if not len(at):
@@ -95,24 +99,41 @@ def _find(s: OpSequence, family: Int64) -> Pieces:
     return Pieces(count, layer, score, ordered, products)
 
 
-def _best_anchors(s: OpSequence, family: Int64) -> tuple[Int64, float]:
-    """Return the positions of the anchors, and their score; empty if no product or collective repeats."""
+def _best_anchors(s: OpSequence, family: Int64, more_than: int) -> tuple[Int64, float]:
+    """Return the positions of the anchors, and their score; empty if no product or collective repeats.
+
+    Choices are scored from the most pieces down, until one wins whatever fewer pieces may score.
+
+    Args:
+        s: the ops.
+        family: family of each op, shape (n,).
+        more_than: number of pieces that a confident result must exceed to be of use.
+    """
     product_time = np.where(s.collective, 0, s.time)
     time_of = np.bincount(family, weights=product_time)
-    candidates = []
+    choices = []
     for f in _anchor_families(s, family, time_of, _HEAVY * product_time.sum()):
         at = np.flatnonzero(family == f)
         for k in range(1, _MOST_IN_LAYER + 1):
             extra = len(at) % k  # before the first layer or after the last, like an embedding's all-reduce
-            for chosen in [at[extra::k], at[: len(at) - extra : k]][: 2 if extra else 1]:
-                if len(chosen) >= 2 and np.median(np.diff(chosen)) >= _SHORTEST:
-                    score = _explained_share(s, family, chosen) * _same_place(family, s.moves, chosen)
-                    candidates.append((len(chosen), score, -k, float(time_of[f]), chosen))
-    if not candidates:
-        return np.zeros(0, np.int64), 0.0
-    best = max(c[1] for c in candidates)
-    near = [c for c in candidates if c[1] >= min(best, max(_LEAST, best - _NEAR))]
-    _, score, _, _, anchors = max(near, key=lambda c: c[:4])
+            choices += [
+                (len(chosen), -k, float(time_of[f]), chosen)
+                for chosen in [at[extra::k], at[: len(at) - extra : k]][: 2 if extra else 1]
+                if len(chosen) >= 2 and np.median(np.diff(chosen)) >= _SHORTEST
+            ]
+    best, score, anchors = 0.0, 0.0, np.zeros(0, np.int64)
+    scored: list[tuple[int, float, int, float, Int64]] = []
+    for count, alike in groupby(sorted(choices, key=lambda c: -c[0]), key=lambda c: c[0]):
+        if count <= more_than and best < MIN_CONFIDENCE:
+            break
+        for _, k, time, chosen in alike:
+            share = _explained_share(s, family, chosen) * _same_place(family, s.moves, chosen)
+            scored.append((count, share, k, time, chosen))
+            best = max(best, share)
+        near = [c for c in scored if c[1] >= min(best, max(_LEAST, best - _NEAR))]
+        _, score, _, _, anchors = max(near, key=lambda c: c[:4])
+        if score >= _SURE:
+            break
     return anchors, score
 
 

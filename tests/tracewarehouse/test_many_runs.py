@@ -57,6 +57,7 @@ def test_a_question_about_a_run_reads_nothing_of_others(folder: Path) -> None:
         assert {run_id for run_id, *_ in values} == {kept.run_id}
         assert warehouse.metric("tpot", kept.run_id).rows()
         assert warehouse.summary(kept.run_id)
+        assert warehouse.audit(kept.run_id) == []
         for path in (folder / "manifests").glob("*.json"):
             if path.stem != kept.run_id:
                 path.unlink()
