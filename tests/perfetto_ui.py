@@ -43,7 +43,7 @@ def ask(trace: Path, queries: Sequence[str]) -> list[list[dict[str, Any]]]:
     """The rows of each query over a trace file, with the columns by name."""
     ui, browser = folder_and_browser()
     with (
-        tempfile.TemporaryDirectory() as profile,
+        _profile() as profile,
         _served(ui, trace) as address,
         _running(browser, Path(profile), f"{address}/index.html#!/?url={address}/{trace.name}") as port,
     ):
@@ -53,7 +53,7 @@ def ask(trace: Path, queries: Sequence[str]) -> list[list[dict[str, Any]]]:
 def evaluated(url: str, expression: str, until: str) -> Any:
     """What an expression gives on a page when another one is true."""
     _, browser = folder_and_browser()
-    with tempfile.TemporaryDirectory() as profile, _running(browser, Path(profile), url) as port:
+    with _profile() as profile, _running(browser, Path(profile), url) as port:
         return asyncio.run(_evaluated(port, until, [expression]))[0]
 
 
@@ -75,6 +75,11 @@ def _served(ui: Path, trace: Path) -> Iterator[str]:
         server.shutdown()
         thread.join()
         server.server_close()
+
+
+def _profile() -> tempfile.TemporaryDirectory[str]:
+    """A folder for the browser, whose processes may write to it for a moment after it has ended."""
+    return tempfile.TemporaryDirectory(ignore_cleanup_errors=True)
 
 
 @contextmanager
