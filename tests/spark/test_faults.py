@@ -131,9 +131,9 @@ def test_a_rate_of_ten_gigabytes_does_not_overflow(asked: SparkWarehouse) -> Non
         "SELECT 'r' run_id, 0L event_id, 0 device_id, 'decode' phase, 'all-reduce' kind, 'tp' axis, "
         "20000000000L message_bytes, 30000000000L wire_bytes"
     ).createOrReplaceTempView("models__timed_collectives")
-    spark.sql("SELECT 'r' run_id, 0 device_id, 'decode' phase, 4000000000L span_ps").createOrReplaceTempView(
-        "models__timed_phases"
-    )
+    spark.sql(
+        "SELECT 'r' run_id, 0 device_id, 'decode' phase, 4000000000L span_ps, false is_last"
+    ).createOrReplaceTempView("models__timed_phases")
     [view] = [m.view for m in asked.definitions.metrics if m.name == "traffic_rate"]
     texts, numbers = ("run_id", "phase", "kind", "axis"), ("event_id", "message_bytes", "wire_bytes")
     types = {
@@ -141,7 +141,13 @@ def test_a_rate_of_ten_gigabytes_does_not_overflow(asked: SparkWarehouse) -> Non
             "timed_collectives": dict.fromkeys(texts, "VARCHAR")
             | {"device_id": "INTEGER"}
             | dict.fromkeys(numbers, "BIGINT"),
-            "timed_phases": {"run_id": "VARCHAR", "device_id": "INTEGER", "phase": "VARCHAR", "span_ps": "BIGINT"},
+            "timed_phases": {
+                "run_id": "VARCHAR",
+                "device_id": "INTEGER",
+                "phase": "VARCHAR",
+                "span_ps": "BIGINT",
+                "is_last": "BOOLEAN",
+            },
         }
     }
     [row] = spark.sql(to_spark(view.sql, types)).collect()
