@@ -54,6 +54,7 @@ from faults.warehouse_state import (
 import tracewarehouse.evaluation.evaluator
 import tracewarehouse.evaluation.values  # noqa: F401  imported before the forks
 from tracewarehouse.database import compacted
+from tracewarehouse.database.lens import MARK
 from tracewarehouse.ingest.lake.lake import Lake
 from tracewarehouse.warehouse import Warehouse
 
@@ -241,7 +242,7 @@ def finish(writer: Writer, warehouse: Path, folder: Path, report: Report, name: 
         opened.collect_garbage(0)
         named = {f for run in opened.lake.runs() for f in run.paths}
         there = {str(p.relative_to(warehouse)) for p in warehouse.rglob("*") if p.is_file()}
-        ours = {f"manifests/{r}.json" for r in writer.after} | {"manifests/.lock", "warehouse.duckdb"}
+        ours = {f"manifests/{r}.json" for r in writer.after} | {"manifests/.lock", "warehouse.duckdb", MARK}
         packs = compacted.read(opened.lake)
         ours |= {str(f.relative_to(warehouse.resolve())) for p in packs for f in p.path.iterdir()}
         ours |= {"cache/packs/.lock"}
