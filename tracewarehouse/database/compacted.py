@@ -28,7 +28,7 @@ from pathlib import Path
 import duckdb
 import msgspec
 
-from tracewarehouse.database.lens import table_source
+from tracewarehouse.database.lens import reading, table_source
 from tracewarehouse.database.temporary import TemporaryFolder
 from tracewarehouse.ingest.errors import WarehouseError
 from tracewarehouse.ingest.lake.lake import (
@@ -111,11 +111,11 @@ def source(lake: Lake, runs: Sequence[RunVersion], table: str) -> str | None:
     columns = ", ".join(f'"{c.name}"' for c in TABLES[table].columns)
     parts = []
     if whole := [p.file(table) for p, without in used if not without]:
-        parts.append(f"SELECT {columns} FROM {_reading(whole)}")  # noqa: S608  names of the schema
+        parts.append(f"SELECT {columns} FROM {reading(whole)}")  # noqa: S608  names of the schema
     for pack, without in used:
         if without:
             ids = ", ".join(map(literal, without))
-            parts.append(f"SELECT {columns} FROM {_reading([pack.file(table)])} WHERE run_id NOT IN ({ids})")  # noqa: S608
+            parts.append(f"SELECT {columns} FROM {reading([pack.file(table)])} WHERE run_id NOT IN ({ids})")  # noqa: S608
     if own := table_source(lake.root, rest, table):
         parts.append(f"SELECT {columns} FROM {own}")  # noqa: S608
     return f"({' UNION ALL '.join(parts)})" if parts else None
@@ -314,17 +314,13 @@ def _write_table(
     target = folder / f"{table}.parquet"
     columns = ", ".join(f'CAST("{c.name}" AS {c.type}) AS "{c.name}"' for c in TABLES[table].columns)
     connection.execute(
-        f"COPY (SELECT {columns} FROM {_reading([lake.warehouse.resolve() / f for _, f in own])}) "  # noqa: S608
+        f"COPY (SELECT {columns} FROM {reading([lake.warehouse.resolve() / f for _, f in own])}) "  # noqa: S608
         f"TO {literal(str(target))} (FORMAT parquet, COMPRESSION zstd, ROW_GROUP_SIZE {_ROW_GROUP})"
     )
-    counted = connection.execute(f"SELECT run_id, count(*) FROM {_reading([target])} GROUP BY ALL").fetchall()  # noqa: S608
+    counted = connection.execute(f"SELECT run_id, count(*) FROM {reading([target])} GROUP BY ALL").fetchall()  # noqa: S608
     if dict(counted) != {r.run_id: r.rows[table] for r, _ in own}:
         raise WarehouseError(f"{lake.root}: a pack has not all rows of {table}; please report this")
     return True
-
-
-def _reading(paths: Sequence[Path]) -> str:
-    return f"read_parquet([{', '.join(literal(str(p)) for p in paths)}], hive_partitioning = false)"
 
 
 def _folder(lake: Lake) -> Path | None:

@@ -20,7 +20,7 @@ from pathlib import Path
 
 import duckdb
 
-from tracewarehouse.database.lens import table_source
+from tracewarehouse.database.lens import reading, table_source
 from tracewarehouse.database.temporary import TemporaryFolder
 from tracewarehouse.ingest.errors import WarehouseError
 from tracewarehouse.ingest.lake.lake import CACHE, Lake, Leftover, RunVersion, file_digest
@@ -62,7 +62,7 @@ def source(lake: Lake, runs: Sequence[RunVersion], table: str) -> str | None:
         file = _current(folder, table, sources) or _write(lake, folder, runs, table, sources)
     except OSError:
         return None
-    return _reading(file) if file else None
+    return reading([file]) if file else None
 
 
 def folders(lake: Lake) -> list[str]:
@@ -176,7 +176,7 @@ def _write(lake: Lake, folder: Path, runs: Sequence[RunVersion], table: str, sou
                 some.append(joined)
                 connection.execute(f"COPY (SELECT {columns} FROM {rows}) TO {literal(str(joined))} (FORMAT parquet)")  # noqa: S608
             if some:
-                parts.append(f"SELECT * FROM {_reading(*some)}")  # noqa: S608
+                parts.append(f"SELECT * FROM {reading(some)}")  # noqa: S608
             if not parts:
                 return None
             about = json.dumps({r: digests.hex() for r, digests in sources.items()})
@@ -202,13 +202,9 @@ def _kept(
             sql = f"SELECT value FROM parquet_kv_metadata({literal(str(path))}) WHERE key = '{_SOURCES}'"  # noqa: S608
             [(about,)] = connection.execute(sql).fetchall()
             before: dict[str, str] = json.loads(about)
-            return _reading(path), {r for r, digests in sources.items() if before.get(r) == digests.hex()}
+            return reading([path]), {r for r, digests in sources.items() if before.get(r) == digests.hex()}
     return None, set()
 
 
 def _is_as_published(lake: Lake, run: RunVersion, table: str) -> bool:
     return all(file_digest(lake.warehouse / f) == run.digests.get(f) for f in run.files[table])
-
-
-def _reading(*files: Path) -> str:
-    return f"read_parquet([{', '.join(literal(str(f)) for f in files)}], hive_partitioning = false)"

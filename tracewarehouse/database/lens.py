@@ -222,6 +222,11 @@ def parquet_source(files: Iterable[str | Path]) -> str | None:
     return f"(SELECT * FROM {read} WHERE run_id = split_part(filename, '/', -3))"  # noqa: S608  literals
 
 
+def reading(files: Iterable[Path]) -> str:
+    """SQL that reads files that hold rows of several runs."""
+    return f"read_parquet([{', '.join(literal(str(f)) for f in files)}], hive_partitioning = false)"
+
+
 def run_sources(root: str, runs: Iterable[RunVersion]) -> dict[str, str | None]:
     """Return the source of every table over the files of all runs.
 
