@@ -15,7 +15,7 @@ from pathlib import Path
 from tracewarehouse.dashboards.report import RUN_CHARTS
 from tracewarehouse.definitions.markdown_table import table
 from tracewarehouse.definitions.pages import index_page, metric_pages
-from tracewarehouse.ingest.devices.quality import FLAGS
+from tracewarehouse.ingest.devices.flags import FLAGS
 from tracewarehouse.ingest.lake.schema import SCHEMA_VERSION, TABLES
 from tracewarehouse.warehouse import Warehouse, open_warehouse
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from tracewarehouse.queries.result import QueryResult
+from tracewarehouse.queries.result import QueryResult, TypedRows
 
 if TYPE_CHECKING:
     from tracewarehouse.ingest.pipeline import IngestResult
@@ -20,15 +20,9 @@ class IngestResults(list["IngestResult"]):
         return self._table()._repr_html_()
 
     def _table(self) -> QueryResult:
-        import pyarrow as pa
-
-        notes = ["; ".join(r.notes) or None for r in self]
-        rows: dict[str, list[object]] = {
-            "run_id": [r.run_id for r in self],
-            "name": [r.name for r in self],
-            "status": [r.status for r in self],
-            "events": [r.event_count for r in self],
-        }
-        if any(notes):
-            rows["notes"] = [*notes]
-        return QueryResult(pa.table(rows))
+        columns = {"run_id": "VARCHAR", "name": "VARCHAR", "status": "VARCHAR", "events": "BIGINT"}
+        rows: list[tuple[object, ...]] = [(r.run_id, r.name, r.status, r.event_count) for r in self]
+        if any(r.notes for r in self):
+            columns["notes"] = "VARCHAR"
+            rows = [(*row, "; ".join(r.notes) or None) for row, r in zip(rows, self, strict=True)]
+        return QueryResult(TypedRows(list(columns), list(columns.values()), rows))

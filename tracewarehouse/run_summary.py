@@ -8,7 +8,7 @@ from datetime import UTC, datetime
 from itertools import groupby
 from typing import Any
 
-from tracewarehouse.ingest.devices.quality import FLAGS
+from tracewarehouse.ingest.devices.flags import FLAGS
 from tracewarehouse.queries.read_only import literal
 from tracewarehouse.queries.result import QueryResult
 

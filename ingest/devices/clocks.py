@@ -19,8 +19,9 @@ from tracewarehouse.ingest.collectives.windows import START_ONLY, CollectiveOps,
 from tracewarehouse.ingest.columns.keys import packed
 from tracewarehouse.ingest.columns.plane_names import OP_LINE
 from tracewarehouse.ingest.columns.records import Int32, Int64, Line, Plane
+from tracewarehouse.ingest.devices.flags import Flag
 from tracewarehouse.ingest.devices.hosts import Host
-from tracewarehouse.ingest.devices.quality import Flag, uneven_programs
+from tracewarehouse.ingest.devices.quality import uneven_programs
 from tracewarehouse.ingest.devices.survey import HostSurvey
 from tracewarehouse.ingest.devices.timeline import Timeline
 from tracewarehouse.ingest.hlo.instructions import InstructionRow, Instructions

@@ -11,7 +11,7 @@ from tracewarehouse.ingest.columns.keys import is_new
 from tracewarehouse.ingest.columns.nesting import Flags, nest
 from tracewarehouse.ingest.columns.plane_names import OP_LINE
 from tracewarehouse.ingest.columns.records import EventBatch, Int64, concatenate
-from tracewarehouse.ingest.devices.quality import Flag
+from tracewarehouse.ingest.devices.flags import Flag
 from tracewarehouse.ingest.devices.survey import DevicePlane, HostSurvey
 from tracewarehouse.ingest.devices.timeline import Run
 from tracewarehouse.ingest.hlo.instructions import Instructions

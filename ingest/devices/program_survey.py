@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from tracewarehouse.ingest.devices.compiled_program import CompiledProgram
 from tracewarehouse.ingest.devices.device import Device
-from tracewarehouse.ingest.devices.quality import Flag
+from tracewarehouse.ingest.devices.flags import Flag
 from tracewarehouse.ingest.devices.survey import HostSurvey
 from tracewarehouse.ingest.errors import MalformedError, shown
 from tracewarehouse.ingest.hlo.instructions import HloModule

@@ -1,12 +1,10 @@
-"""Defines the quality flags: the closed list of defects of a capture that a reader of its numbers must know."""
+"""Finds the defects of a capture for its quality flags."""
 
 from __future__ import annotations
 
 import re
 from collections import Counter
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -14,51 +12,11 @@ import numpy.typing as npt
 from tracewarehouse.ingest.columns.line_extent import LineExtent
 from tracewarehouse.ingest.columns.plane_names import device_plane
 from tracewarehouse.ingest.columns.records import Plane
+from tracewarehouse.ingest.devices.flags import Flag
 from tracewarehouse.ingest.devices.hosts import Host
 from tracewarehouse.ingest.devices.timeline import Timeline
 from tracewarehouse.ingest.errors import shown
 from tracewarehouse.ingest.hlo.instructions import InstructionRow
-
-FLAGS = {
-    "events_dropped": "The profiler says that it dropped events: counts and sums are lower bounds.",
-    "event_cap": "A line or an exported file has exactly as many events as a profiler's limit: later events are lost.",
-    "no_device_events": "Only the host was profiled: no device plane has events.",
-    "batches_unmatched": "The server's batches and the steps differ in number, or ids repeat: they are not joined.",
-    "empty_file": "A host's .xplane.pb is empty: its export was read instead, which lacks asynchronous ops and costs.",
-    "foreign_profiler": "A profiler other than XLA's wrote the capture: its events are read as thread events.",
-    "silent_device": "A device has a plane but no event, while other devices have events.",
-    "missing_hosts": "Hosts that the manifest names are not in the capture.",
-    "missing_devices": "Devices that the mesh, replica groups or device numbers name are not in the capture.",
-    "partial_collectives": "Some ranks of some collectives are not in the capture, though their devices are.",
-    "uneven_launches": "Devices ran a program different numbers of times: its collectives are matched by counting.",
-    "uneven_steps": "Devices have different steps, or other numbers of them: what is per step compares different ones.",
-    "unrecorded_executions": "Ops run in no recorded execution: they belong to the step before them, or to none.",
-    "missing_ops": "Devices ran programs of which the capture has no op, while it has ops of other devices.",
-    "clock_jump": "Some times are impossible: a negative duration, or events far outside the profile's window.",
-    "clock_unaligned": "Nothing aligns the hosts' clocks: do not compare times of different hosts.",
-    "clock_uncertain": "Shared collectives contradict the hosts' clocks, but too unevenly to correct them.",
-    "clock_unchecked": "Devices ran shared programs different numbers of times: the hosts' clocks were not checked.",
-    "compiled_in_capture": "Programs were compiled while the profiler ran: steps may include that time.",
-    "mesh_mismatch": "The mesh and the capture differ in their number of devices: axes are unknown.",
-    "inferred_axes": "No mesh was given: axes are inferred from the groups of collectives, see main.mesh_axes.",
-    "inferred_layers": "No name tells layers: they are inferred from what repeats, see main.instructions.layer_source.",
-    "inferred_executions": "A device lacks the line of its executions: they are inferred from its ops.",
-    "inferred_steps": "No mark tells steps or their phases: they are inferred from programs, shapes or other devices.",
-    "unsized_time": "Much of the compute time is in ops of unknown cost, which metrics of bytes and operations lack.",
-    "given_costs": "Costs of kernels were given at ingest (main.runs.costs): metrics of bytes and operations use them.",
-    "promise_broken": "Collectives that the manifest promises for its parallelism are missing.",
-    "unattributed_ops": "Some op events could not be assigned to a virtual device.",
-    "hlo_unreadable": "An HLO module or text in the capture is damaged: its instructions lack their facts.",
-    "missing_hlo": "The capture lacks the HLO of programs of several devices: which ops are collectives is unknown.",
-    "unknown_repeats": "The compiler does not say how often a loop runs, or which branch is taken: a loop counts once, "
-    "and of branches the one with most collectives.",
-    "absurd_sizes": "Instructions name values larger than any memory: their sizes are NULL.",
-    "groups_left_out": "Replica groups have more members than a capture of this size may: later groups are unknown.",
-    "duplicate_file": "A file was left out because another one of the capture has the same bytes.",
-    "profiler_error": "The profiler recorded an error.",
-    "profiler_warning": "The profiler, or the reader of its export, recorded a warning.",
-}
-"""The meaning of every flag, by name."""
 
 EVENT_CAPS = frozenset({1_000_000, 5_000_000, 1 << 21, (1 << 21) + 1})
 """Events at which a profiler stops: the JSON exporter of XLA (a million, since 2026 five), CUPTI's buffers (2^21)."""
@@ -72,42 +30,6 @@ _LITTLE_TIME = 0.01
 """Share of the op time that may be in instructions of which only the name is known."""
 _LONGEST_PS = 3_600 * 1_000_000_000_000
 """If the window is not known, a line that spans more than this (an hour) has a clock that jumped."""
-
-
-@dataclass(frozen=True)
-class Flag:
-    """One row of main.quality_flags.
-
-    Attributes:
-        name: one of FLAGS.
-        detail: a sentence with the names and numbers.
-        host: the host that the flag is about; None for the whole run.
-    """
-
-    name: str
-    detail: str
-    host: str | None = None
-
-    def __post_init__(self) -> None:
-        if self.name not in FLAGS:
-            raise ValueError(f"{self.name} is not a quality flag; known are {', '.join(FLAGS)}")
-
-    def row(self) -> dict[str, Any]:
-        """Return the row as a mapping of column to value, without its number."""
-        return {"flag": self.name, "host": self.host, "detail": self.detail}
-
-
-def summarised(flags: Sequence[Flag], most: int = 5) -> list[Flag]:
-    """Return the flags without repeats: per kind and host at most `most`, and one that counts the others."""
-    groups: dict[tuple[str, str | None], list[Flag]] = {}
-    for flag in dict.fromkeys(flags):
-        groups.setdefault((flag.name, flag.host), []).append(flag)
-    kept = []
-    for (name, host), same in groups.items():
-        kept += same[:most]
-        if len(same) > most:
-            kept.append(Flag(name, f"and {len(same) - most} more like these", host))
-    return kept
 
 
 def messages(errors: Iterable[str], warnings: Iterable[str], host: str) -> list[Flag]:

@@ -10,11 +10,11 @@ from tracewarehouse.ingest.capture.batches import Batch
 from tracewarehouse.ingest.collectives.groups import CollectiveGroups
 from tracewarehouse.ingest.devices.clocks import align
 from tracewarehouse.ingest.devices.device import Device
+from tracewarehouse.ingest.devices.flags import Flag
 from tracewarehouse.ingest.devices.hosts import Host
 from tracewarehouse.ingest.devices.inferred_executions import infer_executions
 from tracewarehouse.ingest.devices.placement import Placement, place_devices
 from tracewarehouse.ingest.devices.program_survey import survey_program
-from tracewarehouse.ingest.devices.quality import Flag
 from tracewarehouse.ingest.devices.server_batches import join_batches
 from tracewarehouse.ingest.devices.steps import number_steps
 from tracewarehouse.ingest.devices.survey import HostSurvey, survey_host

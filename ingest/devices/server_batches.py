@@ -8,7 +8,7 @@ from dataclasses import replace
 from itertools import zip_longest
 
 from tracewarehouse.ingest.capture.batches import Batch
-from tracewarehouse.ingest.devices.quality import Flag
+from tracewarehouse.ingest.devices.flags import Flag
 from tracewarehouse.ingest.devices.survey import HostSurvey
 
 

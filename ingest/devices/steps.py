@@ -9,9 +9,9 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import replace
 
 from tracewarehouse.ingest.devices.device import Device
+from tracewarehouse.ingest.devices.flags import Flag
 from tracewarehouse.ingest.devices.layered_programs import layered_programs
 from tracewarehouse.ingest.devices.markers import phase_of
-from tracewarehouse.ingest.devices.quality import Flag
 from tracewarehouse.ingest.devices.server_calls import called_steps, launches
 from tracewarehouse.ingest.devices.step_phases import phases_of_programs
 from tracewarehouse.ingest.devices.survey import HostSurvey

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import re
 from functools import cache
-from typing import Literal, get_args
+from typing import TYPE_CHECKING, Literal, get_args
 
-from tracewarehouse.ingest.hlo.instruction import AsyncRole, Instruction
+if TYPE_CHECKING:
+    from tracewarehouse.ingest.hlo.instruction import AsyncRole, Instruction
 
 _SUFFIX = re.compile(r"-(start|update|done)$")
 _ROLES: dict[str, AsyncRole] = {"start": "start", "update": "update", "done": "done"}

@@ -5,7 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-from tracewarehouse.ingest.devices.quality import Flag, clock_jump, event_cap
+from tracewarehouse.ingest.devices.flags import Flag
+from tracewarehouse.ingest.devices.quality import clock_jump, event_cap
 from tracewarehouse.ingest.devices.run_survey import RunSurvey
 from tracewarehouse.ingest.tables.events import EventsWritten
 from tracewarehouse.ingest.tables.metadata import first_planes

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 import numpy.typing as npt
 
-from tracewarehouse.ingest.devices.quality import Flag
+from tracewarehouse.ingest.devices.flags import Flag
 from tracewarehouse.ingest.errors import shown
 from tracewarehouse.ingest.hlo.instructions import InstructionRow
 from tracewarehouse.ingest.hlo.opcodes import kernel_name

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable, Sequence
 
-from tracewarehouse.ingest.devices.quality import Flag
+from tracewarehouse.ingest.devices.flags import Flag
 from tracewarehouse.ingest.devices.run_survey import RunSurvey
 from tracewarehouse.ingest.errors import shown
 from tracewarehouse.ingest.hlo.instructions import InferredPlace

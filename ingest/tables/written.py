@@ -10,9 +10,9 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from tracewarehouse.ingest.capture.promises import CollectiveStep
+from tracewarehouse.ingest.devices.flags import Flag
 from tracewarehouse.ingest.devices.placement import MissingDevices
 from tracewarehouse.ingest.devices.quality import (
-    Flag,
     damaged_instructions,
     missing_hlo,
     silent_devices,

@@ -12,7 +12,7 @@ from xplane_builder import Space
 
 from tracewarehouse.cli import run
 from tracewarehouse.cli.show import sentences
-from tracewarehouse.ingest.devices.quality import FLAGS
+from tracewarehouse.ingest.devices.flags import FLAGS
 from tracewarehouse.ingest.errors import WarehouseError
 from tracewarehouse.queries.result import QueryResult
 from tracewarehouse.run_summary import StepShare, labelled, numbers_of, step_shares_of

@@ -76,50 +76,34 @@ def fsck(
 
 
 def _verified(warehouse: Warehouse) -> tuple[QueryResult, list[str], bool]:
-    import pyarrow as pa
-
-    from tracewarehouse.queries.result import QueryResult
+    from tracewarehouse.queries.result import QueryResult, TypedRows
 
     problems = warehouse.fsck()
-    columns = {
-        "run_id": [p.run_id for p in problems],
-        "run": [p.run for p in problems],
-        "file": [p.file for p in problems],
-        "severity": ["error" if p.is_error else "note" for p in problems],
-        "problem": [p.sentence for p in problems],
-        "action": [p.action for p in problems],
-    }
-    table = pa.table(columns, schema=pa.schema(dict.fromkeys(columns, pa.string())))
-    return QueryResult(table), [] if problems else ["nothing is wrong"], not any(p.is_error for p in problems)
+    columns = ("run_id", "run", "file", "severity", "problem", "action")
+    rows = [(p.run_id, p.run, p.file, "error" if p.is_error else "note", p.sentence, p.action) for p in problems]
+    found = QueryResult(TypedRows(columns, ["VARCHAR"] * len(columns), rows))
+    return found, [] if problems else ["nothing is wrong"], not any(p.is_error for p in problems)
 
 
 def _compared(warehouse: Warehouse, paths: list[Path]) -> tuple[QueryResult, list[str], bool]:
-    import pyarrow as pa
-
     from tracewarehouse.ingest.devices.joined_hosts import find_whole_captures
-    from tracewarehouse.queries.result import QueryResult
+    from tracewarehouse.queries.result import QueryResult, TypedRows
 
     comparisons = [warehouse.against(c) for c in find_whole_captures(*paths)]
-    lines = [(c.run_id, n) for c in comparisons for n in c.counts]
-    table = pa.table(
-        {
-            "run_id": pa.array([run_id for run_id, _ in lines], pa.string()),
-            "host": pa.array([n.host for _, n in lines], pa.string()),
-            "plane": pa.array([n.plane for _, n in lines], pa.string()),
-            "line": pa.array([n.line for _, n in lines], pa.string()),
-            "events": pa.array([n.events for _, n in lines], pa.int64()),
-            "events_in_run": pa.array([n.events_in_run for _, n in lines], pa.int64()),
-            "stats": pa.array([n.stats for _, n in lines], pa.int64()),
-            "is_equal": pa.array([n.is_equal for _, n in lines], pa.bool_()),
-        }
-    )
+    columns = ("run_id", "host", "plane", "line", "events", "events_in_run", "stats", "is_equal")
+    types = [*["VARCHAR"] * 4, *["BIGINT"] * 3, "BOOLEAN"]
+    rows = [
+        (c.run_id, n.host, n.plane, n.line, n.events, n.events_in_run, n.stats, n.is_equal)
+        for c in comparisons
+        for n in c.counts
+    ]
     remarks = [f"run {c.run_id}: {d}" for c in comparisons for d in c.differences]
     for c in comparisons:
         counts = f"{c.events:,} events and {c.stats:,} stats on {len(c.counts)} lines of {c.planes} planes"
         remarks.append(
             f"run {c.run_id}: {counts}, {f'{len(c.differences)} differences' if c.differences else 'all equal'}"
         )
-    return QueryResult(table), remarks, not any(c.differences for c in comparisons)
+    return QueryResult(TypedRows(columns, types, rows)), remarks, not any(c.differences for c in comparisons)
 
 
 def remove(

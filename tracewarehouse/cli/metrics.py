@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from itertools import groupby
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -30,7 +29,7 @@ def list_metrics(context: typer.Context, output_format: FormatOption = None, out
     from tracewarehouse.warehouse import Warehouse
 
     with Warehouse(context.obj.warehouse, context.obj.sql) as warehouse:
-        result = warehouse.query(
+        result = warehouse.rows(
             "SELECT metric, version, status, unit, split_part(split_part(description, '. ', 1), ': ', 1) "
             "AS meaning FROM metrics.catalog ORDER BY metric, version"
         )
@@ -150,20 +149,10 @@ def _answering(definitions: Definitions) -> list[Metric]:
 
 def _without(result: QueryResult, metrics: Collection[str]) -> tuple[QueryResult, list[str]]:
     """The rows of other metrics, and which of these metrics have any."""
-    import pyarrow as pa
-
-    from tracewarehouse.queries.result import QueryResult
-
-    rows = result.arrow()
-    kept, left_out, place = [rows.slice(0, 0)], set(), 0
-    for name, same in groupby(rows.column("metric").to_pylist()):
-        count = len(list(same))
-        if name in metrics:
-            left_out.add(name)
-        else:
-            kept.append(rows.slice(place, count))
-        place += count
-    return QueryResult(pa.concat_tables(kept), result.flagged_runs), sorted(left_out)
+    if not (left_out := result.distinct("metric").intersection(metrics)):
+        return result, []
+    place = result.columns.index("metric")
+    return result.kept([row[place] not in left_out for row in result.rows()]), sorted(left_out)
 
 
 def _for_people(result: QueryResult) -> dict[str, list[Any]]:

@@ -71,7 +71,7 @@ def _print_runs(warehouse: Warehouse) -> None:
             say_note(str(run))
         _print_next([("tw sample", "copy a small real capture here"), ("tw ingest captures", "turn it into a run")])
         return
-    rows = warehouse.query(f"{_RUNS} LIMIT {_SHOWN}")
+    rows = warehouse.rows(f"{_RUNS} LIMIT {_SHOWN}")
     write(rows, "table")
     if len(runs) > _SHOWN:
         typer.echo(f"and {len(runs) - _SHOWN} more; `tw runs` lists all")

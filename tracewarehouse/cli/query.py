@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
+from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -15,9 +16,10 @@ from tracewarehouse.cli.options import Engine, EngineOption, FormatOption, Maste
 from tracewarehouse.cli.progress import copying
 from tracewarehouse.cli.results import chosen_format
 from tracewarehouse.ingest.errors import QueryError
-from tracewarehouse.queries.output import BINARY, write
+from tracewarehouse.queries.output import BINARY, Format, write
 
 if TYPE_CHECKING:
+    from tracewarehouse.queries.result import QueryResult
     from tracewarehouse.warehouse import Warehouse
 
 
@@ -57,7 +59,7 @@ def query(
         raise typer.BadParameter("--engine spark asks a warehouse; ingest the capture first")
     if capture is None:
         with context.obj.open() if engine is Engine.DUCKDB else context.obj.open_spark(master) as warehouse:
-            result = warehouse.query(sql, read_only=not unrestricted, **parameters)
+            result = _asked(warehouse, chosen)(sql, read_only=not unrestricted, **parameters)
             is_empty = warehouse.lake.is_empty()
         if is_empty:
             typer.echo(f"note: the warehouse {context.obj} is empty; add runs with `tw ingest CAPTURE`", err=True)
@@ -71,9 +73,13 @@ def query(
         ):
             # the stored values are the only table that costs extra, so they are made for who asks for them
             _ingest(warehouse, capture, max_gzip_ratio, with_values=warehouse.reads_values(sql))
-            result = warehouse.query(sql, read_only=not unrestricted, **parameters)
+            result = _asked(warehouse, chosen)(sql, read_only=not unrestricted, **parameters)
     write(result, chosen, output)
     say_flags(result.flagged_runs)
+
+
+def _asked(warehouse: Warehouse, output_format: Format) -> Callable[..., QueryResult]:
+    return warehouse.query if output_format in BINARY else warehouse.rows
 
 
 def _ingest(warehouse: Warehouse, capture: str, max_gzip_ratio: float | None, *, with_values: bool) -> None:

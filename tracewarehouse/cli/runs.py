@@ -82,8 +82,8 @@ def runs(
             typer.echo(f"warning: {printable(str(error))}", err=True)
             result, notes = _listed(unread), False
         else:
-            result = _listed(unread, _marked(warehouse.query(_SUMMARY), {r.run_id for r in lost}))
-        remarks = warehouse.query(_NOTES).rows() + warehouse.query(CLOCKS).rows() if notes else []
+            result = _listed(unread, _marked(warehouse.rows(_SUMMARY), {r.run_id for r in lost}))
+        remarks = warehouse.rows(_NOTES).rows() + warehouse.rows(CLOCKS).rows() if notes else []
     chosen = chosen_format(context, output_format, output)
     if chosen == "table":
         write_table(_for_people(result), output)

@@ -10,15 +10,16 @@ from typing import Annotated, Any, ClassVar
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field
 
 from tracewarehouse.comparison.compare import SPLITS, Split, comparing
-from tracewarehouse.ingest.devices.quality import FLAGS
+from tracewarehouse.ingest.devices.flags import FLAGS
 from tracewarehouse.ingest.errors import QueryError
 from tracewarehouse.ingest.lake.lake import RunVersion
 from tracewarehouse.mcp_server.answer import Answer, Table, bounded, first_rows, page, run_notes, table
 from tracewarehouse.mcp_server.description import catalogue, described, metric_named
 from tracewarehouse.mcp_server.timeline import window
-from tracewarehouse.queries.quality import CLOCKS, runs_behind
+from tracewarehouse.queries.quality import CLOCKS
 from tracewarehouse.queries.read_only import LIFT, Limits
 from tracewarehouse.queries.result import QueryResult
+from tracewarehouse.queries.runs_behind import runs_behind
 from tracewarehouse.queries.tables_read import tables_read
 from tracewarehouse.warehouse import Warehouse
 
@@ -428,7 +429,7 @@ def _behind(warehouse: Warehouse, sql: str, result: QueryResult) -> tuple[list[R
 
     with duckdb.connect(":memory:", config={"threads": 1}) as parser:
         read = tables_read(parser, sql)
-    rows, definitions = result.arrow(), warehouse.definitions
+    definitions = warehouse.definitions
     runs = warehouse.lake.runs()
     versions: dict[str, set[int]] = {}
     for schema, name in read.tables:
@@ -438,7 +439,7 @@ def _behind(warehouse: Warehouse, sql: str, result: QueryResult) -> tuple[list[R
         for row in result.dicts():
             if isinstance(row["metric"], str) and isinstance(row["version"], int):
                 versions.setdefault(row["metric"], set()).add(row["version"])
-    return runs_behind(read, None, rows, runs, runs), {m: sorted(v) for m, v in sorted(versions.items())}
+    return runs_behind(read, None, result, runs, runs), {m: sorted(v) for m, v in sorted(versions.items())}
 
 
 def _flag_table(flags: Iterable[tuple[RunVersion, str, str | None, str]]) -> Table:

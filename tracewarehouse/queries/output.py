@@ -67,11 +67,7 @@ def write(result: QueryResult, format_: Format, path: Path | None = None) -> Non
 
 
 def write_table(columns: Mapping[str, Sequence[Any]], path: Path | None = None) -> None:
-    """Write columns of values as a table for people, as `write` writes that of a result.
-
-    A result would have to be an Arrow table. pyarrow makes none of lists without the import of pandas, if there is one,
-    which takes longer than most questions.
-    """
+    """Write columns of values of any kind as a table for people, as `write` writes that of a result."""
     rows = list(zip(*columns.values(), strict=True))
     _put_text(lambda width: _table([*columns], rows, width), path)
 

@@ -1,16 +1,13 @@
-"""Finds the quality flags that an answer must carry: those of the runs that its rows come from."""
+"""What an answer says of flagged runs and of clocks that were aligned."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    import pyarrow as pa
-
     from tracewarehouse.ingest.lake.lake import RunVersion
-    from tracewarehouse.queries.tables_read import TablesRead
 
 CLOCKS = """
 SELECT r.run_id, r.name, concat(
@@ -42,47 +39,6 @@ def flagged(runs: Iterable[RunVersion]) -> list[FlaggedRun]:
     """The runs that have flags, sorted by name."""
     with_flags = [FlaggedRun(r.run_id, r.name, tuple(r.flags)) for r in runs if r.flags]
     return sorted(with_flags, key=lambda r: (r.name, r.run_id))
-
-
-def in_scope(
-    read: TablesRead, parameters: Mapping[str, Any] | None, result: pa.Table, runs: Sequence[RunVersion]
-) -> list[FlaggedRun]:
-    """Return the flagged ones of the runs that a query's rows may come from; see `runs_behind`."""
-    return flagged(runs_behind(read, parameters, result, [r for r in runs if r.flags], runs))
-
-
-def runs_behind(
-    read: TablesRead,
-    parameters: Mapping[str, Any] | None,
-    result: pa.Table,
-    suspects: Sequence[RunVersion],
-    runs: Sequence[RunVersion],
-) -> list[RunVersion]:
-    """Return the runs that a query's rows may come from, without reading a file.
-
-    If the result has a column run_id, these are the runs in that column. Otherwise they are the runs whose id or name
-    is a string in the query or a parameter. If there is none either, they are all runs, provided that the query reads a
-    table or metric.
-
-    Args:
-        read: what the query reads.
-        parameters: its parameters.
-        result: its rows.
-        suspects: the runs to choose from.
-        runs: all runs of the warehouse.
-    """
-    if not suspects or not result.column_names:
-        return []
-    if "run_id" in result.column_names:
-        column = result.column(result.column_names.index("run_id"))
-        # pyarrow.compute takes longer to import than a small list takes to build
-        here = set((column if len(column) < 10_000 else column.unique()).to_pylist())
-        return [r for r in suspects if r.run_id in here]
-    if not read.reads_runs:
-        return []
-    texts = [*read.texts, *(str(v) for v in (parameters or {}).values())]
-    named = {r.run_id for r in runs if any(r.run_id in t or r.name == t for t in texts)}
-    return [r for r in suspects if r.run_id in named] if named else list(suspects)
 
 
 def note(runs: Sequence[FlaggedRun], most: int = 5) -> str | None:

@@ -13,15 +13,16 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor, wait
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import duckdb
 
 from tracewarehouse.ingest.errors import QueryError, StuckQueryError
 from tracewarehouse.queries.memory_limit import beyond_limit
-from tracewarehouse.queries.quality import in_scope
-from tracewarehouse.queries.result import QueryResult
+from tracewarehouse.queries.result import ARROW_TYPES, QueryResult, TypedRows
+from tracewarehouse.queries.runs_behind import in_scope
 from tracewarehouse.queries.stuck_query import PATIENCE_SECONDS, leave_unless_done
 from tracewarehouse.queries.tables_read import TablesRead, kind_of, split_explain, syntax_tree, tables_read
 
@@ -29,6 +30,8 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
     from tracewarehouse.ingest.lake.lake import RunVersion
+
+_Rows = TypeVar("_Rows")
 
 _SELECT_NODES = frozenset({"SELECT_NODE", "SET_OPERATION_NODE", "RECURSIVE_CTE_NODE", "CTE_NODE"})
 
@@ -108,6 +111,7 @@ def run_query(
     runs: Sequence[RunVersion] = (),
     prepare: Callable[[TablesRead], None] | None = None,
     limits: Limits = NO_LIMITS,
+    as_values: bool = False,
 ) -> QueryResult:
     """Run a query and load its rows into memory.
 
@@ -119,6 +123,8 @@ def run_query(
         runs: the runs that the tables hold; the result names those of them that are flagged.
         prepare: called before the query runs, to create the views that it reads.
         limits: how much the query may take; the connection stays usable when it takes too long.
+        as_values: hold the rows as Python values, if these lose nothing and all rows are wanted. This does without
+            pyarrow, which takes a tenth of a second to load, but is slower for many rows that end as Arrow.
 
     Raises:
         QueryError: the query was refused or failed; a failure has DuckDB's message.
@@ -130,11 +136,12 @@ def run_query(
         if prepare:
             prepare(read)
         statement = checked_select(connection, _named_pivot(connection, sql, limits)) if read_only else sql
-        table = _interruptible(connection, lambda: _materialise(connection, statement, parameters, limits), limits)
-        is_cut = limits.rows is not None and table.num_rows > limits.rows
+        materialise = _values if as_values and limits.rows is None else partial(_materialise, most=limits.rows)
+        result = QueryResult(_interruptible(connection, lambda: materialise(connection, statement, parameters), limits))
+        is_cut = limits.rows is not None and len(result) > limits.rows
         if is_cut:
-            table = table.slice(0, limits.rows)
-        return QueryResult(table, in_scope(read, parameters, table, runs), is_cut=is_cut)
+            result = result.part(0, limits.rows or 0)
+        return result.noted(in_scope(read, parameters, result, runs), is_cut=is_cut)
     except duckdb.OutOfMemoryException:
         raise QueryError(beyond_limit(connection)) from None
     except (duckdb.Error, UnicodeError, RecursionError, OverflowError) as error:
@@ -150,33 +157,50 @@ def _named_pivot(connection: duckdb.DuckDBPyConnection, sql: str, limits: Limits
 
     def look_up(select: str) -> list[str]:
         statement = checked_select(connection, select)
-        rows = _interruptible(connection, lambda: _materialise(connection, statement, None), limits)
-        return [str(v) for v in rows.column(0).to_pylist()]
+        found = _interruptible(connection, lambda: connection.sql(statement).fetchall(), limits)
+        return [str(v) for (v,) in found]
 
     return with_values(sql, look_up) or sql
 
 
+def _values(
+    connection: duckdb.DuckDBPyConnection, sql: str, parameters: Mapping[str, Any] | None
+) -> TypedRows | pa.Table:
+    """The rows as Python values, or as an Arrow table where these would lose something."""
+    relation = connection.sql(sql, params=dict(parameters) if parameters else None)
+    types = [str(t) for t in relation.types] if relation is not None else []
+    if relation is None or not ARROW_TYPES.keys() >= {*types}:
+        return _table(relation)
+    return TypedRows(relation.columns, types, relation.fetchall())
+
+
 def _materialise(
-    connection: duckdb.DuckDBPyConnection, sql: str, parameters: Mapping[str, Any] | None, limits: Limits = NO_LIMITS
+    connection: duckdb.DuckDBPyConnection, sql: str, parameters: Mapping[str, Any] | None, most: int | None = None
 ) -> pa.Table:
-    """The rows; if there are more than the limit allows, at least one more than it."""
+    """The rows; if there are more than the most that are wanted, at least one more than that."""
     import pyarrow as pa
 
     relation = connection.sql(sql, params=dict(parameters) if parameters else None)
-    if limits.rows is None or relation is None:
-        return relation.to_arrow_table() if relation is not None else pa.table({})
+    if most is None or relation is None:
+        return _table(relation)
     # relation.limit() writes its own SQL around the text, and fails where a comment follows the semicolon
-    reader = relation.to_arrow_reader(limits.rows + 1)
+    reader = relation.to_arrow_reader(most + 1)
     batches: list[pa.RecordBatch] = []
     for batch in reader:
         batches.append(batch)
-        if sum(b.num_rows for b in batches) > limits.rows:
+        if sum(b.num_rows for b in batches) > most:
             break
     reader.close()  # else the connection would still be giving rows when the next query comes
     return pa.Table.from_batches(batches, reader.schema)
 
 
-def _interruptible(connection: duckdb.DuckDBPyConnection, work: Callable[[], pa.Table], limits: Limits) -> pa.Table:
+def _table(relation: duckdb.DuckDBPyRelation | None) -> pa.Table:
+    import pyarrow as pa
+
+    return relation.to_arrow_table() if relation is not None else pa.table({})
+
+
+def _interruptible(connection: duckdb.DuckDBPyConnection, work: Callable[[], _Rows], limits: Limits) -> _Rows:
     """Do the work in a thread, because DuckDB checks for Ctrl-C only between some of its steps.
 
     An SQL function that works on one long value does not check before it has finished; `tw` then exits without it.

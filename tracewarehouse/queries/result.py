@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from decimal import Decimal
+from functools import cached_property
+from itertools import compress
 from typing import TYPE_CHECKING, Any
 
 from tracewarehouse.ingest.errors import QueryError, TracewarehouseError
@@ -17,21 +20,71 @@ if TYPE_CHECKING:
 
 _SHOWN = 20
 
+ARROW_TYPES = {
+    "VARCHAR": "string",
+    "BOOLEAN": "bool",
+    "TINYINT": "int8",
+    "SMALLINT": "int16",
+    "INTEGER": "int32",
+    "BIGINT": "int64",
+    "UTINYINT": "uint8",
+    "USMALLINT": "uint16",
+    "UINTEGER": "uint32",
+    "UBIGINT": "uint64",
+    "HUGEINT": "decimal128(38, 0)",
+    "FLOAT": "float",
+    "DOUBLE": "double",
+}
+"""The types of DuckDB whose values Python holds without loss, each with its type in Arrow."""
+
+
+@dataclass(frozen=True)
+class TypedRows:
+    """Rows as Python values: a result is made of these where nobody asks for Arrow, which takes long to load.
+
+    Attributes:
+        columns: names of the columns; a name may occur twice.
+        types: the types of the columns in DuckDB, all among `ARROW_TYPES`.
+        rows: one tuple per row.
+    """
+
+    columns: Sequence[str]
+    types: Sequence[str]
+    rows: Sequence[tuple[Any, ...]]
+
+    def arrow(self) -> pa.Table:
+        """The rows as DuckDB would give them as an Arrow table."""
+        import pyarrow as pa
+
+        types = [pa.decimal128(38, 0) if t == "HUGEINT" else pa.type_for_alias(ARROW_TYPES[t]) for t in self.types]
+        values = zip(*self.rows, strict=True) if self.rows else ((),) * len(types)
+        arrays = [pa.array(list(v), t) for v, t in zip(values, types, strict=True)]
+        return pa.Table.from_arrays(arrays, list(self.columns))
+
 
 class QueryResult:
     """The rows of one query, held in memory.
 
     A notebook shows them as a table, `print` writes one, and a loop goes over `rows()`. Libraries that speak the Arrow
     PyCapsule protocol, such as Polars, DuckDB and pandas, take the result itself: `polars.DataFrame(result)`.
+
+    Args:
+        held: the rows.
+        flagged: the flagged runs behind them.
+        is_cut: whether the query gives more rows.
     """
 
-    def __init__(self, table: pa.Table, flagged: Sequence[FlaggedRun] = (), *, is_cut: bool = False) -> None:
-        self._table = table
+    def __init__(self, held: pa.Table | TypedRows, flagged: Sequence[FlaggedRun] = (), *, is_cut: bool = False) -> None:
+        self._held = held
         self._flagged = tuple(flagged)
         self._is_cut = is_cut
 
+    @cached_property
+    def _table(self) -> pa.Table:
+        return self._held.arrow() if isinstance(self._held, TypedRows) else self._held
+
     def __len__(self) -> int:
-        return int(self._table.num_rows)
+        return len(self._held.rows if isinstance(self._held, TypedRows) else self._held)
 
     def __repr__(self) -> str:
         return f"QueryResult({len(self)} rows: {', '.join(self.columns)})"
@@ -39,7 +92,7 @@ class QueryResult:
     def __str__(self) -> str:
         from tracewarehouse.queries.text_table import draw
 
-        lines = list(draw(self.columns, QueryResult(self._table.slice(0, _SHOWN)).rows()))
+        lines = list(draw(self.columns, self.part(0, _SHOWN).rows()))
         return "\n".join([*lines, *self._remarks()])
 
     def __iter__(self) -> Iterator[tuple[Any, ...]]:
@@ -52,7 +105,7 @@ class QueryResult:
         from tracewarehouse.queries.text_table import cell
 
         head = "".join(f"<th>{escape(c)}</th>" for c in self.columns)
-        rows = QueryResult(self._table.slice(0, _SHOWN)).rows()
+        rows = self.part(0, _SHOWN).rows()
         body = "".join(f"<tr>{''.join(f'<td>{escape(cell(v))}</td>' for v in row)}</tr>" for row in rows)
         remarks = "".join(f"<p>{escape(r)}</p>" for r in self._remarks())
         return f"<table><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table>{remarks}"
@@ -71,7 +124,7 @@ class QueryResult:
     @property
     def columns(self) -> list[str]:
         """Column names in order; a name may occur twice."""
-        return list(self._table.column_names)
+        return list(self._held.columns if isinstance(self._held, TypedRows) else self._held.column_names)
 
     @property
     def flagged_runs(self) -> tuple[FlaggedRun, ...]:
@@ -85,7 +138,19 @@ class QueryResult:
 
     def part(self, first: int, count: int) -> QueryResult:
         """The result with some of its rows alone, from row `first`, counted from 0."""
-        return QueryResult(self._table.slice(first, count), self._flagged, is_cut=self._is_cut)
+        held = self._held
+        if isinstance(held, TypedRows):
+            some: pa.Table | TypedRows = TypedRows(held.columns, held.types, held.rows[first : first + count])
+        else:
+            some = held.slice(first, count)
+        return self._with(some)
+
+    def _with(self, held: pa.Table | TypedRows) -> QueryResult:
+        return QueryResult(held, self._flagged, is_cut=self._is_cut)
+
+    def noted(self, flagged: Sequence[FlaggedRun], *, is_cut: bool) -> QueryResult:
+        """The same rows, with what is known of them."""
+        return QueryResult(self._held, flagged, is_cut=is_cut)
 
     def rows(self) -> list[tuple[Any, ...]]:
         """One tuple per row; NULL is None, and a sum of integers is an int.
@@ -93,11 +158,31 @@ class QueryResult:
         Raises:
             QueryError: a struct has two fields with the same name, such as `row('a', 'b')` in DuckDB 1.5.
         """
+        if isinstance(self._held, TypedRows):
+            return list(self._held.rows)
         try:
             values = [_integers(self._table.column(i)) for i in range(self._table.num_columns)]
         except ValueError as error:  # raised by pyarrow, although an Arrow table can hold such a struct
             raise QueryError(f"a struct in the result cannot be a dict ({error}); rename one of the fields") from None
         return list(zip(*values, strict=True))
+
+    def kept(self, is_kept: Sequence[bool]) -> QueryResult:
+        """The result with those rows alone for which the sequence, as long as it, is true."""
+        held = self._held
+        if isinstance(held, TypedRows):
+            some: pa.Table | TypedRows = TypedRows(held.columns, held.types, list(compress(held.rows, is_kept)))
+        else:
+            some = held.filter(list(is_kept))
+        return self._with(some)
+
+    def distinct(self, column: str) -> set[Any]:
+        """The different values of a column; of columns that share a name, of the first."""
+        place = self.columns.index(column)
+        if isinstance(self._held, TypedRows):
+            return {row[place] for row in self._held.rows}
+        values = self._held.column(place)
+        # pyarrow.compute takes longer to import than a small list takes to build
+        return set((values if len(values) < 10_000 else values.unique()).to_pylist())
 
     def dicts(self) -> list[dict[str, Any]]:
         """One dict per row; if columns share a name, the last one is kept."""
@@ -110,8 +195,8 @@ class QueryResult:
         Raises:
             ValueError: the result has another shape.
         """
-        if self._table.shape != (1, 1):
-            raise ValueError(f"scalar() wants one row of one column, the result has shape {self._table.shape}")
+        if (shape := (len(self), len(self.columns))) != (1, 1):
+            raise ValueError(f"scalar() wants one row of one column, the result has shape {shape}")
         return self.rows()[0][0]
 
     def arrow(self) -> pa.Table:

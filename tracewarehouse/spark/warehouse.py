@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING, Any
 from tracewarehouse.database.session import Session, behind, of_lens
 from tracewarehouse.ingest.capture.locations import is_remote
 from tracewarehouse.ingest.errors import QueryError, WarehouseError
-from tracewarehouse.queries.quality import in_scope
 from tracewarehouse.queries.read_only import run_query
 from tracewarehouse.queries.result import QueryResult
+from tracewarehouse.queries.runs_behind import in_scope
 from tracewarehouse.queries.tables_read import TablesRead
 from tracewarehouse.spark.connection import connect, is_local
 from tracewarehouse.spark.kinds import Types
@@ -113,8 +113,12 @@ class SparkWarehouse(Warehouse):
             raise
         except Exception as error:  # pyspark's errors, and those of py4j and grpc if Spark has ended
             raise _ended(error) or _told(error) from None
-        table = conform(found, expected.schema)
-        return QueryResult(table, in_scope(read, parameters, table, self.lake.runs()))
+        result = QueryResult(conform(found, expected.schema))
+        return result.noted(in_scope(read, parameters, result, self.lake.runs()), is_cut=False)
+
+    def rows(self, sql: str, /, *, read_only: bool = True, **parameters: Any) -> QueryResult:
+        """As `query`: what Spark gives is Arrow."""
+        return self.query(sql, read_only=read_only, **parameters)
 
     def _views_of(self, run_ids: frozenset[str] | None) -> SparkViews:
         """The views of the runs that suffice for a query, with the files that they have now."""
