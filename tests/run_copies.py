@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from pathlib import Path
 
 import pyarrow as pa
 import pyarrow.parquet as pq
+from msgspec.structs import replace
 
 from tracewarehouse.ingest.lake.lake import Lake, RunVersion
 from tracewarehouse.ingest.lake.parquet import parquet_writer

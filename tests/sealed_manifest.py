@@ -6,6 +6,8 @@ import json
 from pathlib import Path
 from typing import Any
 
+from msgspec.structs import replace
+
 from tracewarehouse.ingest.lake.lake import RunVersion, manifest_text
 
 
@@ -21,4 +23,4 @@ def change_manifest(warehouse: Path, **changes: Any) -> None:
     """Change fields of the only run of a warehouse."""
     run = read_manifest(warehouse)
     path = warehouse / "manifests" / f"{run.run_id}.json"
-    path.write_text(manifest_text(RunVersion(**(vars(run) | changes))))
+    path.write_text(manifest_text(replace(run, **changes)))

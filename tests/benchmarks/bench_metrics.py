@@ -23,11 +23,12 @@ import subprocess
 import sys
 import tempfile
 import time
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
+from msgspec.structs import replace
 from run_copies import publish_copy
 
 from tracewarehouse.definitions.reading import load_definitions

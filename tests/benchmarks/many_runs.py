@@ -16,12 +16,13 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
+from msgspec.structs import replace
 
 from tracewarehouse.evaluation.evaluator import Evaluator, refresh
 from tracewarehouse.ingest.lake.lake import Lake, RunVersion, manifest_text

@@ -9,12 +9,12 @@ import signal
 import subprocess
 import sys
 import time
-from dataclasses import replace
 from pathlib import Path
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from msgspec.structs import replace
 
 from tracewarehouse.ingest.errors import UnreadRunWarning, WarehouseError
 from tracewarehouse.ingest.lake.lake import Lake, RunVersion, manifest_text

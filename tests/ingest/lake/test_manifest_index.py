@@ -5,12 +5,12 @@ from __future__ import annotations
 import os
 import pickle
 from collections.abc import Iterator
-from dataclasses import replace
 from pathlib import Path
 from random import Random
 
 import msgspec
 import pytest
+from msgspec.structs import replace
 
 from tracewarehouse.ingest.errors import WarehouseError
 from tracewarehouse.ingest.lake import lake as lake_module

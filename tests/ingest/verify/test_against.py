@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Iterator
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +12,7 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 import pytest
 from benchmarks.tpu_captures import write_capture
+from msgspec.structs import replace
 from xplane_builder import Ref, Space, Unsigned, content, integer
 
 from tracewarehouse.ingest.capture.sources import find_captures

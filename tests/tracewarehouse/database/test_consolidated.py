@@ -6,12 +6,12 @@ import os
 import re
 import shutil
 from collections.abc import Iterator
-from dataclasses import replace
 from pathlib import Path
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from msgspec.structs import replace
 from run_copies import publish_copy
 
 from tracewarehouse.database import consolidated

@@ -5,11 +5,11 @@ from __future__ import annotations
 import json
 import shutil
 from collections.abc import Callable
-from dataclasses import replace
 from pathlib import Path
 
 import fsspec
 import pytest
+from msgspec.structs import replace
 from tiny_capture import write_capture_directory
 
 import tracewarehouse as tw
