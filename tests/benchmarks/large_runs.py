@@ -2,7 +2,7 @@
 
     python tests/benchmarks/large_runs.py WAREHOUSE --runs 50
 
-Six of the runs are the captures of data/captures, which are small but have phases, layers and requests. The others are
+The first runs are the captures of data/captures, which are small but have phases, layers and requests. The others are
 generated TPU captures (`tpu_captures.py`) of 79 MB and 1.1 million ops on 8 devices. `SEEDS` different ones are made
 and ingested, with meshes that alternate; each is then written several times under ids of its own, as in `many_runs.py`.
 """
@@ -42,9 +42,9 @@ def main() -> None:
     parser.add_argument("--runs", type=int, default=50)
     options = parser.parse_args()
     with open_warehouse(options.warehouse, create=True) as warehouse, tempfile.TemporaryDirectory() as place:
-        small = warehouse.ingest(CAPTURES)
-        made = patterns(Path(place) / "generated")
-        for number in range(options.runs - len(small)):
+        wanted = max(0, options.runs - len(warehouse.ingest(CAPTURES)))
+        made = patterns(Path(place) / "generated", seeds=min(SEEDS, wanted))
+        for number in range(wanted):
             made[number % len(made)].write(options.warehouse, number)
         runs = warehouse.lake.runs()
     size = sum(f.stat().st_size for f in options.warehouse.rglob("*.parquet"))
