@@ -36,8 +36,9 @@ help:
 
 venv: $(INSTALLED)
 
-# mlc-chakra is Chakra's own reader, and axe-playwright-python brings axe-core, which judges pages: tests need these, and
-# none of their dependencies, such as pandas, plotly and playwright.
+# mlc-chakra is Chakra's own reader, axe-playwright-python brings axe-core, which judges pages, and DuckDB's extensions
+# read Iceberg in the command line of their version: tests need these, and none of their dependencies, such as pandas,
+# plotly, playwright and an older DuckDB.
 $(INSTALLED): pyproject.toml constraints.txt
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || \
 	  { echo "Python 3.11 or newer is needed; name one with make PYTHON=python3.11"; exit 1; }
@@ -45,6 +46,8 @@ $(INSTALLED): pyproject.toml constraints.txt
 	$(BIN)/python -m pip install --quiet --upgrade 'pip>=25.1'
 	$(BIN)/python -m pip install --quiet -c constraints.txt -e '.[polars]' --group dev
 	$(BIN)/python -m pip install --quiet --no-deps mlc-chakra==1.0.0 axe-playwright-python==0.1.8
+	@$(BIN)/python -m pip install --quiet --no-deps duckdb-extension-avro==1.5.5 duckdb-extension-iceberg==1.5.5 \
+	  || echo "DuckDB's extensions for Iceberg cannot be installed here: their test will skip"
 	@touch $@
 
 # The collector's torch and torch_xla are large and exist for Linux only; without them, and without jax, its tests skip.
