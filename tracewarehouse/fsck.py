@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import duckdb
@@ -10,7 +11,7 @@ import duckdb
 from tracewarehouse.database.compacted import damaged
 from tracewarehouse.database.lens import create_lens, is_current, run_sources
 from tracewarehouse.definitions.reading import Definitions
-from tracewarehouse.evaluation.audits import run_audits
+from tracewarehouse.evaluation.audits import run_audits, runs_violating
 from tracewarehouse.ingest.errors import MetricError, WarehouseError
 from tracewarehouse.ingest.lake.lake import DATABASE, Lake, Leftover, RunVersion
 from tracewarehouse.ingest.verify.fsck import Problem
@@ -43,18 +44,52 @@ def fsck(lake: Lake, definitions: Definitions, leftovers: Callable[[], list[Left
     return problems + list(_database(lake, definitions, whole)) + list(_leftovers(lake, leftovers))
 
 
+_RUNS_AT_ONCE, _OPS_AT_ONCE = 100, 1_000_000
+"""Runs that are audited together, and their ops: DuckDB plans an audit once for them, and memory stays bounded."""
+
+
 def _audits(lake: Lake, definitions: Definitions, runs: list[RunVersion]) -> Iterator[Problem]:
+    for some in _few(runs):
+        try:
+            with _lens(lake, definitions, some) as connection:
+                suspects = runs_violating(connection, definitions)
+        except MetricError:  # of which run is known when each is asked alone
+            suspects = {r.run_id for r in some}
+        for run in some:
+            if run.run_id in suspects:
+                yield from _audits_of(lake, definitions, run)
+
+
+@contextmanager
+def _lens(lake: Lake, definitions: Definitions, runs: list[RunVersion]) -> Iterator[duckdb.DuckDBPyConnection]:
     with duckdb.connect(":memory:") as connection:
         create_lens(connection, run_sources(lake.root, runs), definitions)
-        for run in runs:
-            try:
-                findings = run_audits(connection, run.run_id, definitions, limit=1)
-            except MetricError as error:
-                yield Problem(run.run_id, run.name, None, f"an audit fails: {error}", "correct the audit")
-                continue
-            for finding in findings:
-                sentence = f"audit {finding.audit}: {finding.description}"
-                yield Problem(run.run_id, run.name, None, sentence, f"`tw audit {run.run_id}` lists the rows")
+        yield connection
+
+
+def _few(runs: list[RunVersion]) -> Iterator[list[RunVersion]]:
+    some: list[RunVersion] = []
+    ops = 0
+    for run in runs:
+        if some and (len(some) == _RUNS_AT_ONCE or ops + run.rows.get("ops", 0) > _OPS_AT_ONCE):
+            yield some
+            some, ops = [], 0
+        some.append(run)
+        ops += run.rows.get("ops", 0)
+    if some:
+        yield some
+
+
+def _audits_of(lake: Lake, definitions: Definitions, run: RunVersion) -> Iterator[Problem]:
+    try:
+        with _lens(lake, definitions, [run]) as connection:
+            findings = run_audits(connection, run.run_id, definitions, limit=1)
+    except MetricError as error:
+        yield Problem(run.run_id, run.name, None, f"an audit fails: {error}", "correct the audit")
+        return
+    for finding in findings:
+        sentence = f"audit {finding.audit}: {finding.description}"
+        yield Problem(run.run_id, run.name, None, sentence, f"`tw audit {run.run_id}` lists the rows")
 
 
 def _packs(lake: Lake) -> Iterator[Problem]:

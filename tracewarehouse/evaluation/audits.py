@@ -50,6 +50,28 @@ def run_audits(
     return list(found.values())
 
 
+def runs_violating(connection: duckdb.DuckDBPyConnection, definitions: Definitions) -> set[str]:
+    """The ids of the runs in a database that violate an audit; `run_audits` says which, and by which rows.
+
+    DuckDB plans an audit once for all runs here.
+
+    Args:
+        connection: a database with the lens.
+        definitions: models and audits.
+
+    Raises:
+        MetricError: an audit fails, or the numbers of some run do not fit 64 bits.
+    """
+    found = set[str]()
+    for audit in all_audits(definitions):
+        try:
+            rows = connection.execute(f"SELECT DISTINCT run_id FROM ({audit.sql})").fetchall()  # noqa: S608
+        except duckdb.Error as error:
+            raise MetricError(f"{audit.path}: {error}") from None
+        found.update(run_id for (run_id,) in rows)
+    return found
+
+
 def audit_sql(audit: View, limit: int, *, of_run: bool = False) -> str:
     """SQL of the first rows that violate an audit, of all runs or only of the run in the parameter run_id."""
     where = "WHERE run_id = $run_id" if of_run else ""
