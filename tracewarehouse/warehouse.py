@@ -427,7 +427,7 @@ class Warehouse:
         # DuckDB skips the files of other runs only if run ids are literals, not parameters or a join
         ids = [r.run_id for r in self._found(run)]
         where = f"run_id IN ({', '.join(map(literal, ids))})" if ids else "false"
-        return self.query(f"SELECT * FROM metrics.{view} WHERE {where} ORDER BY ALL")  # noqa: S608
+        return self.rows(f"SELECT * FROM metrics.{view} WHERE {where} ORDER BY ALL")  # noqa: S608
 
     def values(
         self,
