@@ -2,10 +2,12 @@
 
     python tests/benchmarks/scale.py --runs 100 1000 10000 --write-table
     python tests/benchmarks/scale.py --captures 40 --write-table
+    python tests/benchmarks/scale.py --clock WAREHOUSE --write-table
 
 Every question is a `tw` process of its own; CPU seconds are user and system time of the process and its children, which
 say more than the clock on a machine that does other work. The caches of the warehouse are warm: each question is asked
-once before it is measured. See `many_runs.py` for the runs.
+once before it is measured. `--clock` asks some questions by the clock, from Python too, and takes the least of twelve;
+run it on a machine that does nothing else. See `many_runs.py` for the runs.
 """
 
 from __future__ import annotations
@@ -180,6 +182,32 @@ def first_times(warehouse: Path, name: str) -> Iterator[str]:
             yield line(f"`tw export iceberg`{what}: {metadata / 1e6:,.0f} MB in {files} files", name, cost)
 
 
+def by_the_clock(warehouse: Path, rounds: int = 12) -> list[str]:
+    """The table of seconds by the clock, of cold processes of Python and `tw`; the least of the rounds."""
+    manifests = sorted(f.stem for f in (warehouse / "manifests").glob("*.json"))
+    run_id = manifests[len(manifests) // 2]
+    of_run = questions(run_id)["one run: its ops"][1]
+    of_all = "SELECT metric, count(*) AS n, min(value) AS least FROM metric_values GROUP BY metric ORDER BY metric"
+    asked: list[tuple[str, str, tuple[str, ...]]] = [
+        ("opening it, and no question; `SELECT 1`", "opened", ("query", "SELECT 1")),
+        ("one run: its ops", f'opened.query("{of_run}").rows()', ("query", of_run)),
+        ("one run: a metric of it, evaluated", f'opened.metric("tpot", "{run_id}").rows()',
+         ("query", f"SELECT * FROM metrics.tpot WHERE run_id = '{run_id}'")),
+        ("one run: its stored values", f'opened.values("{run_id}").rows()', ("metrics", "values", run_id)),
+        ("the runs: `SELECT count(*) FROM runs`", 'opened.query("SELECT count(*) FROM runs").rows()',
+         ("query", "SELECT count(*) FROM runs")),
+        ("stored values of all runs, by metric", f'opened.query("{of_all}").rows()', ("query", of_all)),
+    ]  # fmt: skip
+    table = ["| question | from Python | the same by `rows` | by `tw` |", "| --- " * 4 + "|"]
+    for what, python, command in asked:
+        ways = [python, python.replace(".query(", ".rows(")] if ".query(" in python else [python]
+        code = [f"import tracewarehouse as tw; opened = tw.open({str(warehouse)!r}); {way}" for way in ways]
+        commands = [*((sys.executable, "-c", c) for c in code), (str(TW), "-w", str(warehouse), *command)]
+        seconds = [f"{min(measured(*c)[0].seconds for _ in range(rounds)):.2f} s" for c in commands]
+        table.append(f"| {what} | {' | '.join(seconds if len(ways) > 1 else [seconds[0], '-', seconds[1]])} |")
+    return table
+
+
 def of_captures(folder: Path, count: int) -> list[str]:
     """The table of ingesting so many captures of 1 MB, at once and one command after the other."""
     captures = folder / f"captures-{count}"
@@ -210,12 +238,15 @@ def main() -> None:
     parser.add_argument("--runs", type=int, nargs="+", default=[])
     parser.add_argument("--compact", type=int, default=1000, help="compact the warehouse of so many runs")
     parser.add_argument("--captures", type=int, default=0)
+    parser.add_argument("--clock", type=Path, metavar="WAREHOUSE", help="ask this warehouse by the clock")
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--folder", type=Path, default=Path(tempfile.gettempdir()) / "tracewarehouse-scale")
     parser.add_argument("--write-table", action="store_true", help="write the tables into docs/scale.md")
     options = parser.parse_args()
     if options.runs:
         put("runs", of_runs(options.folder, options.runs, options.compact, options.rounds), options.write_table)
+    if options.clock:
+        put("clock", by_the_clock(options.clock.resolve()), options.write_table)
     if options.captures:
         put("captures", of_captures(options.folder, options.captures), options.write_table)
 
