@@ -20,7 +20,7 @@ from urllib.parse import urlsplit
 
 import pytest
 from perfetto_reader import read_trace
-from perfetto_ui import READY, evaluated, folder_and_browser
+from perfetto_ui import READY, evaluated, folder_of_ui
 from tiny_capture import write_capture_directory
 from typer.testing import CliRunner
 
@@ -101,7 +101,7 @@ def test_a_port_that_is_taken_is_named(tmp_path: Path) -> None:
 
 @pytest.mark.slow
 def test_the_ui_shows_the_trace_without_a_network(tmp_path: Path) -> None:
-    ui, _ = folder_and_browser()
+    ui = folder_of_ui()
     _, trace = made(tmp_path)
     count = "app.trace.engine.query('SELECT count(*) AS n FROM slice').then((r) => Number(r.iter({}).get('n')))"
     with answering(trace, ui=ui) as address:
