@@ -4,8 +4,8 @@
 
 The runs are those of the captures in data/captures, each also with all its times 2, 3 and 5 times as long, and every
 tenth is one of a generated TPU capture (`tpu_captures.py`) of 1 to 5.5 MB. All are ingested or evaluated once, with
-metric values. A run of the warehouse has the bytes of one of these with another run id and name in them: both have a
-fixed length and stand in the files as they are. Nothing is synced to disk.
+metric values. A run of the warehouse has the bytes of one of these with another run id, name and digest in them: these
+have a fixed length and stand in the files as they are. Nothing is synced to disk.
 """
 
 from __future__ import annotations
@@ -18,6 +18,7 @@ import tempfile
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import NamedTuple
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -26,6 +27,7 @@ from msgspec.structs import replace
 
 from tracewarehouse.evaluation.evaluator import Evaluator, refresh
 from tracewarehouse.ingest.lake.lake import Lake, RunVersion, manifest_text
+from tracewarehouse.ingest.lake.run_id import digest_of, run_id_of
 from tracewarehouse.warehouse import open_warehouse
 
 HERE = Path(__file__).resolve().parent
@@ -34,30 +36,52 @@ STRETCHED = (2, 3, 5)
 MEGABYTES = (1.0, 2.0, 3.0, 5.5)
 EVERY = 10
 """One of so many runs is a generated one."""
-RUN_ID, NAME = b"r0123456789ab", b"a-name-of-so-many-letters"
-"""What the files of a pattern hold in the place of the run's."""
+
+
+class Identity(NamedTuple):
+    """What is a run's own in its files; every field has as many bytes in all runs."""
+
+    run_id: str
+    name: str
+    source_digest: str
+    host_digest: str
+
+    def put(self, content: bytes, instead_of: Identity) -> bytes:
+        """The content with this identity."""
+        for own, other in zip(self, instead_of, strict=True):
+            content = content.replace(other.encode(), own.encode())
+        return content
+
+
+OF_PATTERN = Identity("r0123456789ab", "a-name-of-so-many-letters", "0123" * 16, "4567" * 16)
+"""What the files of a pattern hold in the place of a run's."""
+COLUMNS = {"runs": ("run_id", "name", "source_digest", None), "hosts": ("run_id", None, None, "digest")}
+"""The columns that hold an identity, by table; other tables hold the run's id alone."""
 
 
 @dataclass(frozen=True)
 class Pattern:
-    """A run to be written many times: its manifest, and the bytes of its files by name, with `RUN_ID` and `NAME`."""
+    """A run to be written many times: its manifest, and the bytes of its files by name, with `OF_PATTERN` in them."""
 
     run: RunVersion
     files: dict[str, bytes]
 
     def write(self, warehouse: Path, number: int) -> RunVersion:
         """Write it as the run of a number into a warehouse."""
-        run_id = f"r{hashlib.sha256(str(number).encode()).hexdigest()[:12]}"
-        name = f"{self.run.name[: len(NAME) - 8]:-<{len(NAME) - 8}}-{number:07}"
+        of_host = hashlib.sha256(str(number).encode()).hexdigest()
+        source = digest_of([of_host] * self.run.rows["hosts"])
+        length = len(OF_PATTERN.name) - 8
+        run_id, name = run_id_of(source), f"{self.run.name[:length]:-<{length}}-{number:07}"
+        identity = Identity(run_id, name, source, of_host)
         folder = Path("lake") / run_id / self.run.version
         (warehouse / folder).mkdir(parents=True)
         digests = {}
         for file, pattern in self.files.items():
-            content = pattern.replace(RUN_ID, run_id.encode()).replace(NAME, name.encode())
+            content = identity.put(pattern, OF_PATTERN)
             (warehouse / folder / file).write_bytes(content)
             digests[str(folder / file)] = hashlib.sha256(content).hexdigest()
         files = {t: [str(folder / f) for f in named] for t, named in self.run.files.items()}
-        run = replace(self.run, run_id=run_id, name=name, files=files, digests=digests)
+        run = replace(self.run, run_id=run_id, name=name, source_digest=source, files=files, digests=digests)
         (warehouse / "manifests" / f"{run_id}.json").write_text(manifest_text(run))
         return run
 
@@ -99,7 +123,7 @@ def _stretched(lake: Lake, run: RunVersion, evaluator: Evaluator, by: int) -> Ru
             for at, field in enumerate(rows.schema):
                 if field.name.endswith("_ps"):
                     rows = rows.set_column(at, field, pc.multiply(rows.column(at), pa.scalar(by, field.type)))
-            pq.write_table(_named(rows, run_id, run.name), staging / path.name)
+            pq.write_table(_constant(rows, "run_id", run_id), staging / path.name)
         placed = lake.publish(staging, replace(run, run_id=run_id, files=kept, metrics_fingerprint=None))
     evaluated = refresh(lake, placed, evaluator)
     assert evaluated
@@ -109,28 +133,32 @@ def _stretched(lake: Lake, run: RunVersion, evaluator: Evaluator, by: int) -> Ru
 def pattern(lake: Lake, run: RunVersion) -> Pattern:
     """A run as a pattern."""
     contents = {}
-    for path in (p for t in run.files for p in lake.paths(run, t)):
-        rows = _named(pq.ParquetFile(path).read(), RUN_ID.decode(), NAME.decode())
+    other = Identity(*(text[::-1] for text in OF_PATTERN))
+    for table, path in ((t, p) for t in run.files for p in lake.paths(run, t)):
+        rows = _identified(pq.ParquetFile(path).read(), table, OF_PATTERN)
         sink = pa.BufferOutputStream()
-        pq.write_table(rows, sink, compression="zstd")  # without checksums of pages, which a change would break
+        # no checksums of pages, which a change would break; compression takes digests apart
+        pq.write_table(rows, sink, compression="none" if table in COLUMNS else "zstd")
         contents[path.name] = content = sink.getvalue().to_pybytes()
-        other = pa.py_buffer(content.replace(RUN_ID, RUN_ID[::-1]).replace(NAME, NAME[::-1]))
-        expected = _named(rows, RUN_ID[::-1].decode(), NAME[::-1].decode())
-        assert pq.read_table(other).equals(expected), f"{path}: its run cannot be replaced in the bytes"
+        changed = pq.read_table(pa.py_buffer(other.put(content, OF_PATTERN)))
+        assert changed.equals(_identified(rows, table, other)), f"{path}: its run cannot be replaced in the bytes"
     files = {t: [Path(f).name for f in named] for t, named in run.files.items()}
     return Pattern(replace(run, files=files), contents)
 
 
-def _named(rows: pa.Table, run_id: str, name: str) -> pa.Table:
-    """The rows as those of a run with this id, and in main.runs with this name."""
-    for column, value in (("run_id", run_id), ("name", name)):
-        is_of_run = (rows.schema.metadata or {}).get(b"table") == b"runs"
-        if column == "run_id" or is_of_run:
-            at = rows.schema.get_field_index(column)
-            constant = pa.DictionaryArray.from_arrays(pa.repeat(pa.scalar(0, pa.int32()), len(rows)), [value])
-            field = rows.schema.field(at)
-            rows = rows.set_column(at, field, constant.cast(field.type))
+def _identified(rows: pa.Table, table: str, identity: Identity) -> pa.Table:
+    """The rows of a table as those of a run with this identity."""
+    for column, value in zip(COLUMNS.get(table, ("run_id", None, None, None)), identity, strict=True):
+        if column:
+            rows = _constant(rows, column, value)
     return rows
+
+
+def _constant(rows: pa.Table, column: str, value: str) -> pa.Table:
+    at = rows.schema.get_field_index(column)
+    constant = pa.DictionaryArray.from_arrays(pa.repeat(pa.scalar(0, pa.int32()), len(rows)), [value])
+    field = rows.schema.field(at)
+    return rows.set_column(at, field, constant.cast(field.type))
 
 
 def main() -> None:
