@@ -10,8 +10,8 @@ import duckdb
 
 from tracewarehouse.database.compacted import damaged
 from tracewarehouse.database.lens import create_lens, is_current, run_sources
-from tracewarehouse.definitions.reading import Definitions
-from tracewarehouse.evaluation.audits import run_audits, runs_violating
+from tracewarehouse.definitions.reading import Definitions, View
+from tracewarehouse.evaluation.audits import run_audits, violated_audits
 from tracewarehouse.ingest.errors import MetricError, WarehouseError
 from tracewarehouse.ingest.lake.lake import DATABASE, Lake, Leftover, RunVersion
 from tracewarehouse.ingest.verify.fsck import Problem
@@ -50,14 +50,15 @@ _RUNS_AT_ONCE, _OPS_AT_ONCE = 100, 1_000_000
 
 def _audits(lake: Lake, definitions: Definitions, runs: list[RunVersion]) -> Iterator[Problem]:
     for some in _few(runs):
+        violated: dict[str, list[View] | None] = {}
         try:
             with _lens(lake, definitions, some) as connection:
-                suspects = runs_violating(connection, definitions)
-        except MetricError:  # of which run is known when each is asked alone
-            suspects = {r.run_id for r in some}
+                violated |= violated_audits(connection, definitions)
+        except MetricError:  # of which run is known when each is asked alone, for all audits
+            violated = {r.run_id: None for r in some}
         for run in some:
-            if run.run_id in suspects:
-                yield from _audits_of(lake, definitions, run)
+            if run.run_id in violated:
+                yield from _audits_of(lake, definitions, run, violated[run.run_id])
 
 
 @contextmanager
@@ -80,10 +81,10 @@ def _few(runs: list[RunVersion]) -> Iterator[list[RunVersion]]:
         yield some
 
 
-def _audits_of(lake: Lake, definitions: Definitions, run: RunVersion) -> Iterator[Problem]:
+def _audits_of(lake: Lake, definitions: Definitions, run: RunVersion, audits: list[View] | None) -> Iterator[Problem]:
     try:
         with _lens(lake, definitions, [run]) as connection:
-            findings = run_audits(connection, run.run_id, definitions, limit=1)
+            findings = run_audits(connection, run.run_id, definitions, audits=audits, limit=1)
     except MetricError as error:
         yield Problem(run.run_id, run.name, None, f"an audit fails: {error}", "correct the audit")
         return

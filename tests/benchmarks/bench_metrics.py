@@ -23,6 +23,7 @@ import subprocess
 import sys
 import tempfile
 import time
+from collections.abc import Collection
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -87,15 +88,15 @@ def users_environment() -> dict[str, str]:
     return {n: v for n, v in os.environ.items() if n not in ("PYTHONDONTWRITEBYTECODE", "PYTHONPYCACHEPREFIX")}
 
 
-def measured(*arguments: str | Path) -> tuple[Cost, str]:
-    """What a command cost, and what it printed."""
+def measured(*arguments: str | Path, codes: Collection[int] = (0,)) -> tuple[Cost, str]:
+    """What a command cost that may end with these codes, and what it printed."""
     begin = time.perf_counter()
     with tempfile.TemporaryFile() as out:
         process = subprocess.Popen(list(map(str, arguments)), stdout=out, env=users_environment())
         _, status, usage = os.wait4(process.pid, 0)
         seconds = time.perf_counter() - begin
         process.returncode = os.waitstatus_to_exitcode(status)
-        if process.returncode:
+        if process.returncode not in codes:
             raise SystemExit(f"{arguments}: exit {process.returncode}")
         out.seek(0)
         return Cost(seconds, usage.ru_utime + usage.ru_stime, usage.ru_maxrss / 1024), out.read().decode()

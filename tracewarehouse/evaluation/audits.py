@@ -5,7 +5,7 @@ They are the files of sql/audits, and one that looks for values outside the rang
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 import duckdb
@@ -24,6 +24,7 @@ def run_audits(
     run_id: str | None = None,
     definitions: Definitions | None = None,
     *,
+    audits: Sequence[View] | None = None,
     limit: int = 20,
 ) -> list[Finding]:
     """Run the audits, and return those that some row violates; empty if all is well.
@@ -32,6 +33,7 @@ def run_audits(
         connection: a database with the lens.
         run_id: audit only this run.
         definitions: models and audits; by default those of the package.
+        audits: run only these of them.
         limit: maximum number of rows to return per audit.
 
     Raises:
@@ -39,7 +41,7 @@ def run_audits(
     """
     parameters = {"run_id": run_id} if run_id is not None else None
     found: dict[tuple[str, tuple[str, ...]], Finding] = {}
-    for audit in all_audits(definitions or load_definitions()):
+    for audit in all_audits(definitions or load_definitions()) if audits is None else audits:
         finding = run_audit(connection, audit, audit_sql(audit, limit, of_run=run_id is not None), parameters)
         if finding is None:
             continue
@@ -50,8 +52,8 @@ def run_audits(
     return list(found.values())
 
 
-def runs_violating(connection: duckdb.DuckDBPyConnection, definitions: Definitions) -> set[str]:
-    """The ids of the runs in a database that violate an audit; `run_audits` says which, and by which rows.
+def violated_audits(connection: duckdb.DuckDBPyConnection, definitions: Definitions) -> dict[str, list[View]]:
+    """The audits that some row of a run violates, by run id; `run_audits` gives the rows.
 
     DuckDB plans an audit once for all runs here.
 
@@ -62,14 +64,15 @@ def runs_violating(connection: duckdb.DuckDBPyConnection, definitions: Definitio
     Raises:
         MetricError: an audit fails, or the numbers of some run do not fit 64 bits.
     """
-    found = set[str]()
+    violated: dict[str, list[View]] = {}
     for audit in all_audits(definitions):
         try:
             rows = connection.execute(f"SELECT DISTINCT run_id FROM ({audit.sql})").fetchall()  # noqa: S608
         except duckdb.Error as error:
             raise MetricError(f"{audit.path}: {error}") from None
-        found.update(run_id for (run_id,) in rows)
-    return found
+        for (run_id,) in rows:
+            violated.setdefault(run_id, []).append(audit)
+    return violated
 
 
 def audit_sql(audit: View, limit: int, *, of_run: bool = False) -> str:
