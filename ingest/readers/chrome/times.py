@@ -1,7 +1,7 @@
 """Decimal microseconds of a Chrome trace as integer picoseconds, from their digits and not by way of doubles.
 
-Plain numbers (`1144986.718988`) are read by Arrow as decimals, all at once; the rest (exponents, quotes, more than 38
-digits) by `decimal` one by one. Both round to the nearest picosecond, ties away from 0.
+Plain numbers (`1144986.718988`) are read all at once; the rest (exponents, quotes, numbers near the end of 64 bits) by
+`decimal` one by one. Both round to the nearest picosecond, ties away from 0.
 """
 
 from __future__ import annotations
@@ -13,8 +13,6 @@ from decimal import ROUND_HALF_UP, Context, Decimal
 import msgspec
 import numpy as np
 import numpy.typing as npt
-import pyarrow as pa
-import pyarrow.compute as pc
 
 from tracewarehouse.ingest.columns.records import Int64
 
@@ -24,10 +22,6 @@ _NUMBER = re.compile(r"-?[0-9]{1,400}(?:\.[0-9]{0,400})?(?:[eE][-+]?[0-9]{1,4})?
 _USUAL = b"-.0123456789"
 _EXACT = Context(prec=900, rounding=ROUND_HALF_UP, Emin=-99999, Emax=99999)
 _HIGHEST = Decimal(10) ** 30
-_DIGITS = 38
-_READ = pa.decimal128(_DIGITS, 22)
-_ROUNDED = pa.decimal128(28, 6)
-"""Has the 16 digits before the dot of `_READ`, and those of any origin."""
 
 
 def exact_picoseconds(text: bytes) -> int | None:
@@ -52,12 +46,9 @@ def picoseconds(texts: Sequence[msgspec.Raw], origin_us: int = 0) -> tuple[Int64
         The picoseconds, shape (n,), and where they are known: the text is a number and fits into int64.
     """
     joined = b"".join(texts)
-    lengths = np.fromiter(map(len, texts), np.int32, len(texts))
-    if not joined.translate(None, _USUAL) and lengths.max(initial=0) <= _DIGITS:
-        try:
-            return _plain(joined, lengths, origin_us)
-        except pa.ArrowInvalid:  # more digits before or behind the dot than `_READ` has
-            pass
+    lengths = np.fromiter(map(len, texts), np.int64, len(texts))
+    if not joined.translate(None, _USUAL) and (read := _plain(joined, lengths, origin_us)):
+        return read
     exact = [exact_picoseconds(bytes(text)) for text in texts]
     since_origin = [None if value is None else value - origin_us * PS_PER_US for value in exact]
     known = [value is not None and abs(value) <= INT64_MAX for value in since_origin]
@@ -65,13 +56,22 @@ def picoseconds(texts: Sequence[msgspec.Raw], origin_us: int = 0) -> tuple[Int64
     return np.array(values, np.int64), np.array(known, np.bool_)
 
 
-def _plain(joined: bytes, lengths: npt.NDArray[np.int32], origin_us: int) -> tuple[Int64, npt.NDArray[np.bool_]]:
-    ends = np.append(np.int32(0), np.cumsum(lengths, dtype=np.int32))
-    known = lengths > 0
-    validity = pa.py_buffer(np.packbits(known, bitorder="little"))
-    texts = pa.StringArray.from_buffers(len(lengths), pa.py_buffer(ends), pa.py_buffer(joined), validity)
-    rounded = pc.round(texts.cast(_READ), 6, "half_towards_infinity").cast(_ROUNDED)
-    since = pc.subtract(rounded, pa.scalar(Decimal(origin_us), _ROUNDED))
-    values, high = np.frombuffer(since.buffers()[1], np.int64).reshape(-1, 2)[: len(lengths)].T
-    known &= (values >> 63 == high) & (values != -INT64_MAX - 1)
-    return np.where(known, values, 0), known
+def _plain(joined: bytes, lengths: Int64, origin_us: int) -> tuple[Int64, npt.NDArray[np.bool_]] | None:
+    """The same for numbers in plain digits; None if some have so many before the dot that 64 bits are too few."""
+    text = np.frombuffer(joined + b"0", np.uint8)
+    start = (stop := np.cumsum(lengths)) - lengths
+    dots = np.append(np.flatnonzero(text == ord(".")), len(text))
+    dot = np.minimum(dots[dots.searchsorted(start)], stop)
+    is_negative = text[start] == ord("-")
+    wide = int((dot - start - is_negative).max(initial=0))
+    if wide > 18:  # digits of any number in 64 bits
+        return None
+    places = dot[:, None] + np.r_[-wide:0, 1:8]
+    is_digit = (places >= (start + is_negative)[:, None]) & (places < stop[:, None])
+    digits = np.where(is_digit, text[np.where(is_digit, places, 0)].astype(np.int64) - ord("0"), 0)
+    sign = np.where(is_negative, -1, 1)
+    whole = sign * (digits[:, :wide] @ 10 ** np.arange(wide)[::-1]) - origin_us
+    if np.abs(whole).max(initial=0) >= INT64_MAX // PS_PER_US:
+        return None
+    parts = digits[:, wide:-1] @ 10 ** np.arange(6)[::-1] + (digits[:, -1] >= 5)
+    return np.where(lengths > 0, whole * PS_PER_US + sign * parts, 0), lengths > 0
