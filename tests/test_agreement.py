@@ -22,6 +22,8 @@ CAPTURES = find_captures(agreement.DATA)
 PAGE = agreement.PAGE.read_text(encoding="utf-8")
 XPROF = json.loads(agreement.XPROF.read_text(encoding="utf-8"))
 
+pytestmark = pytest.mark.usefixtures("asked_once")
+
 
 @pytest.fixture(scope="module")
 def warehouse(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Warehouse]:
