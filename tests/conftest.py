@@ -6,7 +6,7 @@ import hashlib
 import os
 import signal
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, nullcontext
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
@@ -93,13 +93,9 @@ def evaluated_once() -> Iterator[None]:
         yield
 
 
-@pytest.fixture(scope="module")
-def asked_once() -> Iterator[None]:
-    """Answer a question from memory that this module has asked of the same runs before.
-
-    For modules whose tests ask much of the same, and damage no file that holds rows: DuckDB takes most of a second to
-    plan the SQL of a run's main numbers, and again for each test.
-    """
+@contextmanager
+def _remembering() -> Iterator[None]:
+    """Answer a question from memory that was asked of the same runs before."""
     from tracewarehouse.warehouse import Warehouse
 
     ask = Warehouse._ask
@@ -108,16 +104,36 @@ def asked_once() -> Iterator[None]:
     def remembered(
         self: Warehouse, session: Session, sql: str, parameters: Mapping[str, Any], **how: bool
     ) -> QueryResult:
-        if self.sql or not how.get("read_only", True):
+        if not how.get("read_only", True):
             return ask(self, session, sql, parameters, **how)
+        definitions = self.sql and self.definitions.all_fingerprint
         runs = session.only if session.only is None else sorted(session.only)
-        key = repr((self.path, self.lake.state(), runs, self._limits, sql, sorted(parameters.items()), how))
+        asked = (sql, sorted(parameters.items()), how, self._limits)
+        key = repr((self.path, definitions, self.lake.state(), runs, asked))
         if key not in known:
             known[key] = ask(self, session, sql, parameters, **how)
         return known[key]
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(Warehouse, "_ask", remembered)
+        yield
+
+
+@pytest.fixture(scope="module")
+def asked_once() -> Iterator[None]:
+    """Ask each question of the same runs once in a module.
+
+    For tests that ask much of the same, and damage no file that holds rows: DuckDB takes most of a second to plan the
+    SQL of a run's main numbers, and again for each test.
+    """
+    with _remembering():
+        yield
+
+
+@pytest.fixture
+def asked_once_here() -> Iterator[None]:
+    """Ask each question of the same runs once in a test, such as one that writes a report in every format."""
+    with _remembering():
         yield
 
 
