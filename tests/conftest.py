@@ -6,7 +6,7 @@ import hashlib
 import os
 import signal
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, nullcontext
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
@@ -18,7 +18,9 @@ from tracewarehouse.queries.memory_limit import VARIABLE
 if TYPE_CHECKING:
     import pyarrow as pa
 
+    from tracewarehouse.database.session import Session
     from tracewarehouse.evaluation.findings import Finding
+    from tracewarehouse.queries.result import QueryResult
     from tracewarehouse.warehouse import Warehouse
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -91,13 +93,72 @@ def evaluated_once() -> Iterator[None]:
         yield
 
 
+@contextmanager
+def _remembering() -> Iterator[None]:
+    """Answer a question from memory that was asked of the same runs before."""
+    from tracewarehouse.warehouse import Warehouse
+
+    ask = Warehouse._ask
+    known: dict[str, QueryResult] = {}
+
+    def remembered(
+        self: Warehouse, session: Session, sql: str, parameters: Mapping[str, Any], **how: bool
+    ) -> QueryResult:
+        if not how.get("read_only", True):
+            return ask(self, session, sql, parameters, **how)
+        definitions = self.sql and self.definitions.all_fingerprint
+        runs = session.only if session.only is None else sorted(session.only)
+        asked = (sql, sorted(parameters.items()), how, self._limits)
+        key = repr((self.path, definitions, self.lake.state(), runs, asked))
+        if key not in known:
+            known[key] = ask(self, session, sql, parameters, **how)
+        return known[key]
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(Warehouse, "_ask", remembered)
+        yield
+
+
+@pytest.fixture(scope="module")
+def asked_once() -> Iterator[None]:
+    """Ask each question of the same runs once in a module.
+
+    For tests that ask much of the same, and damage no file that holds rows: DuckDB takes most of a second to plan the
+    SQL of a run's main numbers, and again for each test.
+    """
+    with _remembering():
+        yield
+
+
+@pytest.fixture
+def asked_once_here() -> Iterator[None]:
+    """Ask each question of the same runs once in a test, such as one that writes a report in every format."""
+    with _remembering():
+        yield
+
+
 @pytest.fixture(scope="session")
 def all_captures(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Warehouse]:
-    """A warehouse of all captures in data/, for tests that only read it."""
+    """A warehouse of all captures in data/, for tests that only read it, or that change a copy of its folder.
+
+    It is made once, by the process that needs it first.
+    """
+    import fcntl
+
     from tracewarehouse.warehouse import open_warehouse
 
-    with open_warehouse(tmp_path_factory.mktemp("all-captures") / "warehouse", create=True) as opened:
-        opened.ingest(ROOT / "data" / "captures")
+    home = tmp_path_factory.getbasetemp()
+    if "PYTEST_XDIST_WORKER" in os.environ:  # then the folder above is that of all processes
+        home = home.parent
+    folder = home / "all-captures"
+    with (home / "all-captures.lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        if not folder.exists():
+            part = tmp_path_factory.mktemp("all-captures") / "warehouse"
+            with open_warehouse(part, create=True) as opened:
+                opened.ingest(ROOT / "data" / "captures")
+            part.rename(folder)
+    with open_warehouse(folder) as opened:
         yield opened
 
 

@@ -14,6 +14,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from itertools import groupby
 from operator import itemgetter
 from typing import Any
+from weakref import WeakKeyDictionary
 
 import duckdb
 import numpy as np
@@ -46,6 +47,11 @@ LEAF_TIMES = ("idle_before_ps", "overlap_ps", "class_overlap_ps")
 _COPY_COLUMNS = ("done_event_id", "instruction_id", "is_async", "start_ps", "end_ps", "exposed_added_ps")
 _LEAF_TIMES_SCHEMA = pa.schema([("run_id", pa.string()), *((n, pa.int64()) for n in ("event_id", *LEAF_TIMES))])
 
+_DERIVED = ("instructions", "copies")
+"""Tables that may have rows without being given any."""
+_filled: WeakKeyDictionary[duckdb.DuckDBPyConnection, list[str]] = WeakKeyDictionary()
+"""The tables that may have rows, by database."""
+
 Rows = Sequence[Mapping[str, Any]] | Mapping[str, Any]
 
 
@@ -71,7 +77,9 @@ def fill(connection: duckdb.DuckDBPyConnection, given: Mapping[str, Rows]) -> No
     unknown = given.keys() - TABLES.keys()
     if unknown:
         raise KeyError(f"there is no table {', '.join(sorted(unknown))}")
-    connection.execute("; ".join(("BEGIN", *(f"TRUNCATE given.{name}" for name in TABLES), "COMMIT")))
+    if filled := _filled.get(connection):  # each TRUNCATE takes time, and most tables are empty
+        connection.execute("; ".join(("BEGIN", *(f"TRUNCATE given.{name}" for name in filled), "COMMIT")))
+    _filled[connection] = sorted({*given, *_DERIVED})
     for name in TABLES:
         rows = [_complete(name, row, position) for position, row in enumerate(_mappings(given.get(name, ())))]
         if rows:

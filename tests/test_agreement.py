@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -22,10 +23,14 @@ CAPTURES = find_captures(agreement.DATA)
 PAGE = agreement.PAGE.read_text(encoding="utf-8")
 XPROF = json.loads(agreement.XPROF.read_text(encoding="utf-8"))
 
+pytestmark = pytest.mark.usefixtures("asked_once")
+
 
 @pytest.fixture(scope="module")
-def warehouse(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Warehouse]:
-    with open_warehouse(tmp_path_factory.mktemp("agreement") / "warehouse", create=True) as opened:
+def warehouse(all_captures: Warehouse, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Warehouse]:
+    """A warehouse that has the captures already, of which each section ingests its own: they are unchanged."""
+    folder = shutil.copytree(all_captures.path, tmp_path_factory.mktemp("agreement") / "warehouse")
+    with open_warehouse(folder) as opened:
         yield opened
 
 

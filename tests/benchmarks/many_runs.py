@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import argparse
 import hashlib
+import shutil
 import subprocess
 import sys
 import tempfile
@@ -86,13 +87,28 @@ class Pattern:
         return run
 
 
-def patterns(*, generated: bool = True, stretched: Sequence[int] = STRETCHED) -> tuple[list[Pattern], list[Pattern]]:
-    """The patterns of captures of data/, and those of generated ones."""
-    with tempfile.TemporaryDirectory() as folder, open_warehouse(Path(folder) / "w", create=True) as warehouse:
-        real = [r.entry for r in warehouse.ingest(CAPTURES)]
+def patterns(
+    *, generated: bool = True, stretched: Sequence[int] = STRETCHED, ingested: Path | None = None
+) -> tuple[list[Pattern], list[Pattern]]:
+    """The patterns of captures of data/, and those of generated ones.
+
+    Args:
+        generated: whether to generate captures.
+        stretched: how many times as long the times of the captures of data/ are, each beside the captures as they are.
+        ingested: a warehouse that has the captures of data/ and nothing else; by default they are ingested.
+    """
+    with tempfile.TemporaryDirectory() as folder:
+        if ingested is not None:
+            shutil.copytree(ingested, Path(folder) / "w")
+        return _patterns(Path(folder), stretched, is_generating=generated)
+
+
+def _patterns(folder: Path, stretched: Sequence[int], *, is_generating: bool) -> tuple[list[Pattern], list[Pattern]]:
+    with open_warehouse(folder / "w", create=True) as warehouse:
+        real = warehouse.lake.runs() or [r.entry for r in warehouse.ingest(CAPTURES)]
         made = []
-        for megabytes in MEGABYTES if generated else ():
-            capture = Path(folder) / f"tpu-{megabytes}mb.xplane.pb"
+        for megabytes in MEGABYTES if is_generating else ():
+            capture = folder / f"tpu-{megabytes}mb.xplane.pb"
             maker = [sys.executable, str(HERE / "tpu_captures.py"), str(capture), "--megabytes", str(megabytes)]
             subprocess.run(maker, check=True, stdout=subprocess.DEVNULL)
             made += [r.entry for r in warehouse.ingest(capture, mesh="tp=8")]

@@ -23,6 +23,8 @@ from tracewarehouse.dashboards.timeline import device_timeline
 from tracewarehouse.ingest.errors import WarehouseError
 from tracewarehouse.warehouse import Warehouse, open_warehouse
 
+pytestmark = pytest.mark.usefixtures("asked_once")
+
 WITHOUT = {"memory", "roofline", "what-if"}
 """Charts that the captures of data/ do not have: they state no memory, not what ops cost, and few sizes of messages."""
 

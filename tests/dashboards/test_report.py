@@ -15,6 +15,8 @@ from tracewarehouse.dashboards.writing import text_of, write_pictures, write_tex
 from tracewarehouse.ingest.errors import MetricError, QueryError, WarehouseError
 from tracewarehouse.warehouse import Warehouse
 
+pytestmark = pytest.mark.usefixtures("asked_once")
+
 HOSTILE = "<script>alert('x')</script>"
 """Name of the run of the host alone."""
 

@@ -19,6 +19,8 @@ from tracewarehouse.dashboards.report import RUN_CHARTS, STUDY_CHARTS
 from tracewarehouse.ingest.errors import MetricError
 from tracewarehouse.warehouse import Warehouse, open_warehouse
 
+pytestmark = pytest.mark.usefixtures("asked_once")
+
 
 @pytest.fixture(scope="module")
 def study(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Warehouse]:

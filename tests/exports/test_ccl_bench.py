@@ -29,6 +29,8 @@ from tracewarehouse.exports.ccl_bench.website import write_website
 from tracewarehouse.ingest.errors import TracewarehouseError
 from tracewarehouse.warehouse import Warehouse, open_warehouse
 
+pytestmark = pytest.mark.usefixtures("asked_once")
+
 CAPTURE = ROOT / "data" / "captures" / "llama-tp4-b4-i16-o17"
 COLLECTED = {
     "mfu": {"trace_types": ["json_tpu"]},

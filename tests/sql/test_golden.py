@@ -33,6 +33,9 @@ SHARED = {
 _READ = ("runs", "devices", "instructions", "ops", "collectives", "traffic", "phases")
 
 
+pytestmark = pytest.mark.usefixtures("asked_once")
+
+
 def _values(warehouse: Warehouse, capture: str) -> dict[str, float]:
     """Values by metric, version and dimensions."""
     run_id = warehouse.run(capture).run_id

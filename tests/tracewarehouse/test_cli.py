@@ -591,6 +591,7 @@ class TestOthers:
         (tmp_path / "empty").mkdir()
         assert "is empty; add runs" in tw("-w", tmp_path / "empty", "report").err
 
+    @pytest.mark.usefixtures("asked_once_here")
     def test_report_in_other_formats(self, tw: Tw, folder: Path, tmp_path: Path) -> None:
         digest = tw("-w", folder, "report", "tiny-tp2", "--format", "md", "-o", "-")
         assert digest.out.startswith("# tiny-tp2\n")
@@ -601,6 +602,7 @@ class TestOthers:
         assert sorted(drawn.out.split()) == sorted(str(p) for p in (tmp_path / "charts").glob("*.svg"))
         assert (tmp_path / "charts" / "timeline.svg").is_file()
 
+    @pytest.mark.usefixtures("asked_once_here")
     def test_report_of_a_comparison_and_of_a_study(self, tw: Tw, folder: Path, tmp_path: Path) -> None:
         page = tmp_path / "r.html"
         compared = tw("-w", folder, "report", "--compare", "tiny-tp2", "tiny-tp2", "-o", page)

@@ -14,16 +14,16 @@ import many_runs
 
 from tracewarehouse.ingest.lake import manifest_index
 from tracewarehouse.ingest.lake.lake import Lake
-from tracewarehouse.warehouse import open_warehouse
+from tracewarehouse.warehouse import Warehouse, open_warehouse
 
 RUNS = 70
 
 
 @pytest.fixture(scope="module")
-def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def made(all_captures: Warehouse, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A warehouse of runs like those of data/captures."""
     folder = tmp_path_factory.mktemp("many") / "warehouse"
-    real, _ = many_runs.patterns(generated=False, stretched=(3,))
+    real, _ = many_runs.patterns(generated=False, stretched=(3,), ingested=Path(all_captures.path))
     many_runs.write(folder, real, real, RUNS)
     return folder
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -22,13 +23,15 @@ DATA = Path(__file__).parents[2] / "data" / "captures"
 NAMES = sorted(p.parent.name for p in DATA.glob("*/manifest.json"))
 LLAMA = "llama-tp4-b4-i16-o17"
 
+pytestmark = pytest.mark.usefixtures("asked_once")
+
 
 @pytest.fixture(scope="module")
-def warehouse(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Warehouse]:
+def warehouse(all_captures: Warehouse, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Warehouse]:
     """The captures of the repository, and one of a host alone whose name is hostile."""
     folder = tmp_path_factory.mktemp("show")
-    with open_warehouse(folder / "warehouse", create=True) as opened:
-        opened.ingest(DATA)
+    shutil.copytree(all_captures.path, folder / "warehouse")
+    with open_warehouse(folder / "warehouse") as opened:
         space = Space()
         space.host().line("python").event("f", 1, 2)
         opened.ingest(space.write(folder / "x.xplane.pb"), name="\x1b[31mred")

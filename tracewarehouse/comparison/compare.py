@@ -288,10 +288,11 @@ def _check_alike(query: Query, runs: Sequence[str], baselines: Sequence[str], *,
     unlike: list[str] = []
     unknown: list[str] = []
     known_of_all: list[str] = []
+    both = _list((*runs, *baselines))
+    sql = f"SELECT run_id, {', '.join(WORKLOAD)} FROM main.runs WHERE list_contains({both}, run_id)"  # noqa: S608
+    rows = query(sql).dicts()
     for column in WORKLOAD:
-        sql = f"SELECT DISTINCT {column} FROM main.runs WHERE list_contains({{}}, run_id)"  # noqa: S608
-        ours = {v for (v,) in query(sql.format(_list(runs))).rows()}
-        theirs = {v for (v,) in query(sql.format(_list(baselines))).rows()}
+        ours, theirs = ({row[column] for row in rows if row["run_id"] in side} for side in (runs, baselines))
         known = (ours | theirs) - {None}
         if known:
             (unknown if None in ours | theirs else known_of_all).append(column)

@@ -22,6 +22,10 @@ _EXPLAIN = re.compile(
 )
 
 
+_last: dict[str, dict[str, Any]] = {}
+"""The syntax tree of the SQL that was parsed last: for one query it is asked up to four times."""
+
+
 @dataclass(frozen=True)
 class TablesRead:
     """The names in a query; identifiers are in lower case, as DuckDB ignores case.
@@ -115,9 +119,16 @@ def split_explain(sql: str) -> tuple[str, str]:
 
 
 def syntax_tree(connection: duckdb.DuckDBPyConnection, sql: str) -> dict[str, Any]:
-    """DuckDB's syntax tree of a SELECT; for any other statement an object whose `error` is true."""
-    [(text,)] = connection.execute("SELECT CAST(json_serialize_sql($sql) AS VARCHAR)", {"sql": sql}).fetchall()
-    tree: dict[str, Any] = json.loads(text)
+    """DuckDB's syntax tree of a SELECT; for any other statement an object whose `error` is true.
+
+    It belongs to all who ask, and must not be changed.
+    """
+    tree = _last.get(sql)
+    if tree is None:
+        [(text,)] = connection.execute("SELECT CAST(json_serialize_sql($sql) AS VARCHAR)", {"sql": sql}).fetchall()
+        tree = json.loads(text)
+        _last.clear()
+        _last[sql] = tree
     return tree
 
 

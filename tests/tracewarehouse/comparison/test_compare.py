@@ -21,6 +21,8 @@ from tracewarehouse.comparison.compare import WORKLOAD, Limits, check, comparing
 from tracewarehouse.ingest.errors import MetricError, WarehouseError
 from tracewarehouse.warehouse import Warehouse, open_warehouse
 
+pytestmark = pytest.mark.usefixtures("asked_once")
+
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:

@@ -51,9 +51,9 @@ run(["-w", sys.argv[1], "compact"])
 
 
 @pytest.fixture(scope="module")
-def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def made(all_captures: Warehouse, tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("many") / "warehouse"
-    real, _ = many_runs.patterns(generated=False, stretched=())
+    real, _ = many_runs.patterns(generated=False, stretched=(), ingested=Path(all_captures.path))
     many_runs.write(folder, real, real, RUNS)
     return folder
 

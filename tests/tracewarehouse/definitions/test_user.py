@@ -248,6 +248,7 @@ class TestCommandLine:
         assert run(["metrics", "show", "my_ops_per_step"]) == 0
         assert "Ops of the run per step." in capsys.readouterr().out
 
+    @pytest.mark.usefixtures("asked_once_here")
     def test_pages_of_ones_own_metrics(
         self, sql: Path, folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
     ) -> None:
