@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
-from tracewarehouse.queries.tables_read import lower, scoped
+from tracewarehouse.queries.tables_read import lower, scoped, text_of
 
 _RUN_ID = "run_id"
 _CATALOG = ("metrics", "catalog")
@@ -83,9 +83,10 @@ def _named(where: dict[str, Any] | None, aliases: list[str]) -> set[str] | None:
         else:
             continue
         if _table_of_run_id(column) in ("", *aliases):
-            literals = [v.get("literal") or {} for v in values]
-            if all(x.get("kind") == "STRING" for x in literals):
-                return {str(x["text"]) for x in literals}
+            texts = {text_of(v) for v in values}
+            named = {text for text in texts if text is not None}
+            if named == texts:
+                return named
     return None
 
 

@@ -161,8 +161,8 @@ def _of_select(connection: duckdb.DuckDBPyConnection, sql: str) -> TablesRead:
                 tables |= {("", n.lower()) for n in named or ()}
         elif kind == "SHOW_REF":
             shows_catalogue |= node.get("query") is None
-        elif kind == "VALUE_CONSTANT" and (literal := node.get("literal") or {}).get("kind") == "STRING":
-            texts.add(str(literal.get("text")))
+        elif (text := text_of(node)) is not None:
+            texts.add(text)
     return TablesRead(frozenset(tables), frozenset(functions), frozenset(texts), shows_catalogue, is_known)
 
 
@@ -185,11 +185,26 @@ def scoped(tree: Any) -> Iterator[tuple[dict[str, Any], frozenset[str]]]:
 
 def _constants(function: dict[str, Any]) -> list[str] | None:
     """The first argument of a function, if it is a string literal or a list of them; else None."""
-    [argument, *_] = [a["expression"] for a in function.get("arguments") or ()] or [{}]
-    listed = [a["expression"] for a in argument.get("arguments") or ()]
-    members = listed if argument.get("function_name") == "list_value" else [argument]
-    literals = [m.get("literal") or {} for m in members]
-    return [str(x["text"]) for x in literals] if all(x.get("kind") == "STRING" for x in literals) else None
+    [argument, *_] = _arguments(function) or [{}]
+    members = _arguments(argument) if argument.get("function_name") == "list_value" else [argument]
+    texts = [text for m in members if (text := text_of(m)) is not None]
+    return texts if len(texts) == len(members) else None
+
+
+def _arguments(function: dict[str, Any]) -> list[dict[str, Any]]:
+    """The arguments of a function; DuckDB 1.5 calls them children."""
+    return [a["expression"] for a in function.get("arguments") or ()] or function.get("children") or []
+
+
+def text_of(node: dict[str, Any]) -> str | None:
+    """The text of a string literal; None if the node is anything else. DuckDB 1.5 has it in another place than 2.0."""
+    if node.get("type") != "VALUE_CONSTANT":
+        return None
+    if literal := node.get("literal"):
+        return str(literal["text"]) if literal.get("kind") == "STRING" else None
+    value = node.get("value") or {}
+    is_text = (value.get("type") or {}).get("id") == "VARCHAR" and not value.get("is_null")
+    return str(value["value"]) if is_text else None
 
 
 def lower(node: dict[str, Any], key: str) -> str:
