@@ -35,14 +35,25 @@ def made(tmp_path: Path) -> Warehouse:
     return ingested(tmp_path, write_capture_directory(tmp_path / "tiny"))
 
 
+@pytest.fixture(scope="module")
+def tiny(tmp_path_factory: pytest.TempPathFactory) -> Warehouse:
+    """A warehouse of the tiny capture, for tests that only export it."""
+    return made(tmp_path_factory.mktemp("tiny"))
+
+
+@pytest.fixture(scope="module")
+def tiny_trace(tiny: Warehouse, tmp_path_factory: pytest.TempPathFactory) -> Trace:
+    """All of the tiny capture, as it is exported without options."""
+    return exported(tiny, tmp_path_factory.mktemp("trace") / "out.pftrace")
+
+
 def exported(warehouse: Warehouse, target: Path, *runs: str, **options: object) -> Trace:
     names = runs or [run.run_id for run in warehouse.lake.runs()]
     return read_trace(export_perfetto(warehouse, names, target, **options))  # type: ignore[arg-type]
 
 
-def test_tracks_of_a_tpu(tmp_path: Path) -> None:
-    trace = exported(made(tmp_path), tmp_path / "out.pftrace")
-    paths = [trace.path(t) for t in trace.tracks.values()]
+def test_tracks_of_a_tpu(tiny_trace: Trace) -> None:
+    paths = [tiny_trace.path(t) for t in tiny_trace.tracks.values()]
     device = "2. TPUs > /device:TPU:"
     of_device = ["1. Steps", "2. XLA Modules", "3. XLA Ops", "5. Name Scope", "6. Collectives"]
     of_device.append("6. Collectives > all-reduce tp")
@@ -77,9 +88,9 @@ def test_tracks_of_a_device_are_in_the_order_of_their_numbers(tmp_path: Path) ->
     assert shown == ["1. Steps", "2. XLA Modules", "3. XLA Ops", "5. Name Scope", "Async XLA Ops"]
 
 
-def test_an_op_has_its_facts_as_arguments(tmp_path: Path) -> None:
+def test_an_op_has_its_facts_as_arguments(tiny: Warehouse, tmp_path: Path) -> None:
     """The second op of the second step of device 0: an all-reduce from 172 to 180 us."""
-    trace = exported(made(tmp_path), tmp_path / "out.pftrace", flows="all")
+    trace = exported(tiny, tmp_path / "out.pftrace", flows="all")
     op = trace.slices("TPU:0 > 3. XLA Ops")[9]
     event_id = op.arguments.pop("event_id")
     assert (op.name, op.start, op.end, op.depth) == ("all-reduce.04", 172_000, 180_000, 0)
@@ -105,9 +116,8 @@ def test_an_op_has_its_facts_as_arguments(tmp_path: Path) -> None:
     }  # fmt: skip
 
 
-def test_layers_hold_their_parts(tmp_path: Path) -> None:
-    trace = exported(made(tmp_path), tmp_path / "out.pftrace")
-    scopes = [(s.name, s.start, s.end, s.depth) for s in trace.slices("TPU:1 > 5. Name Scope")][:6]
+def test_layers_hold_their_parts(tiny_trace: Trace) -> None:
+    scopes = [(s.name, s.start, s.end, s.depth) for s in tiny_trace.slices("TPU:1 > 5. Name Scope")][:6]
     assert scopes == [
         ("layer 0", 12_000, 50_000, 0),
         ("attn", 12_000, 30_000, 1),
@@ -118,14 +128,13 @@ def test_layers_hold_their_parts(tmp_path: Path) -> None:
     ]
 
 
-def test_a_flow_leads_from_rank_to_rank(tmp_path: Path) -> None:
+def test_a_flow_leads_from_rank_to_rank(tiny: Warehouse, tmp_path: Path) -> None:
     """Each of 16 executions starts on one device first, or on both at once: one arrow each."""
-    warehouse = made(tmp_path)
-    trace = exported(warehouse, tmp_path / "all.pftrace", flows="all")
+    trace = exported(tiny, tmp_path / "all.pftrace", flows="all")
     slices = trace.slices("all-reduce tp")
     assert (len(slices), trace.links()) == (32, 16)
     assert all(len(s.flows) == 1 for s in slices)
-    assert exported(warehouse, tmp_path / "none.pftrace", flows="none").links() == 0
+    assert exported(tiny, tmp_path / "none.pftrace", flows="none").links() == 0
 
 
 def test_only_slow_executions_have_flows_unless_told_otherwise(tmp_path: Path) -> None:
@@ -147,10 +156,9 @@ def test_only_slow_executions_have_flows_unless_told_otherwise(tmp_path: Path) -
     assert trace.links() == 1
 
 
-def test_counters_follow_the_collectives(tmp_path: Path) -> None:
+def test_counters_follow_the_collectives(tiny_trace: Trace) -> None:
     """The first all-reduce: device 0 from 22 to 30 us, device 1 from 24 to 30 us, 16 x 64 floats each."""
-    trace = exported(made(tmp_path), tmp_path / "out.pftrace")
-    counters = {t.name: t for t in trace.tracks.values() if t.samples}
+    counters = {t.name: t for t in tiny_trace.tracks.values() if t.samples}
     assert counters["In-flight collectives"].samples[:3] == [(22_000, 1), (24_000, 1), (30_000, 0)]
     assert counters["In-flight bytes"].samples[:3] == [(22_000, 4096), (24_000, 8192), (30_000, 0)]
     assert [counters[n].unit for n in ("In-flight collectives", "In-flight bytes")] == ["count", "bytes"]
@@ -227,8 +235,10 @@ def test_stats_of_events_are_arguments(tmp_path: Path) -> None:
         (Selection(start_ps=300 * US), [2, 3]),
     ],
 )
-def test_a_selection_has_what_starts_in_it(tmp_path: Path, selection: Selection, expected: list[int]) -> None:
-    trace = exported(made(tmp_path), tmp_path / "out.pftrace", selection=selection)
+def test_a_selection_has_what_starts_in_it(
+    tiny: Warehouse, tmp_path: Path, selection: Selection, expected: list[int]
+) -> None:
+    trace = exported(tiny, tmp_path / "out.pftrace", selection=selection)
     ops = trace.slices("3. XLA Ops")
     assert Counter(s.arguments["step"] for s in ops) == dict.fromkeys(expected, 16)
     assert {s.arguments["step"] for s in trace.slices("tp")} == set(expected)
@@ -237,23 +247,24 @@ def test_a_selection_has_what_starts_in_it(tmp_path: Path, selection: Selection,
     assert [s.arguments["run_id"] for s in modules] == [10 + 150 * n for n in expected]
 
 
-def test_an_empty_selection_says_what_there_is(tmp_path: Path) -> None:
+def test_an_empty_selection_says_what_there_is(tiny: Warehouse, tmp_path: Path) -> None:
     with pytest.raises(
         TracewarehouseError, match=r"no event in what is selected; it has steps 0 to 3, phases decode, pre"
     ):
-        exported(made(tmp_path), tmp_path / "out.pftrace", selection=Selection(first_step=7, last_step=7))
+        exported(tiny, tmp_path / "out.pftrace", selection=Selection(first_step=7, last_step=7))
     assert not list(tmp_path.glob("*.pftrace"))
 
 
-def test_packets_are_the_same_however_many_are_written_at_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    warehouse = made(tmp_path)
-    whole = exported(warehouse, tmp_path / "whole.pftrace", flows="all")
-    assert exported(warehouse, tmp_path / "packed.pftrace.gz", flows="all") == whole
+def test_packets_are_the_same_however_many_are_written_at_once(
+    tiny: Warehouse, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    whole = exported(tiny, tmp_path / "whole.pftrace", flows="all")
+    assert exported(tiny, tmp_path / "packed.pftrace.gz", flows="all") == whole
     first = (tmp_path / "whole.pftrace").read_bytes()
     monkeypatch.setattr(packets, "AT_ONCE", 3)
-    assert exported(warehouse, tmp_path / "whole.pftrace", flows="all") == whole
+    assert exported(tiny, tmp_path / "whole.pftrace", flows="all") == whole
     monkeypatch.undo()
-    exported(warehouse, tmp_path / "whole.pftrace", flows="all")
+    exported(tiny, tmp_path / "whole.pftrace", flows="all")
     assert (tmp_path / "whole.pftrace").read_bytes() == first
 
 
@@ -291,9 +302,9 @@ def test_clocks_that_are_not_aligned_are_refused_unless_forced(tmp_path: Path) -
     assert len(exported(warehouse, tmp_path / "out.pftrace", force=True).slices("3. XLA Ops")) == 2
 
 
-def test_another_ending_is_refused(tmp_path: Path) -> None:
+def test_another_ending_is_refused(tiny: Warehouse, tmp_path: Path) -> None:
     with pytest.raises(TracewarehouseError, match=r"out\.json: a Perfetto trace ends in one of \.pftrace"):
-        exported(made(tmp_path), tmp_path / "out.json")
+        exported(tiny, tmp_path / "out.json")
 
 
 def test_times_and_steps_are_read() -> None:

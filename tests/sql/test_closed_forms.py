@@ -14,6 +14,7 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Iterator
+from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -147,25 +148,28 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def run_of(folder: Path, request: pytest.FixtureRequest) -> Iterator[Any]:
-    """The rows of a view for a capture; each capture is ingested once."""
+    """The rows of a view for a capture; captures are ingested with all of their kind, and share one lens."""
     runs: dict[str, str] = {}
+    with ExitStack() as opened:
+        connection = opened.enter_context(duckdb.connect())
 
-    def rows(capture: str, view: str) -> list[dict[str, Any]]:
-        if capture not in runs:
-            if capture in SHARED:
-                traces: Path = request.getfixturevalue("shared_traces")
-                w = SHARED[capture]
-                mesh = Mesh.parse(",".join(f"{a}={getattr(w, a)}" for a in ("pp", "dp", "ep", "tp")))
-                runs[capture] = ingest_one(traces / "cpu" / f"{capture}.xplane.pb", folder, mesh=mesh).run_id
-            else:
-                runs[capture] = ingest_one(DATA / capture, folder).run_id
-        with duckdb.connect() as connection:
-            create_lens(connection, run_sources(folder, Lake(folder).runs()), DEFINITIONS)
+        def rows(capture: str, view: str) -> list[dict[str, Any]]:
+            nonlocal connection
+            if capture not in runs:
+                if capture in SHARED:
+                    traces: Path = request.getfixturevalue("shared_traces")
+                    for name, w in SHARED.items():
+                        mesh = Mesh.parse(",".join(f"{a}={getattr(w, a)}" for a in ("pp", "dp", "ep", "tp")))
+                        runs[name] = ingest_one(traces / "cpu" / f"{name}.xplane.pb", folder, mesh=mesh).run_id
+                else:
+                    runs.update({name: ingest_one(DATA / name, folder).run_id for name in {*_recorded(), capture}})
+                connection = opened.enter_context(duckdb.connect())
+                create_lens(connection, run_sources(folder, Lake(folder).runs()), DEFINITIONS)
             found = connection.execute(f"SELECT * FROM {view} WHERE run_id = ?", [runs[capture]])
             names = [d[0] for d in found.description]
             return [dict(zip(names, row, strict=True)) for row in found.fetchall()]
 
-    yield rows
+        yield rows
 
 
 def test_every_recorded_parallelism_is_here() -> None:

@@ -74,6 +74,10 @@ class TablesRead:
         )
 
 
+_last_read: dict[str, TablesRead] = {}
+"""What SQL reads, of that which was parsed last: who chooses the runs for a query asks before who runs it."""
+
+
 def tables_read(connection: duckdb.DuckDBPyConnection, sql: str) -> TablesRead:
     """Find the tables that SQL reads, whether they exist or not, without binding or running it.
 
@@ -84,6 +88,8 @@ def tables_read(connection: duckdb.DuckDBPyConnection, sql: str) -> TablesRead:
     Raises:
         duckdb.Error: the SQL cannot be parsed.
     """
+    if known := _last_read.get(sql):
+        return known
     read = TablesRead()
     statements = connection.extract_statements(sql)
     for statement in statements:
@@ -95,6 +101,8 @@ def tables_read(connection: duckdb.DuckDBPyConnection, sql: str) -> TablesRead:
             read |= _of_explained(connection, text)
         else:
             read |= TablesRead(is_known=False)
+    _last_read.clear()
+    _last_read[sql] = read
     return read
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -26,16 +27,24 @@ from tracewarehouse.ingest.verify.fsck import fsck
 Change = Callable[[pa.Table], pa.Table]
 
 
-@pytest.fixture
-def capture(tmp_path: Path) -> Path:
-    path = tmp_path / "tpu.xplane.pb"
-    write_capture(path, 0.2, devices=2, ops=40)
-    return path
+@pytest.fixture(scope="module")
+def made(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path, IngestResult]:
+    """A capture, a warehouse of it, and its run; tests have copies, since they damage them."""
+    folder = tmp_path_factory.mktemp("made")
+    capture = folder / "tpu.xplane.pb"
+    write_capture(capture, 0.2, devices=2, ops=40)
+    return capture, folder / "w", ingest_one(capture, folder / "w")
 
 
 @pytest.fixture
-def run(capture: Path, tmp_path: Path) -> IngestResult:
-    return ingest_one(capture, tmp_path / "w")
+def capture(made: tuple[Path, Path, IngestResult], tmp_path: Path) -> Path:
+    return shutil.copy(made[0], tmp_path / made[0].name)
+
+
+@pytest.fixture
+def run(made: tuple[Path, Path, IngestResult], capture: Path, tmp_path: Path) -> IngestResult:
+    shutil.copytree(made[1], tmp_path / "w")
+    return made[2]
 
 
 def file_of(warehouse: Path, run: IngestResult, table: str) -> Path:

@@ -21,9 +21,18 @@ def cursors() -> Iterator[list[duckdb.DuckDBPyConnection]]:
         yield [connection.cursor(), connection.cursor()]
 
 
+@pytest.fixture(scope="module")
+def idle_cursors() -> Iterator[list[duckdb.DuckDBPyConnection]]:
+    """Cursors that are asked nothing, so that all examples can share them."""
+    with duckdb.connect(":memory:") as connection:
+        yield [connection.cursor(), connection.cursor()]
+
+
 @settings(deadline=None)
-@given(st.data())
-def test_every_task_runs_once_and_after_what_it_needs(data: st.DataObject) -> None:
+@given(data=st.data())
+def test_every_task_runs_once_and_after_what_it_needs(
+    idle_cursors: list[duckdb.DuckDBPyConnection], data: st.DataObject
+) -> None:
     count = data.draw(st.integers(0, 12))
     needs = {str(i): data.draw(st.sets(st.sampled_from([*map(str, range(i)), "elsewhere"]))) for i in range(count)}
     begun: dict[str, list[str]] = {}
@@ -33,8 +42,7 @@ def test_every_task_runs_once_and_after_what_it_needs(data: st.DataObject) -> No
         begun[name] = list(done)
         done.append(name)
 
-    with duckdb.connect(":memory:") as connection:
-        run_tasks({n: partial(task, n) for n in needs}, needs, [connection.cursor(), connection.cursor()])
+    run_tasks({n: partial(task, n) for n in needs}, needs, idle_cursors)
 
     assert sorted(done) == sorted(needs)
     assert all(needs[name] - {"elsewhere"} <= {*begun[name]} for name in needs)

@@ -23,7 +23,8 @@ OTHERS = (
 
 @pytest.fixture(scope="module")
 def database() -> duckdb.DuckDBPyConnection:
-    return duckdb.connect(":memory:")
+    """One for all: to open one takes longer than most queries here."""
+    return duckdb.connect(":memory:", config={"threads": 1})
 
 
 def both(database: duckdb.DuckDBPyConnection, sql: str) -> tuple[QueryResult, QueryResult]:
@@ -51,15 +52,16 @@ def _literal(value: object) -> str:
     return f"'{value}'" if isinstance(value, float) else str(value)
 
 
-@given(st.data(), st.lists(st.sampled_from(sorted(ARROW_TYPES)), min_size=1, max_size=4))
-def test_values_of_every_type_become_the_table_that_duckdb_gives(data: st.DataObject, kinds: list[str]) -> None:
+@given(data=st.data(), kinds=st.lists(st.sampled_from(sorted(ARROW_TYPES)), min_size=1, max_size=4))
+def test_values_of_every_type_become_the_table_that_duckdb_gives(
+    database: duckdb.DuckDBPyConnection, data: st.DataObject, kinds: list[str]
+) -> None:
     rows = data.draw(st.lists(st.tuples(*(st.none() | _values(k) for k in kinds)), max_size=3))
     columns = ", ".join(f"CAST(c{i} AS {k}) AS c{i % 3}" for i, k in enumerate(kinds))  # the fourth has a name again
     names = ", ".join(f"c{i}" for i in range(len(kinds)))
     literals = ", ".join(f"({', '.join(map(_literal, r))})" for r in [*rows, [None] * len(kinds)])
-    with duckdb.connect(":memory:", config={"threads": 1}) as database:
-        sql = f"SELECT {columns} FROM (VALUES {literals}) AS t({names}) LIMIT {len(rows)}"
-        values, table = both(database, sql)
+    sql = f"SELECT {columns} FROM (VALUES {literals}) AS t({names}) LIMIT {len(rows)}"
+    values, table = both(database, sql)
     assert isinstance(values._held, TypedRows)
     assert values.columns == table.columns
     assert len(values) == len(table) == len(rows)
