@@ -93,8 +93,11 @@ def tables_read(connection: duckdb.DuckDBPyConnection, sql: str) -> TablesRead:
     read = TablesRead()
     statements = connection.extract_statements(sql)
     for statement in statements:
-        text = statement.query if len(statements) > 1 else sql
         kind = kind_of(statement)
+        try:
+            text = statement.query if len(statements) > 1 else sql
+        except IndexError:  # of DuckDB 1.5, for a PIVOT behind another statement
+            kind = text = ""
         if kind == "SELECT":
             read |= _of_select(connection, text)
         elif kind == "EXPLAIN":

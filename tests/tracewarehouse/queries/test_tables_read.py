@@ -216,3 +216,7 @@ def test_every_view_and_comment_is_there_before_sql_that_changes_something(made_
         assert warehouse.query(sql, read_only=False).rows() == [("mine",)]
         mine = warehouse.query("FROM metrics.mine ORDER BY ALL", read_only=False)
         assert mine.rows() == warehouse.metric("ttft").rows()
+
+
+def test_a_pivot_behind_another_statement_is_not_known(connection: duckdb.DuckDBPyConnection) -> None:
+    assert not tables_read(connection, "FROM s(); PIVOT n(['']) ON a USING ''").is_known
