@@ -238,7 +238,7 @@ def test_metrics_and_one_of_them(client: TestClient, folder: Path, ids: dict[str
         metrics = opened.definitions.aliases()
         values = opened.query(
             "SELECT run_id, avg(value) FROM metric_values WHERE metric = 'exposed_communication' "
-            "AND dimensions ->> '$.phase' = 'decode' GROUP BY run_id"
+            "AND (dimensions ->> '$.phase') = 'decode' GROUP BY run_id"
         ).rows()
     assert {row[0] for row in rows(page)} == set(metrics)
     own = client.get("/metrics/exposed_communication").text

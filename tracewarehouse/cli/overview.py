@@ -31,7 +31,7 @@ SELECT
     max(v.value) FILTER (WHERE v.metric = 'tpot') AS tpot_ms
 FROM main.runs AS r
 LEFT JOIN metrics.all_values AS v
-    ON v.run_id = r.run_id AND v.metric = 'tpot' AND v.dimensions ->> '$.clock' = 'device'
+    ON v.run_id = r.run_id AND v.metric = 'tpot' AND (v.dimensions ->> '$.clock') = 'device'
 LEFT JOIN inferred AS i ON i.run_id = r.run_id
 GROUP BY r.run_id, r.name, r.device_count, r.backend, r.mesh, i.mesh
 ORDER BY r.name, r.run_id

