@@ -42,15 +42,28 @@ ARROW_TYPES = {
 class TypedRows:
     """Rows as Python values: a result is made of these where nobody asks for Arrow, which takes long to load.
 
+    What a result does with an Arrow table, it does with these by the same names.
+
     Attributes:
-        columns: names of the columns; a name may occur twice.
+        column_names: names of the columns; a name may occur twice.
         types: the types of the columns in DuckDB, all among `ARROW_TYPES`.
         rows: one tuple per row.
     """
 
-    columns: Sequence[str]
+    column_names: Sequence[str]
     types: Sequence[str]
     rows: Sequence[tuple[Any, ...]]
+
+    def __len__(self) -> int:
+        return len(self.rows)
+
+    def slice(self, offset: int, length: int) -> TypedRows:
+        """Some of the rows."""
+        return TypedRows(self.column_names, self.types, self.rows[offset : offset + length])
+
+    def filter(self, mask: Sequence[bool]) -> TypedRows:
+        """The rows for which the mask is true."""
+        return TypedRows(self.column_names, self.types, list(compress(self.rows, mask)))
 
     def arrow(self) -> pa.Table:
         """The rows as DuckDB would give them as an Arrow table."""
@@ -59,7 +72,7 @@ class TypedRows:
         types = [pa.decimal128(38, 0) if t == "HUGEINT" else pa.type_for_alias(ARROW_TYPES[t]) for t in self.types]
         values = zip(*self.rows, strict=True) if self.rows else ((),) * len(types)
         arrays = [pa.array(list(v), t) for v, t in zip(values, types, strict=True)]
-        return pa.Table.from_arrays(arrays, list(self.columns))
+        return pa.Table.from_arrays(arrays, list(self.column_names))
 
 
 class QueryResult:
@@ -84,7 +97,7 @@ class QueryResult:
         return self._held.arrow() if isinstance(self._held, TypedRows) else self._held
 
     def __len__(self) -> int:
-        return len(self._held.rows if isinstance(self._held, TypedRows) else self._held)
+        return len(self._held)
 
     def __repr__(self) -> str:
         return f"QueryResult({len(self)} rows: {', '.join(self.columns)})"
@@ -124,7 +137,7 @@ class QueryResult:
     @property
     def columns(self) -> list[str]:
         """Column names in order; a name may occur twice."""
-        return list(self._held.columns if isinstance(self._held, TypedRows) else self._held.column_names)
+        return list(self._held.column_names)
 
     @property
     def flagged_runs(self) -> tuple[FlaggedRun, ...]:
@@ -138,15 +151,7 @@ class QueryResult:
 
     def part(self, first: int, count: int) -> QueryResult:
         """The result with some of its rows alone, from row `first`, counted from 0."""
-        held = self._held
-        if isinstance(held, TypedRows):
-            some: pa.Table | TypedRows = TypedRows(held.columns, held.types, held.rows[first : first + count])
-        else:
-            some = held.slice(first, count)
-        return self._with(some)
-
-    def _with(self, held: pa.Table | TypedRows) -> QueryResult:
-        return QueryResult(held, self._flagged, is_cut=self._is_cut)
+        return QueryResult(self._held.slice(first, count), self._flagged, is_cut=self._is_cut)
 
     def noted(self, flagged: Sequence[FlaggedRun], *, is_cut: bool) -> QueryResult:
         """The same rows, with what is known of them."""
@@ -168,12 +173,7 @@ class QueryResult:
 
     def kept(self, is_kept: Sequence[bool]) -> QueryResult:
         """The result with those rows alone for which the sequence, as long as it, is true."""
-        held = self._held
-        if isinstance(held, TypedRows):
-            some: pa.Table | TypedRows = TypedRows(held.columns, held.types, list(compress(held.rows, is_kept)))
-        else:
-            some = held.filter(list(is_kept))
-        return self._with(some)
+        return QueryResult(self._held.filter(list(is_kept)), self._flagged, is_cut=self._is_cut)
 
     def distinct(self, column: str) -> set[Any]:
         """The different values of a column; of columns that share a name, of the first."""
