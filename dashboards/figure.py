@@ -63,7 +63,7 @@ def read(warehouse: Warehouse, sql: str, **parameters: Any) -> Drawn:
     Raises:
         QueryError: a view cannot be read.
     """
-    text = _dedented(re.sub(r"\$(\w+)", lambda name: _literal(parameters[name[1]]), sql))
+    text = _dedented(re.sub(r"\$(\w+)", lambda name: literal(parameters[name[1]]), sql))
     return Drawn(text, [{k: plain(v) for k, v in row.items()} for row in warehouse.query(text).dicts()])
 
 
@@ -189,12 +189,6 @@ def largest(rows: Sequence[Mapping[str, Any]], value: str, unit: str, *labels: s
     ]
     rest = f"; {len(ordered) - most} more" if len(ordered) > most else ""
     return f"{'Largest first: ' if len(ordered) > 1 else ''}{', '.join(named)}{rest}."
-
-
-def _literal(value: Any) -> str:
-    if isinstance(value, (list, tuple)):
-        return f"[{', '.join(map(_literal, value))}]"
-    return literal(value) if isinstance(value, str) else repr(value)
 
 
 def plain(value: Any) -> Any:

@@ -149,8 +149,8 @@ def _sent(hidden: Any, facts: Any, place: Any) -> Any:
         return jnp.concatenate([whole, facts.swapaxes(0, 1)], -1)
     at = place.astype(hidden.dtype)
     # A place that no token has is routed to no expert.
-    found = jnp.einsum("sdc,sde->dce", at, facts) - (1 - at.sum(0))[..., None]
-    return jnp.concatenate([jnp.einsum("sdc,sh->dch", at, hidden), found], -1)
+    routed = jnp.einsum("sdc,sde->dce", at, facts) - (1 - at.sum(0))[..., None]
+    return jnp.concatenate([jnp.einsum("sdc,sh->dch", at, hidden), routed], -1)
 
 
 def _computed(module: Any, weights: Weights, tokens: Any, facts: Any, room: Places) -> tuple[Any, Any]:

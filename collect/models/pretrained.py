@@ -111,8 +111,8 @@ class PretrainedModel(ModelFields, BaseModel):
         if architecture not in _NEEDED:
             raise ExperimentError(f"{file}: model_type {architecture!r} is not known; known are {', '.join(_NEEDED)}")
         for field, usual in _ONE_FORM.items():
-            if (found := fields.get(field)) not in (usual, None):
-                raise ExperimentError(f"{file}: {field} is {found!r}; the collector builds only {usual!r}")
+            if (value := fields.get(field)) not in (usual, None):
+                raise ExperimentError(f"{file}: {field} is {value!r}; the collector builds only {usual!r}")
         heads = fields.get("num_attention_heads")
         if heads and "hidden_size" in fields:
             fields.setdefault("num_key_value_heads", heads)

@@ -218,8 +218,8 @@ def _sent(tokens: Any, facts: Any, place: Any) -> Any:
         return torch.cat([whole, facts.transpose(1, 2)], -1)
     at = place.to(tokens.dtype)
     # A place that no token has is routed to no expert.
-    found = einsum("gsdc,gsde->gdce", at, facts) - (1.0 - at.sum(1))[..., None]
-    return torch.cat([einsum("gsdc,gsh->gdch", at, tokens), found], -1)
+    routed = einsum("gsdc,gsde->gdce", at, facts) - (1.0 - at.sum(1))[..., None]
+    return torch.cat([einsum("gsdc,gsh->gdch", at, tokens), routed], -1)
 
 
 def _combined(returned: Any, place: Any) -> Any:

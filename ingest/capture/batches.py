@@ -81,7 +81,7 @@ def batch_files(captures: Iterable[Path]) -> list[BatchFile]:
     of_home: dict[Path, list[Path]] = {}
     for path in captures:
         of_home.setdefault(home_of(path.parent), []).append(path)
-    found: set[BatchFile] = set()
+    of_server: set[BatchFile] = set()
     for home, files in of_home.items():
         are_ranks = any(_RANK.match(f.name) for f in files)
         own = rank_of(home / "batches")
@@ -89,8 +89,8 @@ def batch_files(captures: Iterable[Path]) -> list[BatchFile]:
         ranks = {f: rank_of(f / "batches") if are_ranks or len(folders) > 1 else own for f in folders}
         for folder in (home, *(f.parent for f in files), *folders):
             of_folder = ranks.get(folder, own)
-            found.update(BatchFile(p, _number(_RANK.match(p.name), of_folder)) for p in _batches_in(folder))
-    return sorted(found, key=lambda f: (str(f.path.parent), _numbers(f.path.name)))
+            of_server.update(BatchFile(p, _number(_RANK.match(p.name), of_folder)) for p in _batches_in(folder))
+    return sorted(of_server, key=lambda f: (str(f.path.parent), _numbers(f.path.name)))
 
 
 def home_of(folder: Path) -> Path:

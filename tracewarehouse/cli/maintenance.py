@@ -81,8 +81,8 @@ def _verified(warehouse: Warehouse) -> tuple[QueryResult, list[str], bool]:
     problems = warehouse.fsck()
     columns = ("run_id", "run", "file", "severity", "problem", "action")
     rows = [(p.run_id, p.run, p.file, "error" if p.is_error else "note", p.sentence, p.action) for p in problems]
-    found = QueryResult(TypedRows(columns, ["VARCHAR"] * len(columns), rows))
-    return found, [] if problems else ["nothing is wrong"], not any(p.is_error for p in problems)
+    listed = QueryResult(TypedRows(columns, ["VARCHAR"] * len(columns), rows))
+    return listed, [] if problems else ["nothing is wrong"], not any(p.is_error for p in problems)
 
 
 def _compared(warehouse: Warehouse, paths: list[Path]) -> tuple[QueryResult, list[str], bool]:

@@ -382,7 +382,7 @@ def _catalog_row(definitions: Definitions, metric: Metric) -> str:
         " ".join(h.changed.split()),
         " ".join(h.deprecated.split()) if h.deprecated else None,
     )
-    return f"({', '.join(_literal(v) for v in values)})"
+    return f"({', '.join(map(literal, values))})"
 
 
 def _all_values(definitions: Definitions) -> str:
@@ -460,9 +460,3 @@ def _comment(kind: str, name: str, about: str, columns: Mapping[str, str]) -> It
     yield f"COMMENT ON {kind} {name} IS {literal(about)}"
     for column, sentence in columns.items():
         yield f'COMMENT ON COLUMN {name}."{column}" IS {literal(" ".join(sentence.split()))}'
-
-
-def _literal(value: str | int | None) -> str:
-    if value is None:
-        return "CAST(NULL AS VARCHAR)"
-    return str(value) if isinstance(value, int) else literal(value)

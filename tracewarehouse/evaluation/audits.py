@@ -40,16 +40,16 @@ def run_audits(
         MetricError: an audit fails.
     """
     parameters = {"run_id": run_id} if run_id is not None else None
-    found: dict[tuple[str, tuple[str, ...]], Finding] = {}
+    findings: dict[tuple[str, tuple[str, ...]], Finding] = {}
     for audit in all_audits(definitions or load_definitions()) if audits is None else audits:
         finding = run_audit(connection, audit, audit_sql(audit, limit, of_run=run_id is not None), parameters)
         if finding is None:
             continue
         key = (finding.audit, finding.columns)
-        if of_others := found.get(key):  # the audits of the ranges share a name
+        if of_others := findings.get(key):  # the audits of the ranges share a name
             finding = replace(finding, rows=tuple(sorted((*of_others.rows, *finding.rows))[:limit]))
-        found[key] = finding
-    return list(found.values())
+        findings[key] = finding
+    return list(findings.values())
 
 
 def violated_audits(connection: duckdb.DuckDBPyConnection, definitions: Definitions) -> dict[str, list[View]]:

@@ -301,6 +301,10 @@ def _sentence(error: Exception) -> str:
     return text
 
 
-def literal(text: str) -> str:
-    """The text as an SQL string."""
-    return "'" + text.replace("'", "''") + "'"
+def literal(value: str | float | list[Any] | tuple[Any, ...] | None) -> str:
+    """A text, number, list or missing text as SQL."""
+    if value is None:
+        return "CAST(NULL AS VARCHAR)"
+    if isinstance(value, str):
+        return "'" + value.replace("'", "''") + "'"
+    return f"[{', '.join(map(literal, value))}]" if isinstance(value, list | tuple) else repr(value)

@@ -188,9 +188,9 @@ def check_java() -> None:
         where = f"no program java in JAVA_HOME ({home})" if home else "there is no program java"
         raise WarehouseError(f"the engine spark needs Java {_JAVA}, and {where}; {remedy}")
     said = subprocess.run([java, "-version"], capture_output=True, text=True, check=False).stderr  # noqa: S603
-    found = re.search(r'version "(?:1\.)?(\d+)', said)
-    if found and int(found[1]) < _JAVA:
-        raise WarehouseError(f"the engine spark needs Java {_JAVA}, and {java} is Java {found[1]}; {remedy}")
+    version = re.search(r'version "(?:1\.)?(\d+)', said)
+    if version and int(version[1]) < _JAVA:
+        raise WarehouseError(f"the engine spark needs Java {_JAVA}, and {java} is Java {version[1]}; {remedy}")
 
 
 def _half_of_memory() -> int:

@@ -164,15 +164,15 @@ def _without_qualify(tree: exp.Query) -> exp.Query:
 
 def _order_by_all(tree: exp.Query) -> list[tuple[exp.Query, exp.Ordered]]:
     """Take ORDER BY ALL out of a tree whose stars are not expanded yet; returns where it was."""
-    found = []
+    taken = []
     for ordered in list(tree.find_all(exp.Ordered)):
         query = ordered.parent.parent if ordered.parent is not None else None
         if isinstance(ordered.this, exp.Var | exp.Column) and ordered.this.name.upper() == "ALL":
             if not isinstance(query, exp.Query):
                 raise QueryError("ORDER BY ALL belongs to a query")
             query.set("order", None)
-            found.append((query, ordered))
-    return found
+            taken.append((query, ordered))
+    return taken
 
 
 def _using_to_left(tree: exp.Query) -> None:
@@ -258,13 +258,13 @@ def is_to_json(node: exp.Expr) -> bool:
 
 def combined(kinds: list[str]) -> str:
     """The kind of a value that may be any of several; UNKNOWN where DuckDB would turn numbers into text or the like."""
-    found = {k for k in kinds if k != NULL}
-    if not found:
+    distinct = {k for k in kinds if k != NULL}
+    if not distinct:
         return NULL
-    if len(found) == 1:
-        return found.pop()
-    if found <= NUMBERS:
-        return next(k for k in (DOUBLE, DECIMAL, UNSIGNED, INT) if k in found)
+    if len(distinct) == 1:
+        return distinct.pop()
+    if distinct <= NUMBERS:
+        return next(k for k in (DOUBLE, DECIMAL, UNSIGNED, INT) if k in distinct)
     return UNKNOWN
 
 

@@ -267,8 +267,8 @@ def _of_regexp(node: exp.RegexpLike | exp.RegexpExtract) -> Iterator[str]:
     pattern = node.expression
     if not (isinstance(pattern, exp.Literal) and pattern.is_string):
         yield "a regular expression must be a literal"
-    elif found := _OTHER_REGEX.search(pattern.this):
-        yield f"the engines read {found[0]} in a regular expression differently; for an escaped point write [.]"
+    elif other := _OTHER_REGEX.search(pattern.this):
+        yield f"the engines read {other[0]} in a regular expression differently; for an escaped point write [.]"
     group = node.args.get("group")
     if node.args.get("flag") or node.args.get("parameters") or node.args.get("position"):
         yield "options of regular expressions were not run on both engines"

@@ -95,10 +95,10 @@ class SparkWarehouse(Warehouse):
         )
         read = TablesRead()
 
-        def prepare(found: TablesRead) -> None:
+        def prepare(tables: TablesRead) -> None:
             nonlocal read
-            read = found
-            planner.prepare(found)
+            read = tables
+            planner.prepare(tables)
 
         expected = run_query(planner.connection, sql, parameters, prepare=prepare).arrow()
         names, _ = of_lens(self.definitions, read)
@@ -108,12 +108,12 @@ class SparkWarehouse(Warehouse):
         try:
             views.create(behind(self.definitions, names), types)
             frame = self.spark.sql(translated)
-            found = frame.toDF(*(f"c{n}" for n in range(len(frame.columns)))).toArrow()
+            answer = frame.toDF(*(f"c{n}" for n in range(len(frame.columns)))).toArrow()
         except (QueryError, WarehouseError):
             raise
         except Exception as error:  # pyspark's errors, and those of py4j and grpc if Spark has ended
             raise _ended(error) or _told(error) from None
-        result = QueryResult(conform(found, expected.schema))
+        result = QueryResult(conform(answer, expected.schema))
         return result.noted(in_scope(read, parameters, result, self.lake.runs()), is_cut=False)
 
     def rows(self, sql: str, /, *, read_only: bool = True, **parameters: Any) -> QueryResult:
@@ -133,7 +133,7 @@ class SparkWarehouse(Warehouse):
         return self._views
 
 
-def conform(found: pa.Table, wanted: pa.Schema) -> pa.Table:
+def conform(answer: pa.Table, wanted: pa.Schema) -> pa.Table:
     """The rows of Spark with the names and types that DuckDB gives them.
 
     Raises:
@@ -141,10 +141,10 @@ def conform(found: pa.Table, wanted: pa.Schema) -> pa.Table:
     """
     import pyarrow as pa
 
-    if found.num_columns != len(wanted):
-        raise QueryError(f"Spark gives {found.num_columns} columns where DuckDB gives {len(wanted)}")
+    if answer.num_columns != len(wanted):
+        raise QueryError(f"Spark gives {answer.num_columns} columns where DuckDB gives {len(wanted)}")
     columns = []
-    for field, column in zip(wanted, found.columns, strict=True):
+    for field, column in zip(wanted, answer.columns, strict=True):
         if column.type != field.type:
             if not _is_same(column.type, field.type):
                 raise QueryError(
@@ -172,12 +172,12 @@ def _is_same(spark: pa.DataType, duckdb: pa.DataType) -> bool:
 
 def _types(planner: Session) -> Types:
     """DuckDB's types of the columns of all views that a session has."""
-    found: Types = {}
+    types: Types = {}
     for schema, table, column, type_ in planner.connection.execute(
         "SELECT schema_name, table_name, column_name, data_type FROM duckdb_columns() WHERE NOT internal"
     ).fetchall():
-        found.setdefault(schema, {}).setdefault(table, {})[column] = type_
-    return found
+        types.setdefault(schema, {}).setdefault(table, {})[column] = type_
+    return types
 
 
 def _ended(error: BaseException | None) -> BaseException | None:

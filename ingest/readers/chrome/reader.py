@@ -38,7 +38,7 @@ import numpy as np
 
 from tracewarehouse.ingest.columns.event_stream import part
 from tracewarehouse.ingest.columns.keys import is_new
-from tracewarehouse.ingest.columns.plane_names import COUNTER_LINE, PROFILE_START, TASK_PLANE
+from tracewarehouse.ingest.columns.plane_names import COUNTER_LINE, DEVICE_PREFIX, PROFILE_START, TASK_PLANE
 from tracewarehouse.ingest.columns.records import EventBatch, Int32, Int64, Line, Plane, Stat, StatKind
 from tracewarehouse.ingest.errors import CaptureError, MalformedError
 from tracewarehouse.ingest.readers.chrome.args import Arguments, merged
@@ -285,7 +285,7 @@ class ChromeTrace:
 
     def _has_operators(self) -> bool:
         """Whether the trace has operators of PyTorch and no device of XLA's, as what is left of a Kineto trace."""
-        has_devices = any("/device:" in plane.name for plane in self.planes)
+        has_devices = any(DEVICE_PREFIX in plane.name for plane in self.planes)
         return not has_devices and any(m.name.startswith("aten::") for p in self.planes for m in p.event_metadata)
 
     def _add_start(self, base: bytes) -> None:

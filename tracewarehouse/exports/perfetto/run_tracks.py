@@ -21,6 +21,7 @@ import pyarrow.compute as pc
 
 from tracewarehouse.exports.perfetto.packets import PacketWriter
 from tracewarehouse.exports.perfetto.wire import Encoded, joined
+from tracewarehouse.ingest.columns.plane_names import CPU_PLANE, OP_LINE
 from tracewarehouse.ingest.errors import TracewarehouseError
 from tracewarehouse.queries.read_only import literal
 
@@ -575,9 +576,9 @@ class RunTracks:
         )
         lines = []
         for first, line, kind, plane in rows:
-            is_tpu_ops = kind == "ops" and line == "XLA Ops"
+            is_tpu_ops = kind == "ops" and line == OP_LINE
             track = "3. XLA Ops" if is_tpu_ops else _TRACK_OF_LINE.get(kind, line)
-            thread = line if plane == "/host:CPU" else f"{plane} {line}"
+            thread = line if plane == CPU_PLANE else f"{plane} {line}"
             lines.append(_Line(first, track, thread, kind == "counters"))
         return lines
 
