@@ -13,12 +13,14 @@ from tracewarehouse.database.lens import create_lens, is_current, run_sources
 from tracewarehouse.definitions.reading import Definitions, View
 from tracewarehouse.evaluation.audits import run_audits, violated_audits
 from tracewarehouse.ingest.errors import MetricError, WarehouseError
-from tracewarehouse.ingest.lake.lake import DATABASE, Lake, Leftover, RunVersion
+from tracewarehouse.ingest.lake import garbage
+from tracewarehouse.ingest.lake.lake import DATABASE, Lake
+from tracewarehouse.ingest.lake.manifest import RunVersion
 from tracewarehouse.ingest.verify.fsck import Problem
 from tracewarehouse.ingest.verify.fsck import fsck as fsck_of_lake
 
 
-def fsck(lake: Lake, definitions: Definitions, leftovers: Callable[[], list[Leftover]]) -> list[Problem]:
+def fsck(lake: Lake, definitions: Definitions, leftovers: Callable[[], list[garbage.Leftover]]) -> list[Problem]:
     """Check the lake, the metric values, the audits and warehouse.duckdb, and look for leftovers.
 
     Args:
@@ -113,11 +115,11 @@ def _database(lake: Lake, definitions: Definitions, runs: list[RunVersion]) -> I
     yield Problem(None, None, DATABASE, sentence, "`tw build`")
 
 
-def _leftovers(lake: Lake, leftovers: Callable[[], list[Leftover]]) -> Iterator[Problem]:
+def _leftovers(lake: Lake, leftovers: Callable[[], list[garbage.Leftover]]) -> Iterator[Problem]:
     try:
         left = leftovers()
     except WarehouseError:  # warehouse.duckdb cannot be read; that is reported as a problem of its own
-        left = lake.leftovers()
+        left = garbage.leftovers(lake)
     for leftover in left:
         file = str(leftover.path.relative_to(lake.warehouse))
         sentence = f"{leftover.what}, {leftover.bytes:,} bytes"

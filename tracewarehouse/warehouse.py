@@ -15,15 +15,10 @@ from typing import TYPE_CHECKING, Any
 
 from tracewarehouse.ingest.capture.locations import is_remote
 from tracewarehouse.ingest.errors import CaptureError, WarehouseError, shown
-from tracewarehouse.ingest.lake.lake import (
-    DATABASE,
-    GRACE_SECONDS,
-    Lake,
-    Leftover,
-    RunVersion,
-    UnreadRun,
-    unread_sentence,
-)
+from tracewarehouse.ingest.lake import garbage
+from tracewarehouse.ingest.lake.garbage import GRACE_SECONDS, Leftover
+from tracewarehouse.ingest.lake.lake import DATABASE, Lake
+from tracewarehouse.ingest.lake.manifest import RunVersion, UnreadRun, unread_sentence
 
 if TYPE_CHECKING:
     import duckdb
@@ -824,7 +819,7 @@ class Warehouse:
         """
         from tracewarehouse.database import compacted, consolidated
 
-        left = self.lake.leftovers(grace_seconds, self._named_by_database())
+        left = garbage.leftovers(self.lake, grace_seconds, self._named_by_database())
         left += consolidated.leftovers(self.lake, grace_seconds)
         return left + compacted.leftovers(self.lake, grace_seconds)
 
@@ -840,7 +835,7 @@ class Warehouse:
 
         if not (self._folder("gc") / "manifests").is_dir():
             return []
-        left = self.lake.collect_garbage(grace_seconds, self._named_by_database())
+        left = garbage.collect_garbage(self.lake, grace_seconds, self._named_by_database())
         left += consolidated.collect_garbage(self.lake, grace_seconds)
         return left + compacted.collect_garbage(self.lake, grace_seconds)
 

@@ -20,7 +20,8 @@ from tracewarehouse.definitions.reading import load_definitions
 from tracewarehouse.evaluation import values as metric_values
 from tracewarehouse.evaluation.cursors import Task, run_tasks
 from tracewarehouse.evaluation.values import evaluate
-from tracewarehouse.ingest.lake.lake import DATABASE, RunVersion
+from tracewarehouse.ingest.lake.lake import DATABASE
+from tracewarehouse.ingest.lake.manifest import RunVersion
 from tracewarehouse.ingest.lake.schema import SCHEMA_VERSION, TABLES
 
 DEFINITIONS = load_definitions()

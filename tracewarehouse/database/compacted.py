@@ -15,13 +15,12 @@ each file of the pack. The small tables of runs, devices and metric values have 
 
 from __future__ import annotations
 
-import fcntl
 import hashlib
 import shutil
 import time
 import uuid
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager, suppress
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -31,16 +30,11 @@ import msgspec
 from tracewarehouse.database.lens import reading, table_source
 from tracewarehouse.database.temporary import TemporaryFolder
 from tracewarehouse.ingest.errors import WarehouseError
-from tracewarehouse.ingest.lake.lake import (
-    CACHE,
-    Lake,
-    Leftover,
-    RunVersion,
-    Settling,
-    file_digest,
-    is_locked,
-    size_on_disk,
-)
+from tracewarehouse.ingest.lake.durable_files import Settling, file_digest
+from tracewarehouse.ingest.lake.folder_lock import is_locked, locked
+from tracewarehouse.ingest.lake.garbage import Leftover, size_on_disk
+from tracewarehouse.ingest.lake.lake import CACHE, Lake
+from tracewarehouse.ingest.lake.manifest import RunVersion
 from tracewarehouse.ingest.lake.manifest_index import DIGESTED
 from tracewarehouse.ingest.lake.schema import TABLES
 from tracewarehouse.queries.memory_limit import set_memory_limit
@@ -52,7 +46,7 @@ LARGEST_RUN = 32 << 20
 """Bytes of a run's files from which on it is left alone: opening them takes little beside reading them."""
 PACK = 256 << 20
 """Bytes of the runs of one pack, about; a pack of less than half of that is joined with the next runs."""
-_CONTENTS, _DROPPED, _PART, _LOCK = "contents", "dropped", ".part-", ".lock"
+_CONTENTS, _DROPPED, _PART = "contents", "dropped", ".part-"
 _ROW_GROUP = 1 << 17
 
 
@@ -369,7 +363,5 @@ def _alone(lake: Lake) -> Iterator[Path]:
     if folder is None:
         raise WarehouseError(f"{lake.root}: packs can be written only to a folder of the warehouse itself")
     folder.mkdir(parents=True, exist_ok=True)
-    with ExitStack() as stack:
-        lock = stack.enter_context((folder / _LOCK).open("w"))
-        fcntl.flock(lock, fcntl.LOCK_EX)
+    with locked(folder):
         yield folder

@@ -23,7 +23,10 @@ import duckdb
 from tracewarehouse.database.lens import reading, table_source
 from tracewarehouse.database.temporary import TemporaryFolder
 from tracewarehouse.ingest.errors import WarehouseError
-from tracewarehouse.ingest.lake.lake import CACHE, Lake, Leftover, RunVersion, file_digest
+from tracewarehouse.ingest.lake.durable_files import file_digest
+from tracewarehouse.ingest.lake.garbage import Leftover
+from tracewarehouse.ingest.lake.lake import CACHE, Lake
+from tracewarehouse.ingest.lake.manifest import RunVersion
 from tracewarehouse.ingest.lake.manifest_index import DIGESTED
 from tracewarehouse.ingest.lake.schema import SCHEMA_VERSION, TABLES
 from tracewarehouse.queries.read_only import literal

@@ -18,7 +18,9 @@ from tracewarehouse.database.kept_views import copy_views
 from tracewarehouse.database.temporary import TemporaryFolder
 from tracewarehouse.definitions import missing
 from tracewarehouse.ingest.errors import MetricError, WarehouseError
-from tracewarehouse.ingest.lake.lake import DATABASE, RunVersion, placed_whole
+from tracewarehouse.ingest.lake.durable_files import placed_whole
+from tracewarehouse.ingest.lake.lake import DATABASE
+from tracewarehouse.ingest.lake.manifest import RunVersion
 from tracewarehouse.ingest.lake.schema import TABLES, Table
 from tracewarehouse.queries.read_only import literal
 

@@ -23,7 +23,8 @@ from tracewarehouse.database.lens import (
 from tracewarehouse.database.temporary import TemporaryFolder
 from tracewarehouse.definitions import missing
 from tracewarehouse.ingest.errors import MetricError, QueryError, WarehouseError
-from tracewarehouse.ingest.lake.lake import Lake, RunVersion, State, unread_sentence
+from tracewarehouse.ingest.lake.lake import Lake, State
+from tracewarehouse.ingest.lake.manifest import RunVersion, unread_sentence
 from tracewarehouse.ingest.lake.schema import TABLES
 from tracewarehouse.queries.memory_limit import set_memory_limit
 from tracewarehouse.queries.read_only import ROW_FUNCTIONS, literal, restrict

@@ -11,12 +11,12 @@ import duckdb
 from tracewarehouse.database.lens import STORAGE_VERSION, comment_on_tables, create_lens, table_source
 from tracewarehouse.database.session import files_error
 from tracewarehouse.ingest.errors import TracewarehouseError, WarehouseError
-from tracewarehouse.ingest.lake.lake import placed_whole
+from tracewarehouse.ingest.lake.durable_files import placed_whole
 from tracewarehouse.ingest.lake.schema import TABLES
 from tracewarehouse.queries.memory_limit import set_memory_limit
 
 if TYPE_CHECKING:
-    from tracewarehouse.ingest.lake.lake import RunVersion
+    from tracewarehouse.ingest.lake.manifest import RunVersion
     from tracewarehouse.warehouse import Warehouse
 
 ENDINGS = (".duckdb", ".db")

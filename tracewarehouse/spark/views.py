@@ -21,7 +21,8 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
     from tracewarehouse.definitions.reading import Definitions
-    from tracewarehouse.ingest.lake.lake import Lake, RunVersion
+    from tracewarehouse.ingest.lake.lake import Lake
+    from tracewarehouse.ingest.lake.manifest import RunVersion
     from tracewarehouse.spark.kinds import Types
 
 _TYPES = {

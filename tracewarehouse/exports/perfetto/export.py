@@ -12,7 +12,7 @@ from typing import IO, TYPE_CHECKING, cast
 from tracewarehouse.exports.perfetto.packets import PacketWriter, compressing
 from tracewarehouse.exports.perfetto.run_tracks import Flows, RunTracks, Selection
 from tracewarehouse.ingest.errors import TracewarehouseError
-from tracewarehouse.ingest.lake.lake import placed_whole
+from tracewarehouse.ingest.lake.durable_files import placed_whole
 from tracewarehouse.queries.read_only import literal
 
 if TYPE_CHECKING:
