@@ -6,8 +6,6 @@ A view names tables by schema only, never by database, so it works under any nam
 from __future__ import annotations
 
 import json
-import re
-import shutil
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -15,28 +13,14 @@ from typing import TYPE_CHECKING
 import duckdb
 
 from tracewarehouse.database.kept_views import copy_views
-from tracewarehouse.database.temporary import TemporaryFolder
 from tracewarehouse.definitions import missing
-from tracewarehouse.ingest.errors import MetricError, WarehouseError
-from tracewarehouse.ingest.lake.durable_files import placed_whole
-from tracewarehouse.ingest.lake.lake import DATABASE
+from tracewarehouse.ingest.errors import MetricError
 from tracewarehouse.ingest.lake.manifest import RunVersion
 from tracewarehouse.ingest.lake.schema import TABLES, Table
 from tracewarehouse.queries.read_only import literal
 
 if TYPE_CHECKING:
     from tracewarehouse.definitions.reading import Definitions, Metric, View
-
-STORAGE_VERSION = "v1.5.0"
-"""Storage format of warehouse.duckdb: the newest one that the DuckDB CLI on PyPI can open."""
-
-MARK = ".if-this-is-missing-run-tw-build.parquet"
-"""A file without rows beside warehouse.duckdb, whose views name it by its whole path before any file of a run.
-
-DuckDB resolves relative paths against the reader's folder, so the views have absolute ones. Where the warehouse has
-been moved, DuckDB names the first file that it misses: this one, which says what to do.
-"""
-_FILE = re.compile(r"'((?:[^']|'')+\.parquet)'")
 
 _SCHEMAS = ("models", "preconditions", "metrics", "macros")
 _BEGIN = "; ".join(f"CREATE SCHEMA {s}" for s in _SCHEMAS)
@@ -243,91 +227,6 @@ def run_sources(root: str, runs: Iterable[RunVersion]) -> dict[str, str | None]:
 def table_source(root: str, runs: Iterable[RunVersion], table: str) -> str | None:
     """Return the source of one table over the files of all runs; see `run_sources`."""
     return parquet_source(f"{root}/{n}" for r in runs for n in r.files.get(table, ()))
-
-
-def build(warehouse: Path, runs: Iterable[RunVersion], definitions: Definitions) -> Path:
-    """Write warehouse.duckdb anew, replace the old file by it in one step, and return its path.
-
-    Args:
-        warehouse: the warehouse's folder.
-        runs: the current versions of the runs.
-        definitions: the models and metrics.
-
-    Raises:
-        MetricError: DuckDB refuses a definition.
-        duckdb.Error: a file of a run cannot be read.
-    """
-    target, root = warehouse / DATABASE, warehouse.resolve()
-    with placed_whole(target) as part:
-        try:
-            with duckdb.connect(str(part), config={"storage_compatibility_version": STORAGE_VERSION}) as connection:
-                if not (root / MARK).exists():
-                    connection.execute(f"COPY (SELECT 1 AS mark WHERE false) TO {literal(str(root / MARK))}")
-                sources = {t: _marked(TABLES[t], root, source) for t, source in run_sources(str(root), runs).items()}
-                # without files at first: each view would look at every file beneath it
-                create_lens(connection, {}, definitions)
-                add_tables(connection, sources)
-                comment_on_tables(connection)
-        finally:
-            part.with_name(f"{part.name}.wal").unlink(missing_ok=True)
-    return target
-
-
-def _marked(table: Table, root: Path, source: str | None) -> str | None:
-    """The source, after a part without rows that reads `MARK`; DuckDB leaves it out when it plans a query."""
-    if source is None:
-        return None
-    empty = ", ".join(f'CAST(NULL AS {c.type}) AS "{c.name}"' for c in table.columns)
-    names = ", ".join(f'"{c.name}"' for c in table.columns)
-    mark = literal(str(root / MARK))
-    return f"(SELECT {empty} FROM read_parquet({mark}) WHERE false UNION ALL SELECT {names} FROM {source})"  # noqa: S608
-
-
-def files_in_database(database: Path) -> set[Path]:
-    """The Parquet files that the tables of a warehouse.duckdb read.
-
-    Raises:
-        WarehouseError: the file is not a database with the lens.
-    """
-    views = _read(database, "SELECT sql FROM duckdb_views() WHERE schema_name = 'main' AND NOT internal")
-    files = (Path(name.replace("''", "'")) for (sql,) in views for name in _FILE.findall(sql))
-    return {file for file in files if file.name != MARK}
-
-
-def foreign_metrics(database: Path, definitions: Definitions) -> list[str]:
-    """The metrics of a warehouse.duckdb that are not defined here, such as those of a folder of a user's own.
-
-    Raises:
-        WarehouseError: the file is not a database with the lens.
-    """
-    names = {name for (name,) in _read(database, "SELECT metric FROM metrics.catalog")}
-    return sorted(names - {m.name for m in definitions.metrics})
-
-
-def is_current(database: Path, warehouse: Path, runs: Iterable[RunVersion], definitions: Definitions) -> bool:
-    """Whether a warehouse.duckdb is what `build` would write now: the same files and the same definitions.
-
-    Raises:
-        WarehouseError: the file is not a database with the lens.
-    """
-    root = warehouse.resolve()
-    wanted = {root / f for run in runs for t, files in run.files.items() if t in TABLES for f in files}
-    catalog = _read(database, "SELECT fingerprint FROM metrics.catalog")
-    fingerprints = sorted(definitions.fingerprint(m.view) for m in definitions.metrics)
-    if not (root / MARK).exists():
-        return False
-    return files_in_database(database) == wanted and sorted(f for (f,) in catalog) == fingerprints
-
-
-def _read(database: Path, sql: str) -> list[tuple[str]]:
-    """Rows of a query on a database; works even while another program has it open for writing."""
-    try:
-        with TemporaryFolder() as folder:
-            copy = shutil.copy(database, folder.path / DATABASE)
-            with duckdb.connect(str(copy), read_only=True) as connection:
-                return connection.execute(sql).fetchall()
-    except (duckdb.Error, OSError) as error:
-        raise WarehouseError(f"{database}: cannot be read ({' '.join(str(error).split())}); run `tw build`") from None
 
 
 def _tables(tables: Mapping[str, str | None]) -> Iterator[str]:
