@@ -39,6 +39,9 @@ _WRAPPED = frozenset(
     }
 )
 
+CARRIES_INNER = frozenset({"fusion", "async-start", "async-update", "async-done"})
+"""Opcodes of instructions that stand for those of the computations that they call."""
+
 
 def kernel_name(name: str) -> str:
     """Return the kernel's name: that of the instruction, without the numbers that the compiler appends."""
