@@ -41,6 +41,8 @@ _WRAPPED = frozenset(
 
 CARRIES_INNER = frozenset({"fusion", "async-start", "async-update", "async-done"})
 """Opcodes of instructions that stand for those of the computations that they call."""
+MAX_UPDATES = 16
+"""Updates between the start of an asynchronous op and its done that are followed."""
 
 
 def kernel_name(name: str) -> str:
