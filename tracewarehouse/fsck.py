@@ -10,8 +10,9 @@ import duckdb
 
 from tracewarehouse.database.compacted import damaged
 from tracewarehouse.database.database_file import DatabaseFile
+from tracewarehouse.database.file_sources import run_sources
 from tracewarehouse.database.garbage import leftovers
-from tracewarehouse.database.lens import create_lens, run_sources
+from tracewarehouse.database.lens import create_lens
 from tracewarehouse.definitions.reading import Definitions, View
 from tracewarehouse.evaluation.audits import run_audits, violated_audits
 from tracewarehouse.ingest.errors import MetricError, WarehouseError

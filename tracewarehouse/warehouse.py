@@ -312,7 +312,7 @@ class Warehouse:
             MetricError: the metric or version does not exist.
             WarehouseError: a run does not exist.
         """
-        from tracewarehouse.database.values_query import of_these
+        from tracewarehouse.definitions.all_values import of_these
 
         view = self.definitions.metric(name, version).view.name
         if run is None:
@@ -344,7 +344,7 @@ class Warehouse:
             MetricError: a metric or version does not exist.
             WarehouseError: a run does not exist.
         """
-        from tracewarehouse.database.values_query import values_query
+        from tracewarehouse.definitions.all_values import values_query
 
         ids = None if run is None else [r.run_id for r in self._meant(run)]
         ask = self.query if run is None else self.rows

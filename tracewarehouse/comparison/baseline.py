@@ -14,8 +14,10 @@ from typing import TYPE_CHECKING, Any
 
 import duckdb
 
-from tracewarehouse.database.lens import add_tables, add_views, begin_lens, run_sources
+from tracewarehouse.database.file_sources import run_sources
+from tracewarehouse.database.lens import add_tables, add_views, begin_lens
 from tracewarehouse.database.session import COMPARED, behind
+from tracewarehouse.definitions.catalog import CATALOG
 from tracewarehouse.ingest.errors import WarehouseError
 from tracewarehouse.ingest.lake.schema import TABLES
 from tracewarehouse.queries.read_only import literal, run_query
@@ -130,7 +132,7 @@ def open_with(warehouse: Warehouse, baseline: Baseline) -> Iterator[Callable[[st
                 connection,
                 warehouse.definitions,
                 [v for v in warehouse.definitions.ordered if v.qualified in read],
-                catalog=True,
+                own=[CATALOG],
                 macros=[m for m in warehouse.definitions.macros if m.qualified in read],
             )
         except (duckdb.Error, pa.ArrowException) as error:

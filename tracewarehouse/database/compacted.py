@@ -27,7 +27,7 @@ from pathlib import Path
 import duckdb
 import msgspec
 
-from tracewarehouse.database.lens import reading, table_source
+from tracewarehouse.database.file_sources import reading, table_source
 from tracewarehouse.database.temporary import TemporaryFolder
 from tracewarehouse.ingest.errors import WarehouseError
 from tracewarehouse.ingest.lake.durable_files import Settling, file_digest

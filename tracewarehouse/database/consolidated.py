@@ -20,7 +20,7 @@ from pathlib import Path
 
 import duckdb
 
-from tracewarehouse.database.lens import reading, table_source
+from tracewarehouse.database.file_sources import reading, table_source
 from tracewarehouse.database.temporary import TemporaryFolder
 from tracewarehouse.ingest.errors import WarehouseError
 from tracewarehouse.ingest.lake.durable_files import file_digest

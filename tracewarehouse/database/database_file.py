@@ -11,7 +11,8 @@ from typing import TYPE_CHECKING
 
 import duckdb
 
-from tracewarehouse.database.lens import add_tables, comment_on_tables, create_lens, run_sources
+from tracewarehouse.database.file_sources import run_sources
+from tracewarehouse.database.lens import add_tables, comment_on_tables, create_lens
 from tracewarehouse.database.session import files_error
 from tracewarehouse.database.temporary import TemporaryFolder
 from tracewarehouse.ingest.errors import WarehouseError

@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING
 import duckdb
 
 from tracewarehouse.database.database_file import STORAGE_VERSION
-from tracewarehouse.database.lens import comment_on_tables, create_lens, table_source
+from tracewarehouse.database.file_sources import table_source
+from tracewarehouse.database.lens import comment_on_tables, create_lens
 from tracewarehouse.database.session import files_error
 from tracewarehouse.ingest.errors import TracewarehouseError, WarehouseError
 from tracewarehouse.ingest.lake.durable_files import placed_whole
