@@ -17,7 +17,8 @@ from tracewarehouse.queries.output import write, write_table
 if TYPE_CHECKING:
     from collections.abc import Collection
 
-    from tracewarehouse.definitions.reading import Definitions, Metric
+    from tracewarehouse.definitions.reading import Definitions
+    from tracewarehouse.definitions.view import Metric
     from tracewarehouse.queries.result import QueryResult
 
 app = typer.Typer(help="What the metrics mean, and their stored values.", no_args_is_help=True, rich_markup_mode=None)

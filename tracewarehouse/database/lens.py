@@ -17,7 +17,8 @@ from tracewarehouse.ingest.lake.schema import TABLES, Table
 from tracewarehouse.queries.read_only import literal
 
 if TYPE_CHECKING:
-    from tracewarehouse.definitions.reading import Definitions, View
+    from tracewarehouse.definitions.reading import Definitions
+    from tracewarehouse.definitions.view import View
 
 OWN_VIEWS = {
     catalog.CATALOG: catalog.catalog_sql,
@@ -191,7 +192,7 @@ def _own_views(definitions: Definitions, names: Collection[str]) -> Iterator[str
 
 
 def _macros(macros: Iterable[View]) -> Iterator[str]:
-    from tracewarehouse.definitions.reading import MacroHeader
+    from tracewarehouse.definitions.headers import MacroHeader
 
     for view in macros:
         parameters = ", ".join(view.header.signature) if isinstance(view.header, MacroHeader) else ""

@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING
 from tracewarehouse.queries.read_only import literal
 
 if TYPE_CHECKING:
-    from tracewarehouse.definitions.reading import Definitions, Metric
+    from tracewarehouse.definitions.reading import Definitions
+    from tracewarehouse.definitions.view import Metric
 
 ALL_VALUES = "metrics.all_values"
 """Qualified name of the view."""
