@@ -70,17 +70,29 @@ def collect_garbage(lake: Lake, grace_seconds: float = GRACE_SECONDS, in_use: Co
     """
     try:
         with lake.exclusive():
-            left = list(_leftovers(lake, grace_seconds, set(in_use)))
-            for leftover in left:
-                if leftover.path.is_dir():
-                    shutil.rmtree(leftover.path, ignore_errors=True)
-                else:
-                    leftover.path.unlink(missing_ok=True)
+            gone = removed(list(_leftovers(lake, grace_seconds, set(in_use))))
             for run in _listed(lake.runs_folder, RUN_ID):
                 with suppress(OSError):  # not empty, or no folder
                     run.rmdir()
     except OSError as error:
         raise WarehouseError(f"{lake.warehouse}: cannot be cleaned: {error.strerror or error}") from None
+    return gone
+
+
+def removed(left: Sequence[Leftover]) -> list[Leftover]:
+    """Remove files, and return those that are gone.
+
+    Raises:
+        WarehouseError: a file cannot be removed.
+    """
+    for leftover in left:
+        try:
+            if leftover.path.is_dir():
+                shutil.rmtree(leftover.path, ignore_errors=True)
+            else:
+                leftover.path.unlink(missing_ok=True)
+        except OSError as error:
+            raise WarehouseError(f"{leftover.path}: cannot be removed: {error.strerror or error}") from None
     return [x for x in left if not x.path.exists()]
 
 

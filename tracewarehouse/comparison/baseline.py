@@ -119,12 +119,11 @@ def open_with(warehouse: Warehouse, baseline: Baseline) -> Iterator[Callable[[st
                 connection.register_filesystem(warehouse.lake.filesystem)
             connection.execute("CREATE SCHEMA baseline")
             for name, rows in (("runs", baseline.runs), ("metric_values", baseline.values)):
-                columns = ", ".join(f'"{c.name}"' for c in TABLES[name].columns)
                 schema = pa.schema([c.arrow.with_nullable(True) for c in TABLES[name].columns])
                 connection.register("arrow_rows", pa.Table.from_pylist(rows, schema))
                 connection.execute(f"CREATE TABLE baseline.{name} AS FROM arrow_rows")
                 connection.unregister("arrow_rows")
-                parts = [f"SELECT {columns} FROM {s}" for s in (sources[name], f"baseline.{name}") if s]  # noqa: S608
+                parts = [f"SELECT {TABLES[name].names_sql} FROM {s}" for s in (sources[name], f"baseline.{name}") if s]  # noqa: S608
                 sources[name] = f"({' UNION ALL '.join(parts)})"
             begin_lens(connection)
             add_tables(connection, {t: sources[t] for t in TABLES if f"main.{t}" in read})

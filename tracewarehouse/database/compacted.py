@@ -102,7 +102,7 @@ def source(lake: Lake, runs: Sequence[RunVersion], table: str) -> str | None:
     if not packs:
         return table_source(lake.root, runs, table)
     used, rest = _divided(packs, runs, table)
-    columns = ", ".join(f'"{c.name}"' for c in TABLES[table].columns)
+    columns = TABLES[table].names_sql
     parts = []
     if whole := [p.file(table) for p, without in used if not without]:
         parts.append(f"SELECT {columns} FROM {reading(whole)}")  # noqa: S608  names of the schema
@@ -191,18 +191,6 @@ def leftovers(lake: Lake, grace_seconds: float) -> list[Leftover]:
     except OSError as error:
         raise WarehouseError(f"{folder}: cannot be listed: {error.strerror or error}") from None
     return left
-
-
-def collect_garbage(lake: Lake, grace_seconds: float) -> list[Leftover]:
-    """Remove what `leftovers` lists, and return it.
-
-    Raises:
-        WarehouseError: the folder cannot be listed.
-    """
-    left = leftovers(lake, grace_seconds)
-    for leftover in left:
-        shutil.rmtree(leftover.path, ignore_errors=True)
-    return [x for x in left if not x.path.exists()]
 
 
 def damaged(lake: Lake) -> list[Path]:
@@ -306,9 +294,8 @@ def _write_table(
         if file_digest(lake.warehouse / file) != run.digests.get(file):
             raise WarehouseError(f"run {run.run_id} ({run.name}): {file} is damaged; `tw fsck` says what to do")
     target = folder / f"{table}.parquet"
-    columns = ", ".join(f'CAST("{c.name}" AS {c.type}) AS "{c.name}"' for c in TABLES[table].columns)
     connection.execute(
-        f"COPY (SELECT {columns} FROM {reading([lake.warehouse.resolve() / f for _, f in own])}) "  # noqa: S608
+        f"COPY (SELECT {TABLES[table].typed_sql} FROM {reading([lake.warehouse.resolve() / f for _, f in own])}) "  # noqa: S608
         f"TO {literal(str(target))} (FORMAT parquet, COMPRESSION zstd, ROW_GROUP_SIZE {_ROW_GROUP})"
     )
     counted = connection.execute(f"SELECT run_id, count(*) FROM {reading([target])} GROUP BY ALL").fetchall()  # noqa: S608

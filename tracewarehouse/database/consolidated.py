@@ -86,21 +86,6 @@ def leftovers(lake: Lake, grace_seconds: float) -> list[Leftover]:
         raise WarehouseError(f"{lake.warehouse / CACHE}: cannot be listed: {error.strerror or error}") from None
 
 
-def collect_garbage(lake: Lake, grace_seconds: float) -> list[Leftover]:
-    """Remove the files that `leftovers` lists, and return them.
-
-    Raises:
-        WarehouseError: the folder cannot be listed, or a file cannot be removed.
-    """
-    left = leftovers(lake, grace_seconds)
-    for leftover in left:
-        try:
-            leftover.path.unlink(missing_ok=True)
-        except OSError as error:
-            raise WarehouseError(f"{leftover.path}: cannot be removed: {error.strerror or error}") from None
-    return left
-
-
 def _leftovers(lake: Lake, limit: float) -> Iterator[Leftover]:
     folder = lake.warehouse / CACHE
     if folder.is_symlink() or not folder.is_dir():
@@ -159,7 +144,7 @@ def _write(lake: Lake, folder: Path, runs: Sequence[RunVersion], table: str, sou
     """Write the current file from the newest one and the runs that it lacks; None if a file of a run is damaged."""
     folder.mkdir(exist_ok=True)
     part = folder / f".part-{uuid.uuid4().hex[:8]}"
-    columns = ", ".join(f'CAST("{c.name}" AS {c.type}) AS "{c.name}"' for c in TABLES[table].columns)
+    columns = TABLES[table].typed_sql
     try:
         with TemporaryFolder() as aside, duckdb.connect(":memory:") as connection:
             connection.execute("SET enable_progress_bar = false")  # it would appear between rows on standard output

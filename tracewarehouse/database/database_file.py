@@ -196,7 +196,5 @@ def _marked(table: Table, root: Path, source: str | None) -> str | None:
     """The source, after a part without rows that reads `MARK`; DuckDB leaves it out when it plans a query."""
     if source is None:
         return None
-    empty = ", ".join(f'CAST(NULL AS {c.type}) AS "{c.name}"' for c in table.columns)
-    names = ", ".join(f'"{c.name}"' for c in table.columns)
-    mark = literal(str(root / MARK))
-    return f"(SELECT {empty} FROM read_parquet({mark}) WHERE false UNION ALL SELECT {names} FROM {source})"  # noqa: S608
+    empty = f"SELECT {table.nulls_sql} FROM read_parquet({literal(str(root / MARK))}) WHERE false"  # noqa: S608
+    return f"({empty} UNION ALL SELECT {table.names_sql} FROM {source})"  # noqa: S608

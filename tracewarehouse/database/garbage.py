@@ -16,8 +16,7 @@ def leftovers(lake: Lake, database: DatabaseFile, grace_seconds: float) -> list[
         WarehouseError: the warehouse cannot be listed, or its database cannot be read.
     """
     left = garbage.leftovers(lake, grace_seconds, database.files_of_runs())
-    left += consolidated.leftovers(lake, grace_seconds)
-    return left + compacted.leftovers(lake, grace_seconds)
+    return left + _of_caches(lake, grace_seconds)
 
 
 def collect_garbage(lake: Lake, database: DatabaseFile, grace_seconds: float) -> list[Leftover]:
@@ -26,6 +25,9 @@ def collect_garbage(lake: Lake, database: DatabaseFile, grace_seconds: float) ->
     Raises:
         WarehouseError: the warehouse cannot be written, or its database cannot be read.
     """
-    left = garbage.collect_garbage(lake, grace_seconds, database.files_of_runs())
-    left += consolidated.collect_garbage(lake, grace_seconds)
-    return left + compacted.collect_garbage(lake, grace_seconds)
+    gone = garbage.collect_garbage(lake, grace_seconds, database.files_of_runs())
+    return gone + garbage.removed(_of_caches(lake, grace_seconds))
+
+
+def _of_caches(lake: Lake, grace_seconds: float) -> list[Leftover]:
+    return consolidated.leftovers(lake, grace_seconds) + compacted.leftovers(lake, grace_seconds)

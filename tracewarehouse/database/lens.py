@@ -170,10 +170,8 @@ def _tables(tables: Mapping[str, str | None]) -> Iterator[str]:
 
 def _select(table: Table, source: str | None) -> str:
     if source is None:
-        empty = ", ".join(f'CAST(NULL AS {c.type}) AS "{c.name}"' for c in table.columns)
-        return f"SELECT {empty} WHERE false"
-    names = ", ".join(f'"{c.name}"' for c in table.columns)
-    return f"SELECT {names} FROM {source}"  # noqa: S608, the names are the schema's
+        return f"SELECT {table.nulls_sql} WHERE false"
+    return f"SELECT {table.names_sql} FROM {source}"  # noqa: S608, the names are the schema's
 
 
 def _views(definitions: Definitions, views: Iterable[View]) -> Iterator[str]:

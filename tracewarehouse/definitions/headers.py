@@ -18,10 +18,12 @@ Clause = Annotated[str, StringConstraints(strip_whitespace=True, min_length=3, p
 """A part of a sentence, without a full stop."""
 
 
-class ModelHeader(BaseModel):
-    """Front matter of a file in sql/models."""
-
+class _FrontMatter(BaseModel):
     model_config = ConfigDict(extra="forbid")
+
+
+class ModelHeader(_FrontMatter):
+    """Front matter of a file in sql/models."""
 
     model: Name
     description: Sentence
@@ -29,20 +31,16 @@ class ModelHeader(BaseModel):
     columns: dict[Name, Sentence] = Field(min_length=1)
 
 
-class AuditHeader(BaseModel):
+class AuditHeader(_FrontMatter):
     """Front matter of a file in sql/audits: a query that returns no row if all is well."""
-
-    model_config = ConfigDict(extra="forbid")
 
     audit: Name
     description: Sentence
     columns: dict[Name, Sentence] = Field(min_length=1)
 
 
-class MacroHeader(BaseModel):
+class MacroHeader(_FrontMatter):
     """Front matter of a file in sql/macros: a query over runs that the caller names, as a DuckDB table macro."""
-
-    model_config = ConfigDict(extra="forbid")
 
     macro: Name
     parameters: dict[Name, Sentence]
@@ -62,10 +60,8 @@ class MacroHeader(BaseModel):
         return [f"{n} := NULL" if n in self.optional else n for n in self.parameters]
 
 
-class PreconditionHeader(BaseModel):
+class PreconditionHeader(_FrontMatter):
     """Front matter of a file in sql/preconditions: a query of the runs that have something which metrics need."""
-
-    model_config = ConfigDict(extra="forbid")
 
     precondition: Name
     needs: list[Name] = Field(default=[], description="preconditions to be told first where a run does not meet them")
@@ -92,10 +88,8 @@ _OF_PARTS = frozenset(("step", "layer", "instruction_id", "from_us", "source_dev
 """Dimensions that take a run apart into more rows than one reads."""
 
 
-class MetricHeader(BaseModel):
+class MetricHeader(_FrontMatter):
     """Front matter of a file in sql/metrics."""
-
-    model_config = ConfigDict(extra="forbid")
 
     metric: Name
     version: int = Field(ge=1)

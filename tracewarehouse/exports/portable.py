@@ -62,9 +62,8 @@ def _write(warehouse: Warehouse, runs: Sequence[RunVersion], part: Path) -> None
             source = table_source(warehouse.lake.root, runs, name)
             if source is None:
                 continue
-            names = ", ".join(f'"{c.name}"' for c in table.columns)
             try:
-                connection.execute(f"INSERT INTO main.{name} SELECT {names} FROM {source}")
+                connection.execute(f"INSERT INTO main.{name} SELECT {table.names_sql} FROM {source}")
             except duckdb.Error as error:
                 raise WarehouseError(files_error(warehouse.lake, runs, error)) from None
         in_place = {name: f"main.{name}" for name in TABLES}
