@@ -196,19 +196,9 @@ class Warehouse:
 
     def reads_values(self, sql: str) -> bool:
         """Whether SQL reads stored metric values, directly or through a view or macro; False if it cannot be parsed."""
-        import duckdb
+        from tracewarehouse.database.session import reads_values
 
-        from tracewarehouse.database.session import behind, of_lens
-        from tracewarehouse.queries.tables_read import tables_read
-
-        try:
-            # leaves no DuckDB threads behind, so that the process can be forked later
-            with duckdb.connect(":memory:", config={"threads": 1}) as parser:
-                read = tables_read(parser, sql)
-        except (duckdb.Error, UnicodeError, RecursionError):
-            return False
-        names, _ = of_lens(self.definitions, read)
-        return not read.is_known or "main.metric_values" in behind(self.definitions, names)
+        return reads_values(self.definitions, sql)
 
     def connection(self) -> duckdb.DuckDBPyConnection:
         """The database that read-only queries run on; it accepts nothing but such queries.
@@ -427,7 +417,7 @@ class Warehouse:
             MetricError: a definition of the user's own metrics is not valid.
             WarehouseError: the warehouse is remote.
         """
-        from tracewarehouse.executors.executor import IngestTask
+        from tracewarehouse.executors.executor import IngestTask, run_tasks
         from tracewarehouse.executors.local import LocalProcesses
 
         folder, parsed = self._folder("ingest").resolve(), parse_mesh(mesh)
@@ -435,13 +425,7 @@ class Warehouse:
             IngestTask(number, capture, folder, self.sql, parsed, None, step_program, costs)
             for number, capture in enumerate(captures)
         ]
-        processes: Executor = executor or LocalProcesses(jobs)
-        try:
-            for task in sorted(tasks, key=lambda t: t.is_large):  # the small ones first, so that results come early
-                processes.submit(task)
-            yield from processes.results()
-        finally:
-            processes.cancel()
+        yield from run_tasks(tasks, executor or LocalProcesses(jobs))
 
     def ingest_capture(
         self,

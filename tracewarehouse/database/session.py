@@ -259,6 +259,18 @@ def behind(definitions: Definitions, names: Collection[str]) -> set[str]:
     return wanted | {v.qualified for v in views} | {n for v in views for n in v.depends_on}
 
 
+def reads_values(definitions: Definitions, sql: str) -> bool:
+    """Whether SQL reads stored metric values, directly or through a view or macro; False if it cannot be parsed."""
+    try:
+        # leaves no DuckDB threads behind, so that the process can be forked later
+        with duckdb.connect(":memory:", config={"threads": 1}) as parser:
+            read = tables_read(parser, sql)
+    except (duckdb.Error, UnicodeError, RecursionError):
+        return False
+    names, _ = of_lens(definitions, read)
+    return not read.is_known or "main.metric_values" in behind(definitions, names)
+
+
 def files_error(lake: Lake, runs: Sequence[RunVersion], error: Exception) -> str:
     """The error message if DuckDB cannot read the files of runs: which run it is, and what to do."""
     said = str(error).partition("\n")[0]

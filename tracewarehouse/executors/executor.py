@@ -7,7 +7,7 @@ run itself, and publishing the same capture twice publishes it once, so an execu
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
+from collections.abc import Generator, Iterable, Iterator
 from dataclasses import dataclass, replace
 from functools import cache
 from pathlib import Path
@@ -98,6 +98,16 @@ class Executor(Protocol):
     def cancel(self) -> None:
         """Stop what is unfinished, and return once nothing writes any more; runs that are published stay."""
         ...
+
+
+def run_tasks(tasks: Iterable[IngestTask], executor: Executor) -> Generator[Outcome, None, None]:
+    """Yield the outcome of each task; a caller that stops early has what is unfinished taken back."""
+    try:
+        for task in sorted(tasks, key=lambda t: t.is_large):  # the small ones first, so that results come early
+            executor.submit(task)
+        yield from executor.results()
+    finally:
+        executor.cancel()
 
 
 def ingest_task(task: IngestTask, jobs: int = 1, *, is_repeated: bool = False) -> Outcome:
