@@ -12,7 +12,6 @@ from tracewarehouse.dashboards.figure import Drawn, Figure, NothingToDraw, large
 from tracewarehouse.dashboards.steps import NO_FIT
 from tracewarehouse.dashboards.theme import ALARM, HEAT, QUIET, SERIES, WIDTH, axis, number, series_color, tooltips
 from tracewarehouse.dashboards.units import quantity
-from tracewarehouse.warehouse import find_metric
 
 if TYPE_CHECKING:
     from tracewarehouse.warehouse import Warehouse
@@ -189,7 +188,7 @@ def metric_against_metric(
         NothingToDraw: no run has both metrics in a phase.
         MetricError: a metric does not exist.
     """
-    units = [find_metric(warehouse.definitions, m).header.unit for m in (x, y)]
+    units = [warehouse.definitions.metric(m).header.unit for m in (x, y)]
     drawn = read(
         warehouse,
         """WITH means AS (
@@ -247,7 +246,7 @@ def value_over_time(warehouse: Warehouse, runs: str | Sequence[str], metric: str
         NothingToDraw: no run has the metric and the time of its capture.
         MetricError: the metric does not exist.
     """
-    unit = find_metric(warehouse.definitions, metric).header.unit
+    unit = warehouse.definitions.metric(metric).header.unit
     drawn = read(
         warehouse,
         """WITH means AS (

@@ -9,7 +9,7 @@ from functools import cache
 from importlib.metadata import version
 
 from tracewarehouse.ingest.capture.locations import cache_folder
-from tracewarehouse.ingest.lake.lake import placed_whole
+from tracewarehouse.ingest.lake.durable_files import placed_whole
 
 
 @cache

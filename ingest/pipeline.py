@@ -20,7 +20,9 @@ from tracewarehouse.ingest.devices.hosts import Host, clock_notes, open_hosts
 from tracewarehouse.ingest.devices.joined_hosts import find_whole_captures
 from tracewarehouse.ingest.devices.run_survey import RunSurvey, survey_run
 from tracewarehouse.ingest.errors import CaptureError, WarehouseError
-from tracewarehouse.ingest.lake.lake import Lake, RunVersion, Settling
+from tracewarehouse.ingest.lake.durable_files import Settling
+from tracewarehouse.ingest.lake.lake import Lake
+from tracewarehouse.ingest.lake.manifest import RunVersion
 from tracewarehouse.ingest.lake.parquet import TableWriter
 from tracewarehouse.ingest.lake.run_id import digest_of, run_id_of
 from tracewarehouse.ingest.lake.schema import SCHEMA_VERSION, TABLES

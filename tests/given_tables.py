@@ -22,7 +22,7 @@ import pyarrow as pa
 
 from tracewarehouse.database.lens import create_lens
 from tracewarehouse.definitions.reading import Definitions, load_definitions
-from tracewarehouse.ingest.hlo.instructions import OpFacts
+from tracewarehouse.ingest.hlo.instruction_row import OpFacts
 from tracewarehouse.ingest.hlo.opcodes import OP_CLASSES, op_class
 from tracewarehouse.ingest.lake.parquet import Nullable
 from tracewarehouse.ingest.lake.schema import TABLES, Column

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from tracewarehouse.ingest.hlo.instruction import Instruction
-from tracewarehouse.ingest.hlo.instructions import InstructionRow
+from tracewarehouse.ingest.hlo.instruction_row import InstructionRow
 from tracewarehouse.ingest.hlo.shapes import parse_shape
 from tracewarehouse.ingest.layers.sequence import Execution
 

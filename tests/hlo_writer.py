@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from tracewarehouse.ingest.hlo.proto import CLASSES
+from tracewarehouse.ingest.hlo.proto_messages import CLASSES
 from tracewarehouse.ingest.hlo.text import parse_instruction
 
 

@@ -8,7 +8,8 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from msgspec.structs import replace
 
-from tracewarehouse.ingest.lake.lake import Lake, RunVersion
+from tracewarehouse.ingest.lake.lake import Lake
+from tracewarehouse.ingest.lake.manifest import RunVersion
 from tracewarehouse.ingest.lake.parquet import parquet_writer
 
 

@@ -8,7 +8,7 @@ from typing import Any
 
 from msgspec.structs import replace
 
-from tracewarehouse.ingest.lake.lake import RunVersion, manifest_text
+from tracewarehouse.ingest.lake.manifest import RunVersion, manifest_text
 
 
 def read_manifest(warehouse: Path) -> RunVersion:

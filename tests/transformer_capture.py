@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 from xplane_builder import Space, Unsigned
 
-from tracewarehouse.ingest.hlo.instructions import InstructionRow
+from tracewarehouse.ingest.hlo.instruction_row import InstructionRow
 from tracewarehouse.ingest.hlo.text import parse_instruction
 from tracewarehouse.ingest.layers.sequence import Execution
 

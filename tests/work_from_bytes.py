@@ -19,7 +19,7 @@ from typing import Any
 from numbers_from_bytes import COLLECTIVE, CONTAINERS, Event, events_of, main_program
 from plain_metrics import MS, US
 
-from tracewarehouse.ingest.hlo.proto import CLASSES
+from tracewarehouse.ingest.hlo.proto_messages import CLASSES
 from tracewarehouse.ingest.readers.files import CaptureFile
 from tracewarehouse.ingest.readers.formats import plain_planes
 from tracewarehouse.ingest.readers.plain import PlainPlane

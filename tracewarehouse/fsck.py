@@ -2,29 +2,36 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
 import duckdb
 
 from tracewarehouse.database.compacted import damaged
-from tracewarehouse.database.lens import create_lens, is_current, run_sources
-from tracewarehouse.definitions.reading import Definitions, View
+from tracewarehouse.database.database_file import DatabaseFile
+from tracewarehouse.database.file_sources import run_sources
+from tracewarehouse.database.garbage import leftovers
+from tracewarehouse.database.lens import create_lens
+from tracewarehouse.definitions.reading import Definitions
+from tracewarehouse.definitions.view import View
 from tracewarehouse.evaluation.audits import run_audits, violated_audits
 from tracewarehouse.ingest.errors import MetricError, WarehouseError
-from tracewarehouse.ingest.lake.lake import DATABASE, Lake, Leftover, RunVersion
+from tracewarehouse.ingest.lake.garbage import GRACE_SECONDS
+from tracewarehouse.ingest.lake.garbage import leftovers as leftovers_of_lake
+from tracewarehouse.ingest.lake.lake import DATABASE, Lake
+from tracewarehouse.ingest.lake.manifest import RunVersion
 from tracewarehouse.ingest.verify.fsck import Problem
 from tracewarehouse.ingest.verify.fsck import fsck as fsck_of_lake
 
 
-def fsck(lake: Lake, definitions: Definitions, leftovers: Callable[[], list[Leftover]]) -> list[Problem]:
+def fsck(lake: Lake, database: DatabaseFile, definitions: Definitions) -> list[Problem]:
     """Check the lake, the metric values, the audits and warehouse.duckdb, and look for leftovers.
 
     Args:
         lake: the runs of the warehouse.
+        database: its warehouse.duckdb, which may not be there.
         definitions: the models, metrics and audits.
-        leftovers: lists files that no run and no query needs; raises WarehouseError if warehouse.duckdb cannot be read.
 
     Raises:
         WarehouseError: the warehouse does not exist or cannot be listed.
@@ -41,7 +48,7 @@ def fsck(lake: Lake, definitions: Definitions, leftovers: Callable[[], list[Left
             problems.append(Problem(run.run_id, run.name, None, sentence, "`tw metrics refresh`"))
     problems += _audits(lake, definitions, whole)
     problems += _packs(lake)
-    return problems + list(_database(lake, definitions, whole)) + list(_leftovers(lake, leftovers))
+    return problems + list(_database(database, whole)) + list(_leftovers(lake, database))
 
 
 _RUNS_AT_ONCE, _OPS_AT_ONCE = 100, 1_000_000
@@ -100,24 +107,23 @@ def _packs(lake: Lake) -> Iterator[Problem]:
         yield Problem(None, None, name, sentence, f"remove the folder {Path(name).parent}, then `tw compact`")
 
 
-def _database(lake: Lake, definitions: Definitions, runs: list[RunVersion]) -> Iterator[Problem]:
-    database = lake.warehouse / DATABASE
-    if not database.exists():
+def _database(database: DatabaseFile, runs: list[RunVersion]) -> Iterator[Problem]:
+    if not database.path.exists():
         return
     try:
-        if is_current(database, lake.warehouse, runs, definitions):
+        if database.holds(runs):
             return
         sentence = "is of older runs or definitions than the warehouse"
     except WarehouseError as error:
-        sentence = str(error).removeprefix(f"{database}: ").partition("; ")[0]
+        sentence = str(error).removeprefix(f"{database.path}: ").partition("; ")[0]
     yield Problem(None, None, DATABASE, sentence, "`tw build`")
 
 
-def _leftovers(lake: Lake, leftovers: Callable[[], list[Leftover]]) -> Iterator[Problem]:
+def _leftovers(lake: Lake, database: DatabaseFile) -> Iterator[Problem]:
     try:
-        left = leftovers()
+        left = leftovers(lake, database, GRACE_SECONDS)
     except WarehouseError:  # warehouse.duckdb cannot be read; that is reported as a problem of its own
-        left = lake.leftovers()
+        left = leftovers_of_lake(lake)
     for leftover in left:
         file = str(leftover.path.relative_to(lake.warehouse))
         sentence = f"{leftover.what}, {leftover.bytes:,} bytes"

@@ -2,16 +2,35 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from collections.abc import Iterable
+from typing import TYPE_CHECKING, Self
 
+from tracewarehouse.ingest.errors import CaptureError
 from tracewarehouse.queries.result import QueryResult, TypedRows
 
 if TYPE_CHECKING:
+    from tracewarehouse.executors.executor import Outcome
     from tracewarehouse.ingest.pipeline import IngestResult
 
 
 class IngestResults(list["IngestResult"]):
     """The results of one ingest, one for each capture."""
+
+    @classmethod
+    def of(cls, outcomes: Iterable[Outcome]) -> Self:
+        """The results of outcomes, in the order of their captures.
+
+        Raises:
+            TracewarehouseError: a capture could not be ingested; several are one CaptureError with all reasons.
+        """
+        ended = sorted(outcomes, key=lambda o: o.number)
+        failures = [o.error for o in ended if o.error]
+        if len(failures) == 1:
+            raise failures[0]
+        if failures:
+            reasons = "; ".join(map(str, failures))
+            raise CaptureError(f"{len(failures)} of {len(ended)} captures could not be ingested: {reasons}")
+        return cls(o.result for o in ended if o.result)
 
     def __repr__(self) -> str:
         return str(self._table())

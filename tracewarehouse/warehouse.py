@@ -4,38 +4,31 @@ from __future__ import annotations
 
 import os
 from collections.abc import Collection, Generator, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, closing, contextmanager, nullcontext, suppress
-from difflib import get_close_matches
-from fnmatch import fnmatchcase
+from contextlib import AbstractContextManager, closing, contextmanager, nullcontext
 from functools import cached_property
-from glob import glob
 from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
 from tracewarehouse.ingest.capture.locations import is_remote
-from tracewarehouse.ingest.errors import CaptureError, WarehouseError, shown
-from tracewarehouse.ingest.lake.lake import (
-    DATABASE,
-    GRACE_SECONDS,
-    Lake,
-    Leftover,
-    RunVersion,
-    UnreadRun,
-    unread_sentence,
-)
+from tracewarehouse.ingest.errors import CaptureError, WarehouseError
+from tracewarehouse.ingest.lake.garbage import GRACE_SECONDS, Leftover
+from tracewarehouse.ingest.lake.lake import DATABASE, Lake
+from tracewarehouse.ingest.lake.manifest import RunVersion, UnreadRun
+from tracewarehouse.warehouse_folder import check_folder
 
 if TYPE_CHECKING:
     import duckdb
 
     from tracewarehouse.database.compacted import Pack
+    from tracewarehouse.database.database_file import DatabaseFile
     from tracewarehouse.database.session import Session
-    from tracewarehouse.definitions.reading import Definitions, Metric
+    from tracewarehouse.database.sessions import Sessions
+    from tracewarehouse.definitions.reading import Definitions
     from tracewarehouse.evaluation.evaluator import Evaluator
     from tracewarehouse.evaluation.findings import Finding
     from tracewarehouse.evaluation.forked import ForkedEvaluator
     from tracewarehouse.executors.executor import Executor, Outcome
-    from tracewarehouse.ingest.capture.costs import Costs
     from tracewarehouse.ingest.capture.manifest import Mesh
     from tracewarehouse.ingest.capture.sources import Capture
     from tracewarehouse.ingest.pipeline import IngestResult
@@ -67,59 +60,11 @@ def open_warehouse(
         warehouse.lake.sync()
         return warehouse
     folder = Path(path)
-    _check_path(folder)
-    try:
-        exists = folder.exists()
-    except OSError as error:
-        raise WarehouseError(f"{shown(str(folder))}: cannot be opened: {error.strerror or error}") from None
-    if exists and not folder.is_dir():
-        raise WarehouseError(
-            f"{folder} is a file, not a warehouse; to query a capture itself, `tw query {folder} SQL`; to keep it, "
-            f"`tw -w FOLDER ingest {folder}`"
-        )
-    if not folder.is_dir() and not create:
-        raise WarehouseError(
-            f"no warehouse at {folder}; make one with `tw -w {folder} ingest CAPTURE`, or name another with -w or "
-            "TRACEWAREHOUSE (Python: tw.open(path, create=True))"
-        )
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-        is_other = not (folder / "manifests").is_dir() and not (folder / "lake").is_dir() and any(folder.iterdir())
-    except OSError as error:
-        raise WarehouseError(f"{folder}: cannot be opened as a warehouse: {error.strerror or error}") from None
-    if is_other and not create:
-        raise WarehouseError(
-            f"{folder} holds files but no warehouse (no folders lake and manifests); name another with -w"
-        )
+    check_folder(folder, create=create)
     warehouse = Warehouse(folder, sql)
     if sql is not None:
         _ = warehouse.definitions  # so that a mistake in a definition is reported here
     return warehouse
-
-
-def _check_path(folder: Path) -> None:
-    """Refuse a folder in whose place DuckDB would find no files, or the files of another folder.
-
-    Raises:
-        WarehouseError: its path is a pattern for file names that other paths fit, or is not UTF-8.
-    """
-    try:
-        path = str(folder.resolve())
-        path.encode()
-    except UnicodeEncodeError:
-        raise WarehouseError(f"{shown(str(folder))}: a warehouse's path must be UTF-8; rename the folder") from None
-    except (OSError, RuntimeError, ValueError):  # reported when the folder is opened
-        return
-    if special := [c for c in "?\\" if c in path]:
-        raise WarehouseError(
-            f"{shown(path)}: a warehouse's path cannot have the character {special[0]}; rename the folder, or name "
-            "another with -w"
-        )
-    if others := sorted({*glob(path)} - {path}):  # noqa: PTH207  the path is absolute
-        raise WarehouseError(
-            f"{shown(path)}: a warehouse's path cannot be a pattern that others fit, such as {shown(others[0])}; "
-            "rename the folder, or name another with -w"
-        )
 
 
 class Warehouse:
@@ -139,9 +84,6 @@ class Warehouse:
             self.lake = Lake(Path(path))
         self.path = os.fspath(path) if is_remote(path) else Path(path)
         self.sql = Path(sql) if sql is not None else None
-        self._read_only: Session | None = None
-        self._limited: Session | None = None
-        self._unrestricted: Session | None = None
         self._has_evaluated = False
         self._limits: Limits | None = None
 
@@ -158,10 +100,8 @@ class Warehouse:
 
     def close(self) -> None:
         """Close the database; a later query opens it again."""
-        for session in (self._read_only, self._limited, self._unrestricted):
-            if session:
-                session.close()
-        self._read_only = self._limited = self._unrestricted = None
+        if sessions := self.__dict__.pop("_sessions", None):
+            sessions.close()
 
     def refresh(self) -> None:
         """Discard the database, the metrics' SQL, and everything that unrestricted queries created.
@@ -194,8 +134,7 @@ class Warehouse:
             QueryError: the query was refused or failed.
             WarehouseError: the runs cannot be listed or read.
         """
-        session = self._session_for(sql) if read_only else self._unrestricted_session()
-        return self._ask(session, sql, parameters, read_only=read_only)
+        return self._ask(self._session_for(sql, read_only), sql, parameters, read_only=read_only)
 
     def rows(self, sql: str, /, *, read_only: bool = True, **parameters: Any) -> QueryResult:
         """Run a query whose rows are to be printed or counted, or that has few: as `query`, with the same result.
@@ -203,18 +142,21 @@ class Warehouse:
         Its rows are fetched as Python values. This does without pyarrow, which takes a tenth of a second to load, until
         the result is asked for a table or data frame; `query` is faster for many rows that end as these.
         """
-        session = self._session_for(sql) if read_only else self._unrestricted_session()
-        return self._ask(session, sql, parameters, read_only=read_only, as_values=True)
+        return self._ask(self._session_for(sql, read_only), sql, parameters, read_only=read_only, as_values=True)
 
     def query_of(self, run_ids: Collection[str], sql: str, /, **parameters: Any) -> QueryResult:
         """Run a read-only query on the files of some runs alone, as if the warehouse had no others; see `query`."""
-        from tracewarehouse.database.session import Session
-
-        session = Session(self.lake, lambda: self.definitions, is_restricted=True, only=run_ids)
-        try:
+        with closing(self._sessions.of(run_ids)) as session:
             return self._ask(session, sql, parameters)
-        finally:
-            session.close()
+
+    @cached_property
+    def _sessions(self) -> Sessions:
+        from tracewarehouse.database.sessions import Sessions
+
+        return Sessions(self.lake, lambda: self.definitions)
+
+    def _session_for(self, sql: str, read_only: bool) -> Session:
+        return self._sessions.for_query(sql) if read_only else self._sessions.unrestricted()
 
     def _ask(
         self,
@@ -254,19 +196,9 @@ class Warehouse:
 
     def reads_values(self, sql: str) -> bool:
         """Whether SQL reads stored metric values, directly or through a view or macro; False if it cannot be parsed."""
-        import duckdb
+        from tracewarehouse.database.session import reads_values
 
-        from tracewarehouse.database.session import behind, of_lens
-        from tracewarehouse.queries.tables_read import tables_read
-
-        try:
-            # leaves no DuckDB threads behind, so that the process can be forked later
-            with duckdb.connect(":memory:", config={"threads": 1}) as parser:
-                read = tables_read(parser, sql)
-        except (duckdb.Error, UnicodeError, RecursionError):
-            return False
-        names, _ = of_lens(self.definitions, read)
-        return not read.is_known or "main.metric_values" in behind(self.definitions, names)
+        return reads_values(self.definitions, sql)
 
     def connection(self) -> duckdb.DuckDBPyConnection:
         """The database that read-only queries run on; it accepts nothing but such queries.
@@ -276,7 +208,7 @@ class Warehouse:
         Raises:
             WarehouseError: the runs cannot be listed or read.
         """
-        session = self._session()
+        session = self._sessions.of_all()
         session.complete()
         return session.connection
 
@@ -294,6 +226,8 @@ class Warehouse:
         Raises:
             WarehouseError: there is no such table, or the runs cannot be listed.
         """
+        from difflib import get_close_matches
+
         from tracewarehouse.database import compacted
         from tracewarehouse.ingest.lake.schema import TABLES
 
@@ -322,7 +256,7 @@ class Warehouse:
         Raises:
             WarehouseError: no run fits, or several do; the message lists the candidates.
         """
-        return self._found(reference)[0]
+        return self._meant(reference)[0]
 
     def find(self, references: Sequence[str]) -> list[RunVersion]:
         """Find runs, each once: each reference is one run (see `run`), or a pattern of names such as 'llama-*'.
@@ -330,56 +264,12 @@ class Warehouse:
         Raises:
             WarehouseError: no run fits a reference.
         """
-        return self._found(references, patterns=True)
+        return self._meant(references, patterns=True)
 
-    def _found(self, references: str | Sequence[str], *, patterns: bool = False) -> list[RunVersion]:
-        """The runs that references stand for, each once; see `run` and `find`.
+    def _meant(self, references: str | Sequence[str], *, patterns: bool = False) -> list[RunVersion]:
+        from tracewarehouse.run_references import runs_meant
 
-        All runs are listed once, and only if a reference is not the whole id of a run.
-        """
-        self.lake.sync()
-        meant: dict[str, RunVersion] = {}
-        listed: tuple[list[RunVersion], list[UnreadRun]] | None = None
-        for reference in [references] if isinstance(references, str) else references:
-            if run := self._of_id(reference):
-                meant[run.run_id] = run
-                continue
-            listed = listed or self.lake.listing()
-            fitting: list[RunVersion] = []
-            if patterns and _is_pattern(reference):
-                fitting = [r for r in self.lake.readable(*listed) if fnmatchcase(r.name, reference)]
-            for run in fitting or [self._named(reference, *listed)]:
-                meant[run.run_id] = run
-        return list(meant.values())
-
-    def _of_id(self, reference: str) -> RunVersion | None:
-        """The run with this id, from its manifest alone; None if there is none that can be read."""
-        try:
-            return self.lake.run(reference)
-        except WarehouseError:  # the list of all runs says why
-            return None
-
-    def _named(self, reference: str, runs: list[RunVersion], unread: list[UnreadRun]) -> RunVersion:
-        """The one of all runs that a reference stands for; see `run`."""
-        for other in unread:
-            if reference in (other.run_id, other.name):
-                raise WarehouseError(f"run {other}; run `tw ingest` on its capture again")
-        runs = self.lake.readable(runs, unread)
-        for fitting in (
-            [r for r in runs if r.run_id == reference],
-            [r for r in runs if r.name == reference],
-            [r for r in runs if reference and r.run_id.startswith(reference)],
-        ):
-            if len(fitting) == 1:
-                return fitting[0]
-            if fitting:
-                raise WarehouseError(f"{reference!r} stands for {len(fitting)} runs: {_listed(fitting)}; use a run id")
-        if not runs:
-            raise WarehouseError(f"no run {reference!r}: the warehouse {self.path} is empty; add runs with `tw ingest`")
-        names = [*dict.fromkeys(r.name for r in runs), *(r.run_id for r in runs)]
-        if close := get_close_matches(reference, names, n=3):
-            raise WarehouseError(f"no run {reference!r} in {self.path}; did you mean {' or '.join(close)}?")
-        raise WarehouseError(f"no run {reference!r} in {self.path}; `tw runs` lists its runs")
+        return runs_meant(self.lake, self.path, references, patterns=patterns)
 
     def summary(self, run: str) -> RunSummary:
         """A run in short: facts, main numbers, what dominates its steps, flags, and what is missing and why.
@@ -390,17 +280,11 @@ class Warehouse:
         Raises:
             WarehouseError: the run does not exist, or its files cannot be read.
         """
-        from tracewarehouse.database.session import Session
         from tracewarehouse.run_summary import summarise
 
         run_id = self.run(run).run_id
-        session = Session(
-            self.lake, lambda: self.definitions, is_restricted=True, only=[run_id]
-        )  # opens no file of another run
-        try:
+        with closing(self._sessions.of([run_id])) as session:  # opens no file of another run
             return summarise(lambda sql: self._ask(session, sql, {}, as_values=True), run_id)
-        finally:
-            session.close()
 
     def metrics(self) -> QueryResult:
         """The catalogue of metrics, metrics.catalog."""
@@ -418,15 +302,12 @@ class Warehouse:
             MetricError: the metric or version does not exist.
             WarehouseError: a run does not exist.
         """
-        from tracewarehouse.queries.read_only import literal
+        from tracewarehouse.definitions.all_values import of_these
 
-        metric = find_metric(self.definitions, name, version)
-        view = metric.view.name
+        view = self.definitions.metric(name, version).view.name
         if run is None:
             return self.query(f"SELECT * FROM metrics.{view} ORDER BY ALL")  # noqa: S608  the view's name is checked
-        # DuckDB skips the files of other runs only if run ids are literals, not parameters or a join
-        ids = [r.run_id for r in self._found(run)]
-        where = f"run_id IN ({', '.join(map(literal, ids))})" if ids else "false"
+        where = of_these([r.run_id for r in self._meant(run)])
         return self.rows(f"SELECT * FROM metrics.{view} WHERE {where} ORDER BY ALL")  # noqa: S608
 
     def values(
@@ -453,35 +334,11 @@ class Warehouse:
             MetricError: a metric or version does not exist.
             WarehouseError: a run does not exist.
         """
-        from tracewarehouse.database.lens import stored_values, values_now
-        from tracewarehouse.queries.read_only import literal
+        from tracewarehouse.definitions.all_values import values_query
 
-        conditions = ["true"]
-        compared = [m for m in self.definitions.metrics if m.view.compares_runs and m.header.is_stored]
-        now = compared if run is None else []
-        if metrics is not None:
-            for name in metrics:
-                find_metric(self.definitions, name, version)
-            unstored = [m for m in self.definitions.metrics if not m.header.is_stored and version in (None, m.version)]
-            now = [m for m in (*compared, *unstored) if m.name in metrics]
-        of_runs = "true"
-        if run is not None:
-            ids = [r.run_id for r in self._found(run)]
-            of_runs = f"run_id IN ({', '.join(map(literal, ids))})" if ids else "false"
-            conditions.append(f"r.{of_runs}" if ids else of_runs)
-        if metrics is not None:
-            names = ", ".join(map(literal, metrics))
-            conditions.append(f"v.metric IN ({names})" if names else "false")
-        if version is not None:
-            conditions.append(f"v.version = {int(version)}")
-        sources = [stored_values(of_runs), *(values_now(m, of_runs) for m in now)]
+        ids = None if run is None else [r.run_id for r in self._meant(run)]
         ask = self.query if run is None else self.rows
-        return ask(
-            "SELECT v.run_id, r.name, v.metric, v.version, v.dimensions, v.value, v.unit, c.status "  # noqa: S608  literals
-            f"FROM ({' UNION ALL '.join(sources)}) AS v JOIN main.runs AS r ON r.run_id = v.run_id "
-            "LEFT JOIN metrics.catalog AS c ON c.metric = v.metric AND c.version = v.version "
-            f"WHERE {' AND '.join(conditions)} ORDER BY r.name, v.run_id, v.metric, v.version, v.dimensions"
-        )
+        return ask(values_query(self.definitions, ids, metrics, version))
 
     def ingest(
         self,
@@ -521,22 +378,15 @@ class Warehouse:
             raise CaptureError(f"{path}: holds {len(captures)} captures, but a name can be given only to one")
         with self.followed_by_database():
             if len(captures) == 1:
-                return IngestResults(
-                    [
-                        self.ingest_capture(
-                            captures[0], mesh=mesh, name=name, step_program=step_program, costs=costs, jobs=jobs
-                        )
-                    ]
+                [capture] = captures
+                result = self.ingest_capture(
+                    capture, mesh=mesh, name=name, step_program=step_program, costs=costs, jobs=jobs
                 )
-            outcomes = self.ingest_captures(captures, mesh=mesh, step_program=step_program, costs=costs, jobs=jobs)
-            ended = sorted(outcomes, key=lambda o: o.number)
-        failures = [o.error for o in ended if o.error]
-        if len(failures) == 1:
-            raise failures[0]
-        if failures:
-            reasons = "; ".join(map(str, failures))
-            raise CaptureError(f"{len(failures)} of {len(captures)} captures could not be ingested: {reasons}")
-        return IngestResults(o.result for o in ended if o.result)
+                return IngestResults([result])
+            outcomes = list(
+                self.ingest_captures(captures, mesh=mesh, step_program=step_program, costs=costs, jobs=jobs)
+            )
+        return IngestResults.of(outcomes)
 
     def ingest_captures(
         self,
@@ -567,7 +417,7 @@ class Warehouse:
             MetricError: a definition of the user's own metrics is not valid.
             WarehouseError: the warehouse is remote.
         """
-        from tracewarehouse.executors.executor import IngestTask
+        from tracewarehouse.executors.executor import IngestTask, run_tasks
         from tracewarehouse.executors.local import LocalProcesses
 
         folder, parsed = self._folder("ingest").resolve(), parse_mesh(mesh)
@@ -575,13 +425,7 @@ class Warehouse:
             IngestTask(number, capture, folder, self.sql, parsed, None, step_program, costs)
             for number, capture in enumerate(captures)
         ]
-        processes: Executor = executor or LocalProcesses(jobs)
-        try:
-            for task in sorted(tasks, key=lambda t: t.is_large):  # the small ones first, so that results come early
-                processes.submit(task)
-            yield from processes.results()
-        finally:
-            processes.cancel()
+        yield from run_tasks(tasks, executor or LocalProcesses(jobs))
 
     def ingest_capture(
         self,
@@ -605,26 +449,12 @@ class Warehouse:
             evaluate: store the metric values with the run.
             jobs: number of processes that may read a large capture in parallel; None for one per core.
         """
-        from tracewarehouse.executors.executor import with_findings
+        from tracewarehouse.executors.executor import IngestTask, run_task
 
         folder, parsed = self._folder("ingest"), parse_mesh(mesh)
-        given = _costs(costs)
+        task = IngestTask(0, capture, folder, self.sql, parsed, name, step_program, costs)
         with self._evaluator(jobs) if evaluate else nullcontext() as evaluator:
-            from tracewarehouse.ingest.pipeline import (
-                ingest_capture,  # imported after the evaluator is started, which gets ready meanwhile
-            )
-
-            result = ingest_capture(
-                capture,
-                folder,
-                mesh=parsed,
-                name=name,
-                step_program=step_program,
-                costs=given,
-                evaluate=evaluator,
-                jobs=jobs,
-            )
-        return with_findings(result, evaluator)
+            return run_task(task, evaluator, jobs)
 
     def audit(self, run: str | Sequence[str] | None = None, limit: int = 20) -> list[Finding]:
         """Run the audits, and return the rows that must never occur; empty if all is well.
@@ -637,15 +467,14 @@ class Warehouse:
             WarehouseError: a run does not exist, or its files cannot be read.
             MetricError: an audit fails.
         """
-        from tracewarehouse.database.session import Session, naming_lost_files
+        from tracewarehouse.database.session import naming_lost_files
         from tracewarehouse.definitions.ranges import all_audits
         from tracewarehouse.evaluation.audits import run_audits
 
-        runs = self.lake.runs() if run is None else self._found(run)
+        runs = self.lake.runs() if run is None else self._meant(run)
         read = {n for a in all_audits(self.definitions) for n in a.depends_on}
         of_all = run is None or any(m.view.compares_runs for m in self.definitions.metrics if m.view.qualified in read)
-        only = None if of_all else [r.run_id for r in runs]
-        with closing(Session(self.lake, lambda: self.definitions, is_restricted=True, only=only)) as session:
+        with closing(self._sessions.of(None if of_all else [r.run_id for r in runs])) as session:
             session.create(read)
             with naming_lost_files(self.lake, runs):
                 return [
@@ -675,7 +504,7 @@ class Warehouse:
         Raises:
             WarehouseError: a run does not exist.
         """
-        runs = self.lake.runs() if run is None else self._found(run)
+        runs = self.lake.runs() if run is None else self._meant(run)
         return [r for r in runs if not self.definitions.is_current(r.metrics_fingerprint)]
 
     def build(self) -> Path:
@@ -684,36 +513,12 @@ class Warehouse:
         Raises:
             WarehouseError: the file cannot be written, or a file of a run is missing.
         """
-        import duckdb
-
-        from tracewarehouse.database.lens import build
-        from tracewarehouse.database.session import files_error
-
-        folder = self._folder("build")
-        try:
-            with self.lake.exclusive():  # so that the later of two builds has the newer runs
-                runs = self.lake.runs()
-                if lost := self.lake.lacking(runs):  # DuckDB itself would miss a file only when it is queried
-                    raise WarehouseError(f"the database cannot be built: {self.lake.root}: {unread_sentence(lost)}")
-                return build(folder, runs, self.definitions)
-        except duckdb.Error as error:
-            raise WarehouseError(
-                f"the database cannot be built: {files_error(self.lake, self.lake.runs(), error)}"
-            ) from None
-        except OSError as error:
-            raise WarehouseError(f"{self.path}: the database cannot be built: {error}") from None
+        return self._database_file("build").build()
 
     def is_database_current(self) -> bool:
         """Whether warehouse.duckdb holds the runs and definitions of now; True without such a file."""
-        from tracewarehouse.database.lens import is_current
-
-        if not isinstance(self.path, Path):  # commands that build one need a folder
-            return True
-        database = self.path / DATABASE
-        try:
-            return not database.exists() or is_current(database, database.parent, self.lake.runs(), self.definitions)
-        except WarehouseError:  # it is damaged, or no run can be read
-            return False
+        # commands that build one need a folder
+        return not isinstance(self.path, Path) or self._database_file("build").is_current
 
     def update_database(self) -> bool:
         """Build warehouse.duckdb anew if there is one and it is older than the runs; returns whether it was built.
@@ -723,21 +528,7 @@ class Warehouse:
         Raises:
             WarehouseError: the file is older and cannot be built, or it holds metrics that are not defined here.
         """
-        from tracewarehouse.database.lens import foreign_metrics
-
-        if self.is_database_current():
-            return False
-        try:
-            foreign = foreign_metrics(self._folder("build") / DATABASE, self.definitions)
-        except WarehouseError:  # damaged: nothing of it can be lost
-            foreign = []
-        if foreign:
-            raise WarehouseError(
-                f"{self.path}: {DATABASE} is older than the runs, and has metrics that are not defined here "
-                f"({', '.join(foreign)}); run `tw build`, with --sql if they are your own"
-            )
-        self.build()
-        return True
+        return isinstance(self.path, Path) and self._database_file("build").update()
 
     def database(self) -> Path:
         """The path of warehouse.duckdb, built now if it is missing or older than the runs.
@@ -745,11 +536,11 @@ class Warehouse:
         Raises:
             WarehouseError: it cannot be built.
         """
-        path = self._folder("build a database") / DATABASE
-        if not path.exists():
-            return self.build()
-        self.update_database()
-        return path
+        file = self._database_file("build a database")
+        if not file.path.exists():
+            return file.build()
+        file.update()
+        return file.path
 
     @contextmanager
     def followed_by_database(self) -> Iterator[None]:
@@ -763,18 +554,19 @@ class Warehouse:
         if not (isinstance(self.path, Path) and (self.path / DATABASE).exists()):
             yield
             return
-        before = self.lake.listing()[0]
-        try:
+        with self._database_file("build").following_runs():
             yield
-        except Exception:
-            with suppress(WarehouseError):
-                self._update_database_after(before)
-            raise
-        self._update_database_after(before)
 
-    def _update_database_after(self, before: Sequence[RunVersion]) -> None:
-        if self.lake.listing()[0] != before:
-            self.update_database()
+    def _database_file(self, verb: str) -> DatabaseFile:
+        """The file warehouse.duckdb, which may not be there.
+
+        Raises:
+            WarehouseError: the warehouse is remote.
+        """
+        from tracewarehouse.database.database_file import DatabaseFile
+
+        self._folder(verb)
+        return DatabaseFile(self.lake, lambda: self.definitions)
 
     def fsck(self) -> list[Problem]:
         """Verify every byte of the warehouse, and that its parts agree; returns an empty list if all is well.
@@ -784,8 +576,7 @@ class Warehouse:
         """
         from tracewarehouse.fsck import fsck
 
-        self._folder("verify")
-        return fsck(self.lake, self.definitions, self.leftovers)
+        return fsck(self.lake, self._database_file("verify"), self.definitions)
 
     def against(self, capture: Capture) -> CaptureComparison:
         """Compare a capture, decoded by a second parser, with its run, to prove that no event or stat is missing.
@@ -822,11 +613,9 @@ class Warehouse:
         Raises:
             WarehouseError: the warehouse cannot be listed, or its database cannot be read.
         """
-        from tracewarehouse.database import compacted, consolidated
+        from tracewarehouse.database.garbage import leftovers
 
-        left = self.lake.leftovers(grace_seconds, self._named_by_database())
-        left += consolidated.leftovers(self.lake, grace_seconds)
-        return left + compacted.leftovers(self.lake, grace_seconds)
+        return leftovers(self.lake, self._database_file("gc"), grace_seconds)
 
     def collect_garbage(self, grace_seconds: float = GRACE_SECONDS) -> list[Leftover]:
         """Remove unused files, and return them: those of dead writers, and of versions replaced before the grace time.
@@ -836,13 +625,11 @@ class Warehouse:
         Raises:
             WarehouseError: the warehouse cannot be written, or its database cannot be read.
         """
-        from tracewarehouse.database import compacted, consolidated
+        from tracewarehouse.database.garbage import collect_garbage
 
         if not (self._folder("gc") / "manifests").is_dir():
             return []
-        left = self.lake.collect_garbage(grace_seconds, self._named_by_database())
-        left += consolidated.collect_garbage(self.lake, grace_seconds)
-        return left + compacted.collect_garbage(self.lake, grace_seconds)
+        return collect_garbage(self.lake, self._database_file("gc"), grace_seconds)
 
     def compact(self) -> Iterator[Pack]:
         """Join the files of many small runs into packs, which questions about all runs then open in their stead.
@@ -859,15 +646,6 @@ class Warehouse:
 
         self._folder("compact")
         yield from compact(self.lake)
-
-    def _named_by_database(self) -> set[str]:
-        from tracewarehouse.database.lens import files_in_database
-
-        folder = self._folder("gc")
-        database, root = folder / DATABASE, folder.resolve()
-        if not database.exists():
-            return set()
-        return {str(f.relative_to(root)) for f in files_in_database(database) if f.is_relative_to(root)}
 
     def _folder(self, verb: str) -> Path:
         """The folder of the warehouse, for writing.
@@ -892,51 +670,6 @@ class Warehouse:
         self._has_evaluated = True
         return ForkedEvaluator(helper, self.sql)
 
-    def _session(self) -> Session:
-        """The session of all runs, as they are now."""
-        from tracewarehouse.database.session import Session
-
-        now = self._read_only
-        if now and not now.is_current:
-            now.close()
-            now = None
-        self._read_only = now or Session(self.lake, lambda: self.definitions, is_restricted=True)
-        return self._read_only
-
-    def _session_for(self, sql: str) -> Session:
-        """A session of the runs that suffice for a query, which is kept for questions about the same runs."""
-        from tracewarehouse.database.session import Session
-
-        now = self._limited or self._read_only or Session(self.lake, lambda: self.definitions, is_restricted=True)
-        wanted = now.runs_read(sql)
-        if wanted is None:
-            if now is not self._limited:
-                self._read_only = now
-            return self._session()
-        if now is self._read_only or (now is self._limited and not (now.only == wanted and now.is_current)):
-            if self._limited:
-                self._limited.close()
-            now = Session(self.lake, lambda: self.definitions, is_restricted=True)
-        now.only = wanted
-        self._limited = now
-        return now
-
-    def _unrestricted_session(self) -> Session:
-        from tracewarehouse.database.session import Session
-
-        # kept unchanged until refresh(), with everything that its user created
-        self._unrestricted = self._unrestricted or Session(self.lake, lambda: self.definitions, is_restricted=False)
-        return self._unrestricted
-
-
-def find_metric(definitions: Definitions, name: str, version: int | None = None) -> Metric:
-    """A version of a metric, by default the newest stable one.
-
-    Raises:
-        MetricError: it does not exist; the message names a similar metric.
-    """
-    return definitions.metric(name, version)
-
 
 def parse_mesh(mesh: Mesh | str | None) -> Mesh | None:
     """Return the mesh; a text of the form 'dp=2,tp=4' is parsed.
@@ -952,21 +685,3 @@ def parse_mesh(mesh: Mesh | str | None) -> Mesh | None:
         return Parser.parse(mesh)
     except ValueError as error:
         raise CaptureError(str(error)) from None
-
-
-def _costs(path: str | os.PathLike[str] | None) -> Costs | None:
-    if path is None:
-        return None
-    from tracewarehouse.ingest.capture.costs import load_costs
-
-    return load_costs(path)
-
-
-def _is_pattern(reference: str) -> bool:
-    return any(c in reference for c in "*?[")
-
-
-def _listed(runs: Sequence[RunVersion], limit: int = 10) -> str:
-    names = [f"{r.run_id} ({r.name})" for r in runs[:limit]]
-    more = len(runs) - limit
-    return ", ".join(names) + (f" and {more} more" if more > 0 else "")

@@ -10,7 +10,7 @@ from tracewarehouse.ingest.collectives.windows import AsyncSpans, CollectiveOps,
 from tracewarehouse.ingest.columns.nesting import Coverage
 from tracewarehouse.ingest.columns.records import Int64
 from tracewarehouse.ingest.columns.spill import Spill
-from tracewarehouse.ingest.hlo.instructions import OpFacts
+from tracewarehouse.ingest.hlo.instruction_row import OpFacts
 
 
 class CollectiveExecutions:

@@ -14,7 +14,7 @@ from tracewarehouse.ingest.collectives.instances import NOT_KNOWN, OUTSIDE
 from tracewarehouse.ingest.columns.keys import distinct
 from tracewarehouse.ingest.columns.records import Int32
 from tracewarehouse.ingest.hlo import traffic
-from tracewarehouse.ingest.hlo.instructions import InstructionRow
+from tracewarehouse.ingest.hlo.instruction_row import InstructionRow
 from tracewarehouse.ingest.hlo.op_name import layer_and_part
 
 if TYPE_CHECKING:

@@ -10,7 +10,7 @@ import numpy.typing as npt
 
 from tracewarehouse.ingest.columns.keys import is_new, occurrence, packed, rank
 from tracewarehouse.ingest.columns.records import Int32, Int64
-from tracewarehouse.ingest.hlo.instructions import InstructionRow
+from tracewarehouse.ingest.hlo.instruction_row import InstructionRow
 
 NOT_KNOWN, OUTSIDE = -1, -2
 """Used instead of a component's number: it is unknown, or the device takes part without moving anything."""

@@ -17,7 +17,7 @@ from tracewarehouse.ingest.columns.keys import distinct, packed
 from tracewarehouse.ingest.columns.phases import PHASES
 from tracewarehouse.ingest.columns.records import Int32, Int64
 from tracewarehouse.ingest.hlo.collectives import Collective
-from tracewarehouse.ingest.hlo.instructions import InstructionRow
+from tracewarehouse.ingest.hlo.instruction_row import InstructionRow
 from tracewarehouse.ingest.lake.parquet import Coded, Nullable, TableWriter
 
 SLICE = 1 << 16

@@ -12,7 +12,8 @@ import numpy.typing as npt
 from tracewarehouse.ingest.columns.keys import distinct, occurrence, packed
 from tracewarehouse.ingest.columns.nesting import Coverage
 from tracewarehouse.ingest.columns.records import Columns, Int32, Int64
-from tracewarehouse.ingest.hlo.instructions import MAX_UPDATES, OpFacts
+from tracewarehouse.ingest.hlo.instruction_row import OpFacts
+from tracewarehouse.ingest.hlo.opcodes import MAX_UPDATES
 
 WINDOW_SOURCES = ("op", "start/done pair", "async line", "start only", "program")
 _OP, _PAIR, _SPAN, START_ONLY = range(4)

@@ -24,7 +24,8 @@ from tracewarehouse.ingest.devices.hosts import Host
 from tracewarehouse.ingest.devices.quality import uneven_programs
 from tracewarehouse.ingest.devices.survey import HostSurvey
 from tracewarehouse.ingest.devices.timeline import Timeline
-from tracewarehouse.ingest.hlo.instructions import InstructionRow, Instructions
+from tracewarehouse.ingest.hlo.instruction_row import InstructionRow
+from tracewarehouse.ingest.hlo.instructions import Instructions
 
 SYNCHRONISING = frozenset({"all-reduce", "all-gather", "reduce-scatter", "all-to-all", "ragged-all-to-all"})
 """Kinds in which every rank needs something of every other; a permute's source may end long before its target."""

@@ -13,7 +13,8 @@ from tracewarehouse.ingest.columns.phases import PHASES
 from tracewarehouse.ingest.devices.device import Device
 from tracewarehouse.ingest.devices.markers import phase_of
 from tracewarehouse.ingest.errors import MalformedError
-from tracewarehouse.ingest.hlo.instructions import HloModule, Instructions
+from tracewarehouse.ingest.hlo.embedded_modules import HloModule
+from tracewarehouse.ingest.hlo.instructions import Instructions
 from tracewarehouse.ingest.hlo.program import Program
 
 MOST_EXECUTIONS = 1 << 24

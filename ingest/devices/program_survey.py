@@ -9,7 +9,7 @@ from tracewarehouse.ingest.devices.device import Device
 from tracewarehouse.ingest.devices.flags import Flag
 from tracewarehouse.ingest.devices.survey import HostSurvey
 from tracewarehouse.ingest.errors import MalformedError, shown
-from tracewarehouse.ingest.hlo.instructions import HloModule
+from tracewarehouse.ingest.hlo.embedded_modules import HloModule
 from tracewarehouse.ingest.hlo.module_text import MOST_DEVICES
 from tracewarehouse.ingest.hlo.program import Program
 from tracewarehouse.ingest.readers.formats import format_named

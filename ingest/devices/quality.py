@@ -16,7 +16,7 @@ from tracewarehouse.ingest.devices.flags import Flag
 from tracewarehouse.ingest.devices.hosts import Host
 from tracewarehouse.ingest.devices.timeline import Timeline
 from tracewarehouse.ingest.errors import shown
-from tracewarehouse.ingest.hlo.instructions import InstructionRow
+from tracewarehouse.ingest.hlo.instruction_row import InstructionRow
 
 EVENT_CAPS = frozenset({1_000_000, 5_000_000, 1 << 21, (1 << 21) + 1})
 """Events at which a profiler stops: the JSON exporter of XLA (a million, since 2026 five), CUPTI's buffers (2^21)."""

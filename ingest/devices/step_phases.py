@@ -18,7 +18,8 @@ from tracewarehouse.ingest.columns.plane_names import OP_LINE
 from tracewarehouse.ingest.devices.sampled_executions import sampled_until
 from tracewarehouse.ingest.devices.survey import HostSurvey
 from tracewarehouse.ingest.devices.timeline import Timeline
-from tracewarehouse.ingest.hlo.instructions import InstructionRow, Instructions
+from tracewarehouse.ingest.hlo.instruction_row import InstructionRow
+from tracewarehouse.ingest.hlo.instructions import Instructions
 
 _FIRST_EVENTS = 1 << 17
 """Op events of a device, from the first on, that are looked at."""

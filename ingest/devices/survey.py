@@ -23,7 +23,7 @@ from tracewarehouse.ingest.devices.gpu_launches import launches
 from tracewarehouse.ingest.devices.hosts import Host
 from tracewarehouse.ingest.devices.markers import StepMarker, step_markers
 from tracewarehouse.ingest.devices.timeline import Run, Step, Timeline, steps_of_line
-from tracewarehouse.ingest.hlo.instructions import HloModules
+from tracewarehouse.ingest.hlo.embedded_modules import HloModules
 from tracewarehouse.ingest.hlo.module_name import module_and_program
 
 

@@ -8,7 +8,7 @@ from typing import Any
 
 from tracewarehouse.ingest.errors import MalformedError, shown
 from tracewarehouse.ingest.hlo.instruction import Instruction
-from tracewarehouse.ingest.hlo.proto import CLASSES
+from tracewarehouse.ingest.hlo.proto_messages import CLASSES
 from tracewarehouse.ingest.hlo.shapes import PRIMITIVE_TYPES, TUPLE_TYPE, Shape
 from tracewarehouse.ingest.hlo.text import parse_instruction
 

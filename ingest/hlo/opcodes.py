@@ -39,6 +39,11 @@ _WRAPPED = frozenset(
     }
 )
 
+CARRIES_INNER = frozenset({"fusion", "async-start", "async-update", "async-done"})
+"""Opcodes of instructions that stand for those of the computations that they call."""
+MAX_UPDATES = 16
+"""Updates between the start of an asynchronous op and its done that are followed."""
+
 
 def kernel_name(name: str) -> str:
     """Return the kernel's name: that of the instruction, without the numbers that the compiler appends."""

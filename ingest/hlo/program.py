@@ -12,7 +12,7 @@ from google.protobuf.message import DecodeError
 
 from tracewarehouse.ingest.errors import MalformedError
 from tracewarehouse.ingest.hlo.module_text import ModuleText
-from tracewarehouse.ingest.hlo.proto import CLASSES
+from tracewarehouse.ingest.hlo.proto_messages import CLASSES
 
 MOST_NESTED = 64
 """Deepest nesting of loops, branches and calls that is followed."""

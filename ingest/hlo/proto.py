@@ -1,21 +1,19 @@
-"""Reads HLO modules from the `Hlo Proto` that profilers embed in captures.
-
-Field numbers are those of hlo.proto and xla_data.proto. Only the fields that are read are declared; the parser skips
-the others. Strings are declared as bytes, because a profiler's strings need not be valid UTF-8.
-"""
+"""Reads HLO modules from the `Hlo Proto` that profilers embed in captures."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from itertools import chain, islice
+from itertools import islice
 from typing import Any, NamedTuple
 
 from google.protobuf import message
 
 from tracewarehouse.ingest.errors import MalformedError
-from tracewarehouse.ingest.hlo.instruction import Instruction, OpNameSource
-from tracewarehouse.ingest.hlo.op_name import layer_and_part
+from tracewarehouse.ingest.hlo.inherited_names import inherited_names
+from tracewarehouse.ingest.hlo.instruction import Instruction
+from tracewarehouse.ingest.hlo.opcodes import CARRIES_INNER
+from tracewarehouse.ingest.hlo.proto_messages import CLASSES, root_of, text_of
 from tracewarehouse.ingest.hlo.replica_groups import (
     Groups,
     Pairs,
@@ -33,93 +31,6 @@ from tracewarehouse.ingest.hlo.shapes import (
     Shape,
     array_shape,
 )
-from tracewarehouse.ingest.protobuf import Field, message_classes
-
-_MESSAGES: dict[str, tuple[Field, ...]] = {
-    "HloProto": (Field(1, "hlo_module", "HloModule"),),
-    "PlacedHloProto": (Field(1, "hlo_module", "PlacedHloModule"),),
-    "PlacedHloModule": (Field(15, "device_assignment", "DeviceAssignment"),),
-    "HloModule": (
-        Field(1, "name", "bytes"),
-        Field(3, "computations", "HloComputation", is_repeated=True),
-        Field(5, "id", "int64"),
-        Field(6, "entry_computation_id", "int64"),
-        Field(15, "device_assignment", "DeviceAssignment"),
-        Field(17, "stack_frame_index", "StackFrameIndex"),
-    ),
-    "HloComputation": (
-        Field(1, "name", "bytes"),
-        Field(2, "instructions", "HloInstruction", is_repeated=True),
-        Field(5, "id", "int64"),
-        Field(6, "root_id", "int64"),
-    ),
-    "HloInstruction": (
-        Field(1, "name", "bytes"),
-        Field(2, "opcode", "bytes"),
-        Field(3, "shape", "Shape"),
-        Field(7, "metadata", "OpMetadata"),
-        Field(11, "fusion_kind", "bytes"),
-        Field(26, "channel_id", "int64"),
-        Field(28, "custom_call_target", "bytes"),
-        Field(35, "id", "int64"),
-        Field(36, "operand_ids", "int64", is_repeated=True),
-        Field(38, "called_computation_ids", "int64", is_repeated=True),
-        Field(43, "backend_config", "bytes"),
-        Field(47, "is_host_transfer", "bool"),
-        Field(49, "replica_groups", "ReplicaGroup", is_repeated=True),
-        Field(52, "source_target_pairs", "SourceTarget", is_repeated=True),
-        Field(68, "frontend_attributes", "FrontendAttributes"),
-        Field(71, "use_global_device_ids", "bool"),
-        Field(87, "collective_device_list", "CollectiveDeviceList"),
-        Field(92, "iota_collective_device_list", "IotaReplicaGroupList"),
-        Field(93, "mesh_axes_replica_group_list", "MeshAxesReplicaGroupList"),
-    ),
-    "Shape": (
-        Field(2, "element_type", "int32"),
-        Field(3, "dimensions", "int64", is_repeated=True),
-        Field(4, "tuple_shapes", "Shape", is_repeated=True),
-        Field(6, "is_dynamic_dimension", "bool", is_repeated=True),
-    ),
-    "OpMetadata": (
-        Field(1, "op_type", "bytes"),
-        Field(2, "op_name", "bytes"),
-        Field(3, "source_file", "bytes"),
-        Field(4, "source_line", "int32"),
-        Field(15, "stack_frame_id", "int32"),
-    ),
-    "ReplicaGroup": (Field(1, "replica_ids", "int64", is_repeated=True),),
-    "SourceTarget": (Field(1, "source", "int64"), Field(2, "target", "int64")),
-    "CollectiveDeviceList": (
-        Field(1, "replica_groups", "ReplicaGroup", is_repeated=True),
-        Field(2, "iota_replica_group_list", "IotaReplicaGroupList"),
-    ),
-    "IotaReplicaGroupList": (
-        Field(1, "num_replica_groups", "int64"),
-        Field(2, "num_devices_per_group", "int64"),
-        Field(3, "iota_reshape_dims", "int64", is_repeated=True),
-        Field(4, "iota_transpose_perm", "int32", is_repeated=True),
-    ),
-    "MeshAxesReplicaGroupList": (Field(1, "mesh", "Mesh"), Field(2, "axes", "AxisRef", is_repeated=True)),
-    "Mesh": (Field(1, "axes", "MeshAxis", is_repeated=True), Field(2, "device_ids", "int64", is_repeated=True)),
-    "MeshAxis": (Field(1, "name", "bytes"), Field(2, "size", "int64")),
-    "AxisRef": (Field(1, "mesh_axis_index", "int64"), Field(2, "sub_axis_info", "SubAxis")),
-    "SubAxis": (Field(1, "pre_size", "int64"), Field(2, "size", "int64")),
-    "FrontendAttributes": (Field(1, "map", "FrontendAttribute", is_repeated=True),),
-    "FrontendAttribute": (Field(1, "key", "bytes"), Field(2, "value", "bytes")),
-    "DeviceAssignment": (Field(3, "computation_devices", "ComputationDevice", is_repeated=True),),
-    "ComputationDevice": (Field(1, "replica_device_ids", "int64", is_repeated=True),),
-    "StackFrameIndex": (
-        Field(1, "file_names", "bytes", is_repeated=True),
-        Field(3, "file_locations", "FileLocation", is_repeated=True),
-        Field(4, "stack_frames", "StackFrame", is_repeated=True),
-    ),
-    "FileLocation": (Field(1, "file_name_id", "int32"), Field(3, "line", "int32")),
-    "StackFrame": (Field(1, "file_location_id", "int32"),),
-}
-
-
-CLASSES = message_classes("tracewarehouse.hlo", _MESSAGES)
-"""The protobuf message classes by short name."""
 
 _COLLECTIVES = frozenset(
     {
@@ -137,12 +48,6 @@ _COLLECTIVES = frozenset(
         "send",
     }
 )
-# Values without an operation of their own: their op_name tells nothing about the op that uses them.
-_PASSIVE = frozenset({"parameter", "constant", "iota", "partition-id", "replica-id"})
-_VIEWS = frozenset({"bitcast", "broadcast", "convert", "copy", "reshape", "slice", "transpose"})
-# torch_xla's names for values from outside the program, however the compiler slices them.
-_DATA_NAMES = ("xla__device_data", "prim__Constant")
-_CARRIES_INNER = frozenset({"fusion", "async-start", "async-update", "async-done"})
 _UNBOUNDED = -(1 << 63)
 _MAX_INNER = 1000
 _MAX_COMPUTATIONS = 64
@@ -183,7 +88,7 @@ def read_module(data: bytes) -> Module:
     if not module.computations:
         raise MalformedError(f"the embedded Hlo Proto of {len(data)} bytes holds no HLO module")
     return Module(
-        name=_text(module.name),
+        name=text_of(module.name),
         module_id=module.id,
         instructions=_Instructions(module, max(_MOST_MEMBERS, len(data))),
         device_assignment=tuple(tuple(row.replica_device_ids) for row in module.device_assignment.computation_devices),
@@ -217,18 +122,15 @@ class _Instructions(Mapping[str, Instruction]):
         self._computations: dict[int, Any] = {}
         self._made: dict[str, Instruction] = {}
         self._shapes: dict[int, Shape] = {}
-        self._op_names: dict[int, str | None] = {}
-        self._inherited: dict[str, tuple[str, OpNameSource]] = {}
         for computation in module.computations:
             self._computations[computation.id] = computation
             for proto in computation.instructions:
-                self._protos[_text(proto.name)] = proto
+                self._protos[text_of(proto.name)] = proto
                 self._by_id[proto.id] = proto
         # names are unique in a legal module; otherwise the last instruction with the name counts
-        collectives = {name for name, proto in self._protos.items() if _text(proto.opcode) in _COLLECTIVES}
+        collectives = {name for name, proto in self._protos.items() if text_of(proto.opcode) in _COLLECTIVES}
         self._inside = {c.id: _Inside.of(c, collectives) for c in module.computations}
-        for computation in module.computations:
-            self._inherit_op_names(computation)
+        self._inherited = inherited_names(module, self._computations, self._by_id)
         for name in collectives:
             self[name]
 
@@ -261,21 +163,21 @@ class _Instructions(Mapping[str, Instruction]):
         return groups
 
     def _make(self, name: str, proto: Any) -> Instruction:
-        opcode = _text(proto.opcode)
+        opcode = text_of(proto.opcode)
         operands = [self._by_id.get(operand) for operand in proto.operand_ids]
         shapes = [self._operand_shape(operand) for operand in proto.operand_ids]
         called = [self._computations[called] for called in proto.called_computation_ids if called in self._computations]
         started = self._started(proto) if opcode in ("async-update", "async-done") and not called else called
-        inner = tuple(self._inner(started)) if opcode in _CARRIES_INNER else ()
+        inner = tuple(self._inner(started)) if opcode in CARRIES_INNER else ()
         op_name, op_name_source = self._inherited.get(name, (None, None))
         if proto.metadata.op_name:
-            op_name, op_name_source = _text(proto.metadata.op_name), "own"
+            op_name, op_name_source = text_of(proto.metadata.op_name), "own"
         source_file, source_line = self._source(proto.metadata)
         return Instruction(
             name=name,
             opcode=opcode,
             shape=_shape(proto.shape),
-            operand_names=tuple(_text(operand.name) if operand else "" for operand in operands),
+            operand_names=tuple(text_of(operand.name) if operand else "" for operand in operands),
             operand_shapes=tuple(shapes),
             channel_id=proto.channel_id if proto.channel_id > 0 else None,
             replica_groups=self._counted(_groups(proto, opcode)),
@@ -284,12 +186,12 @@ class _Instructions(Mapping[str, Instruction]):
             is_host_transfer=proto.is_host_transfer,
             op_name=op_name,
             op_name_source=op_name_source,
-            op_type=_text(proto.metadata.op_type) or None,
+            op_type=text_of(proto.metadata.op_type) or None,
             source_file=source_file,
             source_line=source_line,
-            fusion_kind=_text(proto.fusion_kind) or None,
-            called=tuple(_text(computation.name) for computation in called),
-            custom_call_target=_text(proto.custom_call_target) or None,
+            fusion_kind=text_of(proto.fusion_kind) or None,
+            called=tuple(text_of(computation.name) for computation in called),
+            custom_call_target=text_of(proto.custom_call_target) or None,
             async_opcode=self._async_opcode(started) if opcode.startswith("async-") else None,
             inner=inner,
         )
@@ -297,7 +199,7 @@ class _Instructions(Mapping[str, Instruction]):
     def _started(self, proto: Any) -> list[Any]:
         """Return the computations that the start of an async-update or -done runs; the latter need not repeat them."""
         seen: set[int] = set()
-        while proto is not None and proto.id not in seen and _text(proto.opcode).startswith("async-"):
+        while proto is not None and proto.id not in seen and text_of(proto.opcode).startswith("async-"):
             if proto.called_computation_ids:
                 return [self._computations[c] for c in proto.called_computation_ids if c in self._computations]
             seen.add(proto.id)
@@ -333,89 +235,21 @@ class _Instructions(Mapping[str, Instruction]):
 
     def _async_opcode(self, called: list[Any]) -> str | None:
         for computation in called:
-            root = self._root(computation)
+            root = root_of(computation, self._by_id)
             if root is not None:
-                return _text(root.opcode)
+                return text_of(root.opcode)
         return None
-
-    def _root(self, computation: Any) -> Any | None:
-        root = self._by_id.get(computation.root_id)
-        if root is not None:
-            return root
-        return computation.instructions[-1] if computation.instructions else None
 
     def _source(self, metadata: Any) -> tuple[str | None, int | None]:
         """Return source file and line. Newer compilers leave them out and number a frame of the stack index."""
         if metadata.source_file:
-            return _text(metadata.source_file), metadata.source_line or None
+            return text_of(metadata.source_file), metadata.source_line or None
         frame = _one_based(self._frames.stack_frames, metadata.stack_frame_id)
         location = _one_based(self._frames.file_locations, frame.file_location_id) if frame is not None else None
         file = _one_based(self._frames.file_names, location.file_name_id) if location is not None else None
         if location is None or file is None:
             return None, None
-        return _text(file) or None, location.line or None
-
-    def _inherit_op_names(self, computation: Any) -> None:
-        """Give instructions without op_name the op_name of those fused in them, of their operands or of their users.
-
-        A fusion takes it from its root, or from the nearest instruction before the root that has one. Operands count if
-        they share one, or share a scope that names a layer or part. Parameters, constants and views of them tell
-        nothing about the op that uses them. They count only if there is nothing else, not even users that share one:
-        the compiler may rewrite a product with another shape and no name, under a view that keeps the name. Operands
-        precede their users, so one pass in each direction is enough.
-        """
-        names: dict[int, str] = {}
-        passive: set[int] = set()
-        unsaid: set[int] = set()
-        for proto in computation.instructions:
-            opcode = _text(proto.opcode)
-            if opcode in _PASSIVE or (opcode in _VIEWS and passive.issuperset(proto.operand_ids)):
-                passive.add(proto.id)
-            if proto.metadata.op_name:
-                names[proto.id] = _text(proto.metadata.op_name)
-                if names[proto.id].endswith(_DATA_NAMES):
-                    passive.add(proto.id)
-                continue
-            source: OpNameSource = "fusion"
-            name = self._fused_op_name(proto) if opcode in _CARRIES_INNER else None
-            if name is None and opcode not in _PASSIVE:
-                source = "operand"
-                operands = list(proto.operand_ids)
-                active = [operand for operand in operands if operand not in passive]
-                name = _shared({names.get(operand) for operand in active or operands})
-                if not name or not active:
-                    unsaid.add(proto.id)
-            if name:
-                names[proto.id] = name
-                self._inherited[_text(proto.name)] = name, source
-        if unsaid:
-            self._inherit_from_users(computation, names, unsaid)
-
-    def _inherit_from_users(self, computation: Any, names: dict[int, str], unsaid: set[int]) -> None:
-        users: dict[int, set[str | None]] = {proto_id: set() for proto_id in unsaid}
-        for proto in reversed(computation.instructions):
-            name = _shared(users[proto.id]) if proto.id in unsaid else None
-            if name and not name.endswith(_DATA_NAMES):
-                names[proto.id] = name
-                self._inherited[_text(proto.name)] = name, "user"
-            for operand in proto.operand_ids:
-                if operand in unsaid:
-                    users[operand].add(names.get(proto.id))
-
-    def _fused_op_name(self, proto: Any) -> str | None:
-        for called in proto.called_computation_ids:
-            if called not in self._op_names and called in self._computations:
-                self._op_names[called] = self._op_name_of(self._computations[called])
-            if name := self._op_names.get(called):
-                return name
-        return None
-
-    def _op_name_of(self, computation: Any) -> str | None:
-        root = self._root(computation)
-        for inner in chain([root] if root is not None else [], reversed(computation.instructions)):
-            if inner.metadata.op_name and _text(inner.opcode) not in _PASSIVE:
-                return _text(inner.metadata.op_name)
-        return None
+        return text_of(file) or None, location.line or None
 
 
 class _Inside(NamedTuple):
@@ -427,44 +261,14 @@ class _Inside(NamedTuple):
     @classmethod
     def of(cls, computation: Any, collectives: set[str]) -> _Inside:
         """Each list is cut to the number that is read."""
-        names = (name for proto in computation.instructions if (name := _text(proto.name)) in collectives)
+        names = (name for proto in computation.instructions if (name := text_of(proto.name)) in collectives)
         called = (
             called
             for proto in computation.instructions
-            if proto.called_computation_ids and _text(proto.opcode) in ("fusion", "call")
+            if proto.called_computation_ids and text_of(proto.opcode) in ("fusion", "call")
             for called in proto.called_computation_ids
         )
         return cls(list(islice(names, _MAX_INNER)), list(islice(called, _MAX_COMPUTATIONS)))
-
-
-def _shared(names: set[str | None]) -> str | None:
-    """Return the only name, or the scope that several names share if it names a layer or part of the model."""
-    known = [name for name in names if name]
-    if len(known) < len(names) or not known:
-        return None
-    if len(known) == 1:
-        return known[0]
-    scope = _shared_scope(known)
-    return scope if layer_and_part(scope) != (None, None) else None
-
-
-def _shared_scope(names: list[str]) -> str:
-    """Return the path with which all names begin.
-
-    It compares whole slices and not components, because an op may have many operands with long names.
-    """
-    first, last = min(names), max(names)
-    low, high = 0, min(len(first), len(last))
-    while low < high:
-        middle = (low + high + 1) // 2
-        low, high = (middle, high) if first[:middle] == last[:middle] else (low, middle - 1)
-    prefix = first[:low]
-    is_whole = all(len(name) == low or name[low] == "/" for name in names)
-    return prefix if is_whole else prefix.rpartition("/")[0]
-
-
-def _text(value: bytes) -> str:
-    return value.decode("utf-8", "replace")
 
 
 def _one_based(entries: Any, number: int) -> Any | None:
@@ -522,5 +326,5 @@ def _pairs(proto: Any, opcode: str) -> Pairs | None:
     if opcode in ("send", "recv"):
         for attribute in proto.frontend_attributes.map:
             if attribute.key == b"_xla_send_recv_source_target_pairs":
-                return parse_pairs(_text(attribute.value))
+                return parse_pairs(text_of(attribute.value))
     return () if opcode in ("collective-permute", "collective-permute-start") else None

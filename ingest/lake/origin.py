@@ -9,13 +9,8 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 
-def is_file_of(run_id: str | None, path: Path) -> bool:
-    """Whether a file is one of a run's tables: its footer names the run, and the same table as the file name.
-
-    Args:
-        run_id: the run; None for a file of schema 3 or older, which does not name its run.
-        path: the file.
-    """
+def is_file_of(run_id: str, path: Path) -> bool:
+    """Whether a file is one of a run's tables: its footer names the run, and the same table as the file name."""
     try:
         with pq.ParquetFile(path) as file:
             table = (file.schema_arrow.metadata or {}).get(b"table", b"").decode(errors="replace")

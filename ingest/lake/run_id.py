@@ -3,7 +3,13 @@
 from __future__ import annotations
 
 import hashlib
+import re
 from collections.abc import Iterable
+
+from tracewarehouse.ingest.errors import WarehouseError
+
+RUN_ID = re.compile(r"[0-9a-z][0-9a-z_-]{0,63}")
+"""A run id, and a version: each is the name of a folder."""
 
 
 def digest_of(digests: Iterable[str]) -> str:
@@ -14,3 +20,14 @@ def digest_of(digests: Iterable[str]) -> str:
 def run_id_of(source_digest: str) -> str:
     """The run id of a capture with this digest."""
     return f"r{source_digest[:12]}"
+
+
+def checked(name: str) -> str:
+    """A run id or version, unchanged.
+
+    Raises:
+        WarehouseError: it is none, and could lead out of the lake.
+    """
+    if not RUN_ID.fullmatch(name):
+        raise WarehouseError(f"{name!r} is not a run id or version: expected lower-case letters, digits, '-' and '_'")
+    return name

@@ -72,6 +72,21 @@ class Table:
         """Arrow schema of the rows of one run, without `run_id`, which the writer of the file adds."""
         return self.arrow.remove(self.arrow.get_field_index("run_id"))
 
+    @cached_property
+    def names_sql(self) -> str:
+        """The columns as a SELECT lists them."""
+        return ", ".join(f'"{c.name}"' for c in self.columns)
+
+    @cached_property
+    def typed_sql(self) -> str:
+        """The columns as a SELECT lists them, each cast to its type."""
+        return ", ".join(f'CAST("{c.name}" AS {c.type}) AS "{c.name}"' for c in self.columns)
+
+    @cached_property
+    def nulls_sql(self) -> str:
+        """As `typed_sql`, with NULL in every column."""
+        return ", ".join(f'CAST(NULL AS {c.type}) AS "{c.name}"' for c in self.columns)
+
     @property
     def key(self) -> tuple[str, ...]:
         """The columns that identify a row."""

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 import numpy as np
 import numpy.typing as npt
 
-from tracewarehouse.ingest.hlo.instructions import InstructionRow
+from tracewarehouse.ingest.hlo.instruction_row import InstructionRow
 from tracewarehouse.ingest.hlo.op_name import layer_and_part, stage_layer_and_tick
 from tracewarehouse.ingest.layers.parts import is_norm, parts_in_layers, said_part
 from tracewarehouse.ingest.layers.repetition import MIN_CONFIDENCE, MIN_LAYERS, Pieces, find_pieces

@@ -13,7 +13,7 @@ import numpy.typing as npt
 
 from tracewarehouse.ingest.columns.nesting import Flags
 from tracewarehouse.ingest.columns.records import Int32, Int64
-from tracewarehouse.ingest.hlo.instructions import InstructionRow
+from tracewarehouse.ingest.hlo.instruction_row import InstructionRow
 
 _CONTRACTS = re.compile(r"convolution|dot|custom-call|gemm|matmul|all-|reduce-scatter|collective|ragged")
 _MOVES = re.compile(r"copy|async|-start|-done|slice|bitcast$|broadcast$|parameter|partition-id|tuple|constant")

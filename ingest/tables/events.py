@@ -14,7 +14,7 @@ from tracewarehouse.ingest.devices.flags import Flag
 from tracewarehouse.ingest.devices.run_survey import RunSurvey
 from tracewarehouse.ingest.devices.survey import DevicePlane, HostSurvey
 from tracewarehouse.ingest.devices.timeline import Timeline
-from tracewarehouse.ingest.lake.lake import Settling
+from tracewarehouse.ingest.lake.durable_files import Settling
 from tracewarehouse.ingest.processes.pool import Processes
 from tracewarehouse.ingest.tables.lines import DeviceEvents, LinesWritten, LineTables, PlaneLines
 from tracewarehouse.ingest.tables.named_ops import NamedOpWriter

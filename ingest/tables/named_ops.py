@@ -29,7 +29,8 @@ from tracewarehouse.ingest.devices.cpu_devices import CpuExecutions, CpuLine
 from tracewarehouse.ingest.devices.device import Device
 from tracewarehouse.ingest.devices.sampled_executions import SampledExecutions
 from tracewarehouse.ingest.devices.timeline import Run, Timeline
-from tracewarehouse.ingest.hlo.instructions import HloModules, Instructions
+from tracewarehouse.ingest.hlo.embedded_modules import HloModules
+from tracewarehouse.ingest.hlo.instructions import Instructions
 from tracewarehouse.ingest.hlo.opcodes import OP_CLASSES
 from tracewarehouse.ingest.hlo.text import is_meant_as_instruction
 from tracewarehouse.ingest.tables.leaf_order import LeafTimes, of_lines

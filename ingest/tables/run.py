@@ -15,7 +15,7 @@ from tracewarehouse.ingest.devices.flags import Flag, summarised
 from tracewarehouse.ingest.devices.placement import MissingDevices
 from tracewarehouse.ingest.devices.quality import dropped, event_cap, messages
 from tracewarehouse.ingest.devices.run_survey import RunSurvey
-from tracewarehouse.ingest.lake.lake import Settling
+from tracewarehouse.ingest.lake.durable_files import Settling
 from tracewarehouse.ingest.lake.schema import SCHEMA_VERSION
 from tracewarehouse.ingest.readers.formats import format_named
 from tracewarehouse.ingest.tables.writers import FilesOfTables, RunWriters

@@ -11,7 +11,7 @@ import numpy.typing as npt
 
 from tracewarehouse.ingest.devices.flags import Flag
 from tracewarehouse.ingest.errors import shown
-from tracewarehouse.ingest.hlo.instructions import InstructionRow
+from tracewarehouse.ingest.hlo.instruction_row import InstructionRow
 from tracewarehouse.ingest.hlo.opcodes import kernel_name
 
 if TYPE_CHECKING:

@@ -8,7 +8,7 @@ from collections.abc import Iterable, Sequence
 from tracewarehouse.ingest.devices.flags import Flag
 from tracewarehouse.ingest.devices.run_survey import RunSurvey
 from tracewarehouse.ingest.errors import shown
-from tracewarehouse.ingest.hlo.instructions import InferredPlace
+from tracewarehouse.ingest.hlo.instruction_row import InferredPlace
 from tracewarehouse.ingest.layers.inference import ProgramLayers, infer_layers
 from tracewarehouse.ingest.layers.sequence import Execution
 

@@ -8,7 +8,7 @@ from contextlib import ExitStack
 from pathlib import Path
 from typing import Any, Self
 
-from tracewarehouse.ingest.lake.lake import Settling
+from tracewarehouse.ingest.lake.durable_files import Settling
 from tracewarehouse.ingest.lake.parquet import TableWriter
 from tracewarehouse.ingest.lake.schema import TABLES
 

@@ -21,7 +21,7 @@ from tracewarehouse.ingest.devices.quality import (
     unrecorded_executions,
 )
 from tracewarehouse.ingest.devices.run_survey import RunSurvey
-from tracewarehouse.ingest.lake.lake import Settling
+from tracewarehouse.ingest.lake.durable_files import Settling
 from tracewarehouse.ingest.lake.schema import TABLES
 from tracewarehouse.ingest.processes.pool import Processes
 from tracewarehouse.ingest.tables.events import plane_lines, write_in_parts, write_together

@@ -19,7 +19,8 @@ from tracewarehouse.ingest.columns.keys import distinct, is_new, packed
 from tracewarehouse.ingest.columns.plane_names import CPU_PLANE, DEVICE_PREFIX, GPU_PREFIX
 from tracewarehouse.ingest.columns.records import Int32, Int64, StatKind, UInt64
 from tracewarehouse.ingest.errors import WarehouseError
-from tracewarehouse.ingest.lake.lake import Lake, RunVersion
+from tracewarehouse.ingest.lake.lake import Lake
+from tracewarehouse.ingest.lake.manifest import RunVersion
 from tracewarehouse.ingest.lake.run_id import digest_of, run_id_of
 from tracewarehouse.ingest.readers.files import CaptureFile
 from tracewarehouse.ingest.readers.files import distinct as distinct_files

@@ -12,7 +12,9 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from tracewarehouse.ingest.errors import WarehouseError
-from tracewarehouse.ingest.lake.lake import Lake, RunVersion, file_digest
+from tracewarehouse.ingest.lake.durable_files import file_digest
+from tracewarehouse.ingest.lake.lake import Lake
+from tracewarehouse.ingest.lake.manifest import RunVersion
 from tracewarehouse.ingest.lake.run_id import digest_of, run_id_of
 from tracewarehouse.ingest.lake.schema import TABLES
 

@@ -27,7 +27,8 @@ import pyarrow.parquet as pq
 from msgspec.structs import replace
 
 from tracewarehouse.evaluation.evaluator import Evaluator, refresh
-from tracewarehouse.ingest.lake.lake import Lake, RunVersion, manifest_text
+from tracewarehouse.ingest.lake.lake import Lake
+from tracewarehouse.ingest.lake.manifest import RunVersion, manifest_text
 from tracewarehouse.ingest.lake.run_id import digest_of, run_id_of
 from tracewarehouse.warehouse import open_warehouse
 

@@ -22,7 +22,7 @@ from tracewarehouse import cli
 from tracewarehouse.exports import iceberg
 from tracewarehouse.exports.iceberg import CATALOGUE, export_iceberg
 from tracewarehouse.ingest.errors import TracewarehouseError, WarehouseError
-from tracewarehouse.ingest.lake.lake import file_digest
+from tracewarehouse.ingest.lake.durable_files import file_digest
 from tracewarehouse.ingest.lake.schema import TABLES
 from tracewarehouse.warehouse import Warehouse, open_warehouse
 

@@ -29,6 +29,7 @@ from tiny_capture import write_capture_directory
 
 import tracewarehouse.evaluation.evaluator  # noqa: F401  imported before the forks
 from tracewarehouse.ingest.capture.sources import find_captures
+from tracewarehouse.ingest.lake.garbage import leftovers
 from tracewarehouse.ingest.lake.lake import Lake
 from tracewarehouse.ingest.lake.schema import TABLES
 from tracewarehouse.warehouse import Warehouse, open_warehouse
@@ -145,7 +146,7 @@ def run(captures: list[Path], writers: int, seconds: float, seed: int, folder: P
     for run_id, tables in after.items():
         differ = [t for t in TABLES if t not in ("runs", "metric_values") and tables[t] != before[run_id][t]]
         failures += [f"{t} of run {run_id} differs from an ingest alone" for t in differ]
-    if outcome(lambda: [str(x.path) for x in Warehouse(warehouse).lake.leftovers()], folder):
+    if outcome(lambda: [str(x.path) for x in leftovers(Warehouse(warehouse).lake)], folder):
         failures.append("something is left over")
     shutil.rmtree(warehouse)
     return failures

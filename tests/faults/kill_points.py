@@ -54,7 +54,7 @@ from faults.warehouse_state import (
 import tracewarehouse.evaluation.evaluator
 import tracewarehouse.evaluation.values  # noqa: F401  imported before the forks
 from tracewarehouse.database import compacted
-from tracewarehouse.database.lens import MARK
+from tracewarehouse.database.database_file import MARK
 from tracewarehouse.ingest.lake.lake import Lake
 from tracewarehouse.warehouse import Warehouse
 

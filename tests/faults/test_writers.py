@@ -14,6 +14,7 @@ from benchmarks.tpu_captures import write_capture
 from tiny_capture import write_capture_directory
 
 from tracewarehouse.ingest.capture.sources import find_captures
+from tracewarehouse.ingest.lake.garbage import collect_garbage, leftovers
 from tracewarehouse.ingest.lake.lake import Lake
 from tracewarehouse.ingest.pipeline import ingest_one
 from tracewarehouse.ingest.tables import parts
@@ -60,7 +61,7 @@ def test_a_run_that_several_processes_wrote_is_whole(tmp_path: Path, monkeypatch
     assert fsck(tmp_path / "w") == []
     assert against(find_captures(path)[0], tmp_path / "w").differences == []
     ingest_one(path, tmp_path / "w", jobs=2, name="replaced")
-    assert len(Lake(tmp_path / "w").collect_garbage(0)) == 1
+    assert len(collect_garbage(Lake(tmp_path / "w"), 0)) == 1
 
 
 @pytest.fixture(scope="module")
@@ -86,4 +87,4 @@ def test_an_interrupted_command_takes_back_what_is_half_done(
     assert out == ""
     assert "Traceback" not in err
     lake = Lake(tmp_path / "w")
-    assert lake.runs() == lake.leftovers(0) == []
+    assert lake.runs() == leftovers(lake, 0) == []

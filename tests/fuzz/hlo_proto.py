@@ -16,7 +16,8 @@ from xplane_builder import content, integer
 
 from tracewarehouse.ingest.errors import MalformedError
 from tracewarehouse.ingest.hlo.collectives import collective_of
-from tracewarehouse.ingest.hlo.proto import CLASSES, read_module
+from tracewarehouse.ingest.hlo.proto import read_module
+from tracewarehouse.ingest.hlo.proto_messages import CLASSES
 from tracewarehouse.ingest.hlo.shapes import PRIMITIVE_TYPES
 
 COLLECTIVES = (

@@ -22,6 +22,7 @@ from xplane_builder import Space, Unsigned
 from tracewarehouse.ingest.capture.manifest import Mesh
 from tracewarehouse.ingest.capture.sources import find_captures
 from tracewarehouse.ingest.errors import CaptureError, TracewarehouseError, WarehouseError
+from tracewarehouse.ingest.lake.garbage import collect_garbage
 from tracewarehouse.ingest.lake.lake import Lake
 from tracewarehouse.ingest.lake.schema import TABLES
 from tracewarehouse.ingest.pipeline import ingest_capture, ingest_one
@@ -242,5 +243,5 @@ def test_a_kill_at_any_moment_leaves_the_old_state_or_the_new_one(
         if runs:
             assert tables_of(tmp_path / "w")("SELECT count(*), max(duration_ps) FROM ops") == [(20_001, 200_000)]
     assert ingest_capture(find_captures(path)[0], tmp_path / "w").event_count == 20_001
-    Lake(tmp_path / "w").collect_garbage(grace_seconds=0)
+    collect_garbage(Lake(tmp_path / "w"), grace_seconds=0)
     assert len(list((tmp_path / "w" / "lake").iterdir())) == 1

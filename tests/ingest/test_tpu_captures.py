@@ -14,6 +14,7 @@ from tracewarehouse.ingest.capture.costs import load_costs
 from tracewarehouse.ingest.capture.manifest import Mesh
 from tracewarehouse.ingest.capture.sources import find_captures
 from tracewarehouse.ingest.errors import CaptureError
+from tracewarehouse.ingest.lake.garbage import leftovers
 from tracewarehouse.ingest.lake.lake import Lake
 from tracewarehouse.ingest.pipeline import ingest_one
 from tracewarehouse.ingest.verify.against import against
@@ -614,7 +615,7 @@ def test_a_given_mesh_that_does_not_fit_replaces_nothing(tmp_path: Path) -> None
     with pytest.raises(CaptureError, match="the mesh tp=4 has 4 devices and the capture 1"):
         ingest_one(file, warehouse, mesh=Mesh.parse("tp=4"))
     assert Lake(warehouse).runs() == [before]
-    assert Lake(warehouse).leftovers(0) == []
+    assert leftovers(Lake(warehouse), 0) == []
 
 
 def test_a_mesh_of_another_size_is_said(tmp_path: Path, tables_of: Callable[[Path], Query]) -> None:

@@ -10,6 +10,7 @@ from tiny_capture import write_capture_directory
 from tracewarehouse.executors.executor import IngestTask, ingest_task
 from tracewarehouse.ingest import pipeline
 from tracewarehouse.ingest.capture.sources import Capture, find_captures
+from tracewarehouse.ingest.lake.garbage import remove_abandoned_staging
 from tracewarehouse.ingest.lake.lake import Lake
 from tracewarehouse.spark.executor import _lost, _with_whole_paths
 
@@ -55,6 +56,6 @@ def test_only_staging_of_ended_writers_is_removed(tmp_path: Path) -> None:
     abandoned = tmp_path / "lake" / ".staging-1-0123abcd"
     abandoned.mkdir(parents=True)
     with lake.stage("r0123456789ab", "v0123456789ab") as staging:
-        lake.remove_abandoned_staging()
+        remove_abandoned_staging(lake)
         assert staging.exists()
     assert not abandoned.exists()

@@ -9,8 +9,9 @@ from typing import Any
 import pytest
 from sqlglot import exp
 
-from tracewarehouse.database.lens import all_values_sql, catalog_sql
 from tracewarehouse.definitions import portable
+from tracewarehouse.definitions.all_values import all_values_sql
+from tracewarehouse.definitions.catalog import catalog_sql
 from tracewarehouse.definitions.reading import load_definitions
 from tracewarehouse.ingest.errors import QueryError
 from tracewarehouse.spark import refusals

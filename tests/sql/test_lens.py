@@ -14,13 +14,16 @@ import duckdb
 import pytest
 from given_tables import warehouse_of
 
-from tracewarehouse.database.lens import MARK, build, comment_on_tables, create_lens, run_sources
+from tracewarehouse.database.database_file import MARK, write_database
+from tracewarehouse.database.file_sources import run_sources
+from tracewarehouse.database.lens import comment_on_tables, create_lens
 from tracewarehouse.definitions.missing import MISSING
 from tracewarehouse.definitions.reading import load_definitions
 from tracewarehouse.evaluation import values as metric_values
 from tracewarehouse.evaluation.cursors import Task, run_tasks
 from tracewarehouse.evaluation.values import evaluate
-from tracewarehouse.ingest.lake.lake import DATABASE, RunVersion
+from tracewarehouse.ingest.lake.lake import DATABASE
+from tracewarehouse.ingest.lake.manifest import RunVersion
 from tracewarehouse.ingest.lake.schema import SCHEMA_VERSION, TABLES
 
 DEFINITIONS = load_definitions()
@@ -168,7 +171,7 @@ def write_run(warehouse: Path, run_id: str) -> RunVersion:
 @pytest.fixture(scope="module")
 def warehouse(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("it's a warehouse")
-    build(folder, [write_run(folder, "a"), write_run(folder, "2")], DEFINITIONS)
+    write_database(folder, [write_run(folder, "a"), write_run(folder, "2")], DEFINITIONS)
     return folder
 
 
@@ -318,9 +321,9 @@ def test_no_model_is_kept_longer_than_it_is_read(warehouse: Path, monkeypatch: p
 
 def test_a_build_replaces_the_file_under_a_reader(tmp_path: Path) -> None:
     first = write_run(tmp_path, "a")
-    path = build(tmp_path, [first], DEFINITIONS)
+    path = write_database(tmp_path, [first], DEFINITIONS)
     with duckdb.connect(str(path), read_only=True) as reader:
-        build(tmp_path, [first, write_run(tmp_path, "b")], DEFINITIONS)
+        write_database(tmp_path, [first, write_run(tmp_path, "b")], DEFINITIONS)
         assert reader.execute("SELECT count(DISTINCT run_id) FROM main.ops").fetchone() == (1,)
     with duckdb.connect(str(path), read_only=True) as reader:
         assert reader.execute("SELECT count(DISTINCT run_id) FROM main.ops").fetchone() == (2,)
@@ -328,7 +331,7 @@ def test_a_build_replaces_the_file_under_a_reader(tmp_path: Path) -> None:
 
 
 def test_an_empty_warehouse_has_every_table_and_no_rows(tmp_path: Path) -> None:
-    with duckdb.connect(str(build(tmp_path, [], DEFINITIONS)), read_only=True) as connection:
+    with duckdb.connect(str(write_database(tmp_path, [], DEFINITIONS)), read_only=True) as connection:
         for name in (*VIEWS, *(f"main.{t}" for t in TABLES)):
             assert connection.execute(f"SELECT * FROM {name}").fetchall() == []
         for table in TABLES.values():

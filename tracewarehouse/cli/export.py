@@ -125,7 +125,7 @@ def perfetto(
 ) -> None:
     """Write runs as one native Perfetto trace, with collectives, layers and counters on tracks of their own."""
     from tracewarehouse.exports.perfetto.export import export_perfetto, picoseconds, steps
-    from tracewarehouse.exports.perfetto.run_tracks import Selection
+    from tracewarehouse.exports.perfetto.selection import Selection
 
     first, last = steps(step) if step is not None else (None, None)
     selection = Selection(

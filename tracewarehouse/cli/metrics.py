@@ -17,7 +17,8 @@ from tracewarehouse.queries.output import write, write_table
 if TYPE_CHECKING:
     from collections.abc import Collection
 
-    from tracewarehouse.definitions.reading import Definitions, Metric
+    from tracewarehouse.definitions.reading import Definitions
+    from tracewarehouse.definitions.view import Metric
     from tracewarehouse.queries.result import QueryResult
 
 app = typer.Typer(help="What the metrics mean, and their stored values.", no_args_is_help=True, rich_markup_mode=None)
@@ -62,10 +63,8 @@ def show(
     version: Annotated[int | None, typer.Option(help="Version; default: the newest stable one.")] = None,
 ) -> None:
     """Show what a metric means: description, unit, columns, versions and SQL."""
-    from tracewarehouse.warehouse import find_metric
-
     definitions = context.obj.definitions()
-    metric = find_metric(definitions, name, version)
+    metric = definitions.metric(name, version)
     about = metric.header
     versions = [str(m.version) for m in definitions.metrics if m.name == metric.name]
     facts = {
@@ -188,7 +187,7 @@ def docs(
     from the runs of the warehouse.
     """
     from tracewarehouse.definitions.pages import index_page, metric_page, metric_pages
-    from tracewarehouse.warehouse import Warehouse, find_metric
+    from tracewarehouse.warehouse import Warehouse
 
     if check and output is None:
         raise typer.BadParameter("--check compares with the pages in a folder; name it with -o DIR")
@@ -196,7 +195,7 @@ def docs(
     with Warehouse(context.obj.warehouse, context.obj.sql) as warehouse:
         definitions = warehouse.definitions
         if name is not None:
-            find_metric(definitions, name)
+            definitions.metric(name)
         if output is None:
             page = metric_page(definitions, warehouse.query, name, by) if name else index_page(definitions, by)
             typer.echo(page, nl=False)
@@ -268,10 +267,9 @@ def start_version(
 ) -> None:
     """Start a new version of a metric as a copy of the newest one, and print its file."""
     from tracewarehouse.definitions.versions import definitions_folder, new_version
-    from tracewarehouse.warehouse import find_metric
 
     definitions = context.obj.definitions()
-    find_metric(definitions, name)
+    definitions.metric(name)
     typer.echo(new_version(definitions, name, definitions_folder(context.obj.sql)))
     typer.echo(
         "note: change it, say in `changed` what is new, then set its status to stable: `tw metrics lock`", err=True

@@ -15,7 +15,7 @@ from tracewarehouse.queries.quality import CLOCKS
 if TYPE_CHECKING:
     from collections.abc import Collection
 
-    from tracewarehouse.ingest.lake.lake import UnreadRun
+    from tracewarehouse.ingest.lake.manifest import UnreadRun
     from tracewarehouse.queries.result import QueryResult
 
 _SUMMARY = """
@@ -65,7 +65,7 @@ def runs(
     the capture again) and `unreadable` ones (`tw fsck` says more). For every fact, flag and clock, query the tables
     main.runs, main.quality_flags and main.hosts.
     """
-    from tracewarehouse.ingest.lake.lake import unread_sentence
+    from tracewarehouse.ingest.lake.manifest import unread_sentence
 
     with context.obj.open() as warehouse:
         unread = warehouse.unread_runs()

@@ -14,8 +14,10 @@ from typing import TYPE_CHECKING, Any
 
 import duckdb
 
-from tracewarehouse.database.lens import add_tables, add_views, begin_lens, run_sources
+from tracewarehouse.database.file_sources import run_sources
+from tracewarehouse.database.lens import add_tables, add_views, begin_lens
 from tracewarehouse.database.session import COMPARED, behind
+from tracewarehouse.definitions.catalog import CATALOG
 from tracewarehouse.ingest.errors import WarehouseError
 from tracewarehouse.ingest.lake.schema import TABLES
 from tracewarehouse.queries.read_only import literal, run_query
@@ -117,12 +119,11 @@ def open_with(warehouse: Warehouse, baseline: Baseline) -> Iterator[Callable[[st
                 connection.register_filesystem(warehouse.lake.filesystem)
             connection.execute("CREATE SCHEMA baseline")
             for name, rows in (("runs", baseline.runs), ("metric_values", baseline.values)):
-                columns = ", ".join(f'"{c.name}"' for c in TABLES[name].columns)
                 schema = pa.schema([c.arrow.with_nullable(True) for c in TABLES[name].columns])
                 connection.register("arrow_rows", pa.Table.from_pylist(rows, schema))
                 connection.execute(f"CREATE TABLE baseline.{name} AS FROM arrow_rows")
                 connection.unregister("arrow_rows")
-                parts = [f"SELECT {columns} FROM {s}" for s in (sources[name], f"baseline.{name}") if s]  # noqa: S608
+                parts = [f"SELECT {TABLES[name].names_sql} FROM {s}" for s in (sources[name], f"baseline.{name}") if s]  # noqa: S608
                 sources[name] = f"({' UNION ALL '.join(parts)})"
             begin_lens(connection)
             add_tables(connection, {t: sources[t] for t in TABLES if f"main.{t}" in read})
@@ -130,7 +131,7 @@ def open_with(warehouse: Warehouse, baseline: Baseline) -> Iterator[Callable[[st
                 connection,
                 warehouse.definitions,
                 [v for v in warehouse.definitions.ordered if v.qualified in read],
-                catalog=True,
+                own=[CATALOG],
                 macros=[m for m in warehouse.definitions.macros if m.qualified in read],
             )
         except (duckdb.Error, pa.ArrowException) as error:

@@ -15,32 +15,26 @@ each file of the pack. The small tables of runs, devices and metric values have 
 
 from __future__ import annotations
 
-import fcntl
 import hashlib
 import shutil
 import time
 import uuid
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager, suppress
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 
 import duckdb
 import msgspec
 
-from tracewarehouse.database.lens import reading, table_source
+from tracewarehouse.database.file_sources import reading, table_source
 from tracewarehouse.database.temporary import TemporaryFolder
 from tracewarehouse.ingest.errors import WarehouseError
-from tracewarehouse.ingest.lake.lake import (
-    CACHE,
-    Lake,
-    Leftover,
-    RunVersion,
-    Settling,
-    file_digest,
-    is_locked,
-    size_on_disk,
-)
+from tracewarehouse.ingest.lake.durable_files import Settling, file_digest
+from tracewarehouse.ingest.lake.folder_lock import is_locked, locked
+from tracewarehouse.ingest.lake.garbage import Leftover, size_on_disk
+from tracewarehouse.ingest.lake.lake import CACHE, Lake
+from tracewarehouse.ingest.lake.manifest import RunVersion
 from tracewarehouse.ingest.lake.manifest_index import DIGESTED
 from tracewarehouse.ingest.lake.schema import TABLES
 from tracewarehouse.queries.memory_limit import set_memory_limit
@@ -52,7 +46,7 @@ LARGEST_RUN = 32 << 20
 """Bytes of a run's files from which on it is left alone: opening them takes little beside reading them."""
 PACK = 256 << 20
 """Bytes of the runs of one pack, about; a pack of less than half of that is joined with the next runs."""
-_CONTENTS, _DROPPED, _PART, _LOCK = "contents", "dropped", ".part-", ".lock"
+_CONTENTS, _DROPPED, _PART = "contents", "dropped", ".part-"
 _ROW_GROUP = 1 << 17
 
 
@@ -108,7 +102,7 @@ def source(lake: Lake, runs: Sequence[RunVersion], table: str) -> str | None:
     if not packs:
         return table_source(lake.root, runs, table)
     used, rest = _divided(packs, runs, table)
-    columns = ", ".join(f'"{c.name}"' for c in TABLES[table].columns)
+    columns = TABLES[table].names_sql
     parts = []
     if whole := [p.file(table) for p, without in used if not without]:
         parts.append(f"SELECT {columns} FROM {reading(whole)}")  # noqa: S608  names of the schema
@@ -197,18 +191,6 @@ def leftovers(lake: Lake, grace_seconds: float) -> list[Leftover]:
     except OSError as error:
         raise WarehouseError(f"{folder}: cannot be listed: {error.strerror or error}") from None
     return left
-
-
-def collect_garbage(lake: Lake, grace_seconds: float) -> list[Leftover]:
-    """Remove what `leftovers` lists, and return it.
-
-    Raises:
-        WarehouseError: the folder cannot be listed.
-    """
-    left = leftovers(lake, grace_seconds)
-    for leftover in left:
-        shutil.rmtree(leftover.path, ignore_errors=True)
-    return [x for x in left if not x.path.exists()]
 
 
 def damaged(lake: Lake) -> list[Path]:
@@ -312,9 +294,8 @@ def _write_table(
         if file_digest(lake.warehouse / file) != run.digests.get(file):
             raise WarehouseError(f"run {run.run_id} ({run.name}): {file} is damaged; `tw fsck` says what to do")
     target = folder / f"{table}.parquet"
-    columns = ", ".join(f'CAST("{c.name}" AS {c.type}) AS "{c.name}"' for c in TABLES[table].columns)
     connection.execute(
-        f"COPY (SELECT {columns} FROM {reading([lake.warehouse.resolve() / f for _, f in own])}) "  # noqa: S608
+        f"COPY (SELECT {TABLES[table].typed_sql} FROM {reading([lake.warehouse.resolve() / f for _, f in own])}) "  # noqa: S608
         f"TO {literal(str(target))} (FORMAT parquet, COMPRESSION zstd, ROW_GROUP_SIZE {_ROW_GROUP})"
     )
     counted = connection.execute(f"SELECT run_id, count(*) FROM {reading([target])} GROUP BY ALL").fetchall()  # noqa: S608
@@ -369,7 +350,5 @@ def _alone(lake: Lake) -> Iterator[Path]:
     if folder is None:
         raise WarehouseError(f"{lake.root}: packs can be written only to a folder of the warehouse itself")
     folder.mkdir(parents=True, exist_ok=True)
-    with ExitStack() as stack:
-        lock = stack.enter_context((folder / _LOCK).open("w"))
-        fcntl.flock(lock, fcntl.LOCK_EX)
+    with locked(folder):
         yield folder

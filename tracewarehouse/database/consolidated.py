@@ -20,10 +20,13 @@ from pathlib import Path
 
 import duckdb
 
-from tracewarehouse.database.lens import reading, table_source
+from tracewarehouse.database.file_sources import reading, table_source
 from tracewarehouse.database.temporary import TemporaryFolder
 from tracewarehouse.ingest.errors import WarehouseError
-from tracewarehouse.ingest.lake.lake import CACHE, Lake, Leftover, RunVersion, file_digest
+from tracewarehouse.ingest.lake.durable_files import file_digest
+from tracewarehouse.ingest.lake.garbage import Leftover
+from tracewarehouse.ingest.lake.lake import CACHE, Lake
+from tracewarehouse.ingest.lake.manifest import RunVersion
 from tracewarehouse.ingest.lake.manifest_index import DIGESTED
 from tracewarehouse.ingest.lake.schema import SCHEMA_VERSION, TABLES
 from tracewarehouse.queries.read_only import literal
@@ -81,21 +84,6 @@ def leftovers(lake: Lake, grace_seconds: float) -> list[Leftover]:
         return list(_leftovers(lake, time.time() - grace_seconds))
     except OSError as error:
         raise WarehouseError(f"{lake.warehouse / CACHE}: cannot be listed: {error.strerror or error}") from None
-
-
-def collect_garbage(lake: Lake, grace_seconds: float) -> list[Leftover]:
-    """Remove the files that `leftovers` lists, and return them.
-
-    Raises:
-        WarehouseError: the folder cannot be listed, or a file cannot be removed.
-    """
-    left = leftovers(lake, grace_seconds)
-    for leftover in left:
-        try:
-            leftover.path.unlink(missing_ok=True)
-        except OSError as error:
-            raise WarehouseError(f"{leftover.path}: cannot be removed: {error.strerror or error}") from None
-    return left
 
 
 def _leftovers(lake: Lake, limit: float) -> Iterator[Leftover]:
@@ -156,7 +144,7 @@ def _write(lake: Lake, folder: Path, runs: Sequence[RunVersion], table: str, sou
     """Write the current file from the newest one and the runs that it lacks; None if a file of a run is damaged."""
     folder.mkdir(exist_ok=True)
     part = folder / f".part-{uuid.uuid4().hex[:8]}"
-    columns = ", ".join(f'CAST("{c.name}" AS {c.type}) AS "{c.name}"' for c in TABLES[table].columns)
+    columns = TABLES[table].typed_sql
     try:
         with TemporaryFolder() as aside, duckdb.connect(":memory:") as connection:
             connection.execute("SET enable_progress_bar = false")  # it would appear between rows on standard output

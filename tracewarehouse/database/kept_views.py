@@ -15,7 +15,7 @@ from pathlib import Path
 import duckdb
 
 from tracewarehouse.ingest.capture.locations import cache_folder
-from tracewarehouse.ingest.lake.lake import placed_whole
+from tracewarehouse.ingest.lake.durable_files import placed_whole
 from tracewarehouse.queries.read_only import literal
 
 _MOST_FILES = 8

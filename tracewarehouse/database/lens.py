@@ -5,64 +5,30 @@ A view names tables by schema only, never by database, so it works under any nam
 
 from __future__ import annotations
 
-import json
-import re
-import shutil
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from pathlib import Path
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING
 
 import duckdb
 
 from tracewarehouse.database.kept_views import copy_views
-from tracewarehouse.database.temporary import TemporaryFolder
-from tracewarehouse.definitions import missing
-from tracewarehouse.ingest.errors import MetricError, WarehouseError
-from tracewarehouse.ingest.lake.lake import DATABASE, RunVersion, placed_whole
+from tracewarehouse.definitions import all_values, catalog, missing
+from tracewarehouse.ingest.errors import MetricError
 from tracewarehouse.ingest.lake.schema import TABLES, Table
 from tracewarehouse.queries.read_only import literal
 
 if TYPE_CHECKING:
-    from tracewarehouse.definitions.reading import Definitions, Metric, View
+    from tracewarehouse.definitions.reading import Definitions
+    from tracewarehouse.definitions.view import View
 
-STORAGE_VERSION = "v1.5.0"
-"""Storage format of warehouse.duckdb: the newest one that the DuckDB CLI on PyPI can open."""
-
-MARK = ".if-this-is-missing-run-tw-build.parquet"
-"""A file without rows beside warehouse.duckdb, whose views name it by its whole path before any file of a run.
-
-DuckDB resolves relative paths against the reader's folder, so the views have absolute ones. Where the warehouse has
-been moved, DuckDB names the first file that it misses: this one, which says what to do.
-"""
-_FILE = re.compile(r"'((?:[^']|'')+\.parquet)'")
+OWN_VIEWS = {
+    catalog.CATALOG: catalog.catalog_sql,
+    all_values.ALL_VALUES: all_values.all_values_sql,
+    missing.MISSING: missing.missing_sql,
+}
+"""The views of a lens that are not files of sql/, each with what writes its SELECT."""
 
 _SCHEMAS = ("models", "preconditions", "metrics", "macros")
 _BEGIN = "; ".join(f"CREATE SCHEMA {s}" for s in _SCHEMAS)
-
-_CATALOG_COLUMNS = {
-    "metric": "Name of the metric.",
-    "version": "Version of the definition.",
-    "status": "experimental, stable, deprecated, or compatibility for the definition of another tool.",
-    "unit": "Unit of the value.",
-    "polarity": "higher_is_better, lower_is_better or none.",
-    "scope": "run if each row comes from one run and is stored with it, warehouse if the metric compares runs.",
-    "grain": "Columns that identify a row, separated by commas.",
-    "value": "Column that holds the value.",
-    "description": "What the metric means.",
-    "ccl_bench": "Name of the CCL-Bench metric that asks the same question.",
-    "fingerprint": "Fingerprint of the SQL and of everything that it reads.",
-    "columns": "One sentence per column, as a JSON object.",
-    "changed": "What this version changed.",
-    "deprecated": "Why not to use a deprecated version, and what to use instead; NULL for other versions.",
-}
-_ALL_VALUES_COLUMNS = {
-    "run_id": "The run.",
-    "metric": "Name of the metric.",
-    "version": "Version of the definition.",
-    "dimensions": "The row's other grain columns as a JSON object.",
-    "value": "The value.",
-    "unit": "Unit of the value.",
-}
 
 
 def create_lens(
@@ -101,33 +67,23 @@ def add_views(
     definitions: Definitions,
     views: Iterable[View],
     *,
-    catalog: bool = False,
-    all_values: bool = False,
-    missing_metrics: bool = False,
+    own: Collection[str] = (),
     macros: Sequence[View] = (),
 ) -> None:
-    """Add parts to a lens that it lacks: views of sql/, metrics.catalog and the like, or macros.
+    """Add parts to a lens that it lacks: views of sql/, those of `OWN_VIEWS`, or macros.
 
     Args:
         connection: a database that `begin_lens` or `create_lens` was called on.
         definitions: the models and metrics.
         views: the models and metrics to add; each must come after what it reads.
-        catalog: add metrics.catalog.
-        all_values: add metrics.all_values.
-        missing_metrics: add metrics.missing.
+        own: names of `OWN_VIEWS` to add.
         macros: the macros to add.
 
     Raises:
         MetricError: DuckDB refuses a definition; the message names its file.
     """
     views = list(views)
-    statements = [_catalog(definitions)] if catalog else []
-    statements += _views(definitions, views)
-    if all_values:
-        statements.append(_all_values(definitions))
-    if missing_metrics:
-        statements.append(_missing(definitions))
-    statements += _macros(macros)
+    statements = [*_views(definitions, views), *_own_views(definitions, own), *_macros(macros)]
     try:
         connection.execute(";\n".join(statements))
     except duckdb.Error:
@@ -143,10 +99,8 @@ def add_all_views(connection: duckdb.DuckDBPyConnection, definitions: Definition
     """
     statements = [
         _BEGIN,
-        _catalog(definitions),
         *_views(definitions, definitions.ordered),
-        _all_values(definitions),
-        _missing(definitions),
+        *_own_views(definitions, OWN_VIEWS),
         *_macros(definitions.macros),
         *_comments_on_views(definitions),
     ]
@@ -207,127 +161,6 @@ def _name_refused(connection: duckdb.DuckDBPyConnection, views: Iterable[View], 
             raise MetricError(f"{view.path}: {error}") from None
 
 
-def parquet_source(files: Iterable[str | Path]) -> str | None:
-    """Return SQL that reads a table's files; None if there are no files.
-
-    The SQL states that every row's run_id is the folder of its file. If a query names one run, DuckDB can therefore
-    skip the files of all other runs; opening a file takes 0.1 ms even if no row of it is wanted. If a query lists
-    several runs, DuckDB opens all files, and skips the row groups of other runs by their statistics; so a session asks
-    such a query of a lens over these runs alone.
-    """
-    quoted = ", ".join(literal(str(f)) for f in files)
-    if not quoted:
-        return None
-    read = f"read_parquet([{quoted}], filename = true, hive_partitioning = false)"
-    return f"(SELECT * FROM {read} WHERE run_id = split_part(filename, '/', -3))"  # noqa: S608  literals
-
-
-def reading(files: Iterable[Path]) -> str:
-    """SQL that reads files that hold rows of several runs."""
-    return f"read_parquet([{', '.join(literal(str(f)) for f in files)}], hive_partitioning = false)"
-
-
-def run_sources(root: str, runs: Iterable[RunVersion]) -> dict[str, str | None]:
-    """Return the source of every table over the files of all runs.
-
-    Args:
-        root: folder or URI that the runs' file names are relative to, as `Lake.root`.
-        runs: the current versions of the runs.
-    """
-    listed = list(runs)
-    return {t: table_source(root, listed, t) for t in TABLES}
-
-
-def table_source(root: str, runs: Iterable[RunVersion], table: str) -> str | None:
-    """Return the source of one table over the files of all runs; see `run_sources`."""
-    return parquet_source(f"{root}/{n}" for r in runs for n in r.files.get(table, ()))
-
-
-def build(warehouse: Path, runs: Iterable[RunVersion], definitions: Definitions) -> Path:
-    """Write warehouse.duckdb anew, replace the old file by it in one step, and return its path.
-
-    Args:
-        warehouse: the warehouse's folder.
-        runs: the current versions of the runs.
-        definitions: the models and metrics.
-
-    Raises:
-        MetricError: DuckDB refuses a definition.
-        duckdb.Error: a file of a run cannot be read.
-    """
-    target, root = warehouse / DATABASE, warehouse.resolve()
-    with placed_whole(target) as part:
-        try:
-            with duckdb.connect(str(part), config={"storage_compatibility_version": STORAGE_VERSION}) as connection:
-                if not (root / MARK).exists():
-                    connection.execute(f"COPY (SELECT 1 AS mark WHERE false) TO {literal(str(root / MARK))}")
-                sources = {t: _marked(TABLES[t], root, source) for t, source in run_sources(str(root), runs).items()}
-                # without files at first: each view would look at every file beneath it
-                create_lens(connection, {}, definitions)
-                add_tables(connection, sources)
-                comment_on_tables(connection)
-        finally:
-            part.with_name(f"{part.name}.wal").unlink(missing_ok=True)
-    return target
-
-
-def _marked(table: Table, root: Path, source: str | None) -> str | None:
-    """The source, after a part without rows that reads `MARK`; DuckDB leaves it out when it plans a query."""
-    if source is None:
-        return None
-    empty = ", ".join(f'CAST(NULL AS {c.type}) AS "{c.name}"' for c in table.columns)
-    names = ", ".join(f'"{c.name}"' for c in table.columns)
-    mark = literal(str(root / MARK))
-    return f"(SELECT {empty} FROM read_parquet({mark}) WHERE false UNION ALL SELECT {names} FROM {source})"  # noqa: S608
-
-
-def files_in_database(database: Path) -> set[Path]:
-    """The Parquet files that the tables of a warehouse.duckdb read.
-
-    Raises:
-        WarehouseError: the file is not a database with the lens.
-    """
-    views = _read(database, "SELECT sql FROM duckdb_views() WHERE schema_name = 'main' AND NOT internal")
-    files = (Path(name.replace("''", "'")) for (sql,) in views for name in _FILE.findall(sql))
-    return {file for file in files if file.name != MARK}
-
-
-def foreign_metrics(database: Path, definitions: Definitions) -> list[str]:
-    """The metrics of a warehouse.duckdb that are not defined here, such as those of a folder of a user's own.
-
-    Raises:
-        WarehouseError: the file is not a database with the lens.
-    """
-    names = {name for (name,) in _read(database, "SELECT metric FROM metrics.catalog")}
-    return sorted(names - {m.name for m in definitions.metrics})
-
-
-def is_current(database: Path, warehouse: Path, runs: Iterable[RunVersion], definitions: Definitions) -> bool:
-    """Whether a warehouse.duckdb is what `build` would write now: the same files and the same definitions.
-
-    Raises:
-        WarehouseError: the file is not a database with the lens.
-    """
-    root = warehouse.resolve()
-    wanted = {root / f for run in runs for t, files in run.files.items() if t in TABLES for f in files}
-    catalog = _read(database, "SELECT fingerprint FROM metrics.catalog")
-    fingerprints = sorted(definitions.fingerprint(m.view) for m in definitions.metrics)
-    if not (root / MARK).exists():
-        return False
-    return files_in_database(database) == wanted and sorted(f for (f,) in catalog) == fingerprints
-
-
-def _read(database: Path, sql: str) -> list[tuple[str]]:
-    """Rows of a query on a database; works even while another program has it open for writing."""
-    try:
-        with TemporaryFolder() as folder:
-            copy = shutil.copy(database, folder.path / DATABASE)
-            with duckdb.connect(str(copy), read_only=True) as connection:
-                return connection.execute(sql).fetchall()
-    except (duckdb.Error, OSError) as error:
-        raise WarehouseError(f"{database}: cannot be read ({' '.join(str(error).split())}); run `tw build`") from None
-
-
 def _tables(tables: Mapping[str, str | None]) -> Iterator[str]:
     for table in TABLES.values():
         source = tables.get(table.name)
@@ -337,10 +170,8 @@ def _tables(tables: Mapping[str, str | None]) -> Iterator[str]:
 
 def _select(table: Table, source: str | None) -> str:
     if source is None:
-        empty = ", ".join(f'CAST(NULL AS {c.type}) AS "{c.name}"' for c in table.columns)
-        return f"SELECT {empty} WHERE false"
-    names = ", ".join(f'"{c.name}"' for c in table.columns)
-    return f"SELECT {names} FROM {source}"  # noqa: S608, the names are the schema's
+        return f"SELECT {table.nulls_sql} WHERE false"
+    return f"SELECT {table.names_sql} FROM {source}"  # noqa: S608, the names are the schema's
 
 
 def _views(definitions: Definitions, views: Iterable[View]) -> Iterator[str]:
@@ -352,75 +183,14 @@ def _views(definitions: Definitions, views: Iterable[View]) -> Iterator[str]:
             yield f"CREATE VIEW metrics.{name} AS SELECT {columns} FROM {view.qualified}"  # noqa: S608
 
 
-def _catalog(definitions: Definitions) -> str:
-    return f"CREATE VIEW metrics.catalog AS {catalog_sql(definitions)}"
-
-
-def catalog_sql(definitions: Definitions) -> str:
-    """The SELECT of metrics.catalog."""
-    rows = [_catalog_row(definitions, m) for m in definitions.metrics]
-    names = ", ".join(f'"{c}"' for c in _CATALOG_COLUMNS)
-    values = ", ".join(rows)
-    return f"SELECT {names} FROM (VALUES {values}) AS catalog ({names})"  # noqa: S608
-
-
-def _catalog_row(definitions: Definitions, metric: Metric) -> str:
-    h = metric.header
-    values = (
-        h.metric,
-        h.version,
-        h.status,
-        h.unit,
-        h.polarity,
-        h.scope,
-        ", ".join(h.grain),
-        h.value,
-        h.description,
-        h.ccl_bench,
-        definitions.fingerprint(metric.view),
-        json.dumps(h.columns, ensure_ascii=False),
-        " ".join(h.changed.split()),
-        " ".join(h.deprecated.split()) if h.deprecated else None,
-    )
-    return f"({', '.join(map(literal, values))})"
-
-
-def _all_values(definitions: Definitions) -> str:
-    return f"CREATE VIEW metrics.all_values AS {all_values_sql(definitions)}"
-
-
-def all_values_sql(definitions: Definitions) -> str:
-    """The SELECT of metrics.all_values."""
-    live = [values_now(m) for m in definitions.metrics if m.view.compares_runs and m.header.is_stored]
-    return " UNION ALL ".join([stored_values(), *live])
-
-
-def _missing(definitions: Definitions) -> str:
-    return f"CREATE VIEW {missing.MISSING} AS {missing.missing_sql(definitions)}"
-
-
-def stored_values(condition: str = "true") -> str:
-    """SQL of the stored rows of metrics.all_values for which a condition holds."""
-    return f"SELECT {', '.join(_ALL_VALUES_COLUMNS)} FROM main.metric_values WHERE {condition}"  # noqa: S608
-
-
-def values_now(metric: Metric, condition: str = "true") -> str:
-    """SQL of the rows that a metric would have in metrics.all_values, if its values were stored.
-
-    Args:
-        metric: the metric.
-        condition: what must hold for a row of its view.
-    """
-    h = metric.header
-    return (
-        f"SELECT run_id, {literal(h.metric)}, {h.version}, {metric.dimensions_sql}, "  # noqa: S608
-        f'CAST("{h.value}" AS DOUBLE), {literal(h.unit)} FROM {metric.view.qualified} '
-        f'WHERE "{h.value}" IS NOT NULL AND {condition}'
-    )
+def _own_views(definitions: Definitions, names: Collection[str]) -> Iterator[str]:
+    for name, select in OWN_VIEWS.items():
+        if name in names:
+            yield f"CREATE VIEW {name} AS {select(definitions)}"
 
 
 def _macros(macros: Iterable[View]) -> Iterator[str]:
-    from tracewarehouse.definitions.reading import MacroHeader
+    from tracewarehouse.definitions.headers import MacroHeader
 
     for view in macros:
         parameters = ", ".join(view.header.signature) if isinstance(view.header, MacroHeader) else ""
@@ -443,12 +213,8 @@ def _comments_on_views(definitions: Definitions) -> Iterator[str]:
         yield from _comment("VIEW", f"metrics.{name}", about, metric.header.columns)
     for view in definitions.macros:
         yield f"COMMENT ON MACRO TABLE {view.qualified} IS {literal(_summary(view))}"
-    yield from _comment("VIEW", "metrics.catalog", "Every version of every metric.", _CATALOG_COLUMNS)
-    about = (
-        "The values of all metrics of all runs, without deprecated versions. Values of one run were evaluated at its "
-        "ingest; metrics that compare runs are evaluated now."
-    )
-    yield from _comment("VIEW", "metrics.all_values", about, _ALL_VALUES_COLUMNS)
+    yield from _comment("VIEW", catalog.CATALOG, catalog.ABOUT, catalog.COLUMNS)
+    yield from _comment("VIEW", all_values.ALL_VALUES, all_values.ABOUT, all_values.COLUMNS)
     yield from _comment("VIEW", missing.MISSING, missing.ABOUT, missing.COLUMNS)
 
 

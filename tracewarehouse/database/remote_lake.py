@@ -11,7 +11,8 @@ from typing import Any
 from tracewarehouse.ingest.capture.locations import cache_folder
 from tracewarehouse.ingest.capture.remote import mirror, open_store
 from tracewarehouse.ingest.errors import CaptureError, WarehouseError
-from tracewarehouse.ingest.lake.lake import Lake, RunVersion, UnreadRun
+from tracewarehouse.ingest.lake.lake import Lake
+from tracewarehouse.ingest.lake.manifest import RunVersion, UnreadRun
 
 
 class RemoteLake(Lake):

@@ -12,18 +12,21 @@ from typing import TYPE_CHECKING
 import duckdb
 
 from tracewarehouse.database import compacted, consolidated, kept_views
+from tracewarehouse.database.file_sources import table_source
 from tracewarehouse.database.lens import (
+    OWN_VIEWS,
     add_all_views,
     add_tables,
     add_views,
     begin_lens,
     comment_on_tables,
-    table_source,
 )
 from tracewarehouse.database.temporary import TemporaryFolder
-from tracewarehouse.definitions import missing
+from tracewarehouse.definitions import all_values, missing
+from tracewarehouse.definitions.catalog import CATALOG
 from tracewarehouse.ingest.errors import MetricError, QueryError, WarehouseError
-from tracewarehouse.ingest.lake.lake import Lake, RunVersion, State, unread_sentence
+from tracewarehouse.ingest.lake.lake import Lake, State
+from tracewarehouse.ingest.lake.manifest import RunVersion, unread_sentence
 from tracewarehouse.ingest.lake.schema import TABLES
 from tracewarehouse.queries.memory_limit import set_memory_limit
 from tracewarehouse.queries.read_only import ROW_FUNCTIONS, literal, restrict
@@ -33,10 +36,8 @@ from tracewarehouse.queries.tables_read import TablesRead, syntax_tree, tables_r
 if TYPE_CHECKING:
     from tracewarehouse.definitions.reading import Definitions
 
-_CATALOG, _ALL_VALUES = "metrics.catalog", "metrics.all_values"
-_EXTRAS = frozenset((_CATALOG, _ALL_VALUES, missing.MISSING))  # parts of the lens that are not views of sql/
 COMPARED = frozenset(
-    ("main.runs", _CATALOG, *(f"macros.{n}" for n in ("compare_steps", "compare_values", "configurations")))
+    ("main.runs", CATALOG, *(f"macros.{n}" for n in ("compare_steps", "compare_values", "configurations")))
 )
 """The parts of a lens that a comparison of runs reads directly; `behind` adds what these read in turn."""
 
@@ -190,10 +191,10 @@ class Session:
 
     @cached_property
     def _all_views(self) -> frozenset[str]:
-        return _EXTRAS.union(d.qualified for d in (*self._definitions.ordered, *self._definitions.macros))
+        return frozenset(OWN_VIEWS).union(d.qualified for d in (*self._definitions.ordered, *self._definitions.macros))
 
     def create(self, names: Collection[str]) -> None:
-        """Create missing tables, models, metrics (by qualified name) and `_EXTRAS`, with everything that they read."""
+        """Create missing tables and views, by qualified name, with everything that they read."""
         wanted = (set(names) if _TABLES.issuperset(names) else behind(self._definitions, names)) - self._created
         if not wanted:
             return
@@ -209,9 +210,7 @@ class Session:
                     self.connection,
                     self._definitions,
                     [v for v in self._definitions.ordered if v.qualified in wanted],
-                    catalog=_CATALOG in wanted,
-                    all_values=_ALL_VALUES in wanted,
-                    missing_metrics=missing.MISSING in wanted,
+                    own=wanted & OWN_VIEWS.keys(),
                     macros=[m for m in self._definitions.macros if m.qualified in wanted],
                 )
         except duckdb.Error as error:
@@ -237,9 +236,7 @@ def of_lens(definitions: Definitions, read: TablesRead) -> tuple[set[str], bool]
         The qualified names, with aliases resolved; and True if the query reads the catalogue, names something that is
         not in the lens, or could not be analysed.
     """
-    known = {
-        n: n for n in (*_TABLES, _CATALOG, _ALL_VALUES, missing.MISSING, *(v.qualified for v in definitions.ordered))
-    }
+    known = {n: n for n in (*_TABLES, *OWN_VIEWS, *(v.qualified for v in definitions.ordered))}
     known |= {f"metrics.{name}": m.view.qualified for name, m in definitions.aliases().items()}
     known |= {m.qualified: m.qualified for m in definitions.macros}
     named = [f"{schema or 'main'}.{name}" for schema, name in read.tables]
@@ -256,10 +253,22 @@ def behind(definitions: Definitions, names: Collection[str]) -> set[str]:
         wanted |= {stands_for.get(n, n) for m in macros for n in m.depends_on}
     if missing.MISSING in wanted:
         wanted |= missing.reads(definitions)
-    if _ALL_VALUES in wanted:
-        wanted |= {"main.metric_values", *(m.view.qualified for m in definitions.metrics if m.view.compares_runs)}
+    if all_values.ALL_VALUES in wanted:
+        wanted |= all_values.reads(definitions)
     views = definitions.with_upstream(wanted)
     return wanted | {v.qualified for v in views} | {n for v in views for n in v.depends_on}
+
+
+def reads_values(definitions: Definitions, sql: str) -> bool:
+    """Whether SQL reads stored metric values, directly or through a view or macro; False if it cannot be parsed."""
+    try:
+        # leaves no DuckDB threads behind, so that the process can be forked later
+        with duckdb.connect(":memory:", config={"threads": 1}) as parser:
+            read = tables_read(parser, sql)
+    except (duckdb.Error, UnicodeError, RecursionError):
+        return False
+    names, _ = of_lens(definitions, read)
+    return not read.is_known or "main.metric_values" in behind(definitions, names)
 
 
 def files_error(lake: Lake, runs: Sequence[RunVersion], error: Exception) -> str:

@@ -15,7 +15,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import IO, Self
 
-from tracewarehouse.ingest.lake.lake import Leftover, size_on_disk
+from tracewarehouse.ingest.lake.garbage import Leftover, size_on_disk
 
 _PREFIX = "tracewarehouse-"
 _LOCK = ".lock"

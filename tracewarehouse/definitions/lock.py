@@ -18,7 +18,8 @@ from pathlib import Path, PurePosixPath
 
 import yaml
 
-from tracewarehouse.definitions.reading import SQL, Definitions, Metric, View
+from tracewarehouse.definitions.reading import SQL, Definitions
+from tracewarehouse.definitions.view import Metric, View
 from tracewarehouse.ingest.errors import MetricError
 
 LOCK = SQL / "metrics.lock"

@@ -12,7 +12,8 @@ from typing import TYPE_CHECKING
 from tracewarehouse.queries.read_only import literal
 
 if TYPE_CHECKING:
-    from tracewarehouse.definitions.reading import Definitions, Metric
+    from tracewarehouse.definitions.reading import Definitions
+    from tracewarehouse.definitions.view import Metric
 
 MISSING = "metrics.missing"
 """Qualified name of the view."""
@@ -35,7 +36,7 @@ UNTOLD = "the metric's file does not say under `needs` what it needs."
 
 def explained(definitions: Definitions) -> list[Metric]:
     """The versions of metrics that metrics.missing tells of."""
-    from tracewarehouse.definitions.reading import UNSTORED
+    from tracewarehouse.definitions.headers import UNSTORED
 
     return [m for m in definitions.metrics if m.header.status not in UNSTORED]
 

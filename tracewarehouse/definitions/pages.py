@@ -6,7 +6,8 @@ from collections.abc import Callable, Iterator
 
 from tracewarehouse.definitions.markdown_table import table
 from tracewarehouse.definitions.ranges import all_audits
-from tracewarehouse.definitions.reading import Definitions, Metric
+from tracewarehouse.definitions.reading import Definitions
+from tracewarehouse.definitions.view import Metric
 from tracewarehouse.queries.result import QueryResult
 
 Query = Callable[..., QueryResult]

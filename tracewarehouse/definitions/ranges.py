@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 
-from tracewarehouse.definitions.reading import AuditHeader, Definitions, Metric, View
+from tracewarehouse.definitions.headers import AuditHeader
+from tracewarehouse.definitions.reading import Definitions
+from tracewarehouse.definitions.view import Metric, View
 
 HEADER = AuditHeader(
     audit="value_beyond_range",

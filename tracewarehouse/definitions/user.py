@@ -8,7 +8,9 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from tracewarehouse.definitions.reading import SQL, Definitions, MetricHeader, View, load_definitions, read_folder
+from tracewarehouse.definitions.headers import MetricHeader
+from tracewarehouse.definitions.reading import SQL, Definitions, load_definitions, read_folder
+from tracewarehouse.definitions.view import View
 from tracewarehouse.ingest.errors import MetricError
 
 _RESERVED = {"metrics.catalog", "metrics.all_values", "metrics.missing"}

@@ -5,7 +5,8 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
-from tracewarehouse.definitions.reading import SQL, UNFILLED, Definitions
+from tracewarehouse.definitions.headers import UNFILLED
+from tracewarehouse.definitions.reading import SQL, Definitions
 from tracewarehouse.ingest.errors import MetricError
 
 

@@ -20,7 +20,8 @@ from tracewarehouse.queries.read_only import literal
 if TYPE_CHECKING:
     import pyarrow as pa
 
-    from tracewarehouse.ingest.lake.lake import Lake, RunVersion
+    from tracewarehouse.ingest.lake.lake import Lake
+    from tracewarehouse.ingest.lake.manifest import RunVersion
 
 
 class Evaluator:

@@ -20,7 +20,9 @@ from typing import Any
 import duckdb
 
 from tracewarehouse.definitions import ranges
-from tracewarehouse.definitions.reading import Definitions, Metric, ModelHeader, View, load_definitions
+from tracewarehouse.definitions.headers import ModelHeader
+from tracewarehouse.definitions.reading import Definitions, load_definitions
+from tracewarehouse.definitions.view import Metric, View
 from tracewarehouse.evaluation.audits import BEYOND_RANGE, audit_sql, beyond_range, run_audit
 from tracewarehouse.evaluation.cursors import run_tasks
 from tracewarehouse.evaluation.findings import Evaluation, Finding

@@ -7,7 +7,7 @@ run itself, and publishing the same capture twice publishes it once, so an execu
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
+from collections.abc import Generator, Iterable, Iterator
 from dataclasses import dataclass, replace
 from functools import cache
 from pathlib import Path
@@ -100,6 +100,16 @@ class Executor(Protocol):
         ...
 
 
+def run_tasks(tasks: Iterable[IngestTask], executor: Executor) -> Generator[Outcome, None, None]:
+    """Yield the outcome of each task; a caller that stops early has what is unfinished taken back."""
+    try:
+        for task in sorted(tasks, key=lambda t: t.is_large):  # the small ones first, so that results come early
+            executor.submit(task)
+        yield from executor.results()
+    finally:
+        executor.cancel()
+
+
 def ingest_task(task: IngestTask, jobs: int = 1, *, is_repeated: bool = False) -> Outcome:
     """Do a task in this process; whatever goes wrong is an outcome.
 
@@ -108,21 +118,8 @@ def ingest_task(task: IngestTask, jobs: int = 1, *, is_repeated: bool = False) -
         jobs: number of processes that may read the capture if it is large, this one included.
         is_repeated: raise what is not an error of the capture or warehouse, as the caller then tries again.
     """
-    from tracewarehouse.ingest.pipeline import ingest_capture
-
     try:
-        evaluator = prepared_evaluator(task.sql, jobs)
-        result = ingest_capture(
-            task.capture,
-            task.warehouse,
-            mesh=task.mesh,
-            name=task.name,
-            step_program=task.step_program,
-            costs=load_costs(task.costs) if task.costs is not None else None,
-            evaluate=evaluator,
-            jobs=jobs,
-        )
-        return Outcome(task.number, with_findings(result, evaluator))
+        return Outcome(task.number, run_task(task, prepared_evaluator(task.sql, jobs), jobs))
     except TracewarehouseError as error:
         return Outcome(task.number, error=error)
     except Exception as error:  # a fault of ours, which must not stop the other captures
@@ -150,7 +147,33 @@ def prepared_evaluator(sql: Path | None, threads: int) -> Evaluator:
     return Evaluator(load_with(sql), threads=threads)
 
 
-def with_findings(result: IngestResult, evaluator: Evaluator | ForkedEvaluator | None) -> IngestResult:
+def run_task(task: IngestTask, evaluator: Evaluator | ForkedEvaluator | None, jobs: int | None) -> IngestResult:
+    """Ingest the capture of a task in this process.
+
+    Args:
+        task: the task.
+        evaluator: evaluates the metrics of the run, or None.
+        jobs: number of processes that may read the capture if it is large, this one included; None for one per core.
+
+    Raises:
+        TracewarehouseError: the capture cannot be ingested.
+    """
+    from tracewarehouse.ingest.pipeline import ingest_capture  # while an evaluator that was forked gets ready
+
+    result = ingest_capture(
+        task.capture,
+        task.warehouse,
+        mesh=task.mesh,
+        name=task.name,
+        step_program=task.step_program,
+        costs=load_costs(task.costs) if task.costs is not None else None,
+        evaluate=evaluator,
+        jobs=jobs,
+    )
+    return _with_findings(result, evaluator)
+
+
+def _with_findings(result: IngestResult, evaluator: Evaluator | ForkedEvaluator | None) -> IngestResult:
     """The result of an ingest, with a note on what the audits of its evaluator found."""
     if evaluator is None or result.status == "unchanged":
         return result

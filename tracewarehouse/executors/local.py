@@ -20,6 +20,7 @@ from typing import Any, NoReturn
 from tracewarehouse.database.temporary import remove_abandoned
 from tracewarehouse.executors.executor import IngestTask, Outcome, ingest_task, prepared_evaluator
 from tracewarehouse.ingest.errors import CaptureError
+from tracewarehouse.ingest.lake.garbage import remove_staging_of
 from tracewarehouse.ingest.lake.lake import Lake
 from tracewarehouse.ingest.processes.pool import Helper, HelperError, start_helper, usable_cores
 
@@ -125,7 +126,7 @@ class LocalProcesses:
         """Remove what processes left behind that ended at a capture and had no time to do it."""
         if ended:
             for warehouse in self._warehouses:
-                Lake(warehouse).remove_staging_of([h.pid for h in ended])
+                remove_staging_of(Lake(warehouse), [h.pid for h in ended])
             remove_abandoned()
 
 

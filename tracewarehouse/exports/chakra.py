@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Any
 
 from tracewarehouse.exports.perfetto.wire import varint
 from tracewarehouse.ingest.errors import TracewarehouseError
-from tracewarehouse.ingest.lake.lake import placed_whole
+from tracewarehouse.ingest.lake.durable_files import placed_whole
 from tracewarehouse.ingest.protobuf import Field, message_classes
 from tracewarehouse.queries.read_only import literal
 

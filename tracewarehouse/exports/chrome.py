@@ -26,7 +26,7 @@ from typing import IO, TYPE_CHECKING, Any, cast
 import numpy as np
 
 from tracewarehouse.ingest.errors import TracewarehouseError, WarehouseError
-from tracewarehouse.ingest.lake.lake import placed_whole
+from tracewarehouse.ingest.lake.durable_files import placed_whole
 from tracewarehouse.queries.read_only import literal
 
 if TYPE_CHECKING:

@@ -8,15 +8,17 @@ from typing import TYPE_CHECKING
 
 import duckdb
 
-from tracewarehouse.database.lens import STORAGE_VERSION, comment_on_tables, create_lens, table_source
+from tracewarehouse.database.database_file import STORAGE_VERSION
+from tracewarehouse.database.file_sources import table_source
+from tracewarehouse.database.lens import comment_on_tables, create_lens
 from tracewarehouse.database.session import files_error
 from tracewarehouse.ingest.errors import TracewarehouseError, WarehouseError
-from tracewarehouse.ingest.lake.lake import placed_whole
+from tracewarehouse.ingest.lake.durable_files import placed_whole
 from tracewarehouse.ingest.lake.schema import TABLES
 from tracewarehouse.queries.memory_limit import set_memory_limit
 
 if TYPE_CHECKING:
-    from tracewarehouse.ingest.lake.lake import RunVersion
+    from tracewarehouse.ingest.lake.manifest import RunVersion
     from tracewarehouse.warehouse import Warehouse
 
 ENDINGS = (".duckdb", ".db")
@@ -60,9 +62,8 @@ def _write(warehouse: Warehouse, runs: Sequence[RunVersion], part: Path) -> None
             source = table_source(warehouse.lake.root, runs, name)
             if source is None:
                 continue
-            names = ", ".join(f'"{c.name}"' for c in table.columns)
             try:
-                connection.execute(f"INSERT INTO main.{name} SELECT {names} FROM {source}")
+                connection.execute(f"INSERT INTO main.{name} SELECT {table.names_sql} FROM {source}")
             except duckdb.Error as error:
                 raise WarehouseError(files_error(warehouse.lake, runs, error)) from None
         in_place = {name: f"main.{name}" for name in TABLES}

@@ -14,7 +14,7 @@ from typing import Any
 
 from pydantic import BaseModel, Field
 
-from tracewarehouse.ingest.lake.lake import RunVersion
+from tracewarehouse.ingest.lake.manifest import RunVersion
 from tracewarehouse.queries.result import QueryResult
 
 MAX_CHARACTERS = 30_000

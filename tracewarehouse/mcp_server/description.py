@@ -5,7 +5,9 @@ from __future__ import annotations
 from difflib import get_close_matches
 from typing import Any
 
-from tracewarehouse.definitions.reading import Definitions, MacroHeader, Metric, MetricHeader, View
+from tracewarehouse.definitions.headers import MacroHeader, MetricHeader
+from tracewarehouse.definitions.reading import Definitions
+from tracewarehouse.definitions.view import Metric, View
 from tracewarehouse.ingest.errors import WarehouseError
 from tracewarehouse.ingest.lake.schema import TABLES
 from tracewarehouse.mcp_server.answer import Answer, Table

@@ -12,7 +12,7 @@ from pydantic import BaseModel, BeforeValidator, ConfigDict, Field
 from tracewarehouse.comparison.compare import SPLITS, Split, comparing
 from tracewarehouse.ingest.devices.flags import FLAGS
 from tracewarehouse.ingest.errors import QueryError
-from tracewarehouse.ingest.lake.lake import RunVersion
+from tracewarehouse.ingest.lake.manifest import RunVersion
 from tracewarehouse.mcp_server.answer import Answer, Table, bounded, first_rows, page, run_notes, table
 from tracewarehouse.mcp_server.description import catalogue, described, metric_named
 from tracewarehouse.mcp_server.timeline import window

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from tracewarehouse.ingest.lake.lake import RunVersion
+    from tracewarehouse.ingest.lake.manifest import RunVersion
 
 CLOCKS = """
 SELECT r.run_id, r.name, concat(

@@ -29,7 +29,7 @@ from tracewarehouse.queries.tables_read import TablesRead, kind_of, split_explai
 if TYPE_CHECKING:
     import pyarrow as pa
 
-    from tracewarehouse.ingest.lake.lake import RunVersion
+    from tracewarehouse.ingest.lake.manifest import RunVersion
 
 _Rows = TypeVar("_Rows")
 

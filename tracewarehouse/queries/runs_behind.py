@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 from tracewarehouse.queries.quality import FlaggedRun, flagged
 
 if TYPE_CHECKING:
-    from tracewarehouse.ingest.lake.lake import RunVersion
+    from tracewarehouse.ingest.lake.manifest import RunVersion
     from tracewarehouse.queries.result import QueryResult
     from tracewarehouse.queries.tables_read import TablesRead
 

@@ -16,7 +16,7 @@ from tracewarehouse.comparison.compare import SPLITS, comparing
 from tracewarehouse.dashboards.runs import step_waterfall
 from tracewarehouse.dashboards.units import quantity
 from tracewarehouse.ingest.errors import MetricError
-from tracewarehouse.ingest.lake.lake import RunVersion
+from tracewarehouse.ingest.lake.manifest import RunVersion
 from tracewarehouse.queries.output import Format
 from tracewarehouse.queries.result import QueryResult
 from tracewarehouse.serve.rendering import file, page

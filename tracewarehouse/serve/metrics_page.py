@@ -8,7 +8,8 @@ from starlette.responses import Response
 
 from tracewarehouse.dashboards.page import script_json
 from tracewarehouse.dashboards.runs import value_over_time
-from tracewarehouse.definitions.reading import UNSTORED, Metric
+from tracewarehouse.definitions.headers import UNSTORED
+from tracewarehouse.definitions.view import Metric
 from tracewarehouse.ingest.errors import MetricError
 from tracewarehouse.queries.read_only import literal
 from tracewarehouse.serve.quick_chart import quick_chart
@@ -16,7 +17,7 @@ from tracewarehouse.serve.rendering import page
 from tracewarehouse.serve.requested import warehouses_of
 from tracewarehouse.serve.run_page import chart_of
 from tracewarehouse.serve.tables import Table, question, table_of
-from tracewarehouse.warehouse import Warehouse, find_metric
+from tracewarehouse.warehouse import Warehouse
 
 _MEANS = """SELECT v.run_id, r.name, r.model, r.mesh,
        coalesce(v.dimensions ->> '$.phase', v.dimensions ->> '$.clock', 'whole run') AS of,
@@ -103,6 +104,6 @@ def _metric(request: Request, warehouse: Warehouse) -> Metric:
     if version is not None and not (version.isascii() and version.isdigit()):
         raise HTTPException(400, f"version={version[:40]} in the address is no number.")
     try:
-        return find_metric(warehouse.definitions, request.path_params["metric"], int(version) if version else None)
+        return warehouse.definitions.metric(request.path_params["metric"], int(version) if version else None)
     except MetricError as error:
         raise HTTPException(404, str(error)) from None

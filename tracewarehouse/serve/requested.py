@@ -6,7 +6,7 @@ from starlette.exceptions import HTTPException
 from starlette.requests import Request
 
 from tracewarehouse.ingest.errors import WarehouseError
-from tracewarehouse.ingest.lake.lake import RunVersion
+from tracewarehouse.ingest.lake.manifest import RunVersion
 from tracewarehouse.serve.warehouses import Warehouses
 from tracewarehouse.warehouse import Warehouse
 

@@ -19,6 +19,7 @@ from typing import Any
 
 from tracewarehouse.executors.executor import IngestTask, Outcome
 from tracewarehouse.ingest.errors import CaptureError
+from tracewarehouse.ingest.lake.garbage import remove_abandoned_staging
 from tracewarehouse.ingest.lake.lake import Lake
 from tracewarehouse.spark.connection import connect
 
@@ -67,7 +68,7 @@ class SparkExecutor:
             self._spark.interruptTag(self._tag)
         self._pool.shutdown(wait=True)
         for warehouse in self._warehouses:
-            Lake(warehouse).remove_abandoned_staging()
+            remove_abandoned_staging(Lake(warehouse))
 
     def _run(self, task: IngestTask) -> None:
         """Run one job, and wait for it."""

@@ -10,10 +10,9 @@ from functools import cached_property
 from typing import TYPE_CHECKING
 
 from tracewarehouse.database import compacted
-from tracewarehouse.database.lens import all_values_sql, catalog_sql
+from tracewarehouse.database.lens import OWN_VIEWS
 from tracewarehouse.database.temporary import TemporaryFolder
-from tracewarehouse.definitions import missing
-from tracewarehouse.definitions.reading import ModelHeader
+from tracewarehouse.definitions.headers import ModelHeader
 from tracewarehouse.ingest.lake.schema import TABLES, Table
 from tracewarehouse.spark.translation import to_spark, view_name
 
@@ -21,7 +20,8 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
     from tracewarehouse.definitions.reading import Definitions
-    from tracewarehouse.ingest.lake.lake import Lake, RunVersion
+    from tracewarehouse.ingest.lake.lake import Lake
+    from tracewarehouse.ingest.lake.manifest import RunVersion
     from tracewarehouse.spark.kinds import Types
 
 _TYPES = {
@@ -124,8 +124,6 @@ class SparkViews:
 
     def _selects(self, wanted: Collection[str]) -> Iterator[tuple[str, str]]:
         """The name and SELECT of each wanted view, after what it reads."""
-        if "metrics.catalog" in wanted:
-            yield "metrics.catalog", catalog_sql(self._definitions)
         aliases = {m.view.qualified: name for name, m in self._definitions.aliases().items()}
         for view in self._definitions.ordered:
             if view.qualified in wanted:
@@ -133,10 +131,9 @@ class SparkViews:
                 if name := aliases.get(view.qualified):
                     columns = ", ".join(view.header.columns)
                     yield f"metrics.{name}", f"SELECT {columns} FROM {view.qualified}"  # noqa: S608  names are checked
-        if "metrics.all_values" in wanted:
-            yield "metrics.all_values", all_values_sql(self._definitions)
-        if missing.MISSING in wanted:
-            yield missing.MISSING, missing.missing_sql(self._definitions)
+        for name, select in OWN_VIEWS.items():
+            if name in wanted:
+                yield name, select(self._definitions)
 
 
 def _uri(path: str) -> str:

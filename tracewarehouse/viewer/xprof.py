@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from tracewarehouse.ingest.errors import TracewarehouseError
-from tracewarehouse.ingest.lake.lake import file_digest
+from tracewarehouse.ingest.lake.durable_files import file_digest
 from tracewarehouse.queries.read_only import literal
 
 if TYPE_CHECKING:

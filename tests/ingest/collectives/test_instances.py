@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from tracewarehouse.ingest.collectives.instances import Instances
 from tracewarehouse.ingest.columns.spill import Spill
-from tracewarehouse.ingest.hlo.instructions import InstructionRow
+from tracewarehouse.ingest.hlo.instruction_row import InstructionRow
 
 PROGRAMS = (7, 7, 9)  # of instructions 0, 1 and 2
 row = st.tuples(st.integers(0, 2), st.integers(-1, 1), st.integers(-1, 3), st.integers(0, 50))

@@ -9,7 +9,8 @@ from hypothesis import strategies as st
 from tracewarehouse.ingest.errors import MalformedError
 from tracewarehouse.ingest.hlo.collectives import collective_of
 from tracewarehouse.ingest.hlo.instruction import Instruction
-from tracewarehouse.ingest.hlo.proto import CLASSES, read_module
+from tracewarehouse.ingest.hlo.proto import read_module
+from tracewarehouse.ingest.hlo.proto_messages import CLASSES
 from tracewarehouse.ingest.hlo.shapes import PRIMITIVE_TYPES, Shape, parse_shape
 from tracewarehouse.ingest.hlo.text import parse_instruction
 

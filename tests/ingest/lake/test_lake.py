@@ -2,50 +2,19 @@
 
 from __future__ import annotations
 
-import json
 import os
-import shutil
 import signal
 import subprocess
 import sys
 import time
 from pathlib import Path
 
-import pyarrow as pa
-import pyarrow.parquet as pq
 import pytest
-from msgspec.structs import replace
+from small_runs import publish, said, version
 
-from tracewarehouse.ingest.errors import UnreadRunWarning, WarehouseError
-from tracewarehouse.ingest.lake.lake import Lake, RunVersion, manifest_text
-from tracewarehouse.ingest.lake.schema import SCHEMA_VERSION
-
-FOLDERS = {"now": ("r1", "v{}"), "before schema 4": ("run_id=r1", "v=v{}")}
-
-
-def table_file(run_id: str | None = "r1", name: str = "x", table: str = "ops") -> bytes:
-    """A file of a table that names its run, as those of schema 3 did not, and holds one name."""
-    columns = {"run_id": [run_id]} if run_id else {}
-    found = pa.BufferOutputStream()
-    rows = pa.table(columns | {"name": [name]}).replace_schema_metadata({"table": table})
-    pq.write_table(rows, found)
-    return bytes(found.getvalue())
-
-
-def version(run_id: str = "r1", number: str = "1") -> RunVersion:
-    return RunVersion(run_id, f"v{number}", "name", SCHEMA_VERSION, "1", "digest", {"ops": ["ops.parquet"]}, {"ops": 1})
-
-
-def publish(lake: Lake, run: RunVersion, content: str = "x") -> RunVersion:
-    with lake.stage(run.run_id, run.version) as folder:
-        (folder / "ops.parquet").write_bytes(table_file(run.run_id, content))
-        return lake.publish(folder, run)
-
-
-def said(path: Path) -> str:
-    """The name that a file of `publish` holds."""
-    [name] = pq.ParquetFile(path).read(["name"]).column("name").to_pylist()
-    return str(name)
+from tracewarehouse.ingest.errors import WarehouseError
+from tracewarehouse.ingest.lake.garbage import collect_garbage
+from tracewarehouse.ingest.lake.lake import Lake
 
 
 def test_a_published_run_is_read_back(tmp_path: Path) -> None:
@@ -70,8 +39,8 @@ def test_a_new_version_replaces_and_the_old_one_goes_after_a_while(tmp_path: Pat
     new = publish(lake, version(number="2"), "new")
     assert lake.runs() == [new]
     assert said(lake.paths(old, "ops")[0]) == "old"  # a reader that listed it can still read it
-    assert lake.collect_garbage(grace_seconds=3600) == []
-    assert [x.path.name for x in lake.collect_garbage(grace_seconds=0)] == ["v1"]
+    assert collect_garbage(lake, grace_seconds=3600) == []
+    assert [x.path.name for x in collect_garbage(lake, grace_seconds=0)] == ["v1"]
     assert said(lake.paths(new, "ops")[0]) == "new"
 
 
@@ -91,160 +60,6 @@ def test_a_damaged_version_is_written_again_beside_it(tmp_path: Path) -> None:
     assert lake.paths(first, "ops")[0].read_bytes() == b"y"
     assert said(lake.paths(second, "ops")[0]) == "again"
     assert lake.is_whole(second)
-
-
-def test_grace_counts_from_the_replacement(tmp_path: Path) -> None:
-    """However old the version is: a reader may have listed it a moment before."""
-    lake = Lake(tmp_path)
-    old = publish(lake, version(number="1"), "old")
-    [file] = lake.paths(old, "ops")
-    for path in (file, file.parent):
-        os.utime(path, (0, 0))
-    publish(lake, version(number="2"), "new")
-    assert lake.collect_garbage(grace_seconds=3600) == []
-    assert said(file) == "old"
-    [file] = lake.paths(lake.runs()[0], "ops")
-    for path in (file, file.parent):
-        os.utime(path, (0, 0))
-    lake.remove("r1")
-    assert lake.collect_garbage(grace_seconds=3600) == []
-    assert said(file) == "new"
-
-
-class TestGarbage:
-    def test_what_a_dead_writer_left_goes_at_once_and_a_live_one_keeps_its_own(self, tmp_path: Path) -> None:
-        lake = Lake(tmp_path)
-        publish(lake, version())
-        writer = subprocess.Popen([sys.executable, "-c", STAGER, str(tmp_path)], stdout=subprocess.PIPE)
-        assert writer.stdout is not None
-        writer.stdout.readline()
-        with lake.stage("r2", "v1"):
-            assert lake.collect_garbage(grace_seconds=0) == []
-            writer.kill()
-            writer.wait()
-            writer.stdout.close()
-            [left] = lake.leftovers()
-            assert (left.what, left.bytes >= 1000) == ("an interrupted ingest", True)
-            assert lake.collect_garbage() == [left]
-            assert lake.leftovers(0) == []
-        assert len(lake.runs()) == 1
-
-    def test_parts_of_manifests_and_databases_go(self, tmp_path: Path) -> None:
-        lake = Lake(tmp_path)
-        publish(lake, version())
-        parts = [
-            tmp_path / ".part-0123abcd",
-            tmp_path / ".part-0123abcd.wal",
-            tmp_path / "manifests" / ".part-0123abcd",
-        ]
-        for part in parts:
-            part.write_bytes(b"x")
-        assert [x.path for x in lake.collect_garbage()] == parts
-        assert not any(part.exists() for part in parts)
-
-    def test_what_is_not_ours_stays(self, tmp_path: Path) -> None:
-        lake = Lake(tmp_path)
-        old = publish(lake, version(number="1"))
-        publish(lake, version(number="2"))
-        [file] = lake.paths(old, "ops")
-        other = tmp_path / "other"
-        other.mkdir()
-        (other / "ops.parquet").write_bytes(b"x")
-        run = file.parent.parent
-        (other / "v1").mkdir()
-        (other / "v1" / "ops.parquet").write_bytes(table_file("link"))
-        (run / "link").symlink_to(other)
-        (tmp_path / "lake" / "link").symlink_to(other)
-        (tmp_path / ".staging-1-0123abcd").mkdir()
-        theirs = [
-            *(file.parent / "notes.txt", file.parent / "My Table.parquet", run / "README"),
-            *(run / "v3.bak" / "ops.parquet", tmp_path / "lake" / "a.parquet", tmp_path / "lake" / "notes"),
-            *(run / "notes", tmp_path / "lake" / "backup" / "ops.parquet"),
-            *(tmp_path / ".part-of-mine", tmp_path / "lake" / ".staging-mine" / "x"),
-        ]
-        for path in theirs:
-            path.parent.mkdir(exist_ok=True)
-            path.write_bytes(b"x")
-        assert [x.path for x in lake.collect_garbage(grace_seconds=0)] == [file]
-        assert all(
-            p.exists() for p in [*theirs, other / "v1" / "ops.parquet", run / "link", tmp_path / ".staging-1-0123abcd"]
-        )
-
-    @pytest.mark.parametrize(("of_run", "of_version"), FOLDERS.values(), ids=FOLDERS)
-    def test_a_folder_goes_only_where_a_file_of_it_says_whose_it_is(
-        self, tmp_path: Path, of_run: str, of_version: str
-    ) -> None:
-        lake = Lake(tmp_path)
-        publish(lake, version("r2"))
-        own = None if "=" in of_run else "r1"
-        contents = {
-            "ours": {"ops.parquet": table_file(own)},
-            "damaged": {"ops.parquet": b"x", "phases.parquet": table_file(own, table="phases")},
-            "another-run": {"ops.parquet": table_file("r2")},
-            "two-schemas": {"ops.parquet": table_file("r1" if own is None else None)},
-            "another-table": {"ops.parquet": table_file(own, table="phases")},
-            "no-table": {"my_rows.parquet": table_file(own)},
-            "no-parquet": {"ops.parquet": b"x"},
-            "something-else": {"notes.txt": b"x"},
-        }
-        for name, files in contents.items():
-            folder = tmp_path / "lake" / of_run / of_version.format(f"-{name}")
-            folder.mkdir(parents=True)
-            for file, content in files.items():
-                (folder / file).write_bytes(content)
-        gone = {x.path.name for x in lake.collect_garbage(grace_seconds=0)}
-        assert gone == {of_version.format("-ours"), of_version.format("-damaged")}
-        assert len(list((tmp_path / "lake" / of_run).iterdir())) == len(contents) - 2
-
-    def test_a_folder_of_now_is_not_proven_by_files_of_before_nor_the_other_way_round(self, tmp_path: Path) -> None:
-        lake = Lake(tmp_path)
-        publish(lake, version("r2"))
-        for run, of_version in (("run_id=r1", "v1"), ("r1", "v=v1")):
-            for content in (table_file("r1"), table_file(None)):
-                folder = tmp_path / "lake" / run / of_version
-                folder.mkdir(parents=True, exist_ok=True)
-                (folder / "ops.parquet").write_bytes(content)
-                assert lake.collect_garbage(grace_seconds=0) == []
-
-    def test_a_run_whose_manifest_cannot_be_read_keeps_its_files(self, tmp_path: Path) -> None:
-        lake = Lake(tmp_path)
-        run = publish(lake, version())
-        publish(lake, replace(version("r2"), schema_version=SCHEMA_VERSION + 1))
-        (tmp_path / "manifests" / "r1.json").write_text("{")
-        assert lake.collect_garbage(grace_seconds=0) == []
-        assert lake.paths(run, "ops")[0].is_file()
-
-    def test_files_in_use_elsewhere_stay(self, tmp_path: Path) -> None:
-        lake = Lake(tmp_path)
-        old = publish(lake, version(number="1"))
-        publish(lake, version(number="2"))
-        assert lake.collect_garbage(0, in_use=old.paths) == []
-        assert len(lake.collect_garbage(0)) == 1
-
-    def test_a_version_that_was_never_published_goes_after_its_grace(self, tmp_path: Path) -> None:
-        lake = Lake(tmp_path)
-        run = publish(lake, version())
-        orphan = tmp_path / "lake" / "r1" / "v9"
-        shutil.copytree(lake.paths(run, "ops")[0].parent, orphan)
-        assert lake.leftovers(3600) == []
-        assert [x.path for x in lake.collect_garbage(0)] == [orphan]
-
-    def test_listing_changes_nothing(self, tmp_path: Path) -> None:
-        lake = Lake(tmp_path)
-        publish(lake, version(number="1"))
-        publish(lake, version(number="2"))
-        assert lake.leftovers(0) == lake.leftovers(0) != []
-
-
-STAGER = """
-import sys, time
-from pathlib import Path
-from tracewarehouse.ingest.lake.lake import Lake
-with Lake(Path(sys.argv[1])).stage("r1", "v9") as folder:
-    (folder / "ops.parquet").write_bytes(b"x" * 1000)
-    print("staged", flush=True)
-    time.sleep(600)
-"""
 
 
 def test_metric_values_are_replaced_only_for_the_version_they_were_made_from(tmp_path: Path) -> None:
@@ -268,7 +83,7 @@ def test_a_removed_run_is_gone_and_its_files_follow(tmp_path: Path) -> None:
     assert lake.remove("r1")
     assert not lake.remove("r1")
     assert lake.runs() == []
-    lake.collect_garbage(grace_seconds=0)
+    collect_garbage(lake, grace_seconds=0)
     assert not list((tmp_path / "lake").iterdir())
 
 
@@ -281,101 +96,6 @@ def test_names_that_could_leave_the_folder_are_refused(name: str, tmp_path: Path
         pass
 
 
-def test_another_schema_version_names_the_command(tmp_path: Path) -> None:
-    lake = Lake(tmp_path)
-    publish(lake, replace(version(), schema_version=SCHEMA_VERSION + 1))
-    with pytest.raises(WarehouseError, match="tw ingest"):
-        lake.run("r1")
-    with pytest.raises(WarehouseError, match=r"has table schema .*: r1 \(name\); run `tw ingest` on its"):
-        lake.runs()
-
-
-@pytest.fixture
-def before_schema_4(tmp_path: Path) -> Lake:
-    """A lake as version 3 of the schema left it: `key=value` in the folders, and not in the files."""
-    folder = tmp_path / "lake" / "run_id=r1" / "v=v1"
-    folder.mkdir(parents=True)
-    (folder / "ops.parquet").write_bytes(table_file(None, "old"))
-    run = replace(version(), schema_version=3, files={"ops": ["lake/run_id=r1/v=v1/ops.parquet"]})
-    (tmp_path / "manifests").mkdir()
-    (tmp_path / "manifests" / "r1.json").write_text(manifest_text(run))
-    return Lake(tmp_path)
-
-
-def test_runs_of_the_folders_before_name_the_command_that_makes_them_anew(before_schema_4: Lake) -> None:
-    sentence = (
-        rf"has table schema 3, this version .* reads {SCHEMA_VERSION}: r1 \(name\); run `tw ingest` on its capture"
-    )
-    with pytest.raises(WarehouseError, match=sentence):
-        before_schema_4.runs()
-    assert before_schema_4.listing()[1][0].is_outdated
-
-
-def test_files_of_the_folders_before_stay_until_their_run_is_ingested_again(before_schema_4: Lake) -> None:
-    lake = before_schema_4
-    assert lake.collect_garbage(grace_seconds=0) == []
-    assert lake.leftovers(0) == []
-    new = publish(lake, version(), "new")
-    assert [x.what for x in lake.collect_garbage(grace_seconds=0)] == ["a replaced or unpublished version"]
-    assert [p.name for p in (lake.warehouse / "lake").iterdir()] == ["r1"]
-    assert said(lake.paths(new, "ops")[0]) == "new"
-
-
-def test_a_manifest_names_files_of_its_own_run_only(tmp_path: Path) -> None:
-    """Queries take the run of a row from the file's path."""
-    lake = Lake(tmp_path)
-    publish(lake, version("r1"))
-    run = publish(lake, version("r2"))
-    (tmp_path / "manifests" / "r2.json").write_text(
-        manifest_text(replace(run, files={"ops": ["lake/r1/v1/ops.parquet"]}))
-    )
-    with pytest.raises(WarehouseError, match=r"names 'lake/r1/v1/ops.parquet', outside the run's folder"):
-        lake.run("r2")
-
-
-def test_a_damaged_manifest_is_named(tmp_path: Path) -> None:
-    lake = Lake(tmp_path)
-    publish(lake, version())
-    content = json.loads((tmp_path / "manifests" / "r1.json").read_text())
-    (tmp_path / "manifests" / "r1.json").write_text(json.dumps(content | {"rows": {"ops": 2}}))
-    with pytest.raises(WarehouseError, match=r"r1\.json: not a run manifest"):
-        lake.runs()
-
-
-def test_runs_that_cannot_be_read_do_not_hide_the_others(tmp_path: Path) -> None:
-    lake = Lake(tmp_path)
-    placed = publish(lake, version("r1"))
-    publish(lake, replace(version("r2"), name="old", schema_version=SCHEMA_VERSION + 1))
-    publish(lake, version("r3"))
-    (tmp_path / "manifests" / "r3.json").write_text('{"files": {"ops": 3}}')
-    with pytest.warns(UnreadRunWarning) as caught:
-        assert lake.runs() == [placed]
-    assert lake.runs() == [placed]  # says it no second time
-    [warning] = caught
-    for part in ("r2 (old)", "r3.json: not a run manifest", "their captures again"):
-        assert part in str(warning.message)
-    (tmp_path / "manifests" / "r2.json").write_text("{")
-    with pytest.warns(UnreadRunWarning, match=r"left out: cannot be read: r2 .*its capture again"):
-        lake.runs()
-    found, unread = lake.listing()
-    assert found == [placed]
-    assert [(r.run_id, r.is_outdated) for r in unread] == [("r2", False), ("r3", False)]
-
-
-@pytest.mark.parametrize(
-    "content",
-    ['{"files": 3}', '{"run_id": 1}', "[" * 100_000, '{"checksum": {}}', "\x00", '{"files": {"ops": [[1]]}}'],
-)
-def test_whatever_stands_in_a_manifest_only_hides_its_run(tmp_path: Path, content: str) -> None:
-    lake = Lake(tmp_path)
-    placed = publish(lake, version("r1"))
-    fields = json.loads((tmp_path / "manifests" / "r1.json").read_text())
-    for text in (content, content[:1] + json.dumps({**fields, "run_id": "r2"})[1:-1] + "," + content[1:]):
-        (tmp_path / "manifests" / "r2.json").write_text(text)
-        assert lake.listing()[0] == [placed]
-        assert [r.run_id for r in lake.listing()[1]] == ["r2"]
-
-
 def test_a_warehouse_that_cannot_be_written_is_said(tmp_path: Path) -> None:
     (tmp_path / "lake").write_text("a file where the folder should be")
     with pytest.raises(WarehouseError, match="cannot write"), Lake(tmp_path).stage("r1", "v1"):
@@ -386,7 +106,8 @@ WRITER = """
 import sys
 from pathlib import Path
 import pyarrow as pa, pyarrow.parquet as pq
-from tracewarehouse.ingest.lake.lake import Lake, RunVersion
+from tracewarehouse.ingest.lake.lake import Lake
+from tracewarehouse.ingest.lake.manifest import RunVersion
 from tracewarehouse.ingest.lake.schema import SCHEMA_VERSION
 lake, number = Lake(Path(sys.argv[1])), 0
 print("ready", flush=True)
@@ -421,6 +142,6 @@ def test_readers_see_whole_versions_while_writers_are_killed(tmp_path: Path) -> 
         writer.wait()
         writer.stdout.close()
     [run] = lake.runs()
-    lake.collect_garbage(grace_seconds=0)
+    collect_garbage(lake, grace_seconds=0)
     assert {p.name for p in (tmp_path / "lake" / "r1").iterdir()} == {lake.paths(run, "ops")[0].parent.name}
     assert not list((tmp_path / "lake").glob(".staging-*"))

@@ -15,7 +15,8 @@ from msgspec.structs import replace
 from tracewarehouse.ingest.errors import WarehouseError
 from tracewarehouse.ingest.lake import lake as lake_module
 from tracewarehouse.ingest.lake import manifest_index
-from tracewarehouse.ingest.lake.lake import Lake, RunVersion, manifest_text
+from tracewarehouse.ingest.lake.lake import Lake
+from tracewarehouse.ingest.lake.manifest import RunVersion, manifest_text, read_manifest
 from tracewarehouse.ingest.lake.schema import SCHEMA_VERSION
 
 DIGEST = "5" * 64
@@ -53,13 +54,12 @@ def warehouse(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]
 def read(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """The manifests that were read."""
     names: list[str] = []
-    parsed = lake_module._parsed
 
     def counted(path: Path) -> RunVersion | None:
         names.append(path.stem)
-        return parsed(path)
+        return read_manifest(path)
 
-    monkeypatch.setattr(lake_module, "_parsed", counted)
+    monkeypatch.setattr(lake_module, "read_manifest", counted)
     return names
 
 

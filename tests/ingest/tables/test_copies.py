@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from tracewarehouse.ingest.collectives.windows import CollectiveOps
 from tracewarehouse.ingest.collectives.windows import windows as collective_windows
-from tracewarehouse.ingest.hlo.instructions import OpFacts
+from tracewarehouse.ingest.hlo.instruction_row import OpFacts
 from tracewarehouse.ingest.hlo.opcodes import OP_CLASSES
 from tracewarehouse.ingest.tables.copies import CopyOps, windows
 from tracewarehouse.ingest.tables.leaf_order import of_lines

@@ -18,7 +18,9 @@ from xplane_builder import Ref, Space, Unsigned, content, integer
 
 from tracewarehouse.ingest.capture.sources import find_captures
 from tracewarehouse.ingest.errors import WarehouseError
-from tracewarehouse.ingest.lake.lake import Lake, RunVersion, file_digest, manifest_text
+from tracewarehouse.ingest.lake.durable_files import file_digest
+from tracewarehouse.ingest.lake.lake import Lake
+from tracewarehouse.ingest.lake.manifest import RunVersion, manifest_text
 from tracewarehouse.ingest.lake.parquet import parquet_writer
 from tracewarehouse.ingest.pipeline import IngestResult, ingest_one
 from tracewarehouse.ingest.verify.against import against

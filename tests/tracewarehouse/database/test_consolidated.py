@@ -16,7 +16,8 @@ from run_copies import publish_copy
 
 from tracewarehouse.database import consolidated
 from tracewarehouse.database.session import Session
-from tracewarehouse.ingest.lake.lake import Lake, RunVersion
+from tracewarehouse.ingest.lake.lake import Lake
+from tracewarehouse.ingest.lake.manifest import RunVersion
 from tracewarehouse.queries.tables_read import tables_read
 from tracewarehouse.warehouse import Warehouse, open_warehouse
 

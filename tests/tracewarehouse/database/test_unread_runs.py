@@ -15,7 +15,8 @@ from tiny_capture import write_capture_directory
 import tracewarehouse as tw
 from tracewarehouse.cli import run as cli
 from tracewarehouse.ingest.capture.locations import CACHE_VARIABLE
-from tracewarehouse.ingest.lake.lake import Lake, manifest_text
+from tracewarehouse.ingest.lake.lake import Lake
+from tracewarehouse.ingest.lake.manifest import manifest_text
 from tracewarehouse.ingest.lake.schema import SCHEMA_VERSION
 from tracewarehouse.warehouse import open_warehouse
 

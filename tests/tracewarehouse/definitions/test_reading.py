@@ -12,8 +12,8 @@ from typing import Any
 import pytest
 from counting_definitions import METRIC, MODEL
 
-from tracewarehouse.definitions.reading import Definitions, fingerprint, load_definitions, normalised
-from tracewarehouse.definitions.texts import column_sentences
+from tracewarehouse.definitions.reading import Definitions, fingerprint, load_definitions
+from tracewarehouse.definitions.texts import column_sentences, normalised
 from tracewarehouse.ingest.errors import MetricError
 
 

@@ -13,6 +13,7 @@ import pyarrow.parquet as pq
 import pytest
 from running_processes import wait_until
 
+from tracewarehouse.ingest.lake.garbage import leftovers
 from tracewarehouse.ingest.lake.lake import Lake
 from tracewarehouse.ingest.processes.pool import ONE_THREAD
 
@@ -136,7 +137,7 @@ def test_an_error_is_that_of_one_process(start: Start, tmp_path: Path) -> None:
     assert forked.returncode == alone.returncode == 1
     assert "my_ops_v1.sql: grain run_id is not unique" in said[1]
     lake = Lake(tmp_path / "forked")
-    assert lake.runs() == lake.leftovers(0) == []
+    assert lake.runs() == leftovers(lake, 0) == []
     assert list(start.temporary.iterdir()) == []
 
 
@@ -147,7 +148,7 @@ def test_a_helper_that_is_killed_publishes_nothing(start: Start, tmp_path: Path)
     assert process.returncode == 1
     assert "a process that helped to ingest the capture was ended by SIGKILL" in said
     lake = Lake(tmp_path / "warehouse")
-    assert lake.runs() == lake.leftovers(0) == []
+    assert lake.runs() == leftovers(lake, 0) == []
     assert list(start.temporary.iterdir()) == []
 
 
@@ -159,7 +160,7 @@ def test_an_interrupted_evaluation_leaves_nothing(start: Start, tmp_path: Path, 
     assert process.returncode == code
     assert not _is_running(helper)
     lake = Lake(tmp_path / "warehouse")
-    assert lake.runs() == lake.leftovers(0) == []
+    assert lake.runs() == leftovers(lake, 0) == []
     assert list(start.temporary.iterdir()) == []
 
 

@@ -14,7 +14,7 @@ from tracewarehouse.exports.ccl_bench.values import COMPATIBLE, row_values
 from tracewarehouse.ingest.errors import TracewarehouseError, WarehouseError
 
 if TYPE_CHECKING:
-    from tracewarehouse.ingest.lake.lake import RunVersion
+    from tracewarehouse.ingest.lake.manifest import RunVersion
     from tracewarehouse.warehouse import Warehouse
 
 _REASON = re.compile(r"use (\w+) instead\.\s*(.*)")

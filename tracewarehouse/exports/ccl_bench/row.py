@@ -17,11 +17,11 @@ from tracewarehouse.exports.ccl_bench.card import FilledCard, filled_card
 from tracewarehouse.exports.ccl_bench.values import COMPATIBLE, row_values
 from tracewarehouse.exports.chrome import chrome_text
 from tracewarehouse.ingest.errors import TracewarehouseError
-from tracewarehouse.ingest.lake.lake import file_digest
+from tracewarehouse.ingest.lake.durable_files import file_digest
 from tracewarehouse.queries.read_only import literal
 
 if TYPE_CHECKING:
-    from tracewarehouse.ingest.lake.lake import RunVersion
+    from tracewarehouse.ingest.lake.manifest import RunVersion
     from tracewarehouse.warehouse import Warehouse
 
 TABLES = ("ops", "instructions", "collectives", "phases", "runs", "devices")

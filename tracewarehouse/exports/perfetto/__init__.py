@@ -1,5 +1,11 @@
 """Writes runs as native Perfetto traces.
 
-`wire` encodes fields of many messages at once, `lanes` divides slices into tracks on which they nest, `packets` writes
-tracks, slices and counters, and `run_tracks` says which events of a run go to which track.
+`wire` encodes fields of many messages at once, `lanes` divides slices into tracks on which they nest, and `packets`
+writes tracks, slices and counters. `selected_run` asks for the rows, and `counters`, `devices`, `collectives` and
+`hosts` say which of them go to which track, with which arguments.
+
+Tracks and arguments have the names of XProf's own Perfetto export (of Megascale traces), so that PerfettoSQL that is
+written for it works here: `1. Global Counters`, and below `2. TPUs` each device with `1. Steps`, `2. XLA Modules`,
+`3. XLA Ops` and `4. XLA TraceMe`. Beyond those there are `5. Name Scope` (layers and parts of the model) and
+`6. Collectives` (one track per kind and mesh axis) on every device, its other lines, and `3. Hosts`.
 """

@@ -9,10 +9,16 @@ from contextlib import ExitStack
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, cast
 
+from tracewarehouse.exports.perfetto.collectives import Collectives, Flows
+from tracewarehouse.exports.perfetto.counters import write_counters
+from tracewarehouse.exports.perfetto.devices import Devices
+from tracewarehouse.exports.perfetto.hosts import write_hosts
+from tracewarehouse.exports.perfetto.instructions import Instructions
 from tracewarehouse.exports.perfetto.packets import PacketWriter, compressing
-from tracewarehouse.exports.perfetto.run_tracks import Flows, RunTracks, Selection
+from tracewarehouse.exports.perfetto.selected_run import SelectedRun
+from tracewarehouse.exports.perfetto.selection import Selection
 from tracewarehouse.ingest.errors import TracewarehouseError
-from tracewarehouse.ingest.lake.lake import placed_whole
+from tracewarehouse.ingest.lake.durable_files import placed_whole
 from tracewarehouse.queries.read_only import literal
 
 if TYPE_CHECKING:
@@ -43,7 +49,7 @@ def export_perfetto(
             packets are compressed, which Perfetto's tools read.
         selection: what part of each run; None for all.
         flows: which executions of collectives get arrows from rank to rank: none, those that are slow for their
-            instruction (see `run_tracks.SLOW`), or all.
+            instruction (see `collectives.SLOW`), or all.
         force: also write runs of hosts whose clocks are not aligned.
 
     Raises:
@@ -72,12 +78,21 @@ def export_perfetto(
             first_flow = 1
             for run in entries:
                 parent = writer.track(run.name) if len(entries) > 1 else 0
-                tracks = RunTracks(warehouse, run.run_id, writer, selection or Selection(), flows, first_flow)
-                tracks.write(parent)
+                selected = SelectedRun(warehouse, run.run_id, selection or Selection())
+                _write_run(selected, writer, parent, flows, first_flow)
                 first_flow += _instances(warehouse, run.run_id)
     except OSError as error:
         raise TracewarehouseError(f"{target}: cannot be written: {error.strerror or error}") from None
     return target
+
+
+def _write_run(run: SelectedRun, writer: PacketWriter, parent: int, flows: Flows, first_flow: int) -> None:
+    """Write all tracks of a run below a track, or at the top if `parent` is 0."""
+    writer.origin_ps, _ = run.hull
+    instructions = Instructions(run, writer)
+    write_counters(run, writer, parent)
+    Devices(run, writer, instructions, Collectives(run, writer, instructions, flows, first_flow)).write(parent)
+    write_hosts(run, writer, parent)
 
 
 def _instances(warehouse: Warehouse, run_id: str) -> int:

@@ -1,0 +1,90 @@
+"""The Hlo Protos that a capture embeds, each parsed when an instruction of it is first needed."""
+
+from __future__ import annotations
+
+import hashlib
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+
+from tracewarehouse.ingest.columns.records import Plane
+from tracewarehouse.ingest.errors import MalformedError
+from tracewarehouse.ingest.hlo.instruction import Instruction
+from tracewarehouse.ingest.hlo.module_name import module_and_program
+
+
+@dataclass
+class HloModule:
+    """One embedded Hlo Proto, which is parsed when it is first needed."""
+
+    name: str
+    raw: bytes
+    notes: list[str]
+
+    @cached_property
+    def digest(self) -> str:
+        """Digest of the proto, by which the same program on two hosts is the same module."""
+        return hashlib.sha256(self.raw).hexdigest()
+
+    @cached_property
+    def device_counts(self) -> tuple[int, int]:
+        """Replicas and partitions of the program; 1 of each if the proto is damaged."""
+        from tracewarehouse.ingest.hlo import proto
+
+        try:
+            return proto.device_counts(self.raw)
+        except MalformedError as error:
+            self.notes.append(f"Hlo Proto of {self.name}: {error}")
+            return 1, 1
+
+    def instruction(self, name: str) -> Instruction | None:
+        """Return the instruction with this name in any computation; None if there is none or the proto is damaged."""
+        try:
+            return self._instructions.get(name)
+        except MalformedError as error:
+            self.notes.append(f"Hlo Proto of {self.name}: {error}")
+            return None
+
+    @cached_property
+    def _instructions(self) -> Mapping[str, Instruction]:
+        from tracewarehouse.ingest.hlo import proto
+
+        try:
+            return proto.read_module(self.raw).instructions
+        except MalformedError as error:
+            self.notes.append(f"Hlo Proto of {self.name}: {error}")
+            return {}
+
+
+class HloModules:
+    """The Hlo Protos that a capture embeds in its metadata plane, by program id and module name."""
+
+    def __init__(self, planes: Sequence[Plane], notes: list[str]) -> None:
+        self._by_id: dict[int, list[HloModule]] = {}
+        self._found: dict[tuple[int | None, str | None], HloModule | None] = {}
+        for plane in planes:
+            for metadata_id, m in zip(plane.metadata_ids, plane.event_metadata, strict=False):
+                for s in m.stats:
+                    if s.name.lower().replace("_", " ") == "hlo proto" and isinstance(s.value, bytes):
+                        name, program_id = module_and_program(m.name)
+                        module = HloModule(name, s.value, notes)
+                        # torch_xla keeps the program id as metadata id, JAX in the name's suffix
+                        for i in {metadata_id % (1 << 64), program_id}:
+                            if i is not None:
+                                self._by_id.setdefault(i, []).append(module)
+
+    def device_counts(self) -> Iterator[tuple[str, int]]:
+        """Digest of each program's proto, and the number of devices for which the program is compiled."""
+        modules = {m.digest: m for same in self._by_id.values() for m in same}
+        return ((digest, math.prod(m.device_counts)) for digest, m in modules.items())
+
+    def find(self, program_id: int | None, module: str | None) -> HloModule | None:
+        """Return the module of a program; if several have that id, the one with that name."""
+        key = program_id, module
+        if key not in self._found:
+            candidates = self._by_id.get(program_id, []) if program_id is not None else []
+            named = [c for c in candidates if c.name == module]
+            only = candidates[0] if len(candidates) == 1 else None
+            self._found[key] = named[0] if named else only
+        return self._found[key]

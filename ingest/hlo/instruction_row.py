@@ -1,0 +1,217 @@
+"""One instruction of a run: the facts that events need of it, and its row in main.instructions."""
+
+from __future__ import annotations
+
+import json
+import re
+from dataclasses import dataclass, field, replace
+from functools import cached_property
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from tracewarehouse.ingest.columns.records import Stat
+from tracewarehouse.ingest.hlo import op_name, text
+from tracewarehouse.ingest.hlo.collectives import KINDS, Collective, collective_of
+from tracewarehouse.ingest.hlo.instruction import AsyncRole, Instruction
+from tracewarehouse.ingest.hlo.kernels import collective_kind, is_memcpy
+from tracewarehouse.ingest.hlo.opcodes import OpClass, async_role, async_start_name, is_spread_step, op_class
+from tracewarehouse.ingest.hlo.products import operand_dtype
+from tracewarehouse.ingest.hlo.replica_groups import Groups
+
+if TYPE_CHECKING:
+    from tracewarehouse.ingest.capture.costs import KernelCost
+
+
+class OpFacts(NamedTuple):
+    """The facts of an instruction that the rows of its events need.
+
+    `role` says which part of an asynchronous op it is, and `start_name` names the operand that an update or done
+    continues. `carried` is what passes from the start of an asynchronous collective to its done: its kind and shape.
+    """
+
+    name: str
+    program_id: int | None
+    is_hlo: bool
+    op_class: OpClass
+    role: AsyncRole | None
+    start_name: str | None
+    carried: str | None
+
+    @property
+    def is_collective(self) -> bool:
+        """True if it is a collective or half of one."""
+        return self.op_class == "communication"
+
+
+class InferredPlace(NamedTuple):
+    """The place of an instruction in the model, inferred from what repeats in its program.
+
+    Attributes:
+        layer: the layer; in a pipeline stage with its own program, counted from the stage's first layer.
+        part: part of the model; None if unknown.
+        confidence: how sure it is, from 0 to 1.
+        is_in_stage: the layer counts within a stage.
+    """
+
+    layer: int
+    part: str | None
+    confidence: float
+    is_in_stage: bool = False
+
+
+@dataclass
+class InstructionRow:
+    """One row of main.instructions, with its collective and the stats that have no column."""
+
+    name: str
+    program_id: int | None = None
+    module: str | None = None
+    category: str | None = None
+    hlo: Instruction | None = None
+    flops: int | None = None
+    model_flops: int | None = None
+    bytes_accessed: int | None = None
+    op_name: str | None = None
+    source: str | None = None
+    stats: list[Stat] = field(default_factory=list)
+    is_unread: bool = False
+    """The text looks like an instruction but cannot be read as one."""
+    lacks_groups: bool = False
+    """Its replica groups are left out, because the groups of the run have too many members."""
+    inferred: InferredPlace | None = None
+    """Its inferred place in the model, in a program whose names tell no layer."""
+    outline: text.Outline | None = None
+    """The part of `hlo` that has been read so far, of an instruction that is neither a collective nor a done."""
+    kernel: str | None = None
+    """Name of its event on a GPU's stream."""
+    given: KernelCost | None = None
+    """Its cost, as given by the user."""
+    started: Collective | None = None
+    """The collective of its start, if it is a done that does not state what it ends."""
+
+    @cached_property
+    def collective(self) -> Collective | None:
+        """The kind of collective and what it moves; None if the instruction is no collective."""
+        if self.outline:
+            return None
+        if self.hlo is None:
+            return self._by_kernel
+        stated = collective_of(self.hlo)
+        if stated is None and self.started:
+            return replace(
+                self.started,
+                role=async_role(self.hlo),
+                start_name=async_start_name(self.hlo),
+                groups=None,
+                pairs=None,
+                channel_id=None,
+                group_size=None,
+            )
+        return stated or self._by_kernel or self._by_category
+
+    @property
+    def _by_kernel(self) -> Collective | None:
+        kind = collective_kind(self.kernel, self.name, KINDS) if self.kernel else None
+        return Collective(kind) if kind else None
+
+    @property
+    def _by_category(self) -> Collective | None:
+        """The kind that the profiler's category names for a fused collective; no text tells what it moves."""
+        hlo, category = self.hlo, self.category or ""
+        if hlo is None or hlo.inner or hlo.opcode not in ("fusion", "custom-call") or is_spread_step(hlo):
+            return None
+        kinds = [kind for kind in KINDS if re.search(rf"(?<![a-z-]){kind}(?![a-z-])", category)]
+        return Collective(kinds[0], async_role(hlo), async_start_name(hlo)) if len(kinds) == 1 else None
+
+    @property
+    def members(self) -> Groups | None:
+        """Replica groups, or source-target pairs, of a collective; () means all devices, None is unknown."""
+        if self.collective is None:
+            return None
+        return self.collective.pairs if self.collective.pairs is not None else self.collective.groups
+
+    @property
+    def absurd_shape(self) -> str | None:
+        """Text of its first shape that is larger than any memory; None if all shapes are possible."""
+        for i in (self.hlo, *self.hlo.inner) if self.hlo else ():
+            for shape in (i.shape, *i.operand_shapes):
+                if shape is not None and shape.is_absurd:
+                    return shape.text
+        return None
+
+    @property
+    def op_class(self) -> OpClass:
+        """What a device does while it runs."""
+        opcode = self.hlo.opcode if self.hlo else "copy" if self.kernel and is_memcpy(self.kernel) else None
+        return op_class(opcode, is_collective=self.collective is not None)
+
+    @property
+    def facts(self) -> OpFacts:
+        """The facts that its events need."""
+        collective = self.collective
+        return OpFacts(
+            self.name,
+            self.program_id,
+            self.hlo is not None,
+            self.op_class,
+            collective.role if collective else async_role(self.hlo) if self.hlo else None,
+            collective.start_name if collective else async_start_name(self.hlo) if self.hlo else None,
+            self._carried,
+        )
+
+    @property
+    def _carried(self) -> str | None:
+        if self.hlo is None or self.collective is None or self.collective.role is None:
+            return None
+        of_done = next(iter(self.hlo.operand_shapes), None)
+        shape = self.hlo.shape if self.collective.role == "start" else of_done
+        return f"{self.collective.kind} {shape.text}" if shape is not None else None
+
+    def row(self) -> dict[str, Any]:
+        """The row as a mapping of column to value, without instruction_id."""
+        hlo, collective, members = self.hlo, self.collective, self.members
+        layer, part = op_name.layer_and_part(self.op_name) if self.op_name else (None, None)
+        stage_layer, tick = op_name.stage_layer_and_tick(self.op_name)
+        layer_source = None if layer is None and stage_layer is None else "marked"
+        part_source = "marked" if part else None
+        if self.inferred and layer_source is None:
+            layer_source = "inferred"
+            if self.inferred.is_in_stage:
+                stage_layer = self.inferred.layer
+            else:
+                layer = self.inferred.layer
+        if self.inferred and self.inferred.part and part is None:
+            part, part_source = self.inferred.part, "inferred"
+        return {
+            "program_id": self.program_id,
+            "module": self.module,
+            "name": self.name,
+            "opcode": hlo.opcode if hlo else None,
+            "category": self.category,
+            "hlo_text": hlo.text if hlo else None,
+            "shape": hlo.shape.text if hlo else None,
+            "dtype": hlo.shape.dtype if hlo else None,
+            "operand_dtype": operand_dtype(hlo, self.category) if hlo and not collective else None,
+            "flops": self.flops,
+            "model_flops": self.model_flops,
+            "bytes_accessed": self.bytes_accessed,
+            "given_flops": self.given.flops if self.given else None,
+            "given_bytes_accessed": self.given.bytes if self.given else None,
+            "op_name": self.op_name,
+            "layer": layer,
+            "stage_layer": stage_layer,
+            "tick": tick,
+            "part": part,
+            "layer_source": layer_source,
+            "part_source": part_source,
+            "layer_confidence": self.inferred.confidence if self.inferred else None,
+            "source": self.source,
+            "op_class": self.op_class,
+            "collective": collective.kind if collective else None,
+            "async_role": async_role(hlo) if hlo else None,
+            "async_start": async_start_name(hlo) if hlo else None,
+            "channel_id": collective.channel_id if collective else None,
+            "message_bytes": collective.message_bytes if collective else None,
+            "group_count": len(members) if members else None,
+            "group_size": collective.group_size if collective else None,
+            "replica_groups": json.dumps(members, separators=(",", ":")) if members is not None else None,
+        }

@@ -1,0 +1,92 @@
+"""Brings files to disk whole, and digests them on the way."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import uuid
+from collections.abc import Iterator, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Self
+
+
+class Settling:
+    """Syncs complete files to disk and digests them while others are still being written; a context manager."""
+
+    def __init__(self) -> None:
+        self._threads = ThreadPoolExecutor(2)
+        self._digests: dict[Path, Future[str]] = {}
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._threads.shutdown(cancel_futures=True)
+
+    def add(self, file: Path) -> None:
+        """Start to sync and digest a file."""
+        self._digests[file] = self._threads.submit(settled, file)
+
+    def digests(self, files: Sequence[Path]) -> list[str]:
+        """SHA-256 of each file, in hex, once all of them are on disk.
+
+        Raises:
+            OSError: a file cannot be read or synced to disk.
+        """
+        for file in files:
+            if file not in self._digests:
+                self.add(file)
+        return [self._digests[f].result() for f in files]
+
+
+def settled(file: Path) -> str:
+    """Sync a file to disk and return its digest.
+
+    Raises:
+        OSError: it cannot be read or synced.
+    """
+    digest = file_digest(file)
+    sync_to_disk(file)
+    return digest
+
+
+@contextmanager
+def placed_whole(target: Path) -> Iterator[Path]:
+    """Yield a path to write a file at; afterwards it is synced and replaces `target`, or is removed after an error.
+
+    Raises:
+        OSError: the file cannot be moved into place.
+    """
+    part = target.with_name(f".part-{uuid.uuid4().hex[:8]}")
+    try:
+        yield part
+        sync_to_disk(part)
+        part.replace(target)
+        sync_to_disk(target.parent)
+    finally:
+        part.unlink(missing_ok=True)
+
+
+def file_digest(path: Path) -> str:
+    """SHA-256 of a file, in hex.
+
+    Raises:
+        OSError: it cannot be read.
+    """
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
+
+
+def sync_to_disk(path: Path) -> None:
+    """Sync a file to disk, or the names in a folder.
+
+    Raises:
+        OSError: it cannot be synced.
+    """
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)

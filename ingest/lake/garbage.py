@@ -1,0 +1,186 @@
+"""Finds and removes what nothing in a lake uses any more: files of dead writers, and versions that were replaced."""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import time
+from collections.abc import Collection, Iterator, Sequence
+from contextlib import ExitStack, suppress
+from dataclasses import dataclass
+from pathlib import Path
+
+from tracewarehouse.ingest.errors import WarehouseError
+from tracewarehouse.ingest.lake.folder_lock import LOCK, is_locked
+from tracewarehouse.ingest.lake.lake import STAGING, Lake
+from tracewarehouse.ingest.lake.manifest import TABLE_FILE, read_manifest
+from tracewarehouse.ingest.lake.run_id import RUN_ID
+
+GRACE_SECONDS = 24 * 3600.0
+"""How long files that no manifest names are kept, for readers that still hold an older list."""
+_PART = re.compile(r"\.part-[0-9a-f]{8}(\.wal)?")
+_ANY = re.compile(r"(?s).*")
+
+
+@dataclass(frozen=True)
+class Leftover:
+    """Files that nothing uses any more.
+
+    Attributes:
+        path: the file or folder.
+        what: what it is, such as an interrupted ingest.
+        bytes: its size on disk.
+    """
+
+    path: Path
+    what: str
+    bytes: int
+
+
+def leftovers(lake: Lake, grace_seconds: float = GRACE_SECONDS, in_use: Collection[str] = ()) -> list[Leftover]:
+    """List unused files: those of dead writers, and those of replaced versions after the grace time.
+
+    The list leaves out files that tracewarehouse did not write, and all files of a run whose manifest cannot be
+    read. A version counts as written by tracewarehouse if a manifest names one of its files, or if the footer of a
+    file says that it belongs to the run.
+
+    Args:
+        lake: the lake.
+        grace_seconds: how long a version is kept after it was replaced, for readers that hold an older list.
+        in_use: files, relative to the warehouse, that something other than a manifest names.
+
+    Raises:
+        WarehouseError: the warehouse cannot be listed.
+    """
+    try:
+        with ExitStack() as stack:
+            with suppress(OSError):  # nobody writes to a read-only warehouse
+                stack.enter_context(lake.exclusive())
+            return list(_leftovers(lake, grace_seconds, set(in_use)))
+    except OSError as error:
+        raise WarehouseError(f"{lake.warehouse}: cannot be listed: {error.strerror or error}") from None
+
+
+def collect_garbage(lake: Lake, grace_seconds: float = GRACE_SECONDS, in_use: Collection[str] = ()) -> list[Leftover]:
+    """Remove the files that `leftovers` lists, and return them.
+
+    Raises:
+        WarehouseError: the warehouse cannot be written.
+    """
+    try:
+        with lake.exclusive():
+            gone = removed(list(_leftovers(lake, grace_seconds, set(in_use))))
+            for run in _listed(lake.runs_folder, RUN_ID):
+                with suppress(OSError):  # not empty, or no folder
+                    run.rmdir()
+    except OSError as error:
+        raise WarehouseError(f"{lake.warehouse}: cannot be cleaned: {error.strerror or error}") from None
+    return gone
+
+
+def removed(left: Sequence[Leftover]) -> list[Leftover]:
+    """Remove files, and return those that are gone.
+
+    Raises:
+        WarehouseError: a file cannot be removed.
+    """
+    for leftover in left:
+        try:
+            if leftover.path.is_dir():
+                shutil.rmtree(leftover.path, ignore_errors=True)
+            else:
+                leftover.path.unlink(missing_ok=True)
+        except OSError as error:
+            raise WarehouseError(f"{leftover.path}: cannot be removed: {error.strerror or error}") from None
+    return [x for x in left if not x.path.exists()]
+
+
+def remove_staging_of(lake: Lake, processes: Collection[int]) -> None:
+    """Remove at once what writers left that ended before they could; `collect_garbage` would find it later.
+
+    Args:
+        lake: the lake.
+        processes: ids of processes that have ended.
+    """
+    for path in _listed(lake.runs_folder, STAGING):
+        match = STAGING.fullmatch(path.name)
+        if match and int(match[1]) in processes and _is_abandoned(path):
+            shutil.rmtree(path, ignore_errors=True)
+
+
+def remove_abandoned_staging(lake: Lake) -> None:
+    """Remove at once what writers left that have ended, on whatever machine: their lock has ended with them."""
+    with suppress(OSError), lake.exclusive():
+        for path in filter(_is_abandoned, _listed(lake.runs_folder, STAGING)):
+            shutil.rmtree(path, ignore_errors=True)
+
+
+def size_on_disk(path: Path) -> int:
+    """Bytes of a file, or of all files in a folder."""
+    files = path.rglob("*") if path.is_dir() else [path]
+    return sum(f.lstat().st_size for f in files)
+
+
+def _leftovers(lake: Lake, grace_seconds: float, used: set[str]) -> Iterator[Leftover]:
+    limit = time.time() - grace_seconds
+    for folder in (lake.warehouse, lake.manifests_folder):
+        for path in _listed(folder, _PART):
+            yield Leftover(path, "an unfinished file of a dead process", size_on_disk(path))
+    for path in filter(_is_abandoned, _listed(lake.runs_folder, STAGING)):
+        yield Leftover(path, "an interrupted ingest", size_on_disk(path))
+    unreadable: set[str] = set()
+    for manifest in lake.manifests():
+        try:
+            run = read_manifest(manifest)
+        except WarehouseError:
+            unreadable.add(manifest.stem)
+        else:
+            used |= run.paths if run else set()
+    for folder in _listed(lake.runs_folder, RUN_ID):
+        if folder.name not in unreadable and folder.is_dir() and not folder.is_symlink():
+            for version in _listed(folder, RUN_ID):
+                yield from _leftovers_of_version(lake, version, used, limit)
+
+
+def _leftovers_of_version(lake: Lake, version: Path, used: set[str], limit: float) -> Iterator[Leftover]:
+    if version.is_symlink() or not version.is_dir():
+        return
+    place = version.relative_to(lake.warehouse)
+    if (names := os.listdir(version)) and used.issuperset(f"{place}/{name}" for name in names):  # noqa: PTH208
+        return  # as nearly every version: a Path of each file takes many times as long
+    files = _listed(version, _ANY)
+    tables = [f for f in files if TABLE_FILE.fullmatch(f.name) and f.is_file() and not f.is_symlink()]
+    unused = [f for f in tables if str(f.relative_to(lake.warehouse)) not in used]
+    if len(unused) == len(tables) > 0 and not _is_of_run(tables):
+        return
+    is_over = {f: f.lstat().st_mtime <= limit for f in unused}
+    if len(unused) == len(files) and all(is_over.values()) and version.stat().st_mtime <= limit:
+        yield Leftover(version, "a replaced or unpublished version", size_on_disk(version))
+    else:
+        yield from (Leftover(f, "a replaced file", size_on_disk(f)) for f in unused if is_over[f])
+
+
+def _is_of_run(files: Sequence[Path]) -> bool:
+    """Whether a file of a version says that it belongs to the run that the folder is named after."""
+    from tracewarehouse.ingest.lake.origin import is_file_of
+
+    run_id = files[0].parent.parent.name
+    return any(is_file_of(run_id, f) for f in files)
+
+
+def _is_abandoned(staging: Path) -> bool:
+    """Whether a folder holds only what `Lake.stage` creates, and its writer has ended."""
+    if staging.is_symlink() or not staging.is_dir():
+        return False
+    is_ours = all(
+        not p.is_symlink() and (p.name == LOCK or (p.is_dir() and RUN_ID.fullmatch(p.name))) for p in staging.iterdir()
+    )
+    return is_ours and not is_locked(staging)
+
+
+def _listed(folder: Path, names: re.Pattern[str]) -> list[Path]:
+    try:
+        return sorted(p for p in folder.iterdir() if names.fullmatch(p.name))
+    except FileNotFoundError:
+        return []

@@ -1,0 +1,199 @@
+"""The manifest of a run: a small file that names the run's current version and all files of its tables."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from tracewarehouse.ingest.errors import WarehouseError, shown
+from tracewarehouse.ingest.lake import manifest_index
+from tracewarehouse.ingest.lake.run_id import RUN_ID
+from tracewarehouse.ingest.lake.schema import SCHEMA_VERSION
+
+TABLE_FILE = re.compile(r"[a-z_]+(-\d{4,}|-[0-9a-f]{16}-[0-9a-f]{8})?\.parquet")
+"""The name of a file of a table: the only one, one of several parts, or metric values that replaced others."""
+_FILE_IN_LAKE = re.compile(rf"lake/(?P<run_id>{RUN_ID.pattern})/{RUN_ID.pattern}/{TABLE_FILE.pattern}")
+_MOST_NAMED = 10
+
+
+class RunVersion(msgspec.Struct, frozen=True):
+    """The current version of a run, and the files of its tables (paths relative to the warehouse).
+
+    A dataclass would take four times as long to make, and a question over all runs makes thousands.
+    """
+
+    run_id: str
+    version: str
+    name: str
+    schema_version: int
+    ingest_version: str
+    source_digest: str
+    files: Mapping[str, Sequence[str]] = msgspec.field(default_factory=dict)
+    rows: Mapping[str, int] = msgspec.field(default_factory=dict)
+    metrics_fingerprint: str | None = None
+    """Fingerprint of all the metric definitions with which `metric_values` was evaluated."""
+    flags: list[str] = msgspec.field(default_factory=list)
+    """Names of the run's quality flags, so that every answer can name them without reading a file."""
+    digests: Mapping[str, str] = msgspec.field(default_factory=dict)
+    """SHA-256 of each file, in hex, by its path."""
+
+    def digests_of(self, table: str) -> bytes:
+        """SHA-256 of each file of a table, one after the other."""
+        if isinstance(self.digests, manifest_index.IndexedDigests) and table in manifest_index.DIGESTED:
+            return self.digests.of_table(table)
+        return bytes.fromhex("".join(self.digests.get(f, "") for f in self.files.get(table, ())))
+
+    def packed_digest(self) -> bytes:
+        """Digest of the digests of all files but those of `manifest_index.DIGESTED`."""
+        if isinstance(self.digests, manifest_index.IndexedDigests):
+            return self.digests.packed
+        return manifest_index.packed_digest(self.files, self.digests)
+
+    @property
+    def paths(self) -> set[str]:
+        """All files, relative to the warehouse."""
+        return {f for files in self.files.values() for f in files}
+
+
+@dataclass(frozen=True)
+class UnreadRun:
+    """A run that has a manifest and cannot be read.
+
+    Attributes:
+        run_id: the run id, from the name of the manifest file.
+        name: its name for people; the run id if the name cannot be read.
+        why: what is wrong.
+        is_outdated: nothing is wrong except that its table schema has another version.
+    """
+
+    run_id: str
+    name: str
+    why: str
+    is_outdated: bool
+
+    def __str__(self) -> str:
+        return (
+            f"{self.run_id} ({self.name}) {self.why}"
+            if self.is_outdated
+            else f"{self.run_id} cannot be read: {self.why}"
+        )
+
+
+def outdated(run: RunVersion) -> UnreadRun | None:
+    """The run as one that cannot be read, if its tables are of another schema version; None otherwise."""
+    if run.schema_version == SCHEMA_VERSION:
+        return None
+    why = f"has table schema {run.schema_version}, this version of tracewarehouse reads {SCHEMA_VERSION}"
+    return UnreadRun(run.run_id, run.name, why, is_outdated=True)
+
+
+def unread_error(run: UnreadRun) -> WarehouseError:
+    """The error of a question about a run that cannot be read."""
+    return WarehouseError(f"run {run}; run `tw ingest` on its capture again")
+
+
+def unread_sentence(runs: Sequence[UnreadRun]) -> str:
+    """A sentence that names runs, what is wrong with them, and what to do."""
+    groups: dict[str, list[UnreadRun]] = {}
+    for run in runs:
+        groups.setdefault(run.why if run.is_outdated else "cannot be read", []).append(run)
+    parts = []
+    for why, same in groups.items():
+        named = [f"{r.run_id} ({shown(r.name) if r.is_outdated else r.why})" for r in same[:_MOST_NAMED]]
+        more = f" and {len(same) - _MOST_NAMED} more" if len(same) > _MOST_NAMED else ""
+        parts.append(f"{why}: {', '.join(named)}{more}")
+    which = "its capture" if len(runs) == 1 else "their captures"
+    return f"{'; '.join(parts)}; run `tw ingest` on {which} again, or `tw remove` what is not needed"
+
+
+def manifest_text(run: RunVersion) -> str:
+    """The text of a run's manifest."""
+    content = msgspec.structs.asdict(run)
+    content |= {name: dict(content[name]) for name in ("files", "rows", "digests")}
+    return json.dumps(content | {"checksum": _checksum(content)}, indent=1, sort_keys=True)
+
+
+def read_manifest(path: Path) -> RunVersion | None:
+    """Read a manifest of any schema version; returns None if there is none.
+
+    Raises:
+        WarehouseError: it cannot be read, is damaged, is another run's, or names files outside the run's folder.
+    """
+    try:
+        content = json.loads(path.read_bytes())
+        is_sealed = content.pop("checksum", None) == _checksum(content)
+        run = RunVersion(**content)
+        is_typed = isinstance(content["name"], str) and isinstance(content["schema_version"], int)
+        outside = [f for f in run.paths if not _is_in_lake(f, run.run_id)]
+        bytes.fromhex("".join(run.digests.values()))  # a ValueError if they are none
+    except FileNotFoundError:
+        return None
+    except (OSError, ValueError, TypeError, AttributeError, RecursionError) as error:
+        why = str(error)
+    else:
+        if not is_sealed:
+            why = "its checksum does not match its content"
+        elif f"{run.run_id}.json" != path.name:
+            why = f"it is of run {shown(str(run.run_id))}"
+        elif not is_typed:
+            why = "its name is not text, or its schema version is not a number"
+        elif outside:
+            why = f"it names {shown(outside[0])!r}, outside the run's folder"
+        else:
+            return run
+    raise WarehouseError(f"{path}: not a run manifest ({why}); ingest the capture again, or remove the file")
+
+
+def from_index(run_id: str, entry: manifest_index.Entry) -> RunVersion:
+    """The run of an entry of the index."""
+    lists = manifest_index.IndexedLists(run_id, entry)
+    return RunVersion(
+        run_id,
+        entry.version,
+        entry.name,
+        entry.schema_version,
+        entry.ingest_version,
+        entry.source_digest,
+        manifest_index.IndexedFiles(lists),
+        manifest_index.IndexedRows(lists),
+        entry.metrics_fingerprint,
+        entry.flags,
+        manifest_index.IndexedDigests(lists),
+    )
+
+
+def for_index(run: RunVersion, stamp: manifest_index.Stamp) -> manifest_index.Entry | None:
+    """The entry of a run whose manifest has this stamp; None if the index cannot hold the run."""
+    encoded = manifest_index.encoded(run.run_id, run.files, run.rows, run.digests)
+    if not encoded:
+        return None
+    digests, lists = encoded
+    return manifest_index.Entry(
+        stamp,
+        run.name,
+        run.version,
+        run.schema_version,
+        run.ingest_version,
+        run.source_digest,
+        run.metrics_fingerprint,
+        run.flags,
+        digests,
+        run.packed_digest(),
+        lists,
+    )
+
+
+def _is_in_lake(file: str, run_id: str) -> bool:
+    match = _FILE_IN_LAKE.fullmatch(file)
+    return match is not None and match["run_id"] == run_id
+
+
+def _checksum(content: dict[str, Any]) -> str:
+    return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()

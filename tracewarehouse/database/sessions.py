@@ -1,0 +1,68 @@
+"""The databases on which a warehouse answers, each kept for the questions that follow."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection
+from typing import TYPE_CHECKING
+
+from tracewarehouse.database.session import Session
+from tracewarehouse.ingest.lake.lake import Lake
+
+if TYPE_CHECKING:
+    from tracewarehouse.definitions.reading import Definitions
+
+
+class Sessions:
+    """Up to three open databases: of all runs, of the runs that the last questions named, and without limits.
+
+    Args:
+        lake: the runs.
+        definitions: gives the models and metrics; see `Session`.
+    """
+
+    def __init__(self, lake: Lake, definitions: Callable[[], Definitions]) -> None:
+        self._lake = lake
+        self._definitions = definitions
+        self._of_all: Session | None = None
+        self._of_some: Session | None = None
+        self._unrestricted: Session | None = None
+
+    def of_all(self) -> Session:
+        """The session of all runs, as they are now."""
+        if self._of_all and not self._of_all.is_current:
+            self._of_all.close()
+            self._of_all = None
+        self._of_all = self._of_all or self.of(None)
+        return self._of_all
+
+    def for_query(self, sql: str) -> Session:
+        """A session of the runs that suffice for a query, which is kept for questions about the same runs."""
+        now = self._of_some or self._of_all or self.of(None)
+        wanted = now.runs_read(sql)
+        if wanted is None:
+            if now is not self._of_some:
+                self._of_all = now
+            return self.of_all()
+        if now is self._of_all or (now is self._of_some and not (now.only == wanted and now.is_current)):
+            if self._of_some:
+                self._of_some.close()
+            now = self.of(None)
+        now.only = wanted
+        self._of_some = now
+        return now
+
+    def unrestricted(self) -> Session:
+        """The session that accepts any statement; kept unchanged until `close`, with everything that its user made."""
+        self._unrestricted = self._unrestricted or Session(self._lake, self._definitions, is_restricted=False)
+        return self._unrestricted
+
+    def of(self, run_ids: Collection[str] | None) -> Session:
+        """A new session of some runs alone, or of all for None; the caller closes it."""
+        return Session(self._lake, self._definitions, is_restricted=True, only=run_ids)
+
+    def close(self) -> None:
+        """Close the databases that are kept."""
+        for session in (self._of_all, self._of_some, self._unrestricted):
+            if session:
+                session.close()
+        self._of_all = self._of_some = self._unrestricted = None

@@ -1,0 +1,74 @@
+"""Checks the folder of a warehouse before anything reads or writes it."""
+
+from __future__ import annotations
+
+from glob import glob
+from pathlib import Path
+
+from tracewarehouse.ingest.errors import WarehouseError, shown
+
+
+def check_folder(folder: Path, *, create: bool) -> None:
+    """Make sure that a folder is a warehouse, or an empty one that can become it.
+
+    Args:
+        folder: the folder.
+        create: create it if it does not exist, and accept one with other files in it.
+
+    Raises:
+        WarehouseError: it does not exist, is not a warehouse, or has a path that DuckDB cannot be given.
+    """
+    _check_path(folder)
+    try:
+        exists = folder.exists()
+    except OSError as error:
+        raise WarehouseError(f"{shown(str(folder))}: cannot be opened: {error.strerror or error}") from None
+    if exists and not folder.is_dir():
+        raise WarehouseError(
+            f"{folder} is a file, not a warehouse; to query a capture itself, `tw query {folder} SQL`; to keep it, "
+            f"`tw -w FOLDER ingest {folder}`"
+        )
+    if not folder.is_dir() and not create:
+        raise WarehouseError(
+            f"no warehouse at {folder}; make one with `tw -w {folder} ingest CAPTURE`, or name another with -w or "
+            "TRACEWAREHOUSE (Python: tw.open(path, create=True))"
+        )
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        is_other = not is_warehouse(folder) and any(folder.iterdir())
+    except OSError as error:
+        raise WarehouseError(f"{folder}: cannot be opened as a warehouse: {error.strerror or error}") from None
+    if is_other and not create:
+        raise WarehouseError(
+            f"{folder} holds files but no warehouse (no folders lake and manifests); name another with -w"
+        )
+
+
+def is_warehouse(folder: Path) -> bool:
+    """Whether a folder has what makes it a warehouse."""
+    return (folder / "manifests").is_dir() or (folder / "lake").is_dir()
+
+
+def _check_path(folder: Path) -> None:
+    """Refuse a folder in whose place DuckDB would find no files, or the files of another folder.
+
+    Raises:
+        WarehouseError: its path is a pattern for file names that other paths fit, or is not UTF-8.
+    """
+    try:
+        path = str(folder.resolve())
+        path.encode()
+    except UnicodeEncodeError:
+        raise WarehouseError(f"{shown(str(folder))}: a warehouse's path must be UTF-8; rename the folder") from None
+    except (OSError, RuntimeError, ValueError):  # reported when the folder is opened
+        return
+    if special := [c for c in "?\\" if c in path]:
+        raise WarehouseError(
+            f"{shown(path)}: a warehouse's path cannot have the character {special[0]}; rename the folder, or name "
+            "another with -w"
+        )
+    if others := sorted({*glob(path)} - {path}):  # noqa: PTH207  the path is absolute
+        raise WarehouseError(
+            f"{shown(path)}: a warehouse's path cannot be a pattern that others fit, such as {shown(others[0])}; "
+            "rename the folder, or name another with -w"
+        )
