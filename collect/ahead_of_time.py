@@ -138,7 +138,7 @@ def _require_compiler(python: str, packages: tuple[str, ...]) -> None:
         raise MissingDependencyError(f"{python}: cannot be started: {error.strerror}; {INSTALL}") from None
     if not is_there:
         needed = f"{', '.join(packages[:-1])} and {packages[-1]}"
-        raise MissingDependencyError(f"compiling for TPUs needs {needed}, of which {python} lacks some: {INSTALL}")
+        raise MissingDependencyError(f"compiling for TPUs needs {needed}, and {python} lacks some of them: {INSTALL}")
 
 
 def _run(command: Sequence[str], what: str) -> None:

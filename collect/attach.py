@@ -174,6 +174,6 @@ def _failure(address: str, error: Any, duration_ms: int, grace_s: float) -> str:
     if code == grpc.StatusCode.UNAVAILABLE:
         return f"{address}: the connection broke while recording ({said}); is the process still running?"
     return (
-        f"{address}: the server cannot record: {code.name}: {said}; another profile may be going on, of which a "
-        "process can have one at a time"
+        f"{address}: the server cannot record: {code.name}: {said}; another profile may be going on; a process "
+        "can have only one at a time"
     )

@@ -192,7 +192,7 @@ class RunSpec(BaseModel):
 
     def _check_hosts(self) -> None:
         if self.backend != "torch_xla":
-            raise ValueError("hosts: a process for each stage is how torch_xla does it; remove the field")
+            raise ValueError("hosts: only torch_xla runs a process for each stage; remove the field")
         if self.device != "cpu" or self.hosts != self.axis("pp"):
             raise ValueError(
                 f"hosts: on cpu each stage is a host, so {self.hosts} hosts need pp={self.hosts} in the mesh"

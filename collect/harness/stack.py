@@ -45,7 +45,7 @@ class Stack(Profiler, Protocol):
 
     @property
     def devices_per_host(self) -> int:
-        """Return the number of devices of this host."""
+        """Number of devices of this host."""
 
     def model(self, subject: Subject) -> DeviceModel:
         """Bring a model to the devices, split as its run says."""

@@ -97,7 +97,7 @@ def _profiled(profiler: Profiler, generate: Callable[[], Generation], logdir: Pa
 
 
 def timing_checks(warmups: int, timed: Timed) -> dict[str, Any]:
-    """Return the measurements; host times are medians, with those of each generation beside them to show the noise."""
+    """Return the measurements; host times are medians, beside the times of each generation, which show the noise."""
     checks: dict[str, Any] = {
         "warmups": warmups,
         "compiles_in_capture": timed.profiled.compiles,

@@ -61,7 +61,7 @@ class JaxStack:
 
     @property
     def devices_per_host(self) -> int:
-        """Return the number of devices of this host."""
+        """Number of devices of this host."""
         import jax
 
         return int(jax.local_device_count())

@@ -84,7 +84,7 @@ class TorchXlaStack:
 
     @property
     def devices_per_host(self) -> int:
-        """Return the number of devices of this host."""
+        """Number of devices of this host."""
         import torch_xla.runtime as xr
 
         return int(xr.addressable_runtime_device_count())

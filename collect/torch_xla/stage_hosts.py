@@ -124,7 +124,7 @@ class StageLayers(ShardedModel):
 
     @property
     def vocabulary(self) -> int:
-        """Return the number of tokens that the model knows."""
+        """Number of tokens that the model knows."""
         return int(self._model.config.vocab_size)
 
     def blank_hidden(self, length: int) -> Any:

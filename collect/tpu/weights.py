@@ -110,7 +110,7 @@ def _download(model: str, cache: Path, files: Iterable[str]) -> str:
         return snapshot_download(model, cache_dir=cache, allow_patterns=list(files))
     except GatedRepoError:
         raise WeightsError(
-            f"{model}: its terms must be accepted at https://huggingface.co/{model}, and a token of who did so be "
+            f"{model}: its terms must be accepted at https://huggingface.co/{model}, and your token be "
             "given with tw tpu run --token"
         ) from None
     except OSError as error:  # the hub's errors are OSErrors, too
