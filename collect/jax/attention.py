@@ -208,7 +208,7 @@ def _flash(query: Any, key: Any, value: Any, scaling: float) -> Any:
 
 
 def _paged(query: Any, key: Any, value: Any, position: Any, scaling: float) -> Any:
-    """Compute the attention of a decode step by the kernel that torch_xla calls too; its caller there says how.
+    """Compute the attention of a decode step by torch_xla's kernel; `paged_attention` there describes its input.
 
     Args:
         query: [batch, heads, 1, width].

@@ -19,7 +19,7 @@ class Round(BaseModel):
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
-    token: str = Field(pattern="^[0-9a-f]+$", description="names the folder on the hosts; captures of rounds never mix")
+    token: str = Field(pattern="^[0-9a-f]+$", description="names a folder on the hosts that no other round uses")
     run: str = Field(pattern=r"^[\w.-]+$", description="name of the run")
 
 

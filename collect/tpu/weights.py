@@ -110,8 +110,8 @@ def _download(model: str, cache: Path, files: Iterable[str]) -> str:
         return snapshot_download(model, cache_dir=cache, allow_patterns=list(files))
     except GatedRepoError:
         raise WeightsError(
-            f"{model}: its terms must be accepted at https://huggingface.co/{model}, and your token be "
-            "given with tw tpu run --token"
+            f"{model}: its terms must be accepted at https://huggingface.co/{model}; then give the token "
+            "of that account with tw tpu run --token"
         ) from None
     except OSError as error:  # the hub's errors are OSErrors, too
         if error.errno == errno.ENOSPC:
