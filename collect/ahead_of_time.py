@@ -1,9 +1,9 @@
-"""The programs of a run, compiled ahead of time for TPUs that are not there.
+"""Compiles the programs of a run ahead of time, for TPUs that are not there.
 
 Under torch_xla the model is traced on virtual CPU devices (`python -m tracewarehouse.collect.ahead_of_time SPEC
-FOLDER`), and libtpu compiles what torch_xla would give to the compiler, in an interpreter that has jax and libtpu. JAX
-compiles its own model for the chips directly. The attention is that of a TPU, with its kernels; torch_xla needs jax
-beside it for them, as on a TPU.
+FOLDER`), and libtpu compiles the programs that torch_xla would give to the compiler, in an interpreter that has jax and
+libtpu. JAX compiles its own model for the chips directly. The attention uses the kernels of a TPU, for which torch_xla
+needs jax, as on a TPU.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ _COMPILER = Path(__file__).parent / "tpu" / "compile_ahead.py"
 INSTALL = "pip install 'tracewarehouse[plan]', or name an interpreter that has jax and libtpu with --python"
 _JAX = "tracewarehouse.collect.jax.ahead_of_time"
 _ERROR_CLASS = re.compile(r"^(?:error: |[\w.]+Error: )")
-"""What stands before the reason in the last line of a process."""
+"""The text before the reason in the last line of a process."""
 
 
 @dataclass(frozen=True)
@@ -42,7 +42,7 @@ class CompiledStep:
         phase: prefill or decode.
         file: the compiled program, with the run's manifest beside it.
         chip: kind of the chips, as in the table of hardware.
-        memory: what the compiler says that a chip holds, in bytes: arguments, outputs, aliased (outputs in the memory
+        memory: bytes that a chip holds, by the compiler's account: arguments, outputs, aliased (outputs in the memory
             of arguments), temporaries, program.
     """
 
@@ -53,13 +53,13 @@ class CompiledStep:
 
     @property
     def bytes_per_chip(self) -> int:
-        """All that a chip holds while the step runs."""
+        """Bytes that a chip holds while the step runs."""
         m = self.memory
         return m["arguments"] + m["outputs"] - m["aliased"] + m["temporaries"] + m["program"]
 
     @property
     def fits(self) -> bool:
-        """Whether a chip has so much memory."""
+        """Whether a chip has that much memory."""
         return self.bytes_per_chip <= chip_memory(self.chip)
 
 
@@ -68,14 +68,14 @@ def compile_ahead(spec: RunSpec, topology: str, folder: Path, python: str = sys.
 
     Args:
         spec: The run, on device cpu with one host.
-        topology: As libtpu names it, such as v6e:2x4.
+        topology: Libtpu's name of it, such as v6e:2x4.
         folder: Gets the programs and the run's manifest.
         python: An interpreter that has jax and libtpu; for backend jax also torch, transformers and tracewarehouse.
 
     Raises:
         MissingDependencyError: torch_xla, jax or libtpu is not installed; the message says what to install.
         ExperimentError: a published model does not fit the memory of this host, which holds zeros for its weights.
-        CollectError: the topology has another number of chips than the mesh, the model cannot be traced, or the
+        CollectError: the topology and the mesh differ in the number of chips, the model cannot be traced, or the
             compiler refuses the topology or the program.
     """
     _require_topology(spec, topology)
@@ -91,10 +91,10 @@ def compile_ahead(spec: RunSpec, topology: str, folder: Path, python: str = sys.
 
 
 def _require_topology(spec: RunSpec, topology: str) -> None:
-    """Refuse a topology that cannot be the mesh's, before a model is traced.
+    """Refuse a topology that does not fit the mesh, before a model is traced.
 
     Raises:
-        CollectError: it is not written as libtpu writes them, or has another number of chips.
+        CollectError: it is not written as libtpu writes topologies, or has another number of chips.
     """
     found = re.fullmatch(r"v\w+:(\d+(?:x\d+)+)", topology)
     if found is None:
@@ -123,7 +123,7 @@ def _compile_torch_xla(spec: RunSpec, topology: str, folder: Path, python: str) 
 
 
 def _chip(kind: str) -> str:
-    """Kind of a chip in the table of hardware, from what libtpu calls it."""
+    """Return the kind of a chip in the table of hardware, given libtpu's name of it."""
     for name, entry in known_chips().items():
         if kind.lower() in (match.lower() for match in entry["match"]):
             return name
@@ -138,7 +138,7 @@ def _require_compiler(python: str, packages: tuple[str, ...]) -> None:
         raise MissingDependencyError(f"{python}: cannot be started: {error.strerror}; {INSTALL}") from None
     if not is_there:
         needed = f"{', '.join(packages[:-1])} and {packages[-1]}"
-        raise MissingDependencyError(f"compiling for TPUs needs {needed}, of which {python} lacks some: {INSTALL}")
+        raise MissingDependencyError(f"compiling for TPUs needs {needed}, and {python} lacks some of them: {INSTALL}")
 
 
 def _run(command: Sequence[str], what: str) -> None:
@@ -152,7 +152,7 @@ def _run(command: Sequence[str], what: str) -> None:
 
 
 def trace(spec: RunSpec, folder: Path) -> None:
-    """Write the programs of a run as torch_xla makes them, and the manifest of what they promise.
+    """Write the programs of a run as torch_xla makes them, and the manifest with their promises.
 
     Raises:
         CollectError: the model cannot be traced.
@@ -166,7 +166,7 @@ def trace(spec: RunSpec, folder: Path) -> None:
 
 
 def _lower_kernels_for_tpu() -> None:
-    """Make torch_xla lower kernels for a TPU, as it does where there is one."""
+    """Make torch_xla lower kernels for a TPU, as it does on a TPU."""
     from torch_xla.experimental import custom_kernel
 
     def lowered(kernel: Any, *args: Any, use_cache: bool = False, **options: Any) -> tuple[Any, Any]:

@@ -39,22 +39,22 @@ def attach(
     output_length: int | None = None,
     grace_s: float = 120.0,
 ) -> Path:
-    """Record what one or several servers see for a while, and write a capture directory.
+    """Record through one or several servers for some time, and write a capture directory.
 
-    All servers are asked at the same time; each is a host of the run. No server tells what ran, so the manifest has
-    what the caller knows.
+    All servers record at the same time; each is a host of the run. No server tells what ran, so the manifest has what
+    the caller knows.
 
     Args:
         addresses: HOST:PORT of each host's server.
         output: Folder for the capture directory.
         duration_ms: Time to record.
-        mesh: Of the devices.
-        model: Its name.
-        dtype: Of its weights.
-        batch_size: Sequences.
+        mesh: Mesh of the devices.
+        model: Name of the model.
+        dtype: Dtype of its weights.
+        batch_size: Sequences per batch.
         input_length: Tokens of each prompt.
         output_length: Tokens generated per sequence.
-        grace_s: Time after the recording within which a server must answer.
+        grace_s: Seconds after the recording within which a server must answer.
 
     Returns:
         The capture directory, `output/<first host>-<port>-<time>`.
@@ -115,7 +115,7 @@ def _record(address: str, profiles: Path, session: str, host: str, duration_ms: 
 
     from tracewarehouse.collect.profiler_service import PROFILE, ProfileOptions, ProfileRequest, ProfileResponse
 
-    # Servers that do not send the profile back write it into the folder themselves, if they see it.
+    # A server that does not send the profile back writes it into this folder itself, if it can reach it.
     request = ProfileRequest(
         duration_ms=duration_ms,
         opts=ProfileOptions(
@@ -174,6 +174,6 @@ def _failure(address: str, error: Any, duration_ms: int, grace_s: float) -> str:
     if code == grpc.StatusCode.UNAVAILABLE:
         return f"{address}: the connection broke while recording ({said}); is the process still running?"
     return (
-        f"{address}: the server cannot record: {code.name}: {said}; another profile may be going on, of which a "
-        "process can have one at a time"
+        f"{address}: the server cannot record: {code.name}: {said}; another profile may be going on; a process "
+        "can have only one at a time"
     )

@@ -55,7 +55,7 @@ def partial_directory(output: Path, name: str) -> Iterator[Path]:
     finally:
         shutil.rmtree(directory, ignore_errors=True)
         os.close(lock)
-        with suppress(OSError):  # a directory that holds something stays
+        with suppress(OSError):  # a directory that is not empty stays
             for folder in made:
                 folder.rmdir()
 
@@ -75,7 +75,7 @@ def require_writable(output: Path) -> None:
 
 
 def write_error(output: Path, error: OSError) -> CollectError:
-    """Return the error that says why a folder cannot be written."""
+    """Return the error that says why captures cannot be written to a folder."""
     return CollectError(f"{output}: captures cannot be written there: {error.strerror}; choose another output")
 
 
@@ -121,7 +121,7 @@ def is_recorded(output: Path, spec: RunSpec) -> bool:
 
 
 def remove_leftovers(output: Path) -> None:
-    """Remove what dead collectors left half-written."""
+    """Remove the half-written captures of dead collectors."""
     for directory in output.glob(".*.partial"):
         try:
             lock = os.open(directory, os.O_RDONLY | os.O_DIRECTORY)

@@ -12,7 +12,7 @@ from tracewarehouse.collect.errors import CollectError
 
 @cache
 def known_chips() -> dict[str, dict[str, Any]]:
-    """Entries of the table by kind, such as `TPU v5e`."""
+    """Return the entries of the table by kind, such as `TPU v5e`."""
     text = files("tracewarehouse").joinpath("hardware.json").read_text(encoding="utf-8")
     return {entry["kind"]: entry for entry in json.loads(text)["devices"]}
 
@@ -21,7 +21,7 @@ def chip_memory(kind: str) -> int:
     """Return the memory of a chip in bytes.
 
     Args:
-        kind: As in the table.
+        kind: Kind of the chip, as in the table.
 
     Raises:
         CollectError: the table does not state it.

@@ -41,7 +41,7 @@ def require_torch_xla() -> None:
 
 
 def require_jax() -> None:
-    """Make sure that jax is installed, with torch and transformers for weights and reference, without importing them.
+    """Make sure that jax, and torch and transformers for weights and reference, are installed, without importing them.
 
     Raises:
         MissingDependencyError: one is missing; the message says what to install.
@@ -50,7 +50,7 @@ def require_jax() -> None:
 
 
 def require_torch() -> None:
-    """Make sure that torch and transformers are installed, which compute references, without importing them.
+    """Make sure that torch and transformers, which compute references, are installed, without importing them.
 
     Raises:
         MissingDependencyError: one is missing; the message says what to install.

@@ -1,4 +1,4 @@
-"""An experiment file: runs, and sweeps over every combination of some fields."""
+"""Reads experiment files: runs, and sweeps over every combination of some fields."""
 
 from __future__ import annotations
 
@@ -84,8 +84,8 @@ def plan(experiment: Experiment) -> list[RunSpec]:
     """Return every run of an experiment, in the order of recording.
 
     Raises:
-        ExperimentError: no run, a wrong field, two runs of the same configuration, or an exclusion of nothing;
-            the message says where.
+        ExperimentError: there is no run, a field is wrong, two runs have the same configuration, or an exclusion
+            matches nothing; the message says where.
     """
     described = [(f"runs[{i}]", run) for i, run in enumerate(experiment.runs)]
     unused = dict(enumerate(experiment.exclude))

@@ -1,7 +1,7 @@
 """Computes the memory that a run of a published model needs on its chips, or on the host for virtual devices.
 
 Nothing here allocates anything or imports torch. Weights follow the partition rules of
-`tracewarehouse.collect.parallel.partition`, which are those that the run uses.
+`tracewarehouse.collect.parallel.partition`, which the run uses too.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ class MemoryNeed:
 
     @property
     def total(self) -> int:
-        """Sum of all, which are held at the same time."""
+        """Sum of all parts, which the chip holds at the same time."""
         return self.weights + self.cache + self.temporaries
 
     def __str__(self) -> str:
@@ -51,10 +51,10 @@ class MemoryNeed:
 def memory_need(model: PretrainedModel, spec: RunSpec) -> MemoryNeed:
     """Return the memory of the fullest chip of a run.
 
-    Weights are split as `collect.parallel.partition` says, copied over dp, and the layers over pp; the cache is split
-    over the batch axes dp and ep and, but for latent attention, over tp. Temporaries are an estimate: the largest of
-    the float32 attention scores, the logits of prefill, and the dispatch of the experts (collect.parallel.experts),
-    each live at its time.
+    Weights are split as `collect.parallel.partition` says and copied over dp; layers are split over pp. The cache is
+    split over the batch axes dp and ep and, except for latent attention, over tp. Temporaries are an estimate: the
+    largest of the float32 attention scores, the logits of prefill, and the dispatch of the experts
+    (collect.parallel.experts), which are live at different times.
     """
     sizes = _sizes(spec)
     element = BYTES[spec.dtype]
@@ -70,10 +70,10 @@ def memory_need(model: PretrainedModel, spec: RunSpec) -> MemoryNeed:
 
 
 def loading_bytes(model: PretrainedModel, spec: RunSpec) -> int:
-    """Return what the host holds at most while it loads, besides what is on the devices.
+    """Return the most bytes that the host holds while it loads, besides what is on the devices.
 
-    Weights are read one after the other; while one is sent, torch_xla holds a copy of the part of every device, also of
-    those that hold the same part.
+    Weights are read one after the other; while one is sent, torch_xla holds a copy of every device's part, even if
+    devices hold the same part.
     """
     sizes = _sizes(spec)
     named = [model.other_weights(), *(model.layer_weights(layer) for layer in spec.stage_layout.layer_kinds())]
@@ -102,8 +102,8 @@ def _temporaries(model: PretrainedModel, spec: RunSpec, sizes: dict[str, int], b
 def _dispatch(experts: int, config: dict[str, int], spec: RunSpec, devices: int, tokens: int, width: int) -> int:
     """Return the elements that a layer of experts holds at once.
 
-    These are what is sent and received in both directions, the masks of places at devices and experts, the inputs and
-    outputs of the experts, and their width.
+    These are the elements sent and received in both directions, the masks of places at devices and experts, and the
+    inputs, outputs and intermediate values of the experts.
     """
     chosen, hidden, here = config["num_experts_per_tok"], config["hidden_size"], experts // devices
     room = places(tokens, chosen, experts, devices, float(spec.capacity_factor or "inf"))
@@ -147,7 +147,7 @@ def require_host_memory(spec: RunSpec, available: int | None = None) -> MemoryNe
 
     Args:
         spec: A run of a published model on device cpu.
-        available: Bytes; by default what the host can give.
+        available: Bytes that the host can give; read from the host by default.
 
     Raises:
         ExperimentError: it does not fit, with the numbers; or the model is not known.

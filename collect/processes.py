@@ -33,7 +33,7 @@ def end_with_parent() -> None:
 
 
 def exit_code_of(work: Callable[[], None]) -> int:
-    """Do what a process is there for; 0, or 1 after a line on stderr that starts with `error:`."""
+    """Run the work of a process; return 0, or 1 after a line on stderr that starts with `error:`."""
     try:
         work()
     except CollectError as error:

@@ -1,7 +1,7 @@
-"""The messages of the profiler's gRPC service, `tensorflow.ProfilerService`, as far as a capture needs them.
+"""Declares the messages of the profiler's gRPC service, `tensorflow.ProfilerService`, that a capture needs.
 
 Field numbers are those of profiler_service.proto and profiler_options.proto of OpenXLA (tsl/profiler/protobuf). XSpace
-is declared as bytes, which is the same on the wire: it goes to a file as it came.
+is declared as bytes, which looks the same on the wire: it goes to a file as it came.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""The process of one run: `python -m tracewarehouse.collect.run_process SPEC OUTPUT` records it with its backend.
+"""Records one run in its own process: `python -m tracewarehouse.collect.run_process SPEC OUTPUT`.
 
 `python -m tracewarehouse.collect.run_process BACKEND` only says whether this interpreter has what the backend needs.
 """
@@ -30,7 +30,7 @@ def _work(arguments: list[str]) -> None:
 
 
 def _record(spec: RunSpec, output: str, of_stage: list[str]) -> None:
-    """Record a run, or one stage of a pipeline over hosts: number of the stage and the folder that all share."""
+    """Record a run, or one stage of a pipeline over hosts: `of_stage` is its number and the folder that all share."""
     backend = find_backend(spec.backend)
     os.environ.update(backend.environment(spec))
     if of_stage:

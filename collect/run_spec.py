@@ -20,11 +20,11 @@ MESH_AXES = tuple(axis for axis in AXES if axis != "sp")
 """Axes of the device mesh, outermost first. Sequence parallelism is a mode over tp, not an axis."""
 
 DTYPE_OF_DEVICE = {"cpu": "float32", "tpu": "bfloat16"}
-"""What a run computes in by default."""
+"""Dtype in which a run computes by default, by device."""
 
 CAPACITY_FACTOR = 1.25
-"""Room at a device or an expert, in mean shares of the tokens: the middle one of the three that Switch Transformers
-compare (1, 1.25 and 2; Fedus et al. 2021, arXiv 2101.03961, table 1)."""
+"""Room at a device or an expert, in mean shares of the tokens: the middle one of three that the Switch Transformers
+paper compares (1, 1.25 and 2; Fedus et al. 2021, arXiv 2101.03961, table 1)."""
 
 
 def _standard_mesh(value: Any) -> Any:
@@ -72,7 +72,7 @@ class RunSpec(BaseModel):
         description="sequence split over tp between blocks (megatron), or in attention too (ulysses, ring)",
     )
     microbatches: int | None = Field(
-        default=None, ge=1, description="of the pipeline; the number of stages when absent"
+        default=None, ge=1, description="microbatches of the pipeline; the number of stages when absent"
     )
     batch: int = Field(default=4, ge=1, description="sequences")
     input_length: int = Field(default=32, ge=1, description="tokens of each prompt")
@@ -81,14 +81,13 @@ class RunSpec(BaseModel):
     )
     layers: int = Field(default=2, ge=1, le=1024, description="decoder layers; by default all of a published model")
     dtype: Literal["float32", "bfloat16"] = Field(
-        default="float32", description="of weights, cache and activations; on tpu bfloat16 when absent"
+        default="float32", description="dtype of weights, cache and activations; on tpu bfloat16 when absent"
     )
     capacity_factor: CapacityField = Field(
         default=None,
-        description="of a model with experts: room for this many times the mean share of tokens; 1.25 when absent; inf "
-        "drops none",
+        description="with experts: room for this many times the mean share of tokens; 1.25 when absent; inf drops none",
     )
-    seed: int = Field(default=0, ge=0, description="of the weights and the prompts")
+    seed: int = Field(default=0, ge=0, description="seed of the weights and the prompts")
     prompt: str | None = Field(
         default=None, min_length=1, description="text for a published model's tokenizer, repeated to input_length"
     )
@@ -193,7 +192,7 @@ class RunSpec(BaseModel):
 
     def _check_hosts(self) -> None:
         if self.backend != "torch_xla":
-            raise ValueError("hosts: a process for each stage is how torch_xla does it; remove the field")
+            raise ValueError("hosts: only torch_xla runs a process for each stage; remove the field")
         if self.device != "cpu" or self.hosts != self.axis("pp"):
             raise ValueError(
                 f"hosts: on cpu each stage is a host, so {self.hosts} hosts need pp={self.hosts} in the mesh"
@@ -220,17 +219,17 @@ class RunSpec(BaseModel):
 
     @property
     def is_published(self) -> bool:
-        """Whether the weights are published ones, in place of random ones of a tiny model."""
+        """Whether the weights are published ones, not the random ones of a tiny model."""
         return self.model not in ARCHITECTURES
 
     @property
     def precision(self) -> Literal["float32", "bfloat16"]:
-        """Of products on the devices; a TPU's matrix unit multiplies float32 as bfloat16 unless told otherwise."""
+        """Precision of products on the devices; a TPU's matrix unit multiplies float32 as bfloat16 by default."""
         return "bfloat16" if self.device == "tpu" else self.dtype
 
     @property
     def reference_mode(self) -> Literal["compute", "kept", "off"]:
-        """Where the reference may come from; a TPU slice does not wait for its host to compute one."""
+        """The allowed source of the reference; a TPU slice does not wait for its host to compute one."""
         return self.reference or ("kept" if self.device == "tpu" else "compute")
 
     @property
@@ -250,7 +249,7 @@ class RunSpec(BaseModel):
 
     @property
     def name(self) -> str:
-        """Name of the capture directory: every value that two runs may differ in, those of the defaults left out."""
+        """Name of the capture directory: every value in which two runs may differ, without defaults."""
         mesh = "".join(f"{a}{n}" for a, n in self.mesh.axes.items() if n > 1) or "single"
         parts = [re.sub(r"[^\w.-]", "-", Path(self.model).name, flags=re.ASCII), mesh]
         parts += ["sp" if mode == "megatron" else mode] if (mode := self.sequence_parallelism) else []
@@ -276,14 +275,14 @@ class RunSpec(BaseModel):
 
     @property
     def digest(self) -> str:
-        """SHA-256 of the specification: what resuming compares."""
-        # Left out at their defaults: captures of before the fields were there stay what they are.
+        """SHA-256 of the specification, which a resumed collector compares."""
+        # These fields are left out at their defaults: captures from before they existed keep their digest.
         defaults = {
             name
             for name in ("hosts", "prompt", "backend", "capacity_factor")
             if getattr(self, name) == RunSpec.model_fields[name].default
         }
-        values = self.model_dump(mode="json", exclude=defaults | {"reference"})  # which says nothing of the capture
+        values = self.model_dump(mode="json", exclude=defaults | {"reference"})  # which does not change the capture
         return hashlib.sha256(json.dumps(values, sort_keys=True).encode()).hexdigest()
 
 
@@ -314,7 +313,7 @@ def parsed_run(fields: dict[str, Any], where: str) -> RunSpec:
 
 
 def faults(error: ValidationError, model: type[BaseModel]) -> str:
-    """Return all faults in one line, each with the field it is about."""
+    """Return all faults in one line, each with its field."""
     out = []
     for fault in error.errors():
         field = ".".join(str(p) for p in fault["loc"])

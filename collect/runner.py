@@ -27,18 +27,18 @@ from tracewarehouse.collect.run_spec import RunSpec
 from tracewarehouse.collect.tpu.host import host_chip
 
 HARNESS = (sys.executable, "-m", "tracewarehouse.collect.run_process")
-"""What records one run; it is given the specification as JSON and the output directory, or only the backend's name, to
-say whether the interpreter has what the backend needs."""
+"""Command that records one run. Its arguments are the specification as JSON and the output directory, or only a
+backend's name, to say whether the interpreter has what the backend needs."""
 
 FULL = 2**20
-"""Bytes below which a process that printed nothing had no room for it."""
+"""Free bytes of the disk below which a process that printed nothing had no room to print."""
 
 Status = Literal["recorded", "skipped", "failed"]
 
 
 @dataclass(frozen=True)
 class CaptureResult:
-    """What became of one run."""
+    """The outcome of one run."""
 
     spec: RunSpec
     status: Status
@@ -53,11 +53,11 @@ class CaptureResult:
 
 @dataclass(frozen=True)
 class Progress:
-    """Something happened: a run started, will be tried again, or ended."""
+    """An event: a run started, will be tried again, or ended."""
 
     spec: RunSpec
     number: int
-    """From 1."""
+    """Number of the run, from 1."""
     total: int
     state: Literal["started", "retrying", "recorded", "skipped", "failed"]
     message: str = ""
@@ -70,15 +70,15 @@ class PlannedRun:
     spec: RunSpec
     devices: int
     captures: int
-    """Captures to record: 0 when the finished capture is there."""
+    """Captures to record: 0 if the finished capture is there."""
     memory: MemoryNeed | None = None
-    """Per device, for a published model."""
+    """Memory per device, for a published model."""
     refusal: str | None = None
-    """Why it would not be recorded: on virtual devices, it does not fit into this host."""
+    """Reason why it would not be recorded: on virtual devices, it does not fit into this host."""
 
 
 def dry_run(spec: Experiment, output: Path) -> list[PlannedRun]:
-    """What `collect` would do with the same arguments; nothing is run or written, and torch is not needed.
+    """Return what `collect` would do with the same arguments, without running or writing anything, and without torch.
 
     Raises:
         ExperimentError: the experiment is not valid.
@@ -110,7 +110,7 @@ def require_fit(spec: RunSpec) -> MemoryNeed | None:
     if spec.device == "cpu":
         return require_host_memory(spec)
     kind = host_chip()
-    # On a kind of TPU that the table does not have, only the devices themselves can refuse.
+    # If the table does not have this kind of TPU, only the devices themselves can refuse.
     return require_memory(spec, kind) if kind else memory_need(pretrained_model(spec.model), spec)
 
 
@@ -133,11 +133,12 @@ def collect(
 ) -> list[CaptureResult]:
     """Record every run of an experiment into `output/<name of the run>`.
 
-    Each run has a process of its own. `pythons` names the interpreter of those of a backend, where it is another one
-    than this: two backends may need packages that exclude each other.
+    Each run has a process of its own. `pythons` gives the interpreter for the runs of a backend, if it is not this one:
+    two backends may need packages that exclude each other.
 
-    A run that fails is tried again, then reported in the result; the others go on. With `resume`, a run whose finished
-    capture is in `output` is skipped; without, that is an error of this run, because a capture is never overwritten.
+    A run that fails is tried again, then reported in the result; the other runs go on. With `resume`, a run whose
+    finished capture is in `output` is skipped; without, that is an error of this run, because a capture is never
+    overwritten.
 
     Raises:
         MissingDependencyError: what a run's backend needs is not installed.
@@ -168,7 +169,7 @@ def collect(
                 result = _record(run, output, spec, resume, tell, (python, *HARNESS[1:]))
                 tell(result.status, result.error or "")
                 results.append(result)
-        finally:  # also after Ctrl-C, when the process of the run was ended in the middle
+        finally:  # also after Ctrl-C, which ends the process of the run midway
             remove_leftovers(output)
     return results
 
@@ -235,7 +236,7 @@ def _record(
     try:
         if is_recorded(output, run):
             if resume:
-                log.unlink(missing_ok=True)  # of a collector that was killed behind its run
+                log.unlink(missing_ok=True)  # left by a collector that was killed after its run
                 return CaptureResult(run, "skipped", capture)
             taken = f"{capture} is there already; remove it or choose another output"
             return CaptureResult(run, "failed", capture, error=taken)
@@ -259,7 +260,7 @@ def _record(
 
 
 def _attempt(command: Sequence[str], timeout_s: float, log: Path) -> str | None:
-    """Run one process to its end; None when it ended in order, else what went wrong."""
+    """Run one process to its end; return None if it succeeded, else what went wrong."""
     with (
         log.open("wb") as log_file,
         start_process(command, stdin=subprocess.DEVNULL, stdout=log_file, stderr=subprocess.STDOUT) as process,
@@ -271,7 +272,7 @@ def _attempt(command: Sequence[str], timeout_s: float, log: Path) -> str | None:
             return f"took longer than {timeout_s:g} s and was stopped; its output is in {log}"
         except BaseException:
             process.kill()
-            process.wait()  # which leaving the block does not after Ctrl-C
+            process.wait()  # after Ctrl-C, leaving the block does not wait
             raise
     if code == 0:
         return None
@@ -291,7 +292,7 @@ def _failure(code: int, log: Path) -> str:
 
 @contextmanager
 def _only_collector(output: Path) -> Iterator[None]:
-    """Hold the output directory for this process; the lock goes with the process, however it ends."""
+    """Lock the output directory for this process; the lock ends with the process, however that ends."""
     descriptor = os.open(output, os.O_RDONLY)
     try:
         try:

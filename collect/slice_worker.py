@@ -1,4 +1,4 @@
-"""One host's part in a round: `python -m tracewarehouse.collect.slice_worker RUNS NAME OUTPUT` records one run.
+"""Does one host's part in a round: `python -m tracewarehouse.collect.slice_worker RUNS NAME OUTPUT` records one run.
 
 `tw tpu run` starts it on all hosts of a slice at the same time, so that all record the same run.
 """
@@ -20,14 +20,14 @@ from tracewarehouse.collect.tpu.shared_runs import SharedRuns
 from tracewarehouse.collect.tpu.weights import require_weights
 
 ROOM = 5 * 10**9
-"""Bytes that must be free for a capture; below it, captures of earlier rounds are removed: they were copied."""
+"""Bytes that must be free for a capture; with less, captures of earlier rounds, which were copied, are removed."""
 
 
 def record(file: Path, name: str, output: Path) -> None:
     """Record one run into `output`, with the files of its model fetched first.
 
     Raises:
-        CollectError: it cannot be recorded; or this host understands the run otherwise than who told it.
+        CollectError: it cannot be recorded; or this host's version understands the run differently.
     """
     try:
         shared = SharedRuns.model_validate_json(file.read_text(encoding="utf-8"))
@@ -47,7 +47,7 @@ def record(file: Path, name: str, output: Path) -> None:
 
 
 def make_room(output: Path) -> None:
-    """Remove the captures of other rounds when the disk has hardly room for another one."""
+    """Remove the captures of other rounds if the disk has hardly any room for another one."""
     output.mkdir(parents=True, exist_ok=True)
     if shutil.disk_usage(output).free < ROOM:
         for other in output.parent.iterdir():

@@ -1,4 +1,4 @@
-"""Lays out which layers each stage of a pipeline holds, and how stages with different layers share one program."""
+"""Decides which layers each stage of a pipeline holds, and how stages with different layers share one program."""
 
 from __future__ import annotations
 
@@ -28,20 +28,20 @@ class StageLayout:
         ]
 
     def layer_kinds(self) -> list[int]:
-        """For each slot the number of a layer of its kind."""
+        """Return, for each slot, the number of a layer of its kind."""
         return [next(n for n in self.layers_of(slot) if n is not None) for slot in range(self.slots)]
 
 
 def stage_layout(layers: int, dense: int, stages: int) -> StageLayout:
     """Share layers among stages.
 
-    The first dense layers of a model of experts are the first stage's, in slots of their own. The layers behind them,
-    which cost the most, are spread as evenly as possible; what does not divide goes to the last stages.
+    The first dense layers of a model of experts are the first stage's, in slots of their own. The layers after them,
+    which cost the most, are spread as evenly as possible; the remainder goes to the last stages.
 
     Args:
-        layers: Of the model.
+        layers: Layers of the model.
         dense: How many of them, from the first on, differ from the others; 0 when all are alike.
-        stages: Of the pipeline.
+        stages: Stages of the pipeline.
 
     Raises:
         ValueError: a stage would be empty.

@@ -1,13 +1,13 @@
-"""Names of the files of a capture, for the collector that writes them and the registry of formats that reads them."""
+"""Names the files of a capture, for the collector that writes them and the registry of formats that reads them."""
 
 from __future__ import annotations
 
 from pathlib import Path
 
 XPLANE_SUFFIX = ".xplane.pb"
-"""Ends the name of an xplane file, behind the name of its host."""
+"""End of the name of an xplane file, after the name of its host."""
 CHROME_SUFFIX = ".trace.json"
-"""Ends the name of a Chrome trace, behind the name of its host."""
+"""End of the name of a Chrome trace, after the name of its host."""
 
 
 def xplane_files(folder: Path) -> list[Path]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 MAX_SHOWN = 1000
-"""Maximum number of characters of a foreign text that an error message quotes."""
+"""Most characters of a foreign text that an error message quotes."""
 
 
 def printable(text: str) -> str:
@@ -19,13 +19,13 @@ def printable(text: str) -> str:
 
 
 def shown(text: str) -> str:
-    """A foreign text as an error message quotes it: printable, and not too long."""
+    """Return a foreign text as an error message quotes it: printable and not too long."""
     text = printable(" ".join(text.split()))
     return text if len(text) <= MAX_SHOWN else f"{text[:MAX_SHOWN]}..."
 
 
 def found_instead(path: Path) -> str:
-    """A phrase that says what is at a path instead of a file."""
+    """Return a phrase that says what is at a path instead of a file."""
     if path.is_symlink() and not path.exists():
         return "found a link that leads nowhere or to itself"
     return "found a folder" if path.is_dir() else "found a pipe or device"

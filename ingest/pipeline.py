@@ -122,7 +122,7 @@ def ingest_capture(
         mesh: the device mesh; it replaces the mesh of a manifest.
         name: name for people; it replaces the name in the manifest or of the file.
         step_program: the module whose executions begin a step; it replaces the steps found by marks, server or time.
-        costs: what kernels cost whose cost the profiler does not know.
+        costs: costs of kernels for which the profiler has none.
         evaluate: evaluates the run's metrics before it is published.
         jobs: number of processes that may share a large capture, this one included; None for one per core.
             The tables are the same, byte for byte, for any number.
@@ -214,7 +214,7 @@ class _Source:
 def _open(files: list[CaptureFile], processes: Processes) -> _Source:
     """Digest the files; those of a large capture are opened here while helpers read their bytes."""
     digesting = processes.start(digest_of_file, files)
-    # without a helper, a capture that is known is not opened
+    # without a helper, a known capture is not opened
     opened = {id(f): open_trace(f) for f in files} if processes.count else {}
     for f, digest in zip(files, digesting.results(), strict=True):
         f.digest = digest
@@ -275,7 +275,7 @@ def _evaluated(
     staging: Path,
     evaluate: MetricEvaluator | None,
 ) -> RunVersion:
-    """The run to publish, with the values of its metrics."""
+    """Return the run to publish, with the values of its metrics."""
     made = dict(files)
     if evaluate:
         values = evaluate({t: [path for path, _ in of_table] for t, of_table in made.items()}, identity.run_id)
@@ -329,7 +329,7 @@ def _card(capture: Capture) -> WorkloadCard | None:
 
 
 def _known(lake: Lake, identity: _Identity) -> RunVersion | None:
-    """The stored run, if nothing new is known about it; None for a damaged or older one, which is written again."""
+    """Return the stored run if nothing new is known about it; None if it is damaged or older and must be rewritten."""
     try:
         known = lake.run(identity.run_id)
     except WarehouseError:

@@ -22,7 +22,7 @@ _SCALARS = {
 
 
 class Field(NamedTuple):
-    """One field: its number, name, and a scalar type or the name of a message of the same table."""
+    """One field: its number, its name, and a scalar type or the name of a message of the same table."""
 
     number: int
     name: str
@@ -32,7 +32,7 @@ class Field(NamedTuple):
 
 
 def message_classes(package: str, messages: Mapping[str, Sequence[Field]]) -> dict[str, Any]:
-    """The message classes by name, in a descriptor pool of their own."""
+    """Return the message classes by name, in a descriptor pool of their own."""
     file = descriptor_pb2.FileDescriptorProto(name=f"{package}.proto", package=package, syntax="proto3")
     for name, fields in messages.items():
         message = file.message_type.add(name=name)

@@ -1,1 +1,1 @@
-"""What a run must show: promised collectives, and the same results as plain torch."""
+"""The checks of a run: it has the promised collectives, and the same results as plain torch."""

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 
 def promised_collectives(spec: RunSpec) -> list[PromisedCollective]:
-    """Return what the mesh of a run promises; on virtual devices nothing else occurs except gathers of the argmax.
+    """Return the collectives that the mesh of a run promises; virtual devices add only the gathers of the argmax.
 
     tp: attention and the MLP or shared experts of a layer end in an all-reduce each, and so do the routed experts.
         With Megatron's sequence parallelism, every block of the prefill gathers first, and all but the routed experts
@@ -23,14 +23,14 @@ def promised_collectives(spec: RunSpec) -> list[PromisedCollective]:
         each. With ring, keys and values go to the next device tp - 1 times, and once into the cache, which is split by
         head, by an all-to-all each. Both gather a layer's attention in a decode step. After a split prefill, an
         all-reduce brings the last position to all devices.
-    ep: a layer of experts has an all-to-all there and one back, whatever the capacity factor.
-    pp: the stages pass on in every tick but the first, and an all-reduce brings the last stage's result to all. If
-        stages differ, every device takes part in the layers of all, because they share one program. With one program
-        per stage (hosts), each promises its own.
+    ep: a layer of experts has an all-to-all to the experts and one back, whatever the capacity factor.
+    pp: the stages pass their hidden states on in every tick but the first, and an all-reduce brings the last stage's
+        result to all. If stages differ, every device takes part in the layers of all, because they share one program.
+        With one program per stage (hosts), each promises its own.
     dp: nothing.
 
-    Not promised, because a compiler may join them: the two all-gathers over tp of an argmax over the split vocabulary,
-    for the largest logit of each piece and its index.
+    The two all-gathers over tp of an argmax over the split vocabulary, for the largest logit of each piece and its
+    index, are not promised, because a compiler may join them.
     """
     layout = spec.stage_layout
     if spec.hosts == 1:
@@ -44,7 +44,7 @@ def promised_collectives(spec: RunSpec) -> list[PromisedCollective]:
 
 
 def _of_program(spec: RunSpec, layers: Sequence[int], *, is_last: bool) -> list[PromisedCollective]:
-    """Return what one program promises on each of its devices.
+    """Return the collectives that one program promises on each of its devices.
 
     Args:
         spec: The run.
@@ -95,7 +95,7 @@ def _promise_context(spec: RunSpec, phase: str, layers: int, promise: Callable[[
 
 
 def expert_places(spec: RunSpec) -> dict[str, Places]:
-    """Places of a layer of experts by phase, for a model that has experts."""
+    """Return the places of a layer of experts by phase, for a model that has experts."""
     architecture = architecture_of(spec.model)
     sequences = spec.batch // (spec.axis("dp") * spec.axis("ep") * spec.microbatch_count)
     chosen, experts = int(architecture.config["num_experts_per_tok"]), architecture.num_experts or 0
@@ -105,7 +105,7 @@ def expert_places(spec: RunSpec) -> dict[str, Places]:
 
 
 def routed_pairs(spec: RunSpec) -> int:
-    """Pairs of token and expert in a whole generation of a model with experts, over all of its layers."""
+    """Return the pairs of token and expert in a whole generation, over all layers of a model with experts."""
     _, sparse = _dense_and_sparse(spec, range(spec.layers))
     tokens = spec.batch * (spec.input_length + spec.output_length - 1)
     return tokens * sparse * int(architecture_of(spec.model).config["num_experts_per_tok"])

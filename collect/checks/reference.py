@@ -1,4 +1,4 @@
-"""Computes the same generation in plain torch on the host, and compares."""
+"""Computes the same generation in plain torch on the host and compares the two."""
 
 from __future__ import annotations
 
@@ -8,24 +8,24 @@ from typing import Any
 from tracewarehouse.collect.errors import CheckError
 
 TOLERANCE = {"float32": 1e-4, "bfloat16": 0.1}
-"""Largest difference of a logit that rounding explains where no logit is above 2, as in the tiny models."""
+"""Largest difference of a logit that rounding explains if no logit is above 2, as in the tiny models."""
 LOGIT_SCALE = 2.0
 
 
 @dataclass(frozen=True)
 class Agreement:
-    """How well a generation agrees with the reference."""
+    """The agreement of a generation with the reference."""
 
     tokens_equal: bool | None
-    """Of the steps that can be compared; None when there is none."""
+    """Whether the tokens of all comparable steps are equal; None if no step is comparable."""
     max_logit_error: float
     """Largest difference of a logit, over all steps up to the first token that differs."""
     comparable_share: float
-    """Share of the steps, counted per sequence, in which nothing was dropped before or in them."""
+    """Share of the steps, counted per sequence, before and in which nothing was dropped."""
 
 
 def reference_logits(model: Any, tokens: Any, output_length: int) -> Any:
-    """Logits [batch, output_length, vocabulary] of greedy generation by the unchanged model."""
+    """Return the logits [batch, output_length, vocabulary] of greedy generation by the unchanged model."""
     import torch
 
     logits, cache = [], None
@@ -41,16 +41,16 @@ def reference_logits(model: Any, tokens: Any, output_length: int) -> Any:
 def compare(logits: Any, expected: Any, precision: str, dropped: Any = None) -> Agreement:
     """Compare the logits of two greedy generations [batch, steps, vocabulary].
 
-    After its first token that differs, a sequence is another text, so nothing after it is compared. A token may differ
-    if the reference itself has a tie within rounding. Rounding grows with the largest logit.
+    After its first token that differs, a sequence is another text, and nothing further of it is compared. A token may
+    differ if the reference itself has a tie within rounding. Rounding grows with the largest logit.
 
-    Plain torch drops nothing. So a sequence is compared until some of its tokens did not reach an expert.
+    Plain torch drops nothing, so a sequence is compared until one of its tokens does not reach an expert.
 
     Args:
-        logits: Of the devices.
-        expected: Of plain torch.
-        precision: The coarser one of those in which both were computed.
-        dropped: Pairs of token and expert, [batch, steps]; None where nothing can be dropped.
+        logits: Logits of the devices.
+        expected: Logits of plain torch.
+        precision: The coarser of the two precisions in which they were computed.
+        dropped: Dropped pairs of token and expert, [batch, steps]; None if nothing can be dropped.
 
     Raises:
         CheckError: a logit differs by more than rounding explains; the message says where.

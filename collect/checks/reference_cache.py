@@ -33,12 +33,12 @@ def kept_files(models: Iterable[str]) -> list[Path]:
 
 
 def reference_file(spec: RunSpec, tokens: Any, weights: list[Any]) -> Path:
-    """Return the file of a reference, named after everything on which its numbers depend.
+    """Return the file of a reference, whose name depends on everything that its numbers depend on.
 
     Args:
-        spec: The run, of which only model, layers, dtype and output length matter.
+        spec: The run; only its model, layers, dtype and output length matter.
         tokens: The prompt, [batch, input length].
-        weights: What tells the model's weights from others, in JSON.
+        weights: The identity of the model's weights, as JSON values.
     """
     facts = {
         "layers": spec.layers,
@@ -53,7 +53,7 @@ def reference_file(spec: RunSpec, tokens: Any, weights: list[Any]) -> Path:
 
 
 def weight_files(folder: Path) -> list[Any]:
-    """Return what tells the weights of a published model from others.
+    """Return the identity of the weights of a published model.
 
     Files in the hub's cache are links to files named by their content; other files are identified by size and time.
     """
@@ -65,7 +65,7 @@ def weight_files(folder: Path) -> list[Any]:
 
 
 def kept(file: Path) -> Any:
-    """Return logits [batch, steps, vocabulary] that were computed before; None if there are none that can be read."""
+    """Return logits [batch, steps, vocabulary] that were computed before; None if there are none to be read."""
     from safetensors import SafetensorError
     from safetensors.torch import load_file
 

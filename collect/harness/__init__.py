@@ -1,1 +1,1 @@
-"""What every run shares, whatever stack runs the model: subject, generations, checks, manifest and card."""
+"""The parts of a run that all stacks share: subject, generations, checks, manifest and card."""

@@ -1,7 +1,7 @@
 """Defines the interface to a machine learning stack, which runs a model and records it.
 
-torch_xla and JAX are such stacks, which share the harness (tracewarehouse.collect.harness.stack). Another, such as
-torch_tpu, is one more class that implements `Backend`, in its own module, here or in any package: a run names it as
+torch_xla and JAX are such stacks and share the harness (tracewarehouse.collect.harness.stack). Another stack, such as
+torch_tpu, is one more class that implements `Backend`, in a module here or in any other package: a run names it as
 `module:Class`.
 """
 
@@ -23,12 +23,12 @@ BACKENDS = {
     "torch_xla": "tracewarehouse.collect.torch_xla.backend:TorchXlaBackend",
     "jax": "tracewarehouse.collect.jax.backend:JaxBackend",
 }
-"""The backends that come with the package, as name to class."""
+"""Name to class of the backends that come with the package."""
 
 
 @dataclass(frozen=True)
 class Recording:
-    """What a backend knows about a run that it recorded."""
+    """A backend's knowledge of a run that it recorded."""
 
     model: ModelFacts
     phases: list[PhaseMark]
@@ -39,18 +39,18 @@ class Recording:
     checks: dict[str, Any] = field(default_factory=dict)
     """Results of checks and measurements, by name."""
     promised_collectives: list[PromisedCollective] | None = None
-    """What ingest must find in the capture; None promises nothing."""
+    """Collectives that ingest must find in the capture; None promises nothing."""
     chip: str | None = None
     """Kind of the accelerator, as in the hardware table, such as `TPU v6e`; None for virtual devices."""
     devices_per_host: int | None = None
-    """None if unknown."""
+    """Devices per host; None if unknown."""
 
 
 class Backend(Protocol):
     """A machine learning stack with its profiler."""
 
     name: str
-    """Name in the manifest, and of the package in its list of versions."""
+    """Name of the backend in the manifest, and of its package in the manifest's list of versions."""
 
     def require(self) -> None:
         """Make sure that the stack is installed, without importing it.
@@ -66,7 +66,7 @@ class Backend(Protocol):
         """Run one configuration, and leave its profiles in the capture directory.
 
         Raises:
-            CollectError: it cannot be run, or what it computed is wrong; nothing of the capture is kept.
+            CollectError: it cannot be run, or its result is wrong; nothing of the capture is kept.
         """
 
 

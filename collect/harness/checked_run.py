@@ -36,11 +36,12 @@ def record_generation(spec: RunSpec, capture: Path, stack_for: Callable[[RunSpec
     Args:
         spec: The run.
         capture: Gets the profiles.
-        stack_for: Takes the devices of a run; called once the model and its reference are on the host.
+        stack_for: Takes the devices of a run and returns the stack; called once the model and its reference are on the
+            host.
 
     Raises:
-        CheckError: the devices are not those of the mesh, the model computes something else than in plain torch, or a
-            program was compiled inside the capture.
+        CheckError: the devices are not those of the mesh, the model computes something other than plain torch does, or
+            a program was compiled inside the capture.
     """
     subject = published_subject(spec) if spec.is_published else tiny_subject(spec)
     stack = stack_for(spec)
@@ -55,13 +56,13 @@ def record_generation(spec: RunSpec, capture: Path, stack_for: Callable[[RunSpec
 
 
 def generations(stack: Stack, model: DeviceModel, subject: Subject) -> Callable[[], Callable[[], Generation]]:
-    """Return what prepares a generation, and gives what runs it."""
+    """Return a function that prepares a generation and returns the function that runs it."""
     tokens, length = subject.prompt.tokens, subject.spec.output_length
     return lambda: partial(generate, stack, model, prepare(stack, model, tokens), length)
 
 
 def agreement(reference: Reference, logits: Any, dropped: Any, spec: RunSpec) -> dict[str, Any]:
-    """Return what a generation proves; a weaker check says so by its name.
+    """Return the results of the checks of a generation; a weaker check has another name.
 
     Args:
         reference: What to compare with.
@@ -84,7 +85,7 @@ def agreement(reference: Reference, logits: Any, dropped: Any, spec: RunSpec) ->
 def finished(
     stack: Stack, subject: Subject, generation: Generation, hosts: list[str], checks: dict[str, Any]
 ) -> Recording:
-    """Return what is known of a run that was recorded."""
+    """Return the recording of a finished run."""
     return Recording(
         model=subject.facts,
         phases=generation.marks,
@@ -98,7 +99,7 @@ def finished(
 
 
 def _first_layers_checks(subject: Subject, stack: Stack) -> dict[str, Any]:
-    """Compare the first layers of a model, on the devices, with plain torch; they are gone from there afterwards."""
+    """Compare the first layers of a model on the devices with plain torch, then remove them from the devices."""
     part = first_layers_subject(subject)
     generation = generations(stack, stack.model(part), part)()()
     dropped = dropped_on_host(stack, generation)

@@ -12,16 +12,17 @@ from tracewarehouse.ingest.capture.manifest import PhaseMark
 
 @dataclass(frozen=True)
 class HostTimes:
-    """How long one generation took by the host's clock."""
+    """The times of one generation by the host's clock."""
 
     ttft_ns: int
     """Time to first token: the prefill step."""
     tpot_ns: float | None
     """Time per output token after the first; None when there is only one."""
     end_to_end_ns: int
-    """From the start of prefill to the last token."""
+    """Time from the start of prefill to the last token."""
     cpu_ns: int
-    """CPU time of the process in it, over all threads; other work on the machine stretches it less than the others."""
+    """CPU time of the process during it, over all threads; other work on the machine stretches it less than the other
+    times."""
 
 
 @dataclass(frozen=True)
@@ -32,9 +33,10 @@ class Generation:
     logits: list[Any]
     """One tensor [batch, vocabulary] per step, still on the devices."""
     dropped: list[Any]
-    """One tensor [stages, batch] per step of pairs of token and expert, still on the devices; empty without experts."""
+    """One tensor [stages, batch] per step: dropped pairs of token and expert, still on the devices; empty without
+    experts."""
     host_ns: list[int]
-    """What the host computed in each step until its program was handed to the devices."""
+    """CPU time of the host in each step until it handed the program to the devices."""
     compiles: int
     """Programs compiled during it."""
     cpu_ns: int
@@ -42,7 +44,7 @@ class Generation:
 
     @property
     def times(self) -> HostTimes:
-        """Times of its first token, of each further one, and of all."""
+        """The times to the first token, per further token, and end to end."""
         first, *decode = self.marks
         return HostTimes(
             ttft_ns=first.end_ns - first.start_ns,
@@ -53,21 +55,21 @@ class Generation:
 
     @property
     def host_bound_steps(self) -> list[int]:
-        """Steps of which the host took more than it left for the devices."""
+        """Steps in which the host took more time than it left for the devices."""
         pairs = zip(self.marks, self.host_ns, strict=True)
         return [mark.step for mark, host in pairs if 2 * host > mark.end_ns - mark.start_ns]
 
 
 def prepare(stack: Stack, model: DeviceModel, prompt: Any) -> Any:
-    """Empty the cache and bring the prompt to the devices, so that nothing but the steps is left to do."""
+    """Empty the cache and bring the prompt to the devices, so that only the steps are left to run."""
     model.begin()
     return stack.place(prompt)
 
 
 def generate(stack: Stack, model: DeviceModel, tokens: Any, output_length: int) -> Generation:
-    """Prefill, then decode until `output_length` tokens are there; step 0 is the prefill, which gives the first.
+    """Prefill, then decode until there are `output_length` tokens; step 0 is the prefill, which gives the first.
 
-    A step's program starts and all devices finish it inside the step's host event.
+    Each step's program starts, and ends on all devices, inside the step's host event.
     """
     import torch
 
@@ -79,7 +81,7 @@ def generate(stack: Stack, model: DeviceModel, tokens: Any, output_length: int) 
             start, thread_start = time.time_ns(), time.thread_time_ns()
             with stack.mark(name, number):
                 step_logits, tokens, *step_dropped = model.forward(tokens)
-                # CPU time of this thread: nothing that it waited for is in it.
+                # CPU time of this thread, without the time that it waited.
                 host_ns.append(time.thread_time_ns() - thread_start)
                 stack.wait(tokens)
             marks.append(PhaseMark(name=name, step=number, start_ns=start, end_ns=time.time_ns()))

@@ -18,7 +18,7 @@ TEXT = (
 )
 """The prompt of runs that give none; written for this purpose."""
 FIRST_ORDINARY = 3
-"""Token ids below are special in the tiny models."""
+"""The first token id that is ordinary in the tiny models; those below are special."""
 
 
 @dataclass(frozen=True)
@@ -37,11 +37,11 @@ def run_prompt(spec: RunSpec, vocabulary: int, folder: Path | None = None) -> Pr
     Args:
         spec: The run.
         vocabulary: Size of the model's vocabulary.
-        folder: Of a published model; its tokenizer is used if it is there.
+        folder: Folder of a published model; its tokenizer is used if it is there.
 
     Raises:
-        CollectError: the run gives a text, but there is no tokenizer; or the tokenizer cannot be read or is of another
-            model.
+        CollectError: the run gives a text, but there is no tokenizer; or the tokenizer cannot be read or belongs to
+            another model.
     """
     import torch
 
@@ -62,7 +62,7 @@ def run_prompt(spec: RunSpec, vocabulary: int, folder: Path | None = None) -> Pr
 
 
 def _tokenised(file: Path, text: str, batch: int, length: int) -> list[list[int]]:
-    """Return [batch][length]: what the tokenizer puts first, then the text over and over, each row one token on."""
+    """Return [batch][length]: the tokenizer's first tokens, then the text over and over, each row one token on."""
     from tokenizers import Tokenizer
 
     try:

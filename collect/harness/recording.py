@@ -1,4 +1,4 @@
-"""Record one run with a backend: what every capture gets, whatever stack ran the model."""
+"""Records one run with a backend, and writes what every capture has, whatever stack ran the model."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def record(spec: RunSpec, output: Path, backend: Backend) -> Path:
     Raises:
         MissingDependencyError: the backend's stack is not installed.
         CheckError: the backend left no profile of some host, or an empty one.
-        CollectError: as of the backend's `record`.
+        CollectError: as for the backend's `record`.
     """
     backend.require()
     with staged_capture(output, spec.name) as staging:
@@ -47,7 +47,7 @@ def record(spec: RunSpec, output: Path, backend: Backend) -> Path:
 
 
 def manifest_of(spec: RunSpec, backend: str, recording: Recording) -> Manifest:
-    """Return what the collector says of a run beside its capture."""
+    """Return the manifest that the collector writes beside the capture of a run."""
     extra: dict[str, Any] = {
         "spec": spec.model_dump(mode="json"),
         "spec_digest": spec.digest,

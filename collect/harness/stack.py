@@ -1,7 +1,7 @@
 """Defines what the harness asks of a machine learning stack: a model on the devices, marks, a barrier, a profiler.
 
-torch_xla (tracewarehouse.collect.torch_xla.backend) and JAX (tracewarehouse.collect.jax.backend) give it. All else of a
-run is the same for both: prompts, weights, reference, generations, checks, promises, manifest and card.
+torch_xla (tracewarehouse.collect.torch_xla.backend) and JAX (tracewarehouse.collect.jax.backend) implement it. The rest
+of a run is the same for both: prompts, weights, reference, generations, checks, promises, manifest and card.
 """
 
 from __future__ import annotations
@@ -25,8 +25,8 @@ class DeviceModel(Protocol):
         """Start a step.
 
         Returns:
-            Logits of the last position [batch, vocabulary], the next tokens [batch, 1], and with experts how many pairs
-            of token and expert were dropped of each sequence, [stages in one program, batch].
+            Logits of the last position [batch, vocabulary], the next tokens [batch, 1], and with experts the dropped
+            pairs of token and expert per sequence, [stages in one program, batch].
         """
 
 
@@ -37,7 +37,7 @@ class Profiler(Protocol):
         """Begin to record into a log directory."""
 
     def stop_profiler(self) -> None:
-        """End the recording, and write it."""
+        """End the recording and write it."""
 
 
 class Stack(Profiler, Protocol):
@@ -45,7 +45,7 @@ class Stack(Profiler, Protocol):
 
     @property
     def devices_per_host(self) -> int:
-        """Devices of this host."""
+        """Number of devices of this host."""
 
     def model(self, subject: Subject) -> DeviceModel:
         """Bring a model to the devices, split as its run says."""
@@ -57,10 +57,10 @@ class Stack(Profiler, Protocol):
         """Return a host event of the profiler that carries the phase and number of a step."""
 
     def wait(self, value: Any) -> None:
-        """Wait until all devices have a value that the last program gives."""
+        """Wait until all devices have a result of the last program."""
 
     def on_host(self, value: Any) -> Any:
-        """Return a value of the devices as a torch tensor on the host."""
+        """Return a value on the devices as a torch tensor on the host."""
 
     def compile_count(self) -> int:
         """Return how many programs were compiled so far in this process."""

@@ -33,12 +33,12 @@ Kind = Literal["full", "first_layers", "finite_logits"]
 
 @dataclass(frozen=True)
 class Reference:
-    """What the generation on the devices is compared with.
+    """The result with which the generation on the devices is compared.
 
-    `full`: the same generation in plain torch. `first_layers`: if the whole does not fit into the host, the same
-    generation by the first layers only, on the devices and in plain torch; the whole then must give finite logits.
-    `finite_logits`: if not even these fit, or if the run may not compute a reference and none is kept, finite logits
-    are all that is required.
+    `full`: the same generation in plain torch. `first_layers`: the whole model does not fit into the host; its first
+    layers generate on the devices and in plain torch, and the whole must give finite logits. `finite_logits`: not even
+    the first layers fit, or the run may not compute a reference and none is kept; finite logits are all that is
+    required.
     """
 
     kind: Kind
@@ -108,7 +108,7 @@ def _file(spec: RunSpec, prompt: Prompt, weights: list[Any]) -> Path:
 
 
 def _expected(spec: RunSpec, prompt: Prompt, weights: list[Any], model: Callable[[], Any]) -> Any:
-    """Return the logits of plain torch, from where the run allows; None where there are none."""
+    """Return the logits of plain torch, computed or kept as the run allows; None if there are none."""
     if spec.reference_mode == "off":
         return None
     file = _file(spec, prompt, weights)
@@ -118,12 +118,12 @@ def _expected(spec: RunSpec, prompt: Prompt, weights: list[Any], model: Callable
 
 
 def published_subject(spec: RunSpec, layers: int | None = None) -> Subject:
-    """Return a published model, of which nothing but the reference is in the host's memory.
+    """Return a published model; only its reference is in the host's memory.
 
     Args:
         spec: The run.
-        layers: Layers to compare in plain torch; by default as many as the host's memory allows, where the reference
-            may be computed. One that is kept is of all layers.
+        layers: Layers to compare in plain torch; by default as many as the host's memory allows, if the run may compute
+            the reference. A kept reference has all layers.
 
     Raises:
         CheckpointError: its files are not there, damaged, or of another model.
@@ -150,7 +150,7 @@ def traced_subject(spec: RunSpec, folder: Path) -> Subject:
 
     Args:
         spec: The run.
-        folder: Gets the configuration of a model of the table; one in a local folder has its own.
+        folder: Gets the configuration of a model from the table; a model in a local folder has its own.
     """
     spec = spec.model_copy(update={"reference": "off", "prompt": None})
     if not spec.is_published:

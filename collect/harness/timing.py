@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 MAX_WARMUPS = 4
 PROFILED_PAIRS = 5
-"""Generations with the profiler off, and as many with it on, of which the host times are the medians."""
+"""Generations with the profiler off, and as many with it on; host times are medians over them."""
 
 
 @dataclass(frozen=True)
@@ -29,7 +29,7 @@ class Timed:
     off: list[HostTimes]
     on: list[HostTimes]
     profiled: Generation
-    """The last of them, which the capture shows."""
+    """The last generation with the profiler on, which the capture shows."""
     files: list[Path]
     """The capture's files, one per host."""
 
@@ -38,7 +38,7 @@ def warm_up(generate: Callable[[], Generation], total: Callable[[int], int] = in
     """Generate until no host compiles anything; bfloat16 compiles once more in the second generation.
 
     Args:
-        generate: Runs a generation from its prompt on.
+        generate: Runs a whole generation, from its prompt.
         total: Sums a count over the hosts.
 
     Returns:
@@ -64,8 +64,8 @@ def generate_timed(
     """Generate with the profiler off and on in turns, so that a drift of the machine affects both.
 
     Args:
-        profiler: Records.
-        prepare: Puts the prompt on the devices, with an empty cache, and gives what runs the generation.
+        profiler: The profiler that records.
+        prepare: Puts the prompt on the devices, with an empty cache, and returns the function that runs the generation.
         logdir: Gets the last recording; the others are discarded.
         wait: Called before each generation, to start together with other hosts.
 
@@ -97,7 +97,7 @@ def _profiled(profiler: Profiler, generate: Callable[[], Generation], logdir: Pa
 
 
 def timing_checks(warmups: int, timed: Timed) -> dict[str, Any]:
-    """What was measured; host times are medians, and each generation's is there to show their noise."""
+    """Return the measurements; host times are medians, beside the times of each generation, which show the noise."""
     checks: dict[str, Any] = {
         "warmups": warmups,
         "compiles_in_capture": timed.profiled.compiles,

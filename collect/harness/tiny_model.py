@@ -1,4 +1,4 @@
-"""Build the model of a run with random weights: a tiny configuration of a real architecture."""
+"""Builds the model of a run with random weights: a tiny configuration of a real architecture."""
 
 from __future__ import annotations
 

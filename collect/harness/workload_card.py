@@ -1,4 +1,4 @@
-"""The workload card and the model facts of a run, from what really ran."""
+"""Makes the workload card and the model facts of a run from what really ran."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from tracewarehouse.collect.run_spec import RunSpec
 
 FRAMEWORKS = {"torch_xla": "torchxla"}
-"""Backends that CCL-Bench calls otherwise."""
+"""Names that CCL-Bench gives to backends, where they differ from ours."""
 XLA_VARIABLES = ("PJRT_DEVICE", "XLA_FLAGS", "LIBTPU_INIT_ARGS", "XLA_HLO_DEBUG", "XLA_USE_SPMD", "JAX_PLATFORMS")
 PRECISION = {"float32": "fp32", "bfloat16": "bf16"}
 
@@ -28,8 +28,8 @@ PRECISION = {"float32": "fp32", "bfloat16": "bf16"}
 def model_facts(spec: RunSpec, model: Any) -> ModelFacts:
     """Return the numbers of a transformers model, with or without values, and count its parameters.
 
-    Active parameters of a mixture of experts: all parameters outside the routed experts, and of these the share that
-    one token uses.
+    The active parameters of a mixture of experts are all parameters outside the routed experts, and the share of the
+    routed experts that one token uses.
     """
     config = model.config
     architecture = architecture_of(spec.model)
@@ -64,18 +64,18 @@ def workload_card(
     versions: dict[str, str],
     environment: Mapping[str, str] | None = None,
 ) -> WorkloadCard:
-    """Return the card of a run in the words of CCL-Bench; what a run does not know stays blank.
+    """Return the card of a run in the terms of CCL-Bench; unknown fields stay blank.
 
     Args:
         spec: The run.
-        recording: What is known of it.
-        backend: What ran it.
-        versions: Of what ran.
-        environment: Variables of the process, of which the card gets those that change what XLA does.
+        recording: What the backend knows about it.
+        backend: Name of the backend that ran it.
+        versions: Versions of the packages that ran.
+        environment: Variables of the process; the card gets those that change what XLA does.
     """
     architecture, facts = architecture_of(spec.model), recording.model
     count = spec.mesh.size
-    # Ulysses and ring hold whole layers on every device of tp: what tp splits is the context.
+    # With Ulysses and ring, every device of tp holds whole layers: tp splits the context.
     context = spec.axis("tp") if spec.sequence_parallelism in MODES else 1
     mode = f" with {spec.sequence_parallelism} sequence parallelism" if spec.sequence_parallelism else ""
     return WorkloadCard.model_validate(
@@ -171,19 +171,19 @@ def _microbatch_size(spec: RunSpec) -> int:
 
 
 def _hardware(spec: RunSpec, chip: str | None) -> str | None:
-    """Return what CCL-Bench calls the chips, such as `tpu_v6e`."""
+    """Return CCL-Bench's name of the chips, such as `tpu_v6e`."""
     if spec.device == "cpu":
         return "virtual devices of one machine"
     return chip.lower().replace(" ", "_") if chip else None
 
 
 def _driver(spec: RunSpec, versions: Mapping[str, str]) -> str | None:
-    """Return the TPU driver; virtual devices have none, also where libtpu is installed."""
+    """Return the TPU driver; virtual devices have none, even if libtpu is installed."""
     return f"libtpu_{versions['libtpu']}" if spec.device == "tpu" and "libtpu" in versions else None
 
 
 def _network(chip: str | None, count: int) -> dict[str, Any]:
-    """Return the arrangement of a slice's links, and Gbit/s of a chip in both directions between and within slices."""
+    """Return the topology of a slice's links, and a chip's Gbit/s in both directions between and within slices."""
     entry = known_chips().get(chip or "")
     if entry is None:
         return {}

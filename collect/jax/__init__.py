@@ -1,1 +1,1 @@
-"""The models of the collector in JAX, written out for one device of the mesh (`jax.shard_map`)."""
+"""Runs the collector's models in JAX, written out for one device of the mesh (`jax.shard_map`)."""

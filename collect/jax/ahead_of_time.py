@@ -1,4 +1,4 @@
-"""Compile the steps of a run for a TPU slice that need not exist: `... SPEC TOPOLOGY FOLDER`, with jax and libtpu.
+"""Compiles the steps of a run for a TPU slice that need not exist: `... SPEC TOPOLOGY FOLDER`, with jax and libtpu.
 
 No weight is read or made: the programs need only shapes.
 """
@@ -25,10 +25,10 @@ from tracewarehouse.collect.tpu.compile_ahead import chips, write_program
 
 
 class ShapesOnly(JaxMesh):
-    """A mesh of chips that are not there, on which an array is its shape."""
+    """A mesh of chips that are not there; its arrays are only shapes."""
 
     def assemble(self, shape: tuple[int, ...], partition: Partition, read: Callable[[tuple[slice, ...]], Any]) -> Any:
-        """Return the shape of an array, with its dtype, which an empty slice of it tells."""
+        """Return the shape of an array with its dtype, which comes from an empty slice of it."""
         import jax
 
         dtype = as_numpy(read(tuple(slice(0, min(1, n)) for n in shape))).dtype
@@ -36,15 +36,15 @@ class ShapesOnly(JaxMesh):
 
 
 def compile_steps(spec: RunSpec, topology: str, folder: Path) -> None:
-    """Compile prefill and decode of a run, and write the manifest of what they promise.
+    """Compile prefill and decode of a run, and write the manifest with their promises.
 
     Args:
         spec: The run, on device tpu.
-        topology: As libtpu names it.
+        topology: Libtpu's name of it.
         folder: Gets the programs.
 
     Raises:
-        CollectError: the topology is not one of libtpu's or has another number of chips than the mesh, or a weight does
+        CollectError: libtpu does not know the topology, its number of chips differs from the mesh's, or a weight does
             not divide into equal parts.
     """
     import jax

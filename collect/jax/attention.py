@@ -1,4 +1,4 @@
-"""Attention on the heads or the piece of the sequence that one device has."""
+"""Computes attention on the heads or the piece of the sequence that one device has."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ class Attention:
 
     Args:
         spec: The run.
-        links: To the other devices.
+        links: Links to the other devices.
     """
 
     def __init__(self, spec: RunSpec, links: Collectives) -> None:
@@ -37,13 +37,13 @@ class Attention:
     def run(
         self, module: Any, weights: Weights, hidden: Any, cache: tuple[Any, Any], step: Step
     ) -> tuple[Any, tuple[Any, Any]]:
-        """Attend; the result is to be added up over tp, except in the modes that hold whole layers.
+        """Attend; the result is still to be added up over tp, except in the modes that hold whole layers.
 
         Args:
-            module: Attention of transformers, which knows its sizes.
-            weights: Of the layer.
+            module: The attention in transformers, which has its sizes.
+            weights: Weights of the layer.
             hidden: [batch, tokens, width]; in Ulysses and ring a piece of the sequence.
-            cache: Keys and values, [batch, heads, cached tokens, width]; of latent attention its latents and keys.
+            cache: Keys and values, [batch, heads, cached tokens, width]; for latent attention, its latents and keys.
             step: The step.
 
         Returns:
@@ -58,7 +58,7 @@ class Attention:
     def _of_heads(
         self, module: Any, weights: Weights, hidden: Any, cache: tuple[Any, Any], step: Step
     ) -> tuple[Any, tuple[Any, Any]]:
-        """Attend with several heads, of which some may share keys and values (GQA)."""
+        """Attend with several heads, some of which may share keys and values (GQA)."""
         query, key, value = (
             _heads(linear(hidden, weights, f"self_attn.{name}_proj"), module.head_dim) for name in "qkv"
         )
@@ -83,7 +83,7 @@ class Attention:
     ) -> tuple[Any, tuple[Any, Any]]:
         """Attend as Ulysses (Jacobs et al. 2023) or ring (Liu et al. 2023), with whole layers on every device.
 
-        A decode step has one position, of which each device attends for its own heads.
+        A decode step has one position, for which each device attends with its own heads.
         """
         links = self._links
         if not step.is_split:
@@ -100,7 +100,7 @@ class Attention:
         return links.exchanged(output, "tp", 2, 1), cache
 
     def _ring(self, query: Any, key: Any, value: Any, scaling: float) -> Any:
-        """Pass keys and values around the ring of tp, and gather the softmax of each piece on the way.
+        """Pass keys and values around the ring of tp, and accumulate the softmax piece by piece.
 
         Its maximum and sum are corrected with every piece (Milakov and Gimelshein 2018).
         """
@@ -159,7 +159,7 @@ class Attention:
         for_all = jnp.broadcast_to(keys, (*expanded.shape[:3], keys.shape[-1]))
         key, value = jnp.concatenate([expanded[..., :plain], for_all], -1), expanded[..., plain:]
         if self._prefill == "flash" and step.tokens > 1:
-            seen = step.tokens  # the cache has room behind the prompt
+            seen = step.tokens  # the cache has room after the prompt
             return _flash(query, key[:, :, :seen], value[:, :, :seen], module.scaling), cache
         return attention(query, key, value, step.mask, module.scaling), cache
 
@@ -208,13 +208,13 @@ def _flash(query: Any, key: Any, value: Any, scaling: float) -> Any:
 
 
 def _paged(query: Any, key: Any, value: Any, position: Any, scaling: float) -> Any:
-    """Compute the attention of a decode step by the kernel that torch_xla calls too, which says how it is given.
+    """Compute the attention of a decode step by torch_xla's kernel; `paged_attention` there describes its input.
 
     Args:
         query: [batch, heads, 1, width].
         key: [batch, key-value heads, cached tokens, width].
         value: [batch, key-value heads, cached tokens, width].
-        position: Of the token.
+        position: Position of the token.
         scaling: Factor of the scores.
 
     Returns:
@@ -271,7 +271,7 @@ def _rotation(config: Any) -> Any:
 
 
 def _rotated_halves(x: Any, cosines: Any, sines: Any) -> Any:
-    """Rotate each element of the first half of the width with that of the second, as transformers stores them."""
+    """Rotate each element of the first half of the width with that of the second half, as transformers stores them."""
     import jax.numpy as jnp
 
     cosines, sines = cosines.astype(x.dtype), sines.astype(x.dtype)

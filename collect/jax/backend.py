@@ -1,4 +1,4 @@
-"""The JAX backend: one program over the devices of one host, written out for each device."""
+"""Records with JAX: one program over the devices of one host, written out for each device."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _COMPILED = "/jax/core/compile/backend_compile_duration"
 
 
 class JaxBackend:
-    """JAX, with the models of transformers written in it; torch only makes the weights and the reference."""
+    """JAX, with the models of transformers rewritten in it; torch only makes the weights and the reference."""
 
     name = "jax"
 
@@ -53,7 +53,7 @@ class JaxStack:
 
         from tracewarehouse.collect.jax.mesh import JaxMesh
 
-        # No folders of this machine in the programs, which the capture holds.
+        # Keep the folders of this machine out of the programs, which the capture contains.
         jax.config.update("jax_hlo_source_file_canonicalization_regex", ".*/")
         self._compiled = 0
         jax.monitoring.register_event_duration_secs_listener(self._count)
@@ -61,7 +61,7 @@ class JaxStack:
 
     @property
     def devices_per_host(self) -> int:
-        """Devices of this host."""
+        """Number of devices of this host."""
         import jax
 
         return int(jax.local_device_count())
@@ -95,7 +95,7 @@ class JaxStack:
             wait_until_asleep()
 
     def on_host(self, value: Any) -> Any:
-        """Return a value of the devices as a torch tensor on the host; what is not an integer becomes float32."""
+        """Return a value on the devices as a torch tensor on the host; values that are not integers become float32."""
         import numpy as np
         import torch
 
@@ -110,7 +110,7 @@ class JaxStack:
         self._compiled += event == _COMPILED
 
     def start_profiler(self, logdir: Path) -> None:
-        """Begin to record into a log directory: devices and marks, not every call of Python."""
+        """Begin to record devices and marks, but not Python calls, into a log directory."""
         import jax
 
         options = jax.profiler.ProfileOptions()
@@ -118,7 +118,7 @@ class JaxStack:
         jax.profiler.start_trace(str(logdir), profiler_options=options)
 
     def stop_profiler(self) -> None:
-        """End the recording, and write it."""
+        """End the recording and write it."""
         import jax
 
         jax.profiler.stop_trace()

@@ -1,4 +1,4 @@
-"""A decoder layer on what one device holds of it."""
+"""Runs a decoder layer on the part that one device holds."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ class Decoder:
 
     Args:
         spec: The run.
-        links: To the other devices.
+        links: Links to the other devices.
     """
 
     def __init__(self, spec: RunSpec, links: Collectives) -> None:
@@ -35,14 +35,14 @@ class Decoder:
 
         Args:
             module: The layer in transformers, which knows its sizes; its own weights are not used.
-            weights: By their names within the layer.
-            hidden: [batch, tokens, width]; a piece of the sequence where the step is split.
+            weights: Weights by their names within the layer.
+            hidden: [batch, tokens, width]; a piece of the sequence if the step is split.
             cache: Keys and values of the layer.
             step: The step.
 
         Returns:
-            New hidden states and cache; and how many experts of each token were dropped, [batch x tokens], None for a
-            dense layer.
+            New hidden states and cache; and the number of experts of each token that were dropped, [batch x tokens],
+            None for a dense layer.
         """
         with scope("norm"):
             normed = rms_norm(module.input_layernorm, weights["input_layernorm.weight"], hidden)
@@ -69,7 +69,7 @@ class Decoder:
         return self._links.gathered(hidden, "tp", 1) if is_gathered else hidden
 
     def _joined(self, output: Any, step: Step) -> Any:
-        """End a block by a sum over tp (Shoeybi et al. 2019), of which each device gets its piece if split."""
+        """End a block by a sum over tp (Shoeybi et al. 2019); each device gets only its piece if the step is split."""
         if self._mode in MODES:
             return output
         if step.is_split:
@@ -78,7 +78,7 @@ class Decoder:
 
 
 def _mlp(hidden: Any, weights: Weights, name: str) -> Any:
-    """Apply a gated MLP, whose result is to be added up over tp."""
+    """Apply a gated MLP; its result is still to be added up over tp."""
     import jax
 
     gate, up = (linear(hidden, weights, f"{name}.{part}_proj") for part in ("gate", "up"))

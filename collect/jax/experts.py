@@ -1,4 +1,4 @@
-"""Mixture of experts with one-hot dispatch, as tracewarehouse.collect.parallel.experts has it for torch_xla."""
+"""Runs experts with one-hot dispatch, as tracewarehouse.collect.parallel.experts does for torch_xla."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ class RoutedExperts:
     """The routed experts of a layer.
 
     Args:
-        links: To the other devices.
+        links: Links to the other devices.
         factor: The capacity factor.
     """
 
@@ -23,19 +23,19 @@ class RoutedExperts:
         self._links, self._factor = links, factor
 
     def run(self, module: Any, weights: Weights, hidden: Any) -> tuple[Any, Any]:
-        """Send each token to the devices of its experts, and add up what comes back.
+        """Send each token to the devices of its experts, and add up the results.
 
-        A device of (dp, ep) sends a token once to each device that has experts of it, with the weights of these: an
-        all-to-all over ep, and one back. Then the all-reduce over tp adds what each device computed of the experts'
-        width. What finds no place is dropped; how much of each token was computed comes back beside its result.
+        A device of (dp, ep) sends a token once to each device that has some of its experts, with their weights: an
+        all-to-all over ep, and one back. Then the all-reduce over tp adds up the parts of the experts' width. A pair
+        without a place is dropped; the number of experts that computed a token comes back beside its result.
 
         Args:
             module: The layer's mixture of experts in transformers, with a router (`gate`).
-            weights: Of the layer.
+            weights: Weights of the layer.
             hidden: [tokens, width], the same on all devices of tp.
 
         Returns:
-            [tokens, width], and how many experts of each token were dropped, [tokens].
+            [tokens, width], and the number of experts of each token that were dropped, [tokens].
         """
         import jax.numpy as jnp
 
@@ -49,14 +49,14 @@ class RoutedExperts:
         is_chosen = chosen[..., None] == jnp.arange(count)
         is_routed = is_chosen.any(1).reshape(tokens, devices, here)
         weight = (is_chosen * weight[..., None]).sum(1).astype(hidden.dtype).reshape(tokens, devices, here)
-        # What is routed but weighs nothing is told from what is not routed by a value of its own.
+        # -1 marks a pair that is not routed; a routed pair can have the weight 0.
         facts = jnp.where(is_routed, weight, -1)
 
         out = _placed(is_routed.any(-1), room.per_device) if room.per_device < tokens else None
         sent = self._links.exchanged(_sent(hidden, facts, out), "ep", 0, 0).reshape(room.received, -1)
         done, kept = _computed(module, weights, sent[:, :width], sent[:, width:], room)
 
-        # Every device of tp has its part of the result, but each counts the same.
+        # Every device of tp has its part of the result, but all have the same counts.
         done = jnp.concatenate([done, (kept / parts).astype(done.dtype)[:, None]], -1)
         back = self._links.exchanged(done.reshape(devices, room.per_device, -1), "ep", 0, 0)
         at_tokens = back.sum(0) if out is None else jnp.einsum("sdc,dcn->sn", out.astype(back.dtype), back)
@@ -70,7 +70,7 @@ def routed(gate: Any, weights: Weights, hidden: Any) -> tuple[Any, Any]:
 
     Args:
         gate: Router of transformers; its configuration says how it chooses.
-        weights: Of the layer.
+        weights: Weights of the layer.
         hidden: [tokens, width].
     """
     import jax
@@ -117,7 +117,7 @@ def _routed_v3(gate: Any, logits: Any, bias: Any) -> tuple[Any, Any]:
 
 
 def _of_best_groups(grouped: Any, of_group: Any, count: int, other: float) -> Any:
-    """Return [tokens, experts]: the scores [tokens, groups, n] of the best groups, and `other` elsewhere."""
+    """Return the scores [tokens, groups, n] as [tokens, experts], with `other` outside of the best groups."""
     import jax
     import jax.numpy as jnp
 
@@ -139,8 +139,8 @@ def _sent(hidden: Any, facts: Any, place: Any) -> Any:
 
     Args:
         hidden: The tokens.
-        facts: Of each token for each device.
-        place: Whether a token has a place, [tokens, devices, places]; None when each has its own.
+        facts: Facts about each token for each device.
+        place: Whether a token has a place, [tokens, devices, places]; None if each has its own.
     """
     import jax.numpy as jnp
 
@@ -148,23 +148,23 @@ def _sent(hidden: Any, facts: Any, place: Any) -> Any:
         whole = jnp.broadcast_to(hidden, (facts.shape[1], *hidden.shape))
         return jnp.concatenate([whole, facts.swapaxes(0, 1)], -1)
     at = place.astype(hidden.dtype)
-    # A place that no token has is routed to no expert.
+    # A place without a token is routed to no expert.
     routed = jnp.einsum("sdc,sde->dce", at, facts) - (1 - at.sum(0))[..., None]
     return jnp.concatenate([jnp.einsum("sdc,sh->dch", at, hidden), routed], -1)
 
 
 def _computed(module: Any, weights: Weights, tokens: Any, facts: Any, room: Places) -> tuple[Any, Any]:
-    """Return what this device's experts give for the tokens that it has, to be added up over tp.
+    """Return the results of this device's experts for the tokens that it has, still to be added up over tp.
 
     Args:
         module: The mixture of experts.
-        weights: Of the layer: gate and up [experts, inner, width], down [experts, width, inner].
+        weights: Weights of the layer: gate and up [experts, inner, width], down [experts, width, inner].
         tokens: [received, width].
         facts: Weights of this device's experts, [received, experts]; -1 where not routed.
         room: The places.
 
     Returns:
-        [received, width], and how many experts computed each token, [received].
+        [received, width], and the number of experts that computed each token, [received].
     """
     import jax
     import jax.numpy as jnp

@@ -1,4 +1,4 @@
-"""The devices of a run as a JAX mesh, arrays split over it, and the collectives of the program of one device."""
+"""Makes a JAX mesh of the devices of a run, splits arrays over it, and has the collectives of one device's program."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ if TYPE_CHECKING:
 
 
 class JaxMesh:
-    """The run's devices as one mesh of all axes of the collector, also of those of size 1.
+    """The run's devices as one mesh with all axes of the collector, including those of size 1.
 
     Args:
         spec: The run.
-        devices: By default all that JAX has; others are only compiled for.
+        devices: The devices; by default all that JAX has. Others are only compiled for.
 
     Raises:
         CheckError: the devices are not those of the mesh.
@@ -42,13 +42,13 @@ class JaxMesh:
         self.mesh = jax.sharding.Mesh(np.array(ordered).reshape(tuple(self.sizes.values())), MESH_AXES)
 
     def split(self, partition: Partition) -> Any:
-        """Return how an array lies on the devices."""
+        """Return the sharding of an array over the devices."""
         import jax
 
         return jax.sharding.NamedSharding(self.mesh, jax.sharding.PartitionSpec(*partition))
 
     def place(self, tensor: Any, partition: Partition) -> Any:
-        """Bring a torch tensor of the host to the devices."""
+        """Bring a torch tensor from the host to the devices."""
         import jax
 
         return jax.device_put(as_numpy(tensor), self.split(partition))
@@ -57,9 +57,9 @@ class JaxMesh:
         """Return an array on the devices, read part by part.
 
         Args:
-            shape: Of the whole array.
-            partition: What splits it.
-            read: Gives a slice of it as a torch tensor on the host; called once per distinct slice.
+            shape: Shape of the whole array.
+            partition: Its split.
+            read: Returns a slice of it as a torch tensor on the host; called once per distinct slice.
         """
         import jax
 
@@ -77,7 +77,7 @@ class JaxMesh:
         """Refuse a weight that does not divide into equal parts.
 
         Raises:
-            CollectError: it does not; torch_xla would fill up the last part.
+            CollectError: it does not; torch_xla would pad the last part.
         """
         for length, axes in zip(shape, partition, strict=True):
             if length % self._count(axes):
@@ -94,10 +94,10 @@ class JaxMesh:
 
 
 class Collectives:
-    """What one device of the mesh exchanges with others; along an axis of size 1 nothing is exchanged.
+    """The exchanges of one device of the mesh with others; along an axis of size 1 nothing is exchanged.
 
     Args:
-        sizes: Of the mesh axes.
+        sizes: Sizes of the mesh axes.
     """
 
     def __init__(self, sizes: Mapping[str, int]) -> None:
@@ -116,7 +116,7 @@ class Collectives:
         return jax.lax.psum(value, axis) if self.sizes[axis] > 1 else value
 
     def summed_to_pieces(self, value: Any, axis: str, dimension: int) -> Any:
-        """Sum over an axis, of which each device gets its piece along a dimension: a reduce-scatter."""
+        """Sum over an axis and give each device its piece along a dimension: a reduce-scatter."""
         import jax
 
         return jax.lax.psum_scatter(value, axis, scatter_dimension=dimension, tiled=True)
@@ -128,7 +128,7 @@ class Collectives:
         return jax.lax.all_gather(value, axis, axis=dimension, tiled=True) if self.sizes[axis] > 1 else value
 
     def exchanged(self, value: Any, axis: str, split: int, joined: int) -> Any:
-        """Split along one dimension, send each device of an axis its part, join what comes: an all-to-all."""
+        """Split along one dimension, send each device of an axis its part, join the received parts: an all-to-all."""
         import jax
 
         if self.sizes[axis] == 1:
@@ -136,7 +136,7 @@ class Collectives:
         return jax.lax.all_to_all(value, axis, split_axis=split, concat_axis=joined, tiled=True)
 
     def passed_on(self, value: Any, axis: str) -> Any:
-        """Return what the device before this one on an axis has (the last, for the first): a collective-permute."""
+        """Return the value of the device before this one on an axis (for the first, the last): a collective-permute."""
         import jax
 
         count = self.sizes[axis]
@@ -151,7 +151,7 @@ class Collectives:
 
 
 def as_numpy(tensor: Any) -> Any:
-    """Return a torch tensor of the host in numpy, which knows bfloat16 from JAX only; token ids get 32 bits."""
+    """Return a torch tensor of the host in numpy, which has bfloat16 only from JAX; token ids get 32 bits."""
     import jax.numpy as jnp
     import torch
 

@@ -1,4 +1,4 @@
-"""A model on the devices of a JAX mesh: its prefill and decode step, compiled once each, and its cache."""
+"""Runs a model on the devices of a JAX mesh: its prefill and decode step, compiled once each, with its cache."""
 
 from __future__ import annotations
 
@@ -24,14 +24,14 @@ if TYPE_CHECKING:
 class JaxModel:
     """See `tracewarehouse.collect.harness.stack.DeviceModel`.
 
-    A step is the program of one device, mapped over the mesh: every collective of it is written down there, and none is
-    left to a partitioner.
+    A step is the program of one device, mapped over the mesh: the program writes out every collective, and leaves none
+    to a partitioner.
     """
 
     def __init__(self, subject: Subject, mesh: JaxMesh) -> None:
         spec = subject.spec
         weights = TinyWeights(subject.model) if subject.weights is None else subject.weights
-        # The transformers model says all sizes and constants; its own weights are not used.
+        # The transformers model has all sizes and constants; its own weights are not used.
         self._module = subject.model if subject.weights is None else skeleton(spec, subject.weights.folder)
         self._spec, self._mesh = spec, mesh
         self._weights = on_devices(spec, weights, mesh)
@@ -53,7 +53,7 @@ class JaxModel:
         self._phase = "prefill"
 
     def forward(self, tokens: Any) -> Sequence[Any]:
-        """Start the prefill, or behind it a decode step; the new cache takes the memory of the old one."""
+        """Start the prefill or, after it, a decode step; the new cache takes the memory of the old one."""
         self._cache, *results = self._programs[self._phase](self._weights, self._cache, tokens)
         self._phase = "decode"
         return list(results)
@@ -93,7 +93,7 @@ class JaxModel:
         return "lm_head.weight" in self._weights[0] and self._spec.axis("tp") > 1
 
     def _zeros(self) -> dict[str, Any]:
-        """An empty cache: keys and values of each layer [batch, heads, positions, width], and the positions so far.
+        """Return an empty cache: keys and values of each layer [batch, heads, positions, width]; the positions so far.
 
         In a pipeline the layers are slots, with stages and microbatches in front.
         """
@@ -141,8 +141,8 @@ class _Program:
         """Run all layers, one after the other.
 
         Returns:
-            The new cache, logits [batch, vocabulary], next tokens [batch, 1], and with experts how many pairs of token
-            and expert were dropped, [1, batch].
+            The new cache, logits [batch, vocabulary], next tokens [batch, 1], and with experts the number of dropped
+            pairs of token and expert, [1, batch].
         """
         outer, layers = weights
         step = self._facts(cache["position"])
@@ -172,7 +172,7 @@ class _Program:
         In tick t stage s works on microbatch t - s. Then the hidden states are passed on to the next stage.
 
         Returns:
-            As of `whole`; what was dropped is that of this stage.
+            As for `whole`; the dropped pairs are those of this stage.
         """
         import jax.numpy as jnp
 
@@ -226,15 +226,15 @@ class _Program:
         is_working: Any,
         step: Step,
     ) -> tuple[Any, Any, Any, Any]:
-        """This stage's layer of a slot; a stage that has none there keeps its hidden states.
+        """Run this stage's layer of a slot; a stage without a layer there keeps its hidden states.
 
         Args:
-            number: Of the slot.
-            weights: Of this stage, [1, ...].
+            number: Number of the slot.
+            weights: Weights of this stage, [1, ...].
             buffer: Hidden states of a microbatch.
             cache: Keys and values of all microbatches.
             batch: Number of the microbatch.
-            is_working: Whether it is one: in its first and last ticks a stage may have none.
+            is_working: Whether there is such a microbatch: in its first and last ticks a stage may have none.
             step: The step.
 
         Returns:
@@ -263,7 +263,7 @@ class _Program:
         return hidden, keys, values, dropped
 
     def _facts(self, start: Any) -> Step:
-        """Return what all layers share."""
+        """Return the facts about the step that all layers share."""
         import jax.numpy as jnp
 
         spec, rotary = self._spec, self._module.model.rotary_emb
@@ -277,13 +277,13 @@ class _Program:
         return Step(start, self._length, cosines, sines, mask, is_split)
 
     def _embedded(self, outer: Weights, tokens: Any, step: Step) -> Any:
-        """Return the hidden states of tokens [batch, tokens]; where the step is split, of this device's piece."""
+        """Return the hidden states of tokens [batch, tokens]; if the step is split, of this device's piece."""
         with scope("embed"):
             given = self._links.piece(tokens, "tp", 1) if step.is_split else tokens
             return outer["model.embed_tokens.weight"][given]
 
     def _last(self, hidden: Any, step: Step) -> Any:
-        """Return the last position's hidden states, [batch, width], which all devices get from the one that has it."""
+        """Return the last position's hidden states, [batch, width]; all devices get them from the one that has it."""
         import jax.numpy as jnp
 
         with scope("lm_head"):
@@ -304,7 +304,7 @@ class _Program:
             logits = jnp.einsum("bh,vh->bv", normed, matrix)
             following = jnp.argmax(logits, -1).astype(jnp.int32)[:, None]
             if self._is_head_split:
-                # The largest logit of each part and its index, from all parts.
+                # From all parts, the largest logit and its index.
                 largest = self._links.gathered(logits.max(-1, keepdims=True), "tp", 1)
                 first = self._links.place("tp") * matrix.shape[0]
                 indices = self._links.gathered(following + first.astype(jnp.int32), "tp", 1)

@@ -1,4 +1,4 @@
-"""Operations that all parts of a decoder use, on what one device holds."""
+"""Provides the operations that all parts of a decoder use, on the part that one device holds."""
 
 from __future__ import annotations
 
@@ -10,13 +10,13 @@ from tracewarehouse.collect.jax.weights import Weights
 
 @dataclass(frozen=True)
 class Step:
-    """What all layers of a step share.
+    """The facts about a step that all its layers share.
 
     Attributes:
         start: Position of the first token.
-        tokens: How many tokens of a sequence the step is over, on all devices together.
-        cosines: Of the rotary angles, [tokens, pairs], in float32.
-        sines: The same.
+        tokens: Tokens per sequence in the step, on all devices together.
+        cosines: Cosines of the rotary angles, [tokens, pairs], in float32.
+        sines: Their sines, in the same form.
         mask: Which cached position each token sees, [tokens, cached tokens].
         is_split: Whether each device of tp holds a piece of the sequence between the blocks.
     """
@@ -49,7 +49,7 @@ def rms_norm(module: Any, weight: Any, hidden: Any) -> Any:
     """Apply root mean square normalisation (Zhang and Sennrich 2019), in float32.
 
     Args:
-        module: Of transformers, which knows its epsilon.
+        module: The norm in transformers, which has its epsilon.
         weight: [width].
         hidden: [..., width].
     """

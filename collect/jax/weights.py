@@ -1,4 +1,4 @@
-"""Weights of a model on the devices of a JAX mesh, by their names in transformers."""
+"""Puts the weights of a model on the devices of a JAX mesh, by their names in transformers."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ class TinyWeights(PublishedWeights):
         self._shapes = {name: tuple(value.shape) for name, value in self._values.items()}
 
     def names(self) -> Sequence[str]:
-        """Return all weights; one that two modules share is there once."""
+        """Return the names of all weights; a weight that two modules share appears once."""
         return list(self._values)
 
     def close(self) -> None:
@@ -44,7 +44,7 @@ class TinyWeights(PublishedWeights):
 
 
 def partition_of(spec: RunSpec, name: str, dimensions: int) -> Partition:
-    """Return what splits a weight: as under torch_xla, and biases of query, key and value with their rows."""
+    """Return the split of a weight: as under torch_xla, and biases of query, key and value like their rows."""
     if spec.sequence_parallelism in MODES and ".layers." in name:
         return (None,) * dimensions
     if _BIAS.search(name):
@@ -56,8 +56,8 @@ def on_devices(spec: RunSpec, weights: PublishedWeights, mesh: JaxMesh) -> tuple
     """Bring all weights to the devices, each device only its parts.
 
     Returns:
-        Weights outside of the layers by name; and of each layer by the name within it. In a pipeline a layer's place is
-        taken by a slot, whose weights have the stages as their first dimension.
+        Weights outside of the layers by name, and those of each layer by the name within it. In a pipeline, slots take
+        the place of layers, and their weights have the stages as their first dimension.
 
     Raises:
         CollectError: a weight does not divide into equal parts.
@@ -89,7 +89,7 @@ def on_devices(spec: RunSpec, weights: PublishedWeights, mesh: JaxMesh) -> tuple
 
 
 def _slot(spec: RunSpec, weights: PublishedWeights, mesh: JaxMesh, slot: int, names: Sequence[str]) -> Weights:
-    """The weights of a slot, [stages, ...]; zeros for stages without a layer."""
+    """Return the weights of a slot, [stages, ...]; zeros for stages without a layer."""
     import torch
 
     numbers = spec.stage_layout.layers_of(slot)

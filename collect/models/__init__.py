@@ -1,1 +1,1 @@
-"""The models that can be recorded, and the files of published ones."""
+"""Describes the models that can be recorded, and reads the files of published ones."""

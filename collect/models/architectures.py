@@ -1,6 +1,6 @@
-"""The models that can be recorded: `tiny` configurations of real architectures, with random weights from a seed.
+"""Describes tiny models to record: small configurations of real architectures, with random weights from a seed.
 
-Published models, with their published weights, are those of tracewarehouse.collect.models.pretrained.
+Published models, with their published weights, are in tracewarehouse.collect.models.pretrained.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ class Architecture(ModelFields):
 
     @property
     def head_dim(self) -> int:
-        """Width of a head's keys and values; of latent attention they have two."""
+        """Width of a head's keys and values; latent attention has a width for each."""
         return int(self.config.get("head_dim") or self.config["hidden_size"] // self.num_heads)
 
 
@@ -112,7 +112,7 @@ def architecture_of(model: str) -> Architecture:
     """Return the architecture of a tiny model by its name, or of a published one by its id or folder.
 
     Raises:
-        ExperimentError: neither; the message lists both, and says how to add a published model.
+        ExperimentError: it is neither; the message lists both, and says how to add a published model.
     """
     if model in ARCHITECTURES:
         return ARCHITECTURES[model]

@@ -14,19 +14,19 @@ from tracewarehouse.collect.errors import CollectError
 INDEX = "model.safetensors.index.json"
 SINGLE = "model.safetensors"
 SCALE_BLOCK = 128
-"""Side of the square of an 8-bit weight that shares one scale (DeepSeek-V3's `weight_scale_inv`)."""
+"""Side of the squares of an 8-bit weight that share one scale each (DeepSeek-V3's `weight_scale_inv`)."""
 SCALE = "_scale_inv"
 
 _STACKED = re.compile(r"(.*\.experts)\.((?:gate|up|down)_proj)")
 _LAYER = re.compile(r"model\.layers\.(\d+)\.")
 _KNOWN_EXTRA = re.compile(r".*\.rotary_emb\.inv_freq|lm_head\.weight")
-"""Stored by some checkpoints although they follow from the configuration, or from the embedding when it is tied."""
+"""Weights that some checkpoints store although they follow from the configuration, or from a tied embedding."""
 
 Shape = tuple[int, ...]
 
 
 class CheckpointError(CollectError):
-    """A checkpoint is missing, incomplete, or of another model."""
+    """A checkpoint is missing or incomplete, or belongs to another model."""
 
 
 class Checkpoint:
@@ -35,7 +35,7 @@ class Checkpoint:
     The file that was read last stays open, so weights should be read in the order of `file_of`.
 
     Raises:
-        CheckpointError: no such files, or their index is damaged.
+        CheckpointError: the files are missing, or their index is damaged.
     """
 
     def __init__(self, folder: Path) -> None:
@@ -44,19 +44,19 @@ class Checkpoint:
         self._open: tuple[str, Any] | None = None
 
     def file_of(self, name: str) -> str:
-        """Name of the file that holds a weight of the collector's model; the first one, for stacked experts."""
+        """Return the file that holds a weight of the collector's model; for stacked experts, the first."""
         return self._files.get(stored_names(name, (1,))[0], "")
 
     def check(self, weights: Mapping[str, Shape], layers: int) -> None:
-        """Check from the files' headers that every weight is there in its shape, and nothing else.
+        """Check, by the files' headers, that every weight is there in its shape, and no other.
 
         Args:
             weights: Name in the collector's model to shape.
             layers: Layers that the run uses; weights of further ones, such as multi-token prediction, may be there.
 
         Raises:
-            CheckpointError: a weight is missing, has another shape, or is none of the model's; or a file is missing or
-                cut short. The message names file and weight.
+            CheckpointError: a weight is missing, has another shape, or is not the model's; or a file is missing or cut
+                short. The message names file and weight.
         """
         wanted = {}
         for name, shape in weights.items():
@@ -78,11 +78,11 @@ class Checkpoint:
         """Read a slice of a weight, in `dtype`.
 
         Args:
-            name: As in the collector's model: experts of a layer are one weight `...experts.gate_proj`, which is put
-                together from the files' one weight per expert.
-            shape: That the whole weight must have.
-            slices: What to read, one per dimension.
-            dtype: Of the result; 8-bit weights are multiplied by their scales.
+            name: Name in the collector's model: the experts of a layer are one weight `...experts.gate_proj`, which is
+                put together from the one weight per expert in the files.
+            shape: Shape that the whole weight must have.
+            slices: The part to read, one slice per dimension.
+            dtype: Dtype of the result; 8-bit weights are multiplied by their scales.
 
         Raises:
             CheckpointError: the weight or its file is missing, has another shape, or cannot be read.
@@ -152,13 +152,13 @@ class Checkpoint:
 
 
 def stored_names(name: str, shape: Shape) -> list[str]:
-    """Names in a checkpoint of a weight of the collector's model: one per expert, for the experts of a layer."""
+    """Return a checkpoint's names of a weight of the collector's model; for the experts of a layer, one per expert."""
     stacked = _STACKED.fullmatch(name)
     return [name] if stacked is None else [f"{stacked[1]}.{e}.{stacked[2]}.weight" for e in range(shape[0])]
 
 
 def in_file_order(checkpoint: Checkpoint, names: Iterable[str]) -> list[str]:
-    """Order weights so that each file is read to its end before the next is opened."""
+    """Return weights in an order in which each file is read to its end before the next is opened."""
     return sorted(names, key=checkpoint.file_of)
 
 
@@ -167,7 +167,7 @@ def _scale_shape(shape: Shape) -> Shape:
 
 
 def _index(folder: Path) -> dict[str, str]:
-    """Name of each weight to its file."""
+    """Return the file of each weight, by its name."""
     index = folder / INDEX
     if index.is_file():
         try:

@@ -1,4 +1,4 @@
-"""Where the files of a published model are."""
+"""Finds the files of a published model."""
 
 from __future__ import annotations
 
@@ -9,14 +9,14 @@ from tracewarehouse.collect.models.checkpoint import CheckpointError
 from tracewarehouse.collect.models.pretrained import CONFIG, PretrainedModel, known_models
 
 HUB_CACHES = (("HF_HUB_CACHE", ""), ("HF_HOME", "hub"), ("XDG_CACHE_HOME", "huggingface/hub"))
-"""Environment variables that move the hub's cache, and where it is below them; the first that is set counts."""
+"""Environment variables that move the hub's cache, and its place below each; the first that is set counts."""
 
 
 def model_folder(name: str) -> Path:
-    """The folder of a published model's files: a local one, or its newest snapshot in the hub's cache.
+    """Return the folder of a published model's files: a local one, or its newest snapshot in the hub's cache.
 
     Raises:
-        CheckpointError: it is in neither; the message says how to get it. Or the files are of another model than the
+        CheckpointError: there is neither; the message says how to get it. Or the files belong to another model than the
             table describes.
     """
     published = known_models().get(name)
@@ -36,7 +36,7 @@ def model_folder(name: str) -> Path:
 
 
 def hub_cache() -> Path:
-    """Where huggingface_hub keeps what it downloads."""
+    """Return the folder in which huggingface_hub keeps its downloads."""
     for variable, below in HUB_CACHES:
         if value := os.environ.get(variable):
             return Path(value).expanduser() / below

@@ -1,4 +1,4 @@
-"""Published models: the numbers of their configurations, by Hugging Face id from a table or from a local folder.
+"""Gives the configurations of published models, by Hugging Face id from a table or from a local folder.
 
 Nothing here imports torch or reads a weight.
 """
@@ -20,7 +20,7 @@ from tracewarehouse.collect.errors import CollectError, ExperimentError
 TABLE = Path(__file__).parent / "published.yaml"
 CONFIG = "config.json"
 MORE_MODELS = "TRACEWAREHOUSE_MODELS"
-"""Environment variable: a table of further models, in the form of published.yaml."""
+"""Environment variable that names a table of further models, in the form of published.yaml."""
 
 _ATTENTION = ("hidden_size", "num_hidden_layers", "num_attention_heads", "num_key_value_heads", "intermediate_size")
 _NEEDED = {
@@ -35,7 +35,7 @@ _LATENT = (
     *("n_routed_experts", "num_experts_per_tok", "n_shared_experts", "first_k_dense_replace"),
 )
 _NEEDED |= {"deepseek_v2": _LATENT, "deepseek_v3": _LATENT}
-"""Architectures that the collector builds, tiny or published, with the fields that the numbers of one follow from."""
+"""Architectures that the collector builds, tiny or published, with the fields from which their numbers follow."""
 _ALWAYS = ("vocab_size", "tie_word_embeddings")
 _ONE_FORM: dict[str, Any] = {
     "attention_bias": False,
@@ -49,7 +49,7 @@ _ONE_FORM: dict[str, Any] = {
 
 
 class ModelFields:
-    """What the fields of a model's config.json say of it, under the names of all architectures.
+    """Facts about a model from the fields of its config.json, under the names of all architectures.
 
     Attributes:
         config: the fields.
@@ -65,7 +65,7 @@ class ModelFields:
 
     @property
     def has_latent_cache(self) -> bool:
-        """Whether the cache holds the latents of multi-head latent attention (DeepSeek) in place of keys and values."""
+        """Whether the cache holds the latents of multi-head latent attention (DeepSeek) instead of keys and values."""
         return "kv_lora_rank" in self.config
 
     @property
@@ -82,8 +82,8 @@ class PretrainedModel(ModelFields, BaseModel):
     architecture: str = Field(description="model_type of transformers, such as llama")
     config: dict[str, Any] = Field(description="fields of config.json, under their own names")
     source: str = Field(description="where the numbers are published")
-    checked: str | None = Field(default=None, description="what else the numbers were compared with")
-    parameters: int | None = Field(default=None, description="as published")
+    checked: str | None = Field(default=None, description="another source with which the numbers were compared")
+    parameters: int | None = Field(default=None, description="number of parameters, as published")
 
     @model_validator(mode="after")
     def _check(self) -> PretrainedModel:
@@ -139,7 +139,7 @@ class PretrainedModel(ModelFields, BaseModel):
         return int(self.config["num_hidden_layers"])
 
     def layer_weights(self, layer: int) -> dict[str, tuple[int, ...]]:
-        """Name (as in the model of the collector, experts stacked) and shape of every weight of a layer."""
+        """Return the name (as in the collector's model, experts stacked) and shape of every weight of a layer."""
         c = self.config
         hidden = c["hidden_size"]
         weights: dict[str, tuple[int, ...]] = {
@@ -160,13 +160,13 @@ class PretrainedModel(ModelFields, BaseModel):
         return {f"model.layers.{layer}.{name}": shape for name, shape in weights.items()}
 
     def other_weights(self) -> dict[str, tuple[int, ...]]:
-        """Return the weights outside the layers."""
+        """Return the name and shape of every weight outside the layers."""
         hidden, vocabulary = self.config["hidden_size"], self.config["vocab_size"]
         weights = {"model.embed_tokens.weight": (vocabulary, hidden), "model.norm.weight": (hidden,)}
         return weights if self.config["tie_word_embeddings"] else weights | {"lm_head.weight": (vocabulary, hidden)}
 
     def count_parameters(self) -> int:
-        """Return how many parameters follow from the configuration, those of multi-token prediction left out."""
+        """Return the number of parameters by the configuration, without those of multi-token prediction."""
         shapes = list(self.other_weights().values())
         for layer in range(self.num_layers):
             shapes += self.layer_weights(layer).values()
@@ -231,7 +231,8 @@ def known_models(table: Path | None = None) -> dict[str, PretrainedModel]:
     """Return the table of published models: Hugging Face id to numbers.
 
     Args:
-        table: By default that of the package, with the entries of the file that `TRACEWAREHOUSE_MODELS` names.
+        table: The table's file; by default the package's, with the entries of the file that `TRACEWAREHOUSE_MODELS`
+            names.
 
     Raises:
         CollectError: the table cannot be read, or an entry is wrong; the message names it.
@@ -267,8 +268,8 @@ def pretrained_model(name: str) -> PretrainedModel:
     """Return the numbers of a published model, by Hugging Face id or local folder.
 
     Raises:
-        ExperimentError: neither in the table nor a folder with a config.json; the message lists what is known, and how
-            to add a model. Or the folder's model is not one that the collector can build.
+        ExperimentError: it is neither in the table nor a folder with a config.json; the message lists the known models,
+            and says how to add one. Or the collector cannot build the folder's model.
     """
     if (published := known_models().get(name)) is not None:
         return published
@@ -278,7 +279,7 @@ def pretrained_model(name: str) -> PretrainedModel:
 
 
 def unknown_model(name: str) -> str:
-    """Return what to say about a model that is neither tiny, nor in the table, nor a folder."""
+    """Return the error message about a model that is neither tiny, nor in the table, nor a folder."""
     return (
         f"{name!r} is not known; known are {', '.join(_NEEDED)} (tiny), by Hugging Face id "
         f"{', '.join(known_models())}, and any local folder with a config.json of these architectures. To add an id, "

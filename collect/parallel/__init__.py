@@ -1,1 +1,1 @@
-"""A model split over the devices of a mesh: what splits its weights and activations, and the loop that generates."""
+"""Splits a model, its weights and activations, over the devices of a mesh."""

@@ -1,4 +1,4 @@
-"""Attention in forms that the SPMD partitioner can split: einsums, and on TPU kernels."""
+"""Computes attention in forms that the SPMD partitioner can split: einsums and, on TPU, kernels."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ Attend = Callable[..., tuple[Any, Any]]
 
 
 def register(spec: RunSpec, mesh: DeviceMesh) -> None:
-    """Make the attention of a run known to transformers under `NAME`."""
+    """Register the attention of a run with transformers under `NAME`."""
     from transformers import AttentionInterface, AttentionMaskInterface
     from transformers.masking_utils import eager_mask
 
@@ -40,8 +40,8 @@ def flash_attention(
 ) -> tuple[Any, Any]:
     """Compute the attention of a prefill with the kernel, on each device's part of batch and heads.
 
-    The prompts have no padding and begin at the first position, so what a token sees are the tokens up to itself. The
-    kernel never has all scores in memory, and gives no weights.
+    The prompts have no padding and begin at the first position, so a token sees the tokens up to itself. The kernel
+    never has all scores in memory, and returns no weights.
     """
     from torch.nn.functional import pad
     from torch_xla.experimental.custom_kernel import flash_attention as kernel
@@ -50,7 +50,7 @@ def flash_attention(
     padded = width if width <= LANES else -(-width // LANES) * LANES
 
     def of_each_head(x: Any) -> Any:
-        # The cache has room behind the prompt; keys and values have fewer heads, each for several queries.
+        # The cache has room after the prompt; keys and values have fewer heads, each for several queries.
         seen = pad(x[:, :, :tokens], (0, padded - x.shape[-1]))
         repeated = seen[:, :, None].expand(-1, -1, heads // x.shape[1], -1, -1)
         return mesh.constrain(repeated.reshape(batch, heads, tokens, padded), (BATCH, "tp", None, None))
@@ -78,17 +78,17 @@ def paged_attention(
 ) -> tuple[Any, Any]:
     """Compute the attention of a decode step with the kernel, on each device's part of batch and heads.
 
-    The kernel looks up each page of a sequence. Here a sequence's pages lie behind each other, for each key-value head
-    by itself, so it is told of batch x heads sequences with one head, and the cache stays where it is.
+    The kernel looks up each page of a sequence. Here the pages of a sequence are contiguous for each key-value head, so
+    the kernel is given batch x heads sequences with one head, and the cache stays where it is.
 
     Args:
         mesh: The devices.
-        module: Of transformers; ignored.
+        module: The attention module of transformers; ignored.
         query: [batch, heads, 1, head_dim].
         key: [batch, key-value heads, cached tokens, head_dim].
         value: [batch, key-value heads, cached tokens, head_dim].
-        attention_mask: Ignored: all sequences are as long, and see all that is before them.
-        scaling: Factor of the scores, which the kernel does not have.
+        attention_mask: Ignored: all sequences have the same length, and a token sees all tokens before it.
+        scaling: Factor of the scores, which the kernel does not apply.
         position_ids: Position of the token, [1, 1] or [batch, 1].
 
     Returns:
@@ -120,8 +120,8 @@ def sharded_attention(
 ) -> tuple[Any, Any]:
     """Compute attention whose products keep the batch and the head dimension apart.
 
-    A matmul lowers to a product over one merged dimension batch x heads. Batch and heads may be split over different
-    mesh axes, so the partitioner would gather query, key and value first; an einsum has no such dimension.
+    A matmul lowers to a product over one merged dimension, batch x heads. Since batch and heads may be split over
+    different mesh axes, the partitioner would gather query, key and value first; an einsum has no such dimension.
 
     Args:
         module: The attention module (unused; the interface of transformers passes it).

@@ -1,4 +1,4 @@
-"""How a run attends: by einsums, which every device has, or on TPU by kernels written in Pallas."""
+"""Chooses how a run attends: by einsums, which every device has, or on TPU by kernels written in Pallas."""
 
 from __future__ import annotations
 
@@ -12,15 +12,15 @@ if TYPE_CHECKING:
     from tracewarehouse.collect.run_spec import RunSpec
 
 LANES = 128
-"""Elements of a TPU's vector registers, by which the kernels divide heads and prompts."""
+"""Elements of a TPU's vector registers; the kernels divide heads and prompts by them."""
 QUERY_BLOCK = 512
-"""Queries of a block of flash attention; a prompt must be a multiple, or shorter and a multiple of LANES."""
+"""Queries of a block of flash attention; a prompt must be a multiple of it, or shorter and a multiple of LANES."""
 BATCH_BLOCK = 2
-"""Sequences of a block; a device must have one sequence or a multiple."""
+"""Sequences of a block; a device must have one sequence or a multiple of this."""
 PAGE = 128
 """Positions of a page of the cache that the kernel of decode steps reads."""
 BLOCK_PAGES = 8
-"""Pages that it reads at once, at most."""
+"""Most pages that it reads at once."""
 
 Form = Literal["einsum", "flash", "paged"]
 
@@ -50,25 +50,25 @@ def decode_form(spec: RunSpec) -> Form:
 
 
 def attention_forms(spec: RunSpec) -> dict[str, str]:
-    """Return how a run attends in both phases, as its manifest says it."""
+    """Return how a run attends in both phases, for its manifest."""
     return {"prefill_attention": prefill_form(spec), "decode_attention": decode_form(spec)}
 
 
 def cache_length(spec: RunSpec) -> int:
-    """Return the positions of a sequence that the cache has room for: whole pages where a kernel reads pages."""
+    """Return the positions per sequence for which the cache has room: whole pages if a kernel reads pages."""
     length = spec.input_length + spec.output_length
     return -(-length // PAGE) * PAGE if decode_form(spec) == "paged" else length
 
 
 def block_pages(pages: int) -> int:
-    """Return how many pages of a sequence the kernel reads at once; it takes equal blocks only."""
+    """Return how many pages of a sequence the kernel reads at once; its blocks must be equal."""
     return math.gcd(pages, BLOCK_PAGES)
 
 
 def _has_kernels(spec: RunSpec) -> bool:
-    """Return whether the run is on TPU with jax, which has the kernels, and its program can hold one.
+    """Return whether the run is on TPU with jax, which has the kernels, and its program can contain one.
 
-    torch_xla cannot map a kernel over the stages of a pipeline; the program of JAX is that of one device anyway.
+    torch_xla cannot map a kernel over the stages of a pipeline; JAX's program is for one device anyway.
     """
     is_mapped = spec.axis("pp") > 1 and spec.backend != "jax"
     return spec.device == "tpu" and not is_mapped and find_spec("jax") is not None

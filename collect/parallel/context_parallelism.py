@@ -1,8 +1,8 @@
-"""Attention over a sequence that stays split over tp: Ulysses (Jacobs et al. 2023) and ring (Liu et al. 2023).
+"""Computes attention over a sequence that stays split over tp: Ulysses (Jacobs et al. 2023) and ring (Liu et al. 2023).
 
 Both hold whole weights on every device, so that norms, MLP and projections of the prefill work on pieces of the
-sequence; what is exchanged is what attention needs. A decode step has one position per sequence: every device computes
-it, but for attention, which reads the cache that is split by heads and gathers its result.
+sequence; only attention exchanges values. A decode step has one position per sequence: every device computes all of it,
+except attention, which reads the cache that is split by heads and gathers its result.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from tracewarehouse.collect.parallel.partition import BATCH, Partition
 MODES = ("ulysses", "ring")
 
 _BY_SEQUENCE: Partition = (BATCH, None, "tp", None)
-"""Of query, key and value [batch, heads, tokens, width]."""
+"""Partition of query, key and value [batch, heads, tokens, width]."""
 _BY_HEAD: Partition = (BATCH, "tp", None, None)
 
 
@@ -25,7 +25,7 @@ def split_context(model: Any, mesh: DeviceMesh, mode: str) -> None:
     """Keep the hidden states of a model split over tp by sequence in every layer of the prefill.
 
     Args:
-        model: With keys and values per head, and dense layers.
+        model: A model with keys and values per head, and dense layers.
         mesh: The run's devices.
         mode: One of MODES.
     """
@@ -44,10 +44,10 @@ def split_context(model: Any, mesh: DeviceMesh, mode: str) -> None:
 
 
 def split_cache_updates(cache: Any, mesh: DeviceMesh, mode: str) -> None:
-    """Let the layers of an empty cache take the keys and values of a split sequence.
+    """Make the layers of an empty cache accept the keys and values of a split sequence.
 
-    The prefill attends to its own keys and values only, so it gets them as they are, without the way through the cache:
-    for Ulysses split by head, for ring by sequence.
+    The prefill attends only to its own keys and values, so it gets them directly, not through the cache: split by head
+    for Ulysses, by sequence for ring.
     """
     for layer in cache.layers:
         layer.update = functools.partial(_update, mesh, mode, layer.update)
@@ -75,7 +75,7 @@ def _attention(
     scaling: float,
     **_: Any,
 ) -> tuple[Any, Any]:
-    """Compute attention as transformers calls it; the prefill gives no weights. `sharded_attention` has the shapes."""
+    """Compute attention as transformers calls it; the prefill has no weights. `sharded_attention` has the shapes."""
     if query.shape[2] == 1:
         output, weights = sharded_attention(module, query, key, value, attention_mask, scaling)
         output = mesh.constrain(output, (BATCH, None, "tp", None))
@@ -86,14 +86,14 @@ def _attention(
 def _ulysses_attention(
     mesh: DeviceMesh, module: Any, query: Any, key: Any, value: Any, mask: Any, scaling: float
 ) -> Any:
-    """Exchange pieces of the sequence for heads, attend, and exchange back: an all-to-all each."""
+    """Exchange pieces of the sequence for heads, attend, and exchange back, by an all-to-all each."""
     output, _ = sharded_attention(module, _exchanged(query, mesh), key, value, mask, scaling)
     output = mesh.constrain(output, (BATCH, None, "tp", None))
     return mesh.constrain(output * 1.0, (BATCH, "tp", None, None))
 
 
 def _ring_attention(mesh: DeviceMesh, _: Any, query: Any, key: Any, value: Any, mask: Any, scaling: float) -> Any:
-    """Pass keys and values around the ring of tp, and gather the softmax of each piece on the way.
+    """Pass keys and values around the ring of tp, and accumulate the softmax piece by piece.
 
     The pieces of the sequence are a dimension of their own, split over tp: a rotation along it is a collective-permute.
     The maximum and the sum of the softmax are corrected with every piece (Milakov and Gimelshein 2018). The mask is
@@ -144,7 +144,7 @@ def _ring_attention(mesh: DeviceMesh, _: Any, query: Any, key: Any, value: Any, 
 
 
 def _exchanged(value: Any, mesh: DeviceMesh) -> Any:
-    """Split by head what is split by sequence."""
+    """Return a value that is split by sequence, split by head."""
     # The product with one keeps the two constraints apart: on the same value the second would replace the first.
     return mesh.constrain(mesh.constrain(value, _BY_SEQUENCE) * 1.0, _BY_HEAD)
 

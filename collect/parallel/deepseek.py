@@ -1,4 +1,4 @@
-"""Parts of DeepSeek models in a form that compiles to one program that can be split."""
+"""Rewrites parts of DeepSeek models so that they compile to one program that can be split."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ def _route_v2(gate: Any, hidden: Any) -> tuple[Any, Any, Any]:
     """Route as DeepSeek-V2 (arXiv 2405.04434, section 2.2.2): a group is as good as its best expert.
 
     Returns:
-        As of `_route_v3`.
+        As for `_route_v3`.
     """
     import torch
 
@@ -69,7 +69,7 @@ def _route_v2(gate: Any, hidden: Any) -> tuple[Any, Any, Any]:
 
 
 def _route_v3(gate: Any, hidden: Any) -> tuple[Any, Any, Any]:
-    """Route as DeepSeek-V3 (arXiv 2412.19437, section 2.1.2), with comparisons in place of indices.
+    """Route as DeepSeek-V3 (arXiv 2412.19437, section 2.1.2), with comparisons instead of indices.
 
     Returns:
         Logits [tokens, experts], weights [tokens, k] and chosen experts [tokens, k].
@@ -92,9 +92,10 @@ def _route_v3(gate: Any, hidden: Any) -> tuple[Any, Any, Any]:
 
 
 def _are_largest(values: Any, count: int) -> Any:
-    """Tell of values [tokens, groups] which are among the `count` largest of a token; of equal ones the first.
+    """Return which of the values [tokens, groups] are among the `count` largest of a token; of equal ones the first.
 
-    By comparisons: the TPU compiler makes a call of a topk of so few, and gathers the values of all tokens for it.
+    It compares, because the TPU compiler turns such a small topk into a call, and gathers the values of all tokens for
+    it.
     """
     import torch
 

@@ -1,4 +1,4 @@
-"""The devices of a run as a mesh, and tensors split over it."""
+"""Makes a mesh of the devices of a run, and splits tensors over it."""
 
 from __future__ import annotations
 
@@ -39,12 +39,12 @@ class DeviceMesh:
         return placed
 
     def assemble(self, shape: tuple[int, ...], partition: Partition, read: Callable[[tuple[slice, ...]], Any]) -> Any:
-        """Return a tensor on the devices of all hosts, of which each host reads only what its own devices hold.
+        """Return a tensor on the devices of all hosts; each host reads only the parts of its own devices.
 
         Args:
-            shape: Of the whole tensor.
-            partition: What splits it.
-            read: Gives a slice of it on the host; called once per distinct slice.
+            shape: Shape of the whole tensor.
+            partition: Its split.
+            read: Returns a slice of it on the host; called once per distinct slice.
         """
         import torch
         import torch_xla
@@ -56,7 +56,8 @@ class DeviceMesh:
             slices = device_slices(shape, partition, self.sizes, self._coordinates[device])
             if str(slices) not in parts:
                 part = read(slices)
-                # Every shard has the size of the first; the devices of a short dimension's end are filled up.
+                # Every shard has the size of the first; shards at the end of a dimension that does not divide are
+                # padded.
                 missing = [(0, block - n) for block, n in zip(blocks, part.shape, strict=True)]
                 is_short = any(n for _, n in missing)
                 padding = [n for pair in reversed(missing) for n in pair]
@@ -72,15 +73,15 @@ class DeviceMesh:
         return [int(name.rpartition(":")[2]) for name in torch_xla._XLAC._xla_get_runtime_devices()]
 
     def split(self, parameter: Any, partition: Partition) -> None:
-        """Say how a tensor that is on the devices already is split."""
+        """Tell how a tensor that is already on the devices is split."""
         import torch_xla.distributed.spmd as spmd
 
         spmd.mark_sharding(parameter, self.xla_mesh, self.resolve(partition))
 
     def constrain(self, value: Any, partition: Partition) -> Any:
-        """Tell the partitioner how a value inside the program is split; it inserts the collectives that make it so.
+        """Tell the partitioner how a value inside the program is split; it inserts the collectives that split it so.
 
-        Inside a pipeline stage the partition is that of one stage.
+        Inside a pipeline stage, the partition is that of one stage.
         """
         return constrain(self._constrain, value, partition)
 
@@ -92,14 +93,14 @@ class DeviceMesh:
         return unwrap_sharded_tensor(spmd.mark_sharding(value, self.xla_mesh, self.resolve(partition)))
 
     def part(self, value: Any, partition: Partition) -> Any:
-        """Begin a manual region, whose operations are those of one device: return this device's part of a value."""
+        """Begin a manual region, in which operations work on one device: return this device's part of a value."""
         import torch_xla.distributed.spmd as spmd
         from torch_xla.distributed.spmd.xla_sharding import unwrap_sharded_tensor
 
         return unwrap_sharded_tensor(spmd.enable_manual_sharding(value, self.resolve(partition), mesh=self.xla_mesh))
 
     def whole(self, part: Any, partition: Partition, shape: Any) -> Any:
-        """End a manual region: return the value of this shape of which each device has a part."""
+        """End a manual region: return the value of this shape from the devices' parts."""
         import torch_xla.distributed.spmd as spmd
         from torch_xla.distributed.spmd.xla_sharding import unwrap_sharded_tensor
 
@@ -108,7 +109,7 @@ class DeviceMesh:
         )
 
     def resolve(self, partition: Partition) -> Partition:
-        """Return the partition in the axes that this mesh really has."""
+        """Return the partition with only the axes that this mesh has."""
         return tuple(self._present(axes) for axes in partition)
 
     def groups(self, axis: str) -> list[list[int]]:

@@ -1,4 +1,4 @@
-"""Mixture of experts with one-hot dispatch (GShard, Lepikhin et al. 2020), which compiles to all-to-alls over ep."""
+"""Runs experts with one-hot dispatch (GShard, Lepikhin et al. 2020), which compiles to all-to-alls over ep."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 NAME = "gshard_dispatch"
 LEAST_PLACES = 4
-"""Places where tokens are few, of which a mean says little; as in DeepSpeed-MoE (Rajbhandari et al. 2022)."""
+"""Fewest places: the mean of few tokens says little; as in DeepSpeed-MoE (Rajbhandari et al. 2022)."""
 
 
 @dataclass(frozen=True)
@@ -21,9 +21,9 @@ class Places:
     """Places that routed tokens get.
 
     Attributes:
-        per_device: What one device of (dp, ep) sends to each device of ep.
-        received: What a device of ep has from all that send to it, itself included.
-        per_expert: What each of its experts computes; `received` when every expert computes on all.
+        per_device: Places that one device of (dp, ep) sends to each device of ep.
+        received: Places that a device of ep gets from all its senders, itself included.
+        per_expert: Places that each of its experts computes; `received` if every expert computes all.
     """
 
     per_device: int
@@ -35,10 +35,10 @@ def places(tokens: int, chosen: int, experts: int, devices: int, factor: float) 
     """Return the places that a capacity factor gives; it counts mean shares of the tokens.
 
     Args:
-        tokens: Of one device of (dp, ep).
+        tokens: Tokens of one device of (dp, ep).
         chosen: Experts of a token.
-        experts: Of a layer.
-        devices: Of ep.
+        experts: Experts of a layer.
+        devices: Devices of ep.
         factor: The capacity factor; infinity gives room for all, so nothing is dropped.
     """
 
@@ -52,7 +52,7 @@ def places(tokens: int, chosen: int, experts: int, devices: int, factor: float) 
 
 
 class RoutedExperts:
-    """The experts of a model on the devices, and what of the running step they dropped.
+    """The experts of a model on the devices, and the pairs that they dropped in the running step.
 
     Args:
         mesh: The run's devices.
@@ -64,7 +64,7 @@ class RoutedExperts:
         self._dropped: list[Any] = []
 
     def register(self) -> None:
-        """Make them known to transformers under `NAME`, in place of those of another mesh."""
+        """Register them with transformers under `NAME`, in place of those of another mesh."""
         from transformers.integrations.moe import ALL_EXPERTS_FUNCTIONS
 
         ALL_EXPERTS_FUNCTIONS.register(NAME, self.run)
@@ -75,13 +75,13 @@ class RoutedExperts:
         return sum(dropped[1:], dropped[0]) if dropped else None
 
     def run(self, module: Any, tokens: Any, chosen: Any, weights: Any) -> Any:
-        """Send each token to the devices of its experts, and add up what comes back.
+        """Send each token to the devices of its experts, and add up the results.
 
-        A device of (dp, ep) sends a token once to each device that has experts of it, with the weights of these: an
-        all-to-all over ep. There each expert takes the tokens that are for it, and what the experts of the device give
-        for a token is added up. That goes back by another all-to-all and is added up over the devices. Only then the
-        all-reduce over tp adds what each device computed of the experts' width. What finds no place is dropped; how
-        much of each token was computed comes back beside its result.
+        A device of (dp, ep) sends a token once to each device that has some of its experts, with their weights: an
+        all-to-all over ep. There each expert takes its tokens, and the device adds up its experts' results for a token.
+        Another all-to-all sends the sums back, and they are added up over the devices. Only then does the all-reduce
+        over tp add up the parts of the experts' width. A pair without a place is dropped; the number of experts that
+        computed a token comes back beside its result.
 
         Args:
             module: The experts, with gate_proj and up_proj [experts, width, hidden] and down_proj [experts, hidden,
@@ -105,7 +105,7 @@ class RoutedExperts:
         is_routed = is_chosen.any(1).reshape(groups, -1, devices, here)
         weight = (is_chosen * weights.unsqueeze(-1)).sum(1).to(tokens.dtype).reshape(groups, -1, devices, here)
         grouped = mesh.constrain(tokens.reshape(groups, -1, hidden), (BATCH, None, None))
-        # What is routed but weighs nothing is told from what is not routed by a value of its own.
+        # -1 marks a pair that is not routed; a routed pair can have the weight 0.
         facts = torch.where(is_routed, weight, -1.0)
 
         out = _placed(is_routed.any(-1), room.per_device) if room.per_device < count // groups else None
@@ -115,7 +115,7 @@ class RoutedExperts:
         done, kept = self._computed(module, sent[..., :hidden], sent[..., hidden:], room)
 
         parts = done.shape[0]
-        # Every device of tp has its part of the result, but each counts the same.
+        # Every device of tp has its part of the result, but all have the same counts.
         done = torch.cat([done, (kept / parts)[None, ..., None].expand(parts, -1, -1, -1, 1)], -1)
         done = done.reshape(parts, data, devices, devices, room.per_device, -1).transpose(2, 3)
         done = done.reshape(parts, groups, devices, room.per_device, -1)
@@ -125,7 +125,7 @@ class RoutedExperts:
         return combined[:, :hidden]
 
     def _exchanged(self, values: Any, *, there: bool) -> Any:
-        """Re-split values from who sends them to who gets them, or back: an all-to-all.
+        """Re-split values from their senders to their receivers, or back: an all-to-all.
 
         Args:
             values: [groups, devices, ...], back with the parts of tp in front: [tp, groups, devices, ...].
@@ -141,7 +141,7 @@ class RoutedExperts:
         return flat.reshape(values.shape)
 
     def _computed(self, module: Any, tokens: Any, facts: Any, room: Places) -> tuple[Any, Any]:
-        """Return what the experts of each device give for the tokens that it has.
+        """Return the results of each device's experts for the tokens that it has.
 
         Args:
             module: The experts.
@@ -150,8 +150,8 @@ class RoutedExperts:
             room: The places.
 
         Returns:
-            [tp, dp, ep, received, hidden], which is to be added up over tp; and how many experts computed each token,
-            [dp, ep, received].
+            [tp, dp, ep, received, hidden], still to be added up over tp; and the number of experts that computed each
+            token, [dp, ep, received].
         """
         import torch
 
@@ -181,7 +181,7 @@ class RoutedExperts:
 
 
 def split_gate_and_up(model: Any) -> None:
-    """Store the fused gate and up weights of all experts apart, so that tp splits the width of each."""
+    """Store the fused gate and up weights of all experts separately, so that tp splits the width of each."""
     import torch
 
     for module in list(model.modules()):
@@ -205,9 +205,9 @@ def _sent(tokens: Any, facts: Any, place: Any) -> Any:
     """Put tokens and facts side by side, by place: [groups, devices, places, hidden + n].
 
     Args:
-        tokens: Of each group.
-        facts: Of each token for each device.
-        place: Whether a token has a place, [groups, tokens, devices, places]; None when each has its own.
+        tokens: Tokens of each group.
+        facts: Facts about each token for each device.
+        place: Whether a token has a place, [groups, tokens, devices, places]; None if each has its own.
     """
     import torch
 
@@ -217,15 +217,15 @@ def _sent(tokens: Any, facts: Any, place: Any) -> Any:
         whole = tokens[:, None].expand(-1, facts.shape[2], -1, -1)
         return torch.cat([whole, facts.transpose(1, 2)], -1)
     at = place.to(tokens.dtype)
-    # A place that no token has is routed to no expert.
+    # A place without a token is routed to no expert.
     routed = einsum("gsdc,gsde->gdce", at, facts) - (1.0 - at.sum(1))[..., None]
     return torch.cat([einsum("gsdc,gsh->gdch", at, tokens), routed], -1)
 
 
 def _combined(returned: Any, place: Any) -> Any:
-    """Add up what came back, [tp, groups, devices, places, n], to [groups, tokens, n]; `place` as of `_sent`."""
+    """Add up the results [tp, groups, devices, places, n] to [groups, tokens, n]; `place` as for `_sent`."""
     from tracewarehouse.collect.parallel.stage_operations import einsum
 
-    # The sum over tp comes last: it is the all-reduce, and so one of tokens, not of places.
+    # The sum over tp, which is the all-reduce, comes last, so that it is over tokens, not over places.
     at_tokens = returned.sum(2) if place is None else einsum("gsdc,pgdcn->pgsn", place.to(returned.dtype), returned)
     return at_tokens.sum(0)

@@ -1,4 +1,4 @@
-"""Which mesh axes split which dimension of a tensor."""
+"""Decides which mesh axes split which dimension of a tensor."""
 
 from __future__ import annotations
 
@@ -7,13 +7,13 @@ import re
 from collections.abc import Mapping
 
 Axes = str | tuple[str, ...] | None
-"""What splits one dimension: a mesh axis, several (outermost first), or nothing."""
+"""The split of one dimension: by one mesh axis, by several (outermost first), or by none."""
 
 Partition = tuple[Axes, ...]
 """One entry per dimension of a tensor."""
 
 BATCH: Axes = ("dp", "ep")
-"""The batch is split over dp and ep: outside the experts, devices of an expert group work on different sequences."""
+"""The axes that split the batch: outside the experts, devices of an expert group work on different sequences."""
 
 WEIGHT_RULES: tuple[tuple[str, Partition], ...] = (
     # Tensor parallelism as in Megatron-LM (Shoeybi et al. 2019): the first matrix of a block by columns, the second
@@ -28,7 +28,7 @@ WEIGHT_RULES: tuple[tuple[str, Partition], ...] = (
 
 
 def weight_partition(name: str, dimensions: int) -> Partition:
-    """Return the partition of a model's parameter, found by its name; no rule means a copy on every device."""
+    """Return the partition of a model's parameter by its name; without a rule every device has a copy."""
     for pattern, partition in WEIGHT_RULES:
         if re.search(pattern, name) and len(partition) == dimensions:
             return partition
@@ -38,10 +38,10 @@ def weight_partition(name: str, dimensions: int) -> Partition:
 def device_slices(
     shape: tuple[int, ...], partition: Partition, sizes: Mapping[str, int], coordinate: Mapping[str, int]
 ) -> tuple[slice, ...]:
-    """Return which part of a tensor is on one device.
+    """Return the part of a tensor that is on one device.
 
     Args:
-        shape: Of the whole tensor.
+        shape: Shape of the whole tensor.
         partition: Mesh axes per dimension, outermost first.
         sizes: Size of each mesh axis; 1 when absent.
         coordinate: The device's place on each mesh axis; 0 when absent.

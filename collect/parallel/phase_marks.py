@@ -1,4 +1,4 @@
-"""Marks of torch_xla by which ingest knows the phase, step, layer and part of every device op."""
+"""Sets the marks of torch_xla that tell ingest the phase, step, layer and part of every device op."""
 
 from __future__ import annotations
 
@@ -10,10 +10,10 @@ from tracewarehouse.collect.device_threads import wait_until_asleep
 
 
 def wait_for_devices(value: Any) -> None:
-    """Wait until all devices have a value that the last program gives.
+    """Wait until all devices have a result of the last program.
 
     `wait_device_ops` alone waits for the first device; copying every device's shard waits for all, and adds no program
-    of its own. Virtual devices are waited for until their threads sleep.
+    of its own. For virtual devices, also wait until their threads sleep.
     """
     import torch_xla
     import torch_xla.core.xla_model as xm

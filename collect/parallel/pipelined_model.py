@@ -1,4 +1,4 @@
-"""A transformers model as a pipeline: its layers stacked by stage, all stages in one program."""
+"""Runs a transformers model as a pipeline: its layers stacked by stage, all stages in one program."""
 
 from __future__ import annotations
 
@@ -18,18 +18,21 @@ if TYPE_CHECKING:
 
 
 class StageCache:
-    """Key-value cache of one layer and one microbatch, in the form that transformers' attention asks for."""
+    """Key-value cache of one layer and one microbatch, with the interface that transformers' attention uses."""
 
     def __init__(self, keys: Any, values: Any, positions: Any) -> None:
         self.keys, self.values, self._positions = keys, values, positions
 
     def update(self, keys: Any, values: Any, *_: Any, **__: Any) -> tuple[Any, Any]:
-        """Store the keys and values of new positions and give all."""
+        """Store the keys and values of new positions, and return those of all."""
         self.keys, self.values = self._stored(self.keys, keys), self._stored(self.values, values)
         return self.keys, self.values
 
     def _stored(self, old: Any, new: Any) -> Any:
-        """A cache with new positions, chosen place by place: for a scatter, XLA gathers all stages on every device."""
+        """Return the cache with new positions, chosen place by place.
+
+        For a scatter, XLA would gather all stages on every device.
+        """
         import torch
 
         count = new.shape[2]
@@ -41,14 +44,14 @@ class StageCache:
 
 @dataclass(frozen=True)
 class Slot:
-    """One layer of every stage, or of those stages that have one there."""
+    """One layer of each stage that has one here."""
 
     layer: Any
     """A transformers layer of the slot's kind; its own weights are not used."""
     weights: dict[str, Any]
     """Weights and buffers by name, [stages, ...]; zeros for stages without a layer."""
     is_filled: Any
-    """Whether each stage has a layer, [stages]; None when all have."""
+    """Whether each stage has a layer, [stages]; None if all have one."""
 
 
 class PipelinedModel:
@@ -57,7 +60,7 @@ class PipelinedModel:
     The weights of the layers of a slot are stacked along a first dimension that is split over pp; so is the buffer of
     hidden states, one microbatch per stage. In each tick every stage computes, then the buffer rotates by one stage,
     which is a collective-permute. With M microbatches and P stages a step takes M + P - 1 ticks; in tick t stage s
-    works on microbatch t - s. In the slots that it has no layer for, a stage keeps its hidden states.
+    works on microbatch t - s. In a slot without a layer of its own, a stage keeps its hidden states.
     """
 
     def __init__(self, spec: RunSpec, model: Any, mesh: DeviceMesh, weights: PublishedWeights | None = None) -> None:
@@ -102,7 +105,7 @@ class PipelinedModel:
         self._position = self._mesh.place(torch.zeros(1, dtype=torch.long), (None,))
 
     def blank_input(self, length: int) -> Any:
-        """Return tokens [batch, length]."""
+        """Return blank tokens [batch, length]."""
         import torch
 
         return self._mesh.place(torch.zeros(self._spec.batch, length, dtype=torch.long), (BATCH, None))
@@ -166,11 +169,11 @@ class PipelinedModel:
         return logits, following, self._mesh.constrain(by_stage.reshape(self._stages, batch), ("pp", BATCH))
 
     def _run_layer(self, number: int, tick: int, buffer: Any, positions: Any, rotary: Any, mask: Any) -> Any:
-        """Run the layers of a slot; the cache of a stage is that of the microbatch it works on.
+        """Run the layers of a slot; each stage uses the cache of the microbatch that it works on.
 
         Returns:
-            The new buffer; and, with experts, the pairs of token and expert that were dropped of the tokens of each
-            microbatch that some stage works on, {microbatch: [stages, tokens]}.
+            The new buffer; and, with experts, the dropped pairs of token and expert of each microbatch that some stage
+            works on, {microbatch: [stages, tokens]}.
         """
         import torch
 
@@ -204,12 +207,12 @@ class PipelinedModel:
         return hidden, {m: torch.where(at[:, 0, 0, 0], pairs, 0) for m, at in working.items() for pairs in dropped}
 
     def _slot(self, layers: list[Any], numbers: list[int | None], weights: PublishedWeights | None) -> Slot:
-        """Make a slot, with its weights split over pp and as in one stage.
+        """Make a slot, with its weights split over pp and, within a stage, as usual.
 
         Args:
-            layers: Of the whole model; those of a published one have no values.
-            numbers: The layer of each stage, None where it has none.
-            weights: Of a published model.
+            layers: Layers of the whole model; those of a published one have no values.
+            numbers: The layer of each stage, None if it has none.
+            weights: Weights of a published model.
         """
         import torch
 

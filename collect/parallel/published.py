@@ -1,4 +1,4 @@
-"""A published model with its weights: the model that they make, and its parts on the devices."""
+"""Assembles a published model from its weights, on the host or in parts on the devices."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ class Assembler(Protocol):
 
 
 class PublishedWeights:
-    """The weights of a run of a published model, checked against its configuration before any is read.
+    """The weights of a run of a published model; they are checked against its configuration before any is read.
 
     Raises:
         CheckpointError: a file or weight is missing, damaged, of another shape, or of another model.
@@ -37,11 +37,11 @@ class PublishedWeights:
         self._checkpoint.check(self._shapes, spec.layers)
 
     def names(self) -> Sequence[str]:
-        """Return all weights, in the order in which they are read fastest."""
+        """Return the names of all weights, in the order in which they are read fastest."""
         return in_file_order(self._checkpoint, self._shapes)
 
     def close(self) -> None:
-        """Close what has been read from."""
+        """Close the files."""
         self._checkpoint.close()
 
     def shape(self, name: str) -> Shape:
@@ -49,7 +49,7 @@ class PublishedWeights:
         return self._shapes[name]
 
     def reader(self, name: str, dtype: Any) -> Callable[[tuple[slice, ...]], Any]:
-        """Return what reads slices of a weight, in the dtype that it has in a run of `dtype`."""
+        """Return the function that reads slices of a weight, in its dtype in a run of `dtype`."""
         own = _dtype(name, dtype)
         return lambda slices: self.read(name, slices, own)
 
@@ -73,8 +73,8 @@ class PublishedWeights:
     def on_devices(self, spec: RunSpec, mesh: DeviceMesh) -> Any:
         """Return the model with every weight split over the devices, read one after the other and file by file.
 
-        A host holds its devices' parts of one weight at a time, and while they are sent torch_xla's copy of each part.
-        The layers of a pipeline stay without values here; `stacked` gives them, a stage to its devices.
+        A host holds its devices' parts of one weight at a time and, while they are sent, torch_xla's copy of each part.
+        The layers of a pipeline stay without values here; `stacked` puts those of each stage on its devices.
         """
         import torch
 
@@ -95,10 +95,10 @@ class PublishedWeights:
         """Return the same weight of one layer of every stage, [stages, ...], each on the devices of its stage.
 
         Args:
-            names: Of the weight in each stage; None gives zeros.
+            names: Name of the weight in each stage; None gives zeros.
             mesh: The devices.
-            dtype: Of the result.
-            partition: Of one stage's weight; by default as of `weight_partition`.
+            dtype: Dtype of the result.
+            partition: Partition of one stage's weight; by default that of `weight_partition`.
         """
         import torch
 
@@ -118,7 +118,7 @@ class PublishedWeights:
 
 
 class ZeroWeights(PublishedWeights):
-    """Zeros in the shapes of a published model's weights, to trace its steps where its files are not."""
+    """Zeros in the shapes of a published model's weights, to trace its steps without its files."""
 
     def __init__(self, spec: RunSpec, folder: Path) -> None:
         self.folder = folder
@@ -126,14 +126,14 @@ class ZeroWeights(PublishedWeights):
         self._shapes = _shapes(self._skeleton)
 
     def names(self) -> Sequence[str]:
-        """Return all weights."""
+        """Return the names of all weights."""
         return list(self._shapes)
 
     def close(self) -> None:
         """Do nothing: there is no file."""
 
     def read(self, name: str, slices: tuple[slice, ...], dtype: Any) -> Any:
-        """Return zeros in place of a slice of a weight."""
+        """Return zeros instead of a slice of a weight."""
         import torch
 
         return torch.zeros([s.stop - s.start for s in slices], dtype=dtype)
@@ -144,8 +144,9 @@ def skeleton(spec: RunSpec, folder: Path, *, is_split: bool = True) -> Any:
 
     Args:
         spec: The run.
-        folder: With the config.json.
-        is_split: Store the fused gate and up weights of experts apart, as the collector's device model does.
+        folder: Folder with the config.json.
+        is_split: Whether to store the fused gate and up weights of experts separately, as the collector's device model
+            does.
     """
     import torch
     import transformers
@@ -175,7 +176,7 @@ def skeleton(spec: RunSpec, folder: Path, *, is_split: bool = True) -> Any:
 
 
 def whole(shape: Shape) -> tuple[slice, ...]:
-    """Return the slices of a whole weight."""
+    """Return the slices that select a whole weight."""
     return tuple(slice(0, n) for n in shape)
 
 
@@ -186,7 +187,7 @@ def _shapes(model: Any) -> dict[str, Shape]:
 
 
 def _dtype(name: str, dtype: Any) -> Any:
-    """The dtype of a weight in the run; the routers' correction biases stay in float32, as they are published."""
+    """Return the dtype of a weight in the run; the routers' correction biases stay in float32, as published."""
     import torch
 
     return torch.float32 if name.endswith("correction_bias") else dtype

@@ -1,4 +1,4 @@
-"""Sequence parallelism over tp (Korthikanti et al. 2022): between blocks each device holds a piece of the sequence."""
+"""Splits sequences over tp (Korthikanti et al. 2022): between blocks each device holds a piece of the sequence."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ from tracewarehouse.collect.parallel.stage_operations import einsum, single_line
 
 
 def split_sequence(layers: Iterable[Any], mesh: DeviceMesh) -> None:
-    """Split the hidden states between and in decoder layers over tp by sequence, where the sequence is long enough.
+    """Split the hidden states between and in decoder layers over tp by sequence, if the sequence is long enough.
 
-    Norms and residual work on pieces; attention and MLP gather their input, and their last linear ends in a
-    reduce-scatter in place of an all-reduce. A decode step has one position per sequence and stays as it is. The sum
+    Norms and residuals work on pieces; attention and MLP gather their input, and their last linear ends in a
+    reduce-scatter instead of an all-reduce. A decode step has one position per sequence and stays as it is. The sum
     over routed experts is left to the partitioner.
     """
     by_sequence: Partition = (BATCH, "tp", None)
@@ -49,7 +49,7 @@ def keep_last_position(norm: Any, mesh: DeviceMesh) -> None:
 
 
 def last_position(hidden: Any) -> Any:
-    """Return the last token's hidden states, as a product with 0 and 1: one all-reduce over the pieces.
+    """Return the last token's hidden states, by a product with 0 and 1: one all-reduce over the pieces.
 
     Args:
         hidden: [batch, tokens, width], or [stages, batch, tokens, width].
@@ -67,7 +67,7 @@ def is_split(hidden: Any, mesh: DeviceMesh) -> bool:
 
 
 def scattered_linear(mesh: DeviceMesh, hidden: Any, weight: Any) -> Any:
-    """Apply a row-parallel linear whose partial results a reduce-scatter over the sequence sums.
+    """Apply a row-parallel linear, and sum its partial results by a reduce-scatter over the sequence.
 
     Written out for each device (a manual region), because XLA's CPU pipeline does not form reduce-scatters by itself.
 
@@ -98,7 +98,7 @@ def _constrain_input(layer: Any, mesh: DeviceMesh, partition: Partition) -> None
 
     def constrained(hidden_states: Any, *args: Any, **kwargs: Any) -> Any:
         if is_split(hidden_states, mesh):
-            # The product with one makes a new value: a constraint on the old one would also hold where it comes from.
+            # The product with one makes a new value: a constraint on the old one would also apply where that is made.
             hidden_states = mesh.constrain(hidden_states * 1.0, partition)
         return forward(hidden_states, *args, **kwargs)
 
@@ -116,7 +116,7 @@ def _constrain_output(norm: Any, mesh: DeviceMesh, partition: Partition) -> None
 
 
 def _scatter_output(linear: Any, mesh: DeviceMesh) -> None:
-    """Make a row-parallel linear end in a reduce-scatter where its input is split."""
+    """Make a row-parallel linear end in a reduce-scatter if its input is split."""
     forward, summed_by_scatter = linear.forward, functools.partial(scattered_linear, mesh)
 
     def scatter(hidden: Any) -> Any:

@@ -1,4 +1,4 @@
-"""A transformers model split over the devices by dp, ep and tp."""
+"""Splits a transformers model over the devices by dp, ep and tp."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 
 def use_sharded_operations(spec: RunSpec, model: Any, mesh: DeviceMesh) -> experts.RoutedExperts:
-    """Replace the operations of a model that the partitioner cannot split by ones that it can."""
+    """Replace the operations of a model that the partitioner cannot split by operations that it can."""
     attention.register(spec, mesh)
     routed = experts.RoutedExperts(mesh, float(spec.capacity_factor or "inf"))
     routed.register()
@@ -31,7 +31,7 @@ def use_sharded_operations(spec: RunSpec, model: Any, mesh: DeviceMesh) -> exper
 
 
 def cache_shape(spec: RunSpec, config: Any) -> tuple[int, int, int, Axes]:
-    """Return the heads, the width of keys and of values in the key-value cache, and what splits the heads.
+    """Return the heads, key width and value width of the key-value cache, and the axes that split the heads.
 
     Multi-head latent attention caches one latent for all heads, which nothing splits.
     """
@@ -45,7 +45,7 @@ class ShardedModel:
 
     Args:
         spec: The run.
-        model: On the host; it is moved.
+        model: The model on the host; it is moved to the devices.
         mesh: The devices.
         first_layer: Number of the model's first layer in the whole model, for a stage of a pipeline.
     """
@@ -81,7 +81,7 @@ class ShardedModel:
         self._cache = self._empty_cache()
 
     def blank_input(self, length: int) -> Any:
-        """Return tokens [batch, length]."""
+        """Return blank tokens [batch, length]."""
         import torch
 
         return self._mesh.place(torch.zeros(self._spec.batch, length, dtype=torch.long), (BATCH, None))
@@ -103,7 +103,7 @@ class ShardedModel:
         return logits, following, *self._dropped()
 
     def _dropped(self) -> list[Any]:
-        """Return what the experts dropped of each sequence in this step, [1, batch]; nothing without experts."""
+        """Return the pairs that the experts dropped in this step per sequence, [1, batch]; nothing without experts."""
         dropped = self._experts.take_dropped()
         return [] if dropped is None else [dropped.reshape(self._spec.batch, -1).sum(1)[None]]
 

@@ -1,7 +1,8 @@
-"""Operations that stay single operations of the compiled program when a pipeline maps a layer over its stages.
+"""Defines operations that stay single operations of the program when a pipeline maps a layer over its stages.
 
 `torch.vmap` would break an einsum into products with merged dimensions, and does not know sharding constraints and
-manual regions. They are given their own rule here: the stages become one more dimension in front, split over pp.
+manual regions. The operations here have a rule of their own: the stages become one more dimension in front, split over
+pp.
 """
 
 from __future__ import annotations
@@ -14,28 +15,28 @@ from typing import Any
 from tracewarehouse.collect.parallel.partition import Partition
 
 Split = Callable[[Any, Partition], Any]
-"""Says how a value is split."""
+"""Function that tells the partitioner how a value is split."""
 Linear = Callable[[Any, Any], Any]
-"""A linear of hidden states and a weight, with or without stages in front of both."""
+"""Linear function of hidden states and a weight, with or without stages in front of both."""
 
 
 def einsum(equation: str, *operands: Any) -> Any:
-    """Run torch.einsum; inside a vmap over stages, one einsum with the stage as a further index."""
+    """Run torch.einsum; inside a vmap over stages, run one einsum with the stage as a further index."""
     return _functions()[0].apply(equation, *operands)
 
 
 def constrain(split: Split, value: Any, partition: Partition) -> Any:
-    """Say how a value inside the program is split; inside a vmap over stages, its stages are split over pp as well."""
+    """Tell how a value inside the program is split; inside a vmap over stages, its stages are split over pp as well."""
     return _functions()[1].apply(value, split, partition)
 
 
 def single_linear(linear: Linear, hidden: Any, weight: Any) -> Any:
-    """Apply a linear that is a manual region; inside a vmap over stages, one region for all of them."""
+    """Apply a linear that is a manual region; inside a vmap over stages, use one region for all of them."""
     return _functions()[2].apply(hidden, weight, linear)
 
 
 def with_stage_index(equation: str, is_staged: list[bool]) -> str:
-    """Put one more index in front of the result and of those operands that have stages.
+    """Return the equation with one more index in front of the result and of the operands that have stages.
 
     Example:
         'ij,jk->ik' with both staged is 'aij,ajk->aik'.

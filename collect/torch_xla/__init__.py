@@ -1,1 +1,1 @@
-"""The torch_xla backend: its devices, steps that are traced once, and pipelines over hosts."""
+"""Records with torch_xla: its devices, steps that are traced once, and pipelines over hosts."""

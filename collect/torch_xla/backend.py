@@ -1,4 +1,4 @@
-"""The torch_xla backend: one SPMD program per host."""
+"""Records with torch_xla, as one SPMD program per host."""
 
 from __future__ import annotations
 
@@ -84,19 +84,19 @@ class TorchXlaStack:
 
     @property
     def devices_per_host(self) -> int:
-        """Devices of this host."""
+        """Number of devices of this host."""
         import torch_xla.runtime as xr
 
         return int(xr.addressable_runtime_device_count())
 
     def model(self, subject: Subject) -> DeviceModel:
-        """Bring a model to the devices, whose steps are traced once and then replayed."""
+        """Bring a model to the devices; its steps are traced once and then replayed."""
         from tracewarehouse.collect.torch_xla.replay import ReplayedModel
 
         return ReplayedModel(subject.spec, self.traceable(subject))
 
     def traceable(self, subject: Subject) -> TraceableModel:
-        """Bring a model to the devices, whose steps are to be traced."""
+        """Bring a model to the devices, for its steps to be traced."""
         spec = subject.spec
         model = subject.model if subject.weights is None else subject.weights.on_devices(spec, self.mesh)
         if spec.axis("pp") > 1:
@@ -130,7 +130,7 @@ class TorchXlaStack:
         wait_for_devices(value)
 
     def on_host(self, value: Any) -> Any:
-        """Return a value of the devices as a torch tensor on the host."""
+        """Return a value on the devices as a torch tensor on the host."""
         from torch_xla.distributed.spmd.xla_sharding import unwrap_sharded_tensor
 
         return unwrap_sharded_tensor(value).cpu()
@@ -149,14 +149,14 @@ class TorchXlaStack:
         xp.start_trace(str(logdir))
 
     def stop_profiler(self) -> None:
-        """End the recording, and write it."""
+        """End the recording and write it."""
         import torch_xla.debug.profiler as xp
 
         xp.stop_trace()
 
 
 def lower_steps(spec: RunSpec, folder: Path) -> Recording:
-    """Write the programs of a run on TPU as HLO text, as the compiler would get them; nothing is compiled or run.
+    """Write the programs of a run on TPU as the HLO text that the compiler would get; nothing is compiled or run.
 
     Args:
         spec: The run.
@@ -177,7 +177,7 @@ def lower_steps(spec: RunSpec, folder: Path) -> Recording:
 
 
 def record_stage(spec: RunSpec, stage: int, shared: Path, staging: Path | None) -> Recording | None:
-    """Run one stage of a pipeline over hosts; the first has the profiles of all, the others give nothing.
+    """Run one stage of a pipeline over hosts; the first returns the recording with all profiles, the others None.
 
     Args:
         spec: The whole run.
@@ -186,7 +186,7 @@ def record_stage(spec: RunSpec, stage: int, shared: Path, staging: Path | None) 
         staging: The capture directory of the first stage, None for the others.
 
     Raises:
-        CheckError: as of `record_generation`.
+        CheckError: as for `record_generation`.
     """
     import torch
 

@@ -1,6 +1,6 @@
-"""Steps that are traced and compiled once, and then run by the hash of their graph, as a server runs them.
+"""Traces and compiles steps once, and then runs them by the hash of their graph, as a server does.
 
-All that is used of torch_xla's private interface for this is here; its bridge to torch.compile makes the same calls
+All uses of torch_xla's private interface for this are here; its bridge to torch.compile makes the same calls
 (torch_xla/_dynamo/dynamo_bridge.py).
 """
 
@@ -21,19 +21,19 @@ _WHOLE = "{replicated}"
 
 
 class TraceableModel(Protocol):
-    """A model on the devices whose memory of a generation is in tensors."""
+    """A model on the devices that keeps its state of a generation in tensors."""
 
     def begin(self) -> None:
         """Make an empty cache."""
 
     def blank_input(self, length: int) -> Any:
-        """Return what a step over `length` positions is given, on the devices and filled with zeros."""
+        """Return the input of a step over `length` positions, on the devices and filled with zeros."""
 
     def step(self, given: Any) -> tuple[Any, ...]:
         """Return the results of one step; the cache then holds its positions too."""
 
     def cache_tensors(self) -> list[Any]:
-        """Return all that a step reads and writes besides what it is given."""
+        """Return all tensors that a step reads and writes besides its input."""
 
 
 @dataclass(frozen=True)
@@ -42,9 +42,9 @@ class Program:
 
     Attributes:
         graph: Hash under which torch_xla keeps it.
-        places: What each of its parameters is: a place in (given, *cache), or None for a weight or constant.
-        constants: The weights and constants, None where there is a place.
-        results: How many tensors it gives.
+        places: Place of each of its parameters in (given, *cache), or None for a weight or constant.
+        constants: The weights and constants, None for a parameter with a place.
+        results: Number of tensors that it returns.
     """
 
     graph: Any
@@ -53,7 +53,7 @@ class Program:
     results: int
 
     def run(self, inputs: list[Any]) -> list[Any]:
-        """Start it; the results are there later. The new cache takes the memory of the old one, which is gone."""
+        """Start it; the results are there later. The new cache takes the memory of the old one, which is lost."""
         import torch_xla
 
         pairs = zip(self.places, self.constants, strict=True)
@@ -65,7 +65,7 @@ class Program:
 
 @dataclass(frozen=True)
 class _Traced:
-    """A step as it was traced; `Program` says what the places are, and `values` has those of all parameters."""
+    """A traced step; `places` are those of `Program`, and `values` has the values of all parameters."""
 
     outputs: list[Any]
     places: list[int | None]
@@ -75,8 +75,8 @@ class _Traced:
 class ReplayedModel:
     """A model whose prefill and decode step are traced before the first generation.
 
-    Whatever a step depends on must be in its tensors: a number that Python changes from step to step would stay what
-    it was in the trace. The comparison with plain torch would show it.
+    A step may depend only on its tensors: a number that Python changes from step to step would keep its value from the
+    trace. The comparison with plain torch would show it.
     """
 
     def __init__(self, spec: RunSpec, model: TraceableModel) -> None:
@@ -100,7 +100,7 @@ class ReplayedModel:
         self._phase = "prefill"
 
     def forward(self, given: Any) -> list[Any]:
-        """Start the prefill, or behind it a decode step, and give its results, as of the model's `step`."""
+        """Start the prefill or, after it, a decode step, and return its results, as the model's `step` does."""
         inputs = [*raw([given]), *self._cache]
         results = self._programs[self._phase].run(inputs)
         cache, results = results[: len(self._cache)], results[len(self._cache) :]
@@ -111,13 +111,13 @@ class ReplayedModel:
         return results
 
     def _require_same_shardings(self, cache: list[Any]) -> None:
-        """Make sure that the cache is split as before, which a program run by its hash does not check."""
+        """Make sure that the cache is split as before; a program that runs by its hash does not check this."""
         pairs = zip(_shardings(cache), self._shardings, strict=True)
         if wrong := [number for number, (behind, before) in enumerate(pairs) if behind != before]:
-            raise CheckError(f"tensors {wrong} of the cache are split otherwise behind the {self._phase} than before")
+            raise CheckError(f"tensors {wrong} of the cache are split differently after the {self._phase} than before")
 
     def lowered(self, phase: str, length: int) -> str:
-        """Return the program of a step as HLO text, as the compiler would get it; nothing is compiled.
+        """Return the program of a step as the HLO text that the compiler would get; nothing is compiled.
 
         Args:
             phase: prefill or decode.
@@ -130,8 +130,8 @@ class ReplayedModel:
 
         with self._traced(phase, length) as traced:
             text = torch_xla._XLAC._get_xla_tensors_hlo(traced.outputs)
-        # Its name, the donated arguments and the count of devices are not in the text; when torch_xla compiles, it
-        # adds them.
+        # The program's name, the donated arguments and the count of devices are not in the text; when torch_xla
+        # compiles, it adds them.
         head, body = text.split("\n", 1)
         layout = head.partition(", ")[2]
         donors = ", ".join(f"({number}, {{}})" for number, place in enumerate(traced.places) if place)
@@ -151,7 +151,7 @@ class ReplayedModel:
 
     @contextmanager
     def _traced(self, phase: str, length: int) -> Iterator[_Traced]:
-        """Trace a step, on an input and a cache of its own, which hold nothing and are dropped afterwards."""
+        """Trace a step on an input and a cache of its own, which are empty and dropped afterwards."""
         import torch
         import torch_xla
         import torch_xla.core.xla_model as xm
@@ -159,7 +159,7 @@ class ReplayedModel:
         xla = torch_xla._XLAC
         self._model.begin()
         inputs = raw([self._model.blank_input(length), *self._model.cache_tensors()])
-        # What is still to be computed would become a part of the step, and be emptied with it below.
+        # Pending computations would become a part of the step, and be cleared with it below.
         torch_xla.sync(reset_scope=False)
         xm.wait_device_ops()
         places = {xla._xla_get_tensor_id(tensor): place for place, tensor in enumerate(inputs)}
@@ -177,7 +177,7 @@ class ReplayedModel:
 
 
 def raw(tensors: list[Any]) -> list[Any]:
-    """Return the tensors themselves, where torch_xla wrapped them with their sharding."""
+    """Return the tensors themselves, unwrapped where torch_xla wrapped them with their sharding."""
     from torch_xla.distributed.spmd.xla_sharding import unwrap_sharded_tensor
 
     return [unwrap_sharded_tensor(tensor) for tensor in tensors]

@@ -1,7 +1,7 @@
-"""A pipeline over hosts: a process for each stage, which is an SPMD program over devices of its own.
+"""Runs a pipeline over hosts: a process for each stage, with an SPMD program over devices of its own.
 
-Virtual CPU devices of different processes cannot communicate, so activations and tokens go from host to host by
-torch.distributed (gloo), between the programs: there is no collective over pp. Every process records its own profile.
+Virtual CPU devices of different processes cannot communicate, so torch.distributed (gloo) carries activations and
+tokens from host to host between the programs: there is no collective over pp. Every process records its own profile.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ def stage_spec(spec: RunSpec, stage: int) -> RunSpec:
 
 @contextmanager
 def other_stages(spec: RunSpec, staging: Path) -> Iterator[Path]:
-    """Start the processes of all stages but the first; gives the folder in `staging` that all of them share meanwhile.
+    """Start the processes of all stages but the first, and give the folder in `staging` that all share meanwhile.
 
     Raises:
         CheckError: a process failed; its output is in the log.
@@ -80,14 +80,14 @@ def total_of(value: Any) -> Any:
 
 
 def wait_for_all() -> None:
-    """Go on when the processes of all stages have come here."""
+    """Wait until the processes of all stages get here."""
     import torch.distributed as dist
 
     dist.barrier()
 
 
 def from_last_stage(value: Any) -> Any:
-    """Return a host tensor of the last stage; the other stages give one of the same shape and dtype."""
+    """Return a host tensor of the last stage; the other stages pass one of the same shape and dtype."""
     import torch.distributed as dist
 
     dist.broadcast(value, dist.get_world_size() - 1)
@@ -95,7 +95,7 @@ def from_last_stage(value: Any) -> Any:
 
 
 def gather_captures(captures: list[Path], staging: Path) -> list[str]:
-    """Put the captures of all hosts into one session of the capture directory, each by the name of its host."""
+    """Put the captures of all hosts into one session of the capture directory, and return the hosts' names."""
     session = staging / "plugins" / "profile" / captures[0].parent.name
     session.mkdir(parents=True, exist_ok=True)
     names = [f"host{number}" for number in range(len(captures))]
@@ -124,11 +124,11 @@ class StageLayers(ShardedModel):
 
     @property
     def vocabulary(self) -> int:
-        """Tokens that the model knows."""
+        """Number of tokens that the model knows."""
         return int(self._model.config.vocab_size)
 
     def blank_hidden(self, length: int) -> Any:
-        """Return hidden states [batch, length, width] on the host."""
+        """Return blank hidden states [batch, length, width] on the host."""
         import torch
 
         return torch.zeros(self._spec.batch, length, self._model.config.hidden_size, dtype=self._model.dtype)
@@ -138,13 +138,13 @@ class StageLayers(ShardedModel):
         return self._mesh.place(hidden, (None, None, None))
 
     def blank_input(self, length: int) -> Any:
-        """Return tokens [batch, length] on the first stage, hidden states [batch, length, width] on the others."""
+        """Return blank tokens [batch, length] on the first stage, else hidden states [batch, length, width]."""
         return super().blank_input(length) if self._is_first else self.place_hidden(self.blank_hidden(length))
 
     def step(self, given: Any) -> tuple[Any, ...]:
-        """Return hidden states [batch, length, width], or what `DeviceModel.forward` gives on the last stage.
+        """Return hidden states [batch, length, width], or on the last stage the results of `DeviceModel.forward`.
 
-        The pairs that its experts dropped follow on every stage that has some.
+        On every stage with experts, the pairs that they dropped follow.
         """
         inputs = {"input_ids" if self._is_first else "inputs_embeds": given}
         hidden = self._model.model(past_key_values=self._cache, use_cache=True, **inputs).last_hidden_state
@@ -157,7 +157,7 @@ class StageLayers(ShardedModel):
 
 
 class StageModel:
-    """One stage with what passes between it and the others: hidden states on, and tokens to all."""
+    """One stage and its exchange with the others: it passes hidden states on, and tokens go to all."""
 
     def __init__(self, spec: RunSpec, model: Any, mesh: DeviceMesh, stage: int) -> None:
         self._stage, self._hosts, self._mesh = stage, spec.hosts, mesh
@@ -170,9 +170,9 @@ class StageModel:
         self._replayed.begin()
 
     def forward(self, tokens: Any) -> tuple[Any, ...]:
-        """See `DeviceModel.forward`; logits are zeros but on the last stage, and what is dropped is of this stage.
+        """See `DeviceModel.forward`; only the last stage has logits, the others zeros; dropped pairs are of this stage.
 
-        The prompt must be on all stages; the tokens of a step are brought to all.
+        The prompt must be on all stages; all stages get the tokens of a step.
         """
         import torch
         import torch.distributed as dist

@@ -1,1 +1,1 @@
-"""Cloud TPU slices: create them within a quota, record an experiment on all hosts of one, delete them."""
+"""Creates Cloud TPU slices within a quota, records an experiment on all hosts of one, and deletes them."""

@@ -1,4 +1,4 @@
-"""Copies finished captures from the hosts of a TPU slice, and makes one of what they recorded."""
+"""Copies finished captures from the hosts of a TPU slice, and merges the hosts' parts into one capture."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def pending(specs: list[RunSpec], output: Path) -> list[RunSpec]:
 
 
 def fetch(gcloud: Gcloud, entry: Slice, specs: list[RunSpec], output: Path, show: Callable[[str], None]) -> list[Path]:
-    """Copy the captures that every host has finished in the same round, and `output` has not.
+    """Copy the captures that every host finished in the same round and that `output` lacks.
 
     Raises:
         InterruptionError: a host does not answer, or a copy broke off.
@@ -67,14 +67,14 @@ def _fetch_one(
         except OSError as error:
             raise write_error(output, error) from None
         except CollectError:
-            if not is_recorded(output, spec):  # by another call, which was faster
+            if not is_recorded(output, spec):  # another call was faster
                 raise
     show(f"# {spec.name} is here")
     return output / spec.name
 
 
 def merge_hosts(parts: list[Path], output: Path, spec: RunSpec) -> None:
-    """Make one capture directory of those that the hosts of a slice recorded: one profile per host.
+    """Merge the capture directories of the hosts of a slice into one, with one profile per host.
 
     Card and manifest are those of the first host; the manifest names the profiles of all.
 

@@ -1,4 +1,4 @@
-"""Shell commands for the hosts of a slice, and what they print."""
+"""Writes the shell commands for the hosts of a slice, and reads their output."""
 
 from __future__ import annotations
 
@@ -9,24 +9,24 @@ from tracewarehouse.collect.tpu.state import Place, Round
 
 VENV = "tracewarehouse-venv"
 CAPTURES = "tracewarehouse-captures"
-"""Where hosts record to: `<token of the round>/<name of the run>`."""
+"""Folder into which hosts record: `<token of the round>/<name of the run>`."""
 ROUNDS = "tracewarehouse-rounds"
-"""What hosts know of rounds: `<token>/log`, `code` when it ended, `group` of its processes."""
+"""Folder of a host's rounds: `<token>/log`, `code` once it ended, `group` of its processes."""
 RUNS = "tracewarehouse-runs.json"
 TOKEN = "tracewarehouse-token"  # noqa: S105  a file
 WEIGHTS = "tracewarehouse-weights"
 REFERENCES = ".cache/tracewarehouse/references"
-"""Where the collector looks for references, in the home of the hosts."""
+"""Folder in which the collector looks for references, in the home of the hosts."""
 LOCK = "tracewarehouse.lock"
 TORCH_XLA = "torch_xla[tpu,pallas]==2.9.0"
-"""With the TPU driver, and JAX for the attention kernel of the prefill."""
+"""Package of torch_xla, with the TPU driver, and JAX for the attention kernel of the prefill."""
 ENDED, HAS = "tracewarehouse-ended", "tracewarehouse-has"
 _ENDED = re.compile(rf"^{ENDED} (\S+) (\S+)$", re.MULTILINE)
 _HAS = re.compile(rf"^{HAS} (\S+) ([0-9a-f]+)/(\S+)$", re.MULTILINE)
 
 
 def setup_command(package: str) -> str:
-    """Return the command that installs the collector, with its own Python: that of the image is too old."""
+    """Return the command that installs the collector with its own Python; the image's is too old."""
     uv, python = '"$HOME/.local/bin/uv"', f'"$HOME/{VENV}/bin/python"'
     missing = f"libtpu is missing; uv pip install {TORCH_XLA!r} brings it"
     return (
@@ -37,7 +37,7 @@ def setup_command(package: str) -> str:
 
 
 def mount_command(place: Place, hosts: int) -> str:
-    """Return the command that makes the disk or bucket with the weights readable, where there is one."""
+    """Return the command that mounts the disk or bucket with the weights, if there is one."""
     target = f'"$HOME/{WEIGHTS}"'
     if place.bucket:
         mount = (
@@ -46,7 +46,7 @@ def mount_command(place: Place, hosts: int) -> str:
             f"&& gcsfuse --implicit-dirs -o ro {place.bucket} {target}"
         )
     elif place.data_disk:
-        # The disk that is not the one of the system.
+        # The disk that is not the system's.
         find = (
             'root=$(findmnt -no SOURCE /); disk=; for d in $(lsblk -dnpo NAME -e 7,11); do case "$root" in "$d"*) ;; '
             '*) disk=$d ;; esac; done; test -n "$disk" || { echo "no data disk is attached" >&2; exit 5; }; '
@@ -64,9 +64,9 @@ def mount_command(place: Place, hosts: int) -> str:
 
 
 def record_command(round_: Round, place: Place, hosts: int) -> str:
-    """Return the command that records the run of a round, and says on which host and how it ended.
+    """Return the command that records the run of a round, and prints the host and how the run ended there.
 
-    Given again for the same round, it waits for the end of what runs, and starts nothing twice.
+    Given again for the same round, it starts nothing twice and waits for what runs.
     """
     folder = f"{ROUNDS}/{round_.token}"
     cache = f'HF_HUB_CACHE="$HOME/{WEIGHTS}/hub" ' if place.bucket or place.data_disk else ""
@@ -94,12 +94,12 @@ def list_command() -> str:
 
 
 def ended(text: str) -> dict[str, str]:
-    """Return which hosts ended a round, and with which exit code, from what `record_command` printed."""
+    """Return the exit codes of the hosts that ended a round, from the output of `record_command`."""
     return dict(_ENDED.findall(text))
 
 
 def captures(text: str) -> dict[tuple[str, str], set[str]]:
-    """Return the hosts that have each capture, by its token and name, from what `list_command` printed."""
+    """Return the hosts that have each capture, by its token and name, from the output of `list_command`."""
     hosts_of: dict[tuple[str, str], set[str]] = {}
     for host, token, name in _HAS.findall(text):
         hosts_of.setdefault((token, name), set()).add(host)

@@ -1,8 +1,8 @@
-"""Compile programs for a TPU that is not there: `python compile_ahead.py TOPOLOGY OUTPUT PROGRAM...`.
+"""Compiles programs for a TPU that is not there: `python compile_ahead.py TOPOLOGY OUTPUT PROGRAM...`.
 
-Runs with jax and libtpu and without the rest of the package, as torch_xla pins another libtpu. A program is HLO text
-before optimizations, in a file with the name of its step. OUTPUT gets the compiled program as HloProto, gzipped, and
-NAME.json with what the compiler says of the memory of a chip, in bytes.
+It runs with jax and libtpu and without the rest of the package, because torch_xla pins another libtpu. A program is HLO
+text before optimizations, in a file with the name of its step. OUTPUT gets the compiled program as HloProto, gzipped,
+and NAME.json with the memory of a chip by the compiler's account, in bytes.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from typing import Any
 
 
 def main(topology: str, output: Path, programs: list[Path]) -> None:
-    """Compile the programs, which are for as many chips as the topology has.
+    """Compile programs that are for as many chips as the topology has.
 
     Raises:
         SystemExit: the topology has another number of chips than a program is for.
@@ -37,7 +37,7 @@ def chips(topology: str) -> Any:
     """Return the chips of a slice that need not exist, as JAX's devices.
 
     Args:
-        topology: As libtpu names it, such as v6e:2x4.
+        topology: Libtpu's name of it, such as v6e:2x4.
     """
     generation = topology.partition(":")[0].replace("v5e", "v5litepod")
     os.environ |= {
@@ -53,13 +53,13 @@ def chips(topology: str) -> Any:
 
 
 def write_program(output: Path, name: str, executable: Any, kind: str) -> None:
-    """Write a compiled program and what the compiler says of it.
+    """Write a compiled program, its kind of chip and its memory.
 
     Args:
         output: The folder.
-        name: Of the step.
-        executable: Of XLA's client.
-        kind: Of the chips.
+        name: Name of the step.
+        executable: The executable of XLA's client.
+        kind: Kind of the chips.
     """
     module = executable.hlo_modules()[0].as_serialized_hlo_module_proto()
     (output / f"{name}.hlo.pb.gz").write_bytes(gzip.compress(as_hlo_proto(module)))
@@ -76,7 +76,7 @@ def write_program(output: Path, name: str, executable: Any, kind: str) -> None:
 
 
 def without_folders(text: str) -> str:
-    """Return the program with the names of source files, but not those of their folders."""
+    """Return the program with the names of source files, without their folders."""
     return re.sub(r'"/[^"\s]*/([^"/]*)"', r'"\1"', text)
 
 
@@ -111,7 +111,7 @@ def _compiled(devices: Any, text: str) -> Any:
 
 
 def _stablehlo(text: str) -> Any:
-    """Return the program with its shardings and its donated buffers, which the converter forgets."""
+    """Return the program with its shardings and donated buffers, which the converter drops."""
     from jax.interpreters.mlir import make_ir_context
     from jaxlib import xla_client
     from jaxlib.mlir import ir

@@ -1,4 +1,4 @@
-"""Checks all that a sweep on TPUs needs before money is spent; each fault comes with the command that mends it."""
+"""Checks everything that a sweep on TPUs needs, before it costs money; each fault comes with a command to fix it."""
 
 from __future__ import annotations
 
@@ -19,18 +19,18 @@ from tracewarehouse.collect.tpu.quota import Quota
 from tracewarehouse.collect.tpu.state import Place
 
 GATED = ("meta-llama/",)
-"""Beginnings of the ids of models that the hub gives only to those who accepted their terms."""
+"""Prefixes of the ids of models that the hub gives only to users who accepted their terms."""
 
 
 @dataclass(frozen=True)
 class Finding:
-    """One thing that was looked at."""
+    """The result of one check."""
 
     what: str
     mend: str | None = None
-    """The command that mends it; None when it is as it must be."""
+    """The command that fixes it; None if it is as it must be."""
     look: str | None = None
-    """The command that shows it, where nothing here can tell how it is."""
+    """The command that shows it, if it cannot be checked here."""
 
     def __str__(self) -> str:
         if self.look is not None:
@@ -40,7 +40,7 @@ class Finding:
 
 @dataclass(frozen=True)
 class Doctor:
-    """Looks at the account, the project, the zone and this machine."""
+    """Checks the account, the project, the zone and this machine."""
 
     gcloud: Gcloud
     quota: Quota
@@ -50,7 +50,7 @@ class Doctor:
     token: str | None
 
     def findings(self) -> Iterator[Finding]:
-        """Look at everything in the order in which it is needed; what depends on a fault is left out."""
+        """Check everything in the order in which it is needed, without the checks that depend on a fault."""
         if shutil.which("gcloud") is None:
             yield Finding("gcloud", "curl https://sdk.cloud.google.com | bash")
             return
@@ -96,7 +96,7 @@ class Doctor:
             )
 
     def _granted(self, of: str) -> Iterator[Finding]:
-        """Say whether Google grants the chips of each slice, in its zone and in its region, which both hold."""
+        """Check whether Google grants the chips of each slice in its zone and in its region; both limits apply."""
         told = self._json("quotas", "info", "list", "--service=tpu.googleapis.com", "--format=json", of) or []
         by_id = {str(quota.get("quotaId", "")): quota for quota in told}
         for planned in self.slices:
@@ -199,12 +199,12 @@ class Doctor:
 
 
 def _infos(quota: dict[str, Any], place: str) -> list[dict[str, Any]]:
-    """Return what is told of a quota in a zone or region."""
+    """Return the entries of a quota that apply to a zone or region."""
     return [info for info in quota.get("dimensionsInfos", []) if place in info.get("applicableLocations", [])]
 
 
 def _value(info: dict[str, Any]) -> int:
-    """Return the chips that are granted: without details none, and -1 is without limit."""
+    """Return the chips that are granted: none without details; -1 means no limit."""
     value = int(info.get("details", {}).get("value", 0))
     return value if value >= 0 else 2**31
 

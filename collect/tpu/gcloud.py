@@ -1,4 +1,4 @@
-"""The `gcloud` commands for TPU virtual machines and queued resources; each is shown before it runs."""
+"""Runs the `gcloud` commands for TPU virtual machines and queued resources; each is shown before it runs."""
 
 from __future__ import annotations
 
@@ -18,41 +18,41 @@ READY = "READY"
 WAITING = ("ACCEPTED", "WAITING_FOR_RESOURCES", "PROVISIONING")
 """States of a queued resource that Google has not granted yet."""
 COMING = ("CREATING", "STARTING", "RESTARTING", "REPAIRING", "ACTIVE")
-"""States of a slice that will be ready by itself; ACTIVE is a granted request whose slice does not show yet."""
+"""States of a slice that will be ready by itself; ACTIVE is a granted request whose slice is not visible yet."""
 LABEL = "tracewarehouse"
 SCOPE = "https://www.googleapis.com/auth/cloud-platform"
 ALIVE = "-oServerAliveInterval=30"
-"""Flag by which ssh and scp end when a host, such as one that was preempted, no longer answers."""
+"""Flag that makes ssh and scp end when a host no longer answers, for example because it was preempted."""
 KEY = "~/.ssh/google_compute_engine"
-"""The key that gcloud connects with."""
+"""The key with which gcloud connects."""
 ADD_KEY = f'eval "$(ssh-agent -s)" && ssh-add {KEY}'
 ANSWER_S = 600.0
-"""Time after which a question to a slice that hangs, such as to a host that was preempted, counts as failed."""
+"""Time after which a hanging command counts as failed, such as one to a preempted host."""
 LOST = 255
-"""Exit code of ssh when it cannot connect, and of a question that nobody answered in time."""
+"""Exit code of ssh when it cannot connect, and of a command without an answer in time."""
 _REFUSALS = ("PERMISSION_DENIED", "UNAUTHENTICATED", "gcloud auth login")
 _PASSING = ("unavailable", "internal error", "deadline exceeded", "broken pipe", "connection reset", "timed out")
 _NO_CAPACITY = ("no more capacity", "stockout", "enough resources")
 
 
 class CapacityError(TpuError):
-    """The zone has no free chips at the moment; later it may."""
+    """The zone has no free chips at the moment, but may have some later."""
 
 
 class TakenError(TpuError):
-    """A slice of this name is there, and it is somebody else's."""
+    """A slice of this name exists and belongs to somebody else."""
 
 
 class StateError(TpuError):
-    """Google does not say what became of a slice; it will when it can be reached again."""
+    """Google does not give the state of a slice; it will once it can be reached again."""
 
 
 class RefusedError(TpuError):
-    """Google does not let this user ask, and will not before something is done about it."""
+    """Google refuses to answer this user, until the user logs in or gets the permission."""
 
 
 class DeletionError(TpuError):
-    """A slice is not deleted yet, and may cost."""
+    """A slice is not deleted yet and may cost money."""
 
 
 class KeyAgentError(TpuError):
@@ -66,12 +66,12 @@ class Gcloud:
         self._show = show
 
     def create(self, entry: Slice) -> None:
-        """Create a slice and wait until it is there; one with a place in the queue is asked for, not waited for.
+        """Create a slice and wait until it is there; request one that goes into the queue, without waiting.
 
         Raises:
             QuotaError: Google refuses because of the quota.
-            CapacityError: no free chips in the zone.
-            TakenError: a slice of this name is there.
+            CapacityError: the zone has no free chips.
+            TakenError: a slice of this name exists.
             StateError: Google gave no answer.
             TpuError: another failure.
         """
@@ -95,7 +95,7 @@ class Gcloud:
             raise _create_error(entry, done.stderr)
 
     def delete(self, entry: Slice) -> None:
-        """Delete a slice; that it is gone already is no failure.
+        """Delete a slice; a slice that is already gone is no failure.
 
         Raises:
             TakenError: the slice of this name is not the one that was created here; nothing is deleted.
@@ -115,14 +115,14 @@ class Gcloud:
             raise DeletionError(f"{entry.name} could not be deleted and may still cost: {_reason(done.stderr)}")
 
     def state(self, entry: Slice) -> str:
-        """Return the state of the slice as Google reports it, such as READY or PREEMPTED; NOT_FOUND when there is none.
+        """Return the state of the slice as Google reports it, such as READY or PREEMPTED; NOT_FOUND if there is none.
 
-        Of a slice that was asked for in the queue it is the state of the request, until that is granted.
+        The state of a slice in the queue is that of its request, until that is granted.
 
         Raises:
             TakenError: the slice of this name is not the one that was created here.
-            StateError: it does not say.
-            RefusedError: nor will it, as this user may not ask.
+            StateError: Google does not say.
+            RefusedError: this user may not ask.
         """
         if entry.place.queue:
             request = self._described(entry, self._queue("describe", entry, "--format=json"))
@@ -154,7 +154,7 @@ class Gcloud:
             raise StateError(f"the state of {entry.name} is not known: gcloud printed no JSON") from None
 
     def project(self, entry: Slice) -> str:
-        """Return the project of a slice, by default that of gcloud.
+        """Return the project of a slice, by default gcloud's own.
 
         Raises:
             TpuError: gcloud has none.
@@ -236,12 +236,12 @@ class Gcloud:
 
 
 def failed_on_host(returncode: int, said: str) -> bool:
-    """Return whether a command failed on a host; if not, the way there failed, or gcloud."""
+    """Return whether a command failed on a host, not in the connection or in gcloud."""
     return returncode not in (0, LOST) and "ERROR: (gcloud." not in said
 
 
 def disk_mode(hosts: int) -> Literal["read-write", "read-only"]:
-    """Return how a data disk is attached: several hosts can only read one."""
+    """Return the mode in which a data disk is attached: several hosts can only read one."""
     return "read-write" if hosts == 1 else "read-only"
 
 
@@ -295,7 +295,7 @@ def _is_gone(stderr: str) -> bool:
 
 
 def _reason(text: str) -> str:
-    """Return the line with the error; Google's own are JSON over several lines, of which the last says most."""
+    """Return the line with the error; Google's errors are JSON over several lines, and the last says most."""
     lines = [line.strip() for line in text.splitlines() if line.strip(" {}")]
     errors = [line for line in lines if line.startswith("ERROR: ") and not line.endswith("{")]
     return (errors or lines or ["gcloud said nothing"])[-1]

@@ -1,4 +1,4 @@
-"""Which TPU chips this host has."""
+"""Finds out which TPU chips this host has."""
 
 from __future__ import annotations
 
@@ -8,16 +8,16 @@ import urllib.request
 from tracewarehouse.collect.tpu.quota import load_quota
 
 METADATA = "http://metadata.google.internal/computeMetadata/v1/instance/attributes/accelerator-type"
-"""What a virtual machine of Google Cloud is told about itself."""
+"""Address at which Google Cloud tells a virtual machine its accelerator type."""
 
 
 def host_chip() -> str | None:
-    """Return the kind of this host's TPU chips as in the table; None without TPU, and for an unknown kind."""
+    """Return the kind of this host's TPU chips as in the table; None without TPU or if the kind is unknown."""
     return load_quota().kind(accelerator_type())
 
 
 def accelerator_type() -> str:
-    """Return the type of the TPU slice that this host is in, such as `v6e-8`; empty when it is in none."""
+    """Return the type of the TPU slice that this host is in, such as `v6e-8`; empty if it is in none."""
     if told := os.environ.get("TPU_ACCELERATOR_TYPE"):
         return told
     request = urllib.request.Request(METADATA, headers={"Metadata-Flavor": "Google"})

@@ -20,19 +20,19 @@ from tracewarehouse.collect.tpu.state import Slice
 from tracewarehouse.ingest.version import VERSION
 
 LIMIT_S = 3600.0
-"""Time after which an installation that hangs counts as failed; torch alone is gigabytes."""
+"""Time after which a hanging installation counts as failed; torch alone is gigabytes."""
 
 
 @dataclass(frozen=True)
 class Installation:
-    """How the collector comes to the hosts."""
+    """The collector to install on the hosts, or the command that installs it."""
 
     wheel: Path | None = None
-    """The collector to install; by default one that is built from these sources."""
+    """Wheel of the collector; by default it is built from these sources."""
     command: str | None = None
     """Shell command to use in place of the installation."""
     token: str | None = None
-    """Of the Hugging Face hub, for gated models."""
+    """Token of the Hugging Face hub, for gated models."""
 
     def __repr__(self) -> str:
         """Leave the token out."""
@@ -40,13 +40,13 @@ class Installation:
 
 
 def install(slices: Slices, entry: Slice, installation: Installation, references: Sequence[Path] = ()) -> None:
-    """Install the collector on all hosts and copy references there, unless that is done, and give them the token.
+    """Install the collector and copy references to all hosts, unless that is done, and give them the token.
 
     Args:
-        slices: Among them the one to use.
+        slices: The slices, with the one to use among them.
         entry: The slice.
-        installation: Of the collector.
-        references: Files of results in plain torch, which the hosts then need not compute.
+        installation: The collector to install.
+        references: Files of results in plain torch, so that the hosts need not compute them.
 
     Raises:
         InterruptionError: the connection was lost.
@@ -70,13 +70,13 @@ def install(slices: Slices, entry: Slice, installation: Installation, references
 
 
 def remove_token(slices: Slices, entry: Slice) -> None:
-    """Remove the token from the hosts; that they do not answer is no failure, as it is then gone with them."""
+    """Remove the token from the hosts; no answer is no failure, since the token is then gone with them."""
     with suppress(TpuError):
         slices.gcloud.ssh(entry, f'rm -f "$HOME/{commands.TOKEN}"')
 
 
 def build_wheel(folder: Path) -> Path | None:
-    """Build the wheel of these sources; None when they are no checkout but an installed package.
+    """Build the wheel of these sources; return None if they are an installed package, not a checkout.
 
     Raises:
         TpuError: it cannot be built.
@@ -93,7 +93,7 @@ def build_wheel(folder: Path) -> Path | None:
 
 
 def _package(slices: Slices, entry: Slice, installation: Installation, folder: Path) -> str:
-    """Return what pip installs on the hosts."""
+    """Return the package that pip installs on the hosts."""
     wheel = installation.wheel or build_wheel(folder)
     if wheel is None:
         return f"tracewarehouse=={VERSION}"
@@ -111,7 +111,7 @@ def _send_references(slices: Slices, entry: Slice, references: Sequence[Path]) -
 
 
 def _send_token(slices: Slices, entry: Slice, token: str) -> None:
-    """Copy the token as a file that only its owner can read: a command line is seen by everybody, and logged."""
+    """Copy the token as a file that only its owner can read: everybody sees a command line, and it is logged."""
     with tempfile.TemporaryDirectory() as folder:
         file = Path(folder) / "token"
         with os.fdopen(os.open(file, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w") as opened:

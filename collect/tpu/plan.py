@@ -1,4 +1,4 @@
-"""Which TPU slices an experiment needs, and whether its runs fit their chips."""
+"""Finds the TPU slices that an experiment needs, and checks that its runs fit their chips."""
 
 from __future__ import annotations
 
@@ -24,28 +24,28 @@ class PlannedSlice:
     pool: Pool
     runs: list[RunSpec]
     timeout_s: float
-    """After which a run is stopped."""
+    """Seconds after which a run is stopped."""
     memory: dict[str, MemoryNeed] = field(default_factory=dict)
-    """Need of each run of a published model."""
+    """Memory that each run of a published model needs, by its name."""
 
     @property
     def disk(self) -> int:
-        """Bytes of the largest model's files: what the disk of each host must have room for."""
+        """Bytes of the largest model's files, for which the disk of each host must have room."""
         return largest_weights(self.runs)
 
     @property
     def all_disk(self) -> int:
-        """Bytes of the files of all models: what a disk that is only read, or a bucket, must hold."""
+        """Bytes of the files of all models, which a read-only disk or a bucket must hold."""
         return all_weights(self.runs)
 
     @property
     def fits_boot_disk(self) -> bool:
-        """Whether the hosts need no disk or bucket beside their own."""
+        """Whether the hosts need no disk or bucket besides their own disk."""
         return self.disk <= BOOT_FREE
 
     @property
     def longest_h(self) -> float:
-        """Hours after which every run has ended or was stopped, each tried once; preparing hosts is not counted."""
+        """Hours until every run has ended or was stopped, if each is tried once; without the time to prepare hosts."""
         return len(self.runs) * self.timeout_s / 3600
 
     def lines(self) -> list[str]:
@@ -81,7 +81,7 @@ def plan_slices(
     spot: bool | None = None,
     used: Iterable[Slice] = (),
 ) -> list[PlannedSlice]:
-    """Return the slices that an experiment needs, smallest first, one after the other, beside those that exist.
+    """Return the slices that an experiment needs one after the other, smallest first, besides those that exist.
 
     Raises:
         ExperimentError: a run does not fit into the memory of its chips.
@@ -109,7 +109,7 @@ def runs_of_slice(experiment: Experiment, entry: Slice, kind: str) -> list[RunSp
     Args:
         experiment: All runs.
         entry: The slice.
-        kind: Of its chips, as in the table of hardware.
+        kind: Kind of its chips, as in the table of hardware.
 
     Raises:
         ExperimentError: a run does not fit into the memory of its chips.
@@ -128,7 +128,7 @@ def runs_of_slice(experiment: Experiment, entry: Slice, kind: str) -> list[RunSp
 
 
 def _require_one_host_for_jax(runs: list[RunSpec], accelerator_type: str, hosts: int) -> None:
-    """Refuse, before a slice costs, what its hosts would refuse.
+    """Refuse runs that the hosts would refuse, before a slice costs money.
 
     Raises:
         TpuError: a run is for the jax backend, and the slice has several hosts.

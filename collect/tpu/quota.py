@@ -1,4 +1,4 @@
-"""Which TPU slices may be created: accelerator types, zones and the chips that the quota leaves."""
+"""Tells which TPU slices may be created: accelerator types, zones and the chips that the quota leaves."""
 
 from __future__ import annotations
 
@@ -23,27 +23,27 @@ class Generation(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True)
 
     kind: str = Field(description="as in the table of hardware, such as TPU v5e")
-    type_prefix: str = Field(description="what its accelerator types begin with")
-    cores_per_chip: int = Field(ge=1, description="what the number of an accelerator type counts per chip")
+    type_prefix: str = Field(description="prefix of its accelerator types")
+    cores_per_chip: int = Field(ge=1, description="cores of a chip that the number in an accelerator type counts")
     runtime: str = Field(description="software version of the virtual machines")
     hosts: dict[int, int] = Field(description="chips of a slice to its virtual machines")
     topology: dict[int, str] = Field(description="chips of a slice to their arrangement, such as 2x4")
-    wrap_chips: int = Field(ge=1, description="chips from which on a dimension closes to a ring")
-    disks: dict[Literal["read-write", "read-only"], str] = Field(description="how a disk is attached to its kind")
+    wrap_chips: int = Field(ge=1, description="chips of a dimension from which on it closes to a ring")
+    disks: dict[Literal["read-write", "read-only"], str] = Field(description="mode of a disk to its kind")
     quota_ids: dict[Literal["on demand", "spot"], str] = Field(
-        default={}, description="how a slice is paid for to what the ids of its quotas begin with"
+        default={}, description="provisioning of a slice to the prefix of the ids of its quotas"
     )
     one_host_quota_ids: dict[Literal["on demand", "spot"], str] = Field(
-        default={}, description="the same for slices of one host, where those have quotas of their own"
+        default={}, description="the same for slices of one host, if those have quotas of their own"
     )
 
     def quota_id(self, chips: int, spot: bool) -> str | None:
-        """Return what the ids of the quotas for a slice begin with; None where that is not known."""
+        """Return the prefix of the ids of the quotas for a slice; None if it is not known."""
         ids = self.one_host_quota_ids if self.hosts.get(chips) == 1 and self.one_host_quota_ids else self.quota_ids
         return ids.get("spot" if spot else "on demand")
 
     def accelerator_type(self, chips: int) -> str:
-        """Name of the slice of this many chips, such as `v5litepod-8`.
+        """Return the name of the slice of this many chips, such as `v5litepod-8`.
 
         Raises:
             TpuError: there is no slice of this size.
@@ -54,7 +54,7 @@ class Generation(BaseModel):
         return f"{self.type_prefix}-{chips * self.cores_per_chip}"
 
     def network(self, chips: int) -> str:
-        """Name of the network between the chips of a slice, such as `mesh-2x4`; a torus when every dimension closes."""
+        """Return the network between the chips of a slice, such as `mesh-2x4`; a torus if every dimension closes."""
         arrangement = self.topology[chips]
         closes = all(int(side) >= self.wrap_chips for side in arrangement.split("x"))
         return f"{'torus' if closes else 'mesh'}-{arrangement}"
@@ -78,7 +78,7 @@ class Pool(BaseModel):
 
     @property
     def price_class(self) -> str:
-        """What Google's price list calls these chips; prices change, so none is kept here."""
+        """Name of these chips in Google's price list; prices change, so none is kept here."""
         return f"{self.generation} {provisioning(self.spot)}"
 
     def __str__(self) -> str:
@@ -111,12 +111,12 @@ class Quota(BaseModel):
         return self.generations[name]
 
     def network(self, kind: str, chips: int) -> str | None:
-        """Name of the network of a slice; None for chips or a size that are not in the table."""
+        """Return the name of the network of a slice; None if the table does not have the chips or the size."""
         generation = next((g for g in self.generations.values() if g.kind == kind), None)
         return generation.network(chips) if generation and chips in generation.topology else None
 
     def kind(self, accelerator_type: str) -> str | None:
-        """Return what the table of hardware calls the chips of an accelerator type of any size; None when unknown."""
+        """Return the kind, as in the table of hardware, of an accelerator type of any size; None if unknown."""
         prefix = accelerator_type.rpartition("-")[0]
         return next((g.kind for g in self.generations.values() if g.type_prefix == prefix), None)
 
@@ -147,14 +147,14 @@ class Quota(BaseModel):
         """Return the first pool that has this many chips left.
 
         Args:
-            generation: Such as `v5e`.
-            chips: Of the slice.
+            generation: Name of the generation, such as `v5e`.
+            chips: Chips of the slice.
             zone: Only this zone.
             spot: Only spot, or only on demand.
             used: Slices that exist; their chips are taken from their pools.
 
         Raises:
-            QuotaError: none has; the message has the numbers.
+            QuotaError: no pool has; the message has the numbers.
         """
         self.generation(generation)
         fitting = [p for p in self.quota if p.generation == generation]
@@ -172,7 +172,7 @@ class Quota(BaseModel):
 
 
 def provisioning(spot: bool) -> str:
-    """Return how a slice is paid for, in words."""
+    """Return the provisioning of a slice in words."""
     return "spot" if spot else "on demand"
 
 

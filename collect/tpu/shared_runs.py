@@ -1,4 +1,4 @@
-"""The runs of a sweep, as all hosts of a slice are told them."""
+"""Describes the runs of a sweep to all hosts of a slice."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from tracewarehouse.collect.run_spec import RunSpec
 
 
 class SharedRun(BaseModel):
-    """A run as it is told to the hosts."""
+    """A run, as the hosts get it."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
@@ -20,7 +20,7 @@ class SharedRun(BaseModel):
 
 
 class SharedRuns(BaseModel):
-    """What all hosts of a slice record, in this order, one when they are told to."""
+    """The runs that all hosts of a slice record, in this order, each when they are told to."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 

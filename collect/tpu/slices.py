@@ -27,26 +27,26 @@ from tracewarehouse.collect.tpu.quota import Quota
 from tracewarehouse.collect.tpu.state import Place, Slice, State
 
 QUESTIONS = 3
-"""Attempts, at least, where Google does not say what became of a slice: nothing may have been done yet."""
+"""Least number of attempts if Google does not give the state of a slice: perhaps nothing was done yet."""
 
 
 class InterruptionError(TpuError):
-    """The slice was preempted or the connection lost; the run can go on."""
+    """The slice was preempted or the connection lost; the run can go on later."""
 
 
 class QueuedError(TpuError):
-    """The slice waits in the queue of Google; that ends by itself."""
+    """The slice waits in Google's queue; the wait ends by itself."""
 
 
 class Slices:
     """The slices of one state file.
 
     Args:
-        state: On disk.
-        quota: What may be created.
+        state: The slices on disk.
+        quota: The slices that may be created.
         gcloud: Runs the commands.
-        show: Is given what happens, line by line.
-        backoff_s: Seconds before the second attempt; then doubled.
+        show: Called with each line about what happens.
+        backoff_s: Seconds before the second attempt, doubled for each further one.
     """
 
     def __init__(
@@ -71,8 +71,8 @@ class Slices:
         """Create a slice, or find the one that an earlier call created; wait for one that is in the queue.
 
         Raises:
-            QuotaError: outside of the quota.
-            CapacityError: no free chips after all attempts.
+            QuotaError: the slice is outside of the quota.
+            CapacityError: there were no free chips in all attempts.
             TpuError: another failure, or a slice of this name that is different.
         """
         generation, chips = self.quota.of_type(accelerator_type)
@@ -99,7 +99,7 @@ class Slices:
                     "with a letter and does not end with a hyphen"
                 ) from None
 
-        # On record before any command: a slice must not be forgotten when this process is killed meanwhile.
+        # Recorded before any command: a slice must not be forgotten if this process is killed meanwhile.
         entry, is_new = self.state.reserve(name, choose)
         if entry.accelerator_type != accelerator_type or zone not in (None, entry.zone):
             raise TpuError(f"{name} is there already as {entry.accelerator_type} in {entry.zone}; delete it first")
@@ -123,7 +123,7 @@ class Slices:
         """Delete a slice that was created here.
 
         Raises:
-            TakenError: the slice that now has the name is another one; it is left alone.
+            TakenError: the slice that now has the name is another one, which is left alone.
             DeletionError: it could not be deleted.
             TpuError: it was not created here.
         """
@@ -134,12 +134,12 @@ class Slices:
         self.state.remove(name)
 
     def ensure(self, entry: Slice) -> None:
-        """Make sure that the slice is there: create it, or delete and create it again when it was preempted.
+        """Make sure that the slice is there: create it, or delete and create it again if it was preempted.
 
         Raises:
             InterruptionError: it is not ready yet.
             QueuedError: it waits in the queue.
-            TpuError: as of `create`.
+            TpuError: as for `create`.
         """
         self.state.require(entry)
         state = self.gcloud.state(entry)
@@ -167,7 +167,7 @@ class Slices:
         self.state.put(entry)
 
     def found(self, entry: Slice) -> str | None:
-        """Return the state of the slice; None when Google does not say.
+        """Return the state of the slice; None if Google does not say.
 
         Raises:
             TakenError: another slice has its name.
@@ -185,15 +185,15 @@ class Slices:
         """Make sure that a command to the hosts of a slice succeeded.
 
         Raises:
-            InterruptionError: it did not; with what it said, and the slice's state.
+            InterruptionError: it did not; the message has its output and the slice's state.
         """
         if done.returncode:
             raise self.interruption(entry, f"{what}: {' '.join(done.stderr.split())[-300:]}")
 
     def attempts(self, count: int) -> Retrying:
-        """Give attempts with growing pauses, as long as what fails can pass; questions get `QUESTIONS` of them.
+        """Return attempts with growing pauses while the failure can pass; at least `QUESTIONS` if the state is unknown.
 
-        A look that finds the slice still in the queue is no attempt: Google says when that has lasted long enough.
+        A look that finds the slice still in the queue is no attempt: Google says when the wait was too long.
         """
         looks = 0
 

@@ -1,4 +1,4 @@
-"""The slices that were created here, in a small JSON file, so that another call continues and deletes nothing else."""
+"""Keeps the slices created here in a small JSON file, so that a later call finds them and deletes no others."""
 
 from __future__ import annotations
 
@@ -19,12 +19,12 @@ class Round(BaseModel):
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
-    token: str = Field(pattern="^[0-9a-f]+$", description="names the folder on the hosts; captures of two never mix")
+    token: str = Field(pattern="^[0-9a-f]+$", description="names a folder on the hosts that no other round uses")
     run: str = Field(pattern=r"^[\w.-]+$", description="name of the run")
 
 
 class Place(BaseModel):
-    """Where and how a slice is created: what its user chooses beside its size."""
+    """The place of a slice: what its user chooses besides its size."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
@@ -47,7 +47,7 @@ class Slice(BaseModel):
     model_config = ConfigDict(extra="forbid")
 
     name: str = Field(pattern="^[a-z]([a-z0-9-]{0,61}[a-z0-9])?$")
-    owner: str = Field(description="label that the slice carries, by which it is known as the one created here")
+    owner: str = Field(description="label that shows that the slice was created here")
     generation: str
     accelerator_type: str
     chips: int
@@ -58,7 +58,7 @@ class Slice(BaseModel):
     place: Place = Field(default_factory=Place)
     status: Literal["creating", "ready"] = "creating"
     is_set_up: bool = Field(default=False, description="whether the collector is installed on its virtual machines")
-    round: Round | None = Field(default=None, description="what its hosts record, as far as is known here")
+    round: Round | None = Field(default=None, description="the round that its hosts record, as far as is known here")
 
 
 class _Slices(BaseModel):
@@ -68,7 +68,7 @@ class _Slices(BaseModel):
 
 
 class State:
-    """The file; every change is on disk before the next command runs."""
+    """The file of slices; every change is on disk before the next command runs."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
@@ -101,7 +101,7 @@ class State:
         return slices[name]
 
     def put(self, entry: Slice) -> None:
-        """Change what is known of a slice.
+        """Replace the record of a slice.
 
         Raises:
             TpuError: another call deleted it meanwhile.
@@ -111,7 +111,7 @@ class State:
             slices[entry.name] = entry
 
     def require(self, entry: Slice) -> None:
-        """Make sure that no other call deleted a slice meanwhile: it must not be created again.
+        """Make sure that no other call deleted a slice meanwhile; a deleted one must not be created again.
 
         Raises:
             TpuError: one did.
@@ -124,7 +124,7 @@ class State:
 
     @contextmanager
     def held(self, name: str) -> Iterator[None]:
-        """Keep a slice for this process: two that tell its hosts what to record would wait for each other.
+        """Hold a slice for this process: two processes that both record on its hosts would wait for each other.
 
         Raises:
             TpuError: another process has it.
@@ -137,7 +137,7 @@ class State:
             yield
 
     def reserve(self, name: str, choose: Callable[[list[Slice]], Slice]) -> tuple[Slice, bool]:
-        """Return the slice of this name, or choose a new one knowing all others; no two calls choose at a time.
+        """Return the slice of this name, or choose a new one, given all others; one call chooses at a time.
 
         Returns:
             The slice, and whether it is new.

@@ -1,7 +1,7 @@
 """Runs an experiment on a TPU slice: all of its hosts record one run after the other, and captures are copied back.
 
-Which run is next is decided here. The hosts record it in a round: a capture counts when all of them finished it in the
-same round. When some did not, all record the run again, in another round.
+This module chooses the next run. The hosts record it in a round: a capture counts if all of them finish it in the same
+round. If some do not, all record the run again, in another round.
 """
 
 from __future__ import annotations
@@ -29,17 +29,17 @@ from tracewarehouse.collect.tpu.slices import InterruptionError, Slices
 from tracewarehouse.collect.tpu.state import Round, Slice
 
 PATIENCE = 2
-"""Looks at which a host may still record while another one has failed; then all are stopped."""
+"""Looks during which a host may still record after another one has failed; then all are stopped."""
 
 
 @dataclass(frozen=True)
 class SweepResult:
-    """What became of the runs on one slice."""
+    """The outcome of the runs on one slice."""
 
     recorded: list[Path]
-    """Captures that are in the output, those of earlier calls included."""
+    """Captures in the output, including those of earlier calls."""
     missing: dict[str, str]
-    """Names of runs without a capture, and why."""
+    """Names of runs without a capture, and the reasons."""
     other_sizes: list[str]
     """Names of runs whose mesh needs a slice of another size."""
 
@@ -56,20 +56,20 @@ def run_sweep(
 ) -> SweepResult:
     """Record the runs that fit the slice and copy each capture back when it is finished.
 
-    A capture that is in `output` already is not recorded again. When the slice is preempted or the connection lost, it
-    is created again if need be, and the run goes on with what is missing.
+    A capture that is already in `output` is not recorded again. If the slice is preempted or the connection lost, the
+    slice is created again if need be, and the missing runs are recorded.
 
     Args:
-        slices: Among them the one to use.
-        name: Of the slice.
-        experiment: Runs whose mesh has another size than the slice are left out.
+        slices: The slices, with the one to use among them.
+        name: Name of the slice.
+        experiment: The runs; those whose mesh has another size than the slice are left out.
         output: Folder for the capture directories.
-        installation: Of the collector.
+        installation: The collector to install.
         poll_s: Seconds between two looks at a run.
-        attempts: How often to start before giving up; counted anew after each capture.
+        attempts: Starts before giving up, counted anew after each capture.
 
     Raises:
-        InterruptionError: interrupted in every attempt.
+        InterruptionError: every attempt was interrupted.
         TpuError: the slice was not created here, cannot be created again or set up; or no run fits it.
         CollectError: the output cannot be written to.
     """
@@ -113,14 +113,14 @@ class _Sweep:
     output: Path
     poll_s: float
     failed: dict[str, str]
-    """Runs that no round recorded, or will, and why."""
+    """Names of runs that no round has recorded or will record, and the reasons."""
 
     def left(self) -> list[RunSpec]:
         """Return the runs to record."""
         return [s for s in pending(self.specs, self.output) if s.name not in self.failed]
 
     def record(self) -> None:
-        """Record what is missing, each run on all hosts at the same time, and copy it back.
+        """Record the missing runs, each on all hosts at the same time, and copy the captures back.
 
         Raises:
             InterruptionError: not all hosts ended a round.
@@ -139,7 +139,7 @@ class _Sweep:
         self.slices.require(self.entry, done, "the list of runs could not be copied")
 
     def _rejoin(self) -> None:
-        """Take the captures that are whole; go on with the round that was interrupted, or end it if nobody wants it."""
+        """Copy the captures that are whole; go on with the interrupted round, or end it if nobody wants its run."""
         self._fetch()
         if (begun := self.entry.round) is None:
             return
@@ -164,7 +164,7 @@ class _Sweep:
         self.failed[spec.name] = why
 
     def _round(self) -> str:
-        """Let all hosts record a run together, and copy what they recorded; says why there is nothing to copy."""
+        """Let all hosts record a run together and copy the capture; return why there is none."""
         assert self.entry.round is not None  # noqa: S101
         command = commands.record_command(self.entry.round, self.entry.place, self.entry.hosts)
         log = self.output / f"{self.entry.name}.log"
@@ -197,7 +197,7 @@ class _Sweep:
         return _reason(text, codes)
 
     def _follow(self, process: subprocess.Popen[str], said: Callable[[], str]) -> None:
-        """Wait for the end of a round, however the connection does."""
+        """Wait for the end of a round, even if the connection hangs or breaks."""
         patience = PATIENCE
         while True:
             try:
@@ -218,7 +218,7 @@ class _Sweep:
                     return
             except InterruptionError as error:
                 self.slices.show(f"# {error}; trying again later")
-                # Where Google does not say either, it is the way there that is lost for a while, not the slice.
+                # If Google does not answer either, the connection is lost for a while, not the slice.
                 if self.slices.found(self.entry) not in (READY, None):
                     return
 
@@ -231,7 +231,7 @@ class _Sweep:
 
 
 def _reason(text: str, codes: dict[str, str]) -> str:
-    """Return what a host said, or how the hosts ended."""
+    """Return the message of a host, or how the hosts ended."""
     lines = [line.strip() for line in text.splitlines()]
     said = [line.removeprefix("error: ") for line in lines if line.startswith("error: ")]
     if said:

@@ -1,4 +1,4 @@
-"""Gets the files of a published model onto this host: those that a run reads, and room for them."""
+"""Puts the files of a published model that a run reads onto this host, and makes room for them."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ class WeightsError(CollectError):
 def require_weights(spec: RunSpec, later: Sequence[RunSpec] = ()) -> None:
     """Make sure that the files a run reads are in the hub's cache, downloading what is missing.
 
-    When the disk has no room for them, other models are removed, those that no later run reads first.
+    If the disk has no room for them, other models are removed; first those that no later run reads.
 
     Args:
         spec: The run.
@@ -60,7 +60,7 @@ def require_weights(spec: RunSpec, later: Sequence[RunSpec] = ()) -> None:
 
 
 def needed_files(folder: Path, layers: int) -> list[str]:
-    """Return the names of the weight files that hold a model's first layers, or what lies outside of the layers."""
+    """Return the names of the weight files that hold a model's first layers or weights outside of the layers."""
     index = folder / INDEX
     if not index.is_file():
         return [SINGLE]
@@ -69,7 +69,7 @@ def needed_files(folder: Path, layers: int) -> list[str]:
 
 
 def missing_files(cache: Path, spec: RunSpec) -> list[str]:
-    """Return the names of files that a run reads and no snapshot has; the configuration when there is none."""
+    """Return the names of files that a run reads and no snapshot has; the configuration if there is no snapshot."""
     snapshots = list(_folder(cache, spec.model).glob(f"snapshots/*/{CONFIG}"))
     if not snapshots:
         return [CONFIG]
@@ -78,7 +78,7 @@ def missing_files(cache: Path, spec: RunSpec) -> list[str]:
 
 
 def make_room(cache: Path, spec: RunSpec, later: Sequence[RunSpec]) -> None:
-    """Remove models from the cache until a run's model fits, those that are read latest, or never again, first.
+    """Remove models from the cache until a run's model fits; first those that are read never again, or last.
 
     Raises:
         WeightsError: the disk is too small even so.
@@ -110,10 +110,10 @@ def _download(model: str, cache: Path, files: Iterable[str]) -> str:
         return snapshot_download(model, cache_dir=cache, allow_patterns=list(files))
     except GatedRepoError:
         raise WeightsError(
-            f"{model}: its terms must be accepted at https://huggingface.co/{model}, and a token of who did so be "
-            "given with tw tpu run --token"
+            f"{model}: its terms must be accepted at https://huggingface.co/{model}; then give the token "
+            "of that account with tw tpu run --token"
         ) from None
-    except OSError as error:  # those of the hub are, too
+    except OSError as error:  # the hub's errors are OSErrors, too
         if error.errno == errno.ENOSPC:
             raise WeightsError(f"{model}: the disk of {cache} is full; use --data-disk or --bucket") from None
         raise WeightsError(f"{model}: cannot be downloaded: {' '.join(str(error).split())[:300]}") from None

@@ -1,1 +1,1 @@
-"""What a capture consists of: its files, its manifest and its workload card."""
+"""Reads the pieces of a capture: its files, its manifest and its workload card."""

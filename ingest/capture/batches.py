@@ -34,10 +34,9 @@ _PHASES = {"prefill_only": "prefill", "decode_only": "decode"}
 
 @dataclass(frozen=True)
 class Batch:
-    """One row of main.step_batches: what was scheduled together; a field is None if the server does not state it.
+    """One row of main.step_batches: requests scheduled together; a field is None if the server does not state it.
 
-    The server writes of each batch that it profiles, and of the one before which it stops; `is_profiled` says that the
-    batch is one of these.
+    The server describes each batch that it profiles, and the one before which it stops; `is_profiled` marks these.
     """
 
     rank: int
@@ -77,7 +76,7 @@ class BatchFile:
 
 
 def batch_files(captures: Iterable[Path]) -> list[BatchFile]:
-    """The files about batches of capture files, beside them or where the server profiled, in order of their names."""
+    """Return the files about batches that lie beside captures or where the server profiled, in order of their names."""
     of_home: dict[Path, list[Path]] = {}
     for path in captures:
         of_home.setdefault(home_of(path.parent), []).append(path)
@@ -94,13 +93,13 @@ def batch_files(captures: Iterable[Path]) -> list[BatchFile]:
 
 
 def home_of(folder: Path) -> Path:
-    """The folder that a profiler was told to write into, of a folder with captures."""
+    """Return the folder into which a profiler was told to write, given a folder with captures."""
     in_run_folder = folder.parent.name == "profile" and folder.parent.parent.name == "plugins"
     return folder.parent.parent.parent if in_run_folder else folder
 
 
 def is_rank_folder(folder: Path) -> bool:
-    """Whether a folder is named after a rank, and no link."""
+    """Return whether a folder is named after a rank and is no link."""
     return bool(_RANK_FOLDER.fullmatch(folder.name)) and folder.is_dir() and not folder.is_symlink()
 
 
@@ -109,7 +108,7 @@ def _batches_in(folder: Path) -> list[Path]:
 
 
 def is_batches(path: PurePath) -> bool:
-    """Whether a file has the name of one about batches."""
+    """Return whether a file is named like a file about batches."""
     prefix = _RANK.match(path.name)
     name = path.name[prefix.end() :] if prefix else path.name
     named = (name.startswith(_COMPOSITION), ".json"), (name.startswith(_ALL), ".jsonl")
@@ -124,7 +123,7 @@ def _listed(folder: Path) -> list[Path]:
 
 
 def rank_of(path: PurePath) -> int:
-    """Rank of a file of a server, from its name or else from the nearest folder that names one; 0 if none does."""
+    """Return the rank of a server's file, from its name or the nearest folder that names one; 0 if none does."""
     in_folders = (_RANK_FOLDER.fullmatch(p.name) for p in path.parents)
     return _number(_RANK.match(path.name) or next(filter(None, in_folders), None), 0)
 

@@ -1,4 +1,4 @@
-"""card.yaml of a capture directory: the workload card in the form of CCL-Bench (https://github.com/cornell-sysphotonics/ccl-bench)."""
+"""Reads and writes card.yaml, the workload card of CCL-Bench (https://github.com/cornell-sysphotonics/ccl-bench)."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ MAX_BYTES = 128 << 10
 MAX_DEPTH = 32
 
 Blank = Literal[""]
-"""What the card holds if a value is not known."""
+"""Value of a field of the card that is not known."""
 
 _NOT_KNOWN = frozenset({"n/a", "na", "not applicable", "unknown"})
 
@@ -65,7 +65,7 @@ class ModelArch(_Section):
 
 
 class CardModel(_Section):
-    """What ran, and how often."""
+    """The work that ran, and how often."""
 
     phase: Text = Field(default="", description="training or inference")
     moe: Flag = ""
@@ -80,7 +80,7 @@ class CardModel(_Section):
 class CardData(_Section):
     """Shape of the input and output."""
 
-    batch_size: Count | list[Count] = Field(default="", description="of several where the card is of several runs")
+    batch_size: Count | list[Count] = Field(default="", description="sequences; a list if the card is of several runs")
     seq_len: Count = ""
     input_len: Count = ""
     output_len: Count = ""
@@ -104,7 +104,7 @@ class XpuSpec(_Section):
 
 
 class CardHardware(_Section):
-    """What it ran on."""
+    """The hardware on which it ran."""
 
     network_topo: NetworkTopology = Field(default_factory=NetworkTopology)
     xpu_spec: XpuSpec = Field(default_factory=XpuSpec)
@@ -147,7 +147,7 @@ class CommunicationLibrary(_Section):
 
 
 class ModelExecutor(_Section):
-    """How the model was executed."""
+    """The execution of the model."""
 
     framework: Framework = Field(default_factory=Framework)
     model_plan_parallelization: ParallelizationPlan = Field(default_factory=ParallelizationPlan)
@@ -156,7 +156,7 @@ class ModelExecutor(_Section):
 
 
 class MetricSource(_Section):
-    """Which kinds of trace lie beside the card."""
+    """The kinds of trace that lie beside the card."""
 
     traces: list[str] | Blank = Field(default_factory=list)
     metrics_specific_trace: list[str] | Blank = Field(default_factory=list)

@@ -1,4 +1,4 @@
-"""A folder of CCL-Bench as a capture: its workload card, and the trace that its tools read."""
+"""Reads a folder of CCL-Bench as a capture: its workload card, and the trace that CCL-Bench's tools read."""
 
 from __future__ import annotations
 
@@ -9,10 +9,10 @@ from tracewarehouse.ingest.errors import CaptureError, NoCaptureError, shown
 
 
 def ccl_bench_capture(folder: Path) -> Capture:
-    """The capture in a folder of CCL-Bench, named as the folder is.
+    """Return the capture in a folder of CCL-Bench, with the folder's name.
 
     Args:
-        folder: holds one .yaml, the card, and one .trace.json or .json, gzipped or not.
+        folder: a folder with one .yaml, the card, and one .trace.json or .json, gzipped or not.
 
     Raises:
         NoCaptureError: the folder does not exist, or has no card or no trace.

@@ -1,4 +1,4 @@
-"""The file of costs that a user gives at ingest: operations and bytes of kernels whose cost the profiler lacks."""
+"""Reads the costs that a user gives at ingest: operations and bytes of kernels whose cost the profiler lacks."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ Amount = Annotated[int, Field(ge=0, lt=1 << 63)]
 
 
 class KernelCost(BaseModel):
-    """What one execution of a kernel costs on one device; what is not given stays as the profiler states it."""
+    """The cost of one execution of a kernel on one device; a missing number stays as the profiler states it."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
@@ -60,16 +60,16 @@ class Costs:
 
     @property
     def digest(self) -> str:
-        """Digest of the costs, however their file is laid out."""
+        """Digest of the costs, independent of the layout of their file."""
         return hashlib.sha256(self.text.encode()).hexdigest()
 
     def pattern_of(self, kernel: str) -> str | None:
-        """The first pattern that the name of a kernel, without its numbers, matches; None for none."""
+        """Return the first pattern that the name of a kernel, without its numbers, matches; None if none does."""
         return next((pattern for pattern in self.kernels if fnmatchcase(kernel, pattern)), None)
 
 
 def load_costs(path: str | os.PathLike[str]) -> Costs:
-    """Read and validate a file of costs: JSON, or TOML where its name ends so.
+    """Read and validate a file of costs: JSON, or TOML if its name ends in .toml.
 
     Raises:
         CaptureError: the file cannot be read, or a field is missing or wrong; the message names the field.
@@ -100,7 +100,7 @@ def load_costs(path: str | os.PathLike[str]) -> Costs:
 
 
 def _distinct(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    """A JSON object; a name that stands twice would hide a cost."""
+    """Return a JSON object with distinct names; a repeated name would hide a cost."""
     tree = dict(pairs)
     if len(tree) < len(pairs):
         names = [name for name, _ in pairs]

@@ -1,4 +1,4 @@
-"""Says whether a location is remote, and where its copies and what is derived are kept."""
+"""Tells whether a location is remote, and finds the folder of copies and derived files."""
 
 from __future__ import annotations
 

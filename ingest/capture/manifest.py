@@ -1,4 +1,4 @@
-"""manifest.json of a capture directory: what the collector ran."""
+"""Reads manifest.json of a capture directory, which says what the collector ran."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ from tracewarehouse.ingest.capture.mesh_axes import AXES
 from tracewarehouse.ingest.errors import CaptureError, found_instead, shown
 
 MAX_DEVICES = 1 << 17
-"""Most devices of a mesh: more is a mistake, and must not cost memory."""
+"""Most devices of a mesh; more are a mistake and must not cost memory."""
 MAX_BYTES = 64 << 20
 
 Int32 = Annotated[int, Field(ge=-(1 << 31), lt=1 << 31)]
 Int64 = Annotated[int, Field(ge=-(1 << 63), lt=1 << 63)]
-"""Integers that fit into the columns they go to."""
+"""Integers that fit into their columns."""
 Layer = Annotated[int, Field(ge=0, lt=1 << 20)]
 
 
@@ -88,12 +88,12 @@ class Mesh(BaseModel):
             axes[name.strip()] = int(size)
         try:
             return cls(axes=axes)
-        except ValidationError as error:  # whose own text has four lines
+        except ValidationError as error:  # its own text has four lines
             raise ValueError(f"mesh {text!r}: {error.errors()[0]['ctx']['error']}") from None
 
 
 class PhaseMark(BaseModel):
-    """One step as the host's clock saw it, measured by the collector."""
+    """One step on the host's clock, as the collector measured it."""
 
     model_config = ConfigDict(extra="forbid")
 
@@ -118,7 +118,7 @@ class PromisedCollective(BaseModel):
 
 
 class PipelineStage(BaseModel):
-    """A stage of a pipeline: the layers that it holds, and where they are in the program that all stages share."""
+    """A stage of a pipeline: the layers that it holds, and their place in the program that all stages share."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
@@ -163,7 +163,7 @@ class Manifest(BaseModel):
     manifest_version: Int32 = 1
     name: str = Field(description="short name of the run, for people")
     model: ModelFacts | None = None
-    backend: str | None = Field(default="torch_xla", description="who ran the model: torch_xla, jax, vllm, ...")
+    backend: str | None = Field(default="torch_xla", description="what ran the model: torch_xla, jax, vllm, ...")
     dtype: str | None = None
     batch_size: Int32 | None = None
     input_length: Int32 | None = None
@@ -174,12 +174,12 @@ class Manifest(BaseModel):
     sequence_parallelism: str | None = None
     microbatches: Int32 | None = None
     stages: list[PipelineStage] | None = Field(
-        default=None, max_length=1 << 16, description="of the pipeline, by their place on pp"
+        default=None, max_length=1 << 16, description="stages of the pipeline, by their place on pp"
     )
     hosts: list[str] = Field(default_factory=list, description="stems of the capture files, one per host, in order")
     phases: list[PhaseMark] = Field(default_factory=list, max_length=1 << 16)
     promised_collectives: list[PromisedCollective] | None = Field(
-        default=None, max_length=256, description="what the parallelism must show in the capture; checked at ingest"
+        default=None, max_length=256, description="collectives that the capture must show; checked at ingest"
     )
     versions: dict[str, str] = Field(default_factory=dict)
     seed: Int64 | None = None

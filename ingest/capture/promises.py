@@ -9,7 +9,7 @@ if TYPE_CHECKING:
     from tracewarehouse.ingest.capture.manifest import Manifest, PromisedCollective
 
 NOTE = "promised collectives are missing: "
-"""How every sentence of `broken_promises` begins."""
+"""Beginning of every sentence of `broken_promises`."""
 
 
 class CollectiveStep(NamedTuple):
@@ -25,7 +25,7 @@ class CollectiveStep(NamedTuple):
 def broken_promises(
     manifest: Manifest, executed: Mapping[CollectiveStep, int], stages: Mapping[int, int | None]
 ) -> list[str]:
-    """Return one sentence for each promise that a step on a device breaks, with what was found there.
+    """Return one sentence for each promise that a step on a device breaks, with the collectives found there.
 
     Args:
         manifest: the promises, and the steps that ran; without steps each promise holds for the steps in `executed`.
@@ -35,7 +35,7 @@ def broken_promises(
     out = []
     for promise in manifest.promised_collectives or ():
         steps: list[int | None] = [p.step for p in manifest.phases if p.name == promise.phase]
-        # A phase that shows no step at all is one place where the promise is not kept.
+        # A phase without any step is one place where the promise is broken.
         steps = steps or list(dict.fromkeys(f.step for f in executed if f.phase == promise.phase)) or [None]
         devices = [d for d, stage in stages.items() if promise.stage in (None, stage)]
         places = [(d, s) for s in steps for d in devices]
@@ -46,7 +46,7 @@ def broken_promises(
 
 
 def for_program(manifest: Manifest, phases: Collection[str | None]) -> Manifest:
-    """The manifest as it holds for a compiled program: one step of its own phase."""
+    """Return the manifest as it applies to a compiled program: one step of its own phase."""
     promised = [p for p in manifest.promised_collectives or () if p.phase in phases]
     return manifest.model_copy(update={"phases": [], "promised_collectives": promised})
 

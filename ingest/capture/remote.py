@@ -35,7 +35,7 @@ _LONGEST_WAIT_SECONDS = 20.0
 def local_copy(location: str | os.PathLike[str], advance: Advance | None = None) -> Path:
     """Return a local path for a location's captures: a path is returned unchanged, a URI is copied to the cache.
 
-    Of a folder, the captures, manifests and cards are copied, in the same layout. A file is copied again only if its
+    From a folder, captures, manifests and cards are copied, in the same layout. A file is copied again only if its
     version (etag, or else size and time) has changed. An interrupted copy resumes where it stopped. A request that
     fails for a temporary reason is retried with growing pauses.
 
@@ -73,7 +73,7 @@ class RemoteFile:
     """The path relative to the location; it never leads out of it."""
     size: int | None
     version: str | None
-    """Changes whenever the content changes; None if the store does not tell."""
+    """A text that changes whenever the content changes; None if the store has none."""
 
     @property
     def is_capture(self) -> bool:
@@ -105,7 +105,7 @@ class Store:
         return self.path.startswith(("http://", "https://"))
 
     def captures(self) -> list[RemoteFile] | None:
-        """The location's file, or the captures below its folder and what describes them; None if nothing is there."""
+        """Return the location's file, or the captures and descriptions below its folder; None if nothing is there."""
         info = self._info(self.path)
         if info is None or info["type"] == "file":
             return None if info is None else [self._file(PurePosixPath(self.name), info)]
@@ -301,7 +301,7 @@ def _unmasked(request: Callable[[], Any]) -> Any:
     try:
         return request()
     except FileNotFoundError as error:
-        # fsspec's web file system says so of every answer that is not the file
+        # fsspec's web file system raises this for every answer that is not the file
         cause = error.__cause__
         if cause is not None and _status(cause) not in (None, 404, 410):
             raise cause from None

@@ -31,7 +31,7 @@ _DESCRIPTIONS = ("manifest.json", "card.yaml")
 _RANK = re.compile(r"^(dp|rank)\d+_")
 """The beginning of the file names of a server's ranks."""
 _MOST_NAMED = 5
-"""Entries that a warning names."""
+"""Most entries that a warning names."""
 _MIN_OVERLAP = 0.5  # of the shorter profile window, for two files to be hosts of one run
 
 
@@ -44,7 +44,7 @@ class Capture:
     manifest: Path | None = None
     card: Path | None = None
     max_gzip_ratio: float = MAX_GZIP_RATIO
-    """How many times its own size a gzipped file may hold."""
+    """Highest ratio of uncompressed to compressed bytes of a gzipped file."""
 
     @property
     def batch_files(self) -> list[BatchFile]:
@@ -161,7 +161,7 @@ def _leads_out(entry: Path, root: Path) -> bool:
 
 
 def _capture_files(folder: Path, root: Path, skipped: list[str]) -> Iterator[Path]:
-    """The entries of a folder that are named like captures, whatever they are; adds what is left out to `skipped`."""
+    """Yield the entries of a folder that are named like captures, of any kind; add those left out to `skipped`."""
     try:
         entries = sorted(folder.iterdir())
     except OSError as error:
@@ -204,7 +204,7 @@ def _in_run_folder(folder: Path) -> bool:
 
 
 def _beside(folder: Path) -> tuple[Path | None, Path | None]:
-    """manifest.json and card.yaml of the capture directory whose run folder this is."""
+    """Return manifest.json and card.yaml of the capture directory to which this run folder belongs."""
     home = home_of(folder)
     root = home.resolve()
     manifest, card = (p if _is_there(p, root) else None for p in (home / name for name in _DESCRIPTIONS))
@@ -212,7 +212,7 @@ def _beside(folder: Path) -> tuple[Path | None, Path | None]:
 
 
 def _is_there(entry: Path, root: Path) -> bool:
-    """Whether a folder has an entry, of whatever kind; what cannot be read is refused where it is read."""
+    """Return whether a folder has an entry, of whatever kind; one that cannot be read is refused when it is read."""
     try:
         return entry.resolve(strict=True).is_relative_to(root)
     except FileNotFoundError:
@@ -301,7 +301,7 @@ def _window(file: Path, _size: int, _changed_ns: int) -> Window | None:
 
 
 def overlaps(a: Window | None, b: Window | None) -> bool:
-    """Whether two profile windows are known and overlap so much that both may be of one run."""
+    """Return whether two profile windows are known, and overlap so much that both may belong to one run."""
     if a is None or b is None:
         return False
     shorter = min(a[1] - a[0], b[1] - b[0])

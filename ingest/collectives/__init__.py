@@ -1,1 +1,1 @@
-"""Collectives: their executions, their groups and mesh axes, and the instances that their ranks share."""
+"""Finds the executions of collectives, their groups and mesh axes, and the instances that their ranks share."""

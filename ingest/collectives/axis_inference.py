@@ -10,10 +10,10 @@ parallelism it is:
 3. Each digit is named after the kinds of its collectives and the parts of the model that they serve, with
    LIKELIHOODS as the probability to see such a collective along an axis of each name. A kind and part is weighted by
    its number of instructions, so that one all-to-all does not outweigh the two all-reduces of each layer. It counts
-   whole from half of the most frequent one on: a layer may have one of a kind and two of another, and neither is less
-   of the program. Doubling all numbers changes nothing. The confidence of a name is its posterior probability times the
-   share of collectives whose groups fit the mesh; the prior gives all ways to assign different names to the digits the
-   same probability.
+   fully if it is at least half as frequent as the most frequent one: a layer may have one of a kind and two of another,
+   and both are equally part of the program. Doubling all numbers changes nothing. The confidence of a name is its
+   posterior probability times the share of collectives whose groups fit the mesh; the prior gives all ways to assign
+   different names to the digits the same probability.
 
 The likelihoods are judgements of what the usual implementations do (tensor parallelism: Shoeybi et al. 2019; sequence
 parallelism: Korthikanti et al. 2022, Jacobs et al. 2023, Liu et al. 2023; expert parallelism: Lepikhin et al. 2020;
@@ -31,9 +31,9 @@ from math import prod
 from tracewarehouse.ingest.capture.mesh_axes import AXES
 
 NAMES = (*(axis for axis in AXES if axis != "sp"), "sp")
-"""The axes; sp comes last, since of two that fit equally well the first is taken."""
+"""The axes; sp comes last, because the first of two that fit equally well is taken."""
 REPEATED = 8
-"""From this many instructions on, a kind without a part is taken for layers of a model."""
+"""If a kind without a part has at least this many instructions, they are taken for layers of a model."""
 MIN_CONFIDENCE = 0.5
 """A digit whose best name has a lower confidence gets no name."""
 
@@ -69,7 +69,7 @@ class CollectiveSeen:
 
     Attributes:
         kind: kind of collective.
-        groups: its groups of device numbers; of a permute its pairs.
+        groups: its groups of device numbers; for a permute, its pairs.
         part: part of the model that its op_name names.
     """
 
@@ -87,7 +87,7 @@ class InferredAxis:
         size: devices along it.
         stride: distance in number between neighbours on it.
         confidence: posterior probability of the likeliest name.
-        evidence: what speaks for it, for people.
+        evidence: the reasons for the name, for people.
     """
 
     axis: str | None
@@ -100,7 +100,7 @@ class InferredAxis:
         return f"{self.axis or 'unnamed'}={self.size} ({self.confidence:.2f}: {self.evidence})"
 
     def place(self, device: int) -> int:
-        """Coordinate of a device number on it."""
+        """Return the coordinate of a device number on it."""
         return device // self.stride % self.size
 
 
@@ -114,7 +114,7 @@ def infer_axes(seen: Iterable[CollectiveSeen], world: int, *, has_experts: bool 
     Args:
         seen: collective instructions whose groups number devices from 0 to world - 1.
         world: devices, as HLO counts them.
-        has_experts: the names of the programs tell of experts; without, nothing tells an all-to-all of experts from one
+        has_experts: the names in the programs mention experts; if they do not, an all-to-all of experts looks like one
             of a sequence.
     """
     digits_by_groups: dict[tuple[tuple[int, ...], ...], tuple[Digit, ...] | None] = {}
@@ -144,7 +144,7 @@ def infer_axes(seen: Iterable[CollectiveSeen], world: int, *, has_experts: bool 
 
 
 def digits_of(groups: Sequence[tuple[int, ...]], world: int) -> tuple[Digit, ...] | None:
-    """The digits in which the members of every group differ; None if these are not all groups of a row-major mesh.
+    """Return the digits in which members of every group differ; None if these are not all groups of a row-major mesh.
 
     Pairs that share a device count as one group.
     """
@@ -169,7 +169,7 @@ def digits_of(groups: Sequence[tuple[int, ...]], world: int) -> tuple[Digit, ...
 
 
 def _joined(groups: Iterable[tuple[int, ...]]) -> list[set[int]]:
-    """The groups, those that share a device as one."""
+    """Return the groups; those that share a device are joined."""
     part_of: dict[int, set[int]] = {}
     for group in groups:
         linked = max((part_of[d] for d in group if d in part_of), key=len, default=set[int]())
@@ -182,7 +182,7 @@ def _joined(groups: Iterable[tuple[int, ...]]) -> list[set[int]]:
 
 
 def _weights(classes: dict[tuple[str, str], Counter[str]]) -> list[float]:
-    """Likelihood of what runs along a digit for each of NAMES."""
+    """Return the likelihood of the collectives along a digit for each of NAMES."""
     counts = {row: seen.total() for row, seen in classes.items()}
     most = max(counts.values(), default=0) or 1
     return [
@@ -194,7 +194,7 @@ def _weights(classes: dict[tuple[str, str], Counter[str]]) -> list[float]:
 def _classes(
     digit: Digit, spans: Sequence[tuple[CollectiveSeen, tuple[Digit, ...]]], has_experts: bool
 ) -> dict[tuple[str, str], Counter[str]]:
-    """Kinds of collectives by row of LIKELIHOODS: those along this digit alone, or else those along more than it."""
+    """Return the kinds of collectives by row of LIKELIHOODS: along this digit alone, or else along others too."""
     along = [
         (c, span or ()) for c, span in spans if any(low <= digit[0] and digit[1] <= high for low, high in span or ())
     ]
@@ -216,7 +216,7 @@ def _classes(
 
 
 def _posterior(weights: Sequence[Sequence[float]]) -> list[list[float]]:
-    """Probability of each name for each digit, over all ways to give them different names."""
+    """Return the probability of each name for each digit, over all ways to give them different names."""
     chances = [[0.0] * len(NAMES) for _ in weights]
     total = 0.0
     for names in permutations(range(len(NAMES)), len(weights)):

@@ -20,7 +20,7 @@ class CollectiveExecutions:
     them then.
 
     Attributes:
-        hosts: host by device, of the devices that have any.
+        hosts: host by device, for the devices that have executions.
         rows: the rows of `collective_windows.windows` by device, once it is finished.
     """
 
@@ -47,7 +47,7 @@ class CollectiveExecutions:
         self._spans.setdefault(device_id, []).append(spans)
 
     def add_compute(self, device_id: int, start: Int64, end: Int64) -> None:
-        """Say when a device that executes several ops at once computes, so that collectives are hidden behind it."""
+        """Add the times in which a device that executes several ops at once computes; these hide its collectives."""
         self._compute[device_id] = Coverage(start, end)
 
     def finish_device(self, device_id: int, facts: Sequence[OpFacts], programs: Mapping[int, int | None]) -> None:

@@ -29,7 +29,7 @@ class Membership:
     """One device's place in a collective.
 
     Attributes:
-        group_index: the group or pair it is in; of a permute's pairs the one in which it sends, if any.
+        group_index: its group or pair; among a permute's pairs, the one in which it sends, if any.
         rank: position in that group.
         component: the devices that wait for each other: a group, or the pairs that are linked by shared devices.
         wire_bytes: bytes that it sends in one execution; None if there is no algorithm model.
@@ -47,14 +47,14 @@ class Participants:
 
     Attributes:
         kind: kind of collective.
-        logical: groups or pairs as HLO counts devices.
+        logical: groups or pairs of device numbers as HLO counts them.
         group_size: devices in a group; None if groups differ or are unknown.
-        axis: mesh axes that members of a group differ on, joined by '+'; 'none' for groups of one.
+        axis: mesh axes on which members of a group differ, joined by '+'; 'none' for groups of one.
         axis_source: 'mesh' if the mesh was given, 'inferred' if its axes were inferred, None if the axis is unknown.
         groups: the same groups as device ids, None for a member outside the capture. If each host counts its own
             devices from 0, there is a copy for each host. None if HLO's numbers could not be matched with devices.
         members: every device's place.
-        component_size: devices per component; None if some are outside the capture.
+        component_size: devices of a component; None if some are outside the capture.
         bytes_of_others: bytes that a device in no group sends: 0 in a permute whose pairs are known, else None.
     """
 
@@ -76,7 +76,7 @@ class Participants:
         return OUTSIDE if self.kind == PERMUTE and self.groups else NOT_KNOWN
 
     def wire_bytes(self, device: int) -> int | None:
-        """Bytes that a device sends in one execution; None if unknown."""
+        """Return the bytes that a device sends in one execution; None if unknown."""
         place = self.members.get(device)
         return place.wire_bytes if place else self.bytes_of_others
 
@@ -93,7 +93,7 @@ class CollectiveGroups:
 
     Attributes:
         inferred: the inferred axes, outermost first; empty with a mesh, or if the groups fit no mesh.
-        missing_devices: devices that programs count and the capture lacks.
+        missing_devices: devices that programs count but the capture lacks.
     """
 
     def __init__(
@@ -120,19 +120,19 @@ class CollectiveGroups:
         self.inferred = self._infer() if coordinates is None else []
 
     def of(self, instruction_id: int) -> Participants:
-        """The participants of an instruction; they are found once and then kept."""
+        """Return the participants of an instruction; they are found once and then kept."""
         participants = self._participants.get(instruction_id)
         if participants is None:
             participants = self._participants[instruction_id] = self._match(self._instructions[instruction_id])
         return participants
 
     def components(self, instruction: Int32, device: int) -> Int32:
-        """The component of each execution of an instruction on a device; NOT_KNOWN or OUTSIDE if it has none."""
+        """Return the component of each execution of an instruction on a device; NOT_KNOWN or OUTSIDE if it has none."""
         used, of_row = distinct(instruction)
         return np.array([self.of(i).component(device) for i in used.tolist()], np.int32)[of_row]
 
     def group_rows(self) -> Iterator[dict[str, Any]]:
-        """Rows of main.collective_groups for the instructions asked for."""
+        """Yield the rows of main.collective_groups for the instructions whose participants were found."""
         for instruction_id, participants in sorted(self._participants.items()):
             unknown = [(None,) * len(g) for g in participants.logical]
             for index, members in enumerate(participants.groups if participants.groups is not None else unknown):
@@ -147,7 +147,7 @@ class CollectiveGroups:
                     }
 
     def traffic_rows(self) -> Iterator[dict[str, Any]]:
-        """Rows of main.traffic for the instructions asked for whose devices are all known."""
+        """Yield the rows of main.traffic for those of these instructions whose devices are all known."""
         for instruction_id, participants in sorted(self._participants.items()):
             collective = self._instructions[instruction_id].collective
             algorithm = traffic.algorithm(participants.kind)
@@ -196,7 +196,7 @@ class CollectiveGroups:
         return [self._numbers.get(i) for i in range(self._mesh.size)] if self._mesh and self._numbers else []
 
     def _numberings(self, world: int) -> list[list[int | None]] | None:
-        """Return device ids by logical number: one list for all hosts, or one each if every host is its own world."""
+        """Return device ids by logical number: one list for all hosts, or one per host if each is its own world."""
         if self._mesh and self._numbers and world == self._mesh.size:
             return [self._in_mesh()]
         widest = max(map(len, self._hosts), default=0)
@@ -254,7 +254,7 @@ def _joined(axes: Collection[str]) -> str:
 
 
 def _axis_of(groups: Sequence[tuple[int | None, ...]], coordinates: Mapping[int, Mapping[str, int]]) -> str:
-    """The mesh axes that members of a group differ on."""
+    """Return the mesh axes on which members of a group differ."""
     differing: set[str] = set()
     for members in groups:
         places = [coordinates[m] for m in members if m is not None and m in coordinates]
@@ -265,7 +265,7 @@ def _axis_of(groups: Sequence[tuple[int | None, ...]], coordinates: Mapping[int,
 
 
 def _linked(pairs: Sequence[tuple[int | None, ...]]) -> list[int]:
-    """Number of the connected component of each pair: pairs that share a device wait for each other."""
+    """Return the number of each pair's connected component: pairs that share a device wait for each other."""
     root: dict[int, int] = {}
 
     def find(x: int) -> int:

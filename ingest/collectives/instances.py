@@ -13,7 +13,7 @@ from tracewarehouse.ingest.columns.records import Int32, Int64
 from tracewarehouse.ingest.hlo.instruction_row import InstructionRow
 
 NOT_KNOWN, OUTSIDE = -1, -2
-"""Used instead of a component's number: it is unknown, or the device takes part without moving anything."""
+"""Values in place of a component's number: it is unknown, or the device takes part without moving anything."""
 _ALONE, _OUTSIDE = -(1 << 31), -(1 << 30)
 
 
@@ -49,13 +49,13 @@ class Instances:
     def joined(
         self, starts: Callable[[], Int64], expected: Callable[[int, int], int | None]
     ) -> tuple[Int32, npt.NDArray[np.bool_]]:
-        """The number of each row's instance, and whether the instance lacks a member; rows in the order of `add`.
+        """Return the number of each row's instance, and whether that lacks a member; rows in the order of `add`.
 
         The rows are released afterwards.
 
         Args:
-            starts: gives the start of every row.
-            expected: devices of an instruction's component; None where some are outside the capture.
+            starts: returns the start of every row.
+            expected: returns the devices of an instruction's component; None if some are outside the capture.
         """
         if not self._columns[0]:
             return np.zeros(0, np.int32), np.zeros(0, bool)
@@ -81,16 +81,16 @@ class Instances:
 
 
 def _emptied(parts: list[npt.NDArray[Any]]) -> npt.NDArray[Any]:
-    """All parts as one array; the list is empty afterwards, so that no row is held twice for long."""
+    """Return all parts as one array; the list is empty afterwards, so that no row is held twice for long."""
     whole = np.concatenate(parts)
     parts.clear()
     return whole
 
 
 def _sizes(instruction: Int32, component: Int32, expected: Callable[[int, int], int | None]) -> Int32:
-    """Devices expected in each instance, which come by instruction and component; 0 where not known.
+    """Return the devices expected in each instance, by its instruction and component; 0 if not known.
 
-    A device outside every pair of a permute waits for nobody: one is all that its instance can have.
+    A device outside every pair of a permute waits for nobody: its instance has one device.
     """
     first = np.flatnonzero(is_new(instruction) | is_new(component))
     pairs = zip(instruction[first].tolist(), component[first].tolist(), strict=True)

@@ -30,7 +30,7 @@ class CollectiveWriter:
     Args:
         instructions: all instructions of the run.
         parts: the executions.
-        is_timed: False for a compiled program, whose executions have an order and no times.
+        is_timed: False for a compiled program, whose executions have an order but no times.
 
     Attributes:
         counts: executions by device, step, kind and axis, after `write`.
@@ -121,7 +121,7 @@ class CollectiveWriter:
         phase: Int32,
         step: Int32,
     ) -> None:
-        """Count the executions; one that the compiler joined of several counts as these."""
+        """Count the executions; one that the compiler joined from several counts as several."""
         kinds = [(f.kind, f.joined) if f else ("", 1) for f in facts]
         pairs = list(zip(kinds, axes, strict=True))
         known = list(dict.fromkeys(pairs))

@@ -24,7 +24,7 @@ _ROLES: dict[str | None, int] = {None: 0, "start": 1, "update": 2, "done": 3}
 class CollectiveOps(Columns):
     """Op-line events of one device that are collectives or halves of them; columns of shape (n,).
 
-    `phase` is a code into columns.phases.PHASES; phase, step and execution are -1 where unknown.
+    `phase` is a code into columns.phases.PHASES; phase, step and execution are -1 if unknown.
     """
 
     event_id: Int64
@@ -159,7 +159,7 @@ def _pair_numbers(facts: Sequence[OpFacts], programs: Mapping[int, int | None], 
             numbers[at[i]] = through_loop.setdefault((program[i], facts[i].carried or ""), i)
     for i in used:
         name, carried = facts[i].start_name or "", facts[i].carried or ""
-        is_start = "-start" in name or name.startswith(("send", "recv"))  # which did not run in the capture
+        is_start = "-start" in name or name.startswith(("send", "recv"))  # the start did not run in the capture
         if facts[i].role == "done" and numbers[at[i]] == i and not is_start:
             numbers[at[i]] = through_loop.get((program[i], carried), i)
     return numbers
@@ -181,7 +181,7 @@ def _partners(pair: Int64, ops: CollectiveOps, starts: Int64, dones: Int64) -> t
 
 
 def _take_spans(at: Int64, ops: CollectiveOps, spans: AsyncSpans, end: Int64, source: npt.NDArray[np.int8]) -> None:
-    """Take the window of a start without a done from the async line's event of that instruction and time."""
+    """Take the window of each start without a done from the async line's event of that instruction and time."""
     if not len(at):
         return
     order = np.lexsort((spans.start_ps, spans.instruction_id))

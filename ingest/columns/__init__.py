@@ -1,1 +1,1 @@
-"""Columns of events, and operations on them in numpy, independent of the capture's format."""
+"""Defines columns of events, and operations on them in numpy, independent of the capture's format."""

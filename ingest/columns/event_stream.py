@@ -10,14 +10,14 @@ from tracewarehouse.ingest.columns.records import EventBatch, StatColumn, StatKi
 
 CHUNK = 1 << 16
 _TAIL = 1 << 10
-"""Events at the end of a batch that are searched first for the last cut, because nearly all batches have it there."""
+"""Events at the end of a batch that are searched first for the last cut; nearly all batches have it there."""
 
 
 def chunks(batches: Iterable[EventBatch], *, is_nested: bool = True) -> Iterator[tuple[int, EventBatch]]:
     """Yield chunks of about `CHUNK` events, each with the position of its first event on the line.
 
     A chunk ends where all later events start later, so that sorted chunks make a sorted line. If the line's events
-    nest, every event before has also ended there. Both hold as far as the events read by then show. A line without such
+    nest, all events before have also ended there. Both hold as far as the events read so far show. A line without such
     a place is one chunk.
     """
     pending: list[EventBatch] = []
@@ -52,7 +52,7 @@ def part(batch: EventBatch, low: int, high: int) -> EventBatch:
 
 
 def _without_spare_texts(column: StatColumn) -> StatColumn:
-    """Return the column without the texts of other events, if they are many, so that a rest does not carry them on."""
+    """Return the column without the texts of other events, if these are many, so that the rest does not keep them."""
     if len(column.texts) <= 2 * len(column.rows):
         return column
     bits = column.bits.copy()
@@ -63,7 +63,7 @@ def _without_spare_texts(column: StatColumn) -> StatColumn:
 
 
 def _last_break(batch: EventBatch, is_nested: bool) -> int:
-    """Return the last position before which all events have begun, and ended, when the rest starts; 0 for none."""
+    """Return the last position at which all events before it have begun, and ended, when the rest starts; 0 if none."""
     over = batch.start_ps + (np.maximum(batch.duration_ps, 1) if is_nested else 1)
     for low in (max(0, len(batch) - _TAIL), 0):
         latest = np.maximum.accumulate(np.append(over[: low + 1].max(), over[low + 1 :]))

@@ -1,4 +1,4 @@
-"""Sorting and counting by keys of several integer columns, packed into one integer each."""
+"""Sorts and counts rows by keys of several integer columns, packed into one integer each."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ Integers = npt.NDArray[np.integer[Any]] | npt.NDArray[np.bool_]
 
 
 def packed(columns: Sequence[Integers]) -> Int64:
-    """Return one integer per row that compares as the row's values do; the first column counts most."""
+    """Return one integer per row; they compare as the rows' values do, and the first column counts most."""
     key = np.zeros(len(columns[0]), np.int64)
     if not len(key):
         return key
@@ -45,7 +45,7 @@ def distinct(codes: Int32) -> tuple[Integers, Int32]:
 
 
 def occurrence(key: Int64, start: Int64 | None = None) -> Int64:
-    """Return each row's number among the rows of its key, from 0, in order of start or as they are."""
+    """Return each row's number among the rows of its key, from 0, in order of start or in the given order."""
     order = np.argsort(key, kind="stable") if start is None else np.lexsort((start, key))
     at = np.arange(len(order))
     count = np.empty(len(order), np.int64)

@@ -10,7 +10,7 @@ from tracewarehouse.ingest.columns.records import EventBatch, Line, Plane, Trace
 
 @dataclass
 class LineExtent:
-    """The time that a line's events span on the run's clock (None without any), and what follows them in the file."""
+    """The time that a line's events span on the run's clock (None without any), and the line's fields after them."""
 
     count: int = 0
     first_ps: int | None = None
@@ -33,7 +33,7 @@ class LineExtent:
             self.negative += int((batch.duration_ps < 0).sum())
 
     def describe(self, line: Line) -> None:
-        """Take what the line states about itself, once its events have been read."""
+        """Take the facts that the line states about itself, once its events have been read."""
         self.display_name, self.display_id, self.duration_ps = line.display_name, line.display_id, line.duration_ps
 
     def watch(self, trace: Trace, plane: Plane, line: Line, clock_offset_ps: int) -> Iterator[EventBatch]:

@@ -1,4 +1,4 @@
-"""Finds in numpy which event holds which, and how much of a window intervals cover."""
+"""Finds in numpy which event holds which other, and how much of a window intervals cover."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ Flags = npt.NDArray[np.bool_]
 
 @dataclass(frozen=True)
 class Nesting:
-    """How the events of one line nest; arrays of shape (n,) in the order given to `nest`.
+    """The nesting of the events of one line; arrays of shape (n,) in the order given to `nest`.
 
     Attributes:
         depth: 0 for an event that no other holds.
@@ -32,8 +32,8 @@ class Nesting:
 def nest(start: Int64, end: Int64) -> Nesting:
     """Nest intervals that are ordered by start, longer ones first.
 
-    An interval inside another is held by it; intervals that overlap in part are siblings. Each round settles one depth:
-    of the intervals left, those that reach beyond all before them are held by none.
+    An interval inside another is held by it; intervals that overlap in part are siblings. Each round finds one depth:
+    among the intervals left, no other holds those that reach beyond all before them.
     """
     n = len(start)
     depth = np.zeros(n, np.int32)

@@ -1,4 +1,4 @@
-"""The names that XLA's profilers give to planes and lines, and their kinds; any other name is of unknown kind."""
+"""Classifies planes and lines by the names that XLA's profilers give them; any other name is of unknown kind."""
 
 from __future__ import annotations
 
@@ -6,24 +6,24 @@ import re
 from dataclasses import dataclass
 
 CPU_PLANE = "/host:CPU"
-"""Threads of the host, including those that execute the ops of virtual CPU devices."""
+"""Plane of the host's threads, including those that execute the ops of virtual CPU devices."""
 TASK_PLANE = "Task Environment"
-"""Its stats say when the profile was taken."""
+"""Plane whose stats say when the profile was taken."""
 METADATA_PLANE = "/host:metadata"
-"""Holds the compiled programs."""
+"""Plane that holds the compiled programs."""
 PROFILE_START, PROFILE_STOP = "profile_start_time", "profile_stop_time"
-"""The stats that say so, in Unix nanoseconds."""
+"""Stats with the start and stop of the profile, in Unix nanoseconds."""
 DEVICE_PREFIX, GPU_PREFIX = "/device:", "/device:GPU:"
 
 MODULE_LINE = "XLA Modules"
-"""Executions of programs."""
+"""Line of the executions of programs."""
 STEP_LINE = "Steps"
 OP_LINE = "XLA Ops"
-"""The ops that the device executes, one after the other."""
+"""Line of the ops that the device executes, one after the other."""
 ASYNC_LINE = "Async XLA Ops"
-"""Asynchronous ops from their start to their done."""
+"""Line of asynchronous ops, from their start to their done."""
 COUNTER_LINE = "_counters_"
-"""Samples of counters, in a Chrome trace."""
+"""Line of samples of counters, in a Chrome trace."""
 STREAM_PREFIX = "Stream #"
 """Prefix of the lines of a GPU's streams."""
 
@@ -63,7 +63,7 @@ _LINE_PATTERNS = [(re.compile(p), kind) for p, kind in _LINES]
 
 @dataclass(frozen=True, order=True)
 class DeviceName:
-    """What the name of a device plane says."""
+    """The facts in the name of a device plane."""
 
     backend: str
     ordinal: int

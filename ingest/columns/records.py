@@ -1,4 +1,4 @@
-"""Defines the columnar records that every reader gives, whatever the capture's format.
+"""Defines the columnar records that every reader returns, whatever the capture's format.
 
 A trace is one file of one host: planes (a device, or the host's threads), each with lines (streams of
 events) and event metadata (one row per distinct event name). Events never become Python objects: a line
@@ -110,9 +110,9 @@ class Line:
     """One stream of events, such as a device's 'XLA Ops' or a host thread. `start` and `end` locate it for its reader.
 
     Attributes:
-        places: where its events are, once its reader has counted them.
+        places: places of its events, once its reader has counted them.
         has_events: False if the reader knows that it has none.
-        display_name, display_id, duration_ps: what writers put after the events; known once those have been read.
+        display_name, display_id, duration_ps: fields that writers put after the events; known once those are read.
     """
 
     name: str
@@ -167,7 +167,7 @@ class Trace(Protocol):
 
     @property
     def foreign(self) -> str | None:
-        """If a profiler other than XLA's wrote the file: its name, and what is not read; otherwise None."""
+        """The name of the profiler that wrote the file and what is not read, if it is not XLA's; otherwise None."""
         ...
 
     @property
@@ -207,7 +207,7 @@ class DivisibleTrace(Trace, Protocol):
     """
 
     def count(self, plane: Plane, line: Line, aside: Spill) -> tuple[int, object]:
-        """Return the number of events of a line, and their places, for `Line.places`; most of these are put aside.
+        """Return the number of a line's events, and their places, for `Line.places`; most are stored in `aside`.
 
         Raises:
             MalformedError: the bytes are not events.

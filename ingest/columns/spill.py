@@ -17,7 +17,7 @@ class Spill:
     Other processes can read it, because the places of the columns can be pickled.
 
     Args:
-        path: where a file is made with the first columns.
+        path: path of the file, which is made with the first columns.
     """
 
     def __init__(self, path: Path) -> None:
@@ -49,11 +49,11 @@ class Spill:
         return self._file
 
     def __iter__(self) -> Iterator[int]:
-        """The keys, ascending."""
+        """Return the keys, ascending."""
         return iter(sorted(self._rows))
 
     def rows(self, key: int) -> int:
-        """Rows under a key."""
+        """Return the number of rows under a key."""
         return self._rows[key]
 
     def put(self, key: int, columns: Mapping[str, npt.NDArray[Any]]) -> None:

@@ -1,1 +1,1 @@
-"""The devices of a run: hosts, clocks, executions, steps and phases, and how complete the capture is."""
+"""Surveys the devices of a run: hosts, clocks, executions, steps and phases, and how complete the capture is."""

@@ -28,11 +28,11 @@ from tracewarehouse.ingest.hlo.instruction_row import InstructionRow
 from tracewarehouse.ingest.hlo.instructions import Instructions
 
 SYNCHRONISING = frozenset({"all-reduce", "all-gather", "reduce-scatter", "all-to-all", "ragged-all-to-all"})
-"""Kinds in which every rank needs something of every other; a permute's source may end long before its target."""
+"""Kinds in which every rank needs data of every other; a permute's source may end long before its target."""
 FEWEST = 3
 """Number of executions that two hosts must share before their clocks are compared."""
 _UNLIKE = 4
-"""How many times the spread of another pairing must exceed that of the one by counting to rule it out."""
+"""A pairing is ruled out if its spread is this many times that of the pairing by counting."""
 
 
 @dataclass
@@ -102,7 +102,7 @@ def _unchecked(hosts: Sequence[Host], skipped: SharedEnds | None) -> Iterator[Fl
 
     Args:
         hosts: all hosts; those that were compared have `clock_instances`, except the one that others follow.
-        skipped: what they share in programs that devices ran different numbers of times.
+        skipped: the executions that they share in programs that devices ran different numbers of times.
     """
     if skipped is None:
         return
@@ -122,7 +122,7 @@ def _unchecked(hosts: Sequence[Host], skipped: SharedEnds | None) -> Iterator[Fl
 def _first_collectives(
     surveys: Sequence[HostSurvey], instructions: Instructions
 ) -> Iterator[tuple[int, int, CollectiveOps]]:
-    """Host, device and collectives among the first op events of each TPU."""
+    """Yield host, device and the collectives among the first op events of each TPU."""
     for number, survey in enumerate(surveys):
         for position, core in survey.planes.items():
             plane = survey.host.trace.planes[position]
@@ -215,7 +215,7 @@ def _synchronises(row: InstructionRow) -> bool:
 def correct(hosts: Sequence[Host], ends: SharedEnds) -> Iterator[Flag]:
     """Correct the clocks of hosts that share collectives, starting at the first host; yields what remains uncertain.
 
-    Each host is compared with that earlier host with which it shares most executions. Its clock is moved only if this
+    Each host is compared with the earlier host with which it shares most executions. Its clock is moved only if this
     brings the ends closer together, by more than they scatter, and contradicts cause and effect no more often.
     """
     shared = ends.is_here.astype(np.int64).T @ ends.is_here.astype(np.int64)
@@ -267,8 +267,8 @@ def _contradictions(ends: SharedEnds, at: Int64, a: int, b: int, by: int) -> int
 def _is_ambiguous(ends: SharedEnds, at: Int64, a: int, b: int, by: int, spread: int) -> bool:
     """Return whether the profiles may have begun at different executions, so that counting pairs the wrong ones.
 
-    Then the clocks seem apart by the time between executions. Pairing each with the one nearest in time shows it: were
-    the clocks right, that would fit at least about as well.
+    Then the clocks seem to differ by the time between executions. Pairing each execution with the nearest in time shows
+    it: if the clocks were right, that pairing would fit about as well or better.
     """
     order = at[np.lexsort((ends.end[at, a], ends.repeats[at]))]
     is_same = np.diff(ends.repeats[order]) == 0

@@ -1,4 +1,4 @@
-"""A compiled program in place of a capture: its instructions, and the collectives of one execution on each device."""
+"""Takes a compiled program for a capture: its instructions, and the collectives of one execution on each device."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ class CompiledProgram:
 
     @property
     def device_count(self) -> int | None:
-        """Devices that the program says it is compiled for; None where it does not say."""
+        """Devices for which the program says that it is compiled; None if it does not say."""
         replicas, partitions = self.module.device_counts
         return replicas * partitions if replicas * partitions > 1 else None
 
@@ -50,7 +50,7 @@ class CompiledProgram:
     ) -> None:
         """Number the instructions, and add the collectives of one execution of the program on each device.
 
-        In the place of times stands the order in which the program runs them: it pairs starts with dones.
+        The order in which the program runs them takes the place of times: it pairs starts with dones.
 
         Raises:
             MalformedError: the program runs too many collectives, or computations that call each other.

@@ -10,9 +10,9 @@ device, or the program has no SPMD and runs in a `PjRtCpuExecutable::ExecuteShar
 that device; a cheap program has no records and runs its ops right there. If there are several devices and no SPMD, no
 event says which device it is; it counts as the first.
 
-A program that is launched while the one before still runs waits for its end: the `ExecuteHelper`s of its devices make
-no record. The thread on which the program before ends makes their records then, the latest waiting device first, within
-the region of that program's last device. If their number is another, nothing tells whose they are.
+A program that is launched while an earlier one still runs waits for its end: the `ExecuteHelper`s of its devices make
+no record. The thread on which the earlier program ends then makes their records, for the latest waiting device first,
+within the region of that program's last device. If their number differs, nothing tells whose they are.
 """
 
 from __future__ import annotations
@@ -34,12 +34,12 @@ RECORD = "ThreadpoolListener::Record"
 START_REGION = "ThreadpoolListener::StartRegion"
 STOP_REGION = "ThreadpoolListener::StopRegion"
 THUNKS = "ThunkExecutor::Execute"
-"""How the names of events begin in which a device runs its program."""
+"""Beginning of the names of events in which a device runs its program."""
 
 
 @dataclass
 class CpuLine:
-    """One thread's events, and what was found about each; arrays of shape (n,) in file order.
+    """One thread's events with the facts found about each; arrays of shape (n,) in file order.
 
     Attributes:
         is_op: the event is the execution of an HLO instruction.
@@ -93,13 +93,13 @@ class _Region:
     records: list[int] = field(default_factory=list)
     owner: tuple[int, int] | None = None
     released: list[int] = field(default_factory=list)
-    """Records made after the device's program has ended, of programs that waited for it."""
+    """Records of programs that waited for the device's program, made after it has ended."""
     released_ps: int = 0
 
 
 @dataclass
 class _Helper:
-    """The start of a program on one device; if it makes no record, the program waits for the one before."""
+    """The start of a program on one device; if it makes no record, the program waits for an earlier one."""
 
     start_ps: int
     end_ps: int
@@ -144,7 +144,7 @@ def attribute(
         owners = np.array([r.owner or (-1, -1) for r in walk.regions] + [(-1, -1)], np.int32)
         of_event = owners[walk.region_of_event]
         single = np.array([[number_of[e.line, e.start_ps], e.start_ps, e.end_ps] for e in walk.executes if e.is_single])
-        if len(single):  # launches on one device, in order of time, which may run ops in place
+        if len(single):  # launches on one device, in order of time; they may run ops in place
             last = np.searchsorted(single[:, 1], events.start_ps, side="right") - 1
             is_inside = (last >= 0) & (events.start_ps < single[last, 2])
             of_event[is_inside] = np.stack([single[last[is_inside], 0], np.zeros(is_inside.sum(), np.int64)], axis=1)
@@ -192,7 +192,7 @@ def _own(regions: Sequence[_Region], helpers: Sequence[_Helper], owner: dict[int
 
 
 def is_op(events: EventBatch) -> npt.NDArray[np.bool_]:
-    """Which events are executions of HLO instructions, shape (n,)."""
+    """Return which events are executions of HLO instructions, shape (n,)."""
     is_named = np.zeros(len(events), bool)
     for s in events.stats:
         if s.name == "hlo_op":
@@ -278,7 +278,7 @@ class _Walk:
                 self._record(self.regions[current], context, start)
 
     def _launch_at(self, at: int) -> _Execute | None:
-        """The latest launch on this thread, if it lasts until then."""
+        """Return the latest launch on this thread, if it still lasts at this time."""
         launch = self.executes[-1] if self.executes else None
         return launch if launch and launch.start_ps <= at <= launch.end_ps else None
 
@@ -298,7 +298,7 @@ _MARKS = {EXECUTE: 1, EXECUTE_SHARDED: 1, RECORD: 2, START_REGION: 3, STOP_REGIO
 
 
 def _kind(name: str) -> int:
-    """Which of the marks an event of this name is; 0 for none."""
+    """Return the kind of mark that an event of this name is; 0 for none."""
     return _MARKS[THUNKS] if name.startswith(THUNKS) else _MARKS.get(name, 0)
 
 
@@ -311,7 +311,7 @@ class _Steps:
         self._records = {context: place for w in walks for context, place in w.records.items()}
 
     def of(self, execute: _Execute) -> StepMarker | None:
-        """The marker on the launching thread, or on the thread that scheduled that one, and so on."""
+        """Return the marker on the launching thread, or on the thread that scheduled that one, and so on."""
         place: tuple[int, int, int | None] | None = (execute.line, execute.start_ps, execute.region)
         seen = 0
         while place is not None and seen < 64:

@@ -62,7 +62,7 @@ def attribute(
 
 
 def _ops(events: EventBatch) -> tuple[npt.NDArray[np.bool_], Int64, Int64]:
-    """Which events are ops that state both, their device's ordinal, and the `run_id` of their launch."""
+    """Return which events are ops that state both, and the ordinal of their device and the `run_id` of their launch."""
     stats = {s.name: s for s in events.stats}
     ordinal, has_ordinal = integers(stats.get("device_ordinal"), len(events))
     run_id, has_run_id = integers(stats.get("run_id"), len(events))
@@ -71,7 +71,7 @@ def _ops(events: EventBatch) -> tuple[npt.NDArray[np.bool_], Int64, Int64]:
 
 
 def _launches(events: EventBatch) -> Iterator[tuple[int, int]]:
-    """`run_id` and start of events that have one, and are of no device."""
+    """Yield `run_id` and start of the events that have a `run_id` and belong to no device."""
     stats = {s.name: s for s in events.stats}
     _, has_ordinal = integers(stats.get("device_ordinal"), len(events))
     run_id, has_run_id = integers(stats.get("run_id"), len(events))

@@ -1,4 +1,4 @@
-"""The devices of a run, numbered over all hosts, with their peak rates."""
+"""Describes the devices of a run, numbered over all hosts, with their peak rates."""
 
 from __future__ import annotations
 
@@ -80,8 +80,7 @@ def complete_devices(devices: Iterable[Device], backend: str, model: str) -> Non
     """Set kind and peaks from the chip that a card names, for devices whose capture states no known kind.
 
     Args:
-        devices: the devices of the run; devices of another backend are not changed. One of an unknown backend gets
-            this one.
+        devices: the devices of the run; those of another backend are not changed, those of an unknown one get this one.
         backend: the kind of chip according to the card: tpu or gpu.
         model: the chip as cards write it, such as tpu_v6e, v6e or TPU v6 Lite.
     """
@@ -98,7 +97,7 @@ def complete_devices(devices: Iterable[Device], backend: str, model: str) -> Non
 
 
 def _complete(device: Device, known: dict[str, Any]) -> None:
-    """Fill the peaks that the capture does not state from an entry of the hardware table."""
+    """Fill in the peaks that the capture does not state, from an entry of the hardware table."""
     rates = known["peak_flops_per_s"]
     device.peak_flops_per_s = device.peak_flops_per_s or rates["bf16"]
     device.peak_int8_flops_per_s, device.peak_fp8_flops_per_s = rates.get("int8"), rates.get("fp8")

@@ -60,7 +60,7 @@ def launches(batches: Iterable[EventBatch]) -> list[Run]:
 
 
 def _delimiters(kernel: Int64) -> Int64:
-    """Where the first op of a program runs, among its ops in order of start; not its very first event."""
+    """Return the positions of a program's first op among its ops in order of start, without its very first event."""
     _, first, count = np.unique(kernel, return_index=True, return_counts=True)
     least = int(count.min())
     often = count <= (least + 1 if least > 1 else 1)

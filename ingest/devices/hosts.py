@@ -1,4 +1,4 @@
-"""The hosts of a run, with distinct names and on a common clock."""
+"""Opens the hosts of a run, with distinct names and on a common clock."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from tracewarehouse.ingest.columns.records import Trace
 
 @dataclass
 class Host:
-    """One file of a capture, opened; one row of main.hosts. `rank` is that of a server, 0 where there is none."""
+    """One file of a capture, opened; one row of main.hosts. `rank` is its rank in a server, 0 if there is none."""
 
     index: int
     name: str

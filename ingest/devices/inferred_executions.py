@@ -1,4 +1,4 @@
-"""Infers the executions of a TPU whose line of them is missing, from its ops and from what other devices ran."""
+"""Infers the executions of a TPU that lacks their line, from its ops and from the executions of other devices."""
 
 from __future__ import annotations
 
@@ -32,9 +32,9 @@ _Core = tuple[HostSurvey, int, DevicePlane]
 def infer_executions(surveys: Sequence[HostSurvey], instructions: Instructions) -> list[Flag]:
     """Set the executions of TPUs that state none, if other devices of the run state executions of the same programs.
 
-    A program runs each instruction that no loop holds once, and always in the same order. So an execution begins with
-    the op with which that program begins on the other devices, where the program changes, and where an instruction
-    comes again: the profiler loses some ops.
+    A program runs each instruction outside of loops once, and always in the same order. So an execution begins with the
+    op with which that program begins on the other devices. The profiler loses some ops, so an execution also begins
+    where the program changes and where an instruction comes again.
 
     Args:
         surveys: the hosts of the run.
@@ -71,7 +71,7 @@ def infer_executions(surveys: Sequence[HostSurvey], instructions: Instructions) 
 
 
 def _first_ops(told: Sequence[_Core], instructions: Instructions) -> list[int]:
-    """The instruction with which the fullest execution of each program begins; of equal devices, one is read."""
+    """Return the instruction with which the fullest execution of each program begins; of equal devices, one is read."""
     firsts: dict[int | None, tuple[int, int]] = {}
     for survey, position, core in told:
         runs = core.timeline.runs
@@ -88,7 +88,7 @@ def _first_ops(told: Sequence[_Core], instructions: Instructions) -> list[int]:
 
 
 def _begins(instruction: Int64, begins: Flags) -> list[int]:
-    """Where executions begin: at the given places, and at the first op that an execution has had before."""
+    """Return where executions begin: at the given places, and at each op that the execution has already had."""
     order = np.argsort(instruction, kind="stable")
     before = np.full(len(order), -1)
     is_again = ~is_new(instruction[order])

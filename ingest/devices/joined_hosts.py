@@ -22,7 +22,7 @@ class DevicesOfFile:
     Attributes:
         count: accelerators with events.
         numbers: their numbers among all devices of the slice; empty if the capture does not state them.
-        wanted: devices of each program, by what makes it the same program on another host.
+        wanted: devices of each program, by its identity, which is the same on all hosts.
     """
 
     count: int
@@ -45,10 +45,10 @@ def find_whole_captures(*paths: Path, max_gzip_ratio: float | None = None) -> li
 def join_hosts(captures: Sequence[Capture]) -> list[Capture]:
     """Join captures whose profile windows overlap and whose devices complement each other; the order stays.
 
-    Devices complement each other if both ran the same program, which is compiled for more devices than either has,
-    and together they have at most that many. If there are more candidates than the program has devices, as when two
-    slices ran it at the same time, nothing tells who belongs to whom, and all stay apart. So do copies of one file,
-    captures with different manifests, and captures of virtual CPU devices.
+    Devices complement each other if both ran the same program, which is compiled for more devices than either has, and
+    together they have at most that many. If there are more candidates than the program has devices, as when two slices
+    ran it at the same time, nothing tells which belong together, and all stay apart. So do copies of one file, captures
+    with different manifests, and captures of virtual CPU devices.
 
     Before that, the ranks of a server are joined, whose folders differ only in a name like `dp_rank_<n>`, if each was
     profiled while the others were. Their devices tell nothing: every process may number its own from 0, and a chip
@@ -92,7 +92,7 @@ def _joined_ranks(captures: Sequence[Capture]) -> list[Capture]:
 
 
 def _are_ranks(captures: Sequence[Capture]) -> bool:
-    """Whether each capture has a rank of its own, and nothing else speaks against one run."""
+    """Return whether each capture has a rank of its own, and nothing else shows that they are different runs."""
     numbers = [{rank_of(f) for f in c.files} for c in captures]
     return sum(map(len, numbers)) == len(set().union(*numbers)) and _are_of_one_run(captures)
 
@@ -107,7 +107,7 @@ def _are_together(a: Capture, b: Capture) -> bool:
 
 
 def _near(captures: Sequence[Capture]) -> dict[int, list[int]]:
-    """The captures whose profile windows overlap, for each that has such."""
+    """Return the captures whose profile windows overlap that of each capture, if there are any."""
     known = [(w, i) for i, c in enumerate(captures) if (w := next(filter(None, map(window_of, c.files)), None))]
     known.sort()
     near: dict[int, list[int]] = {}
@@ -124,7 +124,7 @@ def _near(captures: Sequence[Capture]) -> dict[int, list[int]]:
 def _complements(
     first: int, near: Sequence[int], devices: Mapping[int, Sequence[DevicesOfFile] | None], captures: Sequence[Capture]
 ) -> list[int]:
-    """The captures near the first one that are the other hosts of its run; empty if there are none or too many."""
+    """Return the captures near the first one that are the other hosts of its run; empty if none or too many are."""
     own = devices[first]
     if own is None:
         return []
@@ -148,13 +148,13 @@ def _count(devices: Sequence[DevicesOfFile]) -> int:
 def _are_distinct(
     group: Sequence[int], devices: Mapping[int, Sequence[DevicesOfFile] | None], captures: Sequence[Capture]
 ) -> bool:
-    """Whether no two share a device or a file, or have manifests or cards that differ."""
+    """Return whether no two captures share a device or a file, or differ in manifest or card."""
     numbers = [n for i in group for d in devices[i] or () for n in d.numbers]
     return len(set(numbers)) == len(numbers) and _are_of_one_run([captures[i] for i in group])
 
 
 def _are_of_one_run(captures: Sequence[Capture]) -> bool:
-    """Whether no two share a file, or have manifests or cards that differ."""
+    """Return whether no two captures share a file, or differ in manifest or card."""
     is_copy = any(_is_same(a, b) for a, b in combinations([f for c in captures for f in c.files], 2))
     described = [[p for c in captures if (p := getattr(c, kind))] for kind in ("manifest", "card")]
     return not is_copy and all(_is_same(paths[0], p) for paths in described for p in paths[1:])
@@ -169,7 +169,7 @@ def _is_same(a: Path, b: Path) -> bool:
 
 
 def _joined(hosts: Sequence[tuple[Capture, Sequence[DevicesOfFile]]]) -> Capture:
-    """One capture of all files, in the order of their devices' numbers or, without those, of their paths."""
+    """Return one capture of all files, in the order of their devices' numbers or, without those, of their paths."""
     captures = [c for c, _ in hosts]
     of_file = [(f, d) for c, devices in hosts for f, d in zip(c.files, devices, strict=True)]
     of_file.sort(key=lambda known: (min(known[1].numbers, default=-1), [natural(p) for p in _parts(known[0])]))

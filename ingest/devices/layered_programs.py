@@ -17,7 +17,7 @@ from tracewarehouse.ingest.layers.inference import programs_with_layers
 from tracewarehouse.ingest.layers.sequence import Execution
 
 _FIRST_EVENTS = 1 << 17
-"""Op events of a device, from the first on, that are looked at."""
+"""Number of the first op events of a device that are read."""
 
 
 def layered_programs(surveys: Sequence[HostSurvey], instructions: Instructions) -> set[str]:
@@ -61,7 +61,7 @@ def _executions(survey: HostSurvey, position: int, core: DevicePlane, instructio
 
 
 def _begun_by(time_ps: int, batches: Iterable[EventBatch]) -> Iterator[EventBatch]:
-    """The events of a line that begin before a time on its clock or inside of such an event; more if out of order."""
+    """Yield a line's events that begin before a time on its clock, or inside such an event; more if out of order."""
     for batch in batches:
         start = batch.start_ps
         end = (start + batch.duration_ps)[start < time_ps].max(initial=time_ps)

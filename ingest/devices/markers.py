@@ -1,4 +1,4 @@
-"""Reads the names of host events: which step of which phase the host was launching, or that it was compiling."""
+"""Reads from the names of host events which step of which phase the host launched, or that it compiled."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ class MarkedTime:
         self._latest_ends = list(accumulate((m.end_ps for m in self._markers), max))
 
     def innermost(self, at: int) -> StepMarker | None:
-        """Of the markers that are active at a time, the one that began last."""
+        """Return the marker that began last among those that are active at a time."""
         for i in range(bisect_right(self._starts, at) - 1, -1, -1):
             if self._latest_ends[i] < at:
                 break

@@ -33,8 +33,8 @@ class Placement:
         mesh: the mesh; None if neither user nor manifest gives it.
         coordinates: device id to its coordinate on every mesh axis; None if the mesh is unknown or does not fit.
         mesh_numbers: device id by its number in the mesh, if only some of the mesh's hosts are in the capture.
-        absent: devices of hosts that the manifest names and the capture lacks, one phrase per host.
-        mismatch: a sentence, if the mesh does not fit the devices.
+        absent: devices of hosts that the manifest names but the capture lacks, one phrase per host.
+        mismatch: a sentence that says so, if the mesh does not fit the devices.
     """
 
     devices: tuple[Device, ...]

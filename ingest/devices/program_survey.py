@@ -1,4 +1,4 @@
-"""Surveys a compiled program: the devices that it is compiled for."""
+"""Surveys a compiled program: finds the devices for which it is compiled."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 def survey_program(survey: HostSurvey, mesh: Mesh | None, hlo_notes: list[str]) -> list[Flag]:
     """Give a host whose file is a compiled program that program and its devices; a capture stays as it is.
 
-    The devices are those that the program states, else those of the mesh, else those that its groups name.
+    The devices are those that the program states, else those of the mesh, else those in its groups.
 
     Raises:
         MalformedError: the program is damaged.

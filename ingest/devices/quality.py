@@ -19,7 +19,8 @@ from tracewarehouse.ingest.errors import shown
 from tracewarehouse.ingest.hlo.instruction_row import InstructionRow
 
 EVENT_CAPS = frozenset({1_000_000, 5_000_000, 1 << 21, (1 << 21) + 1})
-"""Events at which a profiler stops: the JSON exporter of XLA (a million, since 2026 five), CUPTI's buffers (2^21)."""
+"""Numbers of events at which a profiler stops: XLA's JSON exporter (a million, since 2026 five), CUPTI's buffers
+(2^21)."""
 _DROP_WORDS = re.compile(r"drop|truncat|exceed|too many events|buffer is full|reaches max", re.IGNORECASE)
 _DROP_STATS = frozenset({"dropped_traces", "dropped_events"})
 _SLACK_PS = 1_000_000_000_000
@@ -27,7 +28,7 @@ _SLACK_PS = 1_000_000_000_000
 _FEW_OPS = 0.001
 """Share of a device's ops that may run in no recorded execution: a profile cuts the first one."""
 _LITTLE_TIME = 0.01
-"""Share of the op time that may be in instructions of which only the name is known."""
+"""Share of the op time that may be in instructions with only a known name."""
 _LONGEST_PS = 3_600 * 1_000_000_000_000
 """If the window is not known, a line that spans more than this (an hour) has a clock that jumped."""
 
@@ -91,7 +92,7 @@ def damaged_instructions(rows: Iterable[InstructionRow]) -> Iterator[Flag]:
 
 
 def missing_hlo(rows: Sequence[InstructionRow], time_ps: Sequence[npt.NDArray[np.float64]]) -> Iterator[Flag]:
-    """Yield a flag if some of the op time is in instructions of which the capture has the name alone.
+    """Yield a flag if some of the op time is in instructions of which the capture has only the name.
 
     Args:
         rows: the instructions of the run.
@@ -127,7 +128,7 @@ def uneven_launches(timelines: Sequence[tuple[int, Timeline]], programs: Collect
 
 
 def uneven_steps(timelines: Sequence[tuple[int, Timeline]]) -> list[Flag]:
-    """Return a flag for the first device whose steps are others than those of the device with most.
+    """Return a flag for the first device whose steps differ from those of the device with most.
 
     The profile may cut a step at either end of each device.
     """
@@ -145,7 +146,7 @@ def uneven_steps(timelines: Sequence[tuple[int, Timeline]]) -> list[Flag]:
 def unrecorded_executions(
     timelines: Sequence[tuple[int, Timeline]], leaf_ops: Mapping[tuple[int, bool], int]
 ) -> Iterator[Flag]:
-    """Yield flags for devices many of whose ops run in no execution, and for those that have executions but no op.
+    """Yield flags for devices with many ops in no execution, and for devices with executions but no op.
 
     Args:
         timelines: (device id, its timeline) of each device.

@@ -28,14 +28,14 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class RunSurvey:
-    """Everything besides its events from which a run's tables are made.
+    """Everything, besides its events, from which a run's tables are made.
 
     Attributes:
         hosts: the surveys of the hosts, by host index.
         placement: the devices of all hosts in the mesh.
         manifest: the collector's manifest, if there is one.
-        instructions: numbers the instructions of the run; it holds those that the survey needed, and gets the others
-            when the tables are written.
+        instructions: numbers the instructions of the run; it has those that the survey needed, and gets the others when
+            the tables are written.
         hlo_notes: problems with embedded HLO modules, which are read when an instruction is looked up.
         flags: the quality flags found so far.
         batches: the server's batches, joined to the steps.
@@ -58,12 +58,12 @@ class RunSurvey:
 
     @property
     def is_program(self) -> bool:
-        """Whether the run is a compiled program, which nothing has run."""
+        """Whether the run is a compiled program that nothing has run."""
         return any(s.program for s in self.hosts)
 
     @property
     def backend(self) -> str:
-        """tpu, gpu, cpu, or unknown without devices."""
+        """Kind of the devices: tpu, gpu, cpu, or unknown without devices."""
         return self.devices[0].backend if self.devices else "unknown"
 
     @property

@@ -15,9 +15,9 @@ from tracewarehouse.ingest.layers.sequence import Execution
 EXECUTIONS = 3
 """Number of executions of a program that are kept on each device."""
 MOST_OPS = 1 << 16
-"""Ops of an execution that are put aside: a program that runs more has loops."""
+"""Most ops of an execution that are kept; a program that runs more has loops."""
 _LACKING, _LACKING_AT_EDGE = 5, 50
-"""An execution is cut if before or after its ops it lasts longer than a fifth; at the profile's edges, a fiftieth."""
+"""An execution is cut if more than a fifth of it lies before its ops, or after; at the profile's edges, a fiftieth."""
 
 
 class SampledExecutions:
@@ -70,12 +70,12 @@ class SampledExecutions:
 
 
 def sampled_until(runs: Sequence[Run]) -> int:
-    """When the last of the executions ends that are kept of a device, of which there is at least one."""
+    """Return the end of the last execution that is kept of a device, which has at least one."""
     return max(runs[i].end_ps for i in _chosen(runs))
 
 
 def _chosen(runs: Sequence[Run]) -> list[int]:
-    """The first executions of each program; those at the edges of the profile, which it may cut, only if need be."""
+    """Return the first executions of each program; those at the profile's edges, which may be cut, only if need be."""
     of_program: defaultdict[tuple[str, int | None], list[int]] = defaultdict(list)
     edges = (0, len(runs) - 1)
     for i in sorted(range(len(runs)), key=lambda i: (i in edges, i)):

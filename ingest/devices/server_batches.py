@@ -15,9 +15,9 @@ from tracewarehouse.ingest.devices.survey import HostSurvey
 def join_batches(surveys: Sequence[HostSurvey], batches: Sequence[Batch]) -> tuple[list[Batch], list[Flag]]:
     """Join the k-th batch of a rank to the k-th step of its devices.
 
-    Steps without a phase get the phase of their batch. The server also writes of the batch before which it stops the
-    profiler; that one, the last, has no step. If a rank has another number of steps and batches, or two
-    batches of one id, none of its batches is joined.
+    Steps without a phase get the phase of their batch. The server also describes the batch before which it stops the
+    profiler; that one, the last, has no step. If a rank has different numbers of steps and batches, or two batches with
+    one id, none of its batches is joined.
     """
     of_batches, of_hosts = {b.rank for b in batches}, {s.host.rank for s in surveys}
     has_ranks = max(len(of_batches), len(of_hosts)) > 1

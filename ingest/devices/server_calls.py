@@ -1,7 +1,7 @@
-"""Finds the calls in which a server or the harness launches the programs of a step, and the executions they launched.
+"""Finds the calls in which a server or the harness launches the programs of a step, and the executions launched there.
 
 Host and device clocks differ by up to milliseconds, so an execution is never matched to a call by its time on the
-device. It is the k-th launch of the thread, or has the same `run_id` as the event that enqueued it on the host.
+device. It is matched as the k-th launch of the thread, or by the `run_id` of the event that enqueued it on the host.
 """
 
 from __future__ import annotations
@@ -24,13 +24,14 @@ _LOOP = re.compile(
     r"(?:\A|[ .:$])(?:step_with_batch_queue|step_fn|engine_step|run_batch|execute_model|generate_step|decode_step"
     r"|prefill_step)(?:\(|\Z)"
 )
-"""One call in a server's loop, of vLLM or SGLang. Frames of the Python tracer end in the function's name."""
+"""Names of the calls in the loop of a server, vLLM or SGLang. Frames of the Python tracer end in the function's
+name."""
 _ENGINE = re.compile(r"\A\$?\w*engine\w*\.py:\d+ (?:generate|prefill)\Z", re.IGNORECASE)
-"""Calls of JetStream and MaxText, whose threads prefill and generate at the same time."""
+"""Names of the calls of JetStream and MaxText, whose threads prefill and generate at the same time."""
 _LINKED, _JITTED = re.compile(r"\APJRT_LoadedExecutable_Execute linkage\Z"), re.compile(r"\APjitFunction\(.+\)\Z")
 _ENQUEUED = "DoEnqueueProgram"
 _BESIDE = 64
-"""Calls that several threads may make at the same time; calls of one thread follow each other."""
+"""Most calls that several threads may make at the same time; calls of one thread follow each other."""
 
 
 @dataclass(frozen=True)
@@ -58,7 +59,7 @@ class Launches:
         called: calls of a server.
         linked: start of each launch, by thread.
         jitted: start and end of each call of a jitted function, by thread.
-        enqueued: when the host handed an execution to a device, by the device's ordinal and `run_id`.
+        enqueued: time at which the host handed an execution to a device, by the device's ordinal and `run_id`.
     """
 
     marked: list[Call] = field(default_factory=list)
@@ -68,7 +69,7 @@ class Launches:
     enqueued: dict[tuple[int, int], int] = field(default_factory=dict)
 
     def starts(self, thread: tuple[int, int]) -> list[int]:
-        """When a thread launched a program; if no events state it, the starts of its calls of jitted functions."""
+        """Return the times of a thread's launches; without such events, the starts of its calls of jitted functions."""
         return sorted(self.linked.get(thread, ())) or [start for start, _ in _outermost(self.jitted.get(thread, ()))]
 
 
@@ -194,9 +195,9 @@ def _launched_by(
     ordinal: int,
     runs: Sequence[Run],
 ) -> Iterator[tuple[int, Run]]:
-    """Pairs of a call's place and an execution that it launched.
+    """Yield the index of a call with an execution that it launched.
 
-    Enqueueing may come later than the call, on another thread. So the order of launches, which a device keeps, has
+    An execution may be enqueued after the call, on another thread, so the order of launches, which a device keeps, has
     priority.
     """
     is_ordered = len(launched) == len(runs)

@@ -22,11 +22,12 @@ from tracewarehouse.ingest.hlo.instruction_row import InstructionRow
 from tracewarehouse.ingest.hlo.instructions import Instructions
 
 _FIRST_EVENTS = 1 << 17
-"""Op events of a device, from the first on, that are looked at."""
+"""Number of the first op events of a device that are read."""
 _FEWEST = 8
-"""Minimum number of products with the same number of tokens in a program with layers."""
+"""Fewest products with the same number of tokens in a program with layers."""
 _PREFILL_RATIO, _OTHER_RATIO = 16, 4
-"""Tokens over output rows from which a program prefills (padding less than doubles either), and over another's."""
+"""Ratio of tokens to output rows from which on a program prefills (padding less than doubles either), and ratio to
+another program's tokens."""
 _PRODUCT = re.compile(r"convolution|dot|gemm|matmul")
 _HEAD = re.compile(r"lm_head|logits|unembed")
 
@@ -113,7 +114,7 @@ def _phases(time: dict[tuple[Program, int], int], instructions: Instructions) ->
 
 
 def _tokens(row: InstructionRow) -> int | None:
-    """All dimensions but the last of a matrix product's result, multiplied; None of other instructions."""
+    """Return the product of all dimensions but the last of a matrix product's result; None for other instructions."""
     opcode = row.hlo.opcode if row.hlo else ""
     if row.collective or not row.hlo or not _PRODUCT.search(f"{row.category} {opcode}"):
         return None

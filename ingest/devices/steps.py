@@ -69,12 +69,12 @@ def _numbered(
 def starters(time_of: Mapping[str, int], with_layers: Collection[str] = ()) -> set[str]:
     """The names of the modules that begin a step.
 
-    These are all modules that hold layers, as servers compile one for each kind of batch and padded size. If there are
-    none, it is the module with most device time.
+    These are all modules that hold layers, since servers compile one for each kind of batch and padded size. If none
+    holds layers, it is the module with most device time.
 
     Args:
         time_of: device time of each program.
-        with_layers: those whose instructions repeat as the layers of a transformer do.
+        with_layers: programs whose instructions repeat as the layers of a transformer do.
     """
     programs = {m for m in time_of if m in with_layers}
     return programs or set(sorted(time_of, key=lambda m: (-time_of[m], m))[:1])
@@ -89,7 +89,7 @@ def launch_to_launch(
     """Set steps that begin with an execution of certain programs and last until the next one begins.
 
     A step is identified across devices by its program and how often that has run on the device, so a device that also
-    ran something alone does not count differently afterwards. What runs before the first step belongs to no step.
+    ran something alone keeps the same count. What runs before the first step belongs to no step.
     """
     keyed: list[list[tuple[tuple[str, int | None, int], Run, int]]] = []
     earliest: dict[tuple[str, int | None, int], int] = {}
@@ -155,7 +155,7 @@ def _named_phases(devices: _TimelineOf) -> dict[str, str | None]:
 
 
 def _beside(devices: _TimelineOf) -> list[Flag]:
-    """Give devices without steps those of one that has them, from their executions at the same times.
+    """Give devices without steps those of a device with steps, from the executions at the same times.
 
     A device of another host counts only if it ran one of the same programs.
     """
@@ -195,7 +195,7 @@ def _beside(devices: _TimelineOf) -> list[Flag]:
 
 
 def _called(surveys: Sequence[HostSurvey]) -> str:
-    """Give accelerators the steps in whose calls their executions were launched; '' if no host tells them."""
+    """Give accelerators the steps whose calls launched their executions; return their source, '' if no host tells."""
     first_source = ""
     for survey in surveys:
         cores = {p.device.local_ordinal: p.timeline for p in survey.planes.values() if not p.is_sparse_core}
@@ -225,7 +225,7 @@ def _inferred(surveys: Sequence[HostSurvey], devices: _TimelineOf, instructions:
 
 
 def _told_by_shapes(surveys: Sequence[HostSurvey], devices: _TimelineOf, instructions: Instructions) -> str:
-    """Give steps without a named phase the phase that shapes tell, and say so; '' if shapes tell none."""
+    """Give steps without a named phase the phase that shapes tell, and return a phrase that says so; '' if none."""
     if all(s.phase for _, t in devices for s in t.steps):
         return ""
     phases = phases_of_programs(surveys, instructions)

@@ -47,9 +47,9 @@ class HostSurvey:
         planes: device planes by position in `host.trace.planes`.
         cpu: op events of virtual devices; None if there are none.
         cpu_position: position in `host.trace.planes` of the plane that has them.
-        timelines: of virtual CPU devices, in order of `devices`.
+        timelines: timelines of virtual CPU devices, in order of `devices`.
         markers: step markers, if they had to be read before the events.
-        program: the compiled program that the file is, instead of a capture.
+        program: the compiled program, if the file is one instead of a capture.
     """
 
     host: Host
@@ -92,7 +92,7 @@ def survey_host(host: Host, first_device_id: int, hlo_notes: list[str]) -> HostS
 
 
 def has_cpu_ops(plane: Plane) -> bool:
-    """Whether a plane is the one of host threads that execute the ops of virtual CPU devices."""
+    """Return whether a plane has the host threads that execute the ops of virtual CPU devices."""
     return plane.name == CPU_PLANE and (cpu_devices.is_cpu_capture(plane) or cpu_launches.has_thunks(plane))
 
 

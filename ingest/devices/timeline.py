@@ -1,4 +1,4 @@
-"""A device's timeline: the executions of programs on it, and the steps and phases that they form."""
+"""Holds a device's timeline: the executions of programs on it, and the steps and phases that they form."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ class Run:
     run_id: int | None = None
     """The profiler's number of the execution; the host's events of its launch have the same number."""
     source: str = "module run"
-    """Where it comes from: module run, or op line if it is inferred."""
+    """Source of the execution: module run, or op line if it is inferred."""
 
 
 @dataclass
@@ -48,7 +48,7 @@ class Timeline:
     Attributes:
         runs: the executions.
         steps: the steps.
-        is_of_stepped_run: whether some device of the run has steps, so that what is in none is known to be outside.
+        is_of_stepped_run: whether some device of the run has steps; then times in no step are known to be outside.
     """
 
     runs: list[Run] = field(default_factory=list)
@@ -74,7 +74,7 @@ class Timeline:
         self._step_phase = np.array([_phase_code(s.phase) for s in self.steps] + [outside], np.int32)
 
     def set_of_stepped_run(self) -> None:
-        """Say that some device of the run has steps."""
+        """Record that some device of the run has steps."""
         self.is_of_stepped_run = True
         self.set_steps(self.steps)
 
@@ -88,7 +88,7 @@ class Timeline:
         return np.repeat(*_containing(self._run_edges, at))
 
     def steps_at(self, at: Int64) -> tuple[Int32, Int32]:
-        """Step that owns each time, -1 for none, and code into PHASES, which says if the time is outside of all steps.
+        """Return the step that owns each time, -1 for none, and a code into PHASES, which marks times outside of steps.
 
         A step owns everything that begins before the next step begins; the last step, everything before its end.
         """
@@ -116,10 +116,10 @@ def _edges(intervals: Sequence[Run] | Sequence[Step]) -> tuple[Int64, Int64]:
 
 
 def _containing(edges: tuple[Int64, Int64], at: Int64) -> tuple[Int32, Int64]:
-    """Index of the interval at each time, of several the one that starts last, if it has not ended; -1 for none.
+    """Return the index of the interval at each time: the last to start, if it has not ended; -1 for none.
 
     Returns:
-        Indices, and for how many times in a row each stands.
+        Indices, and the number of consecutive times for which each stands.
     """
     start, end = edges
     if not len(start) or not len(at):
@@ -157,7 +157,7 @@ def step_rows(steps: Sequence[Step], base: dict[str, Any]) -> Iterator[dict[str,
 
 
 def steps_of_line(names: Sequence[str], start: Int64, end: Int64, runs: Sequence[Run]) -> list[Step]:
-    """Steps of a profiler's Steps line, whose event names are step numbers; phases from the modules run in them."""
+    """Return the steps of a profiler's Steps line, whose event names are numbers; phases come from the modules run."""
     numbers = [int(n) if re.fullmatch(r"\d{1,9}", n) else None for n in names]
     use_names = None not in numbers and len(set(numbers)) == len(numbers)
     ordered = sorted(runs, key=lambda r: r.start_ps)
@@ -175,7 +175,7 @@ def steps_of_line(names: Sequence[str], start: Int64, end: Int64, runs: Sequence
 
 
 def host_steps(markers: Sequence[StepMarker]) -> list[Step]:
-    """The steps as the host saw them: its markers, outermost first where they nest, in time order."""
+    """Return the steps on the host's clock: its markers in time order, outermost first where they nest."""
     steps: list[Step] = []
     for m in sorted(markers, key=lambda m: (m.start_ps, -m.end_ps)):
         if not steps or m.start_ps >= steps[-1].end_ps:

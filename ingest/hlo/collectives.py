@@ -1,4 +1,4 @@
-"""Reads from an HLO instruction what its collective moves, and among which devices."""
+"""Reads from an HLO instruction which data its collective moves, and among which devices."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ KINDS = frozenset(
 """HLO opcodes that move data between devices, without -start and -done. HLO `broadcast` is local."""
 
 _JOINED = frozenset({"all-gather", "all-reduce", "reduce-scatter"})
-"""What a compiler joins with others of its kind and groups."""
+"""Kinds of collectives that a compiler joins with others of the same kind and groups."""
 
 Shapes = tuple[Shape, ...]
 
@@ -46,8 +46,8 @@ class Collective:
         pairs: source-target pairs.
         channel_id: the channel.
         group_size: devices in each group, 2 for pairs; None if unknown or if groups differ in size.
-        joined: how many collectives the compiler made one of: operands of a reduction or gather. All-to-alls have
-            several operands by nature.
+        joined: number of collectives that the compiler joined into this one: the operands of a reduction or gather.
+            All-to-alls have several operands by nature.
     """
 
     kind: str

@@ -1,4 +1,4 @@
-"""The Hlo Protos that a capture embeds, each parsed when an instruction of it is first needed."""
+"""Finds the Hlo Protos that a capture embeds, and parses each when one of its instructions is first needed."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ class HloModule:
 
     @cached_property
     def digest(self) -> str:
-        """Digest of the proto, by which the same program on two hosts is the same module."""
+        """Digest of the proto; the same program on two hosts has the same digest."""
         return hashlib.sha256(self.raw).hexdigest()
 
     @cached_property

@@ -21,7 +21,7 @@ _DATA_NAMES = ("xla__device_data", "prim__Constant")
 def inherited_names(
     module: Any, computations: Mapping[int, Any], instructions: Mapping[int, Any]
 ) -> dict[str, tuple[str, OpNameSource]]:
-    """The op_names of instructions that have none of their own, and where each comes from, by instruction name.
+    """Return the op_names of instructions that have none of their own, and the source of each, by instruction name.
 
     Args:
         module: the HloModule.
@@ -44,8 +44,8 @@ class _Inheritance:
     def inherit(self, computation: Any) -> None:
         """Give instructions without op_name the op_name of those fused in them, of their operands or of their users.
 
-        A fusion takes it from its root, or from the nearest instruction before the root that has one. Operands count if
-        they share one, or share a scope that names a layer or part. Parameters, constants and views of them tell
+        A fusion takes the name of its root, or of the nearest instruction before the root that has one. Operands count
+        if they share one, or share a scope that names a layer or part. Parameters, constants and views of them tell
         nothing about the op that uses them. They count only if there is nothing else, not even users that share one:
         the compiler may rewrite a product with another shape and no name, under a view that keeps the name. Operands
         precede their users, so one pass in each direction is enough.

@@ -1,4 +1,4 @@
-"""One HLO instruction with the facts that the warehouse needs, read from text or from a proto."""
+"""Holds one HLO instruction with the facts that the warehouse needs, read from text or from a proto."""
 
 from __future__ import annotations
 
@@ -23,8 +23,8 @@ class Instruction(NamedTuple):
         operand_names: operands in order, without '%'; '' for an operand without a name.
         operand_shapes: their shapes, as many as names; None if the text gives only a name.
         channel_id: channel of a collective.
-        replica_groups: expanded; () for '{}', which means all devices in one group.
-        source_target_pairs: of a collective-permute, or of a send or recv made from one.
+        replica_groups: replica groups, expanded; () for '{}', which means all devices in one group.
+        source_target_pairs: pairs of a collective-permute, or of a send or recv made from one.
         use_global_device_ids: groups count devices over replicas and partitions.
         is_host_transfer: a send or recv to the host, not to a device.
         op_name: the framework's name path.

@@ -1,4 +1,4 @@
-"""One instruction of a run: the facts that events need of it, and its row in main.instructions."""
+"""Makes the row of an instruction in main.instructions, and the facts about it that events need."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ class OpFacts(NamedTuple):
 
 
 class InferredPlace(NamedTuple):
-    """The place of an instruction in the model, inferred from what repeats in its program.
+    """The place of an instruction in the model, inferred from the repetition in its program.
 
     Attributes:
         layer: the layer; in a pipeline stage with its own program, counted from the stage's first layer.
@@ -80,17 +80,17 @@ class InstructionRow:
     inferred: InferredPlace | None = None
     """Its inferred place in the model, in a program whose names tell no layer."""
     outline: text.Outline | None = None
-    """The part of `hlo` that has been read so far, of an instruction that is neither a collective nor a done."""
+    """The part of `hlo` that has been read so far, if the instruction is neither a collective nor a done."""
     kernel: str | None = None
     """Name of its event on a GPU's stream."""
     given: KernelCost | None = None
-    """Its cost, as given by the user."""
+    """Its cost, if the user gave one."""
     started: Collective | None = None
-    """The collective of its start, if it is a done that does not state what it ends."""
+    """The collective of its start, if it is a done that does not state its collective."""
 
     @cached_property
     def collective(self) -> Collective | None:
-        """The kind of collective and what it moves; None if the instruction is no collective."""
+        """The collective that the instruction executes; None if it executes none."""
         if self.outline:
             return None
         if self.hlo is None:
@@ -115,7 +115,7 @@ class InstructionRow:
 
     @property
     def _by_category(self) -> Collective | None:
-        """The kind that the profiler's category names for a fused collective; no text tells what it moves."""
+        """The kind of a fused collective, from the profiler's category; no text tells what it moves."""
         hlo, category = self.hlo, self.category or ""
         if hlo is None or hlo.inner or hlo.opcode not in ("fusion", "custom-call") or is_spread_step(hlo):
             return None
@@ -140,7 +140,7 @@ class InstructionRow:
 
     @property
     def op_class(self) -> OpClass:
-        """What a device does while it runs."""
+        """The class of the instruction: what a device does while it runs."""
         opcode = self.hlo.opcode if self.hlo else "copy" if self.kernel and is_memcpy(self.kernel) else None
         return op_class(opcode, is_collective=self.collective is not None)
 

@@ -1,4 +1,4 @@
-"""The instructions of a run: each distinct HLO instruction once, with the facts of its text or Hlo Proto."""
+"""Collects the instructions of a run: each distinct HLO instruction once, with the facts from its text or Hlo Proto."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from tracewarehouse.ingest.hlo.module_name import module_and_program
 from tracewarehouse.ingest.hlo.opcodes import MAX_UPDATES, async_role, async_start_name, base_opcode, is_spread
 
 MOST_MEMBERS = 1 << 20
-"""Members that replica groups of a run may have, or one per 4 bytes of a larger capture; see `Instructions`."""
+"""Most members that replica groups of a run may have, or one per 4 bytes of a larger capture; see `Instructions`."""
 _INT64_MAX = (1 << 63) - 1
 _OWN_COLUMN = {"hlo_category", "program_id", "flops", "model_flops", "bytes_accessed", "tf_op", "source"}
 
@@ -33,8 +33,8 @@ class Instructions:
             can name 131,072. Instructions beyond the limit have unknown groups.
 
     Attributes:
-        rows: by instruction id.
-        facts: by instruction id, as when the instruction was added.
+        rows: rows by instruction id.
+        facts: facts by instruction id, as they were when the instruction was added.
     """
 
     def __init__(self, most_members: int = MOST_MEMBERS) -> None:
@@ -46,7 +46,7 @@ class Instructions:
         self._programs: dict[int, str] = {}
 
     def of_metadata(self, plane: Plane, modules: HloModules) -> Int32:
-        """Return the instruction id per row of a device plane's event metadata, and last one for events without any."""
+        """Return the instruction id of each row of a device plane's event metadata, and one for events without any."""
         for m in plane.event_metadata:
             if not m.stats:
                 module, program = module_and_program(m.name)
@@ -58,7 +58,7 @@ class Instructions:
         return np.array([*ids, self._add(("unnamed",), InstructionRow("(unnamed)"))], np.int32)
 
     def _tell_dones(self, first: int) -> None:
-        """Give each done from row `first` on that does not state what it ends the collective of its start.
+        """Set the collective of the start in each done, from row `first` on, that does not state its own.
 
         The text of an async-done need not name the computation that its start runs.
         """
@@ -100,7 +100,7 @@ class Instructions:
         return self._add(key, _row_of_op(compiled, op, module, program_id, event, hlo_text))
 
     def of_program(self, module: HloModule, names: Iterable[str], lines: Mapping[str, str]) -> dict[str, int]:
-        """Instructions of a compiled program by name; `lines` has their text, where the program is text."""
+        """Return the ids of a program's instructions by name; `lines` has their text, if the program is text."""
         return {
             name: self._add(("program", module.digest, name), _row_of_instruction(module, name, lines.get(name)))
             for name in names
@@ -138,7 +138,7 @@ class Instructions:
         return number
 
     def _limit_members(self, row: InstructionRow) -> None:
-        """Leave out the groups of an instruction, and of all that follow, once there would be too many."""
+        """Leave out the groups of an instruction, and of all that follow, once there would be too many members."""
         if row.outline or not row.hlo or not row.collective:
             return
         count = sum(map(len, row.members or ()))
@@ -150,7 +150,7 @@ class Instructions:
             del row.collective  # which was made with the groups
 
     def complete(self) -> None:
-        """Read the rest of the texts of which events needed only the outline."""
+        """Read the rest of those texts of which events needed only the outline."""
         for row in self.rows:
             if row.outline and row.hlo:
                 row.hlo = text.parse_instruction(row.hlo.text or "", has_groups=False, outline=row.outline)

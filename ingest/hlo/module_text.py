@@ -1,4 +1,4 @@
-"""Reads the HLO text of a whole module into the proto that the compiler would have written of it."""
+"""Reads the HLO text of a whole module into the proto that the compiler would have written."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ class ModuleText:
 
     Attributes:
         lines: the text of each instruction, by its name.
-        proto: the serialized HloProto of what the text says.
+        proto: the content of the text as a serialized HloProto.
 
     Raises:
         MalformedError: the text is no module, breaks off, or names devices that cannot be.
@@ -106,7 +106,7 @@ class ModuleText:
 
 
 def _fill(proto: Any, instruction: Instruction, line: str) -> None:
-    """Fill in what stands on the instruction's own line."""
+    """Fill in the facts on the instruction's own line."""
     proto.name, proto.opcode = instruction.name.encode(), instruction.opcode.encode()
     _fill_shape(proto.shape, instruction.shape)
     proto.channel_id = instruction.channel_id or 0

@@ -20,7 +20,7 @@ models keep their experts under 'mlp'. One component says, in this order of its 
 - attn: attn, attention, mha, mla, qkv, rotary, rope; q_proj, k_proj, v_proj, o_proj, qkv_proj, out_proj;
 - mlp: mlp, ffn, ffw, feed_forward; gate_proj, up_proj, down_proj, gate_up_proj, fc1, fc2;
 - embed: embed, embedding(s), embedder, wte, wpe;
-- pipeline: pp_shift, pp_send, pp_recv: what passes between the stages of a pipeline.
+- pipeline: pp_shift, pp_send, pp_recv: transfers between the stages of a pipeline.
 If no rule matches, the part is None: 'RowParallelLinear' is in attention and in the mlp.
 """
 
@@ -58,7 +58,7 @@ _MAX_CHARACTERS = 4096
 
 @lru_cache(maxsize=1 << 16)
 def layer_and_part(op_name: str | None) -> tuple[int | None, str | None]:
-    """The transformer layer and the part of the model (one of PARTS) in an op_name; None for what it does not state.
+    """Return the transformer layer and the part of the model (one of PARTS) in an op_name; None for one not stated.
 
     Of the several paths of a fused op, the first with a layer decides the layer, and the first with a part the part.
     """
@@ -76,7 +76,7 @@ def layer_and_part(op_name: str | None) -> tuple[int | None, str | None]:
 
 @lru_cache(maxsize=1 << 16)
 def stage_layer_and_tick(op_name: str | None) -> tuple[int | None, int | None]:
-    """The layer within a pipeline stage and the tick of the schedule in an op_name; None for what it does not state.
+    """Return the layer within a pipeline stage and the tick of the schedule in an op_name; None for one not stated.
 
     Of the several paths of a fused op, the first that names one decides. Microbatches enter the first stage one by one,
     so in tick t stage s works on microbatch t - s (GPipe, Huang et al. 2019).

@@ -1,4 +1,4 @@
-"""Classifies HLO opcodes: what the device does during the event, and whether it is half of an asynchronous op."""
+"""Classifies HLO opcodes: what the device does during the op, and whether it is half of an asynchronous op."""
 
 from __future__ import annotations
 
@@ -40,9 +40,9 @@ _WRAPPED = frozenset(
 )
 
 CARRIES_INNER = frozenset({"fusion", "async-start", "async-update", "async-done"})
-"""Opcodes of instructions that stand for those of the computations that they call."""
+"""Opcodes of instructions that stand for the instructions of the computations that they call."""
 MAX_UPDATES = 16
-"""Updates between the start of an asynchronous op and its done that are followed."""
+"""Most updates that are followed between the start of an asynchronous op and its done."""
 
 
 def kernel_name(name: str) -> str:
@@ -52,7 +52,7 @@ def kernel_name(name: str) -> str:
 
 OpClass = Literal["container", "communication", "copy", "compute"]
 OP_CLASSES: tuple[OpClass, ...] = get_args(OpClass)
-"""What a device does during an op; see `op_class`."""
+"""The classes of ops by what a device does during them; see `op_class`."""
 
 OP_CLASS_RULES: tuple[tuple[OpClass, str], ...] = (
     ("container", "while|conditional|call"),
@@ -60,15 +60,15 @@ OP_CLASS_RULES: tuple[tuple[OpClass, str], ...] = (
     ("copy", "copy|send|recv|.*-(?:start|update|done)"),
     ("compute", ".*"),
 )
-"""A pattern of whole opcodes for each class; the first match counts. 'collective' is what `collective_of` finds.
-
-Released metrics depend on them, so they are part of the fingerprints in sql/metrics.lock.
+"""A pattern of whole opcodes for each class; the first match counts. 'collective' stands for ops in which
+`collective_of` finds one. Released metrics depend on these patterns, so they are part of the fingerprints in
+sql/metrics.lock.
 """
 
 
 @cache
 def op_class(opcode: str | None, *, is_collective: bool) -> OpClass:
-    """Return what a device does during an op: hold other ops, communicate, move data, or compute.
+    """Return the class of an op: whether the device holds other ops, communicates, moves data, or computes.
 
     An async form is no container: the async-start of a call returns at once, and the called computation runs beside it.
     A fusion is none either: it is one kernel, and its instructions have no events. A transpose or a slice computes,
@@ -87,9 +87,9 @@ def op_class(opcode: str | None, *, is_collective: bool) -> OpClass:
 def async_role(instruction: Instruction) -> AsyncRole | None:
     """Return the part of an asynchronous op that an instruction is, as in 'all-gather-start' or 'copy-done'.
 
-    HLO always splits send and recv: the plain opcode starts the transfer, and send-done or recv-done ends it.
-    The TPU compiler spreads a collective over fusions, of which it calls the first 'async-collective-start.N' and the
-    last 'async-collective-done.N'; see `is_spread_step`.
+    HLO always splits send and recv: the plain opcode starts the transfer, and send-done or recv-done ends it. The TPU
+    compiler spreads a collective over fusions; it calls the first 'async-collective-start.N' and the last
+    'async-collective-done.N'. See `is_spread_step`.
     """
     if instruction.opcode in ("send", "recv"):
         return "start"
@@ -118,7 +118,7 @@ def is_spread_step(instruction: Instruction) -> bool:
 def async_start_name(instruction: Instruction) -> str | None:
     """Return the operand that an update or done continues: the start, or an update of it.
 
-    The last fusion of a spread collective has the number of the first; its operands come from those between.
+    The last fusion of a spread collective has the number of the first; its operands come from the fusions between.
     """
     if is_spread(instruction):
         name = instruction.name

@@ -1,4 +1,4 @@
-"""Finds the element type in which a matrix product multiplies, which decides its peak rate."""
+"""Finds the element type in which a matrix product multiplies; it decides the peak rate."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a compiled program runs: the instructions of its control flow, each as often as the program runs it."""
+"""Walks the control flow of a compiled program: its instructions, each as often as the program runs it."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _TRIPS = re.compile(rb'"known_trip_count":\s*\{"n":\s*"(\d{1,18})"\}')
 
 @dataclass(frozen=True)
 class _Call:
-    """What an instruction runs: computations and how often each; of several branches one."""
+    """The computations that an instruction runs, and how often each; of several branches, one."""
 
     computations: tuple[int, ...]
     times: tuple[int, ...]
@@ -37,8 +37,8 @@ class Program:
         content: its HLO text, or the serialized HloProto.
 
     Attributes:
-        proto: the serialized HloProto, made of the text where there is only text.
-        lines: the text of each instruction, by its name; empty where there is no text.
+        proto: the serialized HloProto, made from the text if there is only text.
+        lines: the text of each instruction, by its name; empty if there is no text.
         unknown: names of the loops whose number of iterations, and of the conditionals whose branch, is not known.
 
     Raises:
@@ -68,7 +68,7 @@ class Program:
             raise MalformedError("the program has no entry computation")
 
     def _call(self, proto: Any) -> _Call | None:
-        """What an instruction of the control flow runs; a loop's condition runs once more than its body."""
+        """Return the call of a control flow instruction; a loop's condition runs once more than its body."""
         called = tuple(proto.called_computation_ids)
         if proto.opcode == b"while" and len(called) == 2:
             trips = _TRIPS.search(proto.backend_config)
@@ -85,7 +85,7 @@ class Program:
 
     @cached_property
     def names(self) -> list[str]:
-        """The instructions that a device executes, or that hold such, in the order of their computations.
+        """The instructions that a device executes, and those that hold such, in the order of their computations.
 
         Raises:
             MalformedError: computations call each other in a circle, or nest too deeply.
@@ -105,9 +105,9 @@ class Program:
                 self._reach(called, reached, depth + 1)
 
     def count(self, is_kept: Callable[[str], bool]) -> int:
-        """How many times one execution of the program runs instructions of some names.
+        """Return how many times one execution of the program runs the instructions with some names.
 
-        Of the branches of a conditional, the one counts that runs most of them.
+        Of the branches of a conditional, the one that runs most of them counts.
 
         Raises:
             MalformedError: computations call each other in a circle, or nest too deeply.
@@ -115,7 +115,7 @@ class Program:
         return self._counts(is_kept)(self._entry, 0)
 
     def runs(self, is_kept: Callable[[str], bool]) -> Iterator[str]:
-        """The names of these instructions in the order in which they run, each time that they do.
+        """Yield the names of these instructions in the order in which they run, each time that they do.
 
         Raises:
             MalformedError: computations call each other in a circle, or nest too deeply.

@@ -253,14 +253,14 @@ class _Instructions(Mapping[str, Instruction]):
 
 
 class _Inside(NamedTuple):
-    """Return what a computation runs: names of its collectives, and ids of the computations that it fuses or calls."""
+    """The content of a computation: names of its collectives, and ids of the computations that it fuses or calls."""
 
     collectives: list[str]
     called: list[int]
 
     @classmethod
     def of(cls, computation: Any, collectives: set[str]) -> _Inside:
-        """Each list is cut to the number that is read."""
+        """Return the content of a computation; each list is cut to the number that is read."""
         names = (name for proto in computation.instructions if (name := text_of(proto.name)) in collectives)
         called = (
             called
@@ -289,7 +289,7 @@ def _shape(proto: Any, depth: int = 0) -> Shape:
 
 
 def _groups(proto: Any, opcode: str) -> Groups | None:
-    """Return replica groups from whichever of the five places holds them; () if a collective states none."""
+    """Return replica groups from the one of five places that holds them; () if a collective states none."""
     if proto.HasField("mesh_axes_replica_group_list"):
         groups = proto.mesh_axes_replica_group_list
         return mesh_groups(
@@ -308,7 +308,7 @@ def _groups(proto: Any, opcode: str) -> Groups | None:
 
 
 _MOST_MEMBERS = 1 << 20
-"""Members that the distinct groups of a module may have, or one per byte of a larger module."""
+"""Most members that the distinct groups of a module may have, or one per byte of a larger module."""
 _PAIRWISE = frozenset({"collective-permute", "send", "recv"})
 
 

@@ -1,6 +1,6 @@
-"""The messages of hlo.proto and xla_data.proto, as far as they are read.
+"""Declares the messages of hlo.proto and xla_data.proto that are read.
 
-Only the fields that are read are declared; the parser skips the others. Strings are declared as bytes, because a
+It declares only the fields that are read; the parser skips the others. Strings are declared as bytes, because a
 profiler's strings need not be valid UTF-8.
 """
 
@@ -99,12 +99,12 @@ CLASSES = message_classes("tracewarehouse.hlo", _MESSAGES)
 
 
 def text_of(value: bytes) -> str:
-    """The text of a field."""
+    """Return the text of a field."""
     return value.decode("utf-8", "replace")
 
 
 def root_of(computation: Any, instructions: Mapping[int, Any]) -> Any | None:
-    """The instruction that gives a computation's result; None if the computation is empty.
+    """Return the instruction that computes a computation's result; None if the computation is empty.
 
     Args:
         computation: the HloComputation.

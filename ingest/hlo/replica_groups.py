@@ -4,7 +4,7 @@ HLO names the devices of a collective in four ways, in text and in proto:
 explicit lists        {{0,1},{2,3}}
 iota                  [4,2]<=[2,4]T(1,0)       an iota of the right shape, transposed, reshaped to the left shape
 mesh axes             mesh['a'=2,'b'=4] {'b'}  one group per position on the axes that are not named
-nothing               {}                       all devices in one group, whose size HLO does not state
+nothing               {}                       all devices in one group; HLO does not state its size
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ SubAxis = tuple[int, int, int]
 """Index, pre-size and size of a mesh axis: the part that XLA writes 'a':(pre_size)size; size 0 is the whole axis."""
 
 MAX_MEMBERS = 1 << 17
-"""Most members that groups may have in all, which bounds the memory that damaged text can demand."""
+"""Most members that groups may have in all; it bounds the memory that damaged text can demand."""
 
 _MAX_DIMENSIONS = 32
 _MAX_DEVICE = (1 << 31) - 1
@@ -146,8 +146,8 @@ def flattened(
         replicas: replicas of the program.
         partitions: partitions of each.
         has_channel: the collective has a channel.
-        is_global: it says use_global_device_ids.
-        has_global_form: its opcode can say so: all-gather, all-reduce and reduce-scatter.
+        is_global: it states use_global_device_ids.
+        has_global_form: its opcode can state that: all-gather, all-reduce and reduce-scatter.
 
     Raises:
         MalformedError: there are over MAX_MEMBERS members.

@@ -85,7 +85,7 @@ TUPLE_TYPE = 13
 BUFFER_TYPE = 34
 
 MAX_BYTES = 1 << 42
-"""More than any device's memory. Larger shapes count as of unknown size, which also keeps sums in 64 bits."""
+"""More bytes than any device's memory. Larger shapes count as of unknown size; this also keeps sums in 64 bits."""
 
 MAX_DEPTH = 64
 """Deepest nesting of tuples that is read."""
@@ -220,7 +220,7 @@ def parse_shape(text: str) -> Shape:
 
 
 def scan_shape(text: str, start: int) -> tuple[Shape, int]:
-    """Return the shape that begins at `start`, and where it ends; layouts and comments are skipped.
+    """Return the shape that begins at `start`, and the position of its end; layouts and comments are skipped.
 
     Raises:
         MalformedError: no shape begins there, or it does not end.

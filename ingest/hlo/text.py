@@ -20,7 +20,7 @@ MAX_NESTING = 256
 
 _NAME = re.compile(r"\s*+(?:ROOT\s++)?%?([A-Za-z0-9_$][^\s=,(){}\[\]]*+) = ")
 _OPCODE = re.compile(r"\s*+([a-z][a-z0-9-]{0,63}+)\(")
-# What can change the nesting: brackets, commas, strings (closed or not) and comments.
+# The marks that decide the nesting: brackets, commas, strings (closed or not) and comments.
 _MARK = re.compile(r'[()\[\]{},]|"[^"\\]*+(?:\\.[^"\\]*+)*(")?|/\*', re.DOTALL)
 _KEY = re.compile(r"\s*+([A-Za-z_]\w*+)\s*+=\s*+")
 _QUOTED = re.compile(r'"([^"\\]*+(?:\\.[^"\\]*+)*)"', re.DOTALL)
@@ -53,7 +53,7 @@ _NO_OPERANDS = frozenset({"constant", "parameter", "iota", "partition-id", "repl
 
 
 def is_meant_as_instruction(text: str) -> bool:
-    """True if text begins like the line of an HLO instruction, so that failing to read it is a loss."""
+    """Return whether text begins like the line of an HLO instruction, so that it is a loss if it cannot be read."""
     return text.startswith("%") and _NAME.match(text) is not None
 
 
@@ -67,7 +67,7 @@ class Outline(NamedTuple):
 
 
 def parse_outline(text: str) -> Outline | None:
-    """Read the outline of what `parse_instruction` gives, in a fifth of its time; None if that gives None."""
+    """Read the outline of what `parse_instruction` reads, in a fifth of its time; None if that reads none."""
     name = _NAME.match(text)
     if name is None:
         return None
@@ -82,12 +82,12 @@ def parse_outline(text: str) -> Outline | None:
 def parse_instruction(text: str, *, has_groups: bool = True, outline: Outline | None = None) -> Instruction | None:
     """Read the instruction in a line of HLO text; None if the text is none.
 
-    Text that breaks off gives the facts before the break, and `is_truncated`. An attribute that cannot be read is
+    Text that breaks off gives the facts before the break, and sets `is_truncated`. An attribute that cannot be read is
     unknown. No text raises an error.
 
     Args:
         text: '%name = shape opcode(operands), attribute=value, ...'.
-        has_groups: False leaves replica groups unknown; a few bytes of text can name very many.
+        has_groups: False leaves replica groups unknown, since a few bytes of text can name very many.
         outline: the outline of this text, if it has been read.
     """
     outline = outline or parse_outline(text)

@@ -1,4 +1,4 @@
-"""Computes how many bytes each device sends to which other, under the algorithm model of a collective.
+"""Computes the bytes that each device sends to each other one, under the algorithm model of a collective.
 
 With n devices in a group and a message of S bytes (METRICS: message bytes; divisions round down):
 ring      to the next rank of the group: all-reduce 2 (n-1) S / n, all-gather and reduce-scatter (n-1) S / n
@@ -33,7 +33,7 @@ def algorithm(kind: str) -> str | None:
 
 
 def wire_bytes(kind: str, group_size: int, message_bytes: int) -> int | None:
-    """Return the bytes that a device (of pairs, a source) sends in one execution; None without a model or devices.
+    """Return the bytes that a device (in pairs, a source) sends in one execution; None without a model or devices.
 
     Args:
         kind: HLO opcode without -start or -done.

@@ -1,4 +1,4 @@
-"""Brings files to disk whole, and digests them on the way."""
+"""Writes whole files safely to disk, and digests them on the way."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ class Settling:
         self._digests[file] = self._threads.submit(settled, file)
 
     def digests(self, files: Sequence[Path]) -> list[str]:
-        """SHA-256 of each file, in hex, once all of them are on disk.
+        """Return the SHA-256 of each file, in hex, once all of them are on disk.
 
         Raises:
             OSError: a file cannot be read or synced to disk.
@@ -70,7 +70,7 @@ def placed_whole(target: Path) -> Iterator[Path]:
 
 
 def file_digest(path: Path) -> str:
-    """SHA-256 of a file, in hex.
+    """Return the SHA-256 of a file, in hex.
 
     Raises:
         OSError: it cannot be read.
@@ -80,7 +80,7 @@ def file_digest(path: Path) -> str:
 
 
 def sync_to_disk(path: Path) -> None:
-    """Sync a file to disk, or the names in a folder.
+    """Sync a file, or the names in a folder, to disk.
 
     Raises:
         OSError: it cannot be synced.

@@ -1,4 +1,4 @@
-"""Locks a folder by a file in it; the lock ends with the process that holds it, however that ends."""
+"""Locks a folder by a file in it; the lock ends with the process that holds it, however it ends."""
 
 from __future__ import annotations
 
@@ -8,12 +8,12 @@ from contextlib import contextmanager
 from pathlib import Path
 
 LOCK = ".lock"
-"""The file, in the folder."""
+"""Name of the lock file in the folder."""
 
 
 @contextmanager
 def locked(folder: Path) -> Iterator[None]:
-    """Hold the lock of a folder, after waiting for whoever holds it.
+    """Hold the lock of a folder, after waiting until it is free.
 
     Raises:
         OSError: the folder cannot be written.
@@ -24,7 +24,7 @@ def locked(folder: Path) -> Iterator[None]:
 
 
 def is_locked(folder: Path) -> bool:
-    """Whether a living process holds the lock of a folder."""
+    """Return whether a living process holds the lock of a folder."""
     try:
         with (folder / LOCK).open() as lock:
             fcntl.flock(lock, fcntl.LOCK_SH | fcntl.LOCK_NB)

@@ -1,4 +1,4 @@
-"""Finds and removes what nothing in a lake uses any more: files of dead writers, and versions that were replaced."""
+"""Finds and removes files that nothing in a lake uses any more: those of dead writers and of replaced versions."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from tracewarehouse.ingest.lake.manifest import TABLE_FILE, read_manifest
 from tracewarehouse.ingest.lake.run_id import RUN_ID
 
 GRACE_SECONDS = 24 * 3600.0
-"""How long files that no manifest names are kept, for readers that still hold an older list."""
+"""Seconds for which files that no manifest names are kept, for readers that still hold an older list."""
 _PART = re.compile(r"\.part-[0-9a-f]{8}(\.wal)?")
 _ANY = re.compile(r"(?s).*")
 
@@ -29,7 +29,7 @@ class Leftover:
 
     Attributes:
         path: the file or folder.
-        what: what it is, such as an interrupted ingest.
+        what: its kind, such as an interrupted ingest.
         bytes: its size on disk.
     """
 
@@ -47,7 +47,7 @@ def leftovers(lake: Lake, grace_seconds: float = GRACE_SECONDS, in_use: Collecti
 
     Args:
         lake: the lake.
-        grace_seconds: how long a version is kept after it was replaced, for readers that hold an older list.
+        grace_seconds: seconds for which a version is kept after it was replaced, for readers that hold an older list.
         in_use: files, relative to the warehouse, that something other than a manifest names.
 
     Raises:
@@ -97,7 +97,7 @@ def removed(left: Sequence[Leftover]) -> list[Leftover]:
 
 
 def remove_staging_of(lake: Lake, processes: Collection[int]) -> None:
-    """Remove at once what writers left that ended before they could; `collect_garbage` would find it later.
+    """Remove at once the files of writers that ended too early to do it; `collect_garbage` would do so later.
 
     Args:
         lake: the lake.
@@ -110,14 +110,14 @@ def remove_staging_of(lake: Lake, processes: Collection[int]) -> None:
 
 
 def remove_abandoned_staging(lake: Lake) -> None:
-    """Remove at once what writers left that have ended, on whatever machine: their lock has ended with them."""
+    """Remove at once the files of writers that have ended, on any machine: their locks have ended with them."""
     with suppress(OSError), lake.exclusive():
         for path in filter(_is_abandoned, _listed(lake.runs_folder, STAGING)):
             shutil.rmtree(path, ignore_errors=True)
 
 
 def size_on_disk(path: Path) -> int:
-    """Bytes of a file, or of all files in a folder."""
+    """Return the bytes of a file, or of all files in a folder."""
     files = path.rglob("*") if path.is_dir() else [path]
     return sum(f.lstat().st_size for f in files)
 
@@ -148,7 +148,7 @@ def _leftovers_of_version(lake: Lake, version: Path, used: set[str], limit: floa
         return
     place = version.relative_to(lake.warehouse)
     if (names := os.listdir(version)) and used.issuperset(f"{place}/{name}" for name in names):  # noqa: PTH208
-        return  # as nearly every version: a Path of each file takes many times as long
+        return  # as for nearly every version; making a Path of each file takes many times as long
     files = _listed(version, _ANY)
     tables = [f for f in files if TABLE_FILE.fullmatch(f.name) and f.is_file() and not f.is_symlink()]
     unused = [f for f in tables if str(f.relative_to(lake.warehouse)) not in used]
@@ -162,7 +162,7 @@ def _leftovers_of_version(lake: Lake, version: Path, used: set[str], limit: floa
 
 
 def _is_of_run(files: Sequence[Path]) -> bool:
-    """Whether a file of a version says that it belongs to the run that the folder is named after."""
+    """Return whether a file of a version says that it belongs to the run after which the folder is named."""
     from tracewarehouse.ingest.lake.origin import is_file_of
 
     run_id = files[0].parent.parent.name
@@ -170,7 +170,7 @@ def _is_of_run(files: Sequence[Path]) -> bool:
 
 
 def _is_abandoned(staging: Path) -> bool:
-    """Whether a folder holds only what `Lake.stage` creates, and its writer has ended."""
+    """Return whether a folder holds only files that `Lake.stage` creates, and its writer has ended."""
     if staging.is_symlink() or not staging.is_dir():
         return False
     is_ours = all(

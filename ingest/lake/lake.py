@@ -1,4 +1,4 @@
-"""The lake: immutable Parquet files per run version, and one manifest per run that names its current version.
+"""Publishes and lists runs: immutable Parquet files per version, and a manifest per run that names its current version.
 
     <warehouse>/lake/<run id>/<version>/<table>.parquet
                 manifests/<run id>.json
@@ -49,7 +49,7 @@ from tracewarehouse.ingest.processes.cycle_search import without_cycle_search
 DATABASE = "warehouse.duckdb"
 """The database file in the folder of a warehouse."""
 CACHE = "cache"
-"""The folder of what is derived from the runs, in the folder of a warehouse."""
+"""The folder of files that are derived from the runs, in the folder of a warehouse."""
 STAGING = re.compile(r"\.staging-(\d+)-[0-9a-f]{8}")
 """The folder in which a writer prepares a version; the number is the id of its process."""
 
@@ -69,7 +69,7 @@ class Lake:
         """The folder of all files, with a folder for each run."""
         self.manifests_folder = warehouse / "manifests"
         self.root = str(warehouse.resolve())
-        """The path or URI that the runs' file names are relative to."""
+        """The path or URI to which the runs' file names are relative."""
         self.folder = str(self.runs_folder.resolve())
         """`runs_folder`, resolved; it differs from `lake` below `root` only if that is a link."""
         self._warned: set[UnreadRun] = set()
@@ -79,7 +79,7 @@ class Lake:
         """Fetch the changes of other writers; a local folder has nothing to fetch."""
 
     def runs(self) -> list[RunVersion]:
-        """The current versions of all runs, sorted by run id.
+        """Return the current versions of all runs, sorted by run id.
 
         Runs that cannot be read are left out, and named once in an `UnreadRunWarning`.
 
@@ -89,7 +89,7 @@ class Lake:
         return self.readable(*self.listing())
 
     def readable(self, runs: list[RunVersion], unread: list[UnreadRun]) -> list[RunVersion]:
-        """The runs of a `listing`, after a warning that names those which cannot be read; see `runs`.
+        """Return the runs of a `listing`, after a warning that names those that cannot be read; see `runs`.
 
         Raises:
             WarehouseError: there are runs but none can be read.
@@ -102,14 +102,14 @@ class Lake:
         return runs
 
     def listing(self) -> tuple[list[RunVersion], list[UnreadRun]]:
-        """The current versions of all runs, and the runs that cannot be read, each sorted by run id.
+        """Return the current versions of all runs, and the runs that cannot be read, each sorted by run id.
 
         Raises:
             WarehouseError: the runs cannot be listed.
         """
         state = self.state()
         if self._listed is None or self._listed[0] != state:
-            with without_cycle_search():  # it would take as long again for ten thousand runs
+            with without_cycle_search():  # for ten thousand runs the search would take as long again
                 self._listed = state, *self._read_all(state)
         _, runs, unread = self._listed
         return list(runs), list(unread)
@@ -120,7 +120,7 @@ class Lake:
         return self._listed[0] if self._listed else {}
 
     def state(self) -> State:
-        """The manifest files by run id; changes whenever a run is published, replaced or removed.
+        """Return the manifest files by run id, which change whenever a run is published, replaced or removed.
 
         Raises:
             WarehouseError: their folder cannot be listed.
@@ -143,7 +143,7 @@ class Lake:
             raise WarehouseError(f"{self.manifests_folder}: cannot list the runs: {error.strerror or error}") from None
 
     def _read_all(self, state: State) -> tuple[list[RunVersion], list[UnreadRun]]:
-        """The runs of these manifests, as the index or they themselves have them, and those that cannot be read."""
+        """Return the runs of these manifests, read from the index or the manifests, and those that cannot be read."""
         folder = self.warehouse / CACHE
         is_indexed = len(state) >= manifest_index.FEWEST and not folder.is_symlink()
         index = manifest_index.read(folder) if is_indexed else {}
@@ -171,9 +171,9 @@ class Lake:
         return runs, unread
 
     def runs_of(self, run_ids: Collection[str]) -> list[RunVersion]:
-        """The current versions of these runs, as far as there are such runs; reads no manifest of another run.
+        """Return the current versions of those of these runs that exist; read no manifest of another run.
 
-        Those that cannot be read are left out, and named as `runs` does.
+        Runs that cannot be read are left out and named, as in `runs`.
 
         Raises:
             WarehouseError: none of them can be read.
@@ -188,7 +188,7 @@ class Lake:
         return self.readable(runs, unread)
 
     def state_of(self, run_ids: Collection[str]) -> State:
-        """The manifest files of these runs by run id, as far as there are such runs; see `state`."""
+        """Return the manifest files of those of these runs that exist, by run id; see `state`."""
         stamps = {}
         for run_id in run_ids:
             with suppress(OSError, WarehouseError):
@@ -203,7 +203,7 @@ class Lake:
         return run and (outdated(run) or run)
 
     def is_empty(self) -> bool:
-        """Whether there is no run, readable or not.
+        """Return whether there is no run, readable or not.
 
         Raises:
             WarehouseError: the runs cannot be listed.
@@ -211,7 +211,7 @@ class Lake:
         return next(self._manifest_files(), None) is None
 
     def lacking(self, runs: Iterable[RunVersion]) -> list[UnreadRun]:
-        """The runs with missing files; unlike `listing`, this lists the folders of their files."""
+        """Return the runs with missing files; unlike `listing`, this lists the folders of their files."""
         incomplete = []
         for run in runs:
             files = run.paths
@@ -222,7 +222,7 @@ class Lake:
         return incomplete
 
     def _present(self, files: Collection[str]) -> set[str]:
-        """The files that are there; a folder is listed once, as asking for each of its files takes far longer."""
+        """Return the files that exist; each folder is listed once, because asking for each file takes far longer."""
         present = set[str]()
         for folder in {f.rpartition("/")[0] for f in files}:
             with suppress(FileNotFoundError, NotADirectoryError), os.scandir(f"{self.warehouse}/{folder}") as entries:
@@ -230,7 +230,7 @@ class Lake:
         return present
 
     def run(self, run_id: str) -> RunVersion | None:
-        """The current version of a run; None if there is no such run.
+        """Return the current version of a run; None if there is no such run.
 
         Raises:
             WarehouseError: its manifest cannot be read, or has another schema version.
@@ -241,7 +241,7 @@ class Lake:
         return run
 
     def manifests(self) -> list[Path]:
-        """The manifests of all runs, readable or not, sorted by run id.
+        """Return the manifests of all runs, readable or not, sorted by run id.
 
         Raises:
             WarehouseError: their folder cannot be listed.
@@ -252,11 +252,11 @@ class Lake:
         return self.manifests_folder / f"{run_id}.json"
 
     def paths(self, run: RunVersion, table: str) -> list[Path]:
-        """Absolute paths of a run's files of one table."""
+        """Return the absolute paths of a run's files of one table."""
         return [(self.warehouse / f).resolve() for f in run.files.get(table, [])]
 
     def is_whole(self, run: RunVersion) -> bool:
-        """Whether every file of a run exists and is unchanged since it was written; reads every byte."""
+        """Return whether every file of a run exists and is unchanged since it was written; read every byte."""
         paths = sorted(run.paths)
         try:
             with ThreadPoolExecutor(2) as pool:
@@ -277,9 +277,9 @@ class Lake:
         root = self.runs_folder / f".staging-{os.getpid()}-{uuid.uuid4().hex[:8]}"
         staging = root / checked(run_id) / checked(version)
         with ExitStack() as held:
-            try:  # begins before the folder is created, as a signal may come at any time
+            try:  # begins before the folder is created, because a signal may come at any time
                 try:
-                    with self.exclusive():  # else garbage collection could remove the folder before it is locked
+                    with self.exclusive():  # otherwise garbage collection could remove the folder before it is locked
                         staging.mkdir(parents=True)
                         held.enter_context(locked(root))
                 except OSError as error:
@@ -299,7 +299,7 @@ class Lake:
         Args:
             staging: the folder of the version.
             run: the version; `files` names the staged files by table, relative to `staging`.
-            settling: already syncs some of the files to disk.
+            settling: syncs some of the files to disk already.
 
         Raises:
             WarehouseError: the files cannot be moved, or the manifest cannot be written.
@@ -336,7 +336,7 @@ class Lake:
         return placed
 
     def replace_metric_values(self, run: RunVersion, staged: Path, rows: int, fingerprint: str) -> RunVersion | None:
-        """Replace a run's metric values by newly evaluated ones; returns None if the run has changed meanwhile.
+        """Replace a run's metric values by newly evaluated ones; return None if the run has changed meanwhile.
 
         Raises:
             WarehouseError: the values cannot be written.
@@ -373,7 +373,7 @@ class Lake:
         return placed
 
     def remove(self, run_id: str) -> bool:
-        """Remove a run; a later `collect_garbage` deletes its files. Returns False if there is no such run.
+        """Remove a run; a later `collect_garbage` deletes its files. Return False if there is no such run.
 
         Raises:
             WarehouseError: the warehouse cannot be written.
@@ -405,7 +405,7 @@ class Lake:
             yield
 
     def _before(self, run_id: str) -> RunVersion | None:
-        """The current version of the run; None if there is none or its manifest is damaged."""
+        """Return the current version of the run; None if there is none or its manifest is damaged."""
         try:
             return self.run(run_id)
         except WarehouseError:

@@ -1,4 +1,4 @@
-"""The manifest of a run: a small file that names the run's current version and all files of its tables."""
+"""Reads and writes the manifest of a run: a small file with the run's current version and all files of its tables."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from tracewarehouse.ingest.lake.run_id import RUN_ID
 from tracewarehouse.ingest.lake.schema import SCHEMA_VERSION
 
 TABLE_FILE = re.compile(r"[a-z_]+(-\d{4,}|-[0-9a-f]{16}-[0-9a-f]{8})?\.parquet")
-"""The name of a file of a table: the only one, one of several parts, or metric values that replaced others."""
+"""Pattern of the name of a table's file: the only one, one of several parts, or metric values that replaced others."""
 _FILE_IN_LAKE = re.compile(rf"lake/(?P<run_id>{RUN_ID.pattern})/{RUN_ID.pattern}/{TABLE_FILE.pattern}")
 _MOST_NAMED = 10
 
@@ -26,7 +26,7 @@ _MOST_NAMED = 10
 class RunVersion(msgspec.Struct, frozen=True):
     """The current version of a run, and the files of its tables (paths relative to the warehouse).
 
-    A dataclass would take four times as long to make, and a question over all runs makes thousands.
+    Creating a dataclass would take four times as long, and a question over all runs creates thousands.
     """
 
     run_id: str
@@ -45,13 +45,13 @@ class RunVersion(msgspec.Struct, frozen=True):
     """SHA-256 of each file, in hex, by its path."""
 
     def digests_of(self, table: str) -> bytes:
-        """SHA-256 of each file of a table, one after the other."""
+        """Return the SHA-256 of each file of a table, one after the other."""
         if isinstance(self.digests, manifest_index.IndexedDigests) and table in manifest_index.DIGESTED:
             return self.digests.of_table(table)
         return bytes.fromhex("".join(self.digests.get(f, "") for f in self.files.get(table, ())))
 
     def packed_digest(self) -> bytes:
-        """Digest of the digests of all files but those of `manifest_index.DIGESTED`."""
+        """Digest of the digests of all files except those of `manifest_index.DIGESTED`."""
         if isinstance(self.digests, manifest_index.IndexedDigests):
             return self.digests.packed
         return manifest_index.packed_digest(self.files, self.digests)
@@ -69,7 +69,7 @@ class UnreadRun:
     Attributes:
         run_id: the run id, from the name of the manifest file.
         name: its name for people; the run id if the name cannot be read.
-        why: what is wrong.
+        why: the reason.
         is_outdated: nothing is wrong except that its table schema has another version.
     """
 
@@ -87,7 +87,7 @@ class UnreadRun:
 
 
 def outdated(run: RunVersion) -> UnreadRun | None:
-    """The run as one that cannot be read, if its tables are of another schema version; None otherwise."""
+    """Return the run as one that cannot be read, if its tables have another schema version; None otherwise."""
     if run.schema_version == SCHEMA_VERSION:
         return None
     why = f"has table schema {run.schema_version}, this version of tracewarehouse reads {SCHEMA_VERSION}"
@@ -95,12 +95,12 @@ def outdated(run: RunVersion) -> UnreadRun | None:
 
 
 def unread_error(run: UnreadRun) -> WarehouseError:
-    """The error of a question about a run that cannot be read."""
+    """Return the error for a question about a run that cannot be read."""
     return WarehouseError(f"run {run}; run `tw ingest` on its capture again")
 
 
 def unread_sentence(runs: Sequence[UnreadRun]) -> str:
-    """A sentence that names runs, what is wrong with them, and what to do."""
+    """Return a sentence that names runs, what is wrong with them, and what to do."""
     groups: dict[str, list[UnreadRun]] = {}
     for run in runs:
         groups.setdefault(run.why if run.is_outdated else "cannot be read", []).append(run)
@@ -114,17 +114,17 @@ def unread_sentence(runs: Sequence[UnreadRun]) -> str:
 
 
 def manifest_text(run: RunVersion) -> str:
-    """The text of a run's manifest."""
+    """Return the text of a run's manifest."""
     content = msgspec.structs.asdict(run)
     content |= {name: dict(content[name]) for name in ("files", "rows", "digests")}
     return json.dumps(content | {"checksum": _checksum(content)}, indent=1, sort_keys=True)
 
 
 def read_manifest(path: Path) -> RunVersion | None:
-    """Read a manifest of any schema version; returns None if there is none.
+    """Read a manifest of any schema version; return None if there is none.
 
     Raises:
-        WarehouseError: it cannot be read, is damaged, is another run's, or names files outside the run's folder.
+        WarehouseError: it cannot be read, is damaged, belongs to another run, or names files outside the run's folder.
     """
     try:
         content = json.loads(path.read_bytes())
@@ -152,7 +152,7 @@ def read_manifest(path: Path) -> RunVersion | None:
 
 
 def from_index(run_id: str, entry: manifest_index.Entry) -> RunVersion:
-    """The run of an entry of the index."""
+    """Return the run of an entry of the index."""
     lists = manifest_index.IndexedLists(run_id, entry)
     return RunVersion(
         run_id,
@@ -170,7 +170,7 @@ def from_index(run_id: str, entry: manifest_index.Entry) -> RunVersion:
 
 
 def for_index(run: RunVersion, stamp: manifest_index.Stamp) -> manifest_index.Entry | None:
-    """The entry of a run whose manifest has this stamp; None if the index cannot hold the run."""
+    """Return the entry of a run whose manifest has this stamp; None if the index cannot hold the run."""
     encoded = manifest_index.encoded(run.run_id, run.files, run.rows, run.digests)
     if not encoded:
         return None

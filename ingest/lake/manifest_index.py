@@ -1,10 +1,10 @@
-"""One file with what all manifests of a warehouse say: listing ten thousand runs reads one file instead of as many.
+"""Keeps the content of all manifests of a warehouse in one file: listing ten thousand runs reads one file, not as many.
 
     <warehouse>/cache/manifests.index
 
-The manifests are the truth. An entry counts only as long as the manifest still is the file that was read: the same
-inode, size and times. The file begins with a digest of the rest. Whatever does not fit is ignored, and the manifest is
-read instead; a later reader writes the index anew. It can be deleted at any time.
+The manifests are the truth. An entry counts only as long as the manifest is still the file that was read: the same
+inode, size and times. The file begins with a digest of the rest. An entry that does not fit is ignored, and the
+manifest is read instead; a later reader rewrites the index. It can be deleted at any time.
 """
 
 from __future__ import annotations
@@ -25,12 +25,12 @@ from tracewarehouse.ingest.errors import WarehouseError
 
 FILE = "manifests.index"
 FEWEST = 64
-"""With fewer manifests to read, reading them takes milliseconds, and the index is left as it is."""
+"""Fewest manifests to read for which the index is written anew; fewer are read in milliseconds."""
 DIGESTED = ("devices", "hosts", "mesh_axes", "metric_values", "quality_flags", "runs")
-"""The tables whose files' digests can be had without decoding the lists of files."""
+"""The tables whose files' digests can be read without decoding the lists of files."""
 _FORMAT = b"tracewarehouse manifests 3\n"
 _SETTLED_NS = 2_000_000_000
-"""A manifest that changed less long ago is not indexed: within one tick of the clock it could change again unseen."""
+"""A manifest that changed more recently is not indexed: within one tick of the clock it could change again unseen."""
 _DIGEST_BYTES = 32
 _NAME = re.compile(r"[0-9a-z_][0-9a-z_.-]*")
 
@@ -41,11 +41,11 @@ _V = TypeVar("_V")
 
 
 class Entry(msgspec.Struct, array_like=True, frozen=True, gc=False):
-    """What the index says of one run.
+    """The index's record of one run.
 
     Attributes:
         stamp: the manifest file that was read.
-        schema_version: as the other facts, from the manifest; see `RunVersion`.
+        schema_version: from the manifest, as the other facts; see `RunVersion`.
         digests: SHA-256 of the files of the tables in `DIGESTED`.
         packed: see `packed_digest`.
         lists: folder, number of rows by table, and names and digests of files by table; encoded, see `decoded`.
@@ -65,7 +65,7 @@ class Entry(msgspec.Struct, array_like=True, frozen=True, gc=False):
 
 
 class IndexedLists:
-    """The lists of files of a run that the index has; decoded when one is first read, as few questions read any."""
+    """The index's lists of files of a run; decoded when one is first read, because few questions read any."""
 
     __slots__ = ("_decoded", "_digests", "_run_id", "entry")
 
@@ -96,7 +96,7 @@ class IndexedLists:
 
 
 class _Indexed(Mapping[str, _V]):
-    """One of the lists."""
+    """One of the lists of a run, decoded on demand."""
 
     __slots__ = ("_lists",)
 
@@ -155,7 +155,7 @@ class IndexedDigests(_Indexed[str]):
         return self._lists.entry.packed
 
     def of_table(self, table: str) -> bytes:
-        """The digests of the files of a table in `DIGESTED`, one after the other, without decoding the lists."""
+        """Return the digests of the files of a table in `DIGESTED`, one after the other, without decoding the lists."""
         return b"".join(self._lists.entry.digests.get(table, ()))
 
 
@@ -165,18 +165,18 @@ _encoder = msgspec.msgpack.Encoder()
 
 
 def packed_digest(files: Mapping[str, Iterable[str]], digests: Mapping[str, str]) -> bytes:
-    """Digest of the digests of a run's files, without the tables in `DIGESTED`."""
+    """Return a digest of the digests of a run's files, without the tables in `DIGESTED`."""
     of_tables = sorted((t, [digests.get(f, "") for f in named]) for t, named in files.items() if t not in DIGESTED)
     return hashlib.sha256(repr(of_tables).encode()).digest()
 
 
 def stamp_of(stat: os.stat_result) -> Stamp:
-    """The stamp of a manifest file."""
+    """Return the stamp of a manifest file."""
     return stat.st_ino, stat.st_size, stat.st_mtime_ns, stat.st_ctime_ns
 
 
 def read(folder: Path) -> dict[str, Entry]:
-    """The entries by run id; empty if there is no index, or it is damaged or of another version."""
+    """Return the entries by run id; empty if there is no index, or it is damaged or has another version."""
     try:
         content = (folder / FILE).read_bytes()
         head = len(_FORMAT) + _DIGEST_BYTES
@@ -189,7 +189,7 @@ def read(folder: Path) -> dict[str, Entry]:
 
 
 def write(folder: Path, entries: Mapping[str, Entry]) -> None:
-    """Replace the index; leaves it as it is if the folder cannot be written."""
+    """Replace the index; leave it as it is if the folder cannot be written."""
     limit = time.time_ns() - _SETTLED_NS
     body = _encoder.encode({run_id: e for run_id, e in entries.items() if max(e.stamp[2:]) < limit})
     part = folder / f".part-{os.urandom(4).hex()}"
@@ -205,7 +205,7 @@ def write(folder: Path, entries: Mapping[str, Entry]) -> None:
 def encoded(
     run_id: str, files: Mapping[str, Iterable[str]], rows: Mapping[str, int], digests: Mapping[str, str]
 ) -> tuple[dict[str, list[bytes]], msgspec.Raw] | None:
-    """The digests of the tables in `DIGESTED`, and the encoded lists; None if the files lie in several folders.
+    """Return the digests of the tables in `DIGESTED`, and the encoded lists; None if the files lie in several folders.
 
     Args:
         run_id: the run.
@@ -225,7 +225,7 @@ def encoded(
 
 
 def decoded(run_id: str, lists: msgspec.Raw) -> tuple[dict[str, list[str]], dict[str, int]]:
-    """Paths of a run's files by table, all inside the run's folder, and numbers of rows by table.
+    """Return the paths of a run's files by table, all inside the run's folder, and numbers of rows by table.
 
     Raises:
         WarehouseError: a name is no name of a file.

@@ -10,7 +10,7 @@ import pyarrow.parquet as pq
 
 
 def is_file_of(run_id: str, path: Path) -> bool:
-    """Whether a file is one of a run's tables: its footer names the run, and the same table as the file name."""
+    """Return whether a file is one of a run's tables: its footer names the run, and the same table as the file name."""
     try:
         with pq.ParquetFile(path) as file:
             table = (file.schema_arrow.metadata or {}).get(b"table", b"").decode(errors="replace")
@@ -20,7 +20,7 @@ def is_file_of(run_id: str, path: Path) -> bool:
 
 
 def _run_of(file: pq.ParquetFile) -> str | None:
-    """The only run of a file's rows; None if the file names no run or several."""
+    """Return the only run of a file's rows; None if the file names no run or several."""
     if "run_id" not in file.schema_arrow.names or not file.num_row_groups:
         return None
     at = file.schema_arrow.names.index("run_id")

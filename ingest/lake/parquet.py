@@ -13,15 +13,15 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-# Registers Arrow's functions, which later would race with a thread that looks one up. The public module does so too,
-# but takes five times as long, for wrappers that nothing here calls.
+# This registers Arrow's functions; later, that would race with a thread that looks one up. The public module does it
+# too, but takes five times as long, for wrappers that nothing here calls.
 import pyarrow._compute
 import pyarrow.parquet as pq
 
 from tracewarehouse.ingest.lake.schema import Table
 
 ROW_GROUP = 1 << 17
-"""Number of rows after which a row group is written; the last call may add more rows to it."""
+"""Rows after which a row group is written; the last call may add more rows to it."""
 _STATISTICS = {"run_id", "device_id", "start_ps", "event_id", "instruction_id", "step", "phase", "line"}
 
 
@@ -35,19 +35,19 @@ class Coded:
 
 @dataclass(frozen=True)
 class Nullable:
-    """Numbers, and whether each is known; both of shape (n,)."""
+    """Numbers, and whether each is known; both have shape (n,)."""
 
     values: npt.NDArray[Any]
     is_known: npt.NDArray[np.bool_]
 
     @classmethod
     def from_zero(cls, values: npt.NDArray[Any]) -> Nullable:
-        """Numbers; negative ones become NULL."""
+        """Return numbers; negative ones become NULL."""
         return cls(values, values >= 0)
 
     @classmethod
     def of(cls, values: Iterable[float | None], dtype: npt.DTypeLike = np.int64) -> Nullable:
-        """Numbers; None becomes NULL."""
+        """Return numbers; None becomes NULL."""
         listed = list(values)
         known = np.array([v is not None for v in listed], bool)
         return cls(np.array([v or 0 for v in listed], dtype), known)
@@ -59,7 +59,7 @@ class Nullable:
 class TableWriter:
     """Appends columns to a table's file; the first row group creates the file, and `close` completes it.
 
-    The writer fills `run_id` itself, so that each file names its run, wherever it is copied to.
+    The writer fills `run_id` itself, so that each file names its run wherever it is copied.
 
     Args:
         folder: the folder of the file.
@@ -144,7 +144,7 @@ class TableWriter:
             self.close()
         elif self._writer:
             if self._in_flight:
-                self._in_flight.exception()  # the first error is the one to tell
+                self._in_flight.exception()  # the first error is the one to report
             self._writer.close()
 
     def _flush(self) -> None:
@@ -177,7 +177,7 @@ class TableWriter:
 
 
 def parquet_writer(path: Path, schema: pa.Schema) -> pq.ParquetWriter:
-    """A writer of zstd Parquet with encodings that are fast and that DuckDB, Spark and polars can all read.
+    """Return a writer of zstd Parquet, with encodings that are fast and that DuckDB, Spark and polars can all read.
 
     Text that is dictionary-encoded in memory is declared as plain text in the file: pyarrow cannot group rows of
     several files by dictionaries, polars would read them as categories, and Iceberg has no such type.
@@ -189,12 +189,12 @@ def parquet_writer(path: Path, schema: pa.Schema) -> pq.ParquetWriter:
     writer = pq.ParquetWriter(
         path,
         schema,
-        store_schema=False,  # as it is in memory
+        store_schema=False,  # not the Arrow schema as it is in memory
         compression="zstd",
         compression_level={f.name: -1 if f.name in integers else 1 for f in schema},
         use_dictionary=[f.name for f in schema if f.name not in integers],
         column_encoding=dict.fromkeys(integers, "DELTA_BINARY_PACKED"),
-        max_rows_per_page=2 * ROW_GROUP,  # a page for each column of a row group, where 20,000 rows are usual
+        max_rows_per_page=2 * ROW_GROUP,  # one page per column of a row group; 20,000 rows per page are usual
         write_page_checksum=True,
         write_statistics=[f.name for f in schema if f.name in _STATISTICS],
     )
@@ -214,7 +214,7 @@ class _Column(Protocol):
         """Append `count` rows."""
 
     def take(self) -> pa.Array | pa.ChunkedArray:
-        """All rows so far; the column is empty afterwards."""
+        """Return all rows so far; the column is empty afterwards."""
 
 
 def _column(kind: pa.DataType) -> _Column:
@@ -224,7 +224,7 @@ def _column(kind: pa.DataType) -> _Column:
 
 
 def _array(kind: pa.DataType, values: npt.NDArray[Any], is_known: npt.NDArray[np.bool_] | None) -> pa.Array:
-    """Numbers as an Arrow array over their own memory; `pa.array` would import numpy.ma to look at them."""
+    """Return numbers as an Arrow array over their own memory; `pa.array` would import numpy.ma to look at them."""
     missing = 0 if is_known is None else len(is_known) - np.count_nonzero(is_known)
     validity = pa.py_buffer(np.packbits(is_known, bitorder="little")) if missing and is_known is not None else None
     bits = np.packbits(values, bitorder="little") if pa.types.is_boolean(kind) else np.ascontiguousarray(values)
@@ -238,11 +238,11 @@ _DTYPE_OF = {
     pa.uint64(): np.uint64,
     pa.float64(): np.float64,
 }
-"""Of numbers; `to_pandas_dtype` would say so too, but wants pandas before pyarrow 26."""
+"""Numpy dtypes of Arrow's number types; `to_pandas_dtype` knows them too, but needs pandas before pyarrow 26."""
 _Part = tuple[int, Any, npt.NDArray[np.bool_] | bool]
-"""Rows; their values, or the one of all; which are known, or whether all are."""
+"""Number of rows; their values, or one value for all; which are known, or whether all are."""
 _FEW_ROWS = 2048
-"""Parts of fewer rows, on average, are put together: to make an Arrow array takes as long as to copy so many."""
+"""Parts of fewer rows, on average, are joined: making an Arrow array takes as long as copying this many rows."""
 
 
 class _Numbers:
@@ -270,7 +270,7 @@ class _Numbers:
         return pa.chunked_array([self._array(*p) for p in parts], self._kind)
 
     def _joined(self, parts: list[_Part]) -> _Part:
-        """All parts as one."""
+        """Return all parts as one."""
         total = sum(count for count, _, _ in parts)
         values, is_known = np.empty(total, self._dtype), np.empty(total, bool)
         end = 0
@@ -296,11 +296,11 @@ class _Numbers:
 
 
 class _Text:
-    """Text as one dictionary per row group, so that each has the values that occur in it."""
+    """Text as one dictionary per row group, which holds only the values that occur in it."""
 
     def __init__(self) -> None:
         self._parts: list[tuple[int, npt.NDArray[np.int32] | int]] = []
-        """Rows and their codes, or the one of all."""
+        """Number of rows, and their codes or one code for all."""
         self._code_of: dict[str, int] = {}
 
     def add(self, value: Any, count: int) -> None:
@@ -334,7 +334,7 @@ class _Bytes:
     def __init__(self, kind: pa.DataType) -> None:
         self._kind = kind
         self._parts: list[pa.Array | int] = []
-        """Arrays, and numbers of rows that are NULL."""
+        """Arrays, and the lengths of stretches of NULL rows."""
 
     def add(self, value: Any, count: int) -> None:
         if value is None and self._parts and isinstance(self._parts[-1], int):

@@ -1,4 +1,4 @@
-"""The id of a run, which follows from the bytes of its capture."""
+"""Computes the id of a run from the bytes of its capture."""
 
 from __future__ import annotations
 
@@ -9,24 +9,24 @@ from collections.abc import Iterable
 from tracewarehouse.ingest.errors import WarehouseError
 
 RUN_ID = re.compile(r"[0-9a-z][0-9a-z_-]{0,63}")
-"""A run id, and a version: each is the name of a folder."""
+"""Pattern of run ids and of versions; each is the name of a folder."""
 
 
 def digest_of(digests: Iterable[str]) -> str:
-    """The digest of a capture, computed from the digests of its files in any order."""
+    """Return the digest of a capture, computed from the digests of its files in any order."""
     return hashlib.sha256("".join(sorted(digests)).encode()).hexdigest()
 
 
 def run_id_of(source_digest: str) -> str:
-    """The run id of a capture with this digest."""
+    """Return the run id of a capture with this digest."""
     return f"r{source_digest[:12]}"
 
 
 def checked(name: str) -> str:
-    """A run id or version, unchanged.
+    """Return a run id or version unchanged, if it is one.
 
     Raises:
-        WarehouseError: it is none, and could lead out of the lake.
+        WarehouseError: it is none and could lead out of the lake.
     """
     if not RUN_ID.fullmatch(name):
         raise WarehouseError(f"{name!r} is not a run id or version: expected lower-case letters, digits, '-' and '_'")

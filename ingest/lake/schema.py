@@ -16,7 +16,8 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
 SCHEMA_VERSION = 9
-"""Raise it whenever a table changes. The error about another version names the command that ingests again."""
+"""Version of the tables; raise it whenever a table changes. The error about another version names the command that
+ingests again."""
 
 _ARROW = {
     "VARCHAR": "string",
@@ -84,7 +85,7 @@ class Table:
 
     @cached_property
     def nulls_sql(self) -> str:
-        """As `typed_sql`, with NULL in every column."""
+        """The columns of `typed_sql`, with NULL in each."""
         return ", ".join(f'CAST(NULL AS {c.type}) AS "{c.name}"' for c in self.columns)
 
     @property

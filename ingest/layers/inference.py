@@ -1,4 +1,4 @@
-"""Infers the layers of programs that do not name them, from what repeats in a few executions, if it is sure enough."""
+"""Infers the layers of programs that do not name them, from repetition in a few executions, if it is sure enough."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from tracewarehouse.ingest.layers.sequence import Execution, Kind, OpSequence, k
 MIN_PRODUCTS = 3
 """Fewest different products in a layer, without collectives; with fewer, it is the loop of a benchmark."""
 _TRIED = 2
-"""Number of orders of a program's ops that are tried before it counts as a program without layers."""
+"""Orders of a program's ops that are tried before it counts as a program without layers."""
 Program = tuple[str, int | None]
 """Module name and program id."""
 
@@ -31,7 +31,7 @@ class ProgramLayers:
         program: module name and id.
         is_marked: names of its instructions state layers, so nothing is inferred.
         count: number of layers found.
-        confidence: how sure it is, from 0 to 1.
+        confidence: confidence of the inference, from 0 to 1.
         refusal: why no layers are inferred; None if they are.
         layer: layer by instruction id; instructions in no layer are absent; empty if refused.
         part: part by instruction id, for instructions in a layer.
@@ -68,7 +68,7 @@ def infer_layers(
 
 
 def programs_with_layers(executions: Iterable[Execution], rows: Sequence[InstructionRow]) -> set[Program]:
-    """Find the programs that run transformer layers, by the names of their instructions or by what repeats in them.
+    """Find the programs that run transformer layers, by the names of their instructions or by the repetition in them.
 
     A server launches such a program once per step, and also small programs that sample or copy.
 

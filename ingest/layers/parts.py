@@ -1,7 +1,7 @@
 """Infers the part of the model, such as attention or mlp, of ops whose layer is known and whose name states no part.
 
 A product or collective without a part belongs to the block before it: o_proj and its all-reduce follow attention,
-down_proj follows gate_up_proj. What follows a block's last product up to the next block is the norm between them.
+down_proj follows gate_up_proj. The ops after a block's last product, up to the next block, are the norm between them.
 """
 
 from __future__ import annotations

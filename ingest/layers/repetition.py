@@ -24,7 +24,7 @@ MIN_LAYERS = 4
 """Fewest pieces; two or three equal pieces prove nothing."""
 MIN_CONFIDENCE = 0.8
 _MOST_IN_LAYER = 4
-"""How often the op that serves as anchor may occur in a layer."""
+"""Most occurrences in a layer of the op that serves as anchor."""
 _MOST_FAMILIES = 100
 """Families that are tried as anchors, most time first; this bounds the work."""
 _SHORTEST = 4
@@ -32,9 +32,9 @@ _SHORTEST = 4
 _HEAVY = 0.005
 """Share of the products' time that a family needs to serve as anchor."""
 _NEAR, _LEAST = 0.3, 0.5
-"""How far below the best score, and how low, a score with more pieces may be: first layers may differ."""
+"""Most that a score with more pieces may lie below the best, and the least it may be: first layers may differ."""
 _SURE = max(_LEAST, 1 - _NEAR)
-"""A score that is near the best, whatever the best is."""
+"""A score that is always near enough to the best."""
 _USUAL = 2 / 3
 """Share of the pieces in which a family must occur equally often; some layers may be of another kind."""
 _AROUND = 3
@@ -63,7 +63,7 @@ class Pieces:
 
     @property
     def confidence(self) -> float:
-        """How sure it is that these are layers in the right order, from 0 to 1."""
+        """Confidence that these are layers in the right order, from 0 to 1."""
         return self.score * self.ordered if self.count >= MIN_LAYERS else 0.0
 
 
@@ -102,7 +102,7 @@ def _find(s: OpSequence, family: Int64, more_than: int = 0) -> Pieces:
 def _best_anchors(s: OpSequence, family: Int64, more_than: int) -> tuple[Int64, float]:
     """Return the positions of the anchors, and their score; empty if no product or collective repeats.
 
-    Choices are scored from the most pieces down, until one wins whatever fewer pieces may score.
+    Choices are scored from the most pieces down, until one wins against any score of fewer pieces.
 
     Args:
         s: the ops.
@@ -150,8 +150,8 @@ def _anchor_families(s: OpSequence, family: Int64, time_of: Int64, heavy: float)
 def _explained_share(s: OpSequence, family: Int64, anchors: Int64) -> float:
     """Return the share of ops between the anchors whose family occurs equally often between most of them.
 
-    It is the smaller of the shares of time, without collectives, whose waiting hides all else, and of the number of
-    ops.
+    It is the smaller of two shares: of the number of ops, and of the time without collectives, whose waiting hides all
+    else.
     """
     low, high, pieces = anchors[0], anchors[-1], len(anchors) - 1
     inside = slice(low, high)

@@ -1,4 +1,4 @@
-"""Brings an execution into the form that the search for layers needs: its ops in order, grouped into families."""
+"""Brings an execution into the form for the search for layers: its ops in order, grouped into families."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ class Execution:
 
 
 class Kind(NamedTuple):
-    """What the search for layers needs to know of an instruction.
+    """The facts about an instruction that the search for layers needs.
 
     Attributes:
         fine: family by category, name without its number, shape and place in the framework's code.

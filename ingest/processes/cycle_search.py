@@ -1,4 +1,4 @@
-"""Turns off Python's search for reference cycles if it only costs time."""
+"""Turns off Python's search for reference cycles where it only costs time."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from contextlib import contextmanager
 def without_cycle_search() -> Iterator[None]:
     """Keep Python from searching for reference cycles.
 
-    An ingest makes none, but so many small objects that searching them takes a twentieth of its time.
+    An ingest makes no cycles, but so many small objects that searching them takes a twentieth of its time.
     """
     if not gc.isenabled():
         yield

@@ -1,4 +1,4 @@
-"""Keeps pyarrow from importing pandas where nothing uses it."""
+"""Keeps pyarrow from importing pandas if nothing uses it."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import pyarrow as pa
 
 
 class _NotInstalled:
-    """An entry of `sys.meta_path` for which there is no pandas."""
+    """An entry of `sys.meta_path` that hides pandas."""
 
     def find_spec(self, name: str, *_: object) -> None:
         if name == "pandas":
@@ -17,11 +17,11 @@ class _NotInstalled:
 
 
 def keep_pandas_out() -> None:
-    """Let pyarrow take pandas for not installed, in this process and in those that are forked from it.
+    """Make pyarrow believe that pandas is not installed, in this process and in those forked from it.
 
-    Where pandas is installed, pyarrow imports it for the first array that is made of Python objects, which is a seventh
-    of the time of a small ingest. pyarrow looks for it only once: its own `to_pandas` fails from now on, while
-    `import pandas` works as before.
+    If pandas is installed, pyarrow imports it for the first array of Python objects, which takes a seventh of the time
+    of a small ingest. pyarrow looks for it only once: its own `to_pandas` fails from now on, while `import pandas`
+    works as before.
     """
     barrier = _NotInstalled()
     sys.meta_path.insert(0, barrier)

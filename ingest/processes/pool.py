@@ -1,10 +1,10 @@
 """Shares independent tasks among this process and helper processes, so that every core decodes.
 
 A process with a single thread forks its helpers, which then start at once and share the memory of imported modules. If
-there is another thread, of DuckDB, Arrow or the caller, each helper is a new interpreter: a fork would copy locks that
+DuckDB, Arrow or the caller has started another thread, each helper is a new interpreter: a fork would copy locks that
 the thread holds, and nothing would release them. The interpreter is started by its own command, not by
 `multiprocessing`, which would run the caller's script again in each helper, and leave helpers behind if the caller is
-killed. A helper ends when its caller has gone.
+killed. A helper ends when its caller has ended.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ _Result = TypeVar("_Result")
 _COMMAND = "from tracewarehouse.ingest.processes.pool import serve_as_interpreter as serve; serve({modules!r})"
 _JEMALLOC = "jemalloc_bg_thd"
 ONE_THREAD = {"OPENBLAS_NUM_THREADS": "1"}
-"""Environment of a process without linear algebra; numpy would start threads for it, a third of its import time."""
+"""Environment of a process without linear algebra; otherwise numpy starts threads, in a third of its import time."""
 
 
 class HelperError(TracewarehouseError):
@@ -44,7 +44,7 @@ class HelperError(TracewarehouseError):
 
 
 def usable_cores() -> int:
-    """Cores that this process may use."""
+    """Return the number of cores that this process may use."""
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
@@ -81,7 +81,7 @@ class _Fork:
                 os.kill(self.pid, number)
 
     def wait(self) -> int:
-        """Wait until it has ended, and return how."""
+        """Wait until it has ended, and return its exit code."""
         with self._waiting:
             if self.returncode is None:
                 try:
@@ -92,10 +92,10 @@ class _Fork:
 
 
 class Helper:
-    """One helper process. It does one task after the other, in the order in which they are sent."""
+    """One helper process. It does one task after the other, in the order of sending."""
 
     unsent = b""
-    """Pickled state, to be sent before the next task."""
+    """Pickled state that must be sent before the next task."""
 
     def __init__(self, process: _Fork | subprocess.Popen[bytes]) -> None:
         self._process = process
@@ -106,7 +106,7 @@ class Helper:
         return cast(_Result, self.answer())
 
     def send(self, function: Callable[[Any, _Task], object], task: _Task) -> None:
-        """Send it the task function(state, task), whose result is the next `answer`.
+        """Send it the task function(state, task); its result is the next `answer`.
 
         Raises:
             HelperError: the process ended.
@@ -125,7 +125,7 @@ class Helper:
 
         Raises:
             HelperError: the process ended.
-            Exception: what the function raised.
+            Exception: the error that the function raised.
         """
         try:
             answer = pickle.load(cast(IO[bytes], self._process.stdout))  # noqa: S301 - written by our own helper
@@ -142,11 +142,11 @@ class Helper:
         return self._process.pid
 
     def fileno(self) -> int:
-        """The descriptor that can be read once there is an answer, or the process has ended; for `select`."""
+        """Return the descriptor that can be read once there is an answer or the process has ended; for `select`."""
         return cast(IO[bytes], self._process.stdout).fileno()
 
     def terminate(self) -> None:
-        """Send SIGTERM, for whose effect a task may provide; without that it ends the process."""
+        """Send SIGTERM; a task may handle it, otherwise it ends the process."""
         self._process.terminate()
 
     def dismiss(self) -> None:
@@ -158,7 +158,7 @@ class Helper:
         self._process.kill()
         self._process.wait()
         for pipe in (self._process.stdin, self._process.stdout):
-            with suppress(OSError):  # of what could not be sent any more
+            with suppress(OSError):  # the rest could not be sent any more
                 cast(IO[bytes], pipe).close()
 
 
@@ -190,7 +190,7 @@ class Work(Generic[_Result]):
         self.threads: list[Future[None]] = []
 
     def do(self, ask: Callable[[Any], _Result]) -> None:
-        """Do tasks in this thread while any has not been begun."""
+        """Do tasks in this thread until all have begun."""
         while True:
             try:
                 number, task = self._waiting.popleft()
@@ -208,11 +208,11 @@ class Work(Generic[_Result]):
 
         Raises:
             HelperError: a helper was ended from outside.
-            Exception: what the function raised in the first task that failed.
+            Exception: the error that the function raised in the first task that failed.
         """
         try:
             self.do(self._ask)
-        except BaseException:  # Ctrl-C: whoever started the helpers ends them
+        except BaseException:  # Ctrl-C: the starter of the helpers ends them
             self._waiting.clear()
             raise
         for thread in self.threads:
@@ -223,7 +223,7 @@ class Work(Generic[_Result]):
 
 
 class Processes:
-    """This process and its helpers, as `start_helpers` gives them; a context manager that leaves no helper behind."""
+    """This process and its helpers, as `start_helpers` returns them; a context manager that leaves no helper behind."""
 
     _state: Any = None
 
@@ -258,12 +258,12 @@ class Processes:
         tasks: Sequence[_Task],
         then: Callable[[_Result], object] = lambda _: None,
     ) -> Work[_Result]:
-        """Let the helpers do function(state, task) for each task, begun in order.
+        """Let the helpers do function(state, task) for each task; tasks begin in their order.
 
         Args:
             function: a function of a module, so that helpers find it; it must not change the state.
-            tasks: independent of each other.
-            then: is called here with each result, in any order and from any thread.
+            tasks: the tasks, independent of each other.
+            then: called here with each result, in any order and from any thread.
         """
         work = Work(partial(function, self._state), tasks, then)
         work.threads = [self._threads.submit(work.do, partial(h.ask, function)) for h in self._helpers]
@@ -287,7 +287,7 @@ def start_helpers(count: int, descriptors: Sequence[int] = (), modules: Sequence
 
 
 def start_helper(modules: Sequence[str] = (), descriptors: Sequence[int] = ()) -> Helper:
-    """Start one helper process, for the arguments see `start_helpers`.
+    """Start one helper process; for the arguments see `start_helpers`.
 
     Raises:
         OSError: it cannot be started.
@@ -343,9 +343,9 @@ def serve_as_interpreter(modules: Sequence[str]) -> NoReturn:
 
 
 def _serve_as_fork(tasks: int, results: int, descriptors: Collection[int]) -> NoReturn:
-    """Run as a forked helper, after letting go of what belongs to the caller."""
+    """Run as a forked helper, after releasing the caller's descriptors and objects."""
     try:
-        gc.freeze()  # so that no object of the caller is finalized here, and no memory copied by a search
+        gc.freeze()  # so that no object of the caller is finalized here, and no search copies memory
         for number in signal.valid_signals():
             if callable(signal.getsignal(number)):
                 signal.signal(number, signal.SIG_DFL)
@@ -381,9 +381,9 @@ def _serve(source: IO[bytes], results: IO[bytes], modules: Sequence[str] = ()) -
 
 
 def _receive(source: IO[bytes], messages: queue.SimpleQueue[Any]) -> None:
-    """Queue what arrives; end the process, whatever it is doing, when its caller is gone."""
+    """Queue the tasks that arrive; end the process, whatever it is doing, when its caller has ended."""
     try:
         while True:
             messages.put(pickle.load(source))  # noqa: S301 - written by our caller
-    except BaseException:  # there is no one left to tell
+    except BaseException:  # nobody is left to tell
         os._exit(1)

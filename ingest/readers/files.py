@@ -1,6 +1,6 @@
-"""A file of a capture: uncompressed if necessary, digested, and read in pieces.
+"""Opens a file of a capture: uncompresses it if necessary, digests it, and reads it in pieces.
 
-If another process truncates a mapped file, the reader dies with a bus error; reading in pieces gives an error instead.
+If another process truncates a mapped file, its reader dies with a bus error; reading in pieces gives an error instead.
 """
 
 from __future__ import annotations
@@ -28,14 +28,14 @@ IN_MEMORY = 8 << 20
 
 
 class CaptureFile:
-    """One file of a capture, plain or gzipped; its content decides which, not its name."""
+    """One file of a capture, plain or gzipped, as its content tells, not its name."""
 
     def __init__(self, path: Path, *, max_gzip_ratio: float = MAX_GZIP_RATIO) -> None:
         self.path = path
         self._max_ratio = max_gzip_ratio
 
     def __getstate__(self) -> dict[str, object]:
-        """What another process needs that has inherited the descriptor: it reads the same file, whatever its name."""
+        """Return the state for a process that inherited the descriptor: it reads the same file, whatever its name."""
         kept = {n: v for n, v in self.__dict__.items() if n not in ("_opened", "_content")}
         return kept | {"_plain": self._plain, "_stamp": self._stamp, "size": self.size}
 
@@ -134,7 +134,7 @@ class CaptureFile:
     def _opened(self) -> int:
         """Descriptor of the file itself."""
         try:
-            # a pipe without a writer would be waited for
+            # opening a pipe without a writer would block
             descriptor = os.open(self.path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
         except FileNotFoundError:
             raise CaptureError(f"{self.path}: no such file") from None
@@ -177,7 +177,7 @@ def digest_of_file(_: None, file: CaptureFile) -> str:
 
 
 class FileBytes:
-    """The bytes of a file, read as they are asked for; made for a walk from front to back."""
+    """The bytes of a file, read on demand; made for a walk from front to back."""
 
     def __init__(self, file: CaptureFile) -> None:
         self._file = file
@@ -211,9 +211,9 @@ class FileBytes:
 
 
 def distinct(files: Iterable[CaptureFile]) -> tuple[list[CaptureFile], list[str]]:
-    """The files without those that hold the same bytes as another, as a gzipped copy beside the original does.
+    """Return the files without duplicates, and a sentence for each duplicate.
 
-    Also a sentence for each that is left out.
+    A duplicate has the same bytes as another file, such as a gzipped copy beside its original.
 
     Raises:
         CaptureError: a file is missing, empty or cannot be read.

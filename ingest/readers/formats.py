@@ -1,4 +1,4 @@
-"""The formats of captures: how each is recognised, opened, and read again to verify a run.
+"""Lists the formats of captures: how each is recognised, opened, and read again to verify a run.
 
 A reader is one entry here and one folder. Each entry imports its reader only when it is used.
 """
@@ -29,17 +29,17 @@ class Format:
     """One format of captures.
 
     Attributes:
-        name: as main.runs says it.
-        suffix: how the names of its files end; those of gzipped ones have `.gz` after it.
-        begins: whether a file that begins with these bytes is of the format; None for the format without a mark, which
-            a file is taken for that no other format claims.
+        name: its name in main.runs.
+        suffix: end of the names of its files; gzipped ones have `.gz` after it.
+        begins: whether a file that begins with these bytes is of the format; None for the one format without a mark, to
+            which a file belongs that no other format claims.
         open: opens a file.
-        plain_planes: decodes a file by other means than `open` does, to verify what was read; slow.
-        profile_window: the window of a file, or None where it does not say; None for a format without windows.
-        is_export: whether it is a lossy export of another format: it is left out beside that, and ends at some number
+        plain_planes: decodes a file by other means than `open`, to verify what `open` read; slow.
+        profile_window: returns the window of a file, or None if it states none; None for a format without windows.
+        is_export: whether it is a lossy export of another format; it is left out beside that, and ends at some number
             of events.
         is_program: whether it is a compiled program, which has no events; folders are not searched for such files.
-        part_reader: module that reads parts of a file in processes of their own; None where a file is not divided.
+        part_reader: module that reads parts of a file in processes of their own; None if a file is not divided.
     """
 
     name: str
@@ -54,12 +54,12 @@ class Format:
 
     @property
     def suffixes(self) -> tuple[str, str]:
-        """How names end, gzipped or not."""
+        """The ends of names, plain and gzipped."""
         return self.suffix, f"{self.suffix}.gz"
 
     @property
     def endings(self) -> tuple[str, ...]:
-        """The suffixes, and what else such a file may end in, the longest first: `x.pb` is opened if it is named."""
+        """The suffixes and other ends of such files' names, the longest first: `x.pb` is opened if it is named."""
         kind = Path(self.suffix).suffix
         return (*reversed(self.suffixes), f"{kind}.gz", kind)
 
@@ -73,7 +73,7 @@ def _begins_as_hlo_text(head: bytes) -> bool:
 
 
 def _begins_as_hlo_proto(head: bytes) -> bool:
-    """The field 1 of an HloProto is a module, whose field 1 is a text, its name; that of a plane in xplane a number."""
+    """Field 1 of an HloProto is a module, whose field 1 is text, its name; field 1 of a plane in xplane is a number."""
     length = next((n for n, byte in enumerate(head[1:11], 1) if byte < 128), len(head))
     return head[:1] == b"\x0a" and head[length + 1 : length + 2] == b"\x0a"
 
@@ -164,13 +164,13 @@ FORMATS = (XPLANE, CHROME, HLO_PROTO, HLO_TEXT)
 
 _SEARCHED = tuple(f for f in FORMATS if not f.is_program)
 SUFFIXES = tuple(s for f in _SEARCHED for s in f.suffixes)
-"""How the names of captures end that folders are searched for."""
+"""Ends of the names of captures for which folders are searched."""
 LOOKED_FOR = ", ".join(f"*{f.suffix}" for f in _SEARCHED)
-"""The names that captures are looked for by, for a sentence."""
+"""The names of captures for which folders are searched, for a sentence."""
 
 
 def format_of(file: CaptureFile) -> Format:
-    """The format of a file, by its content.
+    """Return the format of a file, by its content.
 
     Raises:
         CaptureError: the file is missing, empty or cannot be read, or a text that is no HLO.
@@ -184,12 +184,12 @@ def format_of(file: CaptureFile) -> Format:
 
 
 def format_by_file_name(name: str) -> Format | None:
-    """The format of a file, by its name; None if it is not the name of a capture."""
+    """Return the format of a file by its name; None if it is not the name of a capture."""
     return next((f for f in FORMATS if name.endswith(f.suffixes)), None)
 
 
 def format_named(name: str) -> Format:
-    """The format that main.runs calls so."""
+    """Return the format with this name in main.runs."""
     return next(f for f in FORMATS if f.name == name)
 
 
@@ -198,14 +198,14 @@ def open_trace(file: CaptureFile) -> Trace:
     """Open a capture by its content.
 
     Raises:
-        CaptureError: of no format, or damaged.
+        CaptureError: it has no known format, or is damaged.
     """
     keep_freed_memory(MOST)
     return format_of(file).open(file)
 
 
 def plain_planes(file: CaptureFile) -> Iterator[PlainPlane]:
-    """The planes of a capture as its independent decoder reads them, in file order.
+    """Yield the planes of a capture as its independent decoder reads them, in file order.
 
     Raises:
         CaptureError: the file cannot be read, or is not a capture.
@@ -217,6 +217,6 @@ def plain_planes(file: CaptureFile) -> Iterator[PlainPlane]:
 
 
 def profile_window(path: Path) -> Window | None:
-    """The profile window of a file in the format of its name; None if format or file do not state one."""
+    """Return the profile window of a file in the format of its name; None if format or file state none."""
     by_name = format_by_file_name(path.name)
     return by_name.profile_window(path) if by_name and by_name.profile_window else None

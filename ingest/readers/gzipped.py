@@ -15,15 +15,15 @@ _RATIO_FREE = 64 << 20  # below this size the ratio does not matter
 
 
 def uncompressed(path: Path, descriptor: int, max_ratio: float) -> int:
-    """A descriptor of the bytes that a gzip file holds, in a temporary file without a name; the caller closes it.
+    """Uncompress a gzip file into a temporary file without a name, and return its descriptor; the caller closes it.
 
     Args:
         path: the file, for errors.
         descriptor: the open file.
-        max_ratio: how many times its own size it may hold.
+        max_ratio: highest ratio of uncompressed to compressed bytes.
 
     Raises:
-        CaptureError: it is damaged, holds more, or there is no room for what it holds.
+        CaptureError: it is damaged, holds more, or there is no room for its content.
     """
     limit = max(os.fstat(descriptor).st_size * max_ratio, _RATIO_FREE)
     size = 0

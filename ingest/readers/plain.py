@@ -1,7 +1,7 @@
 """Reads a capture the plain way, one event at a time, with protobuf's own parser and Python's json.
 
-This is slow, and separate from the other readers: the proof of a run from the bytes of its capture must not share their
-mistakes. Both share only the file itself, unpacked and digested.
+This is slow, and separate from the other readers: the proof of a run from its capture's bytes must not share their
+mistakes. They share only the file itself, uncompressed and digested.
 """
 
 from __future__ import annotations
@@ -15,14 +15,14 @@ from tracewarehouse.ingest.columns.records import StatKind
 PlainStat = tuple[str, StatKind, int | float | bytes]
 """Name, kind and value; text as bytes, references resolved."""
 PlainEvent = tuple[int | None, int, int, list[PlainStat]]
-"""Id of the metadata that the plane has of it, start and duration in ps on the file's clock, and its own stats."""
+"""Id of its metadata in the plane, start and duration in ps on the file's clock, and its own stats."""
 
 
 @dataclass(frozen=True)
 class PlainLine:
     """A line of a plane; `events` reads its events, in file order.
 
-    `says` has display name, display id, timestamp and duration, where the format has them.
+    `says` has display name, display id, timestamp and duration, if the format has them.
     """
 
     name: str
@@ -33,7 +33,7 @@ class PlainLine:
 
 @dataclass(frozen=True)
 class PlainMetadata:
-    """Event metadata: its id, what it says, and the ids of its children."""
+    """Event metadata: its id, its content, and the ids of its children."""
 
     metadata_id: int
     name: str
@@ -44,7 +44,7 @@ class PlainMetadata:
 
 @dataclass
 class PlainPlane:
-    """A plane: its stats and its lines; id, event metadata and described stats where the format has them."""
+    """A plane: its stats and its lines; id, event metadata and described stats if the format has them."""
 
     name: str
     stats: list[PlainStat] = field(default_factory=list)
@@ -55,5 +55,5 @@ class PlainPlane:
 
 
 def bits_of(value: float) -> int:
-    """The 64 bits of a double."""
+    """Return the 64 bits of a double."""
     return int(struct.unpack("<Q", struct.pack("<d", value))[0])

@@ -31,7 +31,7 @@ class EventsWritten:
         planes: all lines in the order of their numbers, by plane.
         extents: extent of each line of each of `planes`.
         parts: results of writing the lines, by part.
-        flags: what a reader of the run must know.
+        flags: flags that a reader of the run must know.
     """
 
     planes: Sequence[PlaneLines]

@@ -20,7 +20,7 @@ class LinesCounted:
 
     Attributes:
         events_of_host: events on all lines of each host.
-        flags: what a reader of the run must know.
+        flags: flags that a reader of the run must know.
     """
 
     events_of_host: tuple[int, ...]

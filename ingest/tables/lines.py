@@ -32,7 +32,7 @@ EVENT_TABLES = ("ops", "copies", "host_events", "counters", "event_stats")
 
 @dataclass(frozen=True)
 class DeviceEvents:
-    """What the events on a device plane's lines need to be written.
+    """The facts that are needed to write the events on a device plane's lines.
 
     Attributes:
         device_id: the device; None if the plane belongs to no single one.
@@ -98,7 +98,7 @@ class LineTables:
     Args:
         folder: where the files are made.
         run_id: the run.
-        facts: of all instructions; it may grow.
+        facts: facts of all instructions; there may be more later.
         background: see `TableWriter`.
         part: see `TableWriter`.
     """
@@ -213,7 +213,7 @@ def times_of(
     """The leaf-op columns of a device with several op lines, by line in file order; reads the lines.
 
     Args:
-        trace: what the lines are of.
+        trace: the trace of the lines.
         of: their plane.
         lines: all op lines of the device.
         class_of: place in OP_CLASSES of each event of a batch.

@@ -207,7 +207,7 @@ class NamedOpWriter:
 
 
 def _runs_by_number(cpu: CpuExecutions, ordinal: int) -> list[Run]:
-    """Return the executions on a virtual device by their number on the host; those that it did not run have no name."""
+    """Return the executions on a virtual device by their number on the host; those that it did not run lack a name."""
     count = len(cpu.executions)
     start, end = np.full(count, np.iinfo(np.int64).max), np.zeros(count, np.int64)
     for line in cpu.lines:
@@ -219,7 +219,7 @@ def _runs_by_number(cpu: CpuExecutions, ordinal: int) -> list[Run]:
 
 
 def _named(metadata: EventMetadata) -> tuple[str, str | None]:
-    """Return an event's name and its instruction's HLO text, which a Chrome trace may have in place of protos."""
+    """Return an event's name and its instruction's HLO text, which a Chrome trace may have instead of protos."""
     if metadata.display_name and is_meant_as_instruction(metadata.name):
         return metadata.display_name, metadata.name
     return metadata.name, None

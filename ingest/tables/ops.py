@@ -34,7 +34,7 @@ _OF_ORDER = ("idle_before", "overlap", "class_overlap")
 
 @dataclass(frozen=True)
 class DeviceLine:
-    """The host, plane and device that a device line's events belong to."""
+    """The host, plane and device to which a device line's events belong."""
 
     host: str
     plane: str
@@ -59,7 +59,7 @@ class OpColumns:
     phase: Int32
     stats: list[StatColumn] = field(default_factory=list)
     leaf_times: LeafTimes | None = None
-    """Set if the leaf ops of the device lie on several lines."""
+    """The leaf-op columns, set if the leaf ops of the device lie on several lines."""
 
 
 class OpWriter:

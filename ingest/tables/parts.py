@@ -71,7 +71,7 @@ class Counting:
     Attributes:
         traces: all traces of the run.
         tasks: host index, plane, lines, and the file in which event places are stored.
-        work: the counting.
+        work: the counting tasks.
     """
 
     traces: Sequence[DivisibleTrace]
@@ -86,7 +86,7 @@ class Counting:
             task[-1].unlink(missing_ok=True)
 
     def of_planes(self, planes: Sequence[PlaneLines]) -> list[int]:
-        """The number of events on each of these planes; this process helps to count them.
+        """Return the number of events on each of these planes; this process helps to count them.
 
         Raises:
             CaptureError: the bytes are not events, or the file changed.
@@ -104,9 +104,9 @@ def start_counting(folder: Path, traces: Sequence[Trace], processes: Processes) 
     """Let helpers start to count the events of a run, if it is written in parts; else return None.
 
     Args:
-        folder: where places of events are put aside.
+        folder: folder in which the places of events are stored.
         traces: all traces of the run.
-        processes: what counts.
+        processes: the processes that count.
     """
     divisible = _divided(traces)
     if not divisible:
@@ -119,7 +119,7 @@ def start_counting(folder: Path, traces: Sequence[Trace], processes: Processes) 
 
 
 def _divided(traces: Sequence[Trace]) -> list[DivisibleTrace]:
-    """The traces, if their run is written in parts; else an empty result."""
+    """Return the traces if their run is written in parts, else none."""
     divisible = [t for t in traces if isinstance(t, DivisibleTrace)]
     size = sum(line.end - line.start for t in divisible for p in t.planes for line in p.lines)
     if len(divisible) < len(traces) or size < DIVIDED:

@@ -30,7 +30,7 @@ def write_phases(writers: RunWriters, survey: RunSurvey, parts: Iterable[LinesWr
 
 
 def _manifest_steps(host: Host, manifest: Manifest | None) -> list[Step]:
-    """Steps as the collector's clock saw them, for a capture without markers."""
+    """Return the steps by the collector's clock, for a capture without markers."""
     if not manifest or host.start_ns is None:
         return []
     zero = host.start_ns - host.clock_offset_ps // 1000

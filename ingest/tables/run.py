@@ -33,7 +33,7 @@ class RunFacts:
 
     Attributes:
         row: the row of main.runs as a mapping of column to value.
-        flags: what a reader of the run must know, most alike ones summed up.
+        flags: flags that a reader of the run must know; many alike are summed up.
     """
 
     row: Mapping[str, Any]
@@ -66,7 +66,7 @@ def run_facts(
         name: name for people.
         capture: the files of the run.
         card: its workload card, if there is one.
-        source_digest: digest of their bytes.
+        source_digest: digest of the bytes of its files.
         notes: sentences about files that were left out.
         survey: the survey of the run.
         written: its tables.

@@ -18,13 +18,13 @@ from tracewarehouse.ingest.tables.writers import RunWriters
 
 @dataclass(frozen=True)
 class CollectivesWritten:
-    """What the collectives of a run show about it.
+    """The facts about a run that its collectives show.
 
     Attributes:
         counts: executions by device, step, kind and axis.
         incomplete_instances: instances without a row of some device that is in the run.
         inferred: the inferred mesh axes; empty if the mesh is known.
-        missing: devices that replica groups count and the capture lacks.
+        missing: devices that replica groups count but the capture lacks.
     """
 
     counts: Mapping[CollectiveStep, int]

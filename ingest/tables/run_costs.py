@@ -1,4 +1,4 @@
-"""Gives instructions the costs that a user knows of their kernels, and tells how much time has no cost."""
+"""Gives instructions the costs that a user states for their kernels, and finds how much time has no cost."""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ if TYPE_CHECKING:
     from tracewarehouse.ingest.capture.costs import Costs
 
 _MOST_UNSIZED = 0.1
-"""Share of the compute time that may be without cost before that is flagged."""
+"""Share of the compute time that may lack a cost; a larger share is flagged."""
 
 
 def give_costs(rows: Iterable[InstructionRow], costs: Costs | None) -> list[Flag]:
-    """Set the given costs of the instructions that compute, and return a flag that says whose they are.
+    """Set the given costs of the instructions that compute, and return a flag that names the file and its patterns.
 
     Args:
         rows: the instructions of the run.

@@ -27,7 +27,7 @@ def write_event_stats(writer: TableWriter, event_ids: Int64, columns: Iterable[S
 
 
 def write_instruction_stats(writer: TableWriter, stats_of: Sequence[Sequence[Stat]]) -> None:
-    """Append the stats of instructions, given those of each in the order of their numbers."""
+    """Append the stats of instructions; `stats_of` has those of each in the order of their numbers."""
     stats = [stat for one in stats_of for stat in one]
     counts = [len(one) for one in stats_of]
     instruction_id = np.repeat(np.arange(len(counts), dtype=np.int32), counts)
@@ -35,7 +35,7 @@ def write_instruction_stats(writer: TableWriter, stats_of: Sequence[Sequence[Sta
 
 
 def unheld(column: StatColumn, is_held: npt.NDArray[np.bool_]) -> StatColumn:
-    """The values that need rows: those that nothing else holds; if an event repeats a name, all but the last value."""
+    """Return the values that need rows: those that nothing else holds; if an event repeats a name, all but the last."""
     is_last = np.append(column.rows[1:] != column.rows[:-1], True)
     at = np.flatnonzero(~(is_held & is_last))
     return StatColumn(column.name, column.rows[at], column.kinds[at], column.bits[at], column.texts)

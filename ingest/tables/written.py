@@ -40,14 +40,14 @@ _TABLES = [name for name in TABLES if name not in (*EVENT_TABLES, "runs", "quali
 
 @dataclass(frozen=True)
 class Written:
-    """The tables of a run that follow from its events, in files, and what they tell about the run.
+    """The tables of a run that follow from its events, in files, and facts about the run from them.
 
     Attributes:
         files: the files of every table but runs, quality_flags and metric_values.
         events_of_host: events on all lines of each host.
         collective_counts: executions of collectives by device, step, kind and axis.
         missing: devices that replica groups count and the capture lacks.
-        flags: what a reader of the run must know, besides what its survey says.
+        flags: flags that a reader of the run must know, besides those of its survey.
     """
 
     files: FilesOfTables
@@ -77,7 +77,7 @@ def write_tables(
         run_id: the run.
         survey: the survey of the run; its instructions are completed.
         counting: counts the events of a run that is written in parts; None to write one line after the other.
-        processes: what writes the parts; its helpers end once they are written.
+        processes: the processes that write the parts; the helpers end once these are written.
         settling: is given files when they are complete.
 
     Raises:

@@ -47,7 +47,7 @@ _STAT = ["name", "kind", "int_value", "double_value", "string_value", "bytes_val
 
 @dataclass
 class Tally:
-    """Counts and sums of what a line holds, modulo 2^64, so that a changed, lost or doubled row shows.
+    """Counts and sums of a line's content, modulo 2^64, so that a changed, lost or doubled row shows.
 
     Attributes:
         events: number of events.
@@ -188,7 +188,7 @@ class _TablesOfRun:
         return indices.pop() if indices else None
 
     def instruction(self, event_id: int) -> int:
-        """Instruction of each event, -1 if it is not in ops."""
+        """The instruction of each event, -1 if it is not in ops."""
         return self._instruction_of[event_id] if event_id < len(self._instruction_of) else -1
 
     @property
@@ -265,7 +265,7 @@ def _compare_file(comparison: CaptureComparison, file: CaptureFile, tables: _Tab
 
 
 def _plane_differences(plane: PlainPlane, position: int, tables: _TablesOfRun, host: str) -> Iterator[str]:
-    """Return what the run states about a plane differently from the capture."""
+    """Yield the differences between what the run and the capture state about a plane."""
     rows = tables.planes.get(host, [])
     row = rows[position] if position < len(rows) else None
     if row is None or (row["plane"], row["plane_id"]) != (plane.name, plane.plane_id):
@@ -352,7 +352,7 @@ def _tally(
 
 
 def _bits(value: float | bytes, kind: StatKind) -> int:
-    """Return the 64 bits that are summed; of text and bytes, a checksum."""
+    """Return the 64 bits to sum; for text and bytes, a checksum."""
     if isinstance(value, bytes):
         return crc32(value if kind == StatKind.BYTES else value.decode("utf-8", "replace").encode())
     return bits_of(value) if isinstance(value, float) else value % _WORD
@@ -376,7 +376,7 @@ def _plain_stat(stat: PlainStat) -> tuple[str, str, str]:
 
 
 def _stat_of_row(row: dict[str, Any]) -> tuple[str, str, str]:
-    """The same of a row of a stats table."""
+    """Return a row of a stats table in the form of `_plain_stat`."""
     if row["bytes_value"] is not None:
         text = row["bytes_value"].hex()
     elif row["double_value"] is not None:
@@ -387,7 +387,7 @@ def _stat_of_row(row: dict[str, Any]) -> tuple[str, str, str]:
 
 
 def _bits_of_rows(kind_class: str, columns: dict[str, pa.Array]) -> UInt64:
-    """The same of rows of a stats table."""
+    """Return the bits to sum of rows of a stats table; see `_bits`."""
     if kind_class == "double":
         return _numbers(columns["double_value"], np.float64)
     if kind_class == "bytes":

@@ -21,13 +21,13 @@ from tracewarehouse.ingest.lake.schema import TABLES
 
 @dataclass(frozen=True)
 class Problem:
-    """Something in a warehouse that is wrong, and what to do about it.
+    """A fault in a warehouse, and what to do about it.
 
     Attributes:
         run_id: the run; None if it concerns no run, or an unknown one.
         run: its name for people.
         file: the file, relative to the warehouse.
-        sentence: what is wrong.
+        sentence: the fault.
         action: what to do.
         is_error: False if it only takes space.
     """
@@ -132,7 +132,7 @@ def _plain(column: pa.Field) -> pa.Field:
 
 
 def _contradictions(lake: Lake, run: RunVersion) -> Iterator[str]:
-    """Find where the tables of a run, each undamaged, disagree."""
+    """Yield a sentence for each contradiction between the tables of a run, each of which is undamaged."""
     digests = [row["digest"] for row in rows_of(lake, run, "hosts", ["digest"])]
     if digest_of(digests) != run.source_digest or run_id_of(run.source_digest) != run.run_id:
         yield "its id does not follow from the digests of its hosts"

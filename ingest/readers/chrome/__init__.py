@@ -1,1 +1,1 @@
-"""The reader of Chrome traces."""
+"""Reads Chrome traces."""

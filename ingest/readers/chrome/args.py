@@ -1,9 +1,9 @@
-"""The arguments of Chrome events become typed stats.
+"""Turns the arguments of Chrome events into typed stats.
 
-A stat is what it was before the exporter made text of it, as far as the text proves it: a string of digits that
-an integer prints as is INT64, or UINT64 above 2^63; everything else stays a STRING (leading zeros, '+', more
-than 64 bits, decimals). Only the keys of `DOUBLES` become DOUBLE, and only where the double prints as the same
-text. Values that are no strings: integers as above, other finite numbers DOUBLE, true, false, arrays and
+A stat is what it was before the exporter made text of it, as far as the text proves it: a string of digits that an
+integer prints as is INT64, or UINT64 above 2^63; everything else stays a STRING (leading zeros, '+', more than 64 bits,
+decimals). Only the keys of `DOUBLES` become DOUBLE, and only where the double prints as the same text. Of the values
+that are no strings, integers become the same types as above, other finite numbers DOUBLE, and true, false, arrays and
 objects their compact JSON text; null is no stat.
 """
 
@@ -35,11 +35,12 @@ METADATA_KEYS = frozenset(
 )  # fmt: skip
 """Arguments that belong to the HLO instruction, not to one execution of it."""
 _NAMED_KEYS = METADATA_KEYS - {"program_id"}
-"""Of an event of a GPU or a virtual device, which names its instruction (hlo_op), the program is the event's own."""
+"""The same for events of GPUs and virtual devices: they name their instruction (hlo_op), and the program is their
+own."""
 DOUBLES = frozenset({"occupancy_pct", "theoretical_occupancy_pct"})
 """Arguments that the profiler had as doubles."""
 MOST_NAMES = 1 << 13
-"""Names of arguments that events of a piece may have; each is a column, which takes some 3 kB of memory."""
+"""Most names of arguments that events of a piece may have; each is a column of some 3 kB."""
 _INTEGER = re.compile(r"0|-?[1-9][0-9]{0,19}")
 
 Typed = tuple[StatKind, int | float | str]
@@ -53,12 +54,12 @@ _strings: Callable[[msgspec.Raw], dict[str, Value]] = msgspec.json.Decoder(dict[
 
 
 class _Layout(NamedTuple):
-    """What the arguments of an event with certain names are, in the same order."""
+    """The kinds of the arguments of events with certain argument names, in the same order."""
 
     shared: tuple[str, ...]
-    """Those of the instruction."""
+    """Names of the arguments of the instruction."""
     of_instruction: Callable[[Mapping[str, Value]], Any]
-    """Gives their values: a tuple, or the only one."""
+    """Returns their values: a tuple, or the only one."""
     own: tuple[str, ...]
 
 
@@ -69,10 +70,10 @@ class Arguments:
         self._numbers: dict[_Key, int] = {}
         self._last: dict[
             str, tuple[_Key, int]
-        ] = {}  # of names with arguments; to compare texts takes less than to hash
+        ] = {}  # by names with arguments; to compare texts takes less time than to hash
 
     def columns(self, events: Sequence[Event]) -> tuple[Int32, list[StatColumn]]:
-        """Number of the metadata of each event, shape (n,), and the stats of the events, by name.
+        """Return the number of the metadata of each event, shape (n,), and the stats of the events, by name.
 
         Raises:
             MalformedError: the arguments have more names than a profiler gives them.
@@ -111,7 +112,7 @@ class Arguments:
         ]
 
     def metadata(self) -> list[EventMetadata]:
-        """The event metadata in the order of their numbers; nothing can be added afterwards."""
+        """Return the event metadata in the order of their numbers; nothing can be added afterwards."""
         keys = list(self._numbers)
         del self._numbers, self._last  # both would take more memory than the metadata
         return [EventMetadata(key) if isinstance(key, str) else _metadata(*key) for key in keys]
@@ -136,7 +137,7 @@ def _layout(names: Sequence[str] | Mapping[str, Value], *, is_counter: bool) -> 
 
 
 def merged(first: msgspec.Raw, second: msgspec.Raw) -> msgspec.Raw:
-    """The arguments of two events that are one, the second counting where both have a name."""
+    """Return the arguments of two halves of an event; if both have a name, the second counts."""
     parts = [bytes(first), bytes(second)]
     if not all(p.startswith(b"{") for p in parts):
         return second if parts[1] else first
@@ -144,7 +145,7 @@ def merged(first: msgspec.Raw, second: msgspec.Raw) -> msgspec.Raw:
 
 
 def _column(name: str, rows: Int64, values: list[Value]) -> StatColumn:
-    """A stat of some events."""
+    """Return a stat of some events as a column."""
     try:
         strings = pa.array(values, pa.string())
         numbers = strings.cast(pa.int64())
@@ -168,7 +169,7 @@ def _column(name: str, rows: Int64, values: list[Value]) -> StatColumn:
 
 
 def _typed(name: str, value: Value) -> Typed:
-    """A value with its type, which the text of a string tells."""
+    """Return a value with its type, which the text of a string tells."""
     if not isinstance(value, str):
         return value
     if len(value) <= 20 and _INTEGER.fullmatch(value) and -(1 << 63) <= (number := int(value)) < 1 << 64:
@@ -181,7 +182,7 @@ def _typed(name: str, value: Value) -> Typed:
 
 
 def _facts(text: msgspec.Raw) -> dict[str, Value]:
-    """The arguments of an event in file order, without null."""
+    """Return the arguments of an event in file order, without null."""
     try:
         return _strings(text)
     except msgspec.ValidationError:  # not only strings
@@ -197,7 +198,7 @@ def _facts(text: msgspec.Raw) -> dict[str, Value]:
 
 
 def _from_json(name: str, text: bytes) -> Value:
-    """A JSON value; a number that is no integer has its type here, as a string of the same text may have another."""
+    """Return a JSON value; a number that is no integer gets its type here, because a string of its text may differ."""
     if text[:1] == b'"':
         return msgspec.json.decode(text, type=str)
     if text[:1] in b"{[tf":

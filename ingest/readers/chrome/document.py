@@ -1,11 +1,11 @@
-"""A Chrome trace as a JSON document, read in pieces of whole events, so that no more than a piece is in memory.
+"""Reads a Chrome trace as a JSON document in pieces of whole events, so that only one piece is in memory.
 
-A piece ends where two events seem to meet, and is parsed as an array of its own. That proves its end, because it begins
-with an event: only outside of strings and at the array's own depth can a closing bracket make whole JSON.
-Where it is none, the strings and brackets of the piece are walked one by one. What stands before and behind the events
-is parsed as the document that it makes with an empty array.
+A piece ends where two events seem to meet, and is parsed as an array of its own. This proves the end, because the piece
+begins with an event: a closing bracket makes whole JSON only outside of strings and at the array's own depth. If a
+piece is no array, its strings and brackets are walked one by one. The text before and after the events is parsed as a
+document with an empty array in their place.
 
-Events are parsed strictly and fast where they can be, tolerantly where they must be. Tolerated are invalid UTF-8 and
+Events are parsed strictly and fast if possible, otherwise tolerantly. The tolerant parser accepts invalid UTF-8 and
 halves of surrogate pairs (replaced by U+FFFD), control characters inside strings, NaN and Infinity (taken as strings)
 and fields of an unusual type (taken as their JSON text).
 """
@@ -23,9 +23,9 @@ from tracewarehouse.ingest.errors import MalformedError
 from tracewarehouse.ingest.readers.files import CaptureFile
 
 CHUNK = 1 << 20
-"""Bytes of events parsed together; an event that is longer gets a larger piece of its own."""
-_HEAD = 1 << 16  # bytes in which the first event is looked for first
-_GAP = 1 << 8  # bytes in which the comma between two events is looked for
+"""Bytes of events that are parsed together; a longer event gets a larger piece of its own."""
+_HEAD = 1 << 16  # bytes that are searched first for the first event
+_GAP = 1 << 8  # bytes that are searched for the comma between two events
 
 _BLANK = b" \t\r\n"
 _SPACE = rb"[ \t\r\n]*+"
@@ -37,11 +37,11 @@ _ESCAPE = re.compile(
     rb"\\(?:u[dD][89abAB]%b{2}\\u[dD][c-fC-F]%b{2}|(u[dD][89a-fA-F]%b{2})|.)" % ((b"[0-9a-fA-F]",) * 3), re.DOTALL
 )
 _READ = b"[ ]"
-"""Stands for the array of events that has been read, where the rest is parsed."""
+"""Takes the place of the array of events when the rest is parsed."""
 _NO_JSON = (msgspec.MsgspecError, UnicodeDecodeError, RecursionError)
 _names = msgspec.json.Decoder(dict[str, msgspec.Raw]).decode
 Id = int | float | str | None
-"""What a trace may have as pid, tid or id."""
+"""The values that a trace may have as pid, tid or id."""
 NOTHING = msgspec.Raw(b"")
 
 
@@ -61,9 +61,9 @@ class Event(msgspec.Struct, gc=False):
 
 
 class Members(msgspec.Struct, gc=False, rename="camel"):
-    """Members of a trace that are looked at, as JSON; a million of others must not become objects.
+    """The members of a trace that are read, as JSON; a million others must not become objects.
 
-    Only Kineto writes the last two; a tool may have dropped one.
+    Only Kineto writes the last two, and a tool may have dropped one.
     """
 
     trace_events: msgspec.Raw = NOTHING
@@ -77,10 +77,10 @@ _members = msgspec.json.Decoder(Members).decode
 
 
 class Document:
-    """The events of a trace, and what stands before and behind them.
+    """The events of a trace, and the members before and after them.
 
     Attributes:
-        is_ended: somebody closed the array of events, which a program leaves open that was stopped.
+        is_ended: the array of events is closed; a program that was stopped leaves it open.
         has_replaced: bytes of events that are not UTF-8 were replaced.
     """
 
@@ -106,12 +106,12 @@ class Document:
             if bom + size >= file.size:
                 raise _without_events(text)
             size *= 4
-        self._start = self._low = bom + start  # of the array behind its bracket, and of the events that come next
+        self._start = self._low = bom + start  # start of the array, after its bracket, and of the next events
         self._head = text[: start - 1]
         self.is_ended = self.has_replaced = False
 
     def pieces(self) -> Iterator[list[Event]]:
-        """The events in file order; to be read once.
+        """Yield the events in file order; they can be read only once.
 
         Raises:
             MalformedError: the bytes are not events.
@@ -144,7 +144,7 @@ class Document:
         self.is_ended = mark == b"]"
 
     def _parsed(self, text: bytes, stop: int) -> tuple[list[Event], bytes]:
-        """The events of a text up to the comma or bracket at `stop`, or up to its end, and that comma or bracket.
+        """Return the events of a text up to the comma or bracket at `stop`, or to its end, and that comma or bracket.
 
         Raises:
             ValueError: they are none.
@@ -162,10 +162,10 @@ class Document:
         return events, mark
 
     def members(self) -> Members:
-        """What stands beside the events, once these have been read.
+        """Return the members beside the events, once these have been read.
 
         Raises:
-            MalformedError: what stands beside the events is no JSON, or names events again.
+            MalformedError: the members are no JSON, or name events again.
         """
         text = self._file.read(self._low, self._file.size)
         if self._is_list and text.strip(_BLANK):
@@ -185,7 +185,7 @@ class Document:
 
 
 def _events(array: bytes) -> list[Event]:
-    """The events of a JSON array.
+    """Return the events of a JSON array.
 
     Raises:
         ValueError: the text is not an array of JSON objects.
@@ -207,12 +207,12 @@ def _events(array: bytes) -> list[Event]:
 
 
 def verbatim(number: str) -> msgspec.Raw:
-    """A JSON number that is written again as it was read."""
+    """Return a JSON number that is written again as it was read."""
     return msgspec.Raw(number.encode())
 
 
 def _usual(event: Any) -> dict[str, Any]:
-    """An event whose fields have the types of `Event`."""
+    """Return an event whose fields have the types of `Event`."""
     if not isinstance(event, dict):
         raise ValueError("an element that is not an event (a JSON object)")  # noqa: TRY004  a file is no argument
     for field, kind in (("ph", str), ("name", str), ("cat", str), ("pid", Id), ("tid", Id), ("id", Id)):
@@ -225,7 +225,7 @@ def _usual(event: Any) -> dict[str, Any]:
 
 
 def _without_events(text: bytes) -> MalformedError:
-    """What is wrong with a document that has no array of events."""
+    """Return the error about a document that has no array of events."""
     try:
         members = _names(text)
     except _NO_JSON as error:
@@ -240,7 +240,7 @@ def _without_events(text: bytes) -> MalformedError:
 
 
 def _start_of_events(text: bytes) -> int | None:
-    """Where the array of the top-level member traceEvents begins, behind its bracket."""
+    """Return the position after the bracket that opens the top-level array traceEvents; None if there is none."""
     depth = 0
     for token in _TOKEN.finditer(text):
         mark = token[0]
@@ -251,7 +251,7 @@ def _start_of_events(text: bytes) -> int | None:
 
 
 def _seeming_end(text: bytes) -> int:
-    """Where the last comma seems to be that has an event before it and one like the first behind it; -1 if nowhere."""
+    """Return the position of what seems the last comma between an event and one like the first; -1 if there is none."""
     first = _FIRST.match(text)
     behind = text.rfind(first[1]) if first else -1
     comma = _COMMA.search(text, max(behind - _GAP, 0), max(behind, 0))
@@ -259,9 +259,9 @@ def _seeming_end(text: bytes) -> int:
 
 
 def _end_of_events(text: bytes) -> int:
-    """Where the last comma between two elements of an array is, or the bracket that ends it; -1 where neither is.
+    """Return the position of the last comma between two elements of an array, or of its last bracket; -1 if none.
 
-    The bracket may be one of an object, which is an error.
+    The bracket may belong to an object, which is an error.
     """
     depth, comma = 0, -1
     for token in _TOKEN.finditer(text):

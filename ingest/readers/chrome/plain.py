@@ -1,7 +1,7 @@
-"""A Chrome trace read the plain way: by Python's json as a whole, and a loop over its events.
+"""Reads a Chrome trace the plain way: as a whole by Python's json, and in a loop over its events.
 
-It shares no decoding with the reader, whose mistakes it is there to find; both follow one set of rules for what becomes
-of fields that are missing, or of another type than they should be.
+It shares no decoding with the reader, whose mistakes it must find; both follow the same rules for fields that are
+missing or have the wrong type.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from tracewarehouse.ingest.readers.plain import PlainLine, PlainPlane, PlainStat
 ChromeStat = tuple[str, StatKind, Any]
 """Name, kind and value; text as str."""
 ChromeEvent = tuple[str, str, tuple[ChromeStat, ...], int, int, list[ChromeStat]]
-"""Name, display name, stats that are the instruction's, start and duration in ps, and the event's own stats by name."""
+"""Name, display name, stats of the instruction, start and duration in ps, and the event's own stats by name."""
 ChromeLine = tuple[str, int, list[ChromeEvent]]
 """Name, id and events of a line."""
 
@@ -37,7 +37,7 @@ class Number(str):
 
 
 def plain_planes(file: CaptureFile) -> Iterator[PlainPlane]:
-    """The planes of a file, in file order, as records to verify a run by.
+    """Yield the planes of a file, in file order, as records to verify a run.
 
     Raises:
         ValueError: it is no trace.
@@ -57,7 +57,7 @@ def _stat(stat: ChromeStat) -> PlainStat:
 
 
 def chrome_planes(content: bytes) -> list[tuple[str, list[ChromeLine]]]:
-    """Name and lines of each plane: a process, and at the end the environment where the trace tells its start.
+    """Return name and lines of each plane: a process, and at the end the environment, if the trace tells its start.
 
     Raises:
         ValueError: it is no trace.
@@ -172,10 +172,10 @@ class _Events:
 
 
 def _loaded(content: bytes) -> Any:
-    """The JSON value, numbers as they are written; tolerant of what the reader tolerates.
+    """Return the JSON value, with numbers as they are written; it tolerates what the reader tolerates.
 
     Raises:
-        ValueError: it is not JSON, however tolerant one is.
+        ValueError: it is not JSON, even so.
     """
     text = content.removeprefix(b"\xef\xbb\xbf").decode("utf-8", "replace")
     try:
@@ -196,7 +196,7 @@ def _json(text: str) -> Any:
 
 
 def _whole_characters(value: Any) -> Any:
-    """The value without halves of surrogate pairs."""
+    """Return the value without halves of surrogate pairs."""
     if isinstance(value, Number):
         return value
     if isinstance(value, str):
@@ -209,7 +209,7 @@ def _whole_characters(value: Any) -> Any:
 
 
 def _picoseconds(text: Any) -> int | None:
-    """Microseconds as written, to the nearest picosecond, where the text is a sane number."""
+    """Return microseconds as written in the nearest whole picoseconds; None if the text is no sane number."""
     if not isinstance(text, str) or not _NUMBER.fullmatch(text.strip()):
         return None
     value = Decimal(text.strip())
@@ -219,7 +219,7 @@ def _picoseconds(text: Any) -> int | None:
 
 
 def _halves(e: dict[str, Any], phase: str) -> Any:
-    """What the halves of an event share: their thread or, if they are asynchronous, category and id; None without."""
+    """Return the key that an event's halves share: their thread or, if asynchronous, category and id; None without."""
     pid, number = _id(e.get("pid")), _id(e.get("id"))
     if phase in ("B", "E"):
         return pid, _id(e.get("tid"))
@@ -232,7 +232,7 @@ def _duration(e: dict[str, Any]) -> int:
 
 
 def _typed(name: str, value: Any) -> ChromeStat | None:
-    """An argument as a stat."""
+    """Return an argument as a stat."""
     if value is None:
         return None
     if isinstance(value, str):
@@ -258,7 +258,7 @@ def _prints_as_is(text: str) -> bool:
 
 
 def _compact(value: Any) -> str:
-    """JSON text that keeps numbers as they are written."""
+    """Return JSON text that keeps numbers as they are written."""
     if isinstance(value, Number):
         return str(value)
     if isinstance(value, list):
@@ -269,7 +269,7 @@ def _compact(value: Any) -> str:
 
 
 def _id(value: Any) -> Any:
-    """A pid or tid: a number, a text or None; anything else is its JSON text."""
+    """Return a pid or tid: a number, a text or None; anything else becomes its JSON text."""
     if isinstance(value, Number):
         if re.fullmatch(r"-?\d+", value):
             return int(value)
@@ -279,14 +279,14 @@ def _id(value: Any) -> Any:
 
 
 def _field(value: Any) -> str:
-    """A field that is a text; another value as its JSON."""
+    """Return a field that is a text; another value becomes its JSON text."""
     if value is None:
         return ""
     return str(value) if isinstance(value, str) and not isinstance(value, Number) else _compact(value)
 
 
 def _whole(value: Any) -> int | None:
-    """A pid or tid as a line's id, if it is one."""
+    """Return a pid or tid as a line's id, if it can be one."""
     if isinstance(value, int) or (isinstance(value, float) and value.is_integer()):
         return int(value) if abs(value) <= _INT64_MAX else None
     return None

@@ -1,4 +1,4 @@
-"""Reader of Chrome traces: `.trace.json` and `.trace.json.gz` as JAX, XProf's trace viewer and torch_xla write them.
+"""Reads Chrome traces: `.trace.json` and `.trace.json.gz` as JAX, XProf's trace viewer and torch_xla write them.
 
 Processes are planes and threads are lines, named by the metadata events; `line_id` is the tid. Events are taken
 in file order from
@@ -12,11 +12,11 @@ in file order from
 
 Events of other phases (flows s, t, f; async n; ...) are counted in the warnings, not read.
 
-Times: XProf and JAX print microseconds with six fractional digits or more, or with the 17 digits of a double (as
-in 4.3961589999999999), so that the nearest picosecond of `ts` and `dur` is the value the exporter had. Where that
-value came from a device clock it was itself rounded: `dur` differs by some ps from `device_duration_ps`, which
-stays a stat. Where `tw export chrome` rounds a `dur` for viewers, `exact_dur` is what it was. Times that 64-bit
-picoseconds cannot hold (microseconds since 1970) count from the first event's whole microsecond, which then is the
+Times: XProf and JAX print microseconds with six fractional digits or more, or with the 17 digits of a double (as in
+4.3961589999999999), so that the nearest picosecond of `ts` and `dur` is the value the exporter had. If that value came
+from a device clock, it was itself rounded: `dur` differs by some ps from `device_duration_ps`, which stays a stat. If
+`tw export chrome` rounds a `dur` for viewers, `exact_dur` has the exact value. If 64-bit picoseconds cannot hold the
+times (microseconds since 1970), they count from the first event's whole microsecond, which becomes the
 `profile_start_time` of a plane `Task Environment`.
 """
 
@@ -53,9 +53,9 @@ KINETO = (
 _HOST_PREFIX = re.compile(r"([A-Za-z0-9][-.\w]*) (/(?:host|device):.*)", re.DOTALL)
 _MAX_ORIGIN_PS = PS_PER_US << 62  # so that differences from it fit into 64 bits
 MOST_LINES = 1 << 17
-"""Threads of all processes that are taken for those of a profiled program; each takes some 600 bytes of memory."""
+"""Most threads that a profiled program may have in all processes; each takes some 600 bytes of memory."""
 _COUNTERS = ("counters",)
-"""Stands for the tid of a line of counters, which is no thread."""
+"""Takes the place of the tid for a line of counters, which is no thread."""
 _Key = tuple[Id, Any]
 """A line: its pid, and its tid or _COUNTERS."""
 _UNREADABLE = "event(s) without a readable time, left out"
@@ -63,7 +63,7 @@ _NUMBER = (1 << 32) - 1
 
 
 class ChromeTrace:
-    """One Chrome trace, read from front to back at once; its events stay in a temporary file for as long as this lives.
+    """One Chrome trace, read in one pass; its events stay in a temporary file as long as this object lives.
 
     Raises:
         CaptureError: the file is not readable, or there is no room for its events.
@@ -82,8 +82,8 @@ class ChromeTrace:
         self._process_names: dict[Id, str] = {}
         self._thread_names: dict[_Key, str] = {}
         self._left_out: Counter[str] = Counter()  # events of each phase that are not read
-        self._counted: Counter[str] = Counter()  # what else is to be warned of
-        self._origin_us: int | None = None  # whole microseconds that times count from
+        self._counted: Counter[str] = Counter()  # other reasons for warnings
+        self._origin_us: int | None = None  # whole microseconds from which times count
         self._begun: dict[_Key, list[Event]] = {}  # the innermost last
         self._written = 0
         self._added = [(np.zeros((3, 0), np.int64), np.zeros(0, np.int64))]
@@ -112,19 +112,19 @@ class ChromeTrace:
         return self._file.digest
 
     def batches(self, plane: Plane, line: Line) -> Iterator[EventBatch]:
-        """The events of a line, in file order."""
+        """Yield the events of a line, in file order."""
         used = self._used[line.start]
         for low, high in self._of_line(line.start).tolist():
             batch = pickle.loads(os.pread(self._events.fileno(), high - low, low))  # noqa: S301  our own file without a name
             yield replace(batch, metadata=used.searchsorted(batch.metadata).astype(np.int32))
 
     def _of_line(self, code: int) -> Int64:
-        """Where the events of a line are in the temporary file: rows of the bytes from and to."""
+        """Return the places of a line's events in the temporary file: rows of first byte and end."""
         a, z = self._places[0].searchsorted([code, code + 1])
         return self._places[1:, a:z].T
 
     def _gather(self, document: Document) -> None:
-        """Put the events aside.
+        """Put the events into a temporary file, by line.
 
         Raises:
             MalformedError: it is no trace.
@@ -144,7 +144,7 @@ class ChromeTrace:
             ) from None
 
     def _add_all(self, events: Sequence[Event]) -> None:
-        """Sort events by what becomes of them."""
+        """Add each event according to its phase."""
         spans: list[Event] = []
         codes: list[int] = []
         durations: dict[int, int] = {}
@@ -186,7 +186,7 @@ class ChromeTrace:
             self._add(spans, codes, durations)
 
     def _add_unended(self) -> None:
-        """Add what was begun and never ended."""
+        """Add the events that began and never ended."""
         rest = [event for stack in self._begun.values() for event in stack]
         if rest:
             self._counted["begin event(s) without an end, kept with duration 0"] += len(rest)
@@ -194,7 +194,7 @@ class ChromeTrace:
             self._add(rest, codes, dict.fromkeys(range(len(rest)), 0))
 
     def _paired(self, key: _Key, end: Event) -> tuple[Event, int] | None:
-        """The event that `end` ends and its duration, if there is one."""
+        """Return the event that `end` ends and its duration, if there is one."""
         stack = self._begun.get(key)
         if not stack:
             self._counted["end event(s) without a begin, left out"] += 1
@@ -223,7 +223,7 @@ class ChromeTrace:
             self._thread_names[e.pid, e.tid] = name
 
     def _add(self, events: Sequence[Event], codes: Sequence[int], durations: Mapping[int, int]) -> None:
-        """Put the events of a piece aside, line by line; `durations` has those in ps that no `dur` tells."""
+        """Store the events of a piece, line by line; `durations` has the durations in ps that no `dur` tells."""
         if self._origin_us is None:
             first = exact_picoseconds(bytes(events[0].ts)) or 0
             self._origin_us = first // PS_PER_US if INT64_MAX < first < _MAX_ORIGIN_PS else 0
@@ -250,7 +250,7 @@ class ChromeTrace:
         self._written = int(ends[-1])
 
     def _planes(self, used: Int64) -> list[Plane]:
-        """The planes, from the numbers of lines and of event metadata that occur together."""
+        """Return the planes, from the numbers of lines and of event metadata that occur together."""
         names = dict(self._process_names)
         matches = {pid: m for pid, name in names.items() if (m := _HOST_PREFIX.fullmatch(name))}
         self.hostnames = list(dict.fromkeys(m[1] for m in matches.values()))
@@ -284,12 +284,12 @@ class ChromeTrace:
         return planes
 
     def _has_operators(self) -> bool:
-        """Whether the trace has operators of PyTorch and no device of XLA's, as what is left of a Kineto trace."""
+        """Return whether the trace has PyTorch's operators and no device of XLA's, as parts of a Kineto trace do."""
         has_devices = any(DEVICE_PREFIX in plane.name for plane in self.planes)
         return not has_devices and any(m.name.startswith("aten::") for p in self.planes for m in p.event_metadata)
 
     def _add_start(self, base: bytes) -> None:
-        """Name the time that the events count from, where the trace says it."""
+        """Add the time from which the events count, if the trace states it."""
         start = (int(base) if base.isdigit() and len(base) < 20 else 0) + (self._origin_us or 0) * 1000
         if 0 < start < 1 << 63:
             self.planes.append(Plane(TASK_PLANE, stats=(Stat(PROFILE_START, StatKind.UINT64, start),)))
@@ -312,21 +312,21 @@ class ChromeTrace:
 
 
 def _number(value: Id) -> int | None:
-    """A pid or tid as an integer, if it is one."""
+    """Return a pid or tid as an integer, if it is one."""
     if isinstance(value, int) or (isinstance(value, float) and value.is_integer()):
         return int(value) if abs(value) <= INT64_MAX else None
     return None
 
 
 def _distinct(parts: Sequence[Int64]) -> Int64:
-    """All values, each once, ascending."""
+    """Return the distinct values, ascending."""
     values = np.concatenate([np.zeros(0, np.int64), *parts])
     values.sort()
     return values[is_new(values)]
 
 
 def _pair(event: Event) -> _Key | None:
-    """What the halves of an event have in common: their thread or, if they are asynchronous, category and id."""
+    """Return the key that the halves of an event share: their thread or, if asynchronous, category and id."""
     if event.ph in "BE":
         return event.pid, event.tid
     return None if event.id is None else (event.pid, (event.cat, event.id))

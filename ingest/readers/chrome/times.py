@@ -1,4 +1,4 @@
-"""Decimal microseconds of a Chrome trace as integer picoseconds, from their digits and not by way of doubles.
+"""Converts the decimal microseconds of a Chrome trace to integer picoseconds, from their digits, not through doubles.
 
 Plain numbers (`1144986.718988`) are read all at once; the rest (exponents, quotes, numbers near the end of 64 bits) by
 `decimal` one by one. Both round to the nearest picosecond, ties away from 0.
@@ -25,7 +25,7 @@ _HIGHEST = Decimal(10) ** 30
 
 
 def exact_picoseconds(text: bytes) -> int | None:
-    """One number (or a string that holds one) in microseconds as picoseconds; None where it is no sane number."""
+    """Return one number (or a string that holds one) in microseconds as picoseconds; None if it is no sane number."""
     plain = text.decode("ascii", "replace").strip().strip('"').strip()
     if not _NUMBER.fullmatch(plain):
         return None
@@ -36,14 +36,14 @@ def exact_picoseconds(text: bytes) -> int | None:
 
 
 def picoseconds(texts: Sequence[msgspec.Raw], origin_us: int = 0) -> tuple[Int64, npt.NDArray[np.bool_]]:
-    """Numbers in microseconds as picoseconds since `origin_us`.
+    """Return numbers in microseconds as picoseconds since `origin_us`.
 
     Args:
-        texts: the numbers as in the file, n of them; an empty one is none.
-        origin_us: whole microseconds taken off each number.
+        texts: the n numbers as in the file; an empty text is no number.
+        origin_us: whole microseconds to subtract from each number.
 
     Returns:
-        The picoseconds, shape (n,), and where they are known: the text is a number and fits into int64.
+        The picoseconds, shape (n,), and which are known: their text is a number that fits into int64.
     """
     joined = b"".join(texts)
     lengths = np.fromiter(map(len, texts), np.int64, len(texts))
@@ -57,7 +57,7 @@ def picoseconds(texts: Sequence[msgspec.Raw], origin_us: int = 0) -> tuple[Int64
 
 
 def _plain(joined: bytes, lengths: Int64, origin_us: int) -> tuple[Int64, npt.NDArray[np.bool_]] | None:
-    """The same for numbers in plain digits; None if some have so many before the dot that 64 bits are too few."""
+    """Return the same for numbers in plain digits; None if one has too many before the dot for 64 bits."""
     text = np.frombuffer(joined + b"0", np.uint8)
     start = (stop := np.cumsum(lengths)) - lengths
     dots = np.append(np.flatnonzero(text == ord(".")), len(text))

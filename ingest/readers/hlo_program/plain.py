@@ -1,4 +1,4 @@
-"""A compiled program read the plain way: the whole content, with the name that protobuf's own parser finds."""
+"""Reads a compiled program the plain way: the whole content, with the name that protobuf's own parser finds."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _CLASSES = message_classes(
 
 
 def plain_planes(file: CaptureFile) -> Iterator[PlainPlane]:
-    """The one plane of a program, in text or as a proto.
+    """Yield the one plane of a program, in text or as a proto.
 
     Raises:
         ValueError: it is neither.

@@ -1,7 +1,7 @@
-"""Reader of a compiled program: HLO text, or an HloProto, as compilers and `xla_dump_to` write them.
+"""Reads a compiled program: HLO text, or an HloProto, as compilers and `xla_dump_to` write them.
 
-A program has no events. Its trace is one plane without lines, whose one event metadata is the module, with its content
-as a stat, as profilers embed the programs of a capture. What the instructions say is found out in `ingest.hlo`.
+A program has no events. Its trace is one plane without lines. The plane's only event metadata is the module, with the
+content as a stat, as profilers embed the programs of a capture. `ingest.hlo` reads the instructions.
 """
 
 from __future__ import annotations
@@ -57,12 +57,12 @@ class HloProgramTrace:
         return value
 
     def batches(self, plane: Plane, line: Line) -> Iterator[EventBatch]:
-        """No events: a program has no lines."""
+        """Yield no events: a program has no lines."""
         return iter(())
 
 
 def text_name(content: bytes) -> str:
-    """Name of the module of HLO text.
+    """Return the name of the module of HLO text.
 
     Raises:
         MalformedError: the text does not begin with a module's header.
@@ -74,7 +74,7 @@ def text_name(content: bytes) -> str:
 
 
 def proto_name(content: bytes) -> str:
-    """Name of the module of a serialized HloProto.
+    """Return the name of the module of a serialized HloProto.
 
     Raises:
         MalformedError: the bytes are no HloProto.
@@ -87,7 +87,7 @@ def proto_name(content: bytes) -> str:
 
 
 def _varint(data: bytes, position: int) -> tuple[int, int]:
-    """A number and the position after it."""
+    """Return a number and the position after it."""
     value = 0
     for shift in range(0, 64, 7):
         if position >= len(data):

@@ -1,4 +1,4 @@
-"""Keeps the places of a line's events in its file, from when they are counted until they are decoded."""
+"""Keeps the places of a line's events in its file between counting and decoding."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ class EventPlaces:
 
     Attributes:
         aside: the bytes from each event to the next, by the position of their window in the file.
-        windows: first byte and end of each window that has events.
+        windows: first byte and end of each window with events.
         others: see `wire.event_windows`.
         count: number of events.
     """

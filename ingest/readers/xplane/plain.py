@@ -20,7 +20,7 @@ def xplane_messages(package: str, *, is_raw: bool = False) -> dict[str, Any]:
     """Make the message classes of an XSpace, by name; text is bytes, because captures hold text that is not UTF-8.
 
     Args:
-        package: name for them.
+        package: name of their package.
         is_raw: leave planes, lines and events as bytes, so that only one at a time becomes an object.
     """
     plane, line, event = ("bytes",) * 3 if is_raw else ("XPlane", "XLine", "XEvent")
@@ -86,7 +86,7 @@ _KIND = {
 
 
 def plain_planes(file: CaptureFile) -> Iterator[PlainPlane]:
-    """The planes of a file, in file order.
+    """Yield the planes of a file, in file order.
 
     Raises:
         ValueError: it is no XSpace.
@@ -98,7 +98,7 @@ def plain_planes(file: CaptureFile) -> Iterator[PlainPlane]:
 
 
 def xplane_planes(data: bytes) -> Iterator[PlainPlane]:
-    """The planes of the bytes of an XSpace, in file order.
+    """Yield the planes in the bytes of an XSpace, in file order.
 
     Raises:
         google.protobuf.message.DecodeError: it is not an XSpace; also while the events of a line are read.
@@ -119,7 +119,7 @@ def xplane_planes(data: bytes) -> Iterator[PlainPlane]:
 
 
 def _zero(planes: list[Any], lines: list[Any]) -> int:
-    """Return what Unix timestamps count from: the profile's start, or else the first timestamp if all are such."""
+    """Return the zero of Unix timestamps: the profile's start, or else the first timestamp if all are such."""
     for plane in planes:
         if _text(plane.name) == TASK_PLANE:
             names = {e.key: _text(e.value.name) for e in plane.stat_metadata}

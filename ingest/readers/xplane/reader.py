@@ -66,9 +66,9 @@ _KIND_OF_TAG = {
 _SHORT_STAT = 64
 _FEW_BYTES = 1 << 12
 KEPT = 1 << 12
-"""Bytes from which a line's event places are kept; for shorter lines they cost more memory than they save time."""
+"""Bytes of a line from which on its event places are kept; for shorter lines they are not worth their memory."""
 _HEAD, _WORTH_KNOWING = 64, 1 << 10
-"""Bytes by which a piece of event metadata is looked up, and the size from which that pays."""
+"""Bytes by which a piece of event metadata is looked up, and the size from which on that pays."""
 
 
 @dataclass
@@ -82,7 +82,7 @@ class _XPlane(Plane):
 
 
 class _RowOfId:
-    """Return the rows of `event_metadata` for metadata ids; -1 for an id that names none."""
+    """Maps metadata ids to rows of `event_metadata`; -1 for an id that names none."""
 
     def __init__(self, ids: list[int]) -> None:
         self.ids = ids
@@ -170,7 +170,7 @@ class XPlaneTrace:
 
     @contextmanager
     def _named(self, plane: Plane, line: Line) -> Iterator[None]:
-        """Name the line whose bytes are no events."""
+        """Name the line in errors about bytes that are no events."""
         try:
             yield
         except (MalformedError, IndexError) as error:
@@ -374,17 +374,17 @@ class _SharedMetadata:
             raise MalformedError(f"over {_MAX_LINES} lines")
 
     def take(self, data: bytes | FileBytes, position: int, end: int, pieces: list[_Metadata]) -> int:
-        """Take consecutive event metadata from `position` on, of at most 16 kB each, and return where they stop.
+        """Take consecutive event metadata of at most 16 kB each, from `position` on, and return the end of the last.
 
-        They are most of what is read here, so they are cut from larger and larger pieces instead of being read one by
-        one. Devices repeat each other's metadata, so a known piece is not cut again.
+        They make up most of the bytes read here, so they are cut from larger and larger pieces, not read one by one.
+        Devices repeat each other's metadata, so a known piece is not cut again.
         """
         size = _FEW_BYTES
         while position < end and data[position] == _EVENT_METADATA:
             head = data[position : min(position + _HEAD, end)]
             piece = self._metadata.get(head)
             if not piece or data[position : min(position + len(piece.raw), end)] != piece.raw:
-                self._metadata.pop(head, None)  # or all bytes that only begin as others do would be compared with it
+                self._metadata.pop(head, None)  # otherwise all bytes with the same beginning would be compared with it
                 piece = _cut_entries(data[position : min(position + size, end)])
                 if not piece.raw:
                     break
@@ -474,7 +474,7 @@ def _append(pieces: list[_Metadata], entries: list[bytes]) -> None:
 
 
 def _cut_entries(piece: bytes) -> _Metadata:
-    """Return the event metadata at the front of a plane's bytes, as far as they are whole and at most 16 kB each."""
+    """Return the event metadata at the front of a plane's bytes, as long as each is whole and has at most 16 kB."""
     entries: list[bytes] = []
     last = len(piece) - 3
     at = 0

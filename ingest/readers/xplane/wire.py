@@ -1,6 +1,6 @@
 """Decodes protobuf's wire format in numpy: the events of a line advance through their fields in lockstep.
 
-Python code runs per field of a block of events, not per event. Every access goes through bounds-checked
+Python code runs once per field of a block of events, not once per event. Every access goes through bounds-checked
 arrays. An illegal encoding raises MalformedError (or IndexError, which callers turn into it).
 """
 
@@ -19,7 +19,7 @@ from tracewarehouse.ingest.errors import MalformedError
 
 U = np.uint64
 Buffer = Any
-"""Anything whose items are bytes as Python integers: bytes, a memoryview, or FileBytes."""
+"""Any object whose items are bytes as Python integers: bytes, a memoryview, or FileBytes."""
 
 EVENT_TAG = 0x22  # field 4 of XLine, and of XEvent its stats: both length-delimited
 WINDOW = 1 << 20
@@ -28,7 +28,7 @@ _LINE_HEADER_TAGS = (0x08, 0x12, 0x18)  # id, name, timestamp_ns: the reader has
 _HUGE = 1 << 40  # lengths are capped here, far above any file, so that their sums stay in int64
 _LONGEST_HEADER = 15  # bytes of a tag and a varint
 MAX_LENGTH_BYTES = 5
-"""Every parser refuses a tag or length of more bytes."""
+"""Most bytes of a tag or length; every parser refuses more."""
 PADDING = 16
 """Bytes that must follow the events, because a varint is read as two words of eight bytes."""
 _SHORT_TEXT = 64
@@ -157,7 +157,7 @@ class _LineScan:
 
     Writers emit an event as `22 len 08 id... 10 ...`. Many walkers start at once where that pattern occurs. If they
     fail, all positions of the pattern are candidates. A position counts only if the chain start + 2 + length reaches it
-    from the window's first byte on, so each is proved. Other fields are skipped one by one.
+    from the window's first byte, so each is proved. Other fields are skipped one by one.
     """
 
     def __init__(self, others: Others) -> None:
@@ -166,7 +166,7 @@ class _LineScan:
         self._has_long_events = False
 
     def events(self, source: Words, size: int, is_last: bool) -> tuple[Int64, int, int]:
-        """Return the whole events in the first `size` bytes, where they stop, and the size of a cut field."""
+        """Return the whole events in the first `size` bytes, the position after them, and the size of a cut field."""
         data = source.data.data
         places: list[Int64] = []
         single = array("q")
@@ -225,7 +225,7 @@ class _LineScan:
         return position
 
     def _after(self, data: memoryview, position: int, size: int) -> int:
-        """Return the position after the field at `position`, maybe beyond `size`; keep other fields than events."""
+        """Return the position after the field at `position`, maybe beyond `size`; store the field if it is no event."""
         tag = data[position]
         if tag != EVENT_TAG and self._has_events and tag in _LINE_HEADER_TAGS:
             raise MalformedError("a line's id, name or timestamp stands after its events")
@@ -250,19 +250,19 @@ def _step_over_events(data: memoryview, position: int, size: int, places: array[
 
 
 FEW_BYTES = 1 << 16
-"""Up to this many bytes are walked one field at a time, because walkers would cost more time than they save."""
+"""Most bytes that are walked one field at a time; for these, walkers would cost more time than they save."""
 _STRIDES, _GUESS = (256, 512, 1024), 128
 """Bytes between two walkers of a window, and how far each searches for its first event."""
 _ENOUGH_WALKERS = 512
-"""From this many walkers on, more cost more time than they save."""
+"""Most walkers; more would cost more time than they save."""
 
 
 def _walk(source: Words, start: int, size: int) -> tuple[Int64, int]:
-    """Return the positions of consecutive whole events from `start` on, and where they stop.
+    """Return the positions of consecutive whole events from `start` on, and the position after them.
 
     At regular distances a walker starts from what looks like an event. All walk from event to event in lockstep until
-    they reach the start of the next walker. A walker counts only if the one before arrives at its start; the first is
-    proved.
+    they reach the start of the next walker. A walker counts only if the one before it arrives at its start; the first
+    is proved.
     """
     stride = next((s for s in _STRIDES if size - start <= s * _ENOUGH_WALKERS), _STRIDES[-1])
     count = (size - start) // stride
@@ -614,7 +614,7 @@ _LOW_BYTES = np.array([(1 << 8 * n) - 1 for n in range(9)], np.uint64)
 
 
 def _first_of_equal(source: Words, at: Int64, size: Int64) -> tuple[Int64, Int64]:
-    """Find where each distinct text of data[at:at + size] occurs first, in order, and which of these each text equals.
+    """Find where each distinct text of data[at:at + size] first occurs, in order, and which of these each text equals.
 
     Equality is found by a hash of eight bytes at a time and proved on the bytes; -1 if another text has the same hash.
     """

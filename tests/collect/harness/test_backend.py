@@ -111,7 +111,7 @@ def test_the_backend_is_part_of_what_a_run_is() -> None:
     }
     with pytest.raises(ExperimentError, match="backend: String should match pattern"):
         run_spec(backend="rm -rf /")
-    with pytest.raises(ExperimentError, match="hosts: a process for each stage is how torch_xla does it"):
+    with pytest.raises(ExperimentError, match="hosts: only torch_xla runs a process for each stage"):
         run_spec(backend=FAKE, mesh="pp=2", hosts=2)
     with pytest.raises(ExperimentError, match="mesh: with jax the devices are in the order of their ids"):
         run_spec(backend="jax", mesh={"axes": {"tp": 2}, "device_ids": [1, 0]})
