@@ -19,7 +19,7 @@ def runs_meant(
 ) -> list[RunVersion]:
     """The runs that references mean, each once.
 
-    All runs are listed once, and only if a reference is not the whole id of a run.
+    All runs are listed at most once, and only if a reference is not the whole id of a run.
 
     Args:
         lake: the runs.
@@ -62,7 +62,7 @@ def _is_pattern(reference: str) -> bool:
 def _named(
     lake: Lake, warehouse: str | Path, reference: str, runs: list[RunVersion], unread: list[UnreadRun]
 ) -> RunVersion:
-    """The one of all runs that a reference means."""
+    """The run, among all, that a reference means."""
     for other in unread:
         if reference in (other.run_id, other.name):
             raise unread_error(other)

@@ -25,7 +25,7 @@ Stamp = tuple[tuple[str, int, int], ...]
 
 @dataclass
 class _Seen:
-    """What the watcher knows of a capture."""
+    """The state of a capture when the watcher last saw it."""
 
     stamp: Stamp
     since: float
