@@ -16,7 +16,7 @@ Query = Callable[..., QueryResult]
 _EXAMPLE_ROWS = 5
 _INDEX = ("metric", "meaning", "unit", "better", "versions")
 _PREFERRED = "llama-tp4-b4"
-"""The examples come from the run whose name begins with this, if it has the metric."""
+"""The examples come from a run whose name begins with this, if it has the metric."""
 
 
 def index_page(definitions: Definitions, written_by: str) -> str:
@@ -123,7 +123,7 @@ _ABSENT = "None of the runs that this page was made from has the metric.\n"
 
 
 def _example(query: Query, metric: Metric) -> str:
-    """Example rows: of one run, the only one whose events are read, or of all runs that the metric compares."""
+    """Example rows: of one run, so that no other run's events are read, or of all runs that the metric compares."""
     view = f"metrics.{metric.name}"
     names = [c for c in metric.header.columns if c != "run_id"]
     if metric.view.compares_runs:
