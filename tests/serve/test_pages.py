@@ -170,7 +170,7 @@ def test_the_trace_of_a_window_is_smaller_than_the_whole(client: TestClient, ids
         assert client.get(f"/runs/{ids[LLAMA]}/trace/{window}/").status_code == 404
     empty = client.get(f"/runs/{ids[LLAMA]}/trace/1-2/trace.pftrace.gz")
     assert empty.status_code == 400
-    assert "has no event in what is selected" in empty.text
+    assert "has no event in the selection" in empty.text
 
 
 def test_the_viewer_is_the_bundled_one_or_hands_the_trace_over(
