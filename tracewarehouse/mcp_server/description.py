@@ -21,7 +21,7 @@ def _first(text: str) -> str:
 
 
 def catalogue(definitions: Definitions, word: str) -> Answer:
-    """All of them, with a sentence each; of these, the ones whose name or sentence has a word.
+    """All that SQL can read, with a sentence each, or only those with a word in their name or sentence.
 
     Raises:
         WarehouseError: none has the word.

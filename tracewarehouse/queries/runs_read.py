@@ -35,7 +35,7 @@ def runs_read(tree: dict[str, Any]) -> frozenset[str] | None:
                     return None
                 run_ids |= named
                 limited += len(aliases)
-    return frozenset(run_ids) if limited == tables else None  # others are where no SELECT limits them, as in a PIVOT
+    return frozenset(run_ids) if limited == tables else None  # else no SELECT limits some table, as in a PIVOT
 
 
 def _is_of_runs(node: dict[str, Any], defined: frozenset[str]) -> bool:
@@ -49,7 +49,7 @@ def _is_of_runs(node: dict[str, Any], defined: frozenset[str]) -> bool:
 def _joined(source: dict[str, Any], defined: frozenset[str]) -> list[str] | None:
     """The names by which a FROM clause knows its tables of runs; None if rows of different runs can meet in it.
 
-    What is no table of runs, such as a subquery, has conditions of its own.
+    Anything but a table of runs, such as a subquery, has conditions of its own.
     """
     if _is_of_runs(source, defined):
         return None if source.get("sample") else [lower(source, "alias") or lower(source, "table_name")]
