@@ -102,10 +102,10 @@ def test_what_the_lint_of_definitions_allows_is_let_through() -> None:
         ("SELECT * FROM ops USING SAMPLE 3", "was not run"),
         (
             "PIVOT collectives ON kind USING COUNT(*)",
-            "cannot be translated|was not run|Spark is asked with SELECT|pivots",
+            "cannot be translated|was not run|Spark answers only a SELECT|pivots",
         ),
         ("WITH RECURSIVE t AS (SELECT 1 AS a UNION ALL SELECT a + 1 FROM t) SELECT * FROM t", "recursion"),
-        ("EXPLAIN SELECT 1", "Spark is asked with SELECT"),
+        ("EXPLAIN SELECT 1", "Spark answers only a SELECT"),
         ("SELECT COLUMNS(*) FROM ops", "COLUMNS was not run"),
         ("SELECT * FROM information_schema.tables", "is no table, model or metric"),
     ],

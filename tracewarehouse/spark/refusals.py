@@ -1,7 +1,7 @@
-"""Finds what Spark would not answer as DuckDB does. What is not listed here as run on both is refused.
+"""Refuses what Spark might not answer as DuckDB does: everything that is not listed here as run on both.
 
 Transpiling is silently wrong for some SQL: Spark then returns other rows and says nothing. tests/spark runs everything
-that is allowed on both engines, and shows of each such fault that it is one.
+that is allowed on both engines, and demonstrates each of these faults.
 """
 
 from __future__ import annotations
@@ -80,8 +80,8 @@ _CASTS = {
 }
 _DIGITS = 15
 _OTHER_REGEX = re.compile(r"\\|\(\?|\[:|[*+?}]\+|\{,")
-"""What RE2 and Java read differently in a regular expression: backslashes, groups that begin with (?, named classes,
-possessive quantifiers, and {,n}."""
+"""Parts of regular expressions that RE2 and Java read differently: backslashes, groups that begin with (?, named
+classes, possessive quantifiers, and {,n}."""
 
 
 def refuse(tree: exp.Query) -> None:
@@ -146,7 +146,7 @@ def _refusals(node: exp.Expr) -> Iterator[str]:
 
 
 def _of_kinds(node: exp.Expr) -> Iterator[str]:
-    """What depends on the kinds of the operands."""
+    """The refusals that depend on the kinds of the operands."""
     if isinstance(node, _ARITHMETIC):
         kinds = [kind(node.left), kind(node.right)]
         if UNSIGNED in kinds:
