@@ -72,11 +72,11 @@ class PreconditionHeader(_FrontMatter):
     @property
     def description(self) -> str:
         """A sentence for the view's comment."""
-        return f"The runs that meet it; of any other it is said: {self.sentence}"
+        return f"The runs that meet it; for any other, the reason is: {self.sentence}"
 
     @property
     def sentence(self) -> str:
-        """Why a metric is missing, and what to do about it."""
+        """A sentence on why a metric is missing, and what to do about it."""
         text = self.reason if self.remedy is None else f"{self.reason}; {self.remedy}"
         return f"{text}."
 
