@@ -77,7 +77,7 @@ def query(target: str | os.PathLike[str], sql: str, /, **parameters: Any) -> Que
     """Ask one question of a warehouse or a capture.
 
     Args:
-        target: what `open_path` opens.
+        target: a warehouse or a capture, as for `open_path`.
         sql: one SELECT, with parameters written as `$name`.
         **parameters: values of the parameters.
 

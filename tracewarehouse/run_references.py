@@ -23,12 +23,12 @@ def runs_meant(
 
     Args:
         lake: the runs.
-        warehouse: what to call the warehouse in an error.
+        warehouse: the name of the warehouse in error messages.
         references: one reference, or several.
         patterns: whether a reference may be a pattern of names, such as 'llama-*'.
 
     Raises:
-        WarehouseError: no run fits a reference, or several fit one that is no pattern; the message lists candidates.
+        WarehouseError: no run fits a reference, or several fit one that is not a pattern; the message lists candidates.
     """
     lake.sync()
     meant: dict[str, RunVersion] = {}
@@ -48,7 +48,7 @@ def runs_meant(
 
 
 def _of_id(lake: Lake, reference: str) -> RunVersion | None:
-    """The run with this id, from its manifest alone; None if there is none that can be read."""
+    """The run with this id, from its manifest alone; None if no such run can be read."""
     try:
         return lake.run(reference)
     except WarehouseError:  # the list of all runs says why

@@ -145,7 +145,7 @@ class Warehouse:
         return self._ask(self._session_for(sql, read_only), sql, parameters, read_only=read_only, as_values=True)
 
     def query_of(self, run_ids: Collection[str], sql: str, /, **parameters: Any) -> QueryResult:
-        """Run a read-only query on the files of some runs alone, as if the warehouse had no others; see `query`."""
+        """Run a read-only query on the files of some runs only, as if the warehouse had no others; see `query`."""
         with closing(self._sessions.of(run_ids)) as session:
             return self._ask(session, sql, parameters)
 
@@ -410,8 +410,8 @@ class Warehouse:
     ) -> Generator[Outcome, None, None]:
         """Ingest many captures in several processes, and yield the outcome of each, in the order in which they end.
 
-        Each capture becomes the same run as by `ingest_capture`, byte for byte, in any number of processes. One that
-        cannot be read, or whose process is killed, is an outcome with an error; the others go on. If the caller stops
+        Each capture becomes the same run as by `ingest_capture`, byte for byte, in any number of processes. If one
+        cannot be read, or its process is killed, its outcome has an error; the others go on. If the caller stops
         early, unfinished runs are removed. `followed_by_database` brings warehouse.duckdb up to date.
 
         Args:

@@ -29,7 +29,7 @@ class _Seen:
 
     stamp: Stamp
     since: float
-    """When the capture was first seen in this state, on the monotonic clock."""
+    """The time at which the capture was first seen in this state, on the monotonic clock."""
     is_done: bool = False
 
 

@@ -315,10 +315,10 @@ def test_times_and_steps_are_read() -> None:
     )
     assert (steps("4"), steps("3-5")) == ((4, 4), (3, 5))
     for text in ("5", "ms", "1 hour"):
-        with pytest.raises(TracewarehouseError, match="is no time"):
+        with pytest.raises(TracewarehouseError, match="is not a time"):
             picoseconds(text)
     for text in ("x", "3-", "5-3"):
-        with pytest.raises(TracewarehouseError, match="is no step"):
+        with pytest.raises(TracewarehouseError, match="is not a step"):
             steps(text)
 
 

@@ -330,7 +330,7 @@ def test_examples_and_the_catalogue_can_be_asked(client: TestClient) -> None:
         ("/runs/nix.json", 404, "no run 'nix'"),
         ("/nowhere", 404, "There is no page /nowhere"),
         ("/metrics/tpott", 404, "did you mean tpot?"),
-        ("/metrics/tpot?version=x", 400, "is no number"),
+        ("/metrics/tpot?version=x", 400, "is not a number"),
         ("/?from=x", 400, "is not the number of a row"),
         ("/compare.json", 400, "two runs"),
         ("/static/../application.py", 404, "There is no page"),

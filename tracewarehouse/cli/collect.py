@@ -156,7 +156,7 @@ def _interpreters(given: list[str], backends: set[str]) -> dict[str, str]:
         backend, is_pair, path = value.partition("=")
         if is_pair and backend in backends:
             if not path:
-                raise typer.BadParameter(f"--python {value}: names no interpreter; write {backend}=PATH")
+                raise typer.BadParameter(f"--python {value}: does not name an interpreter; write {backend}=PATH")
             by_backend[backend] = path
         elif is_pair and not Path(value).exists():
             raise typer.BadParameter(f"--python {value}: no run has the backend {backend}; {', '.join(backends)} run")

@@ -89,7 +89,7 @@ def read_baseline(path: Path) -> Baseline:
         is_baseline = False
     if not is_baseline:
         raise WarehouseError(
-            f"{path}: is no run and no baseline file; write one with `tw baseline RUN -o FILE`, or name a run"
+            f"{path}: is neither a run nor a baseline file; write one with `tw baseline RUN -o FILE`, or name a run"
         )
     if not runs:
         raise WarehouseError(f"{path}: holds no run; write it again with `tw baseline RUN -o FILE`")

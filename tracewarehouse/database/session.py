@@ -60,7 +60,7 @@ class Session:
 
     Attributes:
         only: the ids of the runs that it holds; None for all. It may be set until the runs are first needed:
-            `runs_read` finds the runs that suffice for a query; with these alone, no other run is read.
+            `runs_read` finds the runs that suffice for a query; with only these, no other run is read.
 
     Raises:
         WarehouseError: the database cannot be opened.

@@ -245,7 +245,7 @@ class _Run:
             self.findings[audit.name] = finding
 
     def _reason(self, view: View) -> str | None:
-        """Why a view that reads a failed model has no rows; None if it reads no failed model."""
+        """The reason why a view has no rows, if it reads a failed model; else None."""
         return next((self._failed[n] for n in sorted(view.depends_on) if n in self._failed), None)
 
 

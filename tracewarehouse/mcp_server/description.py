@@ -57,7 +57,7 @@ def described(warehouse: Warehouse, definitions: Definitions, name: str) -> Answ
     """The columns of a table, model, metric or macro, and what it means.
 
     Raises:
-        WarehouseError: there is nothing of that name; the message names similar ones.
+        WarehouseError: nothing has that name; the message gives similar names.
     """
     bare = name.strip().removesuffix("()").lower()
     schema, _, last = bare.rpartition(".")

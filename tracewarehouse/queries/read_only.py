@@ -243,7 +243,7 @@ def checked_select(connection: duckdb.DuckDBPyConnection, sql: str) -> str:
     if kind == "MULTI":
         raise QueryError(
             "the values of this PIVOT cannot be looked up; name them (ON ... IN (...)), or write SELECT * FROM "
-            "(PIVOT ...) and put ORDER BY and LIMIT behind it"
+            "(PIVOT ...) and put ORDER BY and LIMIT after it"
         )
     if kind != "SELECT":
         raise QueryError(f"a query may only read: expected SELECT, found {kind.replace('_', ' ')}; {LIFT}")

@@ -39,7 +39,7 @@ def runs_read(tree: dict[str, Any]) -> frozenset[str] | None:
 
 
 def _is_of_runs(node: dict[str, Any], defined: frozenset[str]) -> bool:
-    """Whether a node is a table or view of runs, and no name that the query defines by WITH."""
+    """Whether a node is a table or view of runs, and not a name that the query defines by WITH."""
     if node.get("type") != "BASE_TABLE":
         return False
     schema, name = lower(node, "schema_name"), lower(node, "table_name")
@@ -102,7 +102,7 @@ def _conditions(expression: dict[str, Any] | None) -> Iterator[dict[str, Any]]:
 
 
 def _table_of_run_id(expression: dict[str, Any]) -> str | None:
-    """The table that qualifies a column run_id, empty if none does; None if the expression is no such column."""
+    """The table that qualifies a column run_id, empty if none does; None if the expression is not such a column."""
     names = [str(n).lower() for n in expression.get("column_names") or ()]
     if expression.get("type") != "COLUMN_REF" or names[-1:] != [_RUN_ID]:
         return None

@@ -76,7 +76,7 @@ def compare_page(request: Request, warehouse: Warehouse) -> Response:
         verdict=verdict,
         metric=metric,
         verdicts=sorted({r["verdict"] for r in rows}),
-        said=f"Rows {first + 1:,} to {last:,} of {len(fitting):,}" if fitting else "No row fits.",
+        said=f"Rows {first + 1:,} to {last:,} of {len(fitting):,}" if fitting else "No row matches.",
         earlier=address("/compare", said | {"from": str(max(0, first - PAGE_ROWS))}) if first else None,
         later=address("/compare", said | {"from": str(last)}) if last < len(fitting) else None,
         files=[(form, address(f"/compare.{form}", asked.said)) for form in FILES],

@@ -102,7 +102,7 @@ def _rows_of(metric: Metric) -> str:
 def _metric(request: Request, warehouse: Warehouse) -> Metric:
     version = request.query_params.get("version") or None
     if version is not None and not (version.isascii() and version.isdigit()):
-        raise HTTPException(400, f"version={version[:40]} in the address is no number.")
+        raise HTTPException(400, f"version={version[:40]} in the address is not a number.")
     try:
         return warehouse.definitions.metric(request.path_params["metric"], int(version) if version else None)
     except MetricError as error:

@@ -93,7 +93,7 @@ def listen(bind: str, port: int) -> socket.socket:
         family = socket.getaddrinfo(bind, port, type=socket.SOCK_STREAM)[0][0]
     except (OSError, UnicodeError) as error:
         raise TracewarehouseError(
-            f"{bind} is no address of this machine: {error}; leave --bind out to listen to this machine alone"
+            f"{bind} is not an address of this machine: {error}; leave --bind out to listen only to this machine"
         ) from None
     try:
         return socket.create_server((bind, port), family=family, backlog=128)

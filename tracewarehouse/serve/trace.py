@@ -78,5 +78,5 @@ def _selection(window: str) -> Selection:
         return Selection()
     match = re.fullmatch(r"(\d{1,18})-(\d{1,18})", window, re.ASCII)
     if match is None or int(match[1]) >= int(match[2]):
-        raise HTTPException(404, f"{window[:60]} is no window of a trace: write all, or START-END in ps.")
+        raise HTTPException(404, f"{window[:60]} is not a window of a trace: write all, or START-END in ps.")
     return Selection(start_ps=int(match[1]), end_ps=int(match[2]))

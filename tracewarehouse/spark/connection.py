@@ -82,7 +82,7 @@ def _check_master(master: str) -> None:
     """
     if not _MASTERS.fullmatch(master):
         raise WarehouseError(
-            f"{master!r} is no master of Spark; name one such as local[4], spark://HOST:7077, sc://HOST:15002, "
+            f"{master!r} is not a master of Spark; name one such as local[4], spark://HOST:7077, sc://HOST:15002, "
             "k8s://https://HOST:443 or yarn"
         )
     scheme, _, rest = master.partition("://")

@@ -198,12 +198,12 @@ def _name_schemas(tree: exp.Query, types: Types) -> None:
     for table in tree.find_all(exp.Table):
         name, schema = table.name.lower(), table.db.lower()
         if not isinstance(table.this, exp.Identifier):
-            raise QueryError(f"{_shown(table)} is a table function of DuckDB alone, which Spark cannot answer")
+            raise QueryError(f"{_shown(table)} is a table function of DuckDB, which Spark lacks")
         if not schema and name in own:
             continue
         schema = schema or "main"
         if name not in types.get(schema, {}):
-            raise QueryError(f"{_shown(table)} is no table, model or metric, and Spark knows nothing else")
+            raise QueryError(f"{_shown(table)} is not a table, model or metric, and Spark has nothing else")
         table.set("db", exp.to_identifier(schema))
 
 

@@ -110,7 +110,7 @@ def _number(text: str) -> exp.Expr:
 
 
 def _quotient(node: exp.Div) -> exp.Expr:
-    """Division as doubles, as in DuckDB; by zero, DuckDB gives an infinity or NaN, and Spark alone would fail."""
+    """Division as doubles, as in DuckDB; by zero, DuckDB gives an infinity or NaN, where Spark would fail."""
     top, below = _double(node.left), _double(node.right)
     quotient = exp.Div(this=_enclosed(top), expression=_enclosed(below), typed=False, safe=False)
     if _is_never_zero(node.right):

@@ -27,13 +27,13 @@ def refusal(headers: _Headers, port: int, *, is_open: bool = False) -> str | Non
     """
     host = headers.get("Host") or ""
     if not _is_own(host, port, is_open=is_open):
-        return "This server answers to the name of its own machine alone."
+        return "This server answers only to the name of its own machine."
     if headers.get("Origin") not in (None, f"http://{host}"):
-        return "This server answers its own pages alone."
+        return "This server answers only its own pages."
     if headers.get("Sec-Fetch-Site") not in (None, "same-origin", "none"):
         # a link on another page may lead here, but that page may not load this one
         is_link = headers.get("Sec-Fetch-Mode") == "navigate" and headers.get("Sec-Fetch-Dest") == "document"
-        return None if is_link else "This server answers its own pages alone."
+        return None if is_link else "This server answers only its own pages."
     return None
 
 

@@ -27,8 +27,8 @@ def merge(row: Row, checkout: Path) -> list[Path]:
     """Merge a row; returns the files that changed.
 
     Raises:
-        TracewarehouseError: it is no checkout of CCL-Bench, its .gitignore drops a file of the row, or a file cannot be
-            written.
+        TracewarehouseError: it is not a checkout of CCL-Bench, its .gitignore drops a file of the row, or a file cannot
+            be written.
     """
     website = checkout / "website"
     config, data, script = (website / n for n in ("benchmark_config.json", "benchmark_data.json", "data.js"))

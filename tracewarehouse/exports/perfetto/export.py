@@ -105,11 +105,11 @@ def picoseconds(text: str) -> int:
     """Read a time with its unit, such as `1.5ms`.
 
     Raises:
-        TracewarehouseError: it is no number, or has no unit.
+        TracewarehouseError: it is not a number, or has no unit.
     """
     match = re.fullmatch(r"(-?\d+(?:\.\d+)?)(ps|ns|us|ms|s)", text.strip())
     if not match:
-        raise TracewarehouseError(f"{text!r} is no time; write a number and one of ps, ns, us, ms and s, such as 1.5ms")
+        raise TracewarehouseError(f"{text!r} is not a time; write a number and ps, ns, us, ms or s, such as 1.5ms")
     return round(float(match[1]) * _PICOSECONDS[match[2]])
 
 
@@ -122,5 +122,5 @@ def steps(text: str) -> tuple[int, int]:
     match = re.fullmatch(r"(\d+)(?:-(\d+))?", text.strip())
     first, last = (int(match[1]), int(match[2] or match[1])) if match else (1, 0)
     if last < first:
-        raise TracewarehouseError(f"{text!r} is no step; write its number, or the first and the last of several as 3-5")
+        raise TracewarehouseError(f"{text!r} is not a step; write its number, or the first and last of several as 3-5")
     return first, last

@@ -70,7 +70,7 @@ class SelectedRun:
         """First start and last end of the selected events; for the whole run, the start is at most 0.
 
         Raises:
-            TracewarehouseError: nothing of the run is selected.
+            TracewarehouseError: no event of the run is selected.
         """
         steps = (
             f"{self.of_run} AND kind = 'step' AND device_id IS NOT NULL AND {self.selection.of_times()} "
