@@ -1,7 +1,7 @@
 """Draws the warehouse: a function per chart, and reports.
 
-A function for a chart of one run takes a warehouse and the run's id or name; one over runs takes several. Each returns
-a `Figure`: the chart with its rows, its SQL and a description. Where the warehouse does not have the data it raises
+A function that draws one run takes a warehouse and the run's id or name; one that draws several runs takes several.
+Each returns a `Figure`: the chart with its rows, its SQL and a description. If the warehouse lacks the data, it raises
 `NothingToDraw`, which says why.
 """
 

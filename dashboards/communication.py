@@ -1,4 +1,4 @@
-"""Charts of communication: what it costs each device, how many bytes move between which devices, and how fast."""
+"""Draws communication: what it costs each device, how many bytes move between which devices, and how fast."""
 
 from __future__ import annotations
 
@@ -130,7 +130,7 @@ def collective_time(warehouse: Warehouse, run: str) -> Figure:
 
 
 def overlap(warehouse: Warehouse, run: str) -> Figure:
-    """How much of the collectives' windows computation hides, by kind and axis; a panel per phase.
+    """The share of the collectives' windows that computation hides, by kind and axis; a panel per phase.
 
     Raises:
         NothingToDraw: the run has no collectives.
@@ -209,7 +209,7 @@ def traffic_volume(warehouse: Warehouse, run: str) -> Figure:
 
 
 def traffic_matrix(warehouse: Warehouse, run: str) -> Figure:
-    """Bytes that each device sends to each other one over the whole capture, under the algorithm of main.traffic.
+    """Bytes that each device sends to each other one over the whole capture, by the algorithm of main.traffic.
 
     Raises:
         NothingToDraw: the capture lacks some device of every collective.
@@ -300,7 +300,7 @@ def traffic_intervals(warehouse: Warehouse, run: str) -> Figure:
     return Figure(
         name="traffic-intervals",
         title="Time between collectives",
-        subtitle="Share of the intervals on a device that are at most so long; times below 0.1 µs are drawn there.",
+        subtitle="Share of the intervals on a device that are at most this long; times below 0.1 µs are drawn as 0.1.",
         description="Medians. " + largest(halves, "interval_us", "us", "phase", "axes"),
         drawn=drawn,
         metrics=("traffic_interval", "traffic_interval_histogram"),
@@ -394,7 +394,7 @@ def bandwidth_by_size(warehouse: Warehouse, run: str) -> Figure:
 
 
 def in_flight(warehouse: Warehouse, run: str) -> Figure:
-    """How many collectives and bytes are under way on all devices: the maximum in each of 300 stretches of time.
+    """Collectives and bytes under way on all devices: the maximum in each of 300 stretches of time.
 
     Raises:
         NothingToDraw: the run has no collectives.

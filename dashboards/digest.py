@@ -1,4 +1,4 @@
-"""The digest of a report in Markdown, for the summary of a continuous integration run."""
+"""Writes the digest of a report in Markdown, for the summary of a continuous integration run."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The figure that every chart function returns: a chart with its rows, its SQL, and a description in words.
+"""Defines the figure that every chart function returns: a chart with its rows, its SQL, and a description in words.
 
 A chart function takes a warehouse and what to draw, such as a run's id or name, and returns a `Figure`. If the
 warehouse lacks the data, it raises `NothingToDraw`, whose text says why.
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 _ROWS = "rows"
 
 ENDINGS = (".html", ".png", ".svg", ".json")
-"""How the name of a file can end that a figure is saved as."""
+"""The endings of the files that a figure can be saved as."""
 
 
 class NothingToDraw(WarehouseError):  # noqa: N818  the absence of data is an answer, not a fault
@@ -122,7 +122,7 @@ class Figure:
         """Save the chart as .html (opens without a network), .png, .svg, or .json (its rows and words).
 
         Raises:
-            WarehouseError: another ending, or the file cannot be written.
+            WarehouseError: the file has another ending, or cannot be written.
         """
         if output.suffix not in ENDINGS:
             raise WarehouseError(f"{output}: a chart can be saved as {', '.join(ENDINGS[:-1])} or {ENDINGS[-1]}")

@@ -1,4 +1,4 @@
-"""The chart of memory: how much of each allocator's memory is in use over time."""
+"""Draws memory: how much of each allocator's memory is in use over time."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 
 def memory_in_use(warehouse: Warehouse, run: str) -> Figure:
-    """Bytes in use of each allocator over time; of each of 400 stretches the most.
+    """Bytes in use of each allocator over time: the most in each of 400 stretches.
 
     Args:
         warehouse: the warehouse.
@@ -71,7 +71,7 @@ def memory_in_use(warehouse: Warehouse, run: str) -> Figure:
         name="memory",
         title="Memory in use",
         subtitle="Allocated, and reserved for the stacks of programs, as the profiler states it at each allocation and "
-        "release; of each stretch of time the most.",
+        "release; the most in each stretch of time.",
         description="The most in use. " + largest(list(most.values()), "used_bytes", "bytes", "allocator"),
         drawn=drawn,
         metrics=("memory_in_use",),

@@ -1,4 +1,4 @@
-"""Charts of what devices spend their op time on: categories, layers, single ops, and programs."""
+"""Draws what devices spend their op time on: categories, layers, single ops, and programs."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
 NO_OPS = "The capture holds no op of a device: only the host was profiled, or its op events were lost."
 
-# SQL for the colour of an op, over main.instructions as i: its op_class; what communicates or computes is divided
+# SQL for the colour of an op, over main.instructions as i: its op_class, with communication and compute divided
 CHART_CLASS = """CASE
     WHEN i.op_class = 'communication' AND i.collective IN ('all-reduce', 'all-gather', 'reduce-scatter', 'all-to-all',
                                                            'collective-permute') THEN i.collective
@@ -175,7 +175,7 @@ def layer_heat_map(warehouse: Warehouse, run: str) -> Figure:
     )
     if not drawn:
         raise NothingToDraw(
-            "Neither the names of ops nor what repeats in the programs tells layers or parts of the model."
+            "Neither the names of ops nor repetition in the programs shows layers or parts of the model."
         )
     legend = alt.Legend(labelExpr=axis("us").labelExpr)
     chart = (
@@ -283,8 +283,8 @@ def op_icicle(warehouse: Warehouse, run: str) -> Figure:
     return Figure(
         name="icicle",
         title="Programs, layers, parts and ops",
-        subtitle="Self time of all devices. Click a bar to find its name again. Ops below a thousandth of the time are "
-        "put together.",
+        subtitle="Self time of all devices. Click a bar to highlight its name. Ops below a thousandth of the time are "
+        "merged.",
         description=largest([r for r in drawn.rows if r["depth"] == 0], "share", "ratio", "name")
         + " Parts of the model. "
         + largest([r for r in drawn.rows if r["depth"] == 2], "share", "ratio", "path"),

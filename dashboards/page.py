@@ -1,4 +1,4 @@
-"""The HTML page of a report: one file that needs no network, and is readable without colours, pointer or motion."""
+"""Writes the HTML page of a report: one file that needs no network, readable without colours, pointer or motion."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def _values(section: Section) -> list[dict[str, Any]]:
 
 
 def with_code(text: str) -> Markup:
-    """HTML of a sentence, with what stands between backticks as code."""
+    """HTML of a sentence, with text between backticks as code."""
     from markupsafe import Markup, escape
 
     return Markup(re.sub("`([^`]+)`", r"<code>\1</code>", str(escape(text))))  # noqa: S704  escaped before

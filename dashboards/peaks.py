@@ -1,4 +1,4 @@
-"""The roofline chart: how close instructions come to the peaks of memory and matrix units."""
+"""Draws the roofline chart: how close instructions come to the peaks of memory and matrix units."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Reports about runs, a comparison or a study, which become a page, a digest or a set of files."""
+"""Makes reports about runs, a comparison or a study, which become a page, a digest or a set of files."""
 
 from __future__ import annotations
 
@@ -70,10 +70,10 @@ class Values:
 
 @dataclass
 class Section:
-    """A part of a report, such as that of one run.
+    """A part of a report, such as the part about one run.
 
     Attributes:
-        key: is unique in the report; part of links.
+        key: a name that is unique in the report; part of links.
         title: heading.
         facts: what ran, as labels and texts.
         words: the main findings, a sentence each.
@@ -166,7 +166,7 @@ def comparison_report(warehouse: Warehouse, run: str, against: str, *, is_unlike
         unknown = comparison.unknown
     changed = Section("comparison", "What changed")
     if unknown:
-        changed.notes.append(f"Not known of every run, so that the workloads may differ: {', '.join(unknown)}.")
+        changed.notes.append(f"Not known for every run, so the workloads may differ: {', '.join(unknown)}.")
     for split in SPLITS:
         _add(changed, f"waterfall-{split}", partial(runs.step_waterfall, warehouse, ours, theirs, split))
     changed.words = [f"{f.title}. {f.description}" for f in changed.figures[:1]]
@@ -199,7 +199,7 @@ def study_report(warehouse: Warehouse, query: str) -> Report:
     known = {r.run_id for r in warehouse.lake.runs()}
     run_ids = [r for r in dict.fromkeys(str(row["run_id"]) for row in asked.dicts()) if r in known]
     if not run_ids:
-        raise WarehouseError("the query of the study gives no run; `tw runs` lists those that there are")
+        raise WarehouseError("the query of the study gives no run; `tw runs` lists all runs")
     section = Section("study", f"Study of {len(run_ids)} runs", [("Query", query)])
     for name, draw in STUDY_CHARTS.items():
         _add(section, name, partial(draw, warehouse, run_ids))
@@ -215,7 +215,7 @@ def study_report(warehouse: Warehouse, query: str) -> Report:
 
 
 def run_in_short(warehouse: Warehouse, run_id: str) -> Section:
-    """What a report says of a run before it draws: no charts and no values.
+    """The section of a report about a run, without charts and values.
 
     Args:
         warehouse: the warehouse.

@@ -1,4 +1,4 @@
-"""Charts over several runs, for studies of many configurations. They read only stored values, so they are fast."""
+"""Draws several runs, for studies of many configurations. The charts read only stored values, so they are fast."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ def pareto(warehouse: Warehouse, runs: str | Sequence[str]) -> Figure:
     return Figure(
         name="pareto",
         title="Throughput against speed for a user",
-        subtitle="Runs that no other one of their model beats in both are joined by a line.",
+        subtitle="A line joins the runs that no other run of their model beats in both.",
         description=f"{len(front)} of {len(drawn.rows)} runs are on the front: {', '.join(front)}.",
         drawn=drawn,
         metrics=("tpot", "throughput"),
@@ -165,7 +165,7 @@ def scaling(warehouse: Warehouse, runs: str | Sequence[str]) -> Figure:
     return Figure(
         name="scaling",
         title="Scaling over chips",
-        subtitle="The best run of each number of chips; dotted is what each chip gives on the fewest, kept up.",
+        subtitle="The best run for each number of chips; dotted is perfect scaling from the fewest chips.",
         description=largest(drawn.rows, "tokens_per_s", "tokens/s", "workload", "mesh"),
         drawn=drawn,
         metrics=("scaling_efficiency", "throughput"),
@@ -229,7 +229,7 @@ def metric_against_metric(
     return Figure(
         name=f"{x}-against-{y}".replace("_", "-"),
         title=f"{y} against {x}",
-        subtitle="A point per run and phase, each metric by the mean over its other dimensions. Click a model to "
+        subtitle="A point per run and phase, with the mean of each metric over its other dimensions. Click a model to "
         "single it out.",
         description=f"{len(drawn.rows)} points of {len(drawn.values('name'))} runs; {y} from "
         f"{quantity(min(drawn.values('y')), units[1])} to {quantity(max(drawn.values('y')), units[1])}.",
@@ -287,7 +287,7 @@ def value_over_time(warehouse: Warehouse, runs: str | Sequence[str], metric: str
     return Figure(
         name=f"{metric}-over-time".replace("_", "-"),
         title=f"{metric} over time",
-        subtitle="By the time of the capture; a dashed line where the version of what ran the model changes.",
+        subtitle="By the time of the capture; a dashed line where the version of the framework changes.",
         description=f"{len(drawn.values('name'))} runs from {drawn.rows[0]['captured'][:10]} to "
         f"{drawn.rows[-1]['captured'][:10]}, {changes} {'change' if changes == 1 else 'changes'} of version.",
         drawn=drawn,
@@ -297,7 +297,7 @@ def value_over_time(warehouse: Warehouse, runs: str | Sequence[str], metric: str
 
 
 def what_if_curves(warehouse: Warehouse, runs: str | Sequence[str]) -> Figure:
-    """How much each run would save with faster links; a line per run and phase.
+    """The share of time that each run would save with faster links; a line per run and phase.
 
     Raises:
         NothingToDraw: latency and bandwidth cannot be fitted to the collectives of any run.
@@ -353,7 +353,7 @@ def step_waterfall(
     split: str = "category",
     most: int = 12,
 ) -> Figure:
-    """What made steps longer or shorter, from the baseline's step to that of the runs; a panel per phase.
+    """The differences that lead from the baseline's step to that of the runs; a panel per phase.
 
     Args:
         warehouse: the warehouse.

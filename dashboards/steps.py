@@ -1,4 +1,4 @@
-"""Charts of steps: how long they take, and where their time goes."""
+"""Draws steps: how long they take, and where their time goes."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from tracewarehouse.warehouse import Warehouse
 
 PART_COLORS = {"compute and copies": PRIMARY, "exposed communication": ALARM, "idle": QUIET}
-NO_FIT = "No kind of collective was run in enough sizes for a fit of latency and bandwidth, so none can be timed anew."
+NO_FIT = "No kind of collective was run in enough sizes for a fit of latency and bandwidth, so none can be predicted."
 NO_STEPS = "The capture marks no steps on a device, and none could be inferred; `tw ingest --step` names the program."
 
 _IDLE_COLORS = {
@@ -83,7 +83,7 @@ def step_parts(warehouse: Warehouse, run: str, most: int = 200) -> Figure:
         name="steps",
         title="Where each step's time goes",
         subtitle="From each step's start to the next one's, so that waiting for the host counts as idle; a last step, "
-        f"which none follows, is left out where its phase has others.{limit}",
+        f"which no step follows, is left out if its phase has others.{limit}",
         description=f"All {drawn_steps} drawn steps together: {said}.",
         drawn=drawn,
         metrics=("step_time", "exposed_communication", "device_idle"),
@@ -111,13 +111,13 @@ def step_times(warehouse: Warehouse, run: str) -> Figure:
         run=warehouse.run(run).run_id,
     )
     if not drawn:
-        raise NothingToDraw("The capture has no step that another one follows, so that no step's time is known.")
+        raise NothingToDraw("In the capture, no step follows another, so no step's time is known.")
     phases = drawn.values("phase")
     return Figure(
         name="step-times",
         title="Step times",
-        subtitle="Share of the steps of a phase that take at most so long, on the slowest device; the last step, which "
-        "none follows, is left out.",
+        subtitle="Share of a phase's steps that take at most this long, on the slowest device; the last step, which no "
+        "step follows, is left out.",
         description=_percentiles(drawn.rows, "phase", "step_time_ms"),
         drawn=drawn,
         metrics=("step_time",),
@@ -153,7 +153,7 @@ def tpot_distribution(warehouse: Warehouse, run: str) -> Figure:
     return Figure(
         name="tpot",
         title="Time per output token",
-        subtitle="Share of the decode steps that take at most so long, from start to start, on the slowest place.",
+        subtitle="Share of decode steps that take at most this long, start to start, on the slowest host or device.",
         description=_percentiles(drawn.rows, "clock", "token_ms"),
         drawn=drawn,
         metrics=("tpot",),
@@ -245,7 +245,7 @@ def idle_parts(warehouse: Warehouse, run: str) -> Figure:
 
 
 def what_if(warehouse: Warehouse, run: str) -> Figure:
-    """How much shorter each phase would be with faster links.
+    """The share of each phase's time that faster links would save.
 
     Raises:
         NothingToDraw: latency and bandwidth cannot be fitted to the run's collectives.
@@ -281,7 +281,7 @@ def what_if(warehouse: Warehouse, run: str) -> Figure:
         name="what-if",
         title="What faster links would save",
         subtitle="Exposed transfers without a part of their bandwidth term. Collectives whose sizes do not allow a fit "
-        "stay as they are, so that faster links save at least this.",
+        "stay as they are, so faster links save at least this.",
         description=largest(drawn.rows, "saved", "ratio", "phase", "links"),
         drawn=drawn,
         metrics=("ici_bandwidth_utility",),

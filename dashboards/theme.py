@@ -1,4 +1,4 @@
-"""Colours, sizes and axes of all charts.
+"""Defines the colours, sizes and axes of all charts.
 
 Every colour has a contrast of at least 3:1 to both the light and the dark background of the page, so one specification
 serves both.
@@ -33,12 +33,12 @@ SERIES = ("#4a7fb0", "#d1495b", "#4d9440", "#b57a12", "#9a63a8", "#0f8b9d", "#a9
 PRIMARY, ALARM, QUIET = "#4a7fb0", "#d1495b", "#8a949e"
 HEAT: Final = "viridis"
 WIDTH = 860
-"""Width of a chart that fills its place; the page replaces it by the width that there is."""
+"""Width of a chart that fills its place; the page replaces it by the available width."""
 
 _INK = "#3c4650"
 _FONT = "Inter, 'Helvetica Neue', Arial, sans-serif"
 
-# what a value of a unit is multiplied with, and the unit that prefixes such as k and µ then stand before
+# by unit, the factor for its values, and the unit that follows a prefix such as k or µ
 _SCALES = {
     "ms": ("1e-3", "s"),
     "us": ("1e-6", "s"),
@@ -138,7 +138,7 @@ def number(column: str, title: str, form: str = ",.4~g") -> alt.Tooltip:
 
 
 def tooltips(*columns: str | alt.Tooltip) -> list[alt.Tooltip]:
-    """Tooltips of columns such as `phase:N`; of a plain string, Altair would compare the schemas of all its classes."""
+    """Tooltips of columns such as `phase:N`; for plain strings, Altair would compare the schemas of all classes."""
     return [alt.Tooltip(c) if isinstance(c, str) else c for c in columns]
 
 

@@ -1,4 +1,4 @@
-"""The device timeline: what each device ran when, op by op, or summed up in SQL where there are too many ops."""
+"""Draws the device timeline: what each device ran when, op by op, or summed up in SQL if there are too many ops."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ if TYPE_CHECKING:
     from tracewarehouse.warehouse import Warehouse
 
 MAX_BARS = 8000
-"""Bars that a page draws without lag."""
+"""The most bars that a page draws without lag."""
 
 ZOOM = "wheel![event.ctrlKey]"
-"""The wheel zooms with Ctrl alone, so that a page scrolls over the chart."""
+"""The wheel zooms only with Ctrl, so that a page scrolls over the chart."""
 
 _OPS = f"""SELECT 'device ' || o.device_id AS device, (o.start_ps - $start) / 1e9 AS start_ms,
        (o.start_ps + o.duration_ps - $start) / 1e9 AS end_ms, {CHART_CLASS} AS class, i.name AS op,

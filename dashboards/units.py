@@ -1,10 +1,10 @@
-"""Values with units as people read them: 338 MB, 67.2 ms, 41 %."""
+"""Writes values with units as people read them: 338 MB, 67.2 ms, 41 %."""
 
 from __future__ import annotations
 
 from math import isfinite
 
-# for each unit: what a value is multiplied with to be in the base unit, and the base unit
+# for each unit, the factor to the base unit, and the base unit
 _BASES = {
     "s": (1.0, "s"),
     "ms": (1e-3, "s"),

@@ -1,4 +1,4 @@
-"""Vega as one script, kept in the user's cache folder: vl-convert takes two seconds to bundle it."""
+"""Bundles Vega as one script, and keeps it in the user's cache folder, since vl-convert takes two seconds for it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The sentences at the top of a report: what dominates a step, what would help most, and what cannot be known."""
+"""Writes the sentences at the top of a report: what dominates a step, what would help most, what cannot be known."""
 
 from __future__ import annotations
 

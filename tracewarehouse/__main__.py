@@ -1,4 +1,4 @@
-"""`python -m tracewarehouse` is `tw`."""
+"""Runs `tw` for `python -m tracewarehouse`."""
 
 from __future__ import annotations
 

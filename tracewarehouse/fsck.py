@@ -52,7 +52,7 @@ def fsck(lake: Lake, database: DatabaseFile, definitions: Definitions) -> list[P
 
 
 _RUNS_AT_ONCE, _OPS_AT_ONCE = 100, 1_000_000
-"""Runs that are audited together, and their ops: DuckDB plans an audit once for them, and memory stays bounded."""
+"""The most runs, and the most of their ops, to audit together: DuckDB plans an audit once, and memory stays bounded."""
 
 
 def _audits(lake: Lake, definitions: Definitions, runs: list[RunVersion]) -> Iterator[Problem]:
@@ -61,7 +61,7 @@ def _audits(lake: Lake, definitions: Definitions, runs: list[RunVersion]) -> Ite
         try:
             with _lens(lake, definitions, some) as connection:
                 violated |= violated_audits(connection, definitions)
-        except MetricError:  # of which run is known when each is asked alone, for all audits
+        except MetricError:  # some audit fails for some run; auditing each run alone tells which
             violated = {r.run_id: None for r in some}
         for run in some:
             if run.run_id in violated:
@@ -113,7 +113,7 @@ def _database(database: DatabaseFile, runs: list[RunVersion]) -> Iterator[Proble
     try:
         if database.holds(runs):
             return
-        sentence = "is of older runs or definitions than the warehouse"
+        sentence = "was built from older runs or definitions"
     except WarehouseError as error:
         sentence = str(error).removeprefix(f"{database.path}: ").partition("; ")[0]
     yield Problem(None, None, DATABASE, sentence, "`tw build`")

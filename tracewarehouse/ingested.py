@@ -1,4 +1,4 @@
-"""What became of captures: a list that shows as a table."""
+"""Lists the results of an ingest, and shows the list as a table."""
 
 from __future__ import annotations
 

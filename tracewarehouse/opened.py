@@ -1,4 +1,4 @@
-"""`tw.open` and `tw.query`: a warehouse or a capture, in one line."""
+"""Opens or queries a warehouse or a capture in one line: `tw.open` and `tw.query`."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ def open_path(
             of captures, or their URI, which are ingested into a temporary warehouse.
         create: create the folder of a warehouse if it does not exist, to ingest into it; then no capture is opened.
         sql: a folder with your own metrics and models, laid out like the package's sql/.
-        engine: what answers queries; `spark` needs a warehouse, and the extra `spark`.
+        engine: the engine that answers queries; `spark` needs a warehouse and the extra `spark`.
         master: where Spark runs; see `tracewarehouse.spark.connection.connect`.
 
     Raises:
@@ -77,7 +77,7 @@ def query(target: str | os.PathLike[str], sql: str, /, **parameters: Any) -> Que
     """Ask one question of a warehouse or a capture.
 
     Args:
-        target: what `open_path` opens.
+        target: a warehouse or a capture, as for `open_path`.
         sql: one SELECT, with parameters written as `$name`.
         **parameters: values of the parameters.
 

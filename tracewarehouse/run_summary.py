@@ -1,4 +1,4 @@
-"""What a run is in short: its facts and main numbers, what dominates its steps, its flags, and what is missing."""
+"""Sums a run up: its facts and main numbers, what dominates its steps, its flags, and what is missing."""
 
 from __future__ import annotations
 
@@ -21,8 +21,8 @@ class Number:
 
     Attributes:
         metric: the metric that it comes from.
-        name: what it is.
-        part: the clock or the phase that it is of; empty where there is but one.
+        name: its name.
+        part: the clock or the phase that it belongs to; empty if there is only one.
         value: the number; None without data.
         unit: its unit; empty for a count.
         detail: a line that says more.
@@ -48,7 +48,7 @@ class Number:
 
 @dataclass(frozen=True)
 class StepShare:
-    """Which share of the time of a phase's steps goes to one part; see the macro step_shares."""
+    """The share of one part in the time of a phase's steps; see the macro step_shares."""
 
     phase: str
     part: str
@@ -59,7 +59,7 @@ class StepShare:
 
 @dataclass(frozen=True)
 class RunFlag:
-    """One quality flag of a run: its name, the host that it is about or None, what it means, and the particulars."""
+    """One quality flag of a run: its name, the host that it concerns or None, its meaning, and the details."""
 
     flag: str
     host: str | None
@@ -73,7 +73,7 @@ class RunFlag:
 
 @dataclass(frozen=True)
 class Missing:
-    """Why a run has no row of a metric; see `metrics.missing`."""
+    """A metric of which a run has no row, with the reason; see `metrics.missing`."""
 
     metric: str
     version: int
@@ -88,8 +88,8 @@ class RunSummary:
     Attributes:
         facts: what ran, on what, and how its steps were found: the columns of the macro run_facts.
         numbers: the main numbers, in order.
-        steps: where the time of a step goes, the phase with the longest total first and its largest part first.
-        flags: why to read the numbers with care.
+        steps: the parts of a step's time, the phase with the longest total first and its largest part first.
+        flags: the reasons to read the numbers with care.
         missing: the metrics without a row.
     """
 
@@ -100,12 +100,12 @@ class RunSummary:
     missing: list[Missing]
 
     def to_dict(self) -> dict[str, Any]:
-        """The summary as JSON can hold it."""
+        """The summary as values that JSON can hold."""
         return asdict(self)
 
     @property
     def reasons(self) -> dict[str, list[str]]:
-        """The metrics that are missing by the reason, the reason of most metrics first."""
+        """The missing metrics by reason, the reason of most metrics first."""
         ordered = sorted(self.missing, key=lambda m: m.reason)
         grouped = {reason: [m.metric for m in missing] for reason, missing in groupby(ordered, key=lambda m: m.reason)}
         return dict(sorted(grouped.items(), key=lambda g: (-len(g[1]), g[0])))
@@ -136,7 +136,7 @@ def summarise(query: Query, run_id: str) -> RunSummary:
 
 
 def facts_of(query: Query, run_id: str) -> dict[str, Any]:
-    """What ran, on what, and how its steps were found."""
+    """The facts of a run: what ran, on what, and how its steps were found."""
     [facts] = query(f"SELECT * FROM macros.run_facts([{literal(run_id)}])").dicts()  # noqa: S608  a literal
     return facts
 
@@ -151,7 +151,7 @@ def numbers_of(query: Query, run_id: str) -> list[Number]:
 
 
 def step_shares_of(query: Query, run_id: str) -> list[StepShare]:
-    """Where the time of the run's steps goes, the phase with the longest total first and its largest part first."""
+    """The parts of the time of the run's steps, the phase with the longest total first and its largest part first."""
     rows = query(
         "SELECT phase, part, share, mean_ms, steps "  # noqa: S608  a literal
         f"FROM macros.step_shares([{literal(run_id)}]) "
@@ -161,7 +161,7 @@ def step_shares_of(query: Query, run_id: str) -> list[StepShare]:
 
 
 def labelled(facts: Mapping[str, Any]) -> list[tuple[str, str]]:
-    """The known facts of a run as labels and texts for people."""
+    """The known facts of a run, as labels and texts for people."""
     labels = {
         "Model": _joined(facts["model"], _counted(facts["layers"], "layer"), facts["dtype"]),
         "Requests": _joined(

@@ -63,7 +63,7 @@ def open_warehouse(
     check_folder(folder, create=create)
     warehouse = Warehouse(folder, sql)
     if sql is not None:
-        _ = warehouse.definitions  # so that a mistake in a definition is reported here
+        _ = warehouse.definitions  # reports a mistake in a definition here
     return warehouse
 
 
@@ -137,15 +137,15 @@ class Warehouse:
         return self._ask(self._session_for(sql, read_only), sql, parameters, read_only=read_only)
 
     def rows(self, sql: str, /, *, read_only: bool = True, **parameters: Any) -> QueryResult:
-        """Run a query whose rows are to be printed or counted, or that has few: as `query`, with the same result.
+        """Run a query as `query` does, but faster if its rows are few or are only printed or counted.
 
-        Its rows are fetched as Python values. This does without pyarrow, which takes a tenth of a second to load, until
-        the result is asked for a table or data frame; `query` is faster for many rows that end as these.
+        The rows are fetched as Python values. So pyarrow, which takes a tenth of a second to load, is loaded only when
+        the result is asked for a table or data frame. For many rows, `query` is then faster.
         """
         return self._ask(self._session_for(sql, read_only), sql, parameters, read_only=read_only, as_values=True)
 
     def query_of(self, run_ids: Collection[str], sql: str, /, **parameters: Any) -> QueryResult:
-        """Run a read-only query on the files of some runs alone, as if the warehouse had no others; see `query`."""
+        """Run a read-only query on the files of some runs only, as if the warehouse had no others; see `query`."""
         with closing(self._sessions.of(run_ids)) as session:
             return self._ask(session, sql, parameters)
 
@@ -321,9 +321,9 @@ class Warehouse:
 
         Some values are not stored but evaluated now: those of metrics that compare runs, such as scaling_efficiency; of
         metrics with a row per instruction, such as roofline; and of deprecated and compatibility versions. The latter
-        two kinds are returned only if `metrics` names the metric; so are those of metrics that compare runs if `run` is
-        given, since they read all other runs. Rows without a value are left out. The column
-        `status` holds the status of the version; it is NULL if a stored version no longer has a definition.
+        two kinds are returned only if `metrics` names the metric; if `run` is given, this also holds for metrics that
+        compare runs, since they read all other runs. Rows without a value are left out. The column `status` holds the
+        status of the version; it is NULL if a stored version no longer has a definition.
 
         Args:
             run: a run (see `run`), several, or None for all.
@@ -359,14 +359,14 @@ class Warehouse:
             mesh: the device mesh, such as 'dp=2,tp=4', if no manifest gives it.
             name: name of the run, for a path that holds one capture.
             step_program: the module whose executions begin a step, instead of the capture's own steps.
-            costs: a JSON or TOML file with what kernels cost whose cost the profiler does not know.
-            jobs: number of processes that ingest in parallel; None for one per core, as far as the memory goes. Small
+            costs: a JSON or TOML file with the costs of kernels that the profiler does not know.
+            jobs: number of processes that ingest in parallel; None for one per core, as far as memory allows. Small
                 captures are shared among them, and a large capture is read by all.
-            max_gzip_ratio: how many times larger than itself a gzipped file may unpack before it is refused as a trap;
+            max_gzip_ratio: how many times its own size a gzipped file may unpack to before it is refused as a trap;
                 None for the reader's own limit.
 
         Raises:
-            CaptureError: captures cannot be read, or the costs cannot be; all other captures are in the warehouse.
+            CaptureError: captures or the costs cannot be read; all other captures are in the warehouse.
             WarehouseError: the warehouse cannot be written.
         """
         from tracewarehouse.ingest.capture.remote import local_copy
@@ -398,20 +398,20 @@ class Warehouse:
         jobs: int | None = None,
         executor: Executor | None = None,
     ) -> Generator[Outcome, None, None]:
-        """Ingest many captures in several processes, and yield what became of each, in the order in which they end.
+        """Ingest many captures in several processes, and yield the outcome of each, in the order in which they end.
 
-        Each capture becomes the same run as by `ingest_capture`, byte for byte, in any number of processes. One that
-        cannot be read, or whose process is killed, is an outcome with an error; the others go on. If the caller stops
-        early, what is unfinished is taken back. `followed_by_database` brings warehouse.duckdb up to date.
+        Each capture becomes the same run as by `ingest_capture`, byte for byte, in any number of processes. If one
+        cannot be read, or its process is killed, its outcome has an error; the others go on. If the caller stops
+        early, unfinished runs are removed. `followed_by_database` brings warehouse.duckdb up to date.
 
         Args:
             captures: as `tracewarehouse.ingest.devices.joined_hosts.find_whole_captures` returns them; the number of an
                 outcome is the index of its capture.
             mesh: the device mesh of all captures.
             step_program: the module whose executions begin a step.
-            costs: a JSON or TOML file with what kernels cost.
+            costs: a JSON or TOML file with the costs of kernels.
             jobs: number of processes; see `ingest`.
-            executor: what runs the processes; by default this machine.
+            executor: runs the processes; by default on this machine.
 
         Raises:
             MetricError: a definition of the user's own metrics is not valid.
@@ -445,7 +445,7 @@ class Warehouse:
             mesh: the device mesh.
             name: name of the run.
             step_program: the module whose executions begin a step.
-            costs: a JSON or TOML file with what kernels cost.
+            costs: a JSON or TOML file with the costs of kernels.
             evaluate: store the metric values with the run.
             jobs: number of processes that may read a large capture in parallel; None for one per core.
         """
@@ -516,14 +516,14 @@ class Warehouse:
         return self._database_file("build").build()
 
     def is_database_current(self) -> bool:
-        """Whether warehouse.duckdb holds the runs and definitions of now; True without such a file."""
-        # commands that build one need a folder
+        """Whether warehouse.duckdb holds the current runs and definitions; True if there is no such file."""
+        # a remote warehouse has no such file: commands that build one need a folder
         return not isinstance(self.path, Path) or self._database_file("build").is_current
 
     def update_database(self) -> bool:
         """Build warehouse.duckdb anew if there is one and it is older than the runs; returns whether it was built.
 
-        Ingest, `remove` and `refresh_metrics` end with this, so the file does not answer with runs of yesterday.
+        Ingest, `remove` and `refresh_metrics` end with this, so the file never answers from old runs.
 
         Raises:
             WarehouseError: the file is older and cannot be built, or it holds metrics that are not defined here.
@@ -546,7 +546,7 @@ class Warehouse:
     def followed_by_database(self) -> Iterator[None]:
         """Update warehouse.duckdb, if there is one, after a change of the runs in this context.
 
-        Half of a change counts too; the first error is raised.
+        It is updated even if the change fails half-way; the first error is raised.
 
         Raises:
             WarehouseError: as `update_database`.
@@ -618,7 +618,7 @@ class Warehouse:
         return leftovers(self.lake, self._database_file("gc"), grace_seconds)
 
     def collect_garbage(self, grace_seconds: float = GRACE_SECONDS) -> list[Leftover]:
-        """Remove unused files, and return them: those of dead writers, and of versions replaced before the grace time.
+        """Remove unused files, and return them: files of dead writers, and of versions replaced before the grace time.
 
         Files that warehouse.duckdb names are kept until `build` has rewritten it.
 
@@ -632,12 +632,11 @@ class Warehouse:
         return collect_garbage(self.lake, self._database_file("gc"), grace_seconds)
 
     def compact(self) -> Iterator[Pack]:
-        """Join the files of many small runs into packs, which questions about all runs then open in their stead.
+        """Join the files of many small runs into packs, which queries over all runs then open instead.
 
-        Yields each pack once it is written. No row changes, and the runs' own files stay: questions about single runs
-        open them, and so does any question if the run was replaced afterwards. Packs whose runs were replaced or
-        removed are written anew, and packs of few runs are joined; `collect_garbage` removes the old ones after the
-        grace time.
+        Yields each pack once it is written. No row changes, and the runs' own files stay: queries of single runs open
+        them, and so does every query of a run that was replaced afterwards. Packs whose runs were replaced or removed
+        are written anew, and packs of few runs are joined; `collect_garbage` removes the old ones after the grace time.
 
         Raises:
             WarehouseError: the warehouse is remote or cannot be written, or a file of a run is damaged.

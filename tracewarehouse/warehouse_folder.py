@@ -16,7 +16,7 @@ def check_folder(folder: Path, *, create: bool) -> None:
         create: create it if it does not exist, and accept one with other files in it.
 
     Raises:
-        WarehouseError: it does not exist, is not a warehouse, or has a path that DuckDB cannot be given.
+        WarehouseError: it does not exist, is not a warehouse, or has a path that DuckDB would misread.
     """
     _check_path(folder)
     try:
@@ -45,15 +45,15 @@ def check_folder(folder: Path, *, create: bool) -> None:
 
 
 def is_warehouse(folder: Path) -> bool:
-    """Whether a folder has what makes it a warehouse."""
+    """Whether a folder has the parts of a warehouse."""
     return (folder / "manifests").is_dir() or (folder / "lake").is_dir()
 
 
 def _check_path(folder: Path) -> None:
-    """Refuse a folder in whose place DuckDB would find no files, or the files of another folder.
+    """Refuse a folder for whose path DuckDB would find no files, or the files of another folder.
 
     Raises:
-        WarehouseError: its path is a pattern for file names that other paths fit, or is not UTF-8.
+        WarehouseError: its path has a special character, is a pattern that other paths match, or is not UTF-8.
     """
     try:
         path = str(folder.resolve())
@@ -69,6 +69,6 @@ def _check_path(folder: Path) -> None:
         )
     if others := sorted({*glob(path)} - {path}):  # noqa: PTH207  the path is absolute
         raise WarehouseError(
-            f"{shown(path)}: a warehouse's path cannot be a pattern that others fit, such as {shown(others[0])}; "
+            f"{shown(path)}: a warehouse's path cannot be a pattern that others match, such as {shown(others[0])}; "
             "rename the folder, or name another with -w"
         )

@@ -25,11 +25,11 @@ Stamp = tuple[tuple[str, int, int], ...]
 
 @dataclass
 class _Seen:
-    """What the watcher knows of a capture."""
+    """The state of a capture when the watcher last saw it."""
 
     stamp: Stamp
     since: float
-    """When the capture was first seen in this state, on the monotonic clock."""
+    """The time at which the capture was first seen in this state, on the monotonic clock."""
     is_done: bool = False
 
 

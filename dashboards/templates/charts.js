@@ -1,8 +1,8 @@
-// Draws charts into their places, for reports and for the pages of `tw serve`. What a page says of all of its charts:
-// width (what a chart has that takes the width that there is), config (of Vega-Lite), and options (more of vega-embed's).
+// Draws charts into their places, for reports and for the pages of `tw serve`. A page sets for all of its charts:
+// width (the one that marks a chart as filling its place), config (for Vega-Lite), and options (more for vega-embed).
 const dark = window.matchMedia("(prefers-color-scheme: dark)");
 
-// single charts take the width that there is; panels of a facet leave room for labels
+// single charts take the available width; panels of a facet leave room for labels
 function fitted(specification, width, page) {
   const own = structuredClone(specification);
   if (own.width === page.width) { own.width = width; own.autosize = { type: "fit-x", contains: "padding" }; }
@@ -16,7 +16,7 @@ async function embed(place, specification, page) {
     renderer: "svg", config: page.config,
     actions: { export: true, source: false, compiled: false, editor: false }, ...page.options,
     tooltip: { theme: dark.matches ? "dark" : "light", ...page.options?.tooltip } });
-  place.querySelector("summary")?.setAttribute("aria-label", "Save the chart as a picture");  // it shows dots alone
+  place.querySelector("summary")?.setAttribute("aria-label", "Save the chart as a picture");  // it shows only dots
 }
 
 async function drawChart(place, chart, page) {
@@ -25,7 +25,7 @@ async function drawChart(place, chart, page) {
   try {
     await embed(place, specification, page);
     const excess = place.querySelector("svg.marks").width.baseVal.value - width;
-    if (specification.spec && !(specification.columns > 1) && Math.abs(excess) > 8) {  // labels take what they take
+    if (specification.spec && !(specification.columns > 1) && Math.abs(excess) > 8) {  // make room for the labels
       specification.spec.width = Math.max(200, specification.spec.width - excess);
       await embed(place, specification, page);
     }

@@ -46,7 +46,7 @@ def test_several_hosts_are_written_so_that_they_come_back(
     assert cli.run([*command, "-o", "merged.json"]) == 0
     shown = capsys.readouterr()
     assert shown.out == "merged.json\n"
-    assert "for viewers; name a folder for files that `tw ingest` takes back" in shown.err
+    assert "for viewers; name a folder to get files that `tw ingest` reads" in shown.err
     with open_warehouse(tmp_path / "again", create=True) as again:
         again.ingest(tmp_path / name)
         again.ingest(tmp_path / "merged.json")

@@ -249,7 +249,7 @@ def test_a_selection_has_what_starts_in_it(
 
 def test_an_empty_selection_says_what_there_is(tiny: Warehouse, tmp_path: Path) -> None:
     with pytest.raises(
-        TracewarehouseError, match=r"no event in what is selected; it has steps 0 to 3, phases decode, pre"
+        TracewarehouseError, match=r"no event in the selection; it has steps 0 to 3, phases decode, pre"
     ):
         exported(tiny, tmp_path / "out.pftrace", selection=Selection(first_step=7, last_step=7))
     assert not list(tmp_path.glob("*.pftrace"))
@@ -297,7 +297,7 @@ def test_devices_of_several_hosts_have_names_of_their_own(tmp_path: Path) -> Non
 
 def test_clocks_that_are_not_aligned_are_refused_unless_forced(tmp_path: Path) -> None:
     warehouse = ingested(tmp_path, two_hosts(tmp_path, has_times=False))
-    with pytest.raises(TracewarehouseError, match="nothing brings the clocks of its hosts together"):
+    with pytest.raises(TracewarehouseError, match="the clocks of its hosts are not aligned"):
         exported(warehouse, tmp_path / "out.pftrace")
     assert len(exported(warehouse, tmp_path / "out.pftrace", force=True).slices("3. XLA Ops")) == 2
 
@@ -315,10 +315,10 @@ def test_times_and_steps_are_read() -> None:
     )
     assert (steps("4"), steps("3-5")) == ((4, 4), (3, 5))
     for text in ("5", "ms", "1 hour"):
-        with pytest.raises(TracewarehouseError, match="is no time"):
+        with pytest.raises(TracewarehouseError, match="is not a time"):
             picoseconds(text)
     for text in ("x", "3-", "5-3"):
-        with pytest.raises(TracewarehouseError, match="is no step"):
+        with pytest.raises(TracewarehouseError, match="is not a step"):
             steps(text)
 
 

@@ -50,7 +50,7 @@ def test_rows_beyond_the_cap_are_left_out_and_can_be_had(ask: Ask) -> None:
     assert "more than these 3" in sentence
     assert "OFFSET" in sentence
     first = ask("list_runs", max_rows=2)
-    assert first["left_out"] == ["runs: rows 1 to 2 of 3; offset=2 goes on"]
+    assert first["left_out"] == ["runs: rows 1 to 2 of 3; offset=2 continues"]
     second = ask("list_runs", max_rows=2, offset=2)
     assert second["left_out"] == ["runs: rows 3 to 3 of 3"]
     assert len(rows(first, "runs")) + len(rows(second, "runs")) == 3

@@ -170,7 +170,7 @@ def test_the_trace_of_a_window_is_smaller_than_the_whole(client: TestClient, ids
         assert client.get(f"/runs/{ids[LLAMA]}/trace/{window}/").status_code == 404
     empty = client.get(f"/runs/{ids[LLAMA]}/trace/1-2/trace.pftrace.gz")
     assert empty.status_code == 400
-    assert "has no event in what is selected" in empty.text
+    assert "has no event in the selection" in empty.text
 
 
 def test_the_viewer_is_the_bundled_one_or_hands_the_trace_over(
@@ -330,8 +330,8 @@ def test_examples_and_the_catalogue_can_be_asked(client: TestClient) -> None:
         ("/runs/nix.json", 404, "no run 'nix'"),
         ("/nowhere", 404, "There is no page /nowhere"),
         ("/metrics/tpott", 404, "did you mean tpot?"),
-        ("/metrics/tpot?version=x", 400, "is no number"),
-        ("/?from=x", 400, "is no number of a row"),
+        ("/metrics/tpot?version=x", 400, "is not a number"),
+        ("/?from=x", 400, "is not the number of a row"),
         ("/compare.json", 400, "two runs"),
         ("/static/../application.py", 404, "There is no page"),
         ("/static/%2e%2e/application.py", 404, "There is no page"),
@@ -349,7 +349,7 @@ def test_a_mistake_of_the_program_is_a_page_too(
     monkeypatch.setattr("tracewarehouse.serve.sql_page.quick_chart", lambda *_: 1 / 0)
     answer = client.get("/sql?sql=SELECT+1")
     assert answer.status_code == 500
-    assert "a mistake of the program: ZeroDivisionError" in texts(answer.text)
+    assert "a fault in the program: ZeroDivisionError" in texts(answer.text)
     assert capsys.readouterr().err == "error: /sql: ZeroDivisionError: division by zero\n"
 
 

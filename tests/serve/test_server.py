@@ -117,7 +117,7 @@ def test_a_taken_port_is_said_with_a_remedy(folder: Path) -> None:
     assert f"port {port} of 127.0.0.1 cannot be used" in str(failed.exception)
     assert "--port 0 for a free one" in str(failed.exception)
     elsewhere = CliRunner().invoke(app, ["-w", str(folder), "serve", "--bind", "no host", "--no-browser"])
-    assert "no host is no address of this machine" in str(elsewhere.exception)
+    assert "no host is not an address of this machine" in str(elsewhere.exception)
 
 
 def test_without_a_warehouse_or_the_extra_it_says_what_to_do(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

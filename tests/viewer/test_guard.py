@@ -22,7 +22,7 @@ def test_names_of_this_machine_are_answered(host: str) -> None:
      "127.0.0.1:8765:8765", "0x7f.1:8765", " localhost:8765", "localhost:08765"],
 )  # fmt: skip
 def test_other_hosts_are_refused(host: str) -> None:
-    assert refusal({"Host": host}, 8765) == "This server answers to the name of its own machine alone."
+    assert refusal({"Host": host}, 8765) == "This server answers only to the name of its own machine."
 
 
 def test_an_open_server_has_addresses_and_the_name_of_the_machine() -> None:
@@ -37,7 +37,7 @@ def test_no_host_is_refused() -> None:
 
 @pytest.mark.parametrize("origin", ["http://example.com", "https://127.0.0.1:8765", "http://localhost:8765", "null"])
 def test_other_origins_are_refused(origin: str) -> None:
-    assert refusal(OWN | {"Origin": origin}, 8765) == "This server answers its own pages alone."
+    assert refusal(OWN | {"Origin": origin}, 8765) == "This server answers only its own pages."
     assert refusal(OWN | {"Origin": "http://127.0.0.1:8765"}, 8765) is None
 
 

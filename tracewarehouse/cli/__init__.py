@@ -26,7 +26,7 @@ from tracewarehouse.queries import stuck_query
 from tracewarehouse.queries.output import close_quietly
 
 _DUCKDB_INTERRUPTED = "Query interrupted"
-"""What DuckDB raises in place of the KeyboardInterrupt, if Ctrl-C comes while a statement runs in the main thread."""
+"""DuckDB's error message in place of a KeyboardInterrupt, if Ctrl-C comes while a statement runs in the main thread."""
 
 app = typer.Typer(
     name="tracewarehouse",
@@ -77,7 +77,7 @@ def _options(
         bool, typer.Option("--version", callback=_show_version, is_eager=True, help="Print the version and exit.")
     ] = False,
 ) -> None:
-    if context.invoked_subcommand != "collect":  # which runs models
+    if context.invoked_subcommand != "collect":  # `tw collect` runs models, which need more than one thread
         from tracewarehouse.ingest.processes.pool import ONE_THREAD
 
         for name, value in ONE_THREAD.items():
@@ -101,7 +101,7 @@ def main() -> None:
 
 
 def _end(number: int, _: object) -> None:
-    """Leave as after Ctrl-C, so that what is half done is taken back."""
+    """Exit as after Ctrl-C, so that unfinished work is undone."""
     sys.exit(128 + number)
 
 
@@ -133,7 +133,7 @@ def run(arguments: list[str]) -> int:
 
 
 def _print_ours(show: Callable[..., None]) -> None:
-    """Let warnings that are meant for users be one line on standard error, without a place in our source."""
+    """Print warnings that are meant for users as one line on standard error, without a place in our source."""
 
     def shown(message: Warning | str, category: type[Warning], *where: Any, **more: Any) -> None:
         if issubclass(category, UnreadRunWarning | SkippedEntryWarning):

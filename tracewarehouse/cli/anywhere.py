@@ -1,4 +1,4 @@
-"""Options that stand before the verb or after it, and short forms of --format."""
+"""Defines the options that may stand before or after the verb, and the short forms of --format."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ _WITHOUT_WAREHOUSE = {"collect", "tpu", "sample"}
 
 
 def set_warehouse(context: typer.Context, value: str | None) -> None:
-    """Let a command use another warehouse than the options before it say."""
+    """Make a command use another warehouse than the one named before the verb."""
     if value is not None and not context.resilient_parsing:
         context.obj = replace(context.obj, warehouse=value)
 
 
 def set_sql(context: typer.Context, value: Path | None) -> None:
-    """Let a command use the metrics of a folder."""
+    """Make a command use the metrics of a folder."""
     if value is not None and not context.resilient_parsing:
         context.obj = replace(context.obj, sql=value)
 
@@ -74,12 +74,12 @@ def _parameters() -> list[Any]:
 
 
 def with_options(verb: Any) -> Any:
-    """Give a command, or every command of a group, the options before the verb, and one with --format its short forms.
+    """Give a command, or every command of a group, the options that may stand before the verb.
 
-    An option that a command has already stays its own.
+    A command with --format also gets its short forms. An option that a command has already stays its own.
 
     Args:
-        verb: what typer makes of a function, or of an app with several commands.
+        verb: the command that typer makes of a function, or the group that it makes of an app.
     """
     if verb.name in _WITHOUT_WAREHOUSE:
         return verb

@@ -76,7 +76,7 @@ def collect(
     ] = None,
     resume: Annotated[bool, typer.Option(help="Skip runs whose capture is there already.")] = True,
     references: Annotated[
-        bool, typer.Option("--references", help="Compute and keep what the runs are compared with; record nothing.")
+        bool, typer.Option("--references", help="Compute and keep what the runs are checked against; record nothing.")
     ] = False,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Say what would be recorded, and record nothing.")] = False,
 ) -> None:
@@ -156,7 +156,7 @@ def _interpreters(given: list[str], backends: set[str]) -> dict[str, str]:
         backend, is_pair, path = value.partition("=")
         if is_pair and backend in backends:
             if not path:
-                raise typer.BadParameter(f"--python {value}: names no interpreter; write {backend}=PATH")
+                raise typer.BadParameter(f"--python {value}: does not name an interpreter; write {backend}=PATH")
             by_backend[backend] = path
         elif is_pair and not Path(value).exists():
             raise typer.BadParameter(f"--python {value}: no run has the backend {backend}; {', '.join(backends)} run")
@@ -168,7 +168,7 @@ def _interpreters(given: list[str], backends: set[str]) -> dict[str, str]:
 ATTACH_FACTS = {"model": "model", "mesh": "mesh", "batch": "batch_size", "dtype": "dtype"} | {
     name: name for name in ("input_length", "output_length")
 }
-"""Options that with --attach say what the process runs, and what the manifest calls them."""
+"""Options that say, with --attach, what the process runs, and their names in the manifest."""
 
 
 def _attach(addresses: str, output: Path, duration_ms: int, fields: dict[str, Any]) -> None:
@@ -208,7 +208,7 @@ def _print_plan(planned: list[PlannedRun]) -> None:
 
 
 def _print_summary(results: list[CaptureResult], faults: dict[str, list[str]]) -> None:
-    """Say on standard error how many runs ended how, where there were several, and which failed."""
+    """Print on standard error which runs failed and, if there were several, how many ended in which way."""
     if len(results) < 2:
         return
     count = Counter("failed" if r.spec.name in faults else r.status for r in results)
@@ -230,10 +230,10 @@ FROM models.leaf_ops AS o INNER JOIN models.op_layers AS l ON o.run_id = l.run_i
 
 
 def capture_faults(capture: Path) -> list[str]:
-    """What a finished capture lacks of what its manifest promises, found by ingesting it into a warehouse put aside.
+    """The promises of its manifest that a finished capture breaks, found by ingesting it into a temporary warehouse.
 
-    Of virtual devices also where the marks of steps, layers and parts are missing; those of a TPU program are not the
-    collector's alone.
+    For virtual devices, missing marks of steps, layers and parts count too. The marks of a TPU program do not depend on
+    the collector alone.
     """
     from tracewarehouse.database.temporary import TemporaryFolder
     from tracewarehouse.ingest.capture.manifest import load_manifest
@@ -267,7 +267,7 @@ def _unmarked(folder: Path) -> list[str]:
 
 @contextmanager
 def _progress() -> Iterator[tuple[Callable[[Progress], None], Callable[[str], None]]]:
-    """What reports progress, and what says a line, on standard error; on a terminal above a bar of the runs."""
+    """Yield functions that report progress and print a line on standard error; on a terminal, above a bar of runs."""
     if not sys.stderr.isatty():
 
         def say_to_pipe(line: str) -> None:

@@ -1,4 +1,4 @@
-"""`tw compare`, `tw check` and `tw baseline`: runs beside others, and against what they were."""
+"""`tw compare`, `tw check` and `tw baseline`: compare runs with others, and check them against baselines."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ _TOP = 5
 
 
 def _percent(text: str | float) -> float:
-    """A share from '5%' or '5'."""
+    """The share that '5%' or '5' states."""
     match = re.fullmatch(r"\s*([0-9]+(?:\.[0-9]*)?)\s*%?\s*", str(text))
     if match is None:
         raise typer.BadParameter(f"expected a percentage such as 5%, found {text!r}")
@@ -45,7 +45,7 @@ def _percent(text: str | float) -> float:
 
 
 def _difference(text: str) -> tuple[str, float]:
-    """A metric and a number in its unit from 'NAME=NUMBER'."""
+    """The metric, and the number in its unit, that 'NAME=NUMBER' states."""
     match = re.fullmatch(r"\s*(\w+)\s*=\s*([0-9]+(?:\.[0-9]*)?(?:[eE][-+]?[0-9]+)?)\s*", text)
     if match is None or not isfinite(float(match[2])):
         raise typer.BadParameter(f"expected a metric and a number in its unit, such as host_gap=0.01, found {text!r}")
@@ -96,7 +96,7 @@ def compare(
         raise typer.BadParameter("--why is about the time of a step; leave out -m")
     splits: dict[str, Any] = {s: s for s in SPLITS}
     if why and by is not None and by not in splits:
-        raise typer.BadParameter(f"--why takes a step apart by {', '.join(SPLITS)}, not by {by}")
+        raise typer.BadParameter(f"--why splits a step by {', '.join(SPLITS)}, not by {by}")
     chosen = chosen_format(context, output_format, output)
     with context.obj.open() as warehouse, comparing(warehouse, run, baseline, is_unlike_allowed=force) as comparison:
         _note_sides(comparison)
@@ -225,13 +225,13 @@ def _note_sides(comparison: Comparison) -> None:
     if both := set(sides.runs) & set(sides.baselines):
         typer.echo(f"note: on both sides: {', '.join(sorted(both))}", err=True)
     if comparison.unknown == WORKLOAD:
-        typer.echo("note: nothing is known of the workloads, so that unlike ones are not refused", err=True)
+        typer.echo("note: nothing is known about the workloads, so different ones are not refused", err=True)
     elif comparison.unknown:
-        typer.echo(f"note: not known of all runs, so not compared: {', '.join(comparison.unknown)}", err=True)
+        typer.echo(f"note: not known for all runs, so not compared: {', '.join(comparison.unknown)}", err=True)
     if comparison.replaced:
         names = ", ".join(comparison.replaced)
         typer.echo(
-            f"note: the baseline file has older versions, which are not compared: {names}; write it anew", err=True
+            f"note: the baseline file has older versions, which are not compared: {names}; write it again", err=True
         )
 
 
@@ -253,13 +253,13 @@ def _note_check(outcome: Check, limits: Limits) -> None:
     if outcome.from_zero:
         names = ", ".join(sorted({r["metric"] for r in outcome.from_zero}))
         typer.echo(
-            f"{len(outcome.from_zero)} of these had 0 in the baseline, of which no percentage allows a loss: {names}; "
+            f"{len(outcome.from_zero)} of these had 0 in the baseline, for which no percentage allows a loss: {names}; "
             "--max-difference METRIC=NUMBER allows one in the metric's unit",
             err=True,
         )
     if outcome.excused:
         names = ", ".join(sorted({r["metric"] for r in outcome.excused}))
-        typer.echo(f"{len(outcome.excused)} more are worse by that, but inside the noise: {names}", err=True)
+        typer.echo(f"{len(outcome.excused)} more are worse by as much, but within the noise: {names}", err=True)
     if outcome.absent:
         names = ", ".join(sorted({r["metric"] for r in outcome.absent}))
         remark = "" if limits.is_absence_excused or not outcome.checked else "; --allow-missing lets that pass"
@@ -280,7 +280,7 @@ def _print_top(comparison: Comparison) -> None:
 
 
 def _table(rows: list[dict[str, Any]], by: str | None) -> QueryResult:
-    """The rows for people: the dimensions as words, the differences in percent."""
+    """The rows for people, with dimensions as words and differences in percent."""
     return _result([_words(row, by) for row in rows])
 
 

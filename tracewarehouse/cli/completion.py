@@ -1,4 +1,4 @@
-"""What the shell offers after the Tab key: names of runs and of metrics."""
+"""Completes names of runs and of metrics when the user presses Tab."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def runs(context: typer.Context, incomplete: str) -> list[str]:
 
 
 def metrics(incomplete: str) -> list[str]:
-    """Names of the package's metrics; what was typed may end a list such as `ttft,tp`."""
+    """Names of the package's metrics that complete a name, or the last name of a list such as `ttft,tp`."""
     from tracewarehouse.definitions.reading import SQL
 
     before, comma, last = incomplete.rpartition(",")

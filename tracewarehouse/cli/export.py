@@ -1,4 +1,4 @@
-"""`tw export`: runs and rows in the formats of other tools.
+"""`tw export`: write runs and rows in the formats of other tools.
 
 A subcommand only reads its options; it imports its module of `tracewarehouse.exports` when it is called.
 """
@@ -48,7 +48,7 @@ def chrome(
         ),
     ] = None,
 ) -> None:
-    """Write a run as Chrome trace JSON, for the Perfetto UI, chrome://tracing, and tools that read the profiler's."""
+    """Write a run as Chrome trace JSON, for the Perfetto UI, chrome://tracing, and tools for the profiler's files."""
     from tracewarehouse.exports.chrome import export_chrome
 
     with context.obj.open() as warehouse:
@@ -60,7 +60,7 @@ def chrome(
         typer.echo(path)
     if has_several_hosts and len(files) == 1:
         typer.echo(
-            "note: one file of several hosts is for viewers; name a folder for files that `tw ingest` takes back",
+            "note: one file of several hosts is for viewers; name a folder to get files that `tw ingest` reads",
             err=True,
         )
 
@@ -77,7 +77,7 @@ def ccl_bench(
     name: Annotated[str | None, typer.Option(help="Name of the row; for one run.")] = None,
     archive: Annotated[bool, typer.Option("--archive", help="Also pack each folder as .tar.gz.")] = False,
 ) -> None:
-    """Write runs as rows of CCL-Bench: card, trace, tables and values, and what its repository gets of them."""
+    """Write runs as rows of CCL-Bench: card, trace, tables and values, and the files for its repository."""
     from tracewarehouse.exports.ccl_bench.checkout import merge
     from tracewarehouse.exports.ccl_bench.row import row_name, write_row
     from tracewarehouse.exports.ccl_bench.values import compatible_info

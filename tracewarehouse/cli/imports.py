@@ -1,4 +1,4 @@
-"""`tw import`: what other tools have published becomes runs of the warehouse."""
+"""`tw import`: turn what other tools have published into runs of the warehouse."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`tw ingest`: captures into the warehouse."""
+"""`tw ingest`: put captures into the warehouse."""
 
 from __future__ import annotations
 
@@ -104,8 +104,8 @@ def ingest(
 
     Prints one line per run as it ends: run id, name, ingested or unchanged, events. Several captures are ingested side
     by side, large ones after the small ones, one at a time. A capture that cannot be read, or whose process is killed,
-    is named with its reason at the end; the others go on, and the exit code is then 1. Interrupted, it takes back what
-    is unfinished; ingest the same paths again to go on. With --engine spark each capture is a task of Spark, whose
+    is named with its reason at the end; the others go on, and the exit code is then 1. If you interrupt it, it removes
+    unfinished runs; ingest the same paths again to go on. With --engine spark each capture is a task of Spark, whose
     workers must see the captures and the warehouse under the same paths.
     """
     if engine is Engine.SPARK and (name is not None or jobs is not None):
@@ -117,7 +117,7 @@ def ingest(
     try:
         if captures:
             with context.obj.open(create=True) as warehouse, warehouse.followed_by_database():
-                if engine is not Engine.SPARK:  # which may want pandas
+                if engine is not Engine.SPARK:  # Spark may want pandas
                     from tracewarehouse.ingest.processes.pandas_import import keep_pandas_out
 
                     keep_pandas_out()
@@ -129,7 +129,7 @@ def ingest(
                     _ingest_one(warehouse, captures[0], errors, mesh, name, step, costs, jobs)
                 else:
                     _ingest_all(warehouse, captures, errors, mesh, step, costs, jobs)
-    finally:  # what failed before an interrupt is said as well
+    finally:  # failures before an interrupt are reported too
         for error in errors:
             complain(error)
     if errors:
@@ -156,7 +156,7 @@ def _ingest_one(
             errors.append(error)
             return
         finally:
-            update("")  # or the result would stand behind it
+            update("")  # else the result would be printed behind it
         say(result)
 
 
@@ -183,7 +183,7 @@ def _ingest_all(
 
 
 def _found(paths: list[str], max_gzip_ratio: float | None) -> tuple[list[Capture], list[TracewarehouseError]]:
-    """The captures under all paths, and why other paths have none."""
+    """The captures under all paths, and the errors of the paths that have none."""
     from tracewarehouse.ingest.capture.remote import local_copy
     from tracewarehouse.ingest.capture.sources import find_captures
     from tracewarehouse.ingest.devices.joined_hosts import join_hosts
@@ -200,7 +200,7 @@ def _found(paths: list[str], max_gzip_ratio: float | None) -> tuple[list[Capture
 
 
 def say(result: IngestResult) -> None:
-    """Print what became of a capture."""
+    """Print the result of a capture."""
     name = printable(result.name)
     typer.echo(f"{result.run_id}\t{name}\t{result.status}\t{result.event_count} events")
     for note in result.notes:

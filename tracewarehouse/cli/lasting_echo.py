@@ -1,4 +1,4 @@
-"""Output of commands that must go on when nobody reads it any more."""
+"""Prints lines of commands that must go on when nobody reads their output any more."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ import typer
 
 
 def lasting_echo(line: object, err: bool = False) -> None:
-    """Print a line; when its reader is gone, this and all further ones go nowhere.
+    """Print a line; once nobody reads the output any more, discard this and all further lines.
 
-    A reader goes as after `| head -1`, or with the terminal.
+    The reader is gone, for example, after `| head -1`, or when the terminal is closed.
     """
     try:
         typer.echo(line, err=err)

@@ -149,10 +149,10 @@ def gc(
         bool, typer.Option("--dry-run", "-n", help="Print what would be removed, and remove nothing.")
     ] = False,
 ) -> None:
-    """Remove what interrupted commands left and the files of replaced runs, and print what goes.
+    """Remove what interrupted commands left and the files of replaced runs, and print what is removed.
 
-    Temporary folders of killed processes go too, whatever their warehouse. Files that warehouse.duckdb still reads stay
-    until the next `tw build`.
+    Temporary folders of killed processes are removed too, whatever their warehouse. Files that warehouse.duckdb still
+    reads stay until the next `tw build`.
     """
     from tracewarehouse.database.temporary import abandoned, remove_abandoned
 

@@ -44,6 +44,6 @@ def mcp(
                 err=True,
             )
         has_ended = serve(warehouse, time_limit)
-    if not has_ended:  # a thread still runs a query that cannot be interrupted, and would be waited for
+    if not has_ended:  # a thread still runs a query that cannot be interrupted; a normal exit would wait for it
         sys.stdout.flush()
         os._exit(0)

@@ -45,12 +45,12 @@ def list_metrics(context: typer.Context, output_format: FormatOption = None, out
 
 
 def _list_for_people(rows: list[dict[str, Any]]) -> dict[str, list[Any]]:
-    """Metric with version and status where these are not 1 and stable, unit and meaning."""
+    """Columns: the metric (with its version unless 1, its status unless stable), its unit, and its meaning."""
     return {"metric": [_named(r) for r in rows], **{n: [r[n] for r in rows] for n in ("unit", "meaning")}}
 
 
 def _named(row: dict[str, Any]) -> str:
-    """A metric, with version and status where these say something."""
+    """The name of a metric, with its version unless 1 and its status unless stable."""
     status = row["status"] or "no definition"
     named = row["metric"] if row["version"] == 1 else f"{row['metric']} v{row['version']}"
     return named if status == "stable" else f"{named} ({status})"
@@ -142,12 +142,12 @@ def values(
 
 
 def _answering(definitions: Definitions) -> list[Metric]:
-    """The metrics that say what this project means by them: neither deprecated ones nor another tool's."""
+    """The metrics that are neither deprecated nor another tool's."""
     return [m for m in definitions.aliases().values() if m.header.status not in ("deprecated", "compatibility")]
 
 
 def _without(result: QueryResult, metrics: Collection[str]) -> tuple[QueryResult, list[str]]:
-    """The rows of other metrics, and which of these metrics have any."""
+    """The rows of all metrics but these, and the names of those left out that have rows."""
     if not (left_out := result.distinct("metric").intersection(metrics)):
         return result, []
     place = result.columns.index("metric")
@@ -155,7 +155,7 @@ def _without(result: QueryResult, metrics: Collection[str]) -> tuple[QueryResult
 
 
 def _for_people(result: QueryResult) -> dict[str, list[Any]]:
-    """The columns that tell rows apart, with the dimensions as text: 80 columns hold them."""
+    """The columns that tell rows apart, with the dimensions as text, so that rows fit a terminal of 80 columns."""
     import json
 
     rows = result.dicts()
@@ -165,7 +165,7 @@ def _for_people(result: QueryResult) -> dict[str, list[Any]]:
     columns["of"] = [" ".join(f"{k}={v}" for k, v in json.loads(r["dimensions"]).items()) for r in rows]
     columns["value"] = [r["value"] for r in rows]
     columns["unit"] = [r["unit"] for r in rows]
-    if len(ids) == 1:  # who asks for one run knows its name
+    if len(ids) == 1:  # a user who asks for one run knows its name
         del columns["run"]
     return columns
 
@@ -183,8 +183,8 @@ def docs(
 ) -> None:
     """Write a Markdown page about each metric: columns, versions, SQL, lineage and real rows.
 
-    Without -o, print the index, or the page of one metric. With --sql, your own metrics have pages too. The rows come
-    from the runs of the warehouse.
+    Without -o, print the index, or the page of one metric. With --sql, your own metrics have pages too. Their
+    rows come from the runs of the warehouse.
     """
     from tracewarehouse.definitions.pages import index_page, metric_page, metric_pages
     from tracewarehouse.warehouse import Warehouse

@@ -1,4 +1,4 @@
-"""Options and arguments that several commands have."""
+"""Defines the options and arguments that several commands share."""
 
 from __future__ import annotations
 
@@ -20,14 +20,14 @@ OutputOption = Annotated[
 
 
 class Engine(StrEnum):
-    """What runs SQL and ingest."""
+    """The engine that runs SQL and ingest."""
 
     DUCKDB = "duckdb"
     SPARK = "spark"
 
 
 EngineOption = Annotated[
-    Engine, typer.Option(help="What does the work: DuckDB in this process, or Apache Spark (see --master).")
+    Engine, typer.Option(help="The engine that does the work: DuckDB in this process, or Apache Spark (see --master).")
 ]
 MasterOption = Annotated[
     str | None,
@@ -63,7 +63,7 @@ RunsArgument = Annotated[
     ),
 ]
 
-# of `tw collect` and `tw plan`: the fields of a run
+# options of `tw collect` and `tw plan`: the fields of a run
 SequenceParallelismOption = Annotated[
     str | None, typer.Option("--sequence-parallelism", help="Split the sequence over tp: megatron, ulysses, ring.")
 ]
@@ -77,15 +77,15 @@ CapacityFactorOption = Annotated[
     typer.Option(help="Tokens that an expert has room for, as a multiple of its mean share; inf drops none."),
 ]
 BackendOption = Annotated[
-    str | None, typer.Option(help="What runs the model: torch_xla, jax, or module:Class of another.")
+    str | None, typer.Option(help="The backend that runs the model: torch_xla, jax, or module:Class of another.")
 ]
 
-# of `tw collect` and `tw tpu`
+# an option of `tw collect` and `tw tpu`
 CapturesOption = Annotated[
     Path, typer.Option("--output", "-o", help="Folder for the capture directories, one per run.")
 ]
 
-# of the verbs of `tw tpu`
+# options and arguments of the verbs of `tw tpu`
 SliceArgument = Annotated[str, typer.Argument(help="Name of the slice.")]
 ExperimentArgument = Annotated[
     Path,

@@ -1,4 +1,4 @@
-"""`tw` without a verb: what is in the warehouse, and what to do next."""
+"""`tw` without a verb: say what is in the warehouse, and what to do next."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ ORDER BY r.name, r.run_id
 
 
 def overview(place: Place) -> None:
-    """Print what is in the warehouse, what is not in order there, and the next commands."""
+    """Print what is in the warehouse, what is wrong there, and the next commands."""
     from pathlib import Path
 
     from tracewarehouse.ingest.capture.locations import is_remote
@@ -92,7 +92,7 @@ def _print_runs(warehouse: Warehouse) -> None:
 
 
 def _remarks(warehouse: Warehouse) -> Iterator[str]:
-    """What is not in order, with the command that mends it."""
+    """Sentences on what is wrong, each with the command that repairs it."""
     if unread := warehouse.unread_runs():
         yield f"{len(unread)} runs cannot be read; `tw runs` names them"
     if stale := warehouse.stale_runs():

@@ -1,4 +1,4 @@
-"""What the options before the command say: which warehouse, and whose metrics."""
+"""Holds the options before the verb: the warehouse, and the folder of the user's own metrics."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ class Place:
         return open_warehouse(self.warehouse, create=create, sql=self.sql)
 
     def open_spark(self, master: str | None) -> Warehouse:
-        """The warehouse, whose queries Spark answers; see `tracewarehouse.spark.warehouse.open_spark`."""
+        """The warehouse, with Spark to answer its queries; see `tracewarehouse.spark.warehouse.open_spark`."""
         from tracewarehouse.spark.warehouse import open_spark
 
         return open_spark(self.warehouse, sql=self.sql, master=master)

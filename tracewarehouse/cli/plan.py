@@ -1,4 +1,4 @@
-"""`tw plan`: what a model's steps would do on a TPU slice, before there is one."""
+"""`tw plan`: predict what a model's steps would do on a TPU slice, before there is one."""
 
 from __future__ import annotations
 
@@ -94,7 +94,7 @@ def _print_step(warehouse: Warehouse, spec: RunSpec, topology: str, step: Compil
 
 
 def _estimate(spec: RunSpec) -> str | None:
-    """Memory that the collector expects of a published model; tiny models need none."""
+    """The memory that the collector expects a published model to need; None for a tiny model."""
     if not spec.is_published:
         return None
     from tracewarehouse.collect.memory import memory_need

@@ -1,4 +1,4 @@
-"""Progress on a terminal; nothing in a pipe."""
+"""Shows progress on a terminal, and nothing in a pipe."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 @contextmanager
 def copying() -> Iterator[Advance | None]:
-    """A bar per remote file that is copied; appears with the first file."""
+    """Show a bar per remote file that is copied, from the first file on."""
     if not sys.stderr.isatty():
         yield None
         return
@@ -36,7 +36,7 @@ def copying() -> Iterator[Advance | None]:
 
 @contextmanager
 def counting(total: int) -> Iterator[Callable[[bool], AbstractContextManager[None]]]:
-    """A bar of how many of all captures have ended, how many of these failed, and how long the others will take.
+    """Show a bar: how many of all captures have ended, how many of these failed, and how long the others will take.
 
     Yields a function that counts one more, given whether it failed; inside its context there is room to print.
     """
@@ -80,7 +80,7 @@ def counting(total: int) -> Iterator[Callable[[bool], AbstractContextManager[Non
 
 @contextmanager
 def status() -> Iterator[Callable[[str], None]]:
-    """A line that says what is being done; no thread moves it, beside which an ingest would fork no helpers."""
+    """Show a line that says what is being done. No thread redraws it: beside one, an ingest would fork no helpers."""
     if not sys.stderr.isatty():
         yield lambda text: None
         return

@@ -1,4 +1,4 @@
-"""`tw query`: SQL over the warehouse, or over one capture."""
+"""`tw query`: run SQL over the warehouse, or over one capture."""
 
 from __future__ import annotations
 
@@ -47,7 +47,8 @@ def query(
     """Run one SQL query and print its rows.
 
     Tables are in schema main, metrics in schema metrics; `SHOW ALL TABLES` lists them. A query may only read, and
-    only this warehouse. With --engine spark the same SQL runs on Spark; what would return other rows there is refused.
+    only this warehouse. With --engine spark the same SQL runs on Spark; a query that would return other rows there is
+    refused.
     """
     capture, sql = _capture_and_sql(arguments or [], file)
     parameters = dict(_parameter(p) for p in parameter or [])
@@ -71,7 +72,7 @@ def query(
             TemporaryFolder() as folder,
             open_warehouse(folder.path / "warehouse", create=True, sql=context.obj.sql) as warehouse,
         ):
-            # the stored values are the only table that costs extra, so they are made for who asks for them
+            # the stored values are the only table that costs extra, so they are computed only if the SQL reads them
             _ingest(warehouse, capture, max_gzip_ratio, with_values=warehouse.reads_values(sql))
             result = _asked(warehouse, chosen)(sql, read_only=not unrestricted, **parameters)
     write(result, chosen, output)
@@ -110,7 +111,7 @@ def _capture_and_sql(arguments: list[str], file: Path | None) -> tuple[str | Non
 
 
 def _parameter(text: str) -> tuple[str, int | float | str | bool | None]:
-    """NAME=VALUE, the value as the number, true, false or null that it looks like, else as text."""
+    """The name and value of NAME=VALUE; the value is the number, true, false or null that it looks like, else text."""
     name, equals, value = text.partition("=")
     name = name.strip().removeprefix("$")
     if not equals or not name.isidentifier():

@@ -1,4 +1,4 @@
-"""`tw report`: pages, digests and pictures about runs, a comparison, or a study."""
+"""`tw report`: write pages, digests and pictures about runs, a comparison, or a study."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How a command writes the rows that it found: in which format, and where."""
+"""Writes the rows that a command found, in the format and to the place that its options name."""
 
 from __future__ import annotations
 
@@ -26,10 +26,10 @@ def note_format(context: typer.Context, format_: Format) -> None:
 
 
 def chosen_format(context: typer.Context, output_format: Format | None, output: Path | None) -> Format:
-    """The format of --format, --json or --csv, else that of the ending of the file, else a table.
+    """The format that --format, --json or --csv names, else that of the file's ending, else a table.
 
     Raises:
-        typer.BadParameter: --format and its short form say different things.
+        typer.BadParameter: --format and its short form name different formats.
     """
     short: Format | None = context.meta.get(_KEY)
     if short and output_format and short != output_format:

@@ -1,4 +1,4 @@
-"""`tw runs`: what is in the warehouse."""
+"""`tw runs`: list the runs of the warehouse."""
 
 from __future__ import annotations
 
@@ -94,7 +94,7 @@ def runs(
 
 
 def _for_people(result: QueryResult) -> dict[str, list[Any]]:
-    """The columns that tell runs apart, which 80 columns of a terminal hold."""
+    """The columns that tell runs apart, few enough for a terminal of 80 columns."""
     rows = result.dicts()
     columns = {name: [r.get(name) for r in rows] for name in ("run_id", "name", "devices", "mesh", "quality", "clocks")}
     columns["mesh"] = [
@@ -111,7 +111,7 @@ def _for_people(result: QueryResult) -> dict[str, list[Any]]:
 
 
 def _marked(result: QueryResult, lost: Collection[str]) -> QueryResult:
-    """The runs, those of which files are gone as incomplete."""
+    """The runs, with those that have lost files marked as incomplete."""
     if not lost:
         return result
     import pyarrow as pa
@@ -125,7 +125,7 @@ def _marked(result: QueryResult, lost: Collection[str]) -> QueryResult:
 
 
 def _listed(unread: list[UnreadRun], readable: QueryResult | None = None) -> QueryResult:
-    """The runs that could be read and, behind them, those that could not."""
+    """The runs that could be read, followed by those that could not."""
     if not unread and readable is not None:
         return readable
     import pyarrow as pa

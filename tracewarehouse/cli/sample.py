@@ -1,4 +1,4 @@
-"""`tw sample`: the capture that comes with the package, to try things on."""
+"""`tw sample`: copy the capture that comes with the package, to try things on."""
 
 from __future__ import annotations
 

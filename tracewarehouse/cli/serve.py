@@ -1,4 +1,4 @@
-"""`tw serve`: the warehouse as pages in a browser."""
+"""`tw serve`: show the warehouse as pages in a browser."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`tw shell`: SQL with history and completion, in DuckDB's own command line."""
+"""`tw shell`: open DuckDB's own command line, with history and completion."""
 
 from __future__ import annotations
 

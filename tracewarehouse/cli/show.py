@@ -1,4 +1,4 @@
-"""`tw show`: a run in short."""
+"""`tw show`: sum a run up."""
 
 from __future__ import annotations
 
@@ -67,7 +67,7 @@ def _lines(summary: RunSummary, width: int) -> Iterator[str]:
 
 
 def _number_lines(name: str, numbers: list[Number], reasons: dict[str, str], width: int) -> Iterator[str]:
-    """The values of one number beside each other, or why there is none."""
+    """Lines with the values of one number side by side, or with the reason why there is none."""
     from tracewarehouse.dashboards.units import quantity
 
     cells = [f"{n.part_in_words} {quantity(n.value, n.unit)}".strip() for n in numbers if n.value is not None]
@@ -79,7 +79,7 @@ def _number_lines(name: str, numbers: list[Number], reasons: dict[str, str], wid
 
 
 def sentences(steps: Sequence[StepShare]) -> list[str]:
-    """What dominates the steps of each phase, one sentence per phase."""
+    """Sentences that say what dominates a step, one per phase."""
     return [_dominates(phase, list(parts)) for phase, parts in groupby(steps, key=lambda s: s.phase)]
 
 
@@ -96,7 +96,7 @@ def _dominates(phase: str, parts: Sequence[StepShare]) -> str:
 
 
 def _wrapped(text: str, width: int, indent: int = 0) -> Iterator[str]:
-    """Lines of a text that ends up on a terminal, with what is aligned left as it is where it fits."""
+    """A text as lines for a terminal; if it fits on one line, it keeps its alignment."""
     line = printable(text).rstrip()
     if len(line) <= width:
         yield line

@@ -50,7 +50,7 @@ def plan(
 ) -> None:
     """Print the slices that an experiment needs, its runs, memory per chip, disk, time and price class; run nothing.
 
-    The chips of slices that were created already are taken from the quota.
+    The chips of slices that were created already are subtracted from the quota.
     """
     _print_plan(_planned(experiment, generation, zone, spot, quota, state))
 
@@ -73,7 +73,7 @@ def doctor(
 ) -> None:
     """Check all that an experiment needs, before it costs: account, zone, network, disk, key, token; print the plan.
 
-    What is missing is said with the command that mends it. Nothing is created.
+    Prints what is missing, each with the command that provides it. Creates nothing.
     """
     from tracewarehouse.collect.tpu.doctor import Doctor
 
@@ -140,7 +140,7 @@ def run(
     token: Annotated[
         bool,
         typer.Option(
-            "--token", help="Give the hosts a Hugging Face token: HF_TOKEN, that of hf auth login, or asked for."
+            "--token", help="Give the hosts a Hugging Face token: from HF_TOKEN or hf auth login, else asked for."
         ),
     ] = False,
     delete: Annotated[bool, typer.Option("--delete", help="Delete the slice at the end, also after Ctrl-C.")] = False,
@@ -149,7 +149,7 @@ def run(
 ) -> None:
     """Run an experiment on all hosts of a slice and copy captures back as they finish; print their directories.
 
-    Runs whose mesh has another size than the slice are left out. A second call goes on with what is missing. A capture
+    Runs whose mesh has another size than the slice are left out. A second call records what is still missing. A capture
     that ingest cannot read, or that lacks the collectives that the mesh promises, counts as failed; it is kept.
     """
     from tracewarehouse.cli.collect import capture_faults
@@ -263,11 +263,11 @@ def _place(
     except ValidationError as error:
         fault = error.errors()[0]
         name = str(fault["loc"][0]).replace("_", "-")
-        raise typer.BadParameter(f"--{name} {fault['input']!r} is not of its form: {fault['msg']}") from None
+        raise typer.BadParameter(f"--{name} {fault['input']!r} has the wrong form: {fault['msg']}") from None
 
 
 def _known_token() -> str | None:
-    """The token in HF_TOKEN, or of `hf auth login` on this machine."""
+    """The token in HF_TOKEN, or that of `hf auth login` on this machine."""
     import os
 
     if given := os.environ.get("HF_TOKEN"):
@@ -290,7 +290,7 @@ def _slices(state: Path, quota: Path | None, backoff: float) -> Slices:
 
 
 DELETIONS = 5
-"""Attempts to delete a slice at the end of a run: one that is left costs."""
+"""Attempts to delete a slice at the end of a run, since a slice that is left costs money."""
 
 
 @contextmanager
@@ -309,7 +309,7 @@ def _deleted_at_the_end(slices: Slices, name: str, is_wanted: bool) -> Iterator[
 
 
 def _say_what_costs(slices: Slices, name: str) -> None:
-    """Say that a slice is left, if it is; after a creation that failed it may be there all the same."""
+    """Warn that a slice is left, if it is; it may exist even if its creation failed."""
     if entry := slices.state.slices().get(name):
         how = "still runs and costs" if entry.status == "ready" else "may be there and cost"
         lasting_echo(f"{name} {how}; tw tpu delete {name} ends it", err=True)
@@ -317,7 +317,7 @@ def _say_what_costs(slices: Slices, name: str) -> None:
 
 @contextmanager
 def _only_stopped_by_hand() -> Iterator[None]:
-    """Let only Ctrl-C end the block: a terminal that is closed says so twice."""
+    """Let only Ctrl-C end the block, as a terminal that is closed sends its signal twice."""
     import signal
 
     before = {number: signal.signal(number, signal.SIG_IGN) for number in (signal.SIGTERM, signal.SIGHUP)}

@@ -1,4 +1,4 @@
-"""The verbs of the command line, each imported when it is called."""
+"""Lists the verbs of the command line, and imports each when it is called."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ VERBS = {
     "compact": "maintenance:compact",
     "gc": "maintenance:gc",
 }
-"""By verb, the module of this package and the function in it, or the app of the verbs below it; help has this order."""
+"""By verb, a module of this package and a function in it, or an app with verbs of its own; help has this order."""
 
 
 class Verbs(TyperGroup):
@@ -54,7 +54,7 @@ class Verbs(TyperGroup):
 
     def get_command(self, ctx: Any, cmd_name: str) -> Any:
         """The command of a verb; None if there is no such verb."""
-        # for an unknown verb typer looks for a similar one among all that are made
+        # for an unknown verb, typer looks for a similar one among all commands, so all are made
         for name in [cmd_name] if cmd_name in VERBS else VERBS:
             if name not in self.commands:
                 self.commands[name] = _made(name)

@@ -1,4 +1,4 @@
-"""`tw open`: a run in a viewer."""
+"""`tw open`: show a run in a viewer."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ def _open_perfetto(
         typer.echo("Ctrl-C ends the server", err=True)
         if has_browser:
             webbrowser.open(address)
-        with suppress(KeyboardInterrupt):  # which is how the server is to end
+        with suppress(KeyboardInterrupt):  # Ctrl-C is how the server ends
             server.serve_forever()
 
 

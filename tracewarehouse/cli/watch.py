@@ -1,4 +1,4 @@
-"""`tw watch`: captures into the warehouse as they appear."""
+"""`tw watch`: ingest captures as they appear."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def watch(
     """Ingest captures as they appear in a folder, until interrupted.
 
     Prints the line of `tw ingest` for each run. A capture that cannot be read is reported and the others go on; it is
-    tried again when its files change. Started again, it finds the runs that are in the warehouse already. With
+    tried again when its files change. After a restart, it finds the runs that are in the warehouse already. With
     --until-idle the exit code is 1 when a capture could not be ingested.
     """
     from tracewarehouse.watch import Failed, Ingested, Watcher

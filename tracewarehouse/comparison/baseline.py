@@ -1,4 +1,4 @@
-"""Baseline files: the metric values of some runs as newline-delimited JSON, to be kept in version control.
+"""Reads and writes baseline files: metric values of some runs as newline-delimited JSON, for version control.
 
 The first line names the format. One line per run follows, with the run's columns of main.runs, then one line per value.
 """
@@ -43,7 +43,7 @@ class Baseline:
 
     @property
     def run_ids(self) -> list[str]:
-        """The runs."""
+        """The ids of the runs."""
         return [r["run_id"] for r in self.runs]
 
 
@@ -55,7 +55,7 @@ def baseline_lines(warehouse: Warehouse, run_ids: Sequence[str]) -> Iterator[str
         run_ids: the runs.
     """
     wanted = ", ".join(map(literal, run_ids))
-    # the card is long and says nothing that a comparison reads
+    # the card is long, and no comparison reads it
     runs = warehouse.query(
         f"SELECT * REPLACE (NULL AS card) FROM main.runs WHERE run_id IN ({wanted}) ORDER BY run_id"  # noqa: S608
     )
@@ -89,10 +89,10 @@ def read_baseline(path: Path) -> Baseline:
         is_baseline = False
     if not is_baseline:
         raise WarehouseError(
-            f"{path}: is no run and no baseline file; write one with `tw baseline RUN -o FILE`, or name a run"
+            f"{path}: is neither a run nor a baseline file; write one with `tw baseline RUN -o FILE`, or name a run"
         )
     if not runs:
-        raise WarehouseError(f"{path}: holds no run; write it anew with `tw baseline RUN -o FILE`")
+        raise WarehouseError(f"{path}: holds no run; write it again with `tw baseline RUN -o FILE`")
     return Baseline(runs, values)
 
 
@@ -102,7 +102,7 @@ def _renamed(row: dict[str, Any], path: Path) -> dict[str, Any]:
 
 @contextmanager
 def open_with(warehouse: Warehouse, baseline: Baseline) -> Iterator[Callable[[str], QueryResult]]:
-    """Open a database with a warehouse's runs and a baseline's runs side by side, and yield a function to query it.
+    """Open a database with the runs of a warehouse and of a baseline side by side, and yield a function to query it.
 
     The database holds only the tables and macros that a comparison reads.
 

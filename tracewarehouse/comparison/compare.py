@@ -85,7 +85,7 @@ class Comparison:
         if dead := sorted(set(metrics) - living):
             raise MetricError(
                 f"{', '.join(dead)} is deprecated or another tool's, so no run has a value of it to compare; "
-                f"`tw metrics values -m {dead[0]}` still shows it, `tw metrics show {dead[0]}` says what to use"
+                f"`tw metrics values -m {dead[0]}` still shows it, and `tw metrics show {dead[0]}` says what to use"
             )
         of_runs = [r["grain"] for r in catalog if r["scope"] == "run"]
         dimensions = sorted({d for grain in of_runs for d in grain.split(", ")} - {"run_id", "step"})
@@ -180,15 +180,15 @@ def run_ids_of(warehouse: Warehouse, references: str | Sequence[str]) -> tuple[s
 
 @dataclass(frozen=True)
 class Limits:
-    """How much worse than the baseline a value may be.
+    """Limits on how much worse than the baseline a value may be.
 
     Attributes:
         median: how much worse the median over steps and repeats may be, as a share of the baseline.
         tail: the same for the 90th percentile on the worse side.
         is_noise_excused: ignore a loss whose verdict is noise.
         is_absence_excused: pass even if one side lacks a value.
-        differences: by metric, in its unit, how much worse median and tail may be whatever share of the baseline that
-            is. If the baseline is 0, every loss is an infinite share, so only this limit can allow it.
+        differences: by metric, and in its unit, how much worse median and tail may be, whatever share of the baseline
+            that is. If the baseline is 0, every loss is an infinite share, so only this limit can allow it.
     """
 
     median: float = 0.05
@@ -300,8 +300,8 @@ def _check_alike(query: Query, runs: Sequence[str], baselines: Sequence[str], *,
             unlike.append(f"{column} {_shown(theirs)} and {_shown(ours)}")
     if unlike and not is_unlike_allowed:
         raise MetricError(
-            f"the runs differ in workload ({'; '.join(unlike)}), so their numbers do not compare; --force compares "
-            "them all the same"
+            f"the runs differ in workload ({'; '.join(unlike)}), so their numbers cannot be compared; --force "
+            "compares them anyway"
         )
     return unknown if unknown or known_of_all else list(WORKLOAD)
 

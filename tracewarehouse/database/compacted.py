@@ -6,8 +6,8 @@
 A query over all runs opens packs instead of the files of their runs. A pack has the rows of its runs, one run after the
 other, unchanged. The runs' own files stay, and stay the truth: a pack stands for a run as long as it was made from the
 files that the run's manifest names now. A run that was replaced or removed since is left out of the pack by its id, and
-read from its own files if it has any. So nothing that happens to runs waits for a pack, a pack that was begun is never
-read, and all packs can be deleted at any time.
+read from its own files if it has any. So no change of a run waits for a pack, an unfinished pack is never read, and
+all packs can be deleted at any time.
 
 The name of a pack is the digest of its contents: the runs with the digests of their files, and the digest and size of
 each file of the pack. The small tables of runs, devices and metric values have caches of their own, see `consolidated`.
@@ -43,15 +43,15 @@ from tracewarehouse.queries.read_only import literal
 FOLDER = "packs"
 PACKED = tuple(t for t in TABLES if t not in DIGESTED)
 LARGEST_RUN = 32 << 20
-"""Bytes of a run's files from which on it is left alone: opening them takes little beside reading them."""
+"""A run whose files have more bytes is not packed: opening them takes little time beside reading them."""
 PACK = 256 << 20
-"""Bytes of the runs of one pack, about; a pack of less than half of that is joined with the next runs."""
+"""About how many bytes the runs of a pack have; a pack of less than half of that is joined with the next runs."""
 _CONTENTS, _DROPPED, _PART = "contents", "dropped", ".part-"
 _ROW_GROUP = 1 << 17
 
 
 class Contents(msgspec.Struct, frozen=True):
-    """What a pack holds.
+    """The contents of a pack.
 
     Attributes:
         runs: the runs, with the digest of their files, see `RunVersion.packed_digest`.
@@ -68,7 +68,7 @@ class Pack:
 
     Attributes:
         path: its folder.
-        contents: what it holds.
+        contents: its contents.
     """
 
     path: Path
@@ -84,7 +84,7 @@ class Pack:
         return self.path / f"{table}.parquet"
 
     def has_whole(self, table: str) -> bool:
-        """Whether the file of a table is there, and has the size that was written."""
+        """Whether the file of a table is there, with the size that was written."""
         with suppress(OSError):
             return self.file(table).stat().st_size == self.contents.files[table][0]
         return False
@@ -134,8 +134,8 @@ def read(lake: Lake) -> list[Pack]:
 def compact(lake: Lake) -> Iterator[Pack]:
     """Write packs of the small runs that are in none, and yield each once readers may use it.
 
-    Packs that have runs which were replaced or removed since, and small ones, are written anew. What they replace is
-    kept for readers until `leftovers` lists it.
+    Packs with runs that were replaced or removed since, and small packs, are written anew. The old packs are kept for
+    readers until `leftovers` lists them.
 
     Raises:
         WarehouseError: the warehouse cannot be written, or a file of a run is damaged.
@@ -206,7 +206,7 @@ def damaged(lake: Lake) -> list[Path]:
 def _divided(
     packs: Sequence[Pack], runs: Sequence[RunVersion], table: str
 ) -> tuple[list[tuple[Pack, list[str]]], list[RunVersion]]:
-    """Packs of a table with the runs to leave out of each, and the runs that no pack stands for."""
+    """The packs of a table, each with the runs to leave out of it, and the runs that no pack stands for."""
     current = {r.run_id: r.packed_digest() for r in runs} if packs else {}
     packed = set[str]()
     used = []
@@ -228,7 +228,7 @@ def _is_whole(pack: Pack, current: Mapping[str, bytes]) -> bool:
 
 
 def _groups(runs: Sequence[RunVersion], sizes: Mapping[str, int]) -> Iterator[list[RunVersion]]:
-    """Runs that fill a pack together; a run alone needs none."""
+    """Yield the runs of each pack; a single run that does not fill a pack gets none."""
     group: list[RunVersion] = []
     size = 0
     for run in runs:
@@ -300,7 +300,7 @@ def _write_table(
     )
     counted = connection.execute(f"SELECT run_id, count(*) FROM {reading([target])} GROUP BY ALL").fetchall()  # noqa: S608
     if dict(counted) != {r.run_id: r.rows[table] for r, _ in own}:
-        raise WarehouseError(f"{lake.root}: a pack has not all rows of {table}; please report this")
+        raise WarehouseError(f"{lake.root}: a pack lacks rows of {table}; please report this")
     return True
 
 

@@ -34,7 +34,7 @@ from tracewarehouse.queries.read_only import literal
 CONSOLIDATED = frozenset(DIGESTED)
 """The tables that are cached: queries over many runs read them, and they have only a few rows per run."""
 FEWEST_RUNS = 64
-"""With fewer runs, their own files are read: that takes some milliseconds and leaves no file behind."""
+"""The fewest runs with a cached file; reading the files of fewer takes some milliseconds and leaves no file behind."""
 
 _AT_ONCE = 500
 """Files that are joined at once; the time and memory that DuckDB takes for each grow with their number."""
@@ -184,7 +184,7 @@ def _write(lake: Lake, folder: Path, runs: Sequence[RunVersion], table: str, sou
 def _kept(
     connection: duckdb.DuckDBPyConnection, folder: Path, table: str, sources: Sources
 ) -> tuple[str | None, set[str]]:
-    """SQL that reads the newest file, and the runs in it that are still the same."""
+    """SQL that reads the newest file, and the ids of the runs in it that are unchanged."""
     for _, path in _listed(folder, table)[:1]:
         if _is_whole(path):
             sql = f"SELECT value FROM parquet_kv_metadata({literal(str(path))}) WHERE key = '{_SOURCES}'"  # noqa: S608

@@ -1,4 +1,4 @@
-"""warehouse.duckdb: the lens in a file beside the lake, for any DuckDB to open, and whether it is up to date."""
+"""Writes warehouse.duckdb, a lens in a file beside the lake that any DuckDB opens, and checks if it is up to date."""
 
 from __future__ import annotations
 
@@ -29,16 +29,16 @@ STORAGE_VERSION = "v1.5.0"
 """Storage format of DuckDB files that are written: the newest one that the DuckDB CLI on PyPI can open."""
 
 MARK = ".if-this-is-missing-run-tw-build.parquet"
-"""A file without rows beside warehouse.duckdb, whose views name it by its whole path before any file of a run.
+"""A file without rows beside warehouse.duckdb. The database's views name its whole path before any file of a run.
 
-DuckDB resolves relative paths against the reader's folder, so the views have absolute ones. Where the warehouse has
-been moved, DuckDB names the first file that it misses: this one, which says what to do.
+DuckDB resolves relative paths against the reader's folder, so the views have absolute ones. If the warehouse has been
+moved, DuckDB names the first file that it misses: this one, whose name says what to do.
 """
 _FILE = re.compile(r"'((?:[^']|'')+\.parquet)'")
 
 
 class DatabaseFile:
-    """The file of a warehouse, which may not be there.
+    """The database file of a warehouse, which need not exist.
 
     Args:
         lake: the runs, in a local folder.
@@ -64,7 +64,7 @@ class DatabaseFile:
         try:
             with lake.exclusive():  # so that the later of two builds has the newer runs
                 runs = lake.runs()
-                if lost := lake.lacking(runs):  # DuckDB itself would miss a file only when it is queried
+                if lost := lake.lacking(runs):  # DuckDB would miss a file only at the first query
                     raise WarehouseError(f"the database cannot be built: {lake.root}: {unread_sentence(lost)}")
                 return write_database(lake.warehouse, runs, self._definitions())
         except duckdb.Error as error:
@@ -89,7 +89,7 @@ class DatabaseFile:
 
     @property
     def is_current(self) -> bool:
-        """Whether the file holds the runs and definitions of now; True if there is none."""
+        """Whether the file holds the current runs and definitions; True if there is no file."""
         try:
             return not self.path.exists() or self.holds(self._lake.runs())
         except WarehouseError:  # it is damaged, or no run can be read
@@ -105,7 +105,7 @@ class DatabaseFile:
             return False
         try:
             foreign = self._foreign_metrics()
-        except WarehouseError:  # damaged: nothing of it can be lost
+        except WarehouseError:  # it is damaged, so nothing in it can be lost
             foreign = []
         if foreign:
             raise WarehouseError(
@@ -148,7 +148,7 @@ class DatabaseFile:
         return {file for file in files if file.name != MARK}
 
     def _foreign_metrics(self) -> list[str]:
-        """The metrics in it that are not defined here, such as those of a folder of a user's own."""
+        """The metrics in the file that are not defined here, such as a user's own."""
         names = {name for (name,) in self._read("SELECT metric FROM metrics.catalog")}
         return sorted(names - {m.name for m in self._definitions().metrics})
 
@@ -183,7 +183,7 @@ def write_database(warehouse: Path, runs: Iterable[RunVersion], definitions: Def
                 if not (root / MARK).exists():
                     connection.execute(f"COPY (SELECT 1 AS mark WHERE false) TO {literal(str(root / MARK))}")
                 sources = {t: _marked(TABLES[t], root, source) for t, source in run_sources(str(root), runs).items()}
-                # without files at first: each view would look at every file beneath it
+                # first without files, as creating each view would look at every file beneath it
                 create_lens(connection, {}, definitions)
                 add_tables(connection, sources)
                 comment_on_tables(connection)
@@ -193,7 +193,7 @@ def write_database(warehouse: Path, runs: Iterable[RunVersion], definitions: Def
 
 
 def _marked(table: Table, root: Path, source: str | None) -> str | None:
-    """The source, after a part without rows that reads `MARK`; DuckDB leaves it out when it plans a query."""
+    """The source, after a part without rows that reads `MARK`; DuckDB drops this part when it plans a query."""
     if source is None:
         return None
     empty = f"SELECT {table.nulls_sql} FROM read_parquet({literal(str(root / MARK))}) WHERE false"  # noqa: S608

@@ -1,4 +1,4 @@
-"""SQL that reads the Parquet files of runs."""
+"""Writes SQL that reads the Parquet files of runs."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ def parquet_source(files: Iterable[str | Path]) -> str | None:
 
     The SQL states that every row's run_id is the folder of its file. If a query names one run, DuckDB can therefore
     skip the files of all other runs; opening a file takes 0.1 ms even if no row of it is wanted. If a query lists
-    several runs, DuckDB opens all files, and skips the row groups of other runs by their statistics; so a session asks
-    such a query of a lens over these runs alone.
+    several runs, DuckDB opens all files, and skips the row groups of other runs by their statistics; so a session
+    answers such a query with a lens over only these runs.
     """
     quoted = ", ".join(literal(str(f)) for f in files)
     if not quoted:

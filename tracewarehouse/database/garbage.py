@@ -1,4 +1,4 @@
-"""What nothing in a warehouse uses any more: of its lake, and of the files that are derived from it."""
+"""Finds and removes what a warehouse no longer uses, in its lake and among the files that are derived from it."""
 
 from __future__ import annotations
 

@@ -19,11 +19,11 @@ from tracewarehouse.ingest.lake.durable_files import placed_whole
 from tracewarehouse.queries.read_only import literal
 
 _MOST_FILES = 8
-"""Files to keep, of 1 MB each: one for each set of definitions that is in use."""
+"""The most files to keep, of 1 MB each: one for each set of definitions that is in use."""
 
 
 def folder() -> Path:
-    """Where the files lie, as an absolute path without links.
+    """The folder of the files, as an absolute path without links.
 
     Raises:
         RuntimeError: the user has no home folder.
@@ -32,14 +32,15 @@ def folder() -> Path:
 
 
 def copy_views(connection: duckdb.DuckDBPyConnection, statements: Sequence[str], replaced: Sequence[str]) -> None:
-    """Copy what statements create in an empty database into the current database.
+    """Copy everything that statements create in an empty database into the current database.
 
-    Other cursors see the new views or the old ones.
+    Other cursors see either the old views or the new ones.
 
     Args:
         connection: the database, outside a transaction.
-        statements: they must create the same each time.
-        replaced: schemas to drop first, with all in them; nothing else of what is created may be there.
+        statements: the statements, which must create the same objects each time.
+        replaced: schemas to drop first, with everything in them. The database must hold nothing else that the
+            statements create.
 
     Raises:
         OSError: the file cannot be written.

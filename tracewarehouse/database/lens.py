@@ -25,7 +25,7 @@ OWN_VIEWS = {
     all_values.ALL_VALUES: all_values.all_values_sql,
     missing.MISSING: missing.missing_sql,
 }
-"""The views of a lens that are not files of sql/, each with what writes its SELECT."""
+"""The views of a lens that are not files of sql/, each with the function that writes its SELECT."""
 
 _SCHEMAS = ("models", "preconditions", "metrics", "macros")
 _BEGIN = "; ".join(f"CREATE SCHEMA {s}" for s in _SCHEMAS)
@@ -92,7 +92,7 @@ def add_views(
 
 
 def add_all_views(connection: duckdb.DuckDBPyConnection, definitions: Definitions) -> None:
-    """Put all views and macros, with their comments, in place of those that the lens has; it may lack tables.
+    """Create all views and macros, with their comments, in place of those that the lens has; it may lack tables.
 
     Raises:
         MetricError: DuckDB refuses a definition; the message names its file.
@@ -118,7 +118,7 @@ def add_all_views(connection: duckdb.DuckDBPyConnection, definitions: Definition
     add_tables(connection, {t: None for t in TABLES if (t,) not in had})
     drops = [f"DROP SCHEMA IF EXISTS {s} CASCADE" for s in _SCHEMAS]
     try:
-        # one transaction for each of 1,500 comments would take longer than the comments
+        # 1,500 transactions, one per comment, would take longer than the comments
         connection.execute(";\n".join(("BEGIN", *drops, *statements, "COMMIT")))
     except duckdb.Error:
         connection.execute("ROLLBACK")

@@ -60,5 +60,5 @@ class RemoteLake(Lake):
         return super().runs()
 
     def lacking(self, runs: Iterable[RunVersion]) -> list[UnreadRun]:
-        """Always empty: asking the store for every file takes long, and reading a missing file fails with a message."""
+        """No runs: asking the store for every file takes long, and reading a missing file fails with a message."""
         return []

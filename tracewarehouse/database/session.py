@@ -1,4 +1,4 @@
-"""An in-memory DuckDB over the runs of a warehouse."""
+"""Opens an in-memory DuckDB over the runs of a warehouse."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ COMPARED = frozenset(
 """The parts of a lens that a comparison of runs reads directly; `behind` adds what these read in turn."""
 
 _MANY = 12
-"""Views that take longer to create, one by one or together, than a copy of all."""
+"""More views than this take longer to create than a copy of all views."""
 _TABLES = frozenset(f"main.{t}" for t in TABLES)
 
 
@@ -54,13 +54,13 @@ class Session:
 
     Args:
         lake: the runs.
-        definitions: gives the models and metrics. It is called when a query needs any: to read them all takes longer
-            than many a query of tables.
+        definitions: gives the models and metrics. It is called when a query needs any, as reading them all takes
+            longer than many queries of tables.
         is_restricted: restrict the database to queries that only read.
 
     Attributes:
         only: the ids of the runs that it holds; None for all. It may be set until the runs are first needed:
-            `runs_read` finds the runs that suffice for a query, and with these alone nothing is read of any other.
+            `runs_read` finds the runs that suffice for a query; with only these, no other run is read.
 
     Raises:
         WarehouseError: the database cannot be opened.
@@ -124,7 +124,7 @@ class Session:
 
     @property
     def is_current(self) -> bool:
-        """Whether the runs are still as it holds them.
+        """Whether the runs have not changed since it listed them.
 
         Raises:
             WarehouseError: the runs cannot be listed.
@@ -178,7 +178,7 @@ class Session:
         return not behind(self._definitions, names).isdisjoint(compare)
 
     def _named(self, read: TablesRead) -> tuple[set[str], bool]:
-        """What `of_lens` finds; a query of tables alone needs no definitions."""
+        """The result of `of_lens`; if the query reads only tables, it is found without the definitions."""
         names = {f"{schema or 'main'}.{name}" for schema, name in read.tables}
         is_of_tables = names <= _TABLES and all(not s and n in ROW_FUNCTIONS for s, n in read.functions)
         if read.is_known and not read.shows_catalogue and is_of_tables:
@@ -272,7 +272,7 @@ def reads_values(definitions: Definitions, sql: str) -> bool:
 
 
 def files_error(lake: Lake, runs: Sequence[RunVersion], error: Exception) -> str:
-    """The error message if DuckDB cannot read the files of runs: which run it is, and what to do."""
+    """The message for an error of DuckDB with the files of runs: which run it concerns, and what to do."""
     said = str(error).partition("\n")[0]
     if os.strerror(errno.ENOSPC) in said:
         return f"{lake.root}: the disk is full; free some space and try again ({said})"

@@ -1,4 +1,4 @@
-"""The databases on which a warehouse answers, each kept for the questions that follow."""
+"""Keeps the databases with which a warehouse answers queries open for the queries that follow."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 
 class Sessions:
-    """Up to three open databases: of all runs, of the runs that the last questions named, and without limits.
+    """Up to three open databases: of all runs, of the runs that the last queries named, and without limits.
 
     Args:
         lake: the runs.
@@ -36,7 +36,7 @@ class Sessions:
         return self._of_all
 
     def for_query(self, sql: str) -> Session:
-        """A session of the runs that suffice for a query, which is kept for questions about the same runs."""
+        """A session of the runs that suffice for a query; it is kept for queries of the same runs."""
         now = self._of_some or self._of_all or self.of(None)
         wanted = now.runs_read(sql)
         if wanted is None:

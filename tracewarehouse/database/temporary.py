@@ -1,4 +1,4 @@
-"""Temporary folders, for spilled rows and for a warehouse that serves one query.
+"""Creates temporary folders, for spilled rows and for a warehouse that serves one query.
 
 Each folder holds a lock as long as its process lives, so folders of killed processes can be told from those in use.
 """
@@ -23,7 +23,7 @@ _MOST_READ = 1000
 
 
 class TemporaryFolder:
-    """A new folder at `path` that holds only its lock; `close` removes it, or at the latest the end of the process.
+    """A new folder at `path` that holds only its lock; `close` or, at the latest, the end of the process removes it.
 
     Raises:
         OSError: the folder cannot be created.
@@ -63,7 +63,7 @@ def remove_abandoned() -> list[Leftover]:
 
 
 def _sign(folder: Path) -> str:
-    """The text of the lock in a folder of ours. It names the folder, so a copy under another name is not ours."""
+    """The text that marks a lock as ours. It names the folder, so a copy with another name does not count as ours."""
     return f"temporary folder {folder.name} of tracewarehouse, removed with its process or by tw gc\n"
 
 

@@ -1,4 +1,4 @@
-"""The SQL of metrics.all_values, and of the question behind `Warehouse.values`."""
+"""Writes the SQL of metrics.all_values, and that of the query behind `Warehouse.values`."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ ABOUT = (
 
 
 def reads(definitions: Definitions) -> set[str]:
-    """Qualified names of what the view reads."""
+    """Qualified names of the tables and views that the view reads."""
     return {"main.metric_values", *(m.view.qualified for m in _compared(definitions))}
 
 
@@ -78,7 +78,7 @@ def values_query(
 
 
 def of_these(run_ids: Sequence[str]) -> str:
-    """The condition that a row is of one of these runs.
+    """The SQL condition that a row belongs to one of these runs.
 
     DuckDB skips the files of other runs only if the ids are literals, not parameters or a join.
     """
@@ -100,7 +100,7 @@ def _evaluated(metric: Metric, condition: str = "true") -> str:
 
     Args:
         metric: the metric.
-        condition: what must hold for a row of its view.
+        condition: the SQL condition on the rows of its view.
     """
     h = metric.header
     return (

@@ -1,4 +1,4 @@
-"""The SQL of metrics.catalog: every version of every metric."""
+"""Writes the SQL of metrics.catalog, which lists every version of every metric."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The front matter of each kind of definition, as YAML must state it."""
+"""Defines the front matter of each kind of definition, as YAML must state it."""
 
 from __future__ import annotations
 
@@ -61,10 +61,10 @@ class MacroHeader(_FrontMatter):
 
 
 class PreconditionHeader(_FrontMatter):
-    """Front matter of a file in sql/preconditions: a query of the runs that have something which metrics need."""
+    """Front matter of a file in sql/preconditions: a query for the runs that have something that metrics need."""
 
     precondition: Name
-    needs: list[Name] = Field(default=[], description="preconditions to be told first where a run does not meet them")
+    needs: list[Name] = Field(default=[], description="preconditions to report first if a run does not meet them")
     reason: Clause = Field(description="why a run that does not meet it lacks the metric")
     remedy: Clause | None = Field(default=None, description="what the user can do about it")
     columns: dict[Name, Sentence] = {"run_id": "The run."}
@@ -72,11 +72,11 @@ class PreconditionHeader(_FrontMatter):
     @property
     def description(self) -> str:
         """A sentence for the view's comment."""
-        return f"The runs that meet it; of any other it is said: {self.sentence}"
+        return f"The runs that meet it; for any other, the reason is: {self.sentence}"
 
     @property
     def sentence(self) -> str:
-        """Why a metric is missing, and what to do about it."""
+        """A sentence on why a metric is missing, and what to do about it."""
         text = self.reason if self.remedy is None else f"{self.reason}; {self.remedy}"
         return f"{text}."
 
@@ -85,7 +85,7 @@ _OF_OPS = frozenset(("instruction_id", "kernel", "shape"))
 """Dimensions that have a value for each instruction of a program, or for each kind of them."""
 
 _OF_PARTS = frozenset(("step", "layer", "instruction_id", "from_us", "source_device_id"))
-"""Dimensions that take a run apart into more rows than one reads."""
+"""Dimensions that split a run into more rows than anyone reads."""
 
 
 class MetricHeader(_FrontMatter):
@@ -106,7 +106,7 @@ class MetricHeader(_FrontMatter):
     description: Sentence
     columns: dict[Name, Sentence] = Field(min_length=2)
     ranges: dict[Name, tuple[float, float]] = Field(
-        default={}, description="by column, the least and the greatest value that it can have; audits look for others"
+        default={}, description="by column, the least and the greatest value that it can have; audits find others"
     )
     changed: Sentence
     ccl_bench: str | None = None
@@ -133,7 +133,7 @@ class MetricHeader(_FrontMatter):
 
     @property
     def is_stored(self) -> bool:
-        """Whether ingest stores its values with the run; those of single ops are too many."""
+        """Whether ingest stores its values with the run; values of single ops are too many."""
         return self.status not in UNSTORED and not self.is_of_ops
 
     @property
@@ -156,4 +156,4 @@ HEADERS: dict[str, type[Header]] = {
     "audits": AuditHeader,
     "macros": MacroHeader,
 }
-"""The front matter of the files in each folder of definitions; a folder is the schema of its views."""
+"""The front matter of the files in each folder of definitions; a folder has the name of its views' schema."""

@@ -6,7 +6,7 @@ change in a model changes the metrics that read it.
 
     tw metrics lock                    add newly released versions
     tw metrics lock --accept-models    also accept changed models, after the cases have passed
-    tw metrics lock --check            write nothing, say what has changed
+    tw metrics lock --check            write nothing, print what has changed
 
 A user's folder of metrics has a lock of its own, which `tw --sql DIR metrics lock` writes.
 """
@@ -142,7 +142,7 @@ def _changed_models(definitions: Definitions, lock: Lock, now: Lock, folder: str
 
 
 def _file(view: View, folder: str) -> PurePosixPath:
-    """The path of a definition, which may lie in a subfolder, from the folder of the locked definitions on."""
+    """The path of a definition relative to the folder of the locked definitions; it may lie in a subfolder."""
     room = next(p for p in view.path.parents if p.name == view.schema)
     return PurePosixPath(folder, view.schema, view.path.relative_to(room).as_posix())
 

@@ -1,4 +1,4 @@
-"""The SQL of metrics.missing: why a run has no row of a metric.
+"""Writes the SQL of metrics.missing, which says why a run has no row of a metric.
 
 A metric names in `needs` what a run must have, as preconditions of sql/preconditions. The reason is the first of them
 that the run does not meet. A metric whose needs are all met and that still has no row says so.
@@ -35,14 +35,14 @@ UNTOLD = "the metric's file does not say under `needs` what it needs."
 
 
 def explained(definitions: Definitions) -> list[Metric]:
-    """The versions of metrics that metrics.missing tells of."""
+    """The versions of metrics that metrics.missing explains."""
     from tracewarehouse.definitions.headers import UNSTORED
 
     return [m for m in definitions.metrics if m.header.status not in UNSTORED]
 
 
 def reads(definitions: Definitions) -> set[str]:
-    """Qualified names of what the view reads."""
+    """Qualified names of the tables and views that the view reads."""
     needed = {f"preconditions.{n.precondition}" for m in explained(definitions) for n in definitions.needs(m)}
     return {"main.runs", "metrics.all_values", *needed}
 
@@ -50,8 +50,8 @@ def reads(definitions: Definitions) -> set[str]:
 def missing_sql(definitions: Definitions) -> str:
     """The SELECT of the view.
 
-    A metric with a row per instruction is stored with no run. Whether it has rows is not looked up, which would read
-    all ops of all runs: it is missing where a need is unmet.
+    A metric with a row per instruction is stored with no run. To look up whether it has rows would mean reading all ops
+    of all runs, so it counts as missing if a need is unmet.
     """
     metrics = explained(definitions)
     wanted = [

@@ -16,7 +16,7 @@ Query = Callable[..., QueryResult]
 _EXAMPLE_ROWS = 5
 _INDEX = ("metric", "meaning", "unit", "better", "versions")
 _PREFERRED = "llama-tp4-b4"
-"""The examples come from the run whose name begins with this, if it has the metric."""
+"""The examples come from a run whose name begins with this, if it has the metric."""
 
 
 def index_page(definitions: Definitions, written_by: str) -> str:
@@ -43,7 +43,7 @@ def index_page(definitions: Definitions, written_by: str) -> str:
             table(_INDEX, listed["living"]),
             *_unstored("Definitions of other tools", _OTHERS, listed["compatibility"]),
             *_unstored("Deprecated", _NEITHER, listed["deprecated"]),
-            "\n## Audits\n\nWhat must never be so. `tw ingest` ends with them, and `tw audit RUN` lists the rows.\n\n",
+            "\n## Audits\n\nThey find impossible facts. `tw ingest` runs them, and `tw audit RUN` lists the rows.\n\n",
             table(
                 ("audit", "finds"),
                 list(dict.fromkeys((a.name, _line(a.header.description)) for a in all_audits(definitions))),
@@ -52,7 +52,7 @@ def index_page(definitions: Definitions, written_by: str) -> str:
     )
 
 
-_NEITHER = "They answer, but are stored with no run, and neither compared nor checked."
+_NEITHER = "Their views answer, but their values are not stored with runs, and neither compared nor checked."
 _OTHERS = f"They reproduce numbers that other tools publish, faults included, and no metric reads them. {_NEITHER}"
 
 
@@ -89,16 +89,16 @@ def _page(definitions: Definitions, query: Query, name: str) -> Iterator[str]:
         ("view", f"`metrics.{name}`, which stands for `metrics.{current.view.name}`"),
         ("unit", about.unit),
         ("better", _polarity(current)),
-        ("a row is one of", ", ".join(f"`{g}`" for g in about.grain)),
+        ("a row for each", ", ".join(f"`{g}`" for g in about.grain)),
         ("value", f"`{about.value}`"),
     ]
     facts += [("range", f"`{c}` from {least:g} to {most:g}") for c, (least, most) in about.ranges.items()]
     if about.status != "stable":
         facts.insert(1, ("status", f"{about.status}{': ' if about.deprecated else ''}{_line(about.deprecated)}"))
     if current.view.compares_runs:
-        facts.append(("scope", "compares runs: evaluated when it is asked for, stored with none"))
+        facts.append(("scope", "compares runs: evaluated on request, stored with no run"))
     elif about.is_of_ops:
-        facts.append(("stored", "with no run, as it has a row for each instruction, kernel or shape: its view answers"))
+        facts.append(("stored", "with no run, as it has a row for each instruction, kernel or shape; query its view"))
     if about.ccl_bench:
         facts.append(("name in CCL-Bench", f"`{about.ccl_bench}`"))
     yield table(("", ""), facts)
@@ -106,8 +106,8 @@ def _page(definitions: Definitions, query: Query, name: str) -> Iterator[str]:
     yield f"\n## Example\n\n{_example(query, current)}"
     if needs := definitions.needs(current):
         yield "\n## Where it is missing\n\n"
-        yield "Of a run without a row, `metrics.missing` tells the first of these that it does not meet:\n\n"
-        yield table(("precondition", "what is said"), [(f"`{n.precondition}`", n.sentence) for n in needs])
+        yield "If a run has no row, `metrics.missing` names the first of these that the run does not meet:\n\n"
+        yield table(("precondition", "reason, and remedy"), [(f"`{n.precondition}`", n.sentence) for n in needs])
     yield f"\n## Formula\n\n```sql\n{current.view.sql}\n```\n"
     yield f"\n## Lineage\n\n```mermaid\n{_lineage(definitions, current)}\n```\n"
     yield "\n## Versions\n\n"
@@ -123,7 +123,7 @@ _ABSENT = "None of the runs that this page was made from has the metric.\n"
 
 
 def _example(query: Query, metric: Metric) -> str:
-    """Example rows: of one run, the only one whose events are read, or of all runs that the metric compares."""
+    """Example rows: of one run, so that no other run's events are read, or of all runs that the metric compares."""
     view = f"metrics.{metric.name}"
     names = [c for c in metric.header.columns if c != "run_id"]
     if metric.view.compares_runs:
@@ -142,7 +142,7 @@ def _example(query: Query, metric: Metric) -> str:
         if not example:
             return _ABSENT
         [(run_id, name)] = example
-        whose, where = f"Of run `{name}`:\n\n", f"WHERE run_id = '{run_id}'\n"
+        whose, where = f"From run `{name}`:\n\n", f"WHERE run_id = '{run_id}'\n"
     sql = f"SELECT {', '.join(names)}\nFROM {view}\n{where}ORDER BY ALL LIMIT {_EXAMPLE_ROWS}"
     rows = [[_shown(v) for v in row] for row in query(sql).rows()]
     if not rows:

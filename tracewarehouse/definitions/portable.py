@@ -1,9 +1,9 @@
 """Checks that sql/ uses only SQL that means the same on DuckDB and on Spark.
 
 Transpiling is silently wrong for some functions, so this module lists what is allowed, not what is forbidden. It
-complains about every node of the syntax tree that is not listed. All that is listed was run on both engines: each
-definition is in tests/spark/test_sql.py. `tracewarehouse.spark.translation` writes it so that Spark computes the same,
-and lets queries of users use more.
+complains about every node of the syntax tree that is not listed. Everything listed has been run on both engines:
+tests/spark/test_sql.py runs each definition. `tracewarehouse.spark.translation` rewrites SQL so that Spark computes the
+same, and lets queries of users use more.
 """
 
 from __future__ import annotations
@@ -26,9 +26,9 @@ _ALLOWED = (
     # functions of integers, and of text for MIN, MAX, COUNT, COALESCE and NULLIF
     exp.Count, exp.Sum, exp.Min, exp.Max, exp.Coalesce, exp.Nullif, exp.Greatest, exp.Least, exp.Abs, exp.Distinct,
     exp.Lower, exp.Filter,
-    # of doubles; Spark rounds otherwise, which its translation makes up for
+    # functions of doubles; Spark rounds differently, which the translation corrects
     exp.Sqrt, exp.Floor, exp.Round,
-    # of text: patterns, and a value out of JSON as text
+    # functions of text: patterns, and a value of JSON as text
     exp.RegexpLike, exp.RegexpExtract, exp.JSONExtractScalar, exp.JSONPath, exp.JSONPathRoot, exp.JSONPathKey,
     # windows
     exp.Window, exp.WindowSpec, exp.Order, exp.Ordered, exp.RowNumber, exp.CumeDist, exp.Lag, exp.Lead,

@@ -1,4 +1,4 @@
-"""The audit of the ranges that metrics state for their columns."""
+"""Audits the ranges that metrics state for their columns."""
 
 from __future__ import annotations
 
@@ -21,13 +21,13 @@ HEADER = AuditHeader(
     },
 )
 _TOLERANCE = 1e-9
-"""How far outside its range a value may be, for the rounding of doubles."""
+"""The distance that a value may lie outside its range, since doubles are rounded."""
 
 
 def all_audits(definitions: Definitions) -> list[View]:
-    """The audits of the definitions, and those of the ranges, which share a name: one for each metric that states any.
+    """The audits of the definitions, and an audit for each metric that states ranges; these audits share a name.
 
-    DuckDB needs several times as long to plan the union of the latter.
+    DuckDB would need several times as long to plan the union of these.
     """
     ranged = [m for m in definitions.metrics if m.header.ranges]
     return [*definitions.audits, *(View(m.view.path, "audits", HEADER.audit, HEADER, _sql(m)) for m in ranged)]
@@ -48,7 +48,7 @@ def beyond_range(metric: Metric, values: Iterable[float | None]) -> Iterator[tup
 
     Args:
         metric: the metric.
-        values: those of the row in the columns that have a range, in the order of `ranges`.
+        values: the row's values in the columns that have a range, in the order of `ranges`.
     """
     for (column, (least, greatest)), value in zip(metric.header.ranges.items(), values, strict=True):
         if value is not None and not least - _TOLERANCE <= value <= greatest + _TOLERANCE:  # nor may it be NaN

@@ -27,7 +27,7 @@ from tracewarehouse.ingest.errors import MetricError
 from tracewarehouse.ingest.lake.schema import TABLES
 
 SQL = Path(__file__).resolve().parents[1] / "sql"
-"""The definitions that come with the package."""
+"""The folder of the definitions that come with the package."""
 
 _OPENING, _CLOSING = "/*---", "---*/"
 
@@ -94,7 +94,7 @@ class Definitions:
         )
 
     def needs(self, metric: Metric) -> list[PreconditionHeader]:
-        """What a run must have for the metric to have rows, in the order in which it is told what is missing.
+        """The preconditions for rows of the metric, in the order in which unmet ones are reported.
 
         Raises:
             MetricError: a precondition does not exist, or preconditions need each other in a circle.
@@ -118,7 +118,7 @@ class Definitions:
     def aliases(self) -> dict[str, Metric]:
         """Map each metric name to the version it stands for.
 
-        This is the newest stable version. If there is none, it is the newest other one, a deprecated one only at last.
+        This is the newest stable version. If there is none, it is the newest other one; deprecated ones come last.
         """
         return {m.name: self.metric(m.name) for m in self.metrics}
 
@@ -152,7 +152,7 @@ class Definitions:
 
     @cached_property
     def all_fingerprint(self) -> str:
-        """Fingerprint of all metrics together; a user's own metrics add a second part after a +."""
+        """Fingerprint of all metrics together; a user's own metrics add a second part after a `+`."""
         package = self._together(m for m in self.metrics if m.view.qualified not in self.added)
         own = [m for m in self.metrics if m.view.qualified in self.added]
         return f"{package}+{self._together(own)}" if own else package
@@ -213,7 +213,7 @@ def load_definitions(*folders: Path) -> Definitions:
 
 @cache
 def _package(folder: Path) -> Definitions:
-    """Those of the package, which do not change while a process runs."""
+    """The package's definitions, which do not change while a process runs."""
     views = read_folder(folder)
     if not views:
         raise MetricError(f"{SQL}: no metric, model or audit found; the installation is incomplete, install it again")

@@ -139,7 +139,7 @@ def _column_sentences(sql: str) -> dict[str, str]:
         if not is_listing:
             is_listing = depth == 0 and kind == "SELECT"
             continue
-        is_end = depth == 0 and kind == "FROM" and before != "DISTINCT"  # it may be of IS DISTINCT FROM
+        is_end = depth == 0 and kind == "FROM" and before != "DISTINCT"  # else FROM belongs to IS DISTINCT FROM
         before = kind
         if not is_end:
             said += token.comments

@@ -53,7 +53,7 @@ def portability_notes(definitions: Definitions) -> list[str]:
 
 def _read(folder: Path) -> list[View]:
     if not folder.is_dir():
-        raise MetricError(f"no folder {folder} to read metrics from; it is named by --sql or TRACEWAREHOUSE_SQL")
+        raise MetricError(f"no folder {folder} to read metrics from; --sql or TRACEWAREHOUSE_SQL names it")
     if stray := sorted(p.name for p in folder.glob("*.sql")):
         raise MetricError(f"{folder}: {', '.join(stray)} must be in its folder models, metrics or audits")
     if not (views := read_folder(folder)):
@@ -68,6 +68,6 @@ def _refuse_taken(view: View, taken: set[str]) -> None:
     for qualified, name in names.items():
         if qualified in taken:
             raise MetricError(
-                f"{view.path}: {qualified} is a name of the package and cannot be defined anew; call yours otherwise, "
+                f"{view.path}: {qualified} is a name of the package and cannot be defined anew; use another name, "
                 f"such as my_{name}"
             )

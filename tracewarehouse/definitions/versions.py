@@ -14,7 +14,7 @@ def definitions_folder(user_folder: Path | None) -> Path:
     """The folder whose definitions may be changed: the user's, or the package's own in a checkout.
 
     Raises:
-        MetricError: the package is installed, so that its SQL is not for changing.
+        MetricError: the package is installed, so its SQL must not be changed.
     """
     if user_folder is not None:
         return user_folder
@@ -31,7 +31,7 @@ def new_version(definitions: Definitions, name: str, folder: Path) -> Path:
     Args:
         definitions: all definitions.
         name: the metric.
-        folder: where its versions are.
+        folder: the folder of its versions.
 
     Raises:
         MetricError: there is no such metric in the folder, or its newest version is experimental.
@@ -53,6 +53,6 @@ def new_version(definitions: Definitions, name: str, folder: Path) -> Path:
 
 
 def _with(front: str, key: str, value: str | None) -> str:
-    """A front matter with another value of a key, whose old one may go on over indented lines."""
+    """The front matter with a new value of a key; the old value may continue on indented lines."""
     line = "" if value is None else f"{key}: {value}\n"
     return re.sub(rf"^{key}:.*\n(?:[ \t]+.*\n)*", line, front, flags=re.MULTILINE)

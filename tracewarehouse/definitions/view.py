@@ -1,4 +1,4 @@
-"""One definition of sql/: its front matter, its SELECT, what that reads, and a fingerprint of what it means."""
+"""Describes one definition of sql/: its front matter, its SELECT, what it reads, and the fingerprint of its meaning."""
 
 from __future__ import annotations
 
@@ -63,8 +63,8 @@ class View:
     def fingerprint(self) -> str:
         """SHA-256 over the syntax tree of the SQL, whatever its spelling; see `normalised`.
 
-        For a metric, it also covers what gives the value a meaning: unit, polarity, grain and value column. If
-        the SQL reads a column that ingest derives from what ops do, such as op_class, it also covers those rules.
+        For a metric, it also covers what gives the value a meaning: unit, polarity, grain and value column. If the SQL
+        reads a column that ingest derives from what ops do, such as op_class, it also covers the rules for that.
         """
         return _fingerprint(self.sql, _meaning(self.header))
 
@@ -107,7 +107,7 @@ def _meaning(header: Header) -> Mapping[str, str]:
 
 
 _REST_ON_OP_CLASS = re.compile(r"\b(?:op_class|is_leaf|class_overlap_ps|exposed_added_ps|copies)\b", re.IGNORECASE)
-"""Columns, and a table, that ingest fills by its rules about what an op does."""
+"""Columns and a table that ingest fills by its rules about what an op does."""
 
 
 def _fingerprint(sql: str, meaning: Mapping[str, str]) -> str:

@@ -1,6 +1,6 @@
 """Runs the audits: queries that return a row for each fact that must never be true.
 
-They are the files of sql/audits, and one that looks for values outside the ranges that metrics state.
+The audits are the files of sql/audits, and one that looks for values outside the ranges that metrics state.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from tracewarehouse.evaluation.findings import Finding
 from tracewarehouse.ingest.errors import MetricError
 
 BEYOND_RANGE = (duckdb.ConversionException, duckdb.OutOfRangeException)
-"""What DuckDB raises if the numbers of a run, not the SQL, are at fault: for example, a sum beyond 64 bits."""
+"""DuckDB's errors if the numbers of a run, not the SQL, are at fault: for example, a sum beyond 64 bits."""
 
 
 def run_audits(
@@ -56,7 +56,7 @@ def run_audits(
 def violated_audits(connection: duckdb.DuckDBPyConnection, definitions: Definitions) -> dict[str, list[View]]:
     """The audits that some row of a run violates, by run id; `run_audits` gives the rows.
 
-    DuckDB plans an audit once for all runs here.
+    For this, DuckDB plans each audit only once for all runs.
 
     Args:
         connection: a database with the lens.

@@ -20,8 +20,8 @@ def run_tasks(
 ) -> None:
     """Run every task once, after the tasks that it needs.
 
-    Among the tasks that are ready, those that became ready last run first: what a task made is then read soon and need
-    not be kept for long. Among tasks that became ready together, the one with the longest chain of tasks after it runs
+    Among the tasks that are ready, those that became ready last run first, so that the result of a task is read soon
+    and not kept for long. Among tasks that became ready together, the one with the longest chain of tasks after it runs
     first, so that less work is left for a single cursor at the end.
 
     Args:
@@ -58,7 +58,7 @@ def run_tasks(
 
 
 def _chains(before: Mapping[str, Collection[str]]) -> dict[str, int]:
-    """For each task, the number of tasks in the longest chain that begins with it, itself included."""
+    """The number of tasks in the longest chain that begins with each task, the task included."""
     chain = dict.fromkeys(before, 1)
     for name in reversed(list(TopologicalSorter(before).static_order())):
         for needed in before[name]:

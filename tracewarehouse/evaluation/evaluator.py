@@ -28,7 +28,7 @@ class Evaluator:
     """The metric evaluator that ingest calls.
 
     It also audits the run. After a call, `findings` holds what the audits found, and `beyond_range` names the metrics
-    without a value because their numbers do not fit 64 bits. `fingerprint` is that of all definitions together.
+    that have no value because their numbers do not fit 64 bits. `fingerprint` covers all definitions together.
 
     Args:
         definitions: the models, metrics and audits; by default those of the package.
@@ -62,7 +62,7 @@ def database(threads: int | None = None) -> duckdb.DuckDBPyConnection:
         threads: number of threads that evaluate a run; None for one per core.
     """
     count = usable_cores() if threads is None else threads
-    # the calling threads work on their statements too
+    # the threads that call DuckDB work on their statements too
     return duckdb.connect(":memory:", config={"threads": max(1, count - AT_ONCE + 1)})
 
 

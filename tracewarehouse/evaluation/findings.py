@@ -1,4 +1,4 @@
-"""The results of metrics and audits for a run; this module does without DuckDB, so receivers need not import it."""
+"""Holds the results of metrics and audits for a run, without DuckDB, so that receivers need not import it."""
 
 from __future__ import annotations
 
@@ -41,9 +41,9 @@ class Evaluation:
     """The results of all definitions for one run.
 
     Attributes:
-        columns: of main.metric_values without run_id, for every version of every metric that the run has, in order of
-            metric, version and dimensions. A metric whose numbers do not fit their type has one row, without
-            dimensions, whose value is None.
+        columns: the columns of main.metric_values without run_id. They hold every version of every metric that the run
+            has, in order of metric, version and dimensions. A metric whose numbers do not fit their type has one row,
+            without dimensions, whose value is None.
         beyond_range: the views of metrics whose numbers do not fit, with DuckDB's message.
         findings: the audits that some row violates, with one such row each.
     """

@@ -25,7 +25,7 @@ _Task = tuple[Path | None, Mapping[str, Sequence[Path]], str, Path]
 
 
 class ForkedEvaluator:
-    """Evaluates one run as `Evaluator` does, but in a helper process; as a context manager, it ends that process.
+    """An `Evaluator` for one run that works in a helper process; as a context manager, it ends that process.
 
     It has the attributes of `Evaluator`; they are set once it has been called.
 
@@ -53,7 +53,7 @@ class ForkedEvaluator:
 
         Raises:
             MetricError: a definition is not valid, or a metric cannot be evaluated.
-            HelperError: the process was ended from outside.
+            HelperError: something outside ended the process.
         """
         with TemporaryFolder() as spill:
             try:

@@ -69,7 +69,7 @@ _kept: dict[bool, PreparedMetrics] = {}
 def prepared_metrics(
     connection: duckdb.DuckDBPyConnection, definitions: Definitions, *, unstored: bool = False
 ) -> PreparedMetrics:
-    """Prepare metrics, or return those that this process has prepared last if they are of the same definitions."""
+    """Prepare metrics, or return those that this process prepared last, if they have the same definitions."""
     kept = _kept.get(unstored)
     if kept is None or kept.definitions is not definitions:
         kept = _kept[unstored] = PreparedMetrics(connection, definitions, unstored=unstored)
@@ -185,7 +185,7 @@ class _Run:
 
     def __init__(self, run_id: str, sources: Mapping[str, str]) -> None:
         self.rows: dict[str, list[_Row]] = {}
-        """Of each metric, by the name of its view."""
+        """The rows of each metric, by the name of its view."""
         self.too_large: dict[str, str] = {}
         """DuckDB's message for each metric whose numbers do not fit."""
         self.findings: dict[str, Finding] = {}
@@ -194,7 +194,7 @@ class _Run:
         self._failed: dict[str, str] = {}
 
     def load(self, cursor: duckdb.DuckDBPyConnection, table: str) -> None:
-        """Make a table of the schema."""
+        """Create a table of the schema."""
         source = self._sources.get(table)
         columns = {c.name: f'"{c.name}"' if source else f"CAST(NULL AS {c.type})" for c in TABLES[table].columns}
         # every window and join carries run_id; an ENUM with one value takes a byte instead of a string
@@ -205,7 +205,7 @@ class _Run:
         cursor.execute(f"CREATE {kind} main.{table} AS SELECT {selected} {rows}")
 
     def make(self, cursor: duckdb.DuckDBPyConnection, view: View, statement: duckdb.Statement) -> None:
-        """Make a model."""
+        """Create a model."""
         if (reason := self._reason(view)) is not None:
             self._failed[view.qualified] = reason
             return
@@ -245,7 +245,7 @@ class _Run:
             self.findings[audit.name] = finding
 
     def _reason(self, view: View) -> str | None:
-        """Why a view that reads a failed model has no rows; None if it reads no failed model."""
+        """The reason why a view has no rows, if it reads a failed model; else None."""
         return next((self._failed[n] for n in sorted(view.depends_on) if n in self._failed), None)
 
 
@@ -302,7 +302,7 @@ def _is_inline(view: View) -> bool:
 
 
 def _of_database(connection: duckdb.DuckDBPyConnection, run_id: str) -> dict[str, str]:
-    """The rows of a run in the tables of schema main, as `evaluate` takes them."""
+    """SQL of a run's rows by table of schema main: the `sources` of `PreparedMetrics.evaluate`."""
     [(name,)] = connection.execute("SELECT current_database()").fetchall()
     where = f"WHERE run_id = {literal(run_id)}"
     return {t: f'(SELECT * FROM "{name}".main.{t} {where})' for t in TABLES}  # noqa: S608

@@ -1,1 +1,1 @@
-"""Shares the ingest of many captures among processes: the seam to an executor, and that of this machine's processes."""
+"""Shares the ingest of many captures among processes: the interface of an executor, and one for this machine."""

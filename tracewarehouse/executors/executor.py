@@ -1,4 +1,4 @@
-"""The seam between the ingest of many captures and whatever runs it: processes here, or a cluster.
+"""Defines executors, which run the ingest of many captures: in processes of this machine, or on a cluster.
 
 An executor takes tasks, calls `ingest_task` for each in some process, and passes its outcome on. A task publishes its
 run itself, and publishing the same capture twice publishes it once, so an executor may repeat a task that was lost.
@@ -24,22 +24,22 @@ if TYPE_CHECKING:
     from tracewarehouse.ingest.pipeline import IngestResult
 
 _PACKED = 10
-"""How many times its own size a gzipped capture holds, about."""
+"""About how many times its own size a gzipped capture holds."""
 
 
 @dataclass(frozen=True)
 class IngestTask:
-    """One capture to ingest, with all that the process needs that does it; can be pickled.
+    """One capture to ingest, with everything that the process for it needs; it can be pickled.
 
     Attributes:
-        number: which of the caller's tasks it is.
+        number: its number among the caller's tasks.
         capture: the files of one run, which the process must be able to read.
         warehouse: the folder of the warehouse, by its whole path.
         sql: the folder of the user's own metrics, or None.
         mesh: the device mesh; it replaces the mesh of a manifest.
         name: name of the run.
         step_program: the module whose executions begin a step.
-        costs: a JSON or TOML file with what kernels cost.
+        costs: a JSON or TOML file with the costs of kernels.
     """
 
     number: int
@@ -62,12 +62,12 @@ class IngestTask:
 
 @dataclass(frozen=True)
 class Outcome:
-    """What became of a task: either its result, or the error why there is none.
+    """The outcome of a task: either its result, or the error that prevented it.
 
     Attributes:
         number: the task's number.
-        result: the run.
-        error: why the capture was not ingested.
+        result: the run, if the capture was ingested.
+        error: the error, if it was not.
     """
 
     number: int
@@ -78,7 +78,7 @@ class Outcome:
 class Executor(Protocol):
     """Ingests captures in processes of its own.
 
-    The caller submits all tasks, takes the results, and calls `cancel` in the end, whatever happened.
+    The caller submits all tasks, takes the results, and calls `cancel` at the end, whatever has happened.
     """
 
     def submit(self, task: IngestTask) -> None:
@@ -88,10 +88,10 @@ class Executor(Protocol):
     def results(self) -> Iterator[Outcome]:
         """Yield the outcome of every accepted task once, in the order in which they end.
 
-        The end of a process is the outcome of its task, an error, and not an exception here; all other tasks go on.
+        If a process ends, the outcome of its task is an error; nothing is raised here, and all other tasks go on.
 
         Raises:
-            TracewarehouseError: nothing can be run at all, such as when there is no cluster.
+            TracewarehouseError: nothing can run at all, for example because there is no cluster.
         """
         ...
 
@@ -111,18 +111,18 @@ def run_tasks(tasks: Iterable[IngestTask], executor: Executor) -> Generator[Outc
 
 
 def ingest_task(task: IngestTask, jobs: int = 1, *, is_repeated: bool = False) -> Outcome:
-    """Do a task in this process; whatever goes wrong is an outcome.
+    """Do a task in this process; an error becomes its outcome.
 
     Args:
         task: the task.
         jobs: number of processes that may read the capture if it is large, this one included.
-        is_repeated: raise what is not an error of the capture or warehouse, as the caller then tries again.
+        is_repeated: raise errors that do not come from the capture or the warehouse, so that the caller tries again.
     """
     try:
         return Outcome(task.number, run_task(task, prepared_evaluator(task.sql, jobs), jobs))
     except TracewarehouseError as error:
         return Outcome(task.number, error=error)
-    except Exception as error:  # a fault of ours, which must not stop the other captures
+    except Exception as error:  # a fault of this program must not stop the other captures
         if is_repeated:
             raise
         where = task.capture.files[0] if task.capture.files else task.capture.name
@@ -158,7 +158,7 @@ def run_task(task: IngestTask, evaluator: Evaluator | ForkedEvaluator | None, jo
     Raises:
         TracewarehouseError: the capture cannot be ingested.
     """
-    from tracewarehouse.ingest.pipeline import ingest_capture  # while an evaluator that was forked gets ready
+    from tracewarehouse.ingest.pipeline import ingest_capture  # imported while a forked evaluator gets ready
 
     result = ingest_capture(
         task.capture,

@@ -25,20 +25,20 @@ from tracewarehouse.ingest.lake.lake import Lake
 from tracewarehouse.ingest.processes.pool import Helper, HelperError, start_helper, usable_cores
 
 _BYTES_PER_PROCESS = 512 << 20
-"""What the ingest of a small capture may take: twice what was measured for 10 MB, half as much again as for 100 MB."""
+"""Memory for the ingest of a small capture: twice what 10 MB were measured to take, 1.5 times what 100 MB take."""
 _SECONDS_TO_TIDY = 10.0
 _MODULES = ("tracewarehouse.ingest.pipeline", "tracewarehouse.evaluation.evaluator")
 
 
 def default_jobs() -> int:
-    """Number of processes that ingest side by side: one per core, as far as the free memory goes."""
+    """Number of processes that ingest side by side: one per core, as far as free memory allows."""
     return max(1, min(usable_cores(), _free_memory() // _BYTES_PER_PROCESS))
 
 
 class LocalProcesses:
     """An `Executor` of this machine's processes.
 
-    A process that is killed costs the capture that it was at; another one takes its place. Use it in one thread.
+    If a process is killed, only the capture that it worked on fails; another takes its place. Use it in one thread.
 
     Args:
         jobs: number of processes; None for `default_jobs`.
@@ -58,7 +58,7 @@ class LocalProcesses:
         Raises:
             MetricError: a definition of the user's own metrics is not valid.
         """
-        if not self._is_ready:  # forked processes share what is imported and parsed by now
+        if not self._is_ready:  # forked processes share everything imported and parsed so far
             for module in _MODULES:
                 importlib.import_module(module)
             prepared_evaluator(task.sql, 1)
@@ -71,7 +71,7 @@ class LocalProcesses:
         """Yield the outcome of every accepted task once, in the order in which they end."""
         while self._waiting or self._busy:
             self._begin()
-            if not self._busy:  # no process can be started: this one does the work
+            if not self._busy:  # no process can be started, so this one does the work
                 yield ingest_task(self._waiting.popleft(), self._jobs)
                 continue
             ready, _, _ = select.select(list(self._busy), [], [])
@@ -79,14 +79,14 @@ class LocalProcesses:
                 yield self._outcome(helper)
 
     def cancel(self) -> None:
-        """End all processes; those that are at a capture first take back what they wrote of it."""
+        """End all processes; those that work on a capture first remove what they wrote of it."""
         self._waiting.clear()
         busy, idle = list(self._busy), self._idle
         self._busy, self._idle = {}, []
         for helper in busy:
             helper.terminate()
         deadline = time.monotonic() + _SECONDS_TO_TIDY
-        for helper in busy:  # its answer or its end
+        for helper in busy:  # wait for its answer or its end
             select.select([helper], [], [], max(0.0, deadline - time.monotonic()))
         for helper in [*busy, *idle]:
             helper.end()
@@ -123,7 +123,7 @@ class LocalProcesses:
         return outcome
 
     def _tidy(self, ended: list[Helper]) -> None:
-        """Remove what processes left behind that ended at a capture and had no time to do it."""
+        """Remove what processes left behind that ended while they worked on a capture."""
         if ended:
             for warehouse in self._warehouses:
                 remove_staging_of(Lake(warehouse), [h.pid for h in ended])
@@ -143,7 +143,7 @@ def _do(_: Any, work: tuple[IngestTask, int]) -> Outcome:
         signal.signal(signal.SIGTERM, _leave)
         gc.freeze()
     outcome = ingest_task(*work)
-    gc.collect()  # it is never done otherwise in such a process, which may see thousands of captures
+    gc.collect()  # otherwise never done in such a process, which may ingest thousands of captures
     return outcome
 
 
@@ -152,12 +152,12 @@ def _leave(*_: object) -> NoReturn:
 
 
 def _free_memory() -> int:
-    """Bytes of memory that programs may still take, as far as the system tells; else a lot."""
+    """Bytes of memory that programs may still take; a very large number if the system does not say."""
     free = [sys.maxsize]
     try:
         lines = Path("/proc/meminfo").read_text().splitlines()
         free += [int(line.split()[1]) << 10 for line in lines if line.startswith("MemAvailable:")]
-        group = Path("/sys/fs/cgroup")  # of a container
+        group = Path("/sys/fs/cgroup")  # the limit of a container
         free.append(int((group / "memory.max").read_text()) - int((group / "memory.current").read_text()))
     except (OSError, ValueError):  # no Linux, or no limit
         pass

@@ -1,1 +1,1 @@
-"""Runs in the formats of other tools, one module for each format."""
+"""Writes runs in the formats of other tools, one module for each format."""

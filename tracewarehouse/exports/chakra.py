@@ -1,9 +1,10 @@
 """Writes a run as Chakra execution traces, one per rank, which simulators such as ASTRA-sim read.
 
-A trace is a graph of what a device executed: its leaf ops in their order. Collectives of a group that overlap may begin
-in different orders on its ranks, and get one order. Compute is merged up to a microsecond, which is the format's clock;
-collectives are nodes with their kind, bytes and communicator group, and a collective-permute is a send and a receive.
-What runs between the start and the done of an asynchronous collective does not depend on it.
+A trace is a graph of what a device executed: its leaf ops in their order. Overlapping collectives of a group may begin
+in different orders on its ranks; here they get one order. Compute ops are merged until they take a microsecond, the
+unit of the format's clock. Collectives are nodes with their kind, bytes and communicator group, and a
+collective-permute is a send and a receive. What runs between the start and the done of an asynchronous collective does
+not depend on it.
 
 The schema is et_def.proto of https://github.com/mlcommons/chakra. Attributes have the types that the simulators' feeder
 reads: an attribute of another type counts as 0 there.
@@ -80,7 +81,7 @@ Value = int | bytes | bool
 
 @dataclass(frozen=True)
 class ChakraExport:
-    """What was written.
+    """The files of an export, and its warnings.
 
     Attributes:
         files: one trace per rank, then `comm_group.json`.
@@ -93,7 +94,7 @@ class ChakraExport:
 
 @dataclass(frozen=True)
 class _Call:
-    """What a collective is in the graph of one rank: a node's type and its attributes.
+    """A collective in the graph of one rank: the type and attributes of its node.
 
     `group` and `instance` say which executions must have the same order on several ranks; None for a send or receive.
     """
@@ -109,9 +110,9 @@ class _Communication:
     """The collectives of a run.
 
     Attributes:
-        calls: by event.
+        calls: the nodes of each collective, by event.
         windows: device, start and end of each event in `calls`, in order of device and start.
-        start_of_done: the event that each done ends.
+        start_of_done: the event that starts the collective, by the event that ends it.
         groups: names of groups.
         warnings: sentences on what the traces do not say.
     """
@@ -151,17 +152,17 @@ def export_chakra(warehouse: Warehouse, run: str, folder: Path) -> ChakraExport:
     """Write `<name of the run>.<rank>.et` for each device of a run, and `comm_group.json` with its replica groups.
 
     A rank is the number of the device in the run. The durations of a rank's nodes add up to the busy time of its
-    device, to the microsecond; that of an asynchronous collective is the time of its start and its done.
+    device, to the microsecond; an asynchronous collective has the time of its start and its done together.
 
     Args:
         warehouse: the warehouse.
         run: a run id, the beginning of one, or a name.
-        folder: where to write; it is made if it does not exist.
+        folder: the folder to write to; it is created if it does not exist.
 
     Raises:
         WarehouseError: there is no such run, or it cannot be read.
-        TracewarehouseError: the run has no ops, two ranks ran the collectives of a group in different orders one after
-            the other, or the folder cannot be written.
+        TracewarehouseError: the run has no ops, two ranks ran collectives of a group in different orders one after the
+            other, or the folder cannot be written.
     """
     entry = warehouse.run(run)
     of_run = f"run_id = {literal(entry.run_id)}"
@@ -189,10 +190,10 @@ def export_chakra(warehouse: Warehouse, run: str, folder: Path) -> ChakraExport:
 
 
 def _communication(warehouse: Warehouse, of_run: str) -> _Communication:
-    """What the collectives of a run are to a simulator.
+    """The collectives of a run as a simulator needs them.
 
-    One that lacks ranks, or that no simulator knows, has no call: on its device it counts as compute, since a simulator
-    would wait for the others for ever.
+    A collective that lacks ranks, or that no simulator knows, has no call: it counts as compute on its device, since a
+    simulator would wait for the other ranks for ever.
     """
     members: dict[tuple[int, int], list[int | None]] = {}
     for instruction, group, device in _rows(
@@ -263,7 +264,7 @@ def _transfers(
     size: int,
     here: Mapping[tuple[int, int], int],
 ) -> list[_Call]:
-    """What a device receives and sends in a collective-permute, from and to devices whose part of it is in the run."""
+    """The receives and sends of a device in a collective-permute, with partners that the run has too."""
     calls: list[_Call] = []
     for source, target in pairs:
         if source is None or target is None or source == target:
@@ -286,7 +287,7 @@ def _transfers(
 def _nodes(
     warehouse: Warehouse, of_run: str, device: int, communication: _Communication, moved: Mapping[int, int]
 ) -> list[_Node]:
-    """The graph of a device: a node's id is its place, counted from 1, so that nodes depend on earlier ones alone.
+    """The graph of a device: a node's id is its place, counted from 1, and nodes depend only on earlier ones.
 
     `moved` has the events that change places with others; see `_in_one_order`.
     """
@@ -356,13 +357,13 @@ def _nodes(
 
 
 def _in_one_order(run: str, communication: _Communication) -> dict[int, int]:
-    """Which event takes whose place, so that the ranks of each group have its collectives in one order.
+    """Map an event to the one that takes its place, so that all ranks of a group have its collectives in one order.
 
-    It is the order in which all ranks had begun them. A collective ends on no rank before that, so that this turns the
-    order of two around only on ranks where they overlap.
+    Collectives are ordered by the time at which the last rank began them. A collective ends on no rank before that
+    time, so two of them change places only on ranks where they overlap.
 
     Raises:
-        TracewarehouseError: two collectives that do not overlap are in different orders on two ranks, on which a
+        TracewarehouseError: two collectives that do not overlap are in different orders on two ranks, so that a
             simulator would wait for ever.
     """
     orders: dict[tuple[int, ...], dict[int, list[int]]] = {}
@@ -389,8 +390,8 @@ def _in_one_order(run: str, communication: _Communication) -> dict[int, int]:
                 if latest is not None and end <= latest:
                     members = ", ".join(map(str, group))
                     raise TracewarehouseError(
-                        f"run {run}: rank {rank} ran collectives of group {members} in another order than other ranks, "
-                        "one after the other, on which a simulator would wait for ever; nothing was written"
+                        f"run {run}: rank {rank} ran collectives of group {members} in another order than other "
+                        "ranks, one after the other, so a simulator would wait for ever; nothing was written"
                     )
                 latest = start if latest is None else max(start, latest)
                 if event != place:
@@ -399,12 +400,12 @@ def _in_one_order(run: str, communication: _Communication) -> dict[int, int]:
 
 
 def _messages(nodes: Sequence[_Node]) -> Iterator[bytes]:
-    """The messages of a trace, each behind its length."""
+    """The messages of a trace, each after its length."""
     yield _delimited(_CLASSES["GlobalMetadata"](version=_VERSION))
     total = written = 0
     for number, node in enumerate(nodes, 1):
         total += node.busy_ps
-        micros = (total + _MICROSECOND_PS // 2) // _MICROSECOND_PS - written  # what is cut off is not lost to the sum
+        micros = (total + _MICROSECOND_PS // 2) // _MICROSECOND_PS - written  # so rounding does not change the sum
         written += micros
         attributes: dict[str, Value] = {"is_cpu_op": False, **node.attributes}
         yield _delimited(

@@ -1,13 +1,13 @@
 """Writes a run as a Chrome trace, in the layout of the profiler's exporter, but whole.
 
-Processes are planes and threads are lines, as in the files of JAX and XProf. Beside what those hold, asynchronous ops
-are async events (`b` and `e`), program_id, symbol_id and flops stay arguments, and no event is left out. Where the HLO
-of an op was in a proto, which the format has no room for, `long_name` is its text: result, opcode, groups and metadata.
+Processes are planes and threads are lines, as in the files of JAX and XProf. Unlike there, asynchronous ops are async
+events (`b` and `e`), program_id, symbol_id and flops stay arguments, and no event is left out. If the HLO of an op was
+in a proto, for which the format has no room, `long_name` is its text: result, opcode, groups and metadata.
 
-The Perfetto UI rounds `ts` and `dur` to nanoseconds, each for itself, and drops an event that then ends within the
-next one or after the one around it. So where the two add up to another end than the rounded one, `dur` is the
-nanoseconds from the rounded start to the rounded end, and `exact_dur` is what it was. Both halves of an async event
-have `exact_dur` too, by which our reader knows the event without looking for its other half.
+The Perfetto UI rounds `ts` and `dur` to nanoseconds separately, and drops an event that then ends within the next one
+or after the one around it. So if the rounded values do not add up to the rounded end, `dur` spans the nanoseconds from
+the rounded start to the rounded end, and `exact_dur` is the exact duration. Both halves of an async event have
+`exact_dur` too, so that our reader knows the event without looking for its other half.
 
 DuckDB writes the text of the events, a bounded number of them at a time.
 """
@@ -37,15 +37,15 @@ if TYPE_CHECKING:
 AT_ONCE = 1 << 16
 """Events whose text is in memory at once."""
 _HOST_PID, _OTHER_PID = 701, 501
-"""Process numbers that the profiler's exporter gives to the host's threads, and from which on to custom planes."""
+"""The process number that the profiler's exporter gives to host threads, and the first that custom planes get."""
 
 _THREAD_0 = 0xFFFF
-"""Thread of line 0: the Perfetto UI takes thread 0 for the one with the number of its process."""
+"""Thread number of line 0: the Perfetto UI takes thread 0 for the thread with the number of its process."""
 
 
 @dataclass(frozen=True)
 class _Thread:
-    """A line of a plane: its process and thread in the trace, and where its events are in the run."""
+    """A line of a plane: its process and thread in the trace, and the place of its events in the run."""
 
     pid: int
     tid: int
@@ -108,7 +108,7 @@ def chrome_text(
         warehouse: the warehouse.
         run_id: the run.
         hosts: the hosts.
-        is_for_viewers: whether `dur` is rounded where a viewer would drop events otherwise.
+        is_for_viewers: whether to round `dur` where a viewer would otherwise drop events.
 
     Raises:
         WarehouseError: the run is no longer in the warehouse, or cannot be read.
@@ -122,7 +122,7 @@ def chrome_text(
     yield json.dumps(head, separators=(",", ":"))[:-1].encode() + b',"traceEvents":[\n'
     threads, names = _threads(warehouse, run_id, hosts)
     last = b""
-    for name in names:  # one is left for the end: an event behind which no comma comes
+    for name in names:  # the last one is kept for the end, as no comma may follow the last event
         yield last
         last = name
     for first in range(0, len(threads), 1000):  # hosts may have 10^5 threads
@@ -144,7 +144,7 @@ def chrome_text(
 def _events(
     warehouse: Warehouse, run_id: str, threads: Sequence[_Thread], low: int, end: int, is_for_viewers: bool
 ) -> Iterator[bytes | memoryview]:
-    """The text of the events from number `low` on before `end`, all of these threads."""
+    """The text of the events from number `low` to `end`, exclusive, which all belong to these threads."""
     for first in range(low, end, AT_ONCE):
         stop = min(first + AT_ONCE, end)
         here = [t for t in threads if t.first_event_id < stop and t.first_event_id + t.event_count > first]
@@ -194,7 +194,7 @@ def _threads(warehouse: Warehouse, run_id: str, hosts: Sequence[str]) -> tuple[l
 
 
 def _free(number: int, taken: set[int]) -> int:
-    """The number in 32 bits, as viewers take it, or the next one that is not taken."""
+    """The number cut to 32 bits, as viewers read it, or the next one that is free."""
     number &= 0xFFFFFFFF
     while number in taken:
         number = (number + 1) & 0xFFFFFFFF
@@ -218,7 +218,7 @@ def _metadata(pid: int, tid: int | None, event: str, key: str, value: str | int)
 
 
 def _sql(run_id: str, threads: Sequence[_Thread], low: int, end: int, is_for_viewers: bool) -> str:
-    """SQL for the text of the events from `low` on before `end`, in file order."""
+    """SQL for the text of the events from `low` to `end`, exclusive, in file order."""
     own = f"{_of(run_id)} AND event_id >= {low} AND event_id < {end}"
     places = ", ".join(
         f'({t.first_event_id}, \'"pid":{t.pid},"tid":{t.tid}\', {literal(t.kind)}, {t.is_named})' for t in threads
@@ -329,12 +329,12 @@ def _member(name: str, value: str) -> str:
 
 
 def _text(key: str, value: str) -> str:
-    """A member with a text, or NULL without one."""
+    """A member with a text; NULL if there is none."""
     return f"'\"{key}\":' || to_json({value})::VARCHAR"
 
 
 def _number(key: str, value: str) -> str:
-    """A member with an integer as text, or NULL without one."""
+    """A member with an integer as text; NULL if there is none."""
     return f"'\"{key}\":\"' || {value} || '\"'"
 
 
@@ -348,9 +348,9 @@ _DESCRIBED = ", ".join(
         *_FACTS,
     ]
 )
-"""The columns of an instruction of a TPU, whose events have its facts as arguments."""
+"""Members for an op of a TPU, whose events have the facts of their instruction as arguments."""
 _MODEL_FLOPS = _number("model_flops", "i.model_flops")
-"""Not for asynchronous ops: readers that add up all events would count them here and at the start half."""
+"""Left out for asynchronous ops: readers that add up all events would count the flops here and at the start half."""
 _ESCAPED = r"""replace(replace({}, '\', '\\'), '"', '\"')"""
 _HLO_TEXT = f"""'%' || i.name || ' = ' || i.shape || ' ' || i.opcode || '()' || concat_ws(
       '',
@@ -368,7 +368,7 @@ _HLO_TEXT = f"""'%' || i.name || ' = ' || i.shape || ' ' || i.opcode || '()' || 
         'source_line=' || nullif(regexp_extract(i.source, ':([0-9]+)$', 1), '')
       ), '') || '}}'
     )"""
-"""The text of an instruction whose facts were in a proto, without its operands, which no table has."""
+"""The text of an instruction whose facts were in a proto; it lacks the operands, which no table has."""
 _NAMED = ", ".join(
     [
         "CASE WHEN coalesce(i.module, i.opcode, s.event_name, CAST(i.program_id AS VARCHAR)) IS NOT NULL "
@@ -378,7 +378,7 @@ _NAMED = ", ".join(
         _text("long_name", f"coalesce(i.hlo_text, {_HLO_TEXT})"),
     ]
 )
-"""Those of an op of a GPU or a virtual device, whose events name their instruction."""
+"""Members for an op of a GPU or a virtual device, whose events name their instruction."""
 
 
 def _microseconds(picoseconds: str) -> str:
@@ -391,9 +391,9 @@ def _microseconds(picoseconds: str) -> str:
 
 
 def _shown_ns(start: str, duration: str) -> str:
-    """Nanoseconds from the rounded start to the rounded end, as the Perfetto UI rounds; NULL if it would find the same.
+    """Nanoseconds from the rounded start to the rounded end, as the Perfetto UI rounds; NULL if its result is the same.
 
-    It takes the microseconds as a double, times 1000, to the nearest integer, of two to the one away from 0.
+    The UI multiplies the microseconds, a double, by 1000 and rounds to the nearest integer, halves away from 0.
     """
 
     def rounded(picoseconds: str) -> str:

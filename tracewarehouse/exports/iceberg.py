@@ -38,7 +38,7 @@ _TYPES = {
     "DOUBLE": "double",
     "BLOB": "binary",
 }
-"""Iceberg has no unsigned integers: a column of them is left out."""
+"""Iceberg's types; it has no unsigned integers, so columns of these are left out."""
 _RUN_ID = 1
 """Field id of `run_id`, the first column of every table."""
 
@@ -50,8 +50,8 @@ class IcebergTable:
     Attributes:
         name: its name.
         metadata: the file that describes its last snapshot, for readers without a catalogue.
-        added: how many files of the lake it got.
-        removed: how many it lost.
+        added: number of the lake's files that were added to it.
+        removed: number of files that were removed from it.
     """
 
     name: str
@@ -61,15 +61,16 @@ class IcebergTable:
 
 
 def export_iceberg(warehouse: Warehouse, folder: Path) -> list[IcebergTable]:
-    """Bring the Iceberg tables in a folder up to the runs of a warehouse; returns all of them.
+    """Bring the Iceberg tables in a folder up to date with the runs of a warehouse; returns all tables.
 
     Args:
         warehouse: the warehouse, on this machine.
-        folder: holds `catalog.db`, a SQLite catalogue, and the metadata of the tables; it is made if it does not exist.
+        folder: holds `catalog.db`, a SQLite catalogue, and the tables' metadata; it is created if it does not exist.
 
     Raises:
-        WarehouseError: the runs cannot be listed, a file of theirs cannot be read, or the warehouse is elsewhere.
-        TracewarehouseError: pyiceberg is not installed, the folder cannot be written, or another export was faster.
+        WarehouseError: the runs cannot be listed, a run's file cannot be read, or the warehouse is not on this machine.
+        TracewarehouseError: pyiceberg is not installed, the folder cannot be written, or another export changed it at
+            the same time.
     """
     try:
         from pyiceberg.catalog.sql import SqlCatalog
@@ -104,7 +105,7 @@ def export_iceberg(warehouse: Warehouse, folder: Path) -> list[IcebergTable]:
 
 
 def _brought_up(catalogue: SqlCatalog, warehouse: Warehouse, runs: Sequence[RunVersion], table: Table) -> IcebergTable:
-    """One table, after a commit of what has changed, if anything has."""
+    """A table, after its changes, if any, have been committed."""
     registered = _registered(catalogue, table)
     there = {task.file.file_path: task.file for task in registered.scan().plan_files()}
     root = warehouse.lake.root
@@ -121,7 +122,7 @@ def _brought_up(catalogue: SqlCatalog, warehouse: Warehouse, runs: Sequence[RunV
 
 
 def _registered(catalogue: SqlCatalog, table: Table) -> Registered:
-    """The table in the catalogue, anew if its columns were those of another schema version."""
+    """The table in the catalogue, created anew if its columns were those of another schema version."""
     from pyiceberg.exceptions import NoSuchTableError
 
     name = f"{NAMESPACE}.{table.name}"
@@ -162,12 +163,12 @@ def _schema(table: Table) -> Schema:
 
 
 def _numbered(table: Table) -> list[tuple[int, Column]]:
-    """Field ids of the columns; those that are left out come last, as readers want ids for all columns of a file."""
+    """The columns with their field ids; unused columns come last, as readers want ids for all columns of a file."""
     return list(enumerate(sorted(table.columns, key=lambda column: column.type not in _TYPES), _RUN_ID))
 
 
 def _data_file(name: str) -> DataFile:
-    """What a manifest says of a file: its rows, its size and the first and last run id, by which readers skip it."""
+    """A file's entry in a manifest: its rows, its size, and the first and last run id, by which readers skip it."""
     import pyarrow as pa
     import pyarrow.parquet as pq
     from pyiceberg.manifest import DataFile, DataFileContent, FileFormat

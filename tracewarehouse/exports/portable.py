@@ -1,4 +1,4 @@
-"""One DuckDB file with the rows of runs in it, to hand to somebody else: it names no path, so it can be moved."""
+"""Writes one DuckDB file that holds the rows of runs, to hand to others: it names no path, so it can be moved."""
 
 from __future__ import annotations
 

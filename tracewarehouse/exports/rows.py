@@ -1,4 +1,4 @@
-"""The rows that a table, a view, a metric or a query stands for."""
+"""Finds the rows that the name of a table, view or metric, or a query, stands for."""
 
 from __future__ import annotations
 
@@ -19,11 +19,11 @@ def rows_of(warehouse: Warehouse, source: str) -> QueryResult:
 
     Args:
         warehouse: the warehouse.
-        source: the name of a table, as `ops`; of a view with its schema, as `models.steps`; of a metric, as `tpot`,
-            which stands for its newest stable version; or a query.
+        source: the name of a table, such as `ops`; of a view with its schema, such as `models.steps`; of a metric, such
+            as `tpot`, which stands for its newest stable version; or a query.
 
     Raises:
-        MetricError: a single name is of no table and no metric.
+        MetricError: a single name belongs to no table and no metric.
         QueryError: the query was refused or failed.
         WarehouseError: the runs cannot be read.
     """

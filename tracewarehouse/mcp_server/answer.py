@@ -1,7 +1,6 @@
-"""What a tool answers: tables, which runs and metric versions they come from, and what was left out.
+"""Defines the answer of a tool: tables, the runs and metric versions that they come from, and what was left out.
 
-An answer is bounded in rows and characters, as an agent reads all of it. Whatever is left out is named, with how to get
-it.
+An answer is bounded in rows and characters, as an agent reads all of it. It names what is left out, and how to get it.
 """
 
 from __future__ import annotations
@@ -18,13 +17,13 @@ from tracewarehouse.ingest.lake.manifest import RunVersion
 from tracewarehouse.queries.result import QueryResult
 
 MAX_CHARACTERS = 30_000
-"""Characters of an answer, about 10,000 tokens."""
+"""The most characters of an answer, about 10,000 tokens."""
 
 MAX_CELL = 1_500
-"""Characters of one text in a table."""
+"""The most characters of one text in a table."""
 
 MAX_RUNS = 50
-"""Runs that an answer names."""
+"""The most runs that an answer names."""
 
 
 class Table(BaseModel):
@@ -80,7 +79,7 @@ def page(whole: Table, offset: int, most: int) -> tuple[Table, list[str]]:
     """
     shown, left_out = first_rows(Table(name=whole.name, columns=whole.columns, rows=whole.rows[offset:]), most, "")
     if left_out or offset:
-        goes_on = f"; offset={offset + most} goes on" if left_out else ""
+        goes_on = f"; offset={offset + most} continues" if left_out else ""
         left_out = [f"{whole.name}: rows {offset + 1} to {offset + len(shown.rows)} of {len(whole.rows)}{goes_on}"]
     return shown, left_out
 
@@ -94,7 +93,7 @@ def first_rows(whole: Table, most: int, advice: str) -> tuple[Table, list[str]]:
 
 
 def bounded(answer: Answer, advice: str) -> Answer:
-    """The answer with so few rows that it is short enough; the first tables keep theirs.
+    """The answer, with so few rows that it is short enough; the first tables keep their rows.
 
     Args:
         answer: the answer.
@@ -121,7 +120,7 @@ def bounded(answer: Answer, advice: str) -> Answer:
     if clipped:
         left_out.append(
             f"{clipped} texts are longer than {MAX_CELL} characters and end in ...; substr(column, {MAX_CELL + 1}) in "
-            "a query reads on"
+            "a query gives the rest"
         )
     return answer.model_copy(update={"tables": tables, "left_out": left_out})
 

@@ -21,7 +21,7 @@ def _first(text: str) -> str:
 
 
 def catalogue(definitions: Definitions, word: str) -> Answer:
-    """All of them, with a sentence each; of these, the ones whose name or sentence has a word.
+    """All that SQL can read, with a sentence each, or only those with a word in their name or sentence.
 
     Raises:
         WarehouseError: none has the word.
@@ -57,7 +57,7 @@ def described(warehouse: Warehouse, definitions: Definitions, name: str) -> Answ
     """The columns of a table, model, metric or macro, and what it means.
 
     Raises:
-        WarehouseError: there is nothing of that name; the message names similar ones.
+        WarehouseError: nothing has that name; the message gives similar names.
     """
     bare = name.strip().removesuffix("()").lower()
     schema, _, last = bare.rpartition(".")

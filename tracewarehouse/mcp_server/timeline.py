@@ -1,4 +1,4 @@
-"""What one device did in a window of time: its steps, its time in equal slices by class of op, and its largest ops."""
+"""Sums up a window of one device: its steps, its time in equal slices by class of op, and its largest ops."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ WHERE run_id = $run AND clock = 'device' AND device_id = $device AND start_ps < 
 ORDER BY start_ps
 """
 
-# what an op adds to those that began before it is the end of its duration, so these stretches do not overlap
+# the time that an op adds to earlier ones is the end of its duration, so these stretches do not overlap
 _IN_WINDOW = """
 WITH inside AS (
     SELECT
@@ -88,7 +88,7 @@ ORDER BY time_us DESC, kind, axis
 def window(
     warehouse: Warehouse, run_id: str, device: int | None, start_ms: float | None, end_ms: float | None, slices: int
 ) -> tuple[list[Table], list[str]]:
-    """What a device did in a window, as tables, and notes.
+    """Tables of what a device did in a window, and notes.
 
     Args:
         warehouse: the warehouse.
@@ -131,6 +131,6 @@ def window(
         f"device {device} of {', '.join(map(str, devices))}, from {start / 1e9:g} to {until / 1e9:g} ms since the "
         f"profile start; its ops run from {first / 1e9:g} to {last / 1e9:g} ms",
         "Each moment counts once, for the op that covers it first; compute, communication, copy and idle add up to the "
-        "slice. What collectives take may lie beside compute: exposed_communication is the metric of what does not.",
+        "slice. Collectives may run beside compute; the metric exposed_communication is the time in which they do not.",
     ]
     return tables, notes

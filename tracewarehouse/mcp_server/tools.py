@@ -47,20 +47,20 @@ Offset = Annotated[int, Field(ge=0, description="Rows to leave out first, to rea
 
 
 class Tool(BaseModel):
-    """One question, with its arguments. Its docstring is what an agent reads of it."""
+    """One question, with its arguments. Its docstring describes it to agents."""
 
     model_config = ConfigDict(extra="forbid")
 
     name: ClassVar[str]
     advice: ClassVar[str]
-    """How to get what an answer left out because it was too long."""
+    """Advice on how to get what an answer left out because it was too long."""
 
     def ask(self, warehouse: Warehouse, seconds: float | None = None) -> Answer:
         """The answer, short enough to be read as a whole.
 
         Args:
             warehouse: the warehouse.
-            seconds: how long each of its queries may run.
+            seconds: the time that each of its queries may take.
 
         Raises:
             TracewarehouseError: the question cannot be answered; the message says what to ask instead.
@@ -70,7 +70,7 @@ class Tool(BaseModel):
 
     @property
     def most(self) -> int | None:
-        """Rows that a query may give at most; None where all are needed to choose among them."""
+        """The most rows that a query may give; None if all are needed to choose among them."""
         return None
 
     @abstractmethod
@@ -123,10 +123,10 @@ class Describe(Tool):
     advice = "describe one of them by its name"
 
     names: Annotated[Names, Field(description="Tables, models, metrics or macros; empty for the list of all.")] = []
-    search: Annotated[str, Field(description="Of the list, only those whose name or sentence has this word.")] = ""
+    search: Annotated[str, Field(description="List only those whose name or sentence has this word.")] = ""
 
     def answer(self, warehouse: Warehouse) -> Answer:
-        """The list, or what is behind the names."""
+        """The list, or the details of what the names stand for."""
         definitions = warehouse.definitions
         if not self.names:
             return catalogue(definitions, self.search)
@@ -139,7 +139,7 @@ class Describe(Tool):
 
 
 class MetricValues(Tool):
-    """Values of metrics, of some runs or of all. A metric that does not apply to a run has no row; flags says why."""
+    """List values of metrics, of some runs or all. A metric that does not apply to a run has no row; flags says why."""
 
     name = "metric_values"
     advice = "name fewer metrics or runs, or set max_rows and offset"
@@ -198,7 +198,7 @@ class Compare(Tool):
     """Compare runs with a baseline: which metrics are better, worse, or within noise, and what changed in a step.
 
     The values are medians over steps and repeats; noise is the largest difference that may be chance. The second table
-    takes the time of a step apart: its rows add up to the difference of the step.
+    splits the time of a step: its rows add up to the difference of the step.
     """
 
     name = "compare"
@@ -208,7 +208,7 @@ class Compare(Tool):
     baseline: Annotated[str, Field(description="What to compare it with, in the same form.")]
     metrics: Metrics = []
     by: Annotated[str | None, Field(description="Only metrics with this dimension, such as phase, axis, layer.")] = None
-    split: Annotated[Split, Field(description=f"How to take a step apart: {', '.join(SPLITS)}.")] = "category"
+    split: Annotated[Split, Field(description=f"How to split a step: {', '.join(SPLITS)}.")] = "category"
     force: Annotated[bool, Field(description="Compare although the workloads differ.")] = False
     max_rows: Rows = 60
     offset: Offset = 0
@@ -254,7 +254,7 @@ class Compare(Tool):
             if len(repeats) > len(named)
         ]
         if comparison.unknown:
-            notes.append(f"not known of all runs, so not compared: {', '.join(comparison.unknown)}")
+            notes.append(f"not known for all runs, so not compared: {', '.join(comparison.unknown)}")
         return _of_runs(
             warehouse,
             involved,
@@ -271,7 +271,7 @@ class Query(Tool):
     """Run one SQL SELECT in DuckDB over the tables (main), models, metrics and macros. It can only read.
 
     Columns that end in _ps are integer picoseconds, _bytes bytes. Sum busy_ps of models.leaf_ops for device time, never
-    durations of main.ops, which hold each other. Put run_id = '...' first: other runs' files stay closed.
+    durations of main.ops, which contain each other. Filter by run_id = '...', so that other runs' files stay closed.
     """
 
     name = "query"
@@ -306,7 +306,7 @@ class Query(Tool):
 
 
 class Timeline(Tool):
-    """What one device did in a window of time, summed up: slices by class of op, largest ops, collectives, steps."""
+    """Sum up what one device did in a window of time: slices by class of op, largest ops, collectives, steps."""
 
     name = "timeline"
     advice = "ask for a shorter window or fewer slices"
@@ -333,7 +333,7 @@ class Timeline(Tool):
 
 
 class Summary(Tool):
-    """A run in short: what ran on what, ten main numbers, where the time of a step goes, flags, and what is missing."""
+    """Sum up a run: what ran on what, ten main numbers, where the time of a step goes, flags, and what is missing."""
 
     name = "summary"
     advice = "flags lists what is missing"
@@ -364,7 +364,7 @@ class Summary(Tool):
 
 
 class Flags(AboutRuns):
-    """Why to read runs with care: quality flags with their meaning, and, of a run, why metrics are missing."""
+    """Say why to read runs with care: quality flags with their meaning and, for one run, why metrics are missing."""
 
     name = "flags"
     advice = "name one run"
@@ -393,7 +393,7 @@ class Flags(AboutRuns):
         clocks = [note for run_id, _, note in warehouse.query(CLOCKS).rows() if run_id in chosen]
         notes = [*clocks, *_stale_note(warehouse, chosen)]
         if not flagged:
-            notes.append("no flag: nothing of what is checked was found")
+            notes.append("no flag: the checks found nothing")
         return _of_runs(warehouse, chosen, Answer(tables=tables, left_out=left_out, notes=notes))
 
 
@@ -420,7 +420,7 @@ def _stale_note(warehouse: Warehouse, run_ids: Iterable[str]) -> list[str]:
     if not stale:
         return []
     named = ", ".join(stale[:5]) + (", ..." if len(stale) > 5 else "")
-    return [f"{len(stale)} runs have values of older definitions ({named}); `tw metrics refresh` mends that"]
+    return [f"{len(stale)} runs have values of older definitions ({named}); `tw metrics refresh` corrects that"]
 
 
 def _behind(warehouse: Warehouse, sql: str, result: QueryResult) -> tuple[list[RunVersion], dict[str, list[int]]]:

@@ -13,7 +13,7 @@ VARIABLE = "TRACEWAREHOUSE_MEMORY_LIMIT"
 DEFAULT = "75%"
 """Share of the machine's memory; the rest is left for the rows of the answer and for other programs."""
 _OWN_PERCENTAGE = 80
-"""Share of the machine's memory that DuckDB takes where nothing is set."""
+"""Percentage of the machine's memory that DuckDB takes if nothing is set."""
 _PERCENTAGE = re.compile(r"(100|[1-9]?[0-9](?:\.[0-9]+)?) ?%")
 
 
@@ -28,11 +28,11 @@ def set_memory_limit(connection: duckdb.DuckDBPyConnection) -> None:
     limit = os.environ.get(VARIABLE) or DEFAULT
     try:
         size = limit
-        if percentage := _PERCENTAGE.fullmatch(limit):  # which DuckDB has since 2.0
+        if percentage := _PERCENTAGE.fullmatch(limit):  # DuckDB itself accepts percentages since 2.0
             connection.execute("RESET memory_limit")
             size = _part_of_limit(connection, float(percentage[1]) / _OWN_PERCENTAGE)
         connection.execute("SET memory_limit = $size", {"size": size})
-        _limit(connection)  # so little that even this fails is no limit to work with
+        _limit(connection)  # fails if the limit is too small to work with
     except (duckdb.Error, UnicodeError, RuntimeError):  # RuntimeError: not UTF-8, before 2.0
         raise QueryError(
             f"memory limit {shown(limit)!r}: expected a size such as 8GB or 50%; change --memory-limit or {VARIABLE}"

@@ -39,7 +39,7 @@ def format_of(path: Path) -> Format:
     """The format that a file's suffix stands for; a table if it has none.
 
     Raises:
-        TracewarehouseError: the suffix is of no format.
+        TracewarehouseError: the suffix stands for no format.
     """
     suffix = path.suffix.lower()
     if suffix and suffix not in _SUFFIXES:
@@ -51,7 +51,7 @@ def format_of(path: Path) -> Format:
 
 
 def write(result: QueryResult, format_: Format, path: Path | None = None) -> None:
-    """Write a result to a file or to standard output; a terminal gets what is longer than it through a pager.
+    """Write a result to a file or to standard output; a pager shows text that is longer than the terminal.
 
     A file is written completely or not at all.
 
@@ -67,13 +67,13 @@ def write(result: QueryResult, format_: Format, path: Path | None = None) -> Non
 
 
 def write_table(columns: Mapping[str, Sequence[Any]], path: Path | None = None) -> None:
-    """Write columns of values of any kind as a table for people, as `write` writes that of a result."""
+    """Write columns of values of any kind as a table for people, as `write` does for a result."""
     rows = list(zip(*columns.values(), strict=True))
     _put_text(lambda width: _table([*columns], rows, width), path)
 
 
 def _put_text(pieces: Callable[[int | None], Iterator[str]], path: Path | None) -> None:
-    """Write text that is given the terminal's width, or None for a file or pipe."""
+    """Write text from a function of the terminal's width, which is None for a file or pipe."""
     if path is None and sys.stdout.isatty():
         _show("".join(pieces(shutil.get_terminal_size().columns)))
     else:
@@ -106,7 +106,7 @@ def _write_bytes(pieces: Iterable[bytes], stream: IO[bytes]) -> None:
 
 
 def _show(lines: str) -> None:
-    """Write text to the terminal as it is where it fits on the screen, else through the user's pager."""
+    """Write text to the terminal directly if it fits on the screen, else through the user's pager."""
     if lines.count("\n") < shutil.get_terminal_size().lines:
         sys.stdout.write(lines)
         sys.stdout.flush()
@@ -145,11 +145,11 @@ def _write_arrow(result: QueryResult, buffer: io.BytesIO) -> None:
 
 
 _MOST_ROWS, _MOST_TEXT, _EXACT = 1_048_575, 32_767, 1 << 53
-"""What a sheet of a workbook can hold: rows below the header, characters of a cell, and integers that are exact."""
+"""Limits of a workbook's sheet: rows below the header, characters of a cell, and the largest exact integer."""
 
 
 def _write_xlsx(result: QueryResult, buffer: io.BytesIO) -> None:
-    """One sheet; integers that a cell cannot hold exactly are text, and longer texts are refused."""
+    """Write one sheet; integers that a cell cannot hold exactly become text, and texts that are too long fail."""
     try:
         import xlsxwriter
     except ImportError:

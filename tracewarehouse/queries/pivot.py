@@ -1,6 +1,6 @@
 """Names the columns of a PIVOT whose values must be looked up, so that one SELECT is left to check and run.
 
-DuckDB makes two statements of `PIVOT t ON a`: one creates a type of the values of `a`, which a read-only query may not.
+DuckDB makes two statements of `PIVOT t ON a`: one creates a type of the values of `a`, which read-only queries may not.
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ from collections.abc import Callable
 
 
 def with_values(sql: str, look_up: Callable[[str], list[str]]) -> str | None:
-    """The query with `IN (...)` behind each expression of a PIVOT that has none; None if it cannot be taken apart.
+    """The query with `IN (...)` after each expression of a PIVOT that lacks it; None if it cannot be parsed for this.
 
     Args:
         sql: the query.

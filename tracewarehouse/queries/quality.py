@@ -1,4 +1,4 @@
-"""What an answer says of flagged runs and of clocks that were aligned."""
+"""Writes the sentences of an answer on flagged runs and on aligned clocks."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ FROM main.hosts AS h JOIN main.runs AS r ON r.run_id = h.run_id
 WHERE r.host_count > 1
 ORDER BY r.name, r.run_id, h.host_index
 """
-"""How the clocks of the hosts were aligned, one sentence for each case; runs of one host have no entry."""
+"""Selects how the clocks of hosts were aligned, in a sentence per host; runs of one host have no row."""
 
 
 @dataclass(frozen=True)

@@ -56,14 +56,15 @@ _CATALOGUE_FUNCTIONS = frozenset(
 """Table functions that only read the catalogue."""
 
 _TABLE_FUNCTIONS = ROW_FUNCTIONS | _CATALOGUE_FUNCTIONS
-"""Left out are functions that run SQL from a text (`query`, `json_execute_serialized_sql`), change a state
-(`checkpoint`), or never end (`summary` of a table of rows; SUMMARIZE does not need it).
+"""The table functions that read-only queries may call. Functions are left out that run SQL from a text (`query`,
+`json_execute_serialized_sql`), change a state (`checkpoint`), or never end (`summary` of a table of rows; SUMMARIZE
+does not need it).
 """
 
 
 @dataclass(frozen=True)
 class Limits:
-    """How much a query may take; `tracewarehouse.queries.memory_limit` bounds its memory.
+    """Limits of a query; `tracewarehouse.queries.memory_limit` bounds its memory.
 
     Attributes:
         seconds: time after which it is interrupted; None for no limit.
@@ -77,7 +78,7 @@ class Limits:
 NO_LIMITS = Limits()
 
 LIFT = "`tw query --unrestricted` or wh.query(..., read_only=False) lifts this"
-"""How to run what a read-only query refuses; the end of its message."""
+"""The end of the message of a refused query: how to run it anyway."""
 
 
 def restrict(connection: duckdb.DuckDBPyConnection, folders: Sequence[str], spill: Path) -> None:
@@ -122,7 +123,7 @@ def run_query(
         read_only: refuse every statement that does more than read.
         runs: the runs that the tables hold; the result names those of them that are flagged.
         prepare: called before the query runs, to create the views that it reads.
-        limits: how much the query may take; the connection stays usable when it takes too long.
+        limits: the limits of the query; the connection stays usable when the query takes too long.
         as_values: hold the rows as Python values, if these lose nothing and all rows are wanted. This does without
             pyarrow, which takes a tenth of a second to load, but is slower for many rows that end as Arrow.
 
@@ -149,9 +150,9 @@ def run_query(
 
 
 def _named_pivot(connection: duckdb.DuckDBPyConnection, sql: str, limits: Limits) -> str:
-    """The query, with values for a PIVOT that must look them up; other queries as they are."""
+    """The query, with the values of a PIVOT that must look them up; other queries are unchanged."""
     kinds = [kind_of(s) for s in connection.extract_statements(sql)]
-    if kinds not in (["MULTI"], ["CREATE", "SELECT"]):  # the two are what DuckDB 1.5 makes of it
+    if kinds not in (["MULTI"], ["CREATE", "SELECT"]):  # DuckDB 1.5 makes one of these two of it
         return sql
     from tracewarehouse.queries.pivot import with_values
 
@@ -177,7 +178,7 @@ def _values(
 def _materialise(
     connection: duckdb.DuckDBPyConnection, sql: str, parameters: Mapping[str, Any] | None, most: int | None = None
 ) -> pa.Table:
-    """The rows; if there are more than the most that are wanted, at least one more than that."""
+    """The rows; if there are more than `most`, at least one more than that."""
     import pyarrow as pa
 
     relation = connection.sql(sql, params=dict(parameters) if parameters else None)
@@ -190,7 +191,7 @@ def _materialise(
         batches.append(batch)
         if sum(b.num_rows for b in batches) > most:
             break
-    reader.close()  # else the connection would still be giving rows when the next query comes
+    reader.close()  # else the connection would still be giving rows at the next query
     return pa.Table.from_batches(batches, reader.schema)
 
 
@@ -242,7 +243,7 @@ def checked_select(connection: duckdb.DuckDBPyConnection, sql: str) -> str:
     if kind == "MULTI":
         raise QueryError(
             "the values of this PIVOT cannot be looked up; name them (ON ... IN (...)), or write SELECT * FROM "
-            "(PIVOT ...) and put ORDER BY and LIMIT behind it"
+            "(PIVOT ...) and put ORDER BY and LIMIT after it"
         )
     if kind != "SELECT":
         raise QueryError(f"a query may only read: expected SELECT, found {kind.replace('_', ' ')}; {LIFT}")

@@ -1,4 +1,4 @@
-"""The result of a query: all its rows, as tuples, dicts, an Arrow table, or a data frame of pandas or Polars."""
+"""Holds the result of a query: all its rows, as tuples, dicts, an Arrow table, or a data frame of pandas or Polars."""
 
 from __future__ import annotations
 
@@ -40,9 +40,9 @@ ARROW_TYPES = {
 
 @dataclass(frozen=True)
 class TypedRows:
-    """Rows as Python values: a result is made of these where nobody asks for Arrow, which takes long to load.
+    """Rows as Python values, which a result holds if nobody asks for Arrow, which takes long to load.
 
-    What a result does with an Arrow table, it does with these by the same names.
+    It has the methods of an Arrow table that a result uses, by the same names.
 
     Attributes:
         column_names: names of the columns; a name may occur twice.
@@ -66,7 +66,7 @@ class TypedRows:
         return TypedRows(self.column_names, self.types, list(compress(self.rows, mask)))
 
     def arrow(self) -> pa.Table:
-        """The rows as DuckDB would give them as an Arrow table."""
+        """The rows as the Arrow table that DuckDB would give."""
         import pyarrow as pa
 
         types = [pa.decimal128(38, 0) if t == "HUGEINT" else pa.type_for_alias(ARROW_TYPES[t]) for t in self.types]
@@ -124,7 +124,7 @@ class QueryResult:
         return f"<table><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table>{remarks}"
 
     def _remarks(self) -> list[str]:
-        """What the shown rows do not say."""
+        """Remarks below the shown rows: how many there are in all, and which runs are flagged."""
         from tracewarehouse.queries.quality import note
 
         more = [f"{_SHOWN} of {len(self)} rows"] if len(self) > _SHOWN else []
@@ -150,11 +150,11 @@ class QueryResult:
         return self._is_cut
 
     def part(self, first: int, count: int) -> QueryResult:
-        """The result with some of its rows alone, from row `first`, counted from 0."""
+        """A part of the result: `count` rows from row `first` on, counted from 0."""
         return QueryResult(self._held.slice(first, count), self._flagged, is_cut=self._is_cut)
 
     def noted(self, flagged: Sequence[FlaggedRun], *, is_cut: bool) -> QueryResult:
-        """The same rows, with what is known of them."""
+        """The same rows, with the flagged runs behind them, and whether the query gives more."""
         return QueryResult(self._held, flagged, is_cut=is_cut)
 
     def rows(self) -> list[tuple[Any, ...]]:
@@ -172,11 +172,11 @@ class QueryResult:
         return list(zip(*values, strict=True))
 
     def kept(self, is_kept: Sequence[bool]) -> QueryResult:
-        """The result with those rows alone for which the sequence, as long as it, is true."""
+        """The result with only those rows for which the sequence, which has a value for each row, is true."""
         return QueryResult(self._held.filter(list(is_kept)), self._flagged, is_cut=self._is_cut)
 
     def distinct(self, column: str) -> set[Any]:
-        """The different values of a column; of columns that share a name, of the first."""
+        """The distinct values of a column; if columns share the name, those of the first."""
         place = self.columns.index(column)
         if isinstance(self._held, TypedRows):
             return {row[place] for row in self._held.rows}

@@ -35,11 +35,11 @@ def runs_read(tree: dict[str, Any]) -> frozenset[str] | None:
                     return None
                 run_ids |= named
                 limited += len(aliases)
-    return frozenset(run_ids) if limited == tables else None  # others are where no SELECT limits them, as in a PIVOT
+    return frozenset(run_ids) if limited == tables else None  # else no SELECT limits some table, as in a PIVOT
 
 
 def _is_of_runs(node: dict[str, Any], defined: frozenset[str]) -> bool:
-    """Whether a node is a table or view of runs, and no name that the query defines by WITH."""
+    """Whether a node is a table or view of runs, and not a name that the query defines by WITH."""
     if node.get("type") != "BASE_TABLE":
         return False
     schema, name = lower(node, "schema_name"), lower(node, "table_name")
@@ -49,7 +49,7 @@ def _is_of_runs(node: dict[str, Any], defined: frozenset[str]) -> bool:
 def _joined(source: dict[str, Any], defined: frozenset[str]) -> list[str] | None:
     """The names by which a FROM clause knows its tables of runs; None if rows of different runs can meet in it.
 
-    What is no table of runs, such as a subquery, has conditions of its own.
+    Anything but a table of runs, such as a subquery, has conditions of its own.
     """
     if _is_of_runs(source, defined):
         return None if source.get("sample") else [lower(source, "alias") or lower(source, "table_name")]
@@ -102,7 +102,7 @@ def _conditions(expression: dict[str, Any] | None) -> Iterator[dict[str, Any]]:
 
 
 def _table_of_run_id(expression: dict[str, Any]) -> str | None:
-    """The table that qualifies a column run_id, empty if none does; None if the expression is no such column."""
+    """The table that qualifies a column run_id, empty if none does; None if the expression is not such a column."""
     names = [str(n).lower() for n in expression.get("column_names") or ()]
     if expression.get("type") != "COLUMN_REF" or names[-1:] != [_RUN_ID]:
         return None

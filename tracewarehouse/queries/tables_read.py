@@ -23,7 +23,7 @@ _EXPLAIN = re.compile(
 
 
 _last: dict[str, dict[str, Any]] = {}
-"""The syntax tree of the SQL that was parsed last: for one query it is asked up to four times."""
+"""The syntax tree of the SQL that was parsed last: one query needs it up to four times."""
 
 
 @dataclass(frozen=True)
@@ -75,7 +75,7 @@ class TablesRead:
 
 
 _last_read: dict[str, TablesRead] = {}
-"""What SQL reads, of that which was parsed last: who chooses the runs for a query asks before who runs it."""
+"""The names in the SQL that was analysed last: they serve to choose the runs for a query, and again to run it."""
 
 
 def tables_read(connection: duckdb.DuckDBPyConnection, sql: str) -> TablesRead:
@@ -96,7 +96,7 @@ def tables_read(connection: duckdb.DuckDBPyConnection, sql: str) -> TablesRead:
         kind = kind_of(statement)
         try:
             text = statement.query if len(statements) > 1 else sql
-        except IndexError:  # of DuckDB 1.5, for a PIVOT behind another statement
+        except IndexError:  # DuckDB 1.5 raises it for a PIVOT after another statement
             kind = text = ""
         if kind == "SELECT":
             read |= _of_select(connection, text)
@@ -132,7 +132,7 @@ def split_explain(sql: str) -> tuple[str, str]:
 def syntax_tree(connection: duckdb.DuckDBPyConnection, sql: str) -> dict[str, Any]:
     """DuckDB's syntax tree of a SELECT; for any other statement an object whose `error` is true.
 
-    It belongs to all who ask, and must not be changed.
+    All callers share it, so it must not be changed.
     """
     tree = _last.get(sql)
     if tree is None:

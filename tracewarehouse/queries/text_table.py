@@ -1,8 +1,8 @@
 """Draws rows as a text table without cutting anything off.
 
-If the table is wider than the terminal, columns without any value are named below it and long cells are folded, but no
-ids. If it still does not fit, each row becomes a block of `column  value` lines. In a pipe (no width) every row is one
-line, however long.
+If the table is wider than the terminal, columns without any value are named below it, and long cells other than ids are
+folded. If it still does not fit, each row becomes a block of `column  value` lines. In a pipe (no width) every row is
+one line, however long.
 """
 
 from __future__ import annotations
@@ -88,7 +88,7 @@ def _is_number(value: Any) -> bool:
 
 
 def _is_id(column: str) -> bool:
-    """Whether people copy the column's values, which a fold would break."""
+    """Whether people copy the column's values, so that a fold would break them."""
     return column in ("id", "run", "metric") or column.endswith("_id")
 
 
@@ -140,7 +140,7 @@ def _fold(text: str, width: int) -> list[str]:
 
 
 def _reach(text: str, start: int, width: int) -> int:
-    """The end of the text that fits, at least one character after `start`."""
+    """The end of the piece that fits, at least one character after `start`."""
     end, cells = start, 0
     while end < len(text) and (cells := cells + _width(text[end])) <= width:
         end += 1

@@ -1,4 +1,4 @@
-"""The application: which address leads to which page, and what happens when one fails."""
+"""Builds the application: which address leads to which page, and what happens when a page fails."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def application(warehouses: Warehouses, name: str, port: int, *, is_open: bool =
 
     Args:
         warehouses: the warehouses that answer.
-        name: what the pages call them.
+        name: the name of the warehouse on the pages.
         port: the port of the server.
         is_open: whether other machines may ask too.
     """
@@ -93,7 +93,7 @@ def _as(form: Format, answer: FileAnswer) -> Answer:
 
 
 def _answering(answer: Answer, *, is_question: bool = False) -> Callable[[Request], Awaitable[Response]]:
-    """What asks one of the warehouses in a thread; requests wait here until one is free, without a thread."""
+    """A handler that asks one of the warehouses in a thread; until one is free, requests wait without a thread."""
 
     async def asked(request: Request) -> Response:
         limiter = request.app.state.places[is_question]
@@ -112,7 +112,7 @@ def _answered(answer: Answer, request: Request) -> Response:
         return failure(request, str(error), 400)
     except Exception as error:  # nobody sees a traceback
         print(f"error: {request.url.path}: {type(error).__name__}: {error}", file=sys.stderr, flush=True)
-        return failure(request, f"This page failed, which is a mistake of the program: {type(error).__name__}.", 500)
+        return failure(request, f"This page failed because of a fault in the program: {type(error).__name__}.", 500)
 
 
 def _refused(request: Request, error: Exception) -> Response:

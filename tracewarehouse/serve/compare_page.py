@@ -1,4 +1,4 @@
-"""Runs beside a baseline: what changed of each metric, and what made steps longer or shorter."""
+"""Compares runs with a baseline: what changed in each metric, and what made steps longer or shorter."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ _ORDER = ("worse", "better", "different", "not in run", "not in baseline", "nois
 
 @dataclass(frozen=True)
 class _Asked:
-    """The baseline, the runs beside it, the filters, and what the address says."""
+    """A comparison that a request asks for: the baseline, the other runs, and the parameters of the address."""
 
     baseline: RunVersion
     others: list[RunVersion]
@@ -76,7 +76,7 @@ def compare_page(request: Request, warehouse: Warehouse) -> Response:
         verdict=verdict,
         metric=metric,
         verdicts=sorted({r["verdict"] for r in rows}),
-        said=f"Rows {first + 1:,} to {last:,} of {len(fitting):,}" if fitting else "No row fits.",
+        said=f"Rows {first + 1:,} to {last:,} of {len(fitting):,}" if fitting else "No row matches.",
         earlier=address("/compare", said | {"from": str(max(0, first - PAGE_ROWS))}) if first else None,
         later=address("/compare", said | {"from": str(last)}) if last < len(fitting) else None,
         files=[(form, address(f"/compare.{form}", asked.said)) for form in FILES],
@@ -98,7 +98,7 @@ def compare_file(request: Request, warehouse: Warehouse, form: Format) -> Respon
 
 
 def compare_chart(request: Request, warehouse: Warehouse) -> Response:
-    """What made the steps of the second run longer or shorter than the first one's."""
+    """A chart of what made the steps of the second run longer or shorter than the first one's."""
     asked = _asked(request, warehouse)
     if asked is None:
         raise HTTPException(400, "A comparison needs two runs.")
@@ -107,10 +107,10 @@ def compare_chart(request: Request, warehouse: Warehouse) -> Response:
 
 
 def _asked(request: Request, warehouse: Warehouse) -> _Asked | None:
-    """What is to be compared; None if the address names fewer than two runs.
+    """The comparison that the address asks for; None if it names fewer than two runs.
 
     Raises:
-        HTTPException: there is no such run, there are too many, or the split is none.
+        HTTPException: there is no such run, there are too many runs, or there is no such split.
     """
     parameters = request.query_params
     chosen = {r.run_id: r for r in (run_of(warehouse, reference) for reference in parameters.getlist("run"))}
@@ -135,10 +135,10 @@ def _asked(request: Request, warehouse: Warehouse) -> _Asked | None:
 
 
 def _compared(request: Request, warehouse: Warehouse, asked: _Asked) -> tuple[list[dict[str, Any]], list[str]]:
-    """A row per run and value, and what to know about the comparison.
+    """Rows, one per run and value, and notes on the comparison.
 
     Raises:
-        MetricError: the workloads differ, and that was not allowed.
+        MetricError: the workloads differ, and the request does not allow that.
     """
 
     def make() -> tuple[list[dict[str, Any]], list[str]]:
@@ -150,7 +150,7 @@ def _compared(request: Request, warehouse: Warehouse, asked: _Asked) -> tuple[li
                 rows += [{"run_id": run.run_id, "name": run.name} | row for row in comparison.values().dicts()]
                 if comparison.unknown:
                     known = ", ".join(comparison.unknown)
-                    notes.append(f"{run.name}: not known of both runs, so that the workloads may differ: {known}.")
+                    notes.append(f"{run.name}: not known for both runs, so the workloads may differ: {known}.")
         return rows, notes
 
     key = ("compare", tuple(cast("Sequence[str]", asked.said["run"])), asked.unlike)
@@ -187,7 +187,7 @@ def _grouped(rows: list[dict[str, Any]], asked: _Asked) -> list[dict[str, Any]]:
 
 
 def _counts(rows: list[dict[str, Any]]) -> list[tuple[str, str]]:
-    """How many values of each run got which verdict, in words."""
+    """For each run, a sentence with the number of its values per verdict."""
     said = []
     for name in dict.fromkeys(r["name"] for r in rows):
         own = [r["verdict"] for r in rows if r["name"] == name]

@@ -1,4 +1,4 @@
-"""Lets only this machine's own pages ask, and tells browsers what a page may load."""
+"""Answers only requests of this machine's own pages, and tells browsers what a page may load."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ POLICY = (
     "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' data:; connect-src 'self'; "
     "form-action 'self'; base-uri 'none'; frame-ancestors 'none'"
 )
-"""Of every page: scripts and styles are files of this server; nothing inline, nothing from elsewhere, no eval."""
+"""The policy of every page: scripts and styles are files of this server; nothing inline or from elsewhere, no eval."""
 
 _HEADERS = {
     "Content-Security-Policy": POLICY,
@@ -28,7 +28,7 @@ class Guarded:
     """The application behind the guard; a response that has one of the headers keeps its own.
 
     Args:
-        app: what answers.
+        app: the application.
         port: the port of the server.
         is_open: whether other machines may ask too.
     """
@@ -37,7 +37,7 @@ class Guarded:
         self._app, self._port, self._is_open = app, port, is_open
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Answer, or say why not."""
+        """Answer the request, or refuse it and say why."""
         if scope["type"] != "http":
             await self._app(scope, receive, send)
             return

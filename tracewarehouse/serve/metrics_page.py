@@ -1,4 +1,4 @@
-"""The metrics, and one metric across runs."""
+"""Shows the metrics, and one metric across runs."""
 
 from __future__ import annotations
 
@@ -39,14 +39,14 @@ ORDER BY r.name, run_id"""
 
 
 def metrics_page(request: Request, warehouse: Warehouse) -> Response:
-    """All metrics with what they mean."""
+    """All metrics, with their meanings."""
     latest = warehouse.definitions.aliases()
-    names = sorted(latest, key=lambda n: (latest[n].header.status in UNSTORED, n))  # nobody's first choice comes last
+    names = sorted(latest, key=lambda n: (latest[n].header.status in UNSTORED, n))  # unstored metrics come last
     return page(request, "metrics", metrics=[(n, latest[n].version, latest[n].header) for n in names])
 
 
 def metric_page(request: Request, warehouse: Warehouse) -> Response:
-    """One metric: its mean of each run and phase, its values, and why runs have none."""
+    """One metric: its mean for each run and phase, its values, and why some runs have none."""
     metric = _metric(request, warehouse)
     header = metric.header
     given = {
@@ -89,7 +89,7 @@ def metric_page(request: Request, warehouse: Warehouse) -> Response:
 
 
 def metric_chart(request: Request, warehouse: Warehouse) -> Response:
-    """The metric by the time of the captures."""
+    """A chart of the metric over the time of the captures."""
     metric = _metric(request, warehouse)
     runs = [r.run_id for r in warehouse.lake.runs()]
     return chart_of(lambda: value_over_time(warehouse, runs, metric.name))
@@ -102,7 +102,7 @@ def _rows_of(metric: Metric) -> str:
 def _metric(request: Request, warehouse: Warehouse) -> Metric:
     version = request.query_params.get("version") or None
     if version is not None and not (version.isascii() and version.isdigit()):
-        raise HTTPException(400, f"version={version[:40]} in the address is no number.")
+        raise HTTPException(400, f"version={version[:40]} in the address is not a number.")
     try:
         return warehouse.definitions.metric(request.path_params["metric"], int(version) if version else None)
     except MetricError as error:

@@ -1,4 +1,4 @@
-"""A chart of a query's rows, without a word from the user: which columns, which mark; each can be chosen."""
+"""Draws a query's rows, and chooses the columns and the mark that the user does not choose."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from tracewarehouse.queries.text_table import cell
 MARKS: tuple[str, ...] = ("bar", "line", "point", "area", "rect")
 
 MOST_ROWS = 5000
-"""Rows that a chart draws."""
+"""The most rows that a chart draws."""
 
 _FEW_COLORS, _MOST_COLORS = 8, 20
 _NO_MEASURES = ("_id", "version", "index", "_start_ps", "_end_ps", "start_ps", "until_ps")
@@ -27,11 +27,11 @@ _UNITS = {"_ms": "ms", "_us": "us", "_ps": "ps", "_bytes": "bytes", "bytes": "by
 
 @dataclass(frozen=True)
 class QuickChart:
-    """What is drawn, and what else could be.
+    """A chart, and the columns that it could draw instead.
 
     Attributes:
-        x: the column across.
-        y: the column up.
+        x: the column of the horizontal axis.
+        y: the column of the vertical axis.
         color: the column of the colours; empty for none.
         mark: one of `MARKS`.
         columns: all columns.
@@ -49,7 +49,7 @@ class QuickChart:
 
 
 def quick_chart(result: QueryResult, chosen: Mapping[str, str]) -> QuickChart:
-    """Draw rows by the columns x, y and color and the mark that were chosen; what was not is found by their types.
+    """Draw rows by the chosen columns x, y and color and the chosen mark; the types of columns decide what is missing.
 
     Args:
         result: the rows.
@@ -75,7 +75,7 @@ def quick_chart(result: QueryResult, chosen: Mapping[str, str]) -> QuickChart:
 
 
 def _value(value: Any, kind: str) -> Any:
-    """A value as Vega-Lite takes it; a name that is not there is drawn as NULL."""
+    """A value as Vega-Lite takes it; a missing name is drawn as NULL."""
     if kind == "N":
         return cell(value)
     return float(value) if isinstance(value, Decimal) else plain(value)
@@ -88,7 +88,7 @@ def _kind(arrow: str) -> str:
 
 
 def _default(result: QueryResult, kinds: Mapping[str, str]) -> QuickChart:
-    """The last number by what tells the rows apart: time, names, or else the first number."""
+    """The last column of numbers against what tells the rows apart: times, names, or else the first numbers."""
     distinct = {c: len({str(v) for v in column}) for c, column in zip(result.columns, _columns(result), strict=True)}
     numbers = [c for c, k in kinds.items() if k == "Q"]
     measures = [c for c in numbers if not c.endswith(_NO_MEASURES)] or numbers

@@ -1,4 +1,4 @@
-"""Makes pages from templates, and answers with files and errors in the format that was asked for."""
+"""Makes pages from templates, and answers with files and errors in the format that the request names."""
 
 from __future__ import annotations
 
@@ -38,12 +38,12 @@ def _environment() -> Any:
 
 @cache
 def _look() -> str:
-    """What the script must know to draw charts."""
+    """The settings with which the script draws charts, as JSON."""
     return script_json({"width": WIDTH, "config": config()})
 
 
 def page(request: Request, template: str, *, status: int = 200, **context: Any) -> Response:
-    """A page of a template; `warehouse_name` and the addresses of scripts and styles come by themselves."""
+    """A page of a template; it adds `warehouse_name` and the addresses of scripts and styles."""
     text = _environment().get_template(f"{template}.html.j2").render(
         here=request.url.path, warehouse_name=request.app.state.warehouse_name, static=addresses(), look=_look(),
         **context,
@@ -58,10 +58,10 @@ def file(result: QueryResult, form: Format, name: str) -> Response:
 
 
 def failure(request: Request, sentence: str, status: int, links: Sequence[tuple[str, str]] = ()) -> Response:
-    """What went wrong, as a page, or in the format that was asked for.
+    """An error, as a page or in the format that the request names.
 
     Args:
-        request: what was asked.
+        request: the request.
         sentence: what was looked for, what was found, what to do.
         status: the status of the answer.
         links: where to go from here, as label and address.

@@ -1,4 +1,4 @@
-"""What requests say: the run they are about, the first row to show, and the warehouses of the server."""
+"""Reads requests: the run that they name, the first row to show, and the warehouses of the server."""
 
 from __future__ import annotations
 
@@ -37,5 +37,5 @@ def first_row(request: Request) -> int:
     """
     text = request.query_params.get("from") or "0"
     if not (text.isascii() and text.isdigit() and len(text) < 10):
-        raise HTTPException(400, f"from={text[:40]} in the address is no number of a row.")
+        raise HTTPException(400, f"from={text[:40]} in the address is not the number of a row.")
     return int(text)

@@ -1,4 +1,4 @@
-"""The page of a run: what `tw show` says of it, its charts, its steps and its slowest collectives."""
+"""Shows a run: the summary of `tw show`, its charts, its steps and its slowest collectives."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ ORDER BY wait_ps + transfer_ps DESC
 LIMIT 20"""
 
 _HIDDEN = ("run_id", "start_ps", "until_ps", "first_start_ps", "end_ps")
-"""What the links to the trace viewer need, and the page says in ms."""
+"""Columns for the links to the trace viewer; the page shows their times in ms."""
 
 _QUESTIONS = {
     "All stored values": """SELECT run_id, metric, version, dimensions, value, unit
@@ -87,14 +87,14 @@ def run_page(request: Request, warehouse: Warehouse) -> Response:
 
 
 def _title(chart: str) -> str:
-    """What a chart is called until it is drawn."""
+    """The title of a chart until it is drawn."""
     return "Time per output token" if chart == "tpot" else chart.replace("-", " ").capitalize()
 
 
 def run_file(request: Request, warehouse: Warehouse, form: Format) -> Response:
-    """What `tw show --json` prints."""
+    """The output of `tw show --json`."""
     if form != "json":
-        raise HTTPException(404, "The page of a run is also there as .json alone; its tables have their own files.")
+        raise HTTPException(404, "Besides its page, a run has only a .json; its tables have files of their own.")
     summary = warehouse.summary(run_of(warehouse, request.path_params["run"]).run_id)
     return Response(dump(summary.to_dict()), media_type="application/json")
 
@@ -109,7 +109,7 @@ def run_chart(request: Request, warehouse: Warehouse) -> Response:
 
 
 def chart_of(draw: Callable[[], Figure]) -> Response:
-    """A figure as JSON, or why there is nothing to draw."""
+    """A figure as JSON, or the reason why there is nothing to draw."""
     try:
         figure = draw()
     except NothingToDraw as absence:

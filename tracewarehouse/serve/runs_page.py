@@ -1,4 +1,4 @@
-"""The list of runs, with filters that are part of its address."""
+"""Lists the runs, with filters that are part of the address."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from tracewarehouse.serve.tables import address, table_of
 from tracewarehouse.warehouse import Warehouse
 
 _CHOICES = {"model": "model", "mesh": "mesh", "device_kind": "device kind", "hosts": "hosts", "flag": "flag"}
-"""Filters with a list of what there is, and their labels."""
+"""The filters that offer a list of values, with their labels."""
 
 _RUNS = """WITH flagged AS (
   SELECT run_id, list_sort(list_distinct(list(flag))) AS flags FROM main.quality_flags GROUP BY run_id
@@ -43,7 +43,7 @@ SELECT * FROM listed"""
 
 
 def runs_page(request: Request, warehouse: Warehouse) -> Response:
-    """The runs that fit, a page of them."""
+    """A page of the runs that match the filters."""
     sql, said = _query(request.query_params)
     result = _ask(request, warehouse, sql)
     everything = _ask(request, warehouse, _RUNS)
@@ -64,12 +64,12 @@ def runs_page(request: Request, warehouse: Warehouse) -> Response:
 
 
 def runs_file(request: Request, warehouse: Warehouse, form: Format) -> Response:
-    """All runs that fit, in a format."""
+    """All runs that match the filters, in a format."""
     return file(_ask(request, warehouse, _query(request.query_params)[0]), form, "runs")
 
 
 def runs_chart(request: Request, warehouse: Warehouse) -> Response:
-    """A chart over the runs that fit, for the page's script."""
+    """A chart over the runs that match the filters, for the page's script."""
     draw = STUDY_CHARTS.get(request.path_params["chart"])
     if draw is None:
         raise HTTPException(404, f"There is no chart {request.path_params['chart']}.")
@@ -82,7 +82,7 @@ def _ask(request: Request, warehouse: Warehouse, sql: str) -> QueryResult:
 
 
 def _query(parameters: Mapping[str, str]) -> tuple[str, dict[str, str]]:
-    """The query for the runs that fit, and the filters that were said."""
+    """The query for the runs that match the filters, and the filters that are set."""
     said = {k: v for k in ("name", *_CHOICES, "since", "until") if (v := parameters.get(k, "").strip())}
     conditions = []
     for name, value in said.items():

@@ -20,7 +20,7 @@ from tracewarehouse.serve.warehouses import FOR_PAGES, FOR_QUESTIONS, Warehouses
 from tracewarehouse.warehouse import Warehouse
 
 _PATIENCE_SECONDS = 2
-"""How long answers that are under way may take when the server ends."""
+"""Seconds that unfinished answers may still take when the server ends."""
 
 
 def run(
@@ -35,8 +35,8 @@ def run(
 
     Args:
         open_one: opens the warehouse.
-        name: what the pages call it.
-        limits: what each query may take.
+        name: its name on the pages.
+        limits: the limits of each query.
         bind: the address to listen on.
         port: the port; 0 for a free one.
         when_ready: called with the address of the first page.
@@ -45,7 +45,7 @@ def run(
         TracewarehouseError: the address or the port cannot be used.
         WarehouseError: there is no such warehouse.
     """
-    warnings.simplefilter("once", UnreadRunWarning)  # the list of runs says it each time
+    warnings.simplefilter("once", UnreadRunWarning)  # the list of runs shows it each time
     share_among(FOR_PAGES + FOR_QUESTIONS)
     warehouses = Warehouses(open_one, limits)
     listening = listen(bind, port)
@@ -69,9 +69,9 @@ def run(
     )
     host = f"[{bind}]" if ":" in bind else bind
     when_ready(f"http://{'127.0.0.1' if bind in ('0.0.0.0', '::') else host}:{own}/")  # noqa: S104
-    with suppress(KeyboardInterrupt):  # which is how the server is to end
+    with suppress(KeyboardInterrupt):  # Ctrl-C is how the server ends
         server.run(sockets=[listening])
-    if not warehouses.close():  # a query still runs, and would keep the process
+    if not warehouses.close():  # a query still runs; a normal exit would wait for it
         sys.stdout.flush()
         os._exit(0)
 
@@ -84,7 +84,7 @@ def _is_own(bind: str) -> bool:
 
 
 def listen(bind: str, port: int) -> socket.socket:
-    """A socket that listens already, so that the browser can be sent there.
+    """A socket that listens already, so that a browser can open its address.
 
     Raises:
         TracewarehouseError: the address or the port cannot be used.
@@ -93,7 +93,7 @@ def listen(bind: str, port: int) -> socket.socket:
         family = socket.getaddrinfo(bind, port, type=socket.SOCK_STREAM)[0][0]
     except (OSError, UnicodeError) as error:
         raise TracewarehouseError(
-            f"{bind} is no address of this machine: {error}; leave --bind out to listen to this machine alone"
+            f"{bind} is not an address of this machine: {error}; leave --bind out to listen only to this machine"
         ) from None
     try:
         return socket.create_server((bind, port), family=family, backlog=128)

@@ -1,4 +1,4 @@
-"""The SQL box: a query, its rows and a chart of them, all in the address."""
+"""Shows the SQL box: a query, its rows and a chart of them, all given by the address."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ ORDER BY runs DESC""",
 
 
 def sql_page(request: Request, warehouse: Warehouse) -> Response:
-    """The box, and what the query in the address gives."""
+    """The box, and the result of the query in the address."""
     sql = request.query_params.get("sql", "").strip()
     chosen = {k: v for k in _CHOSEN if (v := request.query_params.get(k, ""))}
     box: dict[str, Any] = {
@@ -102,7 +102,7 @@ def sql_file(request: Request, warehouse: Warehouse, form: Format) -> Response:
 
 
 def ask(request: Request, warehouse: Warehouse, sql: str) -> QueryResult:
-    """Ask a question of a person: with all limits of the server.
+    """Run a query that a person wrote, under all limits of the server.
 
     Raises:
         QueryError: the query was refused or failed.
@@ -112,7 +112,7 @@ def ask(request: Request, warehouse: Warehouse, sql: str) -> QueryResult:
 
 
 def catalogue_page(request: Request, warehouse: Warehouse) -> Response:
-    """What can be asked: each table, model and metric with its sentence and its columns."""
+    """Everything that SQL can read: each table, model and metric with its sentence and its columns."""
     relations = [(t.name, t.doc, [(c.name, f"{c.type}: {c.doc}") for c in t.columns]) for t in TABLES.values()]
     views = sorted(warehouse.definitions.ordered, key=lambda v: v.qualified)
     relations += [(v.qualified, v.header.description, list(v.header.columns.items())) for v in views]

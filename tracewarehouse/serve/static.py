@@ -1,4 +1,4 @@
-"""The scripts and styles of pages: files of this package and of the reports, and Vega in one bundle."""
+"""Serves the scripts and styles of pages: files of this package and of the reports, and Vega in one bundle."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Tables of pages: a part of a result's rows as texts and links, and the sentence that says which part it is."""
+"""Makes tables of pages: a part of a result's rows as texts and links, and a sentence that says which part."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ from tracewarehouse.queries.result import QueryResult
 from tracewarehouse.queries.text_table import cell
 
 PAGE_ROWS = 200
-"""Rows that a page shows at a time."""
+"""The most rows that a page shows at a time."""
 
 MOST_TEXT = 300
-"""Characters of a cell that a page shows."""
+"""The most characters of a cell that a page shows."""
 
 FILES: tuple[Format, ...] = ("json", "csv", "parquet", "arrow")
-"""The formats that each table can be had in."""
+"""The formats in which each table is available."""
 
 _STARTS, _ENDS = ("start_ps", "first_start_ps"), ("until_ps", "end_ps", "last_end_ps", "duration_ps")
 
@@ -29,7 +29,7 @@ class Cell:
 
     Attributes:
         text: the value, cut if it is long.
-        address: where it leads, if anywhere.
+        address: the address that it links to, if any.
         more: how many characters were cut off.
     """
 
@@ -46,12 +46,12 @@ class Table:
         name: what the rows are.
         columns: names of the columns, and whether each holds numbers.
         rows: the cells.
-        said: which rows these are, of how many.
+        said: a sentence on which rows these are, and of how many.
         files: the whole table in each format, as label and address.
         sql: the query.
-        question: where the query can be changed.
-        earlier: the rows before these, if there are any.
-        later: the rows after these, if there are any.
+        question: the address where the query can be changed.
+        earlier: the address of the rows before these, if there are any.
+        later: the address of the rows after these, if there are any.
     """
 
     name: str
@@ -66,13 +66,13 @@ class Table:
 
 
 def address(path: str, parameters: Mapping[str, str | Sequence[str] | None] | None = None) -> str:
-    """A path of this server with the parameters that say something."""
+    """A path of this server with the parameters that are not empty."""
     said = {name: value for name, value in (parameters or {}).items() if value}
     return f"{path}?{urlencode(said, doseq=True, quote_via=quote)}" if said else path
 
 
 def question(sql: str) -> str:
-    """The address of a query."""
+    """The address that asks a query."""
     return address("/sql", {"sql": sql})
 
 
@@ -92,10 +92,10 @@ def table_of(
     Args:
         result: all rows that the limit let through.
         name: what the rows are.
-        path: where the table is; its files are beside it.
-        parameters: what the address of the table says besides.
+        path: the path of the table; its files are beside it.
+        parameters: the other parameters of the table's address.
         first: the first row to show, counted from 0.
-        runs: ids of the runs that there are, which lead to their pages.
+        runs: ids of the runs that exist, which link to their pages.
         sql: the query that gives the rows, if the page does not show it elsewhere.
         hidden: columns that are not shown.
     """
@@ -127,7 +127,7 @@ def table_of(
 
 
 def viewer_address(run_id: str, start_ps: int | None = None, end_ps: int | None = None) -> str:
-    """Where a trace viewer shows a run: all of it, or a window with half of its length before and after it."""
+    """The address of a run in a trace viewer: all of it, or a window widened by half its length on both sides."""
     if start_ps is None or end_ps is None:
         return f"/runs/{run_id}/trace/all/"
     margin = (end_ps - start_ps) // 2 + 1
@@ -151,7 +151,7 @@ def _is_number(kind: str) -> bool:
 
 
 def _window_columns(names: Sequence[str]) -> tuple[int, int, int, bool] | None:
-    """The columns with the run, the start and the end of what a row is about; and whether the end is a duration."""
+    """The positions of the columns with a row's run, start and end, and whether the end is a duration; None without."""
     start = next((n for n in _STARTS if n in names), None)
     end = next((n for n in _ENDS if n in names), None)
     if "run_id" not in names or start is None or end is None:

@@ -1,4 +1,4 @@
-"""A run, or a window of it, in a trace viewer: the Perfetto UI, as `tw open` serves it."""
+"""Shows a run, or a window of it, in a trace viewer: the Perfetto UI, as `tw open` serves it."""
 
 from __future__ import annotations
 
@@ -20,14 +20,14 @@ from tracewarehouse.warehouse import Warehouse
 
 
 def viewer(request: Request, warehouse: Warehouse) -> Response:
-    """Lead to the Perfetto UI; without the extra `viewer`, a page that hands the trace to the public one."""
+    """Redirect to the Perfetto UI; without the extra `viewer`, answer with a page that hands over to the public UI."""
     run = run_of(warehouse, request.path_params["run"])
     _selection(request.path_params["window"])
     if "clock_unaligned" in run.flags:
         raise HTTPException(
             409,
-            f"Nothing brings the clocks of the hosts of {run.name} together, so that what happens at one time would be "
-            "drawn at different ones; `tw open --force` shows it all the same.",
+            f"The clocks of the hosts of {run.name} are not aligned, so events of the same moment would be drawn at "
+            "different times; `tw open --force` shows the trace anyway.",
         )
     if bundled_ui() is None:
         page = handover_page(run.name)
@@ -69,7 +69,7 @@ class PerfettoUI(StaticFiles):
 
 
 def _selection(window: str) -> Selection:
-    """The window `all`, or from one time to another in ps, as in 0-1000000.
+    """The selection for the window `all`, or for a window from one time to another in ps, such as 0-1000000.
 
     Raises:
         HTTPException: it is neither.
@@ -78,5 +78,5 @@ def _selection(window: str) -> Selection:
         return Selection()
     match = re.fullmatch(r"(\d{1,18})-(\d{1,18})", window, re.ASCII)
     if match is None or int(match[1]) >= int(match[2]):
-        raise HTTPException(404, f"{window[:60]} is no window of a trace: write all, or START-END in ps.")
+        raise HTTPException(404, f"{window[:60]} is not a window of a trace: write all, or START-END in ps.")
     return Selection(start_ps=int(match[1]), end_ps=int(match[2]))

@@ -1,4 +1,4 @@
-"""The warehouses that a server has open: each answers one request at a time."""
+"""Keeps the warehouses that a server has open; each answers one request at a time."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ from tracewarehouse.queries.read_only import Limits
 from tracewarehouse.warehouse import Warehouse
 
 FOR_PAGES, FOR_QUESTIONS = 2, 2
-"""How many requests are worked on at a time: pages and their charts, and questions that people ask in SQL.
+"""The most requests at a time: those for pages and their charts, and queries that people write in SQL.
 
-Questions have places of their own, so that long ones do not keep anybody from a page.
+Queries have places of their own, so that long ones do not block pages.
 """
 
 _MOST_KEPT = 200
@@ -24,17 +24,17 @@ _Made = TypeVar("_Made")
 
 
 class Warehouses:
-    """Several open warehouses over the same folder, and what was made from them for as long as no run changes.
+    """Several open warehouses over the same folder, and results that are kept as long as no run changes.
 
     Args:
         open_one: opens the warehouse.
-        limits: what each query may take.
+        limits: the limits of each query.
     """
 
     def __init__(self, open_one: Callable[[], Warehouse], limits: Limits) -> None:
         self.limits = limits
         self._open = open_one
-        self._free: LifoQueue[Warehouse] = LifoQueue()  # the last one used has its views ready
+        self._free: LifoQueue[Warehouse] = LifoQueue()  # last in, first out: the one used last has its views ready
         for _ in range(FOR_PAGES + FOR_QUESTIONS):
             self._free.put(open_one())
         self._lock = threading.Lock()
@@ -49,13 +49,13 @@ class Warehouses:
             with warehouse.limited(Limits(seconds=self.limits.seconds)):
                 yield warehouse
         except StuckQueryError:
-            warehouse = self._open()  # the other one is left to its query
+            warehouse = self._open()  # the old one is left to its query
             raise
         finally:
             self._free.put(warehouse)
 
     def kept(self, warehouse: Warehouse, key: Hashable, make: Callable[[], _Made]) -> _Made:
-        """What `make` gives, made once until a run comes, goes or changes."""
+        """The result of `make`, which is kept until a run comes, goes or changes."""
         warehouse.lake.sync()
         state = warehouse.lake.state()
         with self._lock:

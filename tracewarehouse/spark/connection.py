@@ -29,7 +29,7 @@ _JAVA = 17
 _MASTERS = re.compile(r"local(\[ *(\*|\d+) *(, *\d+ *)?\])?|local-cluster\[[\d, ]+\]|yarn|(spark|sc|k8s)://.+")
 _PORTS = {"spark": 7077, "sc": 15002}
 _SECONDS = 10
-"""In which a host must answer."""
+"""Seconds within which a host must answer."""
 _SQL = {
     "spark.sql.ansi.enabled": "true",  # an overflow is an error, not another number
     "spark.sql.session.timeZone": "UTC",
@@ -40,7 +40,7 @@ _SQL = {
 
 
 def connect(master: str | None = None) -> SparkSession:
-    """Connect to Spark, with a session whose temporary views are its own.
+    """Connect to Spark, in a session with temporary views of its own.
 
     Args:
         master: a master of Spark, such as `local[4]`, `spark://host:7077` or `k8s://https://host:443`, or the URI
@@ -64,7 +64,7 @@ def connect(master: str | None = None) -> SparkSession:
             session.conf.set(key, value)
     except WarehouseError:
         raise
-    except Exception as error:  # of pyspark, py4j or grpc, which have no class in common
+    except Exception as error:  # errors of pyspark, py4j and grpc have no class in common
         raise WarehouseError(f"Spark cannot be reached at {master.partition(';')[0]}: {_sentence(error)}") from None
     return session
 
@@ -75,14 +75,14 @@ def is_local(master: str | None) -> bool:
 
 
 def _check_master(master: str) -> None:
-    """Say at once what Spark says after minutes: that there is no such master, or that nothing listens there.
+    """Fail at once, not after minutes as Spark does, if there is no such master or nothing listens there.
 
     Raises:
-        WarehouseError: the name is none of a master, or none of its hosts answers.
+        WarehouseError: the name is not that of a master, or none of its hosts answers.
     """
     if not _MASTERS.fullmatch(master):
         raise WarehouseError(
-            f"{master!r} is no master of Spark; name one such as local[4], spark://HOST:7077, sc://HOST:15002, "
+            f"{master!r} is not a master of Spark; name one such as local[4], spark://HOST:7077, sc://HOST:15002, "
             "k8s://https://HOST:443 or yarn"
         )
     scheme, _, rest = master.partition("://")
@@ -131,7 +131,7 @@ def _to_master(master: str) -> SparkSession:
         SparkSession.builder.master(master).appName("tracewarehouse").config("spark.ui.showConsoleProgress", "false")
     )
     if is_local(master):
-        os.environ.setdefault("PYSPARK_PYTHON", sys.executable)  # of the workers
+        os.environ.setdefault("PYSPARK_PYTHON", sys.executable)  # the Python of the workers
         builder = (
             builder.config("spark.ui.enabled", "false")
             .config("spark.driver.bindAddress", "127.0.0.1")
@@ -152,7 +152,7 @@ def _to_master(master: str) -> SparkSession:
 
 @contextmanager
 def _quiet_start() -> Iterator[Callable[[], str]]:
-    """Let Java write to a file, as it greets users with warnings on standard error; yields what it wrote."""
+    """Let Java write to a file, as it greets users with warnings on standard error; yields a reader of its errors."""
     sys.stderr.flush()
     with tempfile.TemporaryFile() as written:
         kept = os.dup(2)
@@ -173,10 +173,10 @@ def _quiet_start() -> Iterator[Callable[[], str]]:
 
 
 def check_java() -> None:
-    """Look for the Java that a Spark of this machine runs on.
+    """Check that this machine has the Java that Spark needs.
 
     Raises:
-        WarehouseError: there is none, or it is too old.
+        WarehouseError: there is no Java, or it is too old.
     """
     home = os.environ.get("JAVA_HOME")
     java = shutil.which("java", path=f"{home}/bin" if home else None)
@@ -194,7 +194,7 @@ def check_java() -> None:
 
 
 def _half_of_memory() -> int:
-    """Megabytes; the other half is for the Python processes that ingest, and for other programs."""
+    """Half of the memory, in megabytes; the other half is for Python processes that ingest, and for other programs."""
     return max(1024, os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") // 2 >> 20)
 
 

@@ -31,7 +31,7 @@ class SparkExecutor:
     """An `Executor` whose processes are those of Spark's workers.
 
     Each capture is a job of one task, so that a capture whose task fails again and again costs no other. The workers
-    must have tracewarehouse installed, and see captures and warehouse under the paths that they have here.
+    must have tracewarehouse installed, and see captures and warehouse under the same paths as this machine.
 
     Args:
         master: where Spark runs; see `connect`.
@@ -60,7 +60,7 @@ class SparkExecutor:
             yield self._ended.get()
 
     def cancel(self) -> None:
-        """Stop what is unfinished, and remove what workers left that were killed."""
+        """Stop what is unfinished, and remove what killed workers left behind."""
         self._is_cancelled.set()
         for future in self._futures:
             future.cancel()
@@ -78,7 +78,7 @@ class SparkExecutor:
             self._spark.addTag(self._tag)
             rows = self._spark.range(0, 1, 1, 1).mapInArrow(_on_worker(task), "outcome BINARY").collect()
             outcome: Outcome = pickle.loads(rows[0][0])  # noqa: S301  our own
-        except Exception as error:  # of pyspark, py4j or grpc: Spark has tried the task as often as it is set to
+        except Exception as error:  # of pyspark, py4j or grpc, after all attempts that Spark makes
             outcome = Outcome(task.number, error=_lost(task, error))
         self._ended.put(outcome)
 

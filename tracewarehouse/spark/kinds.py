@@ -1,7 +1,7 @@
-"""What kind of value each expression has in DuckDB, as far as it decides whether Spark computes the same.
+"""Finds the kind of value of each expression in DuckDB, as far as it decides whether Spark computes the same.
 
-sqlglot gives the types of columns, also of those that a query computes in WITH or in a subquery. What it says of a
-number with a point is not what DuckDB says, for which that is a DECIMAL, so the kinds of expressions are found here.
+sqlglot gives the types of columns, including those that a query computes in WITH or in a subquery. For a number with a
+point, its type is not that of DuckDB, which is DECIMAL, so the kinds of expressions are found here.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from sqlglot.schema import MappingSchema
 from tracewarehouse.ingest.errors import QueryError
 
 Types = dict[str, dict[str, dict[str, str]]]
-"""DuckDB's type of each column of each table or view of each schema."""
+"""DuckDB's types of columns, by schema, table or view, and column."""
 
 INT, UNSIGNED, DOUBLE, DECIMAL, TEXT, BOOL, BLOB, NULL, UNKNOWN = (
     "integer",
@@ -47,7 +47,7 @@ _TEXTS = (exp.RegexpExtract, exp.JSONExtractScalar, exp.Lower, exp.Upper)
 
 
 def kind(node: exp.Expr | None) -> str:
-    """The kind of an expression of a tree that `typed` has returned."""
+    """The kind of an expression in a tree that `typed` has returned."""
     return UNKNOWN if node is None else str(node.meta.get("kind", UNKNOWN))
 
 
@@ -60,7 +60,7 @@ def typed(sql: str, types: Types, parameters: dict[str, Any] | None = None) -> e
     try:
         tree = sqlglot.parse_one(sql, dialect="duckdb")
         if not isinstance(tree, exp.Query):
-            raise QueryError(f"Spark is asked with SELECT, found {tree.key.upper()}")
+            raise QueryError(f"Spark answers only a SELECT, found {tree.key.upper()}")
         _bind(tree, parameters or {})
         _filters_to_cases(tree)
         _name_schemas(tree, types)
@@ -78,13 +78,13 @@ def typed(sql: str, types: Types, parameters: dict[str, Any] | None = None) -> e
         positions = [exp.Literal.number(n) for n in range(1, len(query.selects) + 1)]
         query.set("order", exp.Order(expressions=[_ordered(p, direction) for p in positions]))
     tree = _without_qualify(tree)
-    for node in reversed(list(tree.walk(bfs=True))):  # a node after everything that it holds
+    for node in reversed(list(tree.walk(bfs=True))):  # each node after those that it contains
         node.meta["kind"] = _kind(node)
     return tree
 
 
 def _metadata() -> Any:
-    """What sqlglot knows of the types of DuckDB's functions, and what it does not."""
+    """The types of DuckDB's functions: those that sqlglot knows, and those that it lacks."""
     from sqlglot.dialects.duckdb import DuckDB
 
     return {**DuckDB.EXPRESSION_METADATA, **{t: {"returns": exp.DataType.Type.TEXT} for t in _TEXTS}}
@@ -137,7 +137,7 @@ def _filters_to_cases(tree: exp.Query) -> None:
 def _without_qualify(tree: exp.Query) -> exp.Query:
     """Write QUALIFY, which Spark lacks, as a condition on a column of a subquery.
 
-    What sqlglot itself writes loses the columns that the condition names beside its windows.
+    sqlglot's own rewrite loses the columns that the condition names beside its windows.
     """
     for select in reversed(list(tree.find_all(exp.Select))):
         qualify_ = select.args.get("qualify")
@@ -176,10 +176,10 @@ def _order_by_all(tree: exp.Query) -> list[tuple[exp.Query, exp.Ordered]]:
 
 
 def _using_to_left(tree: exp.Query) -> None:
-    """Take the left column of USING, for which sqlglot writes COALESCE(left, right): no side of the join lacks it.
+    """Replace COALESCE(left, right), which sqlglot writes for USING, by the left column if no row can lack it.
 
-    Spark sees through a column, and neither through an expression of two tables to the files that it needs, nor to the
-    rows that lie together already.
+    By a column, Spark finds the files that it needs and the rows that lie together already; by an expression of two
+    tables, it finds neither.
     """
     for node in list(tree.find_all(exp.Coalesce)):
         select = node.find_ancestor(exp.Select)
@@ -193,17 +193,17 @@ def _ordered(position: exp.Expr, direction: exp.Ordered) -> exp.Ordered:
 
 
 def _name_schemas(tree: exp.Query, types: Types) -> None:
-    """Name the schema of every table of the warehouse, and refuse the tables of others."""
+    """Name the schema of every table of the warehouse, and refuse other tables."""
     own = {str(cte.alias).lower() for cte in tree.find_all(exp.CTE)}
     for table in tree.find_all(exp.Table):
         name, schema = table.name.lower(), table.db.lower()
         if not isinstance(table.this, exp.Identifier):
-            raise QueryError(f"{_shown(table)} is a table function of DuckDB alone, which Spark cannot answer")
+            raise QueryError(f"{_shown(table)} is a table function of DuckDB, which Spark lacks")
         if not schema and name in own:
             continue
         schema = schema or "main"
         if name not in types.get(schema, {}):
-            raise QueryError(f"{_shown(table)} is no table, model or metric, and Spark knows nothing else")
+            raise QueryError(f"{_shown(table)} is not a table, model or metric, and Spark has nothing else")
         table.set("db", exp.to_identifier(schema))
 
 
@@ -257,7 +257,7 @@ def is_to_json(node: exp.Expr) -> bool:
 
 
 def combined(kinds: list[str]) -> str:
-    """The kind of a value that may be any of several; UNKNOWN where DuckDB would turn numbers into text or the like."""
+    """The kind of a value that may have any of several; UNKNOWN if DuckDB would convert, such as numbers to text."""
     distinct = {k for k in kinds if k != NULL}
     if not distinct:
         return NULL

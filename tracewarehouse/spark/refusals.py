@@ -1,7 +1,7 @@
-"""Finds what Spark would not answer as DuckDB does. What is not listed here as run on both is refused.
+"""Refuses what Spark might not answer as DuckDB does: everything that is not listed here as run on both.
 
 Transpiling is silently wrong for some SQL: Spark then returns other rows and says nothing. tests/spark runs everything
-that is allowed on both engines, and shows of each such fault that it is one.
+that is allowed on both engines, and demonstrates each of these faults.
 """
 
 from __future__ import annotations
@@ -80,8 +80,8 @@ _CASTS = {
 }
 _DIGITS = 15
 _OTHER_REGEX = re.compile(r"\\|\(\?|\[:|[*+?}]\+|\{,")
-"""What RE2 and Java read differently in a regular expression: backslashes, groups that begin with (?, named classes,
-possessive quantifiers, and {,n}."""
+"""Parts of regular expressions that RE2 and Java read differently: backslashes, groups that begin with (?, named
+classes, possessive quantifiers, and {,n}."""
 
 
 def refuse(tree: exp.Query) -> None:
@@ -146,7 +146,7 @@ def _refusals(node: exp.Expr) -> Iterator[str]:
 
 
 def _of_kinds(node: exp.Expr) -> Iterator[str]:
-    """What depends on the kinds of the operands."""
+    """The refusals that depend on the kinds of the operands."""
     if isinstance(node, _ARITHMETIC):
         kinds = [kind(node.left), kind(node.right)]
         if UNSIGNED in kinds:
@@ -175,7 +175,7 @@ def _of_kinds(node: exp.Expr) -> Iterator[str]:
         yield "the list of the n smallest or largest was not run on both engines"
     elif isinstance(node, exp.Abs | exp.Neg | exp.Floor | exp.Ceil | exp.Sqrt):
         if kind(node.this) not in (INT, DOUBLE, NULL) and not _is_decimal_literal(node.this):
-            yield f"of {kind(node.this)} it was not run on both engines"
+            yield f"it was not run on both engines with {kind(node.this)} values"
         if isinstance(node, exp.Floor | exp.Ceil) and (node.args.get("decimals") or node.args.get("to")):
             yield "it takes one argument"
     elif isinstance(node, exp.Round):
@@ -183,7 +183,7 @@ def _of_kinds(node: exp.Expr) -> Iterator[str]:
         if digits is not None and not (isinstance(digits, exp.Literal) and str(digits.this) in map(str, range(16))):
             yield "the digits must be a literal from 0 to 15"
         if kind(node.this) not in (INT, DOUBLE, NULL):
-            yield f"of {kind(node.this)} it was not run on both engines"
+            yield f"it was not run on both engines with {kind(node.this)} values"
     elif isinstance(node, exp.DPipe):
         kinds = [kind(node.left), kind(node.right)]
         if not set(kinds) <= {TEXT, INT, NULL}:
@@ -193,7 +193,7 @@ def _of_kinds(node: exp.Expr) -> Iterator[str]:
         if not _is_count(start, 1) or (length is not None and not _is_count(length, 0)):
             yield "start and length must be literals, and a text begins at 1"
     elif is_to_json(node) and kind(node.expressions[0]) not in (TEXT, INT, BOOL, NULL):
-        yield f"of {kind(node.expressions[0])} it was not run on both engines"
+        yield f"it was not run on both engines with {kind(node.expressions[0])} values"
 
 
 def _of_select(node: exp.Select) -> Iterator[str]:
@@ -241,7 +241,7 @@ def _of_cast(node: exp.Cast) -> Iterator[str]:
     if isinstance(node, exp.TryCast):
         yield _HINTS["TryCast"]
     elif to not in _CASTS:
-        yield f"{node.to.sql(dialect='duckdb')} is no type that both engines have alike"
+        yield f"{node.to.sql(dialect='duckdb')} is not a type that both engines have alike"
     elif to in ("INT", "BIGINT") and inner == DOUBLE:
         if not isinstance(_bare(node.this), exp.Floor | exp.Ceil | exp.Round):
             yield "DuckDB rounds and Spark cuts; write CAST(FLOOR(x + 5e-1) AS BIGINT), or ROUND, FLOOR or CEIL"

@@ -23,7 +23,7 @@ def to_spark(sql: str, types: Types, parameters: Mapping[str, Any] | None = None
 
     Args:
         sql: the SELECT.
-        types: the types of the columns of all that it reads.
+        types: the column types of everything that it reads.
         parameters: values of its parameters `$name`.
 
     Raises:
@@ -50,10 +50,10 @@ def view_name(qualified: str) -> str:
 
 
 def _replacement(node: exp.Expr) -> exp.Expr:
-    """What stands for a part of the tree in Spark; the part itself if that means the same there.
+    """The translation of a part of the tree for Spark; the part itself if it means the same there.
 
-    A column that keeps its name gets no alias. Spark's optimizer removes such an alias, also where the window beside it
-    needs the column: pushed below a union, the column then is there twice, and the optimizer refuses its own plan.
+    A column that keeps its name gets no alias. Spark's optimizer removes such an alias even if the window beside it
+    needs the column; pushed below a union, the column is then there twice, and the optimizer refuses its own plan.
     """
     match node:
         case exp.Table() if node.db:
@@ -91,7 +91,7 @@ def _replacement(node: exp.Expr) -> exp.Expr:
 
 
 def _call(name: str, *arguments: exp.Expr) -> exp.Expr:
-    """A function of Spark, which sqlglot then writes as it is."""
+    """A call of a Spark function, which sqlglot writes unchanged."""
     return exp.Anonymous(this=name, expressions=[a.copy() for a in arguments])
 
 
@@ -110,7 +110,7 @@ def _number(text: str) -> exp.Expr:
 
 
 def _quotient(node: exp.Div) -> exp.Expr:
-    """Division of doubles, as DuckDB divides whatever is given; by zero it gives an infinity or NaN, Spark an error."""
+    """Division as doubles, as in DuckDB; by zero, DuckDB gives an infinity or NaN, where Spark would fail."""
     top, below = _double(node.left), _double(node.right)
     quotient = exp.Div(this=_enclosed(top), expression=_enclosed(below), typed=False, safe=False)
     if _is_never_zero(node.right):
@@ -141,13 +141,13 @@ def _infinity(text: str) -> exp.Expr:
 
 
 def _enclosed(node: exp.Expr) -> exp.Expr:
-    """A copy of the node that any operator may stand beside."""
+    """A copy of the node, in parentheses if an operator beside it needs them."""
     copied: exp.Expr = node.copy()
     return copied if isinstance(node, exp.Column | exp.Literal | exp.Paren | exp.Cast) else exp.Paren(this=copied)
 
 
 def _whole(value: exp.Expr, call: exp.Expr) -> exp.Expr:
-    """A double, where Spark gives a BIGINT, which cuts what it cannot hold."""
+    """The result of a call as a double; Spark gives a BIGINT, which cuts off what it cannot hold."""
     if kind(value) in (INT, NULL):
         return _double(value)
     small = exp.LT(this=_call("ABS", value), expression=_number(_WHOLE))
@@ -155,7 +155,7 @@ def _whole(value: exp.Expr, call: exp.Expr) -> exp.Expr:
 
 
 def _rounded(node: exp.Round) -> exp.Expr:
-    """Half away from zero, of the product with a power of ten as DuckDB rounds; Spark rounds the shortest decimal."""
+    """ROUND as in DuckDB: the product with a power of ten, halves away from zero; Spark rounds the shortest decimal."""
     value, digits = node.this, int(node.args["decimals"].this) if node.args.get("decimals") is not None else 0
     if kind(value) in (INT, NULL):
         return _enclosed(value)
@@ -169,7 +169,7 @@ def _rounded(node: exp.Round) -> exp.Expr:
 
 
 def _cased(node: exp.Lower | exp.Upper) -> exp.Expr:
-    """Of ASCII text; of other letters the engines do not agree on the case, so Spark then stops."""
+    """LOWER or UPPER of ASCII text; the engines disagree on the case of other letters, so for these Spark stops."""
     name = "LOWER" if isinstance(node, exp.Lower) else "UPPER"
     is_ascii = exp.EQ(this=_call("OCTET_LENGTH", node.this), expression=_call("CHAR_LENGTH", node.this))
     said = exp.Literal.string(f"{name} of letters beyond ASCII differs between DuckDB and Spark")
@@ -180,7 +180,7 @@ def _cased(node: exp.Lower | exp.Upper) -> exp.Expr:
 
 def _pattern(pattern: exp.Expr) -> exp.Expr:
     """The regular expression for Java: only a line feed ends a line, $ is the end of the text, and no class nests."""
-    parts = _CLASS.split(pattern.this)  # of each class the caret and the characters
+    parts = _CLASS.split(pattern.this)  # between classes, the caret and the characters of each
     text = parts[0].replace("$", "\\z")
     for caret, characters, rest in zip(parts[1::3], parts[2::3], parts[3::3], strict=True):
         escaped = re.sub(r"([][&^])", r"\\\1", characters)
@@ -189,7 +189,7 @@ def _pattern(pattern: exp.Expr) -> exp.Expr:
 
 
 def _json(value: exp.Expr) -> exp.Expr:
-    """A value as JSON: what stands after the name in an object of it alone, which is {"v":...}."""
+    """A value as JSON, cut out of an object that holds it alone: {"v":...}."""
     made = _call("TO_JSON", _call("NAMED_STRUCT", exp.Literal.string("v"), value))
     inner = _call("SUBSTRING", made, _number("6"), exp.Sub(this=_call("LENGTH", made), expression=_number("6")))
     return exp.Paren(this=_case(exp.Is(this=_enclosed(value), expression=exp.Null()), exp.Null(), inner))

@@ -1,4 +1,4 @@
-"""The lens on Spark: a temporary view for each table, model and metric that a query reads."""
+"""Creates the lens on Spark: a temporary view for each table, model and metric that a query reads."""
 
 from __future__ import annotations
 
@@ -33,20 +33,20 @@ _TYPES = {
     "DOUBLE": "DOUBLE",
     "BLOB": "BINARY",
 }
-"""Spark's type of each type of the schema; it reads unsigned integers of Parquet as decimals."""
+"""Spark's type for each type of the schema; Spark reads unsigned integers of Parquet as decimals."""
 
 
 class SparkViews:
-    """The views of some runs in a session of Spark; they are made when they are asked for.
+    """The views of some runs in a session of Spark, created when they are needed.
 
-    Spark computes a view anew wherever it is read, and the plan of a metric holds those of all models behind it. So a
-    model that several definitions read is computed once, when the first view above it is made. Its rows are kept in
+    Spark computes a view anew wherever it is read, and the plan of a metric contains those of all models behind it. So
+    a model that several definitions read is computed once, when the first view above it is made. Its rows are kept in
     Parquet files of a temporary folder, or, if the workers are on other machines, in their memory and on their disks.
-    `close` lets them go. Models with a row per op are not kept.
+    `close` releases them. Models with a row per op are not kept.
 
     Args:
         spark: the session.
-        lake: where the runs lie.
+        lake: the lake of the runs.
         runs: the runs that the tables hold.
         definitions: the models and metrics.
         is_local: whether Spark's workers see the temporary folders of this machine.
@@ -70,14 +70,14 @@ class SparkViews:
         self._in_memory: list[DataFrame] = []
 
     def create(self, names: Collection[str], types: Types) -> None:
-        """Make the views that are missing.
+        """Create the views that are missing.
 
         Args:
             names: qualified names of tables, models and metrics, with all that these read.
             types: the types of their columns in DuckDB.
 
         Raises:
-            QueryError: a definition of the user's own is not what Spark computes alike.
+            QueryError: Spark would not compute a definition of the user's own as DuckDB does.
         """
         wanted = set(names) - self._made
         for table in TABLES.values():
@@ -92,11 +92,11 @@ class SparkViews:
         self._made |= wanted
 
     def close(self) -> None:
-        """Let go the rows that are kept."""
+        """Release the rows that are kept."""
         if self._folder:
             self._folder.close()
         for rows in self._in_memory:
-            with suppress(Exception):  # of pyspark, py4j or grpc: Spark has ended, and they with it
+            with suppress(Exception):  # of pyspark, py4j or grpc: Spark has ended, and the rows with it
                 rows.unpersist()
         self._in_memory.clear()
 
@@ -137,7 +137,7 @@ class SparkViews:
 
 
 def _uri(path: str) -> str:
-    """A file as Spark takes it: with its file system, and so that no character of its name is a pattern."""
+    """The URI of a file for Spark: with its file system, and with characters of patterns escaped."""
     escaped = re.sub(r"([][{}*?\\])", r"\\\1", path)
     if escaped.startswith("s3://"):  # the name of Hadoop's connector
         return f"s3a{escaped.removeprefix('s3')}"

@@ -1,4 +1,4 @@
-"""A warehouse whose queries Spark answers."""
+"""Answers the queries of a warehouse with Spark."""
 
 from __future__ import annotations
 
@@ -48,9 +48,8 @@ def open_spark(
 class SparkWarehouse(Warehouse):
     """A folder of runs whose queries run on Spark, with the rows and types that DuckDB gives.
 
-    `query`, and what is made of it (`runs`, `metric`, `metrics`, `values`), asks Spark. Everything else, such as
-    `summary`, is the work of DuckDB here. DuckDB also checks each query, on a database without rows, and says which
-    types its columns have.
+    `query`, and what uses it (`runs`, `metric`, `metrics`, `values`), asks Spark. DuckDB answers everything else, such
+    as `summary`. It also checks each query, on a database without rows, and says which types its columns have.
 
     Args:
         path: as for `Warehouse`.
@@ -72,7 +71,7 @@ class SparkWarehouse(Warehouse):
         self._shown: tuple[State, frozenset[str] | None] | None = None
 
     def close(self) -> None:
-        """Close DuckDB, and forget the views. The session of Spark goes on, as others may use it."""
+        """Close DuckDB, and forget the views. The session of Spark stays open, as others may use it."""
         super().close()
         if self._views:
             self._views.close()
@@ -89,7 +88,7 @@ class SparkWarehouse(Warehouse):
             WarehouseError: the runs cannot be listed or read.
         """
         if not read_only:
-            raise QueryError("Spark is asked read-only; for anything else leave the engine out, which is then DuckDB")
+            raise QueryError("Spark runs only queries that read; for others leave the engine out, and DuckDB runs them")
         planner = self._planner = self._planner or Session(
             self.lake, lambda: self.definitions, is_restricted=True, only=()
         )
@@ -117,7 +116,7 @@ class SparkWarehouse(Warehouse):
         return result.noted(in_scope(read, parameters, result, self.lake.runs()), is_cut=False)
 
     def rows(self, sql: str, /, *, read_only: bool = True, **parameters: Any) -> QueryResult:
-        """As `query`: what Spark gives is Arrow."""
+        """Run a query as `query` does, since Spark gives Arrow in any case."""
         return self.query(sql, read_only=read_only, **parameters)
 
     def _views_of(self, run_ids: frozenset[str] | None) -> SparkViews:
@@ -137,7 +136,7 @@ def conform(answer: pa.Table, wanted: pa.Schema) -> pa.Table:
     """The rows of Spark with the names and types that DuckDB gives them.
 
     Raises:
-        QueryError: a column has a type whose values may be others than DuckDB's.
+        QueryError: a column has a type whose values may differ from DuckDB's.
     """
     import pyarrow as pa
 
@@ -181,14 +180,14 @@ def _types(planner: Session) -> Types:
 
 
 def _ended(error: BaseException | None) -> BaseException | None:
-    """The Ctrl-C or the exit in whose course Spark, which then cancels the query, has raised an error."""
+    """The Ctrl-C or the exit that made Spark cancel the query and raise an error; None if there was neither."""
     while error is not None and not isinstance(error, KeyboardInterrupt | SystemExit):
         error = error.__context__
     return error
 
 
 def _told(error: Exception) -> QueryError:
-    """The message of an error of Spark, without its stack."""
+    """An error with the message of Spark's error, without its stack."""
     said = str(error)
     if "ARITHMETIC_OVERFLOW" in said:
         return QueryError(
@@ -204,7 +203,7 @@ def _told(error: Exception) -> QueryError:
 
 
 def _line(text: str) -> str:
-    """What Spark itself says, which py4j puts below a line of its own; without the class of the error and its state."""
+    """Spark's own message, which py4j puts below a line of its own, without the error's class and state."""
     told = re.search(r"^.*?\[[A-Z][A-Z0-9_.]+\] *(\S.*)", text, re.MULTILINE)
     first = told[1] if told else next((line for line in text.splitlines() if line.strip()), "no reason given")
     return first.partition(" SQLSTATE")[0][:500]

@@ -1,7 +1,7 @@
-"""Tells what a server on this machine must not answer: what names another host, and what pages of others ask for.
+"""Finds the requests that a server on this machine must refuse: those to another host, and those of others' pages.
 
-A page from anywhere can make a browser ask this machine. If it asks under its own name, which its DNS leads here, the
-header Host tells; if it asks under ours, Origin and Sec-Fetch-Site do.
+A page from anywhere can make a browser ask this machine. If it asks for its own name, which its DNS points here, the
+header Host shows it; if it asks for ours, Origin and Sec-Fetch-Site do.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ class _Headers(Protocol):
 
 
 def refusal(headers: _Headers, port: int, *, is_open: bool = False) -> str | None:
-    """Say why a request is not answered; None if it is.
+    """The reason to refuse a request; None if it may be answered.
 
     Args:
         headers: the headers of the request, whatever the case of their names.
@@ -27,13 +27,13 @@ def refusal(headers: _Headers, port: int, *, is_open: bool = False) -> str | Non
     """
     host = headers.get("Host") or ""
     if not _is_own(host, port, is_open=is_open):
-        return "This server answers to the name of its own machine alone."
+        return "This server answers only to the name of its own machine."
     if headers.get("Origin") not in (None, f"http://{host}"):
-        return "This server answers its own pages alone."
+        return "This server answers only its own pages."
     if headers.get("Sec-Fetch-Site") not in (None, "same-origin", "none"):
-        # a link on another page may be followed, but not load into that page
+        # a link on another page may lead here, but that page may not load this one
         is_link = headers.get("Sec-Fetch-Mode") == "navigate" and headers.get("Sec-Fetch-Dest") == "document"
-        return None if is_link else "This server answers its own pages alone."
+        return None if is_link else "This server answers only its own pages."
     return None
 
 

@@ -24,12 +24,12 @@ from tracewarehouse.viewer.guard import ADDRESS, refusal
 TRACE = "trace.pftrace.gz"
 """The name of the trace beside the page that hands it over."""
 HANDOVER_POLICY = "default-src 'none'; script-src 'self'; connect-src 'self'; style-src 'unsafe-inline'"
-"""What that page may load."""
+"""The policy of that page: what it may load."""
 UI_POLICY = (
     "default-src 'self' data: blob: 'unsafe-inline' 'unsafe-eval'; object-src 'none'; base-uri 'none'; "
     "frame-ancestors 'none'"
 )
-"""What the UI may load: it has inline scripts and compiles WebAssembly, and would also ask other machines."""
+"""The policy of the UI, which has inline scripts, compiles WebAssembly, and would also ask other machines."""
 
 
 def bundled_ui() -> Path | None:
@@ -46,8 +46,8 @@ def serving(trace: Path, title: str, ui: Path | None, port: int = 0) -> Iterator
     """A server for one trace, and the address to open; `serve_forever` answers until it is interrupted.
 
     Args:
-        trace: the packed trace.
-        title: what the UI calls it.
+        trace: the gzipped trace.
+        title: its title in the UI.
         ui: folder of the Perfetto UI; None for the page that hands the trace over.
         port: port on this machine; 0 for a free one.
 
@@ -67,13 +67,13 @@ def handover_page(title: str) -> str:
     """The page that hands the trace beside it to the public UI.
 
     Args:
-        title: what the UI calls the trace.
+        title: the title of the trace in the UI.
     """
     return (files("tracewarehouse.viewer") / "handover.html").read_text("utf-8").replace("{title}", html.escape(title))
 
 
 def handover_script() -> str:
-    """The script of that page."""
+    """The script of the page that hands the trace over."""
     return (files("tracewarehouse.viewer") / "handover.js").read_text("utf-8")
 
 
@@ -85,7 +85,7 @@ class _Handler(SimpleHTTPRequestHandler):
         super().__init__(*arguments, directory=str(ui or trace.parent))
 
     def send_head(self) -> Any:
-        """Answer known addresses, if nobody else asks."""
+        """Answer known addresses, unless the request must be refused."""
         assert isinstance(self.server, ThreadingHTTPServer)  # noqa: S101
         if refused := refusal(self.headers, self.server.server_port):
             self.send_error(403, refused)
@@ -120,4 +120,4 @@ class _Handler(SimpleHTTPRequestHandler):
         super().end_headers()
 
     def log_message(self, *_: object) -> None:
-        """Say nothing of what is asked for."""
+        """Log no requests."""

@@ -57,14 +57,14 @@ def _file_name(name: str) -> str:
 
 
 def require_xprof() -> None:
-    """Raise a TracewarehouseError where XProf is not installed."""
+    """Raise a TracewarehouseError if XProf is not installed."""
     if importlib.util.find_spec("xprof") is None:
         raise TracewarehouseError("XProf is not installed; run `pip install 'tracewarehouse[xprof]'`")
 
 
 def run_xprof(folder: Path, port: int) -> int:
     """Run XProf on a log folder until it ends; returns its exit code."""
-    with socket.create_server(("127.0.0.1", 0)) as free:  # several at once would share the default port of its workers
+    with socket.create_server(("127.0.0.1", 0)) as free:  # else several at once would share the default port of workers
         workers = free.getsockname()[1]
     options = ["--logdir", str(folder), "--port", str(port), "--grpc_port", str(workers)]
     command = [sys.executable, "-m", "xprof.server", *options]

@@ -59,7 +59,7 @@ def test_a_backend_in_another_interpreter(tmp_path: Path) -> None:
     [
         ("/no/python", "/no/python: cannot be started: No such file or directory"),
         ("/bin/false", "/bin/false cannot record with jax: exit code 1; it needs tracewarehouse of the same version"),
-        ("jax=", "--python jax=: names no interpreter; write jax=PATH"),
+        ("jax=", "--python jax=: does not name an interpreter; write jax=PATH"),
         ("torch_tpu=/bin/python", "--python torch_tpu=/bin/python: no run has the backend torch_tpu; jax run"),
     ],
 )

@@ -97,7 +97,7 @@ def test_nothing_is_refused_in_silence_where_nothing_is_known(
     capsys.readouterr()
     assert run(["-w", folder, "compare", 'it\'s, "a"', 'it\'s, "b"']) == 0
     said = capsys.readouterr().err
-    assert "nothing is known of the workloads" in said
+    assert "nothing is known about the workloads" in said
     assert "on both sides" not in said
     assert run(["-w", folder, "check", 'it\'s, "a"', "--against", 'it\'s, "a"']) == 0
     assert "on both sides: r" in capsys.readouterr().err
@@ -236,7 +236,7 @@ def test_a_loss_from_zero_is_named_and_can_be_allowed(
     start = ["-w", str(folder), "check", "slow", "--against", str(path)]
     assert run([*start, "--max-regression", "1000%", "--max-tail-regression", "1000%"]) == 1
     assert (
-        "2 of these had 0 in the baseline, of which no percentage allows a loss: tpot; --max-difference METRIC=NUMBER"
+        "2 of these had 0 in the baseline, for which no percentage allows a loss: tpot; --max-difference METRIC=NUMBER"
         in capsys.readouterr().err
     )
     assert run([*start, "--max-difference", "ttft=10", "--max-difference", "tpot=0.1"]) == 1
@@ -340,7 +340,7 @@ def test_a_baseline_file_stands_for_its_runs(
 def test_a_damaged_baseline_file_is_refused(warehouse: Warehouse, tmp_path: Path, damage: str) -> None:
     file = tmp_path / "damaged"
     file.write_text(damage)
-    with pytest.raises(WarehouseError, match="is no run and no baseline file"), comparing(warehouse, "fast", str(file)):
+    with pytest.raises(WarehouseError, match="neither a run nor a baseline"), comparing(warehouse, "fast", str(file)):
         pass
 
 
@@ -349,7 +349,7 @@ def test_a_damaged_row_of_a_baseline_is_refused(warehouse: Warehouse, tmp_path: 
     file = tmp_path / "damaged"
     file.write_text('{"format": "tracewarehouse baseline", "version": 1}\n' + row)
     with (
-        pytest.raises(WarehouseError, match=r"cannot be read|holds no run|is no run"),
+        pytest.raises(WarehouseError, match=r"cannot be read|holds no run|neither a run"),
         comparing(warehouse, "fast", str(file)),
     ):
         pass

@@ -257,7 +257,7 @@ class TestCommandLine:
         page = capsys.readouterr().out
         assert "Ops of the run per step." in page
         assert "models_my_ops" in page
-        assert "Of run `tiny-tp2`:" in page  # an example from the run that is there, and of no other
+        assert "From run `tiny-tp2`:" in page  # an example from the run that is there, and of no other
         assert re.search(r"FROM metrics.my_ops_per_step\nWHERE run_id = 'r\w+'\n", page)
         pages = tmp_path / "pages"
         own = [*command, "my_ops_per_step", "-o", str(pages), "--check"]

@@ -1,4 +1,4 @@
-"""The workload card of a published run: its own, with what is missing filled from the capture."""
+"""Fills the workload card of a run to publish: the run's own card, completed from the capture."""
 
 from __future__ import annotations
 
@@ -25,8 +25,8 @@ class FilledCard:
 
     Attributes:
         content: the card as CCL-Bench reads it.
-        filled: dotted names of the fields that the run's own card does not tell, and the capture does.
-        missing: those that neither tells.
+        filled: dotted names of the fields that the run's own card lacks and the capture has.
+        missing: dotted names of the fields that neither has.
     """
 
     content: dict[str, Any]
@@ -35,7 +35,7 @@ class FilledCard:
 
 
 def filled_card(warehouse: Warehouse, run_id: str, trace_url: str) -> FilledCard:
-    """The card of a run, complete as far as the run's own card and its capture tell.
+    """The card of a run, as complete as the run's own card and its capture allow.
 
     Raises:
         WarehouseError: the run cannot be read.
@@ -63,7 +63,7 @@ def filled_card(warehouse: Warehouse, run_id: str, trace_url: str) -> FilledCard
 
 
 def _facts(run: dict[str, Any], read: dict[str, Any], chips: dict[str, Any]) -> dict[str, Any]:
-    """What the capture, or the manifest beside it, says of the fields of a card; None for unknown."""
+    """Values of card fields from the capture, or from the manifest beside it; None for unknown."""
     known = [n for n in (run["input_length"], run["output_length"]) if n is not None]
     axes = {
         field: run[axis] if run[axis] is not None else (1 if run["mesh"] else None) for field, axis in _AXES.items()
@@ -91,7 +91,7 @@ def _facts(run: dict[str, Any], read: dict[str, Any], chips: dict[str, Any]) -> 
         "workload.hardware.xpu_spec.model": read["hardware"],
         "workload.hardware.xpu_spec.total_count": read["chips"],
         "workload.hardware.xpu_spec.count_per_node": chips["per_host"],
-        # Gbit/s of a chip in both directions: between slices, which a capture does not tell, and within one
+        # Gbit/s of a chip in both directions: between slices, which no capture has, and within one
         "workload.hardware.network_topo.bandwidth_gbps": ["", int(chips["ici_gbps"] * 16)]
         if chips["ici_gbps"]
         else None,
@@ -112,7 +112,7 @@ def _fill(content: dict[str, Any], field: str, value: Any) -> None:
 
 
 def _add_other_spellings(content: dict[str, Any], manifest: dict[str, Any]) -> None:
-    """Add the fields of model_arch that CCL-Bench's workload suite calls otherwise than its template."""
+    """Add the fields of model_arch that have other names in CCL-Bench's workload suite than in its template."""
     arch = content["workload"]["model"]["model_arch"]
     model = manifest.get("model") or {}
     facts = {

@@ -1,6 +1,6 @@
 """Merges a row into a checkout of CCL-Bench's repository, and touches nothing else there.
 
-A second merge of the same row changes nothing, neither the time of generation.
+A second merge of the same row changes nothing, not even the time of generation.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from tracewarehouse.exports.ccl_bench.values import METRIC_INFO
 from tracewarehouse.ingest.errors import TracewarehouseError
 
 TRACE_ROOT = "/data/ccl-bench_trace_collection"
-"""Where CCL-Bench's own machine has its traces, which its configuration names."""
+"""The folder of the traces on CCL-Bench's own machine, as its configuration names it."""
 _ASSIGNED = "const BENCHMARK_DATA = "
 
 
@@ -27,8 +27,8 @@ def merge(row: Row, checkout: Path) -> list[Path]:
     """Merge a row; returns the files that changed.
 
     Raises:
-        TracewarehouseError: it is no checkout of CCL-Bench, its .gitignore drops a file of the row, or a file cannot be
-            written.
+        TracewarehouseError: it is not a checkout of CCL-Bench, its .gitignore drops a file of the row, or a file cannot
+            be written.
     """
     website = checkout / "website"
     config, data, script = (website / n for n in ("benchmark_config.json", "benchmark_data.json", "data.js"))
@@ -74,7 +74,7 @@ def merge(row: Row, checkout: Path) -> list[Path]:
 
 
 def metadata(row: Row) -> dict[str, Any]:
-    """What CCL-Bench's website says of a row: fields of its card; a value that is not known is the empty text."""
+    """The fields of a row's card that CCL-Bench's website shows; an unknown value is the empty text."""
     card = row.card
     workload, executor = card["workload"], card["Model-executor"]
     model, data, hardware = workload["model"], workload["data"], workload["hardware"]
@@ -138,7 +138,7 @@ def _metrics(metric_info: dict[str, Any], row: Row) -> dict[str, float | None]:
 
 
 def _add(entries: list[dict[str, Any]], entry: dict[str, Any]) -> None:
-    """Put an entry in the place of the one of the same trace, or at the end."""
+    """Replace the entry of the same trace by an entry, or append it."""
     for i, other in enumerate(entries):
         if other.get("trace") == entry["trace"]:
             entries[i] = entry
@@ -147,7 +147,7 @@ def _add(entries: list[dict[str, Any]], entry: dict[str, Any]) -> None:
 
 
 def _dumped(content: dict[str, Any], before: str) -> str:
-    """JSON in the layout of CCL-Bench's generator, with the end that the file had."""
+    """JSON in the layout of CCL-Bench's generator, with the white space that ended the file before."""
     return json.dumps(content, indent=2) + before[len(before.rstrip()) :]
 
 
@@ -162,7 +162,7 @@ def _refuse_ignored(checkout: Path, folder: Path) -> None:
     command = ["git", "-C", str(checkout), "check-ignore", "--no-index", *map(str, names)]
     try:
         ignored = subprocess.run(command, capture_output=True, text=True, check=False)  # noqa: S603  no shell, own words
-    except FileNotFoundError:  # without git nobody commits
+    except FileNotFoundError:  # without git, nobody commits the files
         return
     if ignored.returncode == 0:
         raise TracewarehouseError(

@@ -1,4 +1,4 @@
-"""The published rows as Parquet, in the tables and columns of CCL-Bench's own proposal for SQL, its pull request 51."""
+"""Writes published rows as Parquet, in the tables and columns that CCL-Bench's pull request 51 proposes for SQL."""
 
 from __future__ import annotations
 
@@ -109,5 +109,5 @@ def _tables(published: dict[str, Any]) -> dict[str, pa.Table]:
 
 
 def _only(values: list[Any], is_kind: Callable[[Any], bool]) -> list[Any]:
-    """The values of a kind; other ones, such as N/A or several batch sizes, become NULL."""
+    """The values, with NULL for those that are not of a kind, such as N/A or several batch sizes."""
     return [v if is_kind(v) else None for v in values]

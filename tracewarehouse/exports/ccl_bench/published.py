@@ -1,4 +1,4 @@
-"""Published values of CCL-Bench beside ours: what it computes from the same run, what is right, and why they differ."""
+"""Compares published values of CCL-Bench with ours: what its definition gives, what is right, and why they differ."""
 
 from __future__ import annotations
 
@@ -25,13 +25,13 @@ _KINDS = {
     "alltoall": "all-to-all",
 }
 _COLUMNS = {"collective_transfer": ("bus_gbps", "GB/s")}
-"""Columns that answer the question where the metric's own value answers another."""
+"""By metric, the column and unit to compare instead of a value that answers another question."""
 _REDUCED: dict[str, tuple[str, Callable[[list[float]], float]]] = {
     "op_time_share": ("largest", max),
     "communication_time": ("sum", sum),
     "traffic_volume": ("sum", sum),
 }
-"""How rows become one value, where CCL-Bench adds devices up or takes the largest; else their mean."""
+"""How to reduce rows to one value where CCL-Bench adds devices up or takes the largest; elsewhere, take the mean."""
 
 
 class _Right(NamedTuple):
@@ -48,15 +48,15 @@ class PublishedValue:
     Attributes:
         run: name of the run and of the published row.
         metric: CCL-Bench's name of the metric.
-        published: its value there; None where the row has none.
-        reproduced: the value by the same definition, from the run.
+        published: the published value; None if the row has none.
+        reproduced: the value that the same definition gives for the run.
         metric_of_ours: our metric that asks the same question.
-        right: that metric over its rows, those of decode steps where it tells phases, and of the kind of collective.
-        taken: how: mean, sum or largest.
-        rows: how many rows these are.
+        right: the value of that metric over its rows of the kind of collective, only those of decode if it has phases.
+        taken: how the rows became one value: mean, sum or largest.
+        rows: the number of these rows.
         unit: unit of `right`.
         relation: whether the published value follows from this run.
-        why: what CCL-Bench's definition does otherwise.
+        why: what CCL-Bench's definition does differently.
     """
 
     run: str
@@ -90,7 +90,7 @@ def published_values(warehouse: Warehouse, runs: Sequence[RunVersion], file: Pat
         names = ", ".join(run.name for run in list(runs)[:10]) or "none"
         raise WarehouseError(
             f"{file}: no published row has the name of a run; looked for {names}; `tw import ccl-bench DIR` names runs "
-            "as their folders"
+            "after their folders"
         )
     return values
 
@@ -125,7 +125,7 @@ def _of_run(warehouse: Warehouse, run: RunVersion, published: dict[str, Any]) ->
 
 
 def _family(name: str) -> tuple[str | None, str | None]:
-    """Our name of a metric of CCL-Bench, None for one that it does not compute for TPUs; and the kind of collective."""
+    """Our name for a metric of CCL-Bench, None if it is not computed for TPUs; and the kind of collective."""
     if name in COMPATIBLE:
         return name, None
     match = re.fullmatch(r"(bandwidth_utilization|collective_vol)_(\w+?)(?:_group_6|_gb)", name)

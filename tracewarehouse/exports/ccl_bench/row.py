@@ -28,9 +28,9 @@ TABLES = ("ops", "instructions", "collectives", "phases", "runs", "devices")
 """Tables that lie beside the trace."""
 VALUES = "metric_values.parquet"
 MOST_VALUES_BYTES = 100_000
-"""Size up to which the file of values belongs into git."""
+"""Size in bytes up to which the file of values belongs in git."""
 LEAST_DECODE_STEPS = 128
-"""Decode steps that CCL-Bench's rule of collection asks for."""
+"""Decode steps that CCL-Bench's rules for traces ask for."""
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
 _LEADERBOARD = {"qwen34b", "llama3.18b", "deepseekmoe16b"}
 _LEADERBOARD_INPUT = 1024
@@ -50,7 +50,7 @@ class Row:
         folder: the folder.
         card: the card, as CCL-Bench reads it.
         values: the metrics by CCL-Bench's names.
-        warnings: what keeps the row from being of full use, one sentence each.
+        warnings: what limits the use of the row, one sentence each.
     """
 
     name: str
@@ -75,11 +75,11 @@ def write_row(
         warehouse: the warehouse.
         run: the run.
         folder: the folder; its name is that of the row.
-        trace_url: where the folder can be had.
+        trace_url: the public address of the folder.
         archive: also write `<folder>.tar.gz` of all its files.
 
     Raises:
-        TracewarehouseError: CCL-Bench's tools do not take the name, other JSON or YAML files lie in the folder, or it
+        TracewarehouseError: CCL-Bench's tools do not accept the name, other JSON or YAML files lie in the folder, or it
             cannot be written.
         WarehouseError: the run cannot be read.
     """
@@ -125,7 +125,7 @@ def _yaml(content: dict[str, Any]) -> str:
 
 
 def _write_values(warehouse: Warehouse, run_id: str, path: Path) -> None:
-    """All stored values of the run and those of the compatibility metrics, with versions, dimensions and units."""
+    """Write the run's stored values and those of compatibility metrics, with versions, dimensions and units."""
     import pyarrow as pa
     import pyarrow.parquet as pq
 
@@ -135,7 +135,7 @@ def _write_values(warehouse: Warehouse, run_id: str, path: Path) -> None:
 
 
 def _write_tables(warehouse: Warehouse, run: RunVersion, folder: Path) -> None:
-    """One Parquet file per table, with the rows of the run alone; each row names its run."""
+    """Write one Parquet file per table, with the rows of the run alone; each row names its run."""
     import pyarrow.parquet as pq
 
     folder.mkdir(exist_ok=True)
@@ -155,7 +155,7 @@ def _write_tables(warehouse: Warehouse, run: RunVersion, folder: Path) -> None:
 
 
 def _script(warehouse: Warehouse, run: RunVersion, name: str, trace: str) -> str:
-    """A shell script that repeats the run; where no manifest says how, it takes the trace back or prints the values."""
+    """A shell script that repeats the run; if no manifest says how, it ingests the trace or prints the values."""
     [[manifest]] = warehouse.query(f"SELECT manifest FROM main.runs WHERE run_id = {literal(run.run_id)}").rows()
     spec = (json.loads(manifest) if manifest else {}).get("spec") or {}
     lines = ["#!/bin/sh", f"# Records {name} again and prints its metrics.", "set -eu"]
@@ -167,7 +167,7 @@ def _script(warehouse: Warehouse, run: RunVersion, name: str, trace: str) -> str
         lines += [f"tw collect {command} -o captures", "tw ingest captures"]
     else:
         lines[1] = f"# Prints the metrics of {name}; the capture does not say how it was recorded."
-        if run.rows.get("hosts", 1) > 1:  # in whose one trace no devices are found
+        if run.rows.get("hosts", 1) > 1:  # ingest finds no devices in one trace of several hosts
             lines += [
                 'cd "$(dirname "$0")"',
                 f"""duckdb -csv -c "SELECT metric, dimensions, value, unit FROM '{VALUES}'\"""",
@@ -197,13 +197,13 @@ def _warnings(
     if family not in _LEADERBOARD or data["input_len"] != _LEADERBOARD_INPUT:
         warnings.append(
             f"the leaderboard has no workload of model {model['model_family'] or 'not known'} with input "
-            f"{data['input_len'] or 'not known'}; the row shows in the table alone"
+            f"{data['input_len'] or 'not known'}; the row appears only in the table"
         )
     if values.get("mfu") is None:
-        warnings.append("no mfu: CCL-Bench knows the peak of tpu_v6e alone, and needs operations in the trace")
+        warnings.append("no mfu: CCL-Bench knows only the peak of tpu_v6e, and needs operations in the trace")
     size = (folder / VALUES).stat().st_size
     if size > MOST_VALUES_BYTES:
-        warnings.append(f"{VALUES} has {size:,} bytes, more than the {MOST_VALUES_BYTES:,} that belong into git")
+        warnings.append(f"{VALUES} has {size:,} bytes, more than the {MOST_VALUES_BYTES:,} that belong in git")
     return tuple(warnings)
 
 

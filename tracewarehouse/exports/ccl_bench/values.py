@@ -1,4 +1,4 @@
-"""The values of a row: CCL-Bench's metrics as it defines them, and three of ours under names of their own."""
+"""Computes the values of a row: CCL-Bench's metrics as it defines them, and three of ours under other names."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ _IS_BETTER = {"higher_is_better": True, "lower_is_better": False}
 _PHASE = """phase IS NOT DISTINCT FROM (
       SELECT min(phase) FROM models.run_steps WHERE run_id = {run} AND phase IN ('prefill', 'decode')
     )"""
-"""decode if the run has it, else prefill, else steps of no phase: in the order of the names."""
+"""Selects decode if the run has it, else prefill, else steps without a phase: the first name in order."""
 _OURS = {
     "exposed_communication_share": """
     SELECT avg(fraction) * 100 FROM metrics.communication_fraction WHERE run_id = {run} AND {phase}""",
@@ -42,7 +42,7 @@ METRIC_INFO: dict[str, dict[str, Any]] = {
     "exposed_communication_share": {
         "label": "Exposed Communication (%)",
         "description": "Share of a decode step in which a device communicates and computes nothing, mean over the "
-        "devices; of the prefill where nothing is decoded. Each device for itself, without counting an op twice.",
+        "devices; of the prefill if nothing is decoded. Each device counts for itself, and no op counts twice.",
         "higher_is_better": False,
         "unit": "%",
         "category": "communication",
@@ -72,7 +72,7 @@ METRIC_INFO: dict[str, dict[str, Any]] = {
         "required_update": False,
     },
 }
-"""What CCL-Bench's configuration says of our metrics. Their kind of trace keeps them from rows that are not ours."""
+"""The entries of our metrics in CCL-Bench's configuration. Their kind of trace keeps them out of others' rows."""
 
 
 def row_values(warehouse: Warehouse, run_id: str) -> dict[str, float]:
@@ -95,7 +95,7 @@ def row_values(warehouse: Warehouse, run_id: str) -> dict[str, float]:
 
 
 def compatible_info(definitions: Definitions) -> dict[str, dict[str, Any]]:
-    """What our definitions say of CCL-Bench's metrics, by its names and in the form of its configuration."""
+    """Our definitions of CCL-Bench's metrics, by its names and in the form of its configuration."""
     info = {}
     for metric in COMPATIBLE:
         header = definitions.metric(f"ccl_{metric}", 1).header
@@ -112,7 +112,7 @@ def compatible_info(definitions: Definitions) -> dict[str, dict[str, Any]]:
 
 
 def _name(metric: str, kind: str) -> str:
-    """CCL-Bench's name of a metric of a kind of collective."""
+    """CCL-Bench's name for a metric and a kind of collective."""
     if metric == "bandwidth_utilization":
         return f"{metric}_{_COLLECTIVES[kind]}_group_6"
     return f"{metric}_{_COLLECTIVES[kind]}_gb" if metric == "collective_vol" else metric

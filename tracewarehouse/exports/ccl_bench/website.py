@@ -1,4 +1,4 @@
-"""Writes the tables of CCL-Bench's website over the exported rows alone, for which no checkout is needed."""
+"""Writes the tables of CCL-Bench's website for the exported rows alone, which needs no checkout."""
 
 from __future__ import annotations
 
@@ -18,19 +18,19 @@ from tracewarehouse.ingest.errors import TracewarehouseError
 def write_website(rows: Sequence[Row], folder: Path, compatible: Mapping[str, Mapping[str, Any]]) -> Path:
     """Write `website/benchmark_data.json` and `website/parquet` over the rows whose folders lie in a folder.
 
-    Rows of earlier exports come from the file that is there, and leave it with their folders. Nothing changes if the
+    Rows of earlier exports are kept from the file that is there, as long as their folders exist. Nothing changes if the
     rows have not changed.
 
     Args:
         rows: the rows that have just been written.
-        folder: the folder of their folders.
-        compatible: what to say of CCL-Bench's metrics, by name.
+        folder: the folder that holds their folders.
+        compatible: the entries of CCL-Bench's metrics, by name.
 
     Returns:
         The folder of the tables.
 
     Raises:
-        TracewarehouseError: the file is not one of these, or cannot be written.
+        TracewarehouseError: the file there is not from an export, or cannot be written.
     """
     data = folder / "website" / "benchmark_data.json"
     try:

@@ -42,7 +42,7 @@ class Collectives:
         self._first_flow = first_flow
 
     def write(self, parent: int, device_id: int) -> None:
-        """Write those of a device, a track for each kind and mesh axis."""
+        """Write the collectives of a device, on a track for each kind and mesh axis."""
         collectives = self._rows
         collectives = collectives.filter(pc.equal(collectives.column("device_id"), device_id))
         if not len(collectives):

@@ -1,4 +1,4 @@
-"""Writes the tracks of devices: their lines, and what ingest found for them."""
+"""Writes the tracks of devices: their lines, and the steps, layers and collectives that ingest found."""
 
 from __future__ import annotations
 
@@ -87,7 +87,7 @@ class Devices:
         for name in sorted(by_track, key=lambda n: (not n[:1].isdigit(), n)):
             is_here = np.isin(line, by_track[name])
             if all(lines[index].is_counter for index in by_track[name]):
-                is_here &= integers(ops, "duration_ps") != 0  # the samples are counters
+                is_here &= integers(ops, "duration_ps") != 0  # samples are on the tracks of counters
             some = ops.filter(pa.array(is_here))
             if len(some):
                 self._write_events(name, parent, some, of_instructions, run_ids, of_events(stats, some))
@@ -111,7 +111,7 @@ class Devices:
         execution, no_execution = optional(ops, "execution")
         run_id = np.array([run_ids.get(e, -1) for e in range(int(execution.max(initial=0)) + 1)], np.int64)[execution]
         no_run_id = no_execution | (run_id == -1)
-        if name == "2. XLA Modules":  # has it as a stat of its own
+        if name == "2. XLA Modules":  # modules have it as a stat of their own
             no_run_id[:] = True
         of_stats = stat_arguments(w, event_ids, stats)
 
@@ -130,7 +130,7 @@ class Devices:
         w.slices(name, parent, integers(ops, "start_ps"), integers(ops, "duration_ps"), names, arguments)
 
     def _write_phases(self, parent: int, name: str, device_id: int, kind: str) -> None:
-        """Steps or modules of a device that has no line of them: those that ingest found."""
+        """Write the steps or modules that ingest found for a device without a line of them."""
         is_selected = self._run.selection.of_steps("name", '"index"') if kind == "step" else "true"
         spans = self._run.arrow(f"""
             SELECT name, "index", start_ps, end_ps
@@ -155,7 +155,7 @@ class Devices:
         )
 
     def _run_ids(self, device_id: int) -> dict[int, int]:
-        """The profiler's own number of each execution on a device, which hosts share."""
+        """The profiler's own number for each execution on a device; hosts share these numbers."""
         run_ids = self._run.rows(f"""
             SELECT o.execution, s.int_value
             FROM main.ops AS o

@@ -39,15 +39,15 @@ def export_perfetto(
 ) -> Path:
     """Write runs as one Perfetto trace; returns the file.
 
-    The trace of one run has its tracks at the top, that of several a track per run above them. Time 0 is the profile
-    start of each run; with a selection, its first event.
+    The trace of one run has its tracks at the top; a trace of several runs has a track per run above them. Time 0 is
+    the profile start of each run or, with a selection, its first event.
 
     Args:
         warehouse: the warehouse.
         runs: run ids, beginnings of ids, or names.
-        target: a file that ends in .pftrace or .perfetto-trace, with .gz behind it for a gzipped one; without, its
-            packets are compressed, which Perfetto's tools read.
-        selection: what part of each run; None for all.
+        target: a file that ends in .pftrace or .perfetto-trace; with a further .gz, the file is gzipped. Without, its
+            packets are compressed, which Perfetto's tools can read.
+        selection: the part of each run to write; None for all.
         flows: which executions of collectives get arrows from rank to rank: none, those that are slow for their
             instruction (see `collectives.SLOW`), or all.
         force: also write runs of hosts whose clocks are not aligned.
@@ -63,8 +63,8 @@ def export_perfetto(
     for run in entries:
         if "clock_unaligned" in run.flags and not force:
             raise TracewarehouseError(
-                f"run {run.name}: nothing brings the clocks of its hosts together, so that what happens at one time "
-                "would be drawn at different ones; --force writes it all the same"
+                f"run {run.name}: the clocks of its hosts are not aligned, so events of the same moment would be drawn "
+                "at different times; --force writes the trace anyway"
             )
     try:
         target.parent.mkdir(parents=True, exist_ok=True)
@@ -96,7 +96,7 @@ def _write_run(run: SelectedRun, writer: PacketWriter, parent: int, flows: Flows
 
 
 def _instances(warehouse: Warehouse, run_id: str) -> int:
-    """How many numbers the executions of collectives of a run take."""
+    """One more than the last instance number of a run's collectives."""
     sql = f"SELECT coalesce(max(instance), -1) + 1 FROM main.collectives WHERE run_id = {literal(run_id)}"
     return int(warehouse.query(sql).scalar())
 
@@ -105,11 +105,11 @@ def picoseconds(text: str) -> int:
     """Read a time with its unit, such as `1.5ms`.
 
     Raises:
-        TracewarehouseError: it is no number, or has no unit.
+        TracewarehouseError: it is not a number, or has no unit.
     """
     match = re.fullmatch(r"(-?\d+(?:\.\d+)?)(ps|ns|us|ms|s)", text.strip())
     if not match:
-        raise TracewarehouseError(f"{text!r} is no time; write a number and one of ps, ns, us, ms and s, such as 1.5ms")
+        raise TracewarehouseError(f"{text!r} is not a time; write a number and ps, ns, us, ms or s, such as 1.5ms")
     return round(float(match[1]) * _PICOSECONDS[match[2]])
 
 
@@ -122,5 +122,5 @@ def steps(text: str) -> tuple[int, int]:
     match = re.fullmatch(r"(\d+)(?:-(\d+))?", text.strip())
     first, last = (int(match[1]), int(match[2] or match[1])) if match else (1, 0)
     if last < first:
-        raise TracewarehouseError(f"{text!r} is no step; write its number, or the first and the last of several as 3-5")
+        raise TracewarehouseError(f"{text!r} is not a step; write its number, or the first and last of several as 3-5")
     return first, last

@@ -1,4 +1,4 @@
-"""What the trace says of instructions: their names, their arguments, and their places in the model."""
+"""Gives the trace the names and arguments of instructions, and their places in the model."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ class Instructions:
         return self._writer.names(self._rows.column("name").to_pylist())
 
     def arguments(self, device_id: int | None) -> Encoded:
-        """The arguments of each instruction on a device; None for those that it has on every device."""
+        """The arguments of each instruction on a device; for device None, those that it has on every device."""
         if device_id is None:
             return self._described
         layer, parts, part = self.scopes(device_id)
@@ -39,7 +39,7 @@ class Instructions:
         )
 
     def scopes(self, device_id: int) -> tuple[Int64, list[str], Int64]:
-        """Layer of each instruction on a device, the parts, and which of them it is; -1 for none."""
+        """The layer of each instruction on a device, the parts, and the index of its part; -1 for none."""
         instructions = self._run.arrow(
             f"SELECT instruction_id, layer, part FROM models.instruction_layers WHERE {self._run.of_run} "
             f"AND device_id = {device_id} ORDER BY instruction_id"
@@ -66,7 +66,7 @@ class Instructions:
 
     @cached_property
     def _rows(self) -> pa.Table:
-        """The instructions, each at the place of its number."""
+        """The instructions, each at the position that is its id."""
         return self._run.arrow(f"""
             SELECT
               instruction_id, name, category, hlo_text, op_name, source, op_class, flops, model_flops, bytes_accessed

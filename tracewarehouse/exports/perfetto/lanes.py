@@ -1,4 +1,4 @@
-"""Divides slices into lanes on which they nest, and puts their begins and ends in order."""
+"""Divides slices into lanes on which they nest, and orders their begins and ends."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ def begins_and_ends(start: Int64, end: Int64) -> Int64:
 
 
 def _fits(open_ends: list[int], begin: int, stop: int) -> bool:
-    """Whether a slice lies within the last one of a lane that is open, or none is; closes those that have ended."""
+    """Whether a slice lies within the last open one of a lane, or none is open; closes those that have ended."""
     while open_ends and open_ends[-1] <= begin:
         open_ends.pop()
     return not open_ends or stop <= open_ends[-1]

@@ -1,7 +1,7 @@
 """Writes the packets of a Perfetto trace: tracks, slices, flows and counters.
 
-Field numbers are those of perfetto_trace.proto, https://perfetto.dev/docs/reference/trace-packet-proto. All packets are
-of one sequence, so that each text is in the file once.
+Field numbers are those of perfetto_trace.proto, https://perfetto.dev/docs/reference/trace-packet-proto. All packets
+belong to one sequence, so that each text is in the file once.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ from tracewarehouse.ingest.protobuf import Field, message_classes
 AT_ONCE = 1 << 17
 """Packets whose bytes are in memory at once."""
 _AT_LEAST = 1 << 20
-"""Bytes of packets that are worth a compressed packet."""
+"""Bytes of packets from which on a compressed packet is worth it."""
 
 _MESSAGES = {
     "Trace": [Field(1, "packet", "TracePacket", is_repeated=True)],
@@ -85,7 +85,7 @@ _FLOW = key(47, FIXED64)
 def compressing(write: Callable[[bytes], object]) -> Iterator[Callable[[bytes | memoryview], object]]:
     """Take whole packets, and write them as the compressed packets that Perfetto's own tools know.
 
-    The file is as small as a packed one, and remains one of packets.
+    The file is as small as a gzipped one, and still consists of packets.
     """
     waiting = bytearray()
 
@@ -172,7 +172,7 @@ class PacketWriter:
         return [0 if t is None else known[t] for t in texts]
 
     def texts(self, name: str, texts: Sequence[str | None]) -> Encoded:
-        """An argument with a text for each of n slices; None for a slice without it."""
+        """An argument with a text for each of n slices; None for a slice without the argument."""
         numbers = np.array(self._numbers("debug_annotation_string_values", texts), np.int64)
         return self._arguments(name, _STRING_VALUE, numbers, numbers == 0)
 

@@ -1,4 +1,4 @@
-"""Asks for the rows of one run, as far as they are selected."""
+"""Queries the selected rows of one run."""
 
 from __future__ import annotations
 
@@ -24,12 +24,12 @@ _TRACK_OF_LINE = {
     "thread": "3. XLA Ops",
     "trace_me": "4. XLA TraceMe",
 }
-"""Tracks of the kinds of lines; the ops of a virtual device are on threads, and all on one track."""
+"""The track of each kind of line; the ops of a virtual device are on several threads, which share one track."""
 
 
 @dataclass(frozen=True)
 class Line:
-    """Where the events of a line are, and the tracks that they go to: those of devices, and those of threads."""
+    """The place of a line's events in the run, and the names of its track on a device and as a thread."""
 
     first_event_id: int
     track: str
@@ -38,7 +38,7 @@ class Line:
 
 
 class SelectedRun:
-    """One run, of which a part is selected.
+    """The selected part of one run.
 
     Args:
         warehouse: the warehouse.
@@ -47,8 +47,8 @@ class SelectedRun:
 
     Attributes:
         selection: the part.
-        of_run: SQL for all rows of the run.
-        of_ops: SQL for the selected rows of a table with phases and steps.
+        of_run: SQL condition for all rows of the run.
+        of_ops: SQL condition for the selected rows of a table with phases and steps.
     """
 
     def __init__(self, warehouse: Warehouse, run_id: str, selection: Selection) -> None:
@@ -68,10 +68,10 @@ class SelectedRun:
 
     @cached_property
     def hull(self) -> tuple[int, int]:
-        """First start and last end of what is selected; of the whole run at most 0 and the last end.
+        """First start and last end of the selected events; for the whole run, the start is at most 0.
 
         Raises:
-            TracewarehouseError: nothing of the run is selected.
+            TracewarehouseError: no event of the run is selected.
         """
         steps = (
             f"{self.of_run} AND kind = 'step' AND device_id IS NOT NULL AND {self.selection.of_times()} "
@@ -87,7 +87,7 @@ class SelectedRun:
             parts.append(f"SELECT min(start_ps), max(start_ps + duration_ps) FROM main.host_events WHERE {hosts}")
         [(start, end)] = self.rows(f"SELECT min(start_ps), max(end_ps) FROM ({' UNION ALL '.join(parts)})")
         if start is None:
-            raise TracewarehouseError(f"run {self._run_id} has no event in what is selected; {self._there_is()}")
+            raise TracewarehouseError(f"run {self._run_id} has no event in the selection; {self._there_is()}")
         return (min(0, start) if self.selection.is_whole else start), end
 
     def _there_is(self) -> str:
@@ -100,7 +100,7 @@ class SelectedRun:
         return f"it has {steps}, {'no phases' if phases is None else 'phases ' + phases}{lasts}"
 
     def within(self) -> str:
-        """SQL for what starts in the selected times, where it has no phase or step."""
+        """SQL condition for the selected rows of a table without phases and steps."""
         if self.selection.is_whole:
             return "true"
         start, end = self.hull
@@ -108,7 +108,7 @@ class SelectedRun:
 
     @cached_property
     def lines(self) -> list[Line]:
-        """The lines in the order of their events; empty ones have none."""
+        """The lines in the order of their events, without empty ones."""
         rows = self.rows(
             f"SELECT first_event_id, line, kind, plane FROM main.lines WHERE {self.of_run} AND event_count > 0 "
             "ORDER BY first_event_id"

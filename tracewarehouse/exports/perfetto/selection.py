@@ -1,4 +1,4 @@
-"""What part of a run a trace shows."""
+"""Selects the part of a run that a trace shows."""
 
 from __future__ import annotations
 
@@ -9,13 +9,13 @@ from tracewarehouse.queries.read_only import literal
 
 @dataclass(frozen=True)
 class Selection:
-    """What part of a run to write: events that start in it.
+    """The part of a run to write: the events that start in it.
 
     Attributes:
         start_ps: earliest start since the profile start.
         end_ps: end of the starts, exclusive.
-        phase: only this phase; of threads of the host what starts between its first and its last event.
-        first_step: first step; of threads of the host in the same way.
+        phase: only this phase; on threads of the host, events that start between its first and its last event.
+        first_step: first step; on threads of the host, in the same way.
         last_step: last step, inclusive.
     """
 
@@ -31,13 +31,13 @@ class Selection:
         return self == Selection()
 
     def of_times(self, column: str = "start_ps") -> str:
-        """SQL for the times alone."""
+        """SQL condition for the times alone."""
         terms = [f"{column} >= {self.start_ps}"] if self.start_ps is not None else []
         terms += [f"{column} < {self.end_ps}"] if self.end_ps is not None else []
         return " AND ".join(["true", *terms])
 
     def of_steps(self, phase: str = "phase", step: str = "step") -> str:
-        """SQL for phase and steps alone."""
+        """SQL condition for phase and steps alone."""
         terms = [f"{phase} = {literal(self.phase)}"] if self.phase is not None else []
         terms += [f"{step} >= {self.first_step}"] if self.first_step is not None else []
         terms += [f"{step} <= {self.last_step}"] if self.last_step is not None else []

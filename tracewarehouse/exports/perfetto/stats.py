@@ -1,4 +1,4 @@
-"""The stats of events that have no column, as arguments."""
+"""Turns stats that have no column of their own into arguments of events."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ from tracewarehouse.exports.perfetto.wire import Encoded
 from tracewarehouse.queries.read_only import literal
 
 _LEFT_OUT = ("flow", "program_id", "symbol_id", "device_offset_ps", "device_duration_ps")
-"""Stats that link events to each other for the profiler's own tools, or are times once more."""
+"""Stats that link events to each other for the profiler's own tools, or repeat times."""
 
 
 def stats_of(run: SelectedRun, event_ids: Int64) -> pa.Table:
-    """The stats of events that have no column."""
+    """The stats of these events that have no column of their own."""
     left_out = ", ".join(map(literal, _LEFT_OUT))
     low, high = (int(event_ids[0]), int(event_ids[-1])) if len(event_ids) else (0, -1)
     return run.arrow(f"""
@@ -31,14 +31,14 @@ def stats_of(run: SelectedRun, event_ids: Int64) -> pa.Table:
 
 
 def of_events(stats: pa.Table, events: pa.Table) -> pa.Table:
-    """The stats, ordered by event, of these events and of those between them."""
+    """The stats of these events and of the events between them, ordered by event."""
     event_ids = integers(events, "event_id")
     low, high = np.searchsorted(integers(stats, "event_id"), [event_ids[0], event_ids[-1] + 1])
     return stats.slice(low, high - low)
 
 
 def stat_arguments(writer: PacketWriter, event_ids: Int64, stats: pa.Table) -> list[Encoded]:
-    """Stats as arguments of the events; one array per stat."""
+    """The stats as arguments of the events, in one array per stat."""
     of_event = integers(stats, "event_id")
     place = np.searchsorted(event_ids, of_event)
     place[place == len(event_ids)] = 0

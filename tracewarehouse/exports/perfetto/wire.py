@@ -41,9 +41,9 @@ def varints(prefix: bytes, values: Integers, is_absent: npt.NDArray[np.bool_] | 
     """A prefix and an integer per message.
 
     Args:
-        prefix: what comes before each integer: its key, or more fields.
+        prefix: the bytes before each integer: its key, or more fields.
         values: integers, shape (n,).
-        is_absent: where the message has no such field, shape (n,); None for nowhere.
+        is_absent: true where the message lacks the field, shape (n,); None if no message does.
     """
     unsigned = values.astype(np.uint64, copy=False)
     sizes = np.ones(len(unsigned), np.int64)
@@ -77,7 +77,7 @@ def fixed64s(prefix: bytes, values: npt.NDArray[Any], is_absent: npt.NDArray[np.
 
 
 def joined(*columns: Encoded | bytes) -> Encoded:
-    """The fields of each message one after the other; what is NULL is left out."""
+    """The fields of each message one after the other, without those that are NULL."""
     return pc.binary_join_element_wise(*columns, b"", null_handling="skip")
 
 

@@ -1,7 +1,7 @@
 // Draws the charts of a page, those of a run when they come into view, and keeps addresses short.
 "use strict";
 
-// the policy of these pages lets nothing be evaluated and no style be inline, so Vega interprets its expressions
+// the policy of these pages forbids eval and inline styles, so Vega interprets its expressions
 const look = document.getElementById("look");
 const shared = look && { ...JSON.parse(look.textContent),
   options: { ast: true, defaultStyle: false, forceActionsMenu: true, tooltip: { disableDefaultStyle: true } } };
@@ -49,7 +49,7 @@ if (shared) {
   }, { rootMargin: "300px" });
   const waiting = document.querySelectorAll(".lazy");
   waiting.forEach((figure) => seen.observe(figure));
-  document.getElementById("draw-all")?.addEventListener("click", (event) => {  // paper has what was drawn
+  document.getElementById("draw-all")?.addEventListener("click", (event) => {  // paper shows only charts that are drawn
     event.target.disabled = true;
     for (const figure of waiting) if (!figure.querySelector("[data-state]")) { seen.unobserve(figure); fetched(figure); }
   });
