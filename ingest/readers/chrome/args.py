@@ -68,9 +68,8 @@ class Arguments:
 
     def __init__(self) -> None:
         self._numbers: dict[_Key, int] = {}
-        self._last: dict[
-            str, tuple[_Key, int]
-        ] = {}  # by names with arguments; to compare texts takes less time than to hash
+        # by names with arguments; to compare texts takes less time than to hash
+        self._last: dict[str, tuple[_Key, int]] = {}
 
     def columns(self, events: Sequence[Event]) -> tuple[Int32, list[StatColumn]]:
         """Return the number of the metadata of each event, shape (n,), and the stats of the events, by name.
