@@ -11,7 +11,7 @@ from tracewarehouse.ingest.capture.locations import is_remote
 from tracewarehouse.ingest.errors import NoCaptureError
 from tracewarehouse.queries.result import QueryResult
 from tracewarehouse.warehouse import Warehouse, open_warehouse
-from tracewarehouse.warehouse_folder import is_warehouse
+from tracewarehouse.warehouse_folder import holds_other_files
 
 _CAPTURES = (".pb", ".json", ".gz")  # ends of URIs that are files, not warehouses
 
@@ -96,4 +96,4 @@ def _may_hold_captures(path: str | os.PathLike[str]) -> bool:
     folder = Path(path)
     if not folder.is_dir():
         return folder.is_file()
-    return not is_warehouse(folder) and any(folder.iterdir())
+    return holds_other_files(folder)

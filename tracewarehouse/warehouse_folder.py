@@ -35,7 +35,7 @@ def check_folder(folder: Path, *, create: bool) -> None:
         )
     try:
         folder.mkdir(parents=True, exist_ok=True)
-        is_other = not is_warehouse(folder) and any(folder.iterdir())
+        is_other = holds_other_files(folder)
     except OSError as error:
         raise WarehouseError(f"{folder}: cannot be opened as a warehouse: {error.strerror or error}") from None
     if is_other and not create:
@@ -44,9 +44,13 @@ def check_folder(folder: Path, *, create: bool) -> None:
         )
 
 
-def is_warehouse(folder: Path) -> bool:
-    """Whether a folder has the parts of a warehouse."""
-    return (folder / "manifests").is_dir() or (folder / "lake").is_dir()
+def holds_other_files(folder: Path) -> bool:
+    """Whether a folder is neither empty nor a warehouse.
+
+    Raises:
+        OSError: the folder cannot be listed.
+    """
+    return not (folder / "manifests").is_dir() and not (folder / "lake").is_dir() and any(folder.iterdir())
 
 
 def _check_path(folder: Path) -> None:
