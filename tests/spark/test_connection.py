@@ -41,7 +41,10 @@ def test_without_java_its_package_is_named(monkeypatch: pytest.MonkeyPatch, tmp_
 @pytest.mark.parametrize(
     ("master", "said"),
     [
-        *((m, "not a master of Spark; name one such as") for m in ("nonsense", "local[x]", "http://a:7077", "spark:")),
+        *(
+            (m, "is not a master of Spark; name one such as")
+            for m in ("nonsense", "local[x]", "http://a:7077", "spark:")
+        ),
         ("spark://127.0.0.1:9", "^Spark cannot be reached: nothing answers at 127.0.0.1:9: "),
         ("spark://nohost.invalid,127.0.0.1:9", "nothing answers at nohost.invalid:7077: .*; 127.0.0.1:9: "),
         ("sc://127.0.0.1:9/;token=secret", "nothing answers at 127.0.0.1:9: "),

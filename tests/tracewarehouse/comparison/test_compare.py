@@ -340,7 +340,10 @@ def test_a_baseline_file_stands_for_its_runs(
 def test_a_damaged_baseline_file_is_refused(warehouse: Warehouse, tmp_path: Path, damage: str) -> None:
     file = tmp_path / "damaged"
     file.write_text(damage)
-    with pytest.raises(WarehouseError, match="neither a run nor a baseline"), comparing(warehouse, "fast", str(file)):
+    with (
+        pytest.raises(WarehouseError, match="is neither a run nor a baseline file"),
+        comparing(warehouse, "fast", str(file)),
+    ):
         pass
 
 
@@ -349,7 +352,7 @@ def test_a_damaged_row_of_a_baseline_is_refused(warehouse: Warehouse, tmp_path: 
     file = tmp_path / "damaged"
     file.write_text('{"format": "tracewarehouse baseline", "version": 1}\n' + row)
     with (
-        pytest.raises(WarehouseError, match=r"cannot be read|holds no run|neither a run"),
+        pytest.raises(WarehouseError, match=r"cannot be read|holds no run|is neither a run nor"),
         comparing(warehouse, "fast", str(file)),
     ):
         pass
