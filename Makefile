@@ -90,7 +90,7 @@ lint: $(INSTALLED)
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/lint-imports --no-cache
-	$(BIN)/sqlfluff lint --disable-progress-bar sql
+	$(BIN)/sqlfluff lint --disable-progress-bar tracewarehouse/sql
 
 types: $(INSTALLED)
 	$(BIN)/mypy

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shutil
 import subprocess
 import sys
 import zipfile
@@ -32,11 +31,7 @@ def sdist(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("sdist")
     source = folder / "source"
     source.mkdir()
-    for name in ("pyproject.toml", "README.md", "LICENSE"):
-        shutil.copy(ROOT / name, source)
-    for name in ("collect", "ingest", "tracewarehouse", "dashboards", "sql", "skills", "data"):
-        ignored = shutil.ignore_patterns("__pycache__", "deepseek*", "qwen*", "llama-pp*")
-        shutil.copytree(ROOT / name, source / name, symlinks=True, ignore=ignored)
+    subprocess.run(["git", "-C", ROOT, "checkout-index", "--all", f"--prefix={source}/"], check=True)
     command = [sys.executable, "-m", "build", "--sdist", "--outdir", folder, source]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
@@ -69,9 +64,10 @@ def test_it_holds_definitions_data_and_types_and_nothing_beside_the_package(whee
     assert {n.split("/")[0] for n in names if ".dist-info/" not in n} == {"tracewarehouse"}
     for package in ("", "collect/", "ingest/", "dashboards/"):
         assert f"tracewarehouse/{package}py.typed" in names
-    definitions = {str(p.relative_to(ROOT)) for p in (ROOT / "sql").rglob("*") if p.is_file()}
+    sql = ROOT / "tracewarehouse" / "sql"
+    definitions = {str(p.relative_to(ROOT)) for p in sql.rglob("*") if p.is_file()}
     assert any(n.endswith("tpot_v1.sql") for n in definitions)
-    assert {f"tracewarehouse/{n}" for n in definitions} <= set(names)
+    assert definitions <= set(names)
     assert "tracewarehouse/hardware.json" in names
     assert "tracewarehouse/skills/tracewarehouse/SKILL.md" in names
     for room in ("dashboards", "serve"):

@@ -18,7 +18,7 @@ def definitions_folder(user_folder: Path | None) -> Path:
     """
     if user_folder is not None:
         return user_folder
-    if not (SQL.resolve().parent / "pyproject.toml").is_file():
+    if not (SQL.parents[1] / "pyproject.toml").is_file():
         raise MetricError(
             f"the metrics in {SQL} belong to an installed package; keep your own in a folder and name it with --sql DIR"
         )

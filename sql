@@ -1,0 +1,1 @@
+tracewarehouse/sql
