@@ -138,7 +138,8 @@ def _changed_models(definitions: Definitions, lock: Lock, now: Lock) -> list[str
 
 def _file(view: View) -> PurePosixPath:
     """The path of a definition, for a sentence: that of the package begins with sql."""
-    return PurePosixPath("sql", view.path.relative_to(SQL)) if view.path.is_relative_to(SQL) else PurePosixPath(view.path)
+    is_package = view.path.is_relative_to(SQL)
+    return PurePosixPath("sql", view.path.relative_to(SQL)) if is_package else PurePosixPath(view.path)
 
 
 def _unlocked(lock: Lock, now: Lock) -> list[str]:
