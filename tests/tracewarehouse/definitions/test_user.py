@@ -92,12 +92,10 @@ def test_a_metric_of_ones_own_is_evaluated_at_ingest(capture: Path, sql: Path, t
         assert warehouse.stale_runs() == []
 
 
-PRECONDITION = """/*---
-precondition: wide_batch
-reason: the batch has fewer than a thousand sequences
-remedy: record a larger one
----*/
-SELECT run_id FROM main.runs WHERE batch_size >= 1000
+PRECONDITION = """wide_batch:
+  reason: the batch has fewer than a thousand sequences
+  remedy: record a larger one
+  runs: SELECT run_id FROM main.runs WHERE batch_size >= 1000
 """
 
 
@@ -106,7 +104,8 @@ def test_a_precondition_of_ones_own_tells_why_a_metric_is_missing(capture: Path,
     never = METRIC.replace("GROUP BY m.run_id, m.n\n", "WHERE false\nGROUP BY m.run_id, m.n\n")
     other = never.replace("my_ops_per_step", "my_other").replace("grain:", "needs: [device_ops, wide_batch]\ngrain:")
     files = {"models/my_ops": MODEL, "metrics/my_ops_per_step_v1": never, "metrics/my_other_v1": other}
-    sql = _write(tmp_path / "mine", files | {"preconditions/wide_batch": PRECONDITION})
+    sql = _write(tmp_path / "mine", files)
+    (sql / "preconditions.yaml").write_text(PRECONDITION)
     expected = [
         ("my_ops_per_step", None, UNTOLD),
         ("my_other", "wide_batch", "the batch has fewer than a thousand sequences; record a larger one."),

@@ -7,7 +7,7 @@ polarity: none
 grain: [run_id, phase, kind, axis]
 value: bound_share
 ranges: {bound_share: [0, 1], transfer_share: [0, 1], arrival_share: [0, 1], overlap_share: [0, 1]}
-needs: [whole_collectives, timed_collectives]
+needs: [whole_collectives, lasting_collectives]
 description: >
   What the time of collectives goes to, and so what would shorten it. The windows of all ranks divide into three parts
   that add up to them: overlap, in which the device runs other ops and the collective is hidden; of the rest arrival, which is

@@ -6,7 +6,7 @@ unit: count
 polarity: none
 grain: [run_id, phase]
 value: executions_per_step
-needs: [collectives]
+needs: [any_collective]
 description: >
   Executions of collectives of all kinds and axes per device and step of a phase, over the devices that take part in any:
   collective_count over kinds and axes, whose own values have different numbers of devices below them and do not add up.

@@ -6,7 +6,7 @@ unit: count
 polarity: none
 grain: [run_id, phase, kind, axis]
 value: executions_per_step
-needs: [collectives]
+needs: [any_collective]
 description: >
   Executions of collectives per device and step, over the devices that take part. Without marks, every execution of a
   program is a step and phase is NULL. Without any steps, the capture counts as one.

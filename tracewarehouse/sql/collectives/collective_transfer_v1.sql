@@ -6,7 +6,7 @@ unit: us
 polarity: lower_is_better
 grain: [run_id, phase, kind, axis, size_class]
 value: transfer_us
-needs: [recorded, collectives]
+needs: [recorded, any_collective]
 description: >
   Latency and bandwidth of collectives, which other tools call collective_latency and collective_bandwidth. The transfer
   time of an execution is the shortest time over its ranks; mean and percentiles (by nearest rank) are over executions.

@@ -7,7 +7,7 @@ polarity: lower_is_better
 grain: [run_id, phase]
 value: fraction
 ranges: {fraction: [0, 1], max_fraction: [0, 1]}
-needs: [recorded, collectives]
+needs: [recorded, any_collective]
 description: >
   Share of a phase in which a device communicates and computes nothing: exposed communication over the time of the
   phase's steps, each from its start to the start of the next. A last step, which no other one follows, is left out

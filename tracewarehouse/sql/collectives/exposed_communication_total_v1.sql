@@ -6,7 +6,7 @@ unit: ms
 polarity: lower_is_better
 grain: [run_id]
 value: exposed_ms
-needs: [recorded, collectives]
+needs: [recorded, any_collective]
 description: >
   Exposed communication of the whole run on a device: time in which its op line runs a collective, or the start or done of
   one, over all phases, kinds and axes, mean over the devices that communicate. Each moment counts once.

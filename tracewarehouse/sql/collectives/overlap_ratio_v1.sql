@@ -7,7 +7,7 @@ polarity: higher_is_better
 grain: [run_id, phase, kind, axis]
 value: overlap_ratio
 ranges: {overlap_ratio: [0, 1]}
-needs: [timed_collectives]
+needs: [lasting_collectives]
 description: >
   Share of the collectives' windows that other work hides: 1 - exposed / window, summed over executions and devices. A
   synchronous collective hides nothing. Each of several overlapping windows counts.

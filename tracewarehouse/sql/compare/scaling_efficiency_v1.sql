@@ -7,7 +7,7 @@ polarity: higher_is_better
 scope: warehouse
 grain: [run_id, baseline_run_id]
 value: efficiency
-needs: [throughput, model_name, lengths]
+needs: [known_throughput, model_name, lengths]
 description: >
   Output tokens per second and chip, relative to the run of the same workload on the fewest chips; at 1, throughput
   grows with the chips. Two runs have the same workload if model, batch size, prompt and output length are equal, and if

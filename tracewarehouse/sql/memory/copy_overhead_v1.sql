@@ -7,7 +7,7 @@ polarity: lower_is_better
 grain: [run_id, phase]
 value: overhead
 ranges: {overhead: [0, 1]}
-needs: [copies]
+needs: [any_copy]
 description: >
   Share of a phase in which a device copies and neither computes nor communicates: time in the windows of copies that no
   other op covers, over the time of the phase's steps, all devices together. The window of an asynchronous copy lasts

@@ -7,7 +7,7 @@ polarity: higher_is_better
 grain: [run_id, phase]
 value: mfu
 ranges: {mfu: [0, 1]}
-needs: [matrix_peak, phases, model_shape, batch_size, lengths]
+needs: [matrix_peak, known_phases, model_shape, batch_size, lengths]
 description: >
   Model FLOPs utilization: the floating-point operations that the model needs for a phase's tokens, over what all
   devices of the run (missing ones included) could do at their peak in the time of its steps. A step lasts from its

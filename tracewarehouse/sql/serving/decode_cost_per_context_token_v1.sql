@@ -6,7 +6,7 @@ unit: us
 polarity: lower_is_better
 grain: [run_id, requests]
 value: us_per_token
-needs: [decode_contexts]
+needs: [varied_contexts]
 description: >
   What a decode step takes longer for each token of context: least squares of the time of decode steps, start to next
   start on the slowest device, on the tokens of context that all their requests have, by number of requests. The server

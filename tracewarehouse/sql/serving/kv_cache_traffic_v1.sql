@@ -6,7 +6,7 @@ unit: bytes
 polarity: none
 grain: [run_id, device_id]
 value: read_bytes_per_step
-needs: [attention_caches, decode_batches, single_rank]
+needs: [known_caches, decode_batches, single_rank]
 description: >
   Bytes of the cache of keys and values that the attention kernels of a device read and write in a decode step: what a
   token takes in the cache, by the shape of the kernel's operand, times the tokens of context of all requests, and times

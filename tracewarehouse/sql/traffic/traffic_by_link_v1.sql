@@ -7,7 +7,7 @@ polarity: none
 grain: [run_id, phase, link]
 value: sent_bytes
 ranges: {share: [0, 1]}
-needs: [traffic]
+needs: [known_traffic]
 description: >
   Bytes that devices send to each other over a phase by the kind of way they take: between cores of one chip, between
   chips of one host, or between hosts. Chips of a TPU slice reach each other by inter-chip links across hosts too, and

@@ -6,7 +6,7 @@ unit: bytes
 polarity: none
 grain: [run_id, phase, axis, kind, source_device_id, target_device_id]
 value: sent_bytes
-needs: [traffic]
+needs: [known_traffic]
 description: >
   Bytes that one device sends to another over a phase by kind of collective. The rows of all kinds add up to those of
   traffic_matrix, which tells how they are counted.

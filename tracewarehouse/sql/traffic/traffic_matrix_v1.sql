@@ -6,7 +6,7 @@ unit: bytes
 polarity: none
 grain: [run_id, phase, axis, source_device_id, target_device_id]
 value: sent_bytes
-needs: [traffic]
+needs: [known_traffic]
 description: >
   Bytes that one device sends to another over a phase, under the algorithm of main.traffic: in a ring to the next rank
   of the group, in an all-to-all an equal share to every other rank, in a collective-permute from source to target. Each
