@@ -310,20 +310,25 @@ def _kind(front: object) -> tuple[str, type[Header]]:
 
 
 def _described(front: object, sql: str) -> object:
-    """Add the column sentences that are comments in the SQL to a front matter.
+    """Add to a front matter the column sentences that are comments in the SQL, and those of columns.yaml.
 
     Raises:
-        ValueError: a column has a sentence in both places.
+        ValueError: a column has a sentence in the front matter and beside it.
     """
-    beside = column_sentences(sql)
-    if not beside or not isinstance(front, dict):
+    columns = front.get("columns") or {} if isinstance(front, dict) else None
+    if not isinstance(front, dict) or not isinstance(columns, dict):
         return front
-    columns = front.get("columns") or {}
-    if not isinstance(columns, dict):
-        return front
+    listed = column_sentences(sql)
+    beside = {c: s or _column_sentences()[c] for c, s in listed.items() if s or c in _column_sentences().keys() - columns}
     if twice := sorted(beside.keys() & columns.keys()):
         raise ValueError(f"column {', '.join(twice)} is described in the front matter and beside it; keep one")
     return front | {"columns": beside | columns}
+
+
+@cache
+def _column_sentences() -> dict[str, str]:
+    sentences: dict[str, str] = yaml.load(_text(SQL / "columns.yaml"), _LOADER)  # noqa: S506, a safe loader
+    return sentences
 
 
 def _name(header: Header) -> str:

@@ -19,11 +19,10 @@ WITH worked AS (
 )
 
 SELECT
-  run_id, -- The run.
-  phase, -- Phase; NULL in a step without one, outside before the first and after the last.
+  run_id, phase,
   SUM(executions) / SUM(steps) AS executions_per_step, -- Mean over devices and steps.
-  CAST(SUM(executions) AS BIGINT) AS executions, -- Executions on all devices.
-  COUNT(*) AS devices, -- Devices that take part.
+  CAST(SUM(executions) AS BIGINT) AS executions,
+  COUNT(*) AS devices,
   CAST(SUM(steps) AS BIGINT) AS device_steps -- Steps of these devices together.
 FROM worked
 GROUP BY run_id, phase

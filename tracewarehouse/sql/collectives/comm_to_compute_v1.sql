@@ -34,8 +34,7 @@ compared AS (
 )
 
 SELECT
-  run_id, -- The run.
-  phase, -- Phase; NULL for steps without one, and in a capture without steps.
+  run_id, phase,
   SUM(window_ps) / SUM(compute_ps) AS comm_to_compute, -- Communication time over compute time.
   MIN(window_ps / NULLIF(compute_ps, 0)) AS min_ratio, -- The lowest of a device that computes.
   MAX(window_ps / NULLIF(compute_ps, 0)) AS max_ratio, -- The highest of a device that computes.

@@ -21,9 +21,7 @@ WITH united AS (
 )
 
 SELECT
-  u.run_id, -- The run.
-  u.phase, -- Phase; NULL in a step without one, outside before the first and after the last.
-  u.device_id, -- The device.
+  u.run_id, u.phase, u.device_id,
   u.window_ps / (COALESCE(s.steps, 1) * 1e9) AS communication_time_ms, -- Time per step.
   u.window_ps / 1e9 AS total_ms, -- Time over all steps.
   u.collectives, -- Executions of collectives.

@@ -20,11 +20,11 @@ WITH exposed AS (
 )
 
 SELECT
-  run_id, -- The run.
+  run_id,
   SUM(exposed_communication_ps) / (COUNT(*) * 1e9) AS exposed_ms, -- Mean over devices.
   MIN(exposed_communication_ps) / 1e9 AS min_ms, -- Of the device with least.
   MAX(exposed_communication_ps) / 1e9 AS max_ms, -- Of the device with most.
   COUNT(*) AS devices, -- Devices that communicate.
-  CAST(SUM(executions) AS BIGINT) AS executions -- Executions on all devices.
+  CAST(SUM(executions) AS BIGINT) AS executions
 FROM exposed
 GROUP BY run_id

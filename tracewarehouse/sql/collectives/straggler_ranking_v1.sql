@@ -26,10 +26,7 @@ WITH chosen AS (
 
 summed AS (
   SELECT
-    run_id,
-    phase,
-    axis,
-    device_id,
+    run_id, phase, axis, device_id,
     COUNT(*) AS executions,
     COUNT(*) FILTER (WHERE is_last) AS last_executions,
     COUNT(*) FILTER (WHERE is_partial) AS partial_executions,
@@ -41,10 +38,7 @@ summed AS (
 )
 
 SELECT
-  run_id, -- The run.
-  phase, -- Phase; NULL in a step without one, outside before the first and after the last.
-  axis, -- Mesh axes of the groups.
-  device_id, -- The device.
+  run_id, phase, axis, device_id,
   caused_wait_ps / 1e9 AS caused_wait_ms, -- Time that the ranks wait where it is last, all of them together.
   -- Place among the devices of the phase and axis, 1 for the one that causes most waiting.
   ROW_NUMBER() OVER (

@@ -17,7 +17,7 @@ description: >
 changed: First version.
 ---*/
 SELECT
-  run_id, -- The run.
+  run_id,
   requests, -- Requests of a step, of all data-parallel ranks.
   slope_ps / 1e6 AS us_per_token, -- Time of a step per token of context of all its requests together.
   (slope_ps - slope_error_ps) / 1e6 AS low_us_per_token, -- Lower end of its 95 % interval.

@@ -19,10 +19,7 @@ whole AS (
 
 parts AS (
   SELECT
-    run_id,
-    device_id,
-    phase,
-    CASE
+    run_id, device_id, phase, CASE
       WHEN next = 'launch' THEN 'before a launch'
       WHEN next = 'tick' THEN 'before a pipeline''s tick'
       WHEN next = 'collective' THEN 'before another collective'
@@ -33,9 +30,7 @@ parts AS (
   FROM inside
   UNION ALL
   SELECT
-    t.run_id,
-    t.device_id,
-    t.phase,
+    t.run_id, t.device_id, t.phase,
     'between steps' AS part,
     4 AS position,
     GREATEST(t.span_ps - t.busy_ps - COALESCE(w.idle_ps, 0), 0) AS idle_ps
@@ -45,9 +40,7 @@ parts AS (
 )
 
 SELECT
-  p.run_id, -- The run.
-  p.device_id, -- The device.
-  p.phase, -- Phase; NULL for steps without one.
+  p.run_id, p.device_id, p.phase,
   -- before a launch (the first op of an execution of a program), before a pipeline's tick, before another collective,
   -- before another op, or between steps, which includes gaps of up to a microsecond.
   p.part,

@@ -16,11 +16,7 @@ WITH ops AS (
 
 described AS (
   SELECT
-    run_id,
-    o.phase,
-    l.layer,
-    i.category,
-    i.op_name,
+    run_id, o.phase, l.layer, i.category, i.op_name,
     REGEXP_EXTRACT(i.name, '^(.*?)([.][0-9]+)*$', 1) AS kernel,
     COALESCE(o.kind, i.collective) AS collective,
     CASE WHEN i.collective IS NOT NULL THEN COALESCE(o.axis, 'unknown') END AS axis,
@@ -35,8 +31,7 @@ parts AS (
   FROM described
   UNION ALL
   SELECT
-    run_id,
-    phase,
+    run_id, phase,
     NULL AS layer,
     NULL AS category,
     NULL AS op_name,
@@ -48,8 +43,7 @@ parts AS (
   FROM models.timed_steps
   UNION ALL
   SELECT
-    run_id,
-    phase,
+    run_id, phase,
     NULL AS layer,
     NULL AS category,
     NULL AS op_name,
@@ -62,8 +56,7 @@ parts AS (
 )
 
 SELECT
-  run_id, -- The run.
-  phase, -- Phase; NULL for steps without one.
+  run_id, phase,
   layer, -- Transformer layer; NULL if unknown, and for idle time.
   category, -- The profiler's category of the ops; NULL if it names none, and for idle time.
   op_name, -- The framework's name path of the ops; NULL if unknown, and for idle time.

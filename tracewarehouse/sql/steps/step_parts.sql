@@ -15,10 +15,7 @@ WITH exposed AS (
 
 divided AS (
   SELECT
-    run_id,
-    step,
-    s.phase,
-    s.step_ps,
+    run_id, step, s.phase, s.step_ps,
     COALESCE(b.busy_ps, 0) AS busy_ps,
     LEAST(COALESCE(e.exposed_communication_ps, 0), COALESCE(b.busy_ps, 0)) AS exposed_communication_ps
   FROM models.timed_steps AS s
@@ -28,9 +25,7 @@ divided AS (
 
 summed AS (
   SELECT
-    run_id,
-    step,
-    phase,
+    run_id, step, phase,
     COUNT(*) AS devices,
     SUM(busy_ps - exposed_communication_ps) AS other_ps,
     SUM(exposed_communication_ps) AS exposed_communication_ps,
@@ -44,10 +39,7 @@ parts AS (
   FROM summed
   UNION ALL
   SELECT
-    run_id,
-    step,
-    phase,
-    devices,
+    run_id, step, phase, devices,
     'exposed communication' AS part,
     1 AS position,
     exposed_communication_ps AS time_ps
@@ -58,9 +50,7 @@ parts AS (
 )
 
 SELECT
-  run_id, -- The run.
-  step, -- Step.
-  phase, -- Phase; NULL for a step without one.
+  run_id, step, phase,
   part, -- compute and copies, exposed communication, or idle.
   position, -- Position of the part, from 0.
   -- Time of all devices in the part. Exposed communication is time in which the op line runs a collective, or the start

@@ -22,15 +22,15 @@ WITH clocks AS (
 )
 
 SELECT
-  run_id, -- The run.
+  run_id,
   s.phase, -- prefill or decode; NULL for a step of neither.
-  s.step, -- Step.
+  s.step,
   SUM(s.end_ps - s.start_ps) / (COUNT(*) * 1e9) AS step_time_ms, -- Mean duration of the step over its devices.
   MIN(s.end_ps - s.start_ps) / 1e9 AS min_ms, -- Duration of the step on the fastest device.
   MAX(s.end_ps - s.start_ps) / 1e9 AS max_ms, -- Duration of the step on the slowest device.
   COUNT(*) AS devices, -- Devices that ran it; hosts if the clock is theirs.
-  MIN(clock) AS clock, -- Clock of the times, device or host.
-  MIN(s.source) AS source -- Where the steps come from.
+  MIN(clock) AS clock,
+  MIN(s.source) AS source
 FROM models.steps AS s
 INNER JOIN clocks USING (run_id, clock)
 GROUP BY run_id, s.phase, s.step

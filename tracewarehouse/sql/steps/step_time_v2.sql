@@ -25,17 +25,17 @@ WITH clocks AS (
 )
 
 SELECT
-  run_id, -- The run.
+  run_id,
   s.phase, -- prefill or decode; NULL for a step of neither.
-  s.step, -- Step.
+  s.step,
   -- Time of the step on the slowest device; NULL if no step follows.
   MAX(s.step_ps) FILTER (WHERE NOT s.is_last) / 1e9 AS step_time_ms,
   MIN(s.step_ps) FILTER (WHERE NOT s.is_last) / 1e9 AS min_ms, -- Time of the step on the fastest device.
   -- Duration on the slowest of the devices on which no step follows; NULL if one follows on all.
   MAX(s.step_ps) FILTER (WHERE s.is_last) / 1e9 AS last_step_ms,
   COUNT(*) AS devices, -- Devices that ran it; hosts if the clock is theirs.
-  MIN(clock) AS clock, -- Clock of the times, device or host.
-  MIN(s.source) AS source -- Where the steps come from.
+  MIN(clock) AS clock,
+  MIN(s.source) AS source
 FROM models.steps AS s
 INNER JOIN clocks USING (run_id, clock)
 GROUP BY run_id, s.phase, s.step

@@ -19,8 +19,7 @@ devices_with_ops AS (
 )
 
 SELECT
-  run_id, -- The run.
-  device_id, -- The device.
+  run_id, device_id,
   s.phase, -- Phase; NULL for a step without one, and in a capture without steps.
   step, -- Step; NULL in a capture without steps.
   s.step_ps AS span_ps, -- The time.
@@ -32,10 +31,7 @@ INNER JOIN devices_with_ops USING (run_id, device_id)
 LEFT JOIN models.device_busy AS b USING (run_id, device_id, step)
 UNION ALL
 SELECT
-  run_id,
-  b.device_id,
-  b.phase,
-  b.step,
+  run_id, b.device_id, b.phase, b.step,
   b.last_end_ps - b.first_start_ps AS span_ps,
   b.busy_ps,
   FALSE AS is_last

@@ -5,10 +5,7 @@ description: >
   device, its last one, with its own duration.
 ---*/
 SELECT
-  run_id, -- The run.
-  device_id, -- The device.
-  step, -- Step.
-  phase, -- Phase; NULL for a step without one.
+  run_id, device_id, step, phase,
   step_ps, -- Time of the step, start to next start.
   is_last -- No step follows, so that the time is the step's own duration, without the wait after it.
 FROM models.steps

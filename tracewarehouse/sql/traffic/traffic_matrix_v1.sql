@@ -21,12 +21,10 @@ WITH executed AS (
 )
 
 SELECT
-  e.run_id, -- The run.
-  e.phase, -- Phase; NULL in a step without one, outside before the first and after the last.
-  e.axis, -- Mesh axes of the groups.
+  e.run_id, e.phase, e.axis,
   t.source_device_id, -- The sender.
   t.target_device_id, -- The receiver.
-  CAST(SUM(e.executions * t.bytes) AS BIGINT) AS sent_bytes, -- Bytes sent.
+  CAST(SUM(e.executions * t.bytes) AS BIGINT) AS sent_bytes,
   CAST(SUM(e.executions) AS BIGINT) AS executions -- Executions of collectives with traffic between the two.
 FROM executed AS e
 INNER JOIN main.traffic AS t

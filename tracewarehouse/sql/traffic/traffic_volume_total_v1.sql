@@ -14,8 +14,7 @@ changed: First version.
 ---*/
 WITH worked AS (
   SELECT
-    run_id,
-    device_id,
+    run_id, device_id,
     SUM(message_bytes) AS message_bytes,
     CASE WHEN COUNT(wire_bytes) = COUNT(*) THEN SUM(wire_bytes) END AS wire_bytes,
     SUM(executions - sized_executions) AS unsized_executions,
@@ -25,12 +24,12 @@ WITH worked AS (
 )
 
 SELECT
-  run_id, -- The run.
+  run_id,
   SUM(message_bytes) / COUNT(*) AS message_bytes_per_device, -- Message bytes, mean over devices.
   -- Bytes sent, mean over devices; NULL where not known of all executions.
   CASE WHEN COUNT(wire_bytes) = COUNT(*) THEN SUM(wire_bytes) / COUNT(*) END AS wire_bytes_per_device,
-  CAST(SUM(message_bytes) AS BIGINT) AS message_bytes, -- Message bytes of all devices.
-  COUNT(*) AS devices, -- Devices that take part.
+  CAST(SUM(message_bytes) AS BIGINT) AS message_bytes,
+  COUNT(*) AS devices,
   -- Executions whose message size is not known and that are missing here.
   CAST(SUM(unsized_executions) AS BIGINT) AS unsized_executions
 FROM worked

@@ -16,16 +16,13 @@ changed: First version.
 ccl_bench: collective_vol
 ---*/
 SELECT
-  run_id, -- The run.
-  phase, -- Phase; NULL in a step without one, outside before the first and after the last.
-  kind, -- Kind of collective.
-  axis, -- Mesh axes of its groups.
+  run_id, phase, kind, axis,
   SUM(message_bytes) / COUNT(*) AS message_bytes_per_device, -- Message bytes, mean over devices.
   SUM(message_bytes) / SUM(steps) AS message_bytes_per_step, -- Message bytes per step, mean over devices.
   -- Bytes sent, mean over devices; NULL if unknown, as in groups that are partly captured.
   CASE WHEN COUNT(wire_bytes) = COUNT(*) THEN SUM(wire_bytes) / COUNT(*) END AS wire_bytes_per_device,
-  CAST(SUM(message_bytes) AS BIGINT) AS message_bytes, -- Message bytes of all devices.
-  COUNT(*) AS devices, -- Devices that take part.
+  CAST(SUM(message_bytes) AS BIGINT) AS message_bytes,
+  COUNT(*) AS devices,
   -- Executions whose message size is unknown; they are not counted here.
   CAST(SUM(executions - sized_executions) AS BIGINT) AS unsized_executions
 FROM models.collective_work
