@@ -319,7 +319,9 @@ def _described(front: object, sql: str) -> object:
     if not isinstance(front, dict) or not isinstance(columns, dict):
         return front
     listed = column_sentences(sql)
-    beside = {c: s or _column_sentences()[c] for c, s in listed.items() if s or c in _column_sentences().keys() - columns}
+    beside = {
+        c: s or _column_sentences()[c] for c, s in listed.items() if s or c in _column_sentences().keys() - columns
+    }
     if twice := sorted(beside.keys() & columns.keys()):
         raise ValueError(f"column {', '.join(twice)} is described in the front matter and beside it; keep one")
     return front | {"columns": beside | columns}

@@ -46,7 +46,7 @@ SELECT
   m.run_id AS run_id,
   CAST(m.n AS DOUBLE) / CAST(COUNT(*) AS DOUBLE) AS n
 FROM models.my_ops AS m
-INNER JOIN metrics.step_time_v2 AS s ON m.run_id = s.run_id
+INNER JOIN metrics.step_time_v1 AS s ON m.run_id = s.run_id
 GROUP BY m.run_id, m.n
 """
 
@@ -90,6 +90,27 @@ def test_a_metric_of_ones_own_is_evaluated_at_ingest(capture: Path, sql: Path, t
         assert [m for m in warehouse.metrics().dicts() if m["metric"] == "my_ops_per_step"]
         assert warehouse.metric("my_ops_per_step").rows() == warehouse.metric("my_ops_per_step", version=1).rows()
         assert warehouse.stale_runs() == []
+
+
+def test_a_deprecated_version_answers_who_names_it_and_is_not_stored(capture: Path, tmp_path: Path) -> None:
+    first = METRIC.replace("status: stable", "status: deprecated\ndeprecated: Wrong; use 2.").replace(
+        "m.n AS D", "-m.n AS D"
+    )
+    second = METRIC.replace("version: 1", "version: 2")
+    files = {"my_ops": MODEL, "my_ops_per_step_v1": first, "my_ops_per_step_v2": second}
+    with tw.open(tmp_path / "warehouse", create=True, sql=_write(tmp_path / "mine", files)) as warehouse:
+        warehouse.ingest(capture)
+        stored = {tuple(r) for r in warehouse.query("SELECT metric, version FROM main.metric_values").rows()}
+        assert {v for m, v in stored if m == "my_ops_per_step"} == {2}
+        assert not {m for m, _ in stored if m.startswith("ccl_")}
+        rows = warehouse.values(metrics=["my_ops_per_step"]).dicts()
+        assert {(r["version"], r["status"], r["value"] > 0) for r in rows} == {
+            (1, "deprecated", False),
+            (2, "stable", True),
+        }
+        [value] = [r["value"] for r in rows if r["version"] == 1]
+        assert warehouse.query("SELECT n FROM metrics.my_ops_per_step_v1").scalar() == value
+        assert warehouse.query("SELECT n FROM metrics.my_ops_per_step").scalar() == -value
 
 
 PRECONDITION = """wide_batch:

@@ -18,10 +18,7 @@ WITH chosen AS (
   SELECT run_id, phase, axis, instance, is_partial, skew_ps, last_start_ps
   FROM models.collective_instances
   WHERE ranks > 1
-  -- whole executions, or those that lack ranks if there are no others
-  QUALIFY
-    CASE WHEN is_partial THEN 1 ELSE 0 END
-    = MIN(CASE WHEN is_partial THEN 1 ELSE 0 END) OVER (PARTITION BY run_id, phase, axis)
+  QUALIFY is_partial = MIN(is_partial) OVER (PARTITION BY run_id, phase, axis) -- whole executions, if there are any
 ),
 
 ranked AS (

@@ -24,10 +24,7 @@ WITH chosen AS (
     run_id, phase, kind, axis, size_class, size_from_bytes, is_partial, is_async, ranks, transfer_ps, wait_ps,
     bus_bytes, message_bytes
   FROM models.collective_instances
-  -- whole executions, or those that lack ranks if there are no others
-  QUALIFY
-    CASE WHEN is_partial THEN 1 ELSE 0 END
-    = MIN(CASE WHEN is_partial THEN 1 ELSE 0 END) OVER (PARTITION BY run_id, phase, kind, axis, size_class)
+  QUALIFY is_partial = MIN(is_partial) OVER (PARTITION BY run_id, phase, kind, axis, size_class) -- whole executions, if there are any
 ),
 
 ranked AS (

@@ -18,10 +18,7 @@ changed: First version.
 WITH chosen AS (
   SELECT run_id, phase, axis, instance, device_id, is_partial, is_last, lateness_ps, lead_ps, caused_wait_ps
   FROM models.collective_arrivals
-  -- whole executions, or those that lack ranks where there are no others
-  QUALIFY
-    CASE WHEN is_partial THEN 1 ELSE 0 END
-    = MIN(CASE WHEN is_partial THEN 1 ELSE 0 END) OVER (PARTITION BY run_id, phase, axis)
+  QUALIFY is_partial = MIN(is_partial) OVER (PARTITION BY run_id, phase, axis) -- whole executions, if there are any
 ),
 
 summed AS (

@@ -65,8 +65,8 @@ steps AS (
     NULLIF(COUNT(*) FILTER (WHERE LIST_CONTAINS(baselines, run_id)), 0) AS baseline_steps,
     SUM(step_ps) FILTER (WHERE LIST_CONTAINS(runs, run_id)) AS value_ps,
     SUM(step_ps) FILTER (WHERE LIST_CONTAINS(baselines, run_id)) AS baseline_ps
-  FROM models.timed_steps
-  WHERE LIST_CONTAINS(LIST_CONCAT(runs, baselines), run_id)
+  FROM models.steps
+  WHERE clock = 'device' AND is_timed AND LIST_CONTAINS(LIST_CONCAT(runs, baselines), run_id)
   GROUP BY phase
 ),
 

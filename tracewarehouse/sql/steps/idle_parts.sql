@@ -7,7 +7,8 @@ description: >
 WITH inside AS (
   SELECT run_id, g.device_id, g.phase, g.next, SUM(g.gap_ps) AS idle_ps
   FROM models.device_gaps AS g
-  INNER JOIN models.timed_steps USING (run_id, device_id, step)
+  INNER JOIN models.steps AS s USING (run_id, device_id, step)
+  WHERE s.is_timed
   GROUP BY run_id, g.device_id, g.phase, g.next
 ),
 

@@ -2,15 +2,15 @@
 model: step_composition
 description: >
   What the steps of each phase consist of: the time of their ops by layer, category, collective and name, and the time
-  without an op. Steps last from start to start, as in models.timed_steps: a last step, after which none starts, counts
-  only in a phase without others. Each moment counts once, for the op that covers it first, so the rows of a phase add up
+  without an op. Steps last from start to start, as in models.timed_spans. Each moment counts once, for the op that covers it first, so the rows of a phase add up
   to the time of these steps on all devices, to the picosecond.
 ---*/
 WITH ops AS (
   SELECT run_id, o.device_id, o.phase, o.instruction_id, c.kind, c.axis, SUM(o.busy_ps) AS time_ps
   FROM models.step_ops AS o
-  INNER JOIN models.timed_steps USING (run_id, device_id, step)
+  INNER JOIN models.steps AS s USING (run_id, device_id, step)
   LEFT JOIN models.communication_ops AS c USING (run_id, event_id)
+  WHERE s.is_timed
   GROUP BY run_id, o.device_id, o.phase, o.instruction_id, c.kind, c.axis
 ),
 
@@ -40,7 +40,8 @@ parts AS (
     NULL AS axis,
     TRUE AS is_idle,
     step_ps AS time_ps
-  FROM models.timed_steps
+  FROM models.steps
+  WHERE clock = 'device' AND is_timed
   UNION ALL
   SELECT
     run_id, phase,

@@ -3,7 +3,7 @@ model: step_parts
 description: >
   Where the time of each step goes on the devices that ran it, with one row per step and part: ops that are not
   communication, exposed communication, and no op. Steps last from start to start, so waiting for the host is idle time,
-  and as in models.timed_steps a last step, after which none starts, counts only in a phase without others; the wait
+  and as in models.timed_spans a last step, after which none starts, counts only in a phase without others; the wait
   after it is missing from its idle time.
 ---*/
 WITH exposed AS (
@@ -18,9 +18,10 @@ divided AS (
     run_id, step, s.phase, s.step_ps,
     COALESCE(b.busy_ps, 0) AS busy_ps,
     LEAST(COALESCE(e.exposed_communication_ps, 0), COALESCE(b.busy_ps, 0)) AS exposed_communication_ps
-  FROM models.timed_steps AS s
+  FROM models.steps AS s
   LEFT JOIN models.device_busy AS b USING (run_id, device_id, step)
   LEFT JOIN exposed AS e USING (run_id, device_id, step)
+  WHERE s.clock = 'device' AND s.is_timed
 ),
 
 summed AS (
