@@ -1109,12 +1109,11 @@ def traffic_rate(run: Run) -> Values:
 
 def collective_count_phase(run: Run) -> Values:
     """The steps over which the collectives of all kinds and axes of a phase are counted."""
-    return {
-        key: sum(
-            len(run.steps_of(d, key[0])) or 1 for d in {c["device_id"] for c in run.collectives if c["phase"] == key[0]}
-        )
-        for key in grouped(run.collectives, "phase", "kind", "axis")
-    }
+    devices: dict[Any, set[int]] = defaultdict(set)
+    for c in run.collectives:
+        devices[c["phase"]].add(c["device_id"])
+    steps = {phase: sum(len(run.steps_of(d, phase)) or 1 for d in found) for phase, found in devices.items()}
+    return {key: steps[key[0]] for key in grouped(run.collectives, "phase", "kind", "axis")}
 
 
 def traffic_volume_devices(run: Run) -> Values:

@@ -33,7 +33,7 @@ PORTABLE: tuple[type[exp.Expr], ...] = (
     # windows
     exp.Window, exp.WindowSpec, exp.Order, exp.Ordered, exp.RowNumber, exp.CumeDist, exp.Lag, exp.Lead,
 )  # fmt: skip
-"""What definitions and a user's queries for Spark may use; `tracewarehouse.spark.refusals` adds what only queries use."""
+"""What definitions and queries for Spark may use; `tracewarehouse.spark.refusals` adds what only queries use."""
 _ALLOWED = (*PORTABLE, exp.Qualify, exp.Filter)  # the translation for Spark writes the last two in other words
 _NUMBERING = (exp.RowNumber, exp.CumeDist, exp.Lag, exp.Lead)
 _COMPARISONS = (exp.EQ, exp.NEQ, exp.LT, exp.LTE, exp.GT, exp.GTE)
