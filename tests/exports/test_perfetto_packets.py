@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from xplane_builder import varint as plain_varint
 
-from tracewarehouse.exports.perfetto.lanes import begins_and_ends, lanes_of
+from tracewarehouse.exports.perfetto.packets import begins_and_ends, lanes_of
 from tracewarehouse.exports.perfetto.wire import fixed64s, joined, key, messages, repeated, text_of, varint, varints
 
 INTEGERS = st.lists(st.integers(0, 2**64 - 1) | st.sampled_from([0, 127, 128, 2**14 - 1, 2**14, 2**63]), max_size=20)

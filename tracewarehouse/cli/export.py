@@ -78,10 +78,9 @@ def ccl_bench(
     archive: Annotated[bool, typer.Option("--archive", help="Also pack each folder as .tar.gz.")] = False,
 ) -> None:
     """Write runs as rows of CCL-Bench: card, trace, tables and values, and the files for its repository."""
-    from tracewarehouse.exports.ccl_bench.checkout import merge
     from tracewarehouse.exports.ccl_bench.row import row_name, write_row
     from tracewarehouse.exports.ccl_bench.values import compatible_info
-    from tracewarehouse.exports.ccl_bench.website import write_website
+    from tracewarehouse.exports.ccl_bench.website import merge, write_website
 
     if name is not None and len(run) > 1:
         raise typer.BadParameter("--name is for one run")
@@ -125,7 +124,7 @@ def perfetto(
 ) -> None:
     """Write runs as one native Perfetto trace, with collectives, layers and counters on tracks of their own."""
     from tracewarehouse.exports.perfetto.export import export_perfetto, picoseconds, steps
-    from tracewarehouse.exports.perfetto.selection import Selection
+    from tracewarehouse.exports.perfetto.selected_run import Selection
 
     first, last = steps(step) if step is not None else (None, None)
     selection = Selection(

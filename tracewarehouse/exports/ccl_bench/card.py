@@ -62,6 +62,58 @@ def filled_card(warehouse: Warehouse, run_id: str, trace_url: str) -> FilledCard
     return FilledCard(content, tuple(filled), tuple(missing))
 
 
+def metadata(name: str, card: dict[str, Any]) -> dict[str, Any]:
+    """The fields of the card of a row that CCL-Bench's website shows; an unknown value is the empty text."""
+    workload, executor = card["workload"], card["Model-executor"]
+    model, data, hardware = workload["model"], workload["data"], workload["hardware"]
+    chip, network = hardware["xpu_spec"], hardware["network_topo"]
+    plan, library = executor["model_plan_parallelization"], executor["communication_library"]
+    bandwidth = [*(network["bandwidth_gbps"] or []), "", ""]
+    fields = {
+        "workload_name": name,
+        "description": card["description"].strip(),
+        "hf_url": card["hf_url"],
+        "trace_url": card["trace_url"],
+        "model_family": model["model_family"],
+        "phase": model["phase"],
+        "precision": model["precision"],
+        "moe": model["moe"],
+        "granularity": model["granularity"],
+        "epochs": model["epochs"],
+        "iteration": model["iteration"],
+        "batch_size": data["batch_size"],
+        "seq_len": data["seq_len"],
+        "input_len": data["input_len"],
+        "output_len": data["output_len"],
+        "dataset": data["dataset"],
+        "hardware_type": chip["type"],
+        "hardware_model": chip["model"],
+        "total_count": chip["total_count"],
+        "count_per_node": chip["count_per_node"],
+        "network_topology": network["topology"],
+        "bandwidth_scaleout": bandwidth[0],
+        "bandwidth_scaleup": bandwidth[1],
+        "driver_version": hardware["driver_version"],
+        "framework": executor["framework"]["name"],
+        "compiler": executor["framework"]["compiler_tool_selection"],
+        "tp": plan["tp"],
+        "pp": plan["pp"],
+        "pp_mb": plan["pp_mb"],
+        "dp_replicate": plan["dp_replicate"],
+        "dp_shard": plan["dp_shard"],
+        "ep": plan["ep"],
+        "cp": plan["cp"],
+        "comm_library": library["name"],
+        "comm_library_ver": library["version"],
+        "comm_env": library["env"] or {},
+        "protocol_selection": executor["protocol_selection"] or [],
+        "trace_types": card["metric_source"]["traces"],
+        "metric_traces": card["metric_source"]["metrics_specific_trace"] or [],
+    }
+    empty = ("moe", "comm_env", "protocol_selection", "metric_traces")
+    return {name: value if value or name in empty else "" for name, value in fields.items()}
+
+
 def _facts(run: dict[str, Any], read: dict[str, Any], chips: dict[str, Any]) -> dict[str, Any]:
     """Values of card fields from the capture, or from the manifest beside it; None for unknown."""
     known = [n for n in (run["input_length"], run["output_length"]) if n is not None]
