@@ -165,7 +165,7 @@ def duckdb(
     output: Annotated[Path, typer.Option("--output", "-o", help="The file to write.")] = Path("runs.duckdb"),
 ) -> None:
     """Write runs as one DuckDB file that can be moved: tables, metrics, comments and the catalogue."""
-    from tracewarehouse.exports.portable import export_duckdb
+    from tracewarehouse.exports.rows import export_duckdb
 
     with context.obj.open() as warehouse:
         runs = [warehouse.run(r) for r in run] if run else warehouse.lake.runs()
@@ -219,13 +219,13 @@ def xlsx(context: typer.Context, source: SourceArgument, output: OutputOption = 
 
 
 def _write_rows(context: typer.Context, source: str, format_: Format, output: Path | None) -> None:
-    from tracewarehouse.exports.rows import rows_of
+    from tracewarehouse.exports.rows import source_rows
 
     if output is not None and format_of(output) not in (format_, "table"):
         raise typer.BadParameter(f"{output} is not a name for {format_}; use `tw export {format_of(output)}`")
     if output is not None and output.suffix == "":
         raise typer.BadParameter(f"{output} has no ending; name it {output}.{format_}")
     with context.obj.open() as warehouse:
-        result = rows_of(warehouse, source)
+        result = source_rows(warehouse, source)
     write(result, format_, output)
     say_flags(result.flagged_runs)

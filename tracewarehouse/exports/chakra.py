@@ -165,11 +165,11 @@ def export_chakra(warehouse: Warehouse, run: str, folder: Path) -> ChakraExport:
             other, or the folder cannot be written.
     """
     entry = warehouse.run(run)
-    of_run = f"run_id = {literal(entry.run_id)}"
-    communication = _communication(warehouse, of_run)
-    ranks = [rank for (rank,) in _rows(warehouse, f"SELECT device_id FROM main.devices WHERE {of_run} ORDER BY 1")]
+    in_run = f"run_id = {literal(entry.run_id)}"
+    communication = _communication(warehouse, in_run)
+    ranks = [rank for (rank,) in _rows(warehouse, f"SELECT device_id FROM main.devices WHERE {in_run} ORDER BY 1")]
     moved = _in_one_order(entry.name, communication)
-    traces = {rank: _nodes(warehouse, of_run, rank, communication, moved) for rank in ranks}
+    traces = {rank: _nodes(warehouse, in_run, rank, communication, moved) for rank in ranks}
     if not any(traces.values()):
         raise TracewarehouseError(f"run {entry.name} has no ops of devices, so there is nothing to simulate")
     groups = {name: members for members, name in communication.groups.items()}
@@ -189,7 +189,7 @@ def export_chakra(warehouse: Warehouse, run: str, folder: Path) -> ChakraExport:
     return ChakraExport(files, communication.warnings)
 
 
-def _communication(warehouse: Warehouse, of_run: str) -> _Communication:
+def _communication(warehouse: Warehouse, in_run: str) -> _Communication:
     """The collectives of a run as a simulator needs them.
 
     A collective that lacks ranks, or that no simulator knows, has no call: it counts as compute on its device, since a
@@ -198,7 +198,7 @@ def _communication(warehouse: Warehouse, of_run: str) -> _Communication:
     members: dict[tuple[int, int], list[int | None]] = {}
     for instruction, group, device in _rows(
         warehouse,
-        f"SELECT instruction_id, group_index, device_id FROM main.collective_groups WHERE {of_run} "
+        f"SELECT instruction_id, group_index, device_id FROM main.collective_groups WHERE {in_run} "
         "ORDER BY instruction_id, group_index, rank",
     ):
         members.setdefault((instruction, group), []).append(device)
@@ -211,7 +211,7 @@ def _communication(warehouse: Warehouse, of_run: str) -> _Communication:
         "SELECT c.event_id, c.done_event_id, c.device_id, c.instruction_id, c.instance, c.kind, c.group_index, "
         "coalesce(c.message_bytes, 0), o.start_ps, c.end_ps "
         "FROM main.collectives AS c INNER JOIN main.ops AS o USING (run_id, event_id) "
-        f"WHERE {of_run} AND o.is_leaf ORDER BY c.device_id, o.start_ps, c.event_id",
+        f"WHERE {in_run} AND o.is_leaf ORDER BY c.device_id, o.start_ps, c.event_id",
     )
     here = Counter((instance, device) for _, _, device, _, instance, *_ in rows)
     communication = _Communication({}, {}, {}, {}, [])
@@ -285,7 +285,7 @@ def _transfers(
 
 
 def _nodes(
-    warehouse: Warehouse, of_run: str, device: int, communication: _Communication, moved: Mapping[int, int]
+    warehouse: Warehouse, in_run: str, device: int, communication: _Communication, moved: Mapping[int, int]
 ) -> list[_Node]:
     """The graph of a device: a node's id is its place, counted from 1, and nodes depend only on earlier ones.
 
@@ -293,16 +293,9 @@ def _nodes(
     """
     ops = _rows(
         warehouse,
-        f"""
-        SELECT
-          o.event_id, i.name, o.start_ps, o.duration_ps - coalesce(o.overlap_ps, 0),
-          coalesce(c.flops, c.model_flops, 0), coalesce(c.bytes_accessed, 0)
-        FROM main.ops AS o
-        INNER JOIN main.instructions AS i USING (run_id, instruction_id)
-        LEFT JOIN models.instruction_costs AS c USING (run_id, instruction_id)
-        WHERE {of_run} AND o.device_id = {device} AND o.is_leaf
-        ORDER BY o.start_ps, o.event_id
-        """,
+        "SELECT event_id, name, start_ps, busy_ps, coalesce(c.flops, c.model_flops, 0), coalesce(c.bytes_accessed, 0) "
+        "FROM models.leaf_ops LEFT JOIN models.instruction_costs AS c USING (run_id, instruction_id) "
+        f"WHERE {in_run} AND device_id = {device} ORDER BY start_ps, event_id",
     )
     if moved:
         by_event = {op[0]: op for op in ops}

@@ -42,10 +42,7 @@ def filled_card(warehouse: Warehouse, run_id: str, trace_url: str) -> FilledCard
     """
     [run] = warehouse.query(f"SELECT * FROM main.runs WHERE run_id = {literal(run_id)}").dicts()
     [read] = warehouse.query(f"SELECT * FROM models.ccl_card WHERE run_id = {literal(run_id)}").dicts()
-    [chips] = warehouse.query(
-        "SELECT max(peak_ici_gbps) AS ici_gbps, max(n) AS per_host FROM (SELECT max(peak_ici_gbps) AS peak_ici_gbps, "
-        f"count(*) AS n FROM main.devices WHERE run_id = {literal(run_id)} GROUP BY host)"
-    ).dicts()
+    [chips] = warehouse.query(f"SELECT devices_per_host, chip_ici_gbps FROM macros.ccl_row({literal(run_id)})").dicts()
     card = WorkloadCard.model_validate(json.loads(run["card"]) if run["card"] else {})
     content: dict[str, Any] = card.model_dump(mode="json", by_alias=True)
     own = _leaves(content)
@@ -142,10 +139,10 @@ def _facts(run: dict[str, Any], read: dict[str, Any], chips: dict[str, Any]) -> 
         "workload.hardware.xpu_spec.type": run["backend"].upper() if run["backend"] != "unknown" else None,
         "workload.hardware.xpu_spec.model": read["hardware"],
         "workload.hardware.xpu_spec.total_count": read["chips"],
-        "workload.hardware.xpu_spec.count_per_node": chips["per_host"],
+        "workload.hardware.xpu_spec.count_per_node": chips["devices_per_host"],
         # Gbit/s of a chip in both directions: between slices, which no capture has, and within one
-        "workload.hardware.network_topo.bandwidth_gbps": ["", int(chips["ici_gbps"] * 16)]
-        if chips["ici_gbps"]
+        "workload.hardware.network_topo.bandwidth_gbps": ["", int(chips["chip_ici_gbps"] * 16)]
+        if chips["chip_ici_gbps"]
         else None,
         "Model-executor.framework.name": framework,
         "Model-executor.framework.compiler_tool_selection": "xla",

@@ -46,20 +46,6 @@ _REDUCED: dict[str, tuple[str, Callable[[list[float]], float]]] = {
 }
 """How to reduce rows to one value where CCL-Bench adds devices up or takes the largest; elsewhere, take the mean."""
 _IS_BETTER = {"higher_is_better": True, "lower_is_better": False}
-_PHASE = """phase IS NOT DISTINCT FROM (
-      SELECT min(phase) FROM models.run_steps WHERE run_id = {run} AND phase IN ('prefill', 'decode')
-    )"""
-"""Selects decode if the run has it, else prefill, else steps without a phase: the first name in order."""
-_OURS = {
-    "exposed_communication_share": """
-    SELECT avg(fraction) * 100 FROM metrics.communication_fraction WHERE run_id = {run} AND {phase}""",
-    "collective_bus_bandwidth": """
-    SELECT sum(bus_gbps * transfer_ms) / nullif(sum(transfer_ms), 0) FROM metrics.collective_transfer
-    WHERE run_id = {run} AND {phase}""",
-    "collective_sync_wait": """
-    SELECT avg(wait_ms) / nullif((SELECT count(*) FROM models.run_steps WHERE run_id = {run} AND {phase}), 0)
-    FROM metrics.sync_wait WHERE run_id = {run} AND {phase}""",
-}
 METRIC_INFO: dict[str, dict[str, Any]] = {
     "exposed_communication_share": {
         "label": "Exposed Communication (%)",
@@ -107,11 +93,8 @@ def row_values(warehouse: Warehouse, run_id: str) -> dict[str, float]:
     for row in warehouse.values(run_id, metrics=[f"ccl_{name}" for name in COMPATIBLE]).dicts():
         kind = json.loads(row["dimensions"]).get("kind", "")
         by_name[_ccl_bench_name(row["metric"].removeprefix("ccl_"), kind)] = row["value"]
-    for name, sql in _OURS.items():
-        run = literal(run_id)
-        value = warehouse.query(sql.format(run=run, phase=_PHASE.format(run=run))).scalar()
-        if value is not None:
-            by_name[name] = value
+    [ours] = warehouse.query(f"SELECT {', '.join(METRIC_INFO)} FROM macros.ccl_row({literal(run_id)})").dicts()
+    by_name |= {name: value for name, value in ours.items() if value is not None}
     return {name: float(f"{value:.6g}") for name, value in by_name.items()}
 
 

@@ -16,8 +16,6 @@ from tracewarehouse.queries.read_only import literal
 
 Flows = Literal["none", "slow", "all"]
 
-SLOW = 1.5
-"""An execution of a collective is slow if it lasts longer than this many times the median of its instruction."""
 _DEVICES = {"tpu": "2. TPUs", "gpu": "2. GPUs", "cpu": "2. CPUs"}
 
 
@@ -42,18 +40,17 @@ class Devices:
         """Write all devices below a track."""
         devices = self._run.rows(
             "SELECT device_id, plane, host, upper(coalesce(backend, 'unknown')) FROM main.devices "
-            f"WHERE {self._run.of_run} ORDER BY device_id"
+            f"WHERE {self._run.in_run} ORDER BY device_id"
         )
         names = [plane for _, plane, _, _ in devices]
-        [(backend,)] = self._run.rows(f"SELECT backend FROM main.runs WHERE {self._run.of_run}")
+        [(backend,)] = self._run.rows(f"SELECT backend FROM main.runs WHERE {self._run.in_run}")
         group = self._writer.track(_DEVICES.get(backend, "2. Devices"), parent)
         for device_id, plane, host, kind in devices:
             name = plane if names.count(plane) == 1 else f"/device:{kind}:{device_id}"
             track = self._writer.track(name, group, description=f"device {device_id}, on host {host}")
             self._write_device(track, device_id)
-        for plane, host in self._run.rows(
-            f"SELECT DISTINCT plane, host FROM main.ops WHERE {self._run.of_ops} AND device_id IS NULL ORDER BY ALL"
-        ):
+        elsewhere = f"FROM main.ops WHERE {self._run.in_selection} AND device_id IS NULL"
+        for plane, host in self._run.rows(f"SELECT DISTINCT plane, host {elsewhere} ORDER BY ALL"):
             track = self._writer.track(self._run.with_host(plane, host), group)
             where = f"device_id IS NULL AND plane = {literal(plane)} AND host = {literal(host)}"
             self._write_lines(track, self._ops(where), self._instructions.arguments(None), {})
@@ -70,7 +67,7 @@ class Devices:
     def _ops(self, where: str) -> pa.Table:
         return self._run.arrow(
             "SELECT event_id, instruction_id, start_ps, duration_ps, phase, step, execution, is_leaf "
-            f"FROM main.ops WHERE {self._run.of_ops} AND {where} ORDER BY event_id"
+            f"FROM main.ops WHERE {self._run.in_selection} AND {where} ORDER BY event_id"
         )
 
     def _run_ids(self, device_id: int) -> dict[int, int]:
@@ -79,7 +76,7 @@ class Devices:
             SELECT o.execution, s.int_value
             FROM main.ops AS o
             INNER JOIN main.event_stats AS s USING (run_id, event_id)
-            WHERE {self._run.of_run} AND o.device_id = {device_id} AND o.line = 'XLA Modules'
+            WHERE {self._run.in_run} AND o.device_id = {device_id} AND o.line = 'XLA Modules'
               AND o.execution IS NOT NULL AND s.name = 'run_id' AND s.int_value IS NOT NULL
         """)
         return dict(run_ids)
@@ -138,7 +135,7 @@ class Devices:
         """Write the steps or modules that ingest found for a device without a line of them."""
         is_selected = self._run.selection.steps("name", '"index"') if kind == "step" else "true"
         spans = self._run.arrow(
-            f'SELECT name, "index", start_ps, end_ps FROM main.phases WHERE {self._run.within} '
+            f'SELECT name, "index", start_ps, end_ps FROM main.phases WHERE {self._run.in_hull} '
             f"AND device_id = {device_id} AND kind = {literal(kind)} AND {is_selected} "
             'ORDER BY start_ps, "index"'
         )
@@ -161,9 +158,9 @@ class Devices:
         leaf = ops.filter(ops.column("is_leaf")).sort_by("start_ps")
         if not len(leaf):
             return
-        layer_of, parts, part_of = self._instructions.scopes(device_id)
+        layers_by_id, parts, parts_by_id = self._instructions.scopes(device_id)
         instruction = integers(leaf, "instruction_id")
-        layer, part = layer_of[instruction], part_of[instruction]
+        layer, part = layers_by_id[instruction], parts_by_id[instruction]
         execution, _ = optional(leaf, "execution")
         start = integers(leaf, "start_ps")
         end = start + integers(leaf, "duration_ps")
@@ -174,13 +171,13 @@ class Devices:
             first = np.flatnonzero(is_first)
             stretch = np.stack([start[first], np.maximum.reduceat(end, first), scope[first], layer[first]])
             stretches.append(stretch[:, scope[first] >= 0])
-        layers, parts_of_layers = stretches
+        layers, layer_parts = stretches
         texts = [f"layer {number}" for number in layers[2].tolist()]
-        texts += [parts[code] for code in parts_of_layers[2].tolist()]
-        starts, ends, _, of_layer = np.concatenate(stretches, axis=1)
+        texts += [parts[code] for code in layer_parts[2].tolist()]
+        starts, ends, _, slice_layers = np.concatenate(stretches, axis=1)
 
         def arguments(some: Int64) -> list[Encoded]:
-            return [self._writer.integers("layer", of_layer[some], of_layer[some] < 0)]
+            return [self._writer.integers("layer", slice_layers[some], slice_layers[some] < 0)]
 
         names = self._writer.names(texts)
         self._writer.slices("5. Name Scope", parent, starts, ends - starts, names, arguments)
@@ -193,9 +190,9 @@ class Devices:
         group = self._writer.track("6. Collectives", parent)
         for track in sorted(set(collectives.column("track").to_pylist())):
             some = collectives.filter(pc.equal(collectives.column("track"), track))
-            self._write_collectives_of_track(track, group, some)
+            self._write_collective_track(track, group, some)
 
-    def _write_collectives_of_track(self, track: str, parent: int, collectives: pa.Table) -> None:
+    def _write_collective_track(self, track: str, parent: int, collectives: pa.Table) -> None:
         w = self._writer
         texts = []
         for name in ("kind", "axis", "dtype", "phase"):
@@ -219,30 +216,16 @@ class Devices:
         start = integers(collectives, "start_ps")
         duration = integers(collectives, "end_ps") - start
         names = self._instructions.names[integers(collectives, "instruction_id")]
-        w.slices(track, parent, start, duration, names, arguments, integers(collectives, "flow"))
+        instance, is_alone = numbers["instance"]
+        is_linked = {"none": np.False_, "slow": collectives.column("is_slow").to_numpy(), "all": np.True_}[self._flows]
+        flows = np.where(is_linked & ~is_alone, self._first_flow + instance, 0)
+        w.slices(track, parent, start, duration, names, arguments, flows)
 
     @cached_property
     def _collectives(self) -> pa.Table:
-        is_linked = {"none": "false", "slow": f"i.last_ps > {SLOW} * m.last_ps", "all": "true"}[self._flows]
-        return self._run.arrow(f"""
-            WITH ranks AS (SELECT * FROM main.collectives WHERE {self._run.of_ops}),
-            instances AS (
-              SELECT instance, min(instruction_id) AS instruction_id, max(end_ps) - min(start_ps) AS last_ps
-              FROM ranks
-              GROUP BY instance
-              HAVING count(*) > 1 AND instance IS NOT NULL
-            ),
-            medians AS (SELECT instruction_id, median(last_ps) AS last_ps FROM instances GROUP BY instruction_id)
-            SELECT
-              r.event_id, r.device_id, r.instruction_id, r.instance, r.kind, r.axis, r.group_size, r.rank_in_group,
-              r.message_bytes, r.wire_bytes, r.exposed_ps, r.dtype, r.phase, r.step, r.start_ps, r.end_ps,
-              concat_ws(' ', r.kind, r.axis) AS track,
-              CAST(CASE WHEN {is_linked} THEN {self._first_flow} + r.instance ELSE 0 END AS BIGINT) AS flow
-            FROM ranks AS r
-            LEFT JOIN instances AS i USING (instance)
-            LEFT JOIN medians AS m ON m.instruction_id = i.instruction_id
-            ORDER BY r.device_id, r.start_ps, r.event_id
-        """)
+        return self._run.arrow(
+            f"SELECT * FROM macros.selected_collectives({self._run.arguments}) ORDER BY device_id, start_ps, event_id"
+        )
 
 
 class _Instructions:
@@ -272,7 +255,7 @@ class _Instructions:
     def scopes(self, device_id: int) -> tuple[Int64, list[str], Int64]:
         """The layer of each instruction on a device, the parts, and the index of its part; -1 for none."""
         instructions = self._run.arrow(
-            f"SELECT instruction_id, layer, part FROM models.instruction_layers WHERE {self._run.of_run} "
+            f"SELECT instruction_id, layer, part FROM models.instruction_layers WHERE {self._run.in_run} "
             f"AND device_id = {device_id} ORDER BY instruction_id"
         )
         layer = np.full(len(self.names), -1, np.int64)
@@ -299,5 +282,5 @@ class _Instructions:
     def _rows(self) -> pa.Table:
         return self._run.arrow(
             "SELECT instruction_id, name, category, hlo_text, op_name, source, op_class, flops, model_flops, "
-            f"bytes_accessed FROM main.instructions WHERE {self._run.of_run} ORDER BY instruction_id"
+            f"bytes_accessed FROM main.instructions WHERE {self._run.in_run} ORDER BY instruction_id"
         )

@@ -49,7 +49,7 @@ def export_perfetto(
             packets are compressed, which Perfetto's tools can read.
         selection: the part of each run to write; None for all.
         flows: which executions of collectives get arrows from rank to rank: none, those that are slow for their
-            instruction (see `devices.SLOW`), or all.
+            instruction (see the macro selected_collectives), or all.
         force: also write runs of hosts whose clocks are not aligned.
 
     Raises:
@@ -84,7 +84,7 @@ def export_perfetto(
                 Devices(selected, writer, flows, first_flow).write(parent)
                 _write_hosts(selected, writer, parent)
                 [(instances,)] = selected.rows(
-                    f"SELECT coalesce(max(instance), -1) + 1 FROM main.collectives WHERE {selected.of_run}"
+                    f"SELECT coalesce(max(instance), -1) + 1 FROM main.collectives WHERE {selected.in_run}"
                 )
                 first_flow += instances
     except OSError as error:
@@ -94,34 +94,10 @@ def export_perfetto(
 
 def _write_counters(run: SelectedRun, writer: PacketWriter, parent: int) -> None:
     """Write the counters of a run below a track: collectives in flight, and what the profiler counted."""
-    in_flight = run.arrow(f"""
-        WITH ranks AS (
-          SELECT coalesce(instance, -1 - event_id) AS instance, start_ps, end_ps, coalesce(wire_bytes, 0) AS bytes
-          FROM main.collectives
-          WHERE {run.of_ops}
-        ),
-        changes AS (
-          SELECT min(start_ps) AS start_ps, 1 AS collectives, 0 AS bytes FROM ranks GROUP BY instance
-          UNION ALL
-          SELECT max(end_ps), -1, 0 FROM ranks GROUP BY instance
-          UNION ALL
-          SELECT start_ps, 0, bytes FROM ranks
-          UNION ALL
-          SELECT end_ps, 0, -bytes FROM ranks
-        ),
-        at_once AS (
-          SELECT start_ps, sum(collectives) AS collectives, sum(bytes) AS bytes FROM changes GROUP BY start_ps
-        )
-        SELECT
-          start_ps,
-          CAST(sum(collectives) OVER (ORDER BY start_ps) AS BIGINT) AS collectives,
-          CAST(sum(bytes) OVER (ORDER BY start_ps) AS BIGINT) AS bytes
-        FROM at_once
-        ORDER BY start_ps
-    """)
+    in_flight = run.arrow(f"SELECT * FROM macros.collectives_in_flight({run.arguments}) ORDER BY at_ps")
     counters = run.arrow(
         "SELECT plane, host, name, start_ps, value FROM main.counters "
-        f"WHERE {run.within} AND value IS NOT NULL ORDER BY host, plane, name, start_ps"
+        f"WHERE {run.in_hull} AND value IS NOT NULL ORDER BY host, plane, name, start_ps"
     )
     if not len(in_flight) and not len(counters):
         return
@@ -133,7 +109,7 @@ def _write_counters(run: SelectedRun, writer: PacketWriter, parent: int) -> None
             ("In-flight bytes", "bytes", "bytes"),
         ):
             track = writer.counter_track(name, collectives, unit, column)
-            writer.samples(track, integers(in_flight, "start_ps"), integers(in_flight, column))
+            writer.samples(track, integers(in_flight, "at_ps"), integers(in_flight, column))
     places = counters.select(["host", "plane", "name"]).to_pylist()
     planes: dict[tuple[str, str], int] = {}
     firsts = [i for i, place in enumerate(places) if i == 0 or place != places[i - 1]]
@@ -152,7 +128,7 @@ def _write_hosts(run: SelectedRun, writer: PacketWriter, parent: int) -> None:
     for host in run.hosts:
         events = run.arrow(
             "SELECT event_id, name, start_ps, duration_ps FROM main.host_events "
-            f"WHERE {run.within} AND host = {literal(host)} ORDER BY event_id"
+            f"WHERE {run.in_hull} AND host = {literal(host)} ORDER BY event_id"
         )
         if not len(events):
             continue

@@ -24,10 +24,10 @@ from tracewarehouse.exports.perfetto.wire import (
     Int64,
     fixed64s,
     joined,
+    joined_bytes,
     key,
     messages,
     repeated,
-    text_of,
     varint,
     varints,
 )
@@ -213,32 +213,32 @@ class PacketWriter:
         """
         end_ps = start_ps + duration_ps
         order = np.lexsort((-end_ps, start_ps))
-        lanes = lanes_of(start_ps[order], end_ps[order])
+        lanes = nesting_lanes(start_ps[order], end_ps[order])
         tracks = []
         for lane in range(int(lanes.max(initial=-1)) + 1):
-            of_lane = order[lanes == lane]
+            members = order[lanes == lane]
             track = self.track(name, parent)
             tracks.append(track)
-            self._lane(track, of_lane, start_ps, duration_ps, names, arguments, flows)
+            self._lane(track, members, start_ps, duration_ps, names, arguments, flows)
         return tracks
 
     def _lane(
         self,
         track: int,
-        of_lane: Int64,
+        members: Int64,
         start_ps: Int64,
         duration_ps: Int64,
         names: Int64,
         arguments: Callable[[Int64], Sequence[Encoded]],
         flows: Int64 | None,
     ) -> None:
-        n = len(of_lane)
-        sequence = begins_and_ends(start_ps[of_lane], (start_ps + duration_ps)[of_lane])
+        n = len(members)
+        sequence = begins_and_ends(start_ps[members], (start_ps + duration_ps)[members])
         slice_end = _TYPE + varint(_SLICE_END) + _TRACK + varint(track)
         for first in range(0, len(sequence), AT_ONCE):
             some = sequence[first : first + AT_ONCE]
             is_end = some >= n
-            begun, ended = of_lane[some[~is_end]], of_lane[some[is_end] - n]
+            begun, ended = members[some[~is_end]], members[some[is_end] - n]
             starts, durations = start_ps[begun], duration_ps[begun]
             kinds = np.where(durations == 0, _INSTANT, _SLICE_BEGIN)
             fields = [
@@ -255,7 +255,7 @@ class PacketWriter:
             place = np.empty(len(some), np.int64)
             place[~is_end] = np.arange(len(begun))
             place[is_end] = len(begun) + np.arange(len(ended))
-            self._write(text_of(pa.concat_arrays([begins, ends]).take(pa.array(place))))
+            self._write(joined_bytes(pa.concat_arrays([begins, ends]).take(pa.array(place))))
 
     def samples(self, track: int, time_ps: Int64, values: npt.NDArray[Any]) -> None:
         """Write the samples of a counter: integers or doubles, shape (n,)."""
@@ -266,7 +266,7 @@ class PacketWriter:
                 fields = fixed64s(kind + _DOUBLE_COUNTER_VALUE, some)
             else:
                 fields = varints(kind + _COUNTER_VALUE, some)
-            self._write(text_of(self._events(time_ps[first : first + AT_ONCE], fields)))
+            self._write(joined_bytes(self._events(time_ps[first : first + AT_ONCE], fields)))
 
     def _events(self, time_ps: Int64, event: Encoded) -> Encoded:
         time_ns = (time_ps - self.origin_ps) // 1000
@@ -277,7 +277,7 @@ def _encoded(text: str) -> bytes:
     return text.encode("utf-8", "replace")
 
 
-def lanes_of(start: Int64, end: Int64) -> Int64:
+def nesting_lanes(start: Int64, end: Int64) -> Int64:
     """The lane of each slice, shape (n,): the first on which it lies within, before or after all others.
 
     Args:
@@ -306,7 +306,7 @@ def begins_and_ends(start: Int64, end: Int64) -> Int64:
     without length has no end.
 
     Args:
-        start: starts, shape (n,), ordered as for `lanes_of`.
+        start: starts, shape (n,), ordered as for `nesting_lanes`.
         end: ends, exclusive.
     """
     n = len(start)

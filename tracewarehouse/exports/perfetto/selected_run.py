@@ -61,6 +61,12 @@ class Selection:
         terms += [f"start_ps < {self.end_ps}"] if self.end_ps is not None else []
         return " AND ".join(["true", *terms])
 
+    @property
+    def bounds(self) -> str:
+        """The selection as the arguments of macros, after the run."""
+        bounds = (self.start_ps, self.end_ps, self.phase, self.first_step, self.last_step)
+        return ", ".join("NULL" if bound is None else literal(bound) for bound in bounds)
+
     def steps(self, phase: str = "phase", step: str = "step") -> str:
         """SQL condition on the columns of phase and step."""
         terms = [f"{phase} = {literal(self.phase)}"] if self.phase is not None else []
@@ -84,16 +90,18 @@ class SelectedRun:
 
     Attributes:
         selection: the part.
-        of_run: SQL condition for all rows of the run.
-        of_ops: SQL condition for the selected rows of a table with phases and steps.
+        in_run: SQL condition for all rows of the run.
+        in_selection: SQL condition for the selected rows of a table with phases and steps.
+        arguments: the run and the part as the arguments of macros.
     """
 
     def __init__(self, warehouse: Warehouse, run_id: str, selection: Selection) -> None:
         self._warehouse = warehouse
         self._run_id = run_id
         self.selection = selection
-        self.of_run = f"run_id = {literal(run_id)}"
-        self.of_ops = f"{self.of_run} AND {selection.times} AND {selection.steps()}"
+        self.in_run = f"run_id = {literal(run_id)}"
+        self.arguments = f"{literal(run_id)}, {selection.bounds}"
+        self.in_selection = f"{self.in_run} AND {selection.times} AND {selection.steps()}"
 
     def rows(self, sql: str) -> list[tuple[Any, ...]]:
         """The rows of a query."""
@@ -111,16 +119,16 @@ class SelectedRun:
             TracewarehouseError: no event of the run is selected.
         """
         steps = (
-            f"{self.of_run} AND kind = 'step' AND device_id IS NOT NULL AND {self.selection.times} "
+            f"{self.in_run} AND kind = 'step' AND device_id IS NOT NULL AND {self.selection.times} "
             f"AND {self.selection.steps('name', chr(34) + 'index' + chr(34))}"
         )
         parts = [
             "SELECT min(start_ps) AS start_ps, max(start_ps + duration_ps) AS end_ps "
-            f"FROM main.ops WHERE {self.of_ops}",
+            f"FROM main.ops WHERE {self.in_selection}",
             f"SELECT min(start_ps), max(end_ps) FROM main.phases WHERE {steps}",
         ]
         if self.selection.steps() == "true":
-            hosts = f"{self.of_run} AND {self.selection.times}"
+            hosts = f"{self.in_run} AND {self.selection.times}"
             parts.append(f"SELECT min(start_ps), max(start_ps + duration_ps) FROM main.host_events WHERE {hosts}")
         [(start, end)] = self.rows(f"SELECT min(start_ps), max(end_ps) FROM ({' UNION ALL '.join(parts)})")
         if start is None:
@@ -130,25 +138,25 @@ class SelectedRun:
     def _there_is(self) -> str:
         [(first, last, phases, end)] = self.rows(
             "SELECT min(step), max(step), string_agg(DISTINCT phase, ', ' ORDER BY phase), "
-            f"max(start_ps + duration_ps) FROM main.ops WHERE {self.of_run}"
+            f"max(start_ps + duration_ps) FROM main.ops WHERE {self.in_run}"
         )
         steps = "no steps" if first is None else f"steps {first} to {last}"
         lasts = "" if end is None else f", and its ops end at {end / 1e9:.3f} ms"
         return f"it has {steps}, {'no phases' if phases is None else 'phases ' + phases}{lasts}"
 
     @property
-    def within(self) -> str:
+    def in_hull(self) -> str:
         """SQL condition for the selected rows of a table without phases and steps."""
         if self.selection.is_whole:
-            return self.of_run
+            return self.in_run
         start, end = self.hull
-        return f"{self.of_run} AND start_ps >= {start} AND start_ps < {end} AND {self.selection.times}"
+        return f"{self.in_run} AND start_ps >= {start} AND start_ps < {end} AND {self.selection.times}"
 
     @cached_property
     def lines(self) -> list[Line]:
         """The lines in the order of their events, without empty ones."""
         rows = self.rows(
-            f"SELECT first_event_id, line, kind, plane FROM main.lines WHERE {self.of_run} AND event_count > 0 "
+            f"SELECT first_event_id, line, kind, plane FROM main.lines WHERE {self.in_run} AND event_count > 0 "
             "ORDER BY first_event_id"
         )
         lines = []
@@ -171,7 +179,7 @@ class SelectedRun:
     @cached_property
     def hosts(self) -> list[str]:
         """The names of the hosts, in order."""
-        return [host for (host,) in self.rows(f"SELECT host FROM main.hosts WHERE {self.of_run} ORDER BY host_index")]
+        return [host for (host,) in self.rows(f"SELECT host FROM main.hosts WHERE {self.in_run} ORDER BY host_index")]
 
     def stats(self, event_ids: Int64) -> pa.Table:
         """The stats of these events, which are in order, that have no column of their own."""
@@ -179,7 +187,7 @@ class SelectedRun:
         return self.arrow(f"""
             SELECT event_id, name, int_value, coalesce(string_value, CAST(double_value AS VARCHAR)) AS text
             FROM main.event_stats
-            WHERE {self.of_run} AND event_id >= {low} AND event_id <= {high} AND kind <> 'bytes'
+            WHERE {self.in_run} AND event_id >= {low} AND event_id <= {high} AND kind <> 'bytes'
               AND name NOT IN ({_UNSHOWN_STATS}) AND name NOT LIKE '\\_%' ESCAPE '\\'
             ORDER BY event_id, name
         """)

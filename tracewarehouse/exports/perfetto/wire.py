@@ -93,7 +93,7 @@ def repeated(content: bytes, count: int) -> Encoded:
     return _array(np.full(count, len(content)), np.tile(np.frombuffer(content, np.uint8), count), None)
 
 
-def text_of(column: Encoded) -> memoryview:
+def joined_bytes(column: Encoded) -> memoryview:
     """All messages one after the other, without a copy."""
     _, offsets, data = column.buffers()
     ends = np.frombuffer(offsets, np.int32)
