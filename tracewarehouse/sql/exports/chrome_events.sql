@@ -19,7 +19,14 @@ WITH events AS (
   FROM main.ops
   WHERE run_id = run AND event_id >= first_event AND event_id < end_event
   UNION ALL
-  SELECT event_id, NULL, name, start_ps, duration_ps, NULL, NULL
+  SELECT
+    event_id,
+    NULL AS instruction_id,
+    name,
+    start_ps,
+    duration_ps,
+    NULL AS device_offset_ps,
+    NULL AS device_duration_ps
   FROM main.host_events
   WHERE run_id = run AND event_id >= first_event AND event_id < end_event
 ),
@@ -29,7 +36,7 @@ all_stats AS (
   FROM main.event_stats
   WHERE run_id = run AND event_id >= first_event AND event_id < end_event
   UNION ALL
-  SELECT NULL, instruction_id, name, kind, int_value, double_value, string_value
+  SELECT NULL AS event_id, instruction_id, name, kind, int_value, double_value, string_value
   FROM main.instruction_stats
   WHERE run_id = run
 ),
@@ -74,9 +81,9 @@ instruction_texts AS (
 ),
 
 used AS (
-  SELECT DISTINCT instruction_id
-  FROM events
-  WHERE instruction_id IS NOT NULL
+  SELECT *
+  FROM main.instructions
+  WHERE run_id = run AND instruction_id IN (SELECT e.instruction_id FROM events AS e)
 ),
 
 texts AS (
@@ -121,10 +128,8 @@ texts AS (
         'source_line=' || NULLIF(REGEXP_EXTRACT(i.source, ':([0-9]+)$', 1), '')
       ), '') || '}'
     ) AS made_text
-  FROM used
-  INNER JOIN main.instructions AS i USING (instruction_id)
+  FROM used AS i
   LEFT JOIN instruction_texts AS s USING (instruction_id)
-  WHERE i.run_id = run
 ),
 
 -- an op of a TPU has the facts of its instruction as arguments, an op of a GPU or a virtual device names it. An
@@ -164,19 +169,27 @@ timed AS (
   ASOF INNER JOIN lines AS t ON e.event_id >= t.first_event_id
 ),
 
+shown AS (
+  SELECT
+    *,
+    CAST(start_ps AS DECIMAL(19)) * 0.000001 AS ts,
+    CAST(duration_ps AS DECIMAL(19)) * 0.000001 AS dur,
+    CAST(start_ps + duration_ps AS DECIMAL(19)) * 0.000001 AS end_ts,
+    CASE WHEN is_for_viewers AND shown_ns <> rounded_ns THEN CAST(shown_ns AS DECIMAL(19)) * 0.001000 END AS shown_dur
+  FROM timed
+),
+
 written AS (
   SELECT
     e.event_id,
     e.place,
     e.kind,
     e.duration_ps,
-    CAST(e.start_ps AS DECIMAL(19)) * 0.000001 AS ts,
-    CAST(e.duration_ps AS DECIMAL(19)) * 0.000001 AS dur,
-    CAST(e.start_ps + e.duration_ps AS DECIMAL(19)) * 0.000001 AS end_ts,
-    CASE
-      WHEN is_for_viewers AND e.shown_ns <> e.rounded_ns THEN CAST(e.shown_ns AS DECIMAL(19)) * 0.001000
-    END AS shown_dur,
-    PRINTF(',"cat":"async","id2":{"local":"0x%x"}', e.event_id) AS async_id,
+    e.ts,
+    e.dur,
+    e.end_ts,
+    e.shown_dur,
+    CASE WHEN e.kind = 'async_ops' THEN PRINTF(',"cat":"async","id2":{"local":"0x%x"}', e.event_id) END AS async_id,
     CAST(TO_JSON(COALESCE(i.name, e.name)) AS VARCHAR) AS name,
     s.samples,
     CONCAT_WS(
@@ -186,7 +199,7 @@ written AS (
       '"device_offset_ps":"' || e.device_offset_ps || '"',
       '"device_duration_ps":"' || e.device_duration_ps || '"'
     ) AS members
-  FROM timed AS e
+  FROM shown AS e
   LEFT JOIN instructions AS i USING (instruction_id)
   LEFT JOIN stats AS s USING (event_id)
 )

@@ -60,12 +60,12 @@ slices AS (
 )
 
 SELECT
-  start_ps / 1e9 AS start_ms, -- Start of the slice, since the profile start.
-  end_ps / 1e9 AS until_ms, -- Its end.
-  COALESCE(compute_ps, 0) / 1e6 AS compute_us, -- Time of compute.
-  COALESCE(communication_ps, 0) / 1e6 AS communication_us, -- Time of communication.
-  COALESCE(copy_ps, 0) / 1e6 AS copy_us, -- Time of copies.
-  (end_ps - start_ps - COALESCE(busy_ps, 0)) / 1e6 AS idle_us, -- Time without an op.
-  largest_op -- The instruction with the most time in the slice; NULL where the device is idle.
-FROM slices
-LEFT JOIN summed USING (slice)
+  s.start_ps / 1e9 AS start_ms, -- Start of the slice, since the profile start.
+  s.end_ps / 1e9 AS until_ms, -- Its end.
+  COALESCE(b.compute_ps, 0) / 1e6 AS compute_us, -- Time of compute.
+  COALESCE(b.communication_ps, 0) / 1e6 AS communication_us, -- Time of communication.
+  COALESCE(b.copy_ps, 0) / 1e6 AS copy_us, -- Time of copies.
+  (s.end_ps - s.start_ps - COALESCE(b.busy_ps, 0)) / 1e6 AS idle_us, -- Time without an op.
+  b.largest_op -- The instruction with the most time in the slice; NULL where the device is idle.
+FROM slices AS s
+LEFT JOIN summed AS b USING (slice)
