@@ -13,7 +13,7 @@ import pyarrow.compute as pc
 
 from tracewarehouse.exports.perfetto.packets import PacketWriter
 from tracewarehouse.exports.perfetto.wire import Encoded, Int64
-from tracewarehouse.ingest.columns.plane_names import CPU_PLANE, OP_LINE
+from tracewarehouse.ingest.columns.profiler_names import CPU_PLANE, OP_LINE
 from tracewarehouse.ingest.errors import TracewarehouseError
 from tracewarehouse.queries.read_only import literal
 
