@@ -21,9 +21,8 @@ from typer.testing import CliRunner
 
 from tracewarehouse.cli import app
 from tracewarehouse.collect import attach as attaching
-from tracewarehouse.collect.attach import AttachError, attach
+from tracewarehouse.collect.attach import AttachError, ProfileRequest, ProfileResponse, attach
 from tracewarehouse.collect.errors import MissingDependencyError
-from tracewarehouse.collect.profiler_service import ProfileRequest, ProfileResponse
 from tracewarehouse.ingest.capture.manifest import Mesh, load_manifest
 from tracewarehouse.ingest.pipeline import ingest_one
 

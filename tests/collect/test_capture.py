@@ -8,7 +8,8 @@ import pytest
 
 from tracewarehouse.collect.capture import is_recorded, remove_leftovers, staged_capture, write_facts
 from tracewarehouse.collect.errors import CollectError
-from tracewarehouse.collect.run_spec import RunSpec, run_spec
+from tracewarehouse.collect.experiment import run_spec
+from tracewarehouse.collect.run_spec import RunSpec
 from tracewarehouse.ingest.capture.card import WorkloadCard
 from tracewarehouse.ingest.capture.manifest import Manifest, ModelFacts
 

@@ -12,9 +12,9 @@ from hypothesis import strategies as st
 
 from tracewarehouse.collect.checks.promises import promised_collectives
 from tracewarehouse.collect.errors import ExperimentError
-from tracewarehouse.collect.experiment import READY_MADE, Experiment, load_experiment, plan, ready_made
+from tracewarehouse.collect.experiment import READY_MADE, Experiment, load_experiment, plan, ready_made, run_spec
 from tracewarehouse.collect.models.architectures import ARCHITECTURES
-from tracewarehouse.collect.run_spec import RunSpec, run_spec
+from tracewarehouse.collect.run_spec import RunSpec
 
 
 def test_the_default_run_is_the_demo() -> None:

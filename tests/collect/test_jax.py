@@ -18,7 +18,8 @@ from tests.captured_collectives import collectives
 from tests.collect.torch_processes import TorchProcesses
 from tests.published_checkpoint import write_checkpoint
 from tracewarehouse.cli.collect import capture_faults
-from tracewarehouse.collect.run_spec import RunSpec, run_spec
+from tracewarehouse.collect.experiment import run_spec
+from tracewarehouse.collect.run_spec import RunSpec
 from tracewarehouse.ingest.capture.card import load_card
 from tracewarehouse.ingest.capture.manifest import load_manifest
 

@@ -14,9 +14,10 @@ import pytest
 
 from tests.captured_collectives import assert_as_promised, collectives
 from tests.collect.torch_processes import TorchProcesses
+from tracewarehouse.collect.experiment import run_spec
 from tracewarehouse.collect.memory import loading_bytes
 from tracewarehouse.collect.models.pretrained import pretrained_model
-from tracewarehouse.collect.run_spec import RunSpec, run_spec
+from tracewarehouse.collect.run_spec import RunSpec
 from tracewarehouse.ingest.capture.card import load_card
 from tracewarehouse.ingest.capture.manifest import load_manifest
 from tracewarehouse.ingest.pipeline import ingest_one
@@ -80,8 +81,8 @@ import torch
 import torch_xla.runtime as xr
 from safetensors.torch import load_file
 from tracewarehouse.collect.run_spec import run_spec
-from tracewarehouse.collect.parallel.published import PublishedWeights
-from tracewarehouse.collect.parallel.device_mesh import DeviceMesh
+from tracewarehouse.collect.parallel.weights import PublishedWeights
+from tracewarehouse.collect.torch_xla.mesh import DeviceMesh
 from tracewarehouse.collect.parallel.partition import weight_partition
 import torch_xla
 
@@ -174,8 +175,8 @@ from pathlib import Path
 import torch
 import torch_xla, torch_xla.runtime as xr
 from tracewarehouse.collect.run_spec import run_spec
-from tracewarehouse.collect.parallel.published import PublishedWeights
-from tracewarehouse.collect.parallel.device_mesh import DeviceMesh
+from tracewarehouse.collect.parallel.weights import PublishedWeights
+from tracewarehouse.collect.torch_xla.mesh import DeviceMesh
 
 xr.use_spmd()
 found = {}
@@ -219,8 +220,8 @@ from pathlib import Path
 import torch
 import torch_xla, torch_xla.runtime as xr, torch_xla.core.xla_model as xm
 from tracewarehouse.collect.run_spec import run_spec
-from tracewarehouse.collect.parallel.published import PublishedWeights
-from tracewarehouse.collect.parallel.device_mesh import DeviceMesh
+from tracewarehouse.collect.parallel.weights import PublishedWeights
+from tracewarehouse.collect.torch_xla.mesh import DeviceMesh
 
 def status(field):
     lines = Path("/proc/self/status").read_text().splitlines()

@@ -18,8 +18,8 @@ import tracewarehouse as tw
 from tests.captured_collectives import assert_as_promised, collectives
 from tests.collect.torch_processes import ENVIRONMENT, TorchProcesses
 from tests.running_processes import running, wait_until
-from tracewarehouse.collect.experiment import Experiment
-from tracewarehouse.collect.run_spec import RunSpec, run_spec
+from tracewarehouse.collect.experiment import Experiment, run_spec
+from tracewarehouse.collect.run_spec import RunSpec
 from tracewarehouse.collect.runner import collect
 from tracewarehouse.ingest.capture.card import load_card
 from tracewarehouse.ingest.capture.manifest import load_manifest

@@ -18,9 +18,9 @@ from tests.running_processes import running, wait_until
 from tracewarehouse.collect import errors, runner
 from tracewarehouse.collect.capture import is_recorded
 from tracewarehouse.collect.errors import CollectError, MissingDependencyError
-from tracewarehouse.collect.experiment import Experiment
+from tracewarehouse.collect.experiment import Experiment, run_spec
 from tracewarehouse.collect.processes import exit_code_of
-from tracewarehouse.collect.run_spec import RunSpec, run_spec
+from tracewarehouse.collect.run_spec import RunSpec
 from tracewarehouse.collect.runner import Progress, collect, dry_run
 from tracewarehouse.collect.torch_xla import backend as torch_xla_backend
 

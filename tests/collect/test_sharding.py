@@ -3,7 +3,7 @@ from __future__ import annotations
 import pytest
 
 from tracewarehouse.collect.parallel.partition import weight_partition
-from tracewarehouse.collect.parallel.stage_operations import with_stage_index
+from tracewarehouse.collect.torch_xla.operations import with_stage_index
 
 
 @pytest.mark.parametrize(

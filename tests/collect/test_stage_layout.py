@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tracewarehouse.collect.stage_layout import stage_layout
+from tracewarehouse.collect.run_spec import stage_layout
 
 
 def by_slot(layers: int, dense: int, stages: int) -> list[list[int | None]]:

@@ -88,7 +88,7 @@ def collect(
     """
     from tracewarehouse.collect import experiment as experiments
     from tracewarehouse.collect import runner
-    from tracewarehouse.collect.run_spec import run_spec
+    from tracewarehouse.collect.experiment import run_spec
 
     fields = {
         "model": model,

@@ -14,9 +14,10 @@ from typing import Any
 
 from tracewarehouse.collect.capture import staged_capture, write_manifest
 from tracewarehouse.collect.errors import CollectError, MissingDependencyError
-from tracewarehouse.collect.harness.provenance import versions
+from tracewarehouse.collect.harness.recording import versions
 from tracewarehouse.ingest.capture.manifest import Manifest, Mesh, ModelFacts
 from tracewarehouse.ingest.capture_names import XPLANE_SUFFIX, xplane_files
+from tracewarehouse.ingest.protobuf import Field, message_classes
 
 CONNECT_S = 10.0
 START = "start one in the process that runs the model: jax.profiler.start_server(PORT), or xp.start_server of torch_xla"
@@ -113,8 +114,6 @@ def _record(address: str, profiles: Path, session: str, host: str, duration_ms: 
     """Ask one server for a profile, and put it into the session's folder."""
     import grpc
 
-    from tracewarehouse.collect.profiler_service import PROFILE, ProfileOptions, ProfileRequest, ProfileResponse
-
     # A server that does not send the profile back writes it into this folder itself, if it can reach it.
     request = ProfileRequest(
         duration_ms=duration_ms,
@@ -177,3 +176,37 @@ def _failure(address: str, error: Any, duration_ms: int, grace_s: float) -> str:
         f"{address}: the server cannot record: {code.name}: {said}; another profile may be going on; a process "
         "can have only one at a time"
     )
+
+
+PROFILE = "/tensorflow.ProfilerService/Profile"
+
+_MESSAGES = message_classes(
+    "tracewarehouse.profiler_service",
+    {
+        "ProfileOptions": [
+            Field(2, "host_tracer_level", "int32"),
+            Field(3, "device_tracer_level", "int32"),
+            Field(4, "python_tracer_level", "int32"),
+            Field(5, "version", "int32"),
+            Field(7, "enable_hlo_proto", "bool"),
+            Field(9, "duration_ms", "uint64"),
+        ],
+        "ProfileRequest": [
+            Field(1, "duration_ms", "uint64"),
+            Field(4, "opts", "ProfileOptions"),
+            Field(5, "repository_root", "bytes"),
+            Field(6, "session_id", "bytes"),
+            Field(7, "host_name", "bytes"),
+            Field(9, "emit_xspace", "bool"),
+        ],
+        "ProfileToolData": [Field(1, "name", "bytes"), Field(2, "data", "bytes")],
+        "ProfileResponse": [
+            Field(6, "tool_data", "ProfileToolData", is_repeated=True),
+            Field(7, "empty_trace", "bool"),
+            Field(8, "xspace", "bytes"),
+        ],
+    },
+)
+ProfileOptions = _MESSAGES["ProfileOptions"]
+ProfileRequest = _MESSAGES["ProfileRequest"]
+ProfileResponse = _MESSAGES["ProfileResponse"]

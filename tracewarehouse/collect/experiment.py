@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import re
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -11,7 +12,7 @@ import yaml
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
 from tracewarehouse.collect.errors import ExperimentError
-from tracewarehouse.collect.run_spec import RunSpec, faults, parsed_run
+from tracewarehouse.collect.run_spec import RunSpec
 
 READY_MADE = Path(__file__).parent / "experiments"
 
@@ -125,3 +126,36 @@ def _matches(rule: dict[str, Any], run: dict[str, Any]) -> bool:
 
 def _label(fields: dict[str, Any]) -> str:
     return ", ".join(f"{field}={value}" for field, value in fields.items())
+
+
+def run_spec(**fields: Any) -> RunSpec:
+    """Return a run from named fields, as a command line has them; None leaves a field at its default.
+
+    Raises:
+        ExperimentError: a field is wrong; the message names it.
+    """
+    return parsed_run({k: v for k, v in fields.items() if v is not None}, "run")
+
+
+def parsed_run(fields: dict[str, Any], where: str) -> RunSpec:
+    """Return a run from its fields.
+
+    Raises:
+        ExperimentError: a field is wrong; the message names it, and begins with `where`.
+    """
+    try:
+        return RunSpec.model_validate(fields)
+    except ValidationError as error:
+        raise ExperimentError(f"{where}: {faults(error, RunSpec)}") from None
+
+
+def faults(error: ValidationError, model: type[BaseModel]) -> str:
+    """Return all faults in one line, each with its field."""
+    out = []
+    for fault in error.errors():
+        field = ".".join(str(p) for p in fault["loc"])
+        message = re.sub("^Value error, ", "", fault["msg"])
+        if fault["type"] == "extra_forbidden":
+            message = f"is no field; fields are {', '.join(model.model_fields)}"
+        out.append(f"{field}: {message}" if field else message)
+    return "; ".join(out)

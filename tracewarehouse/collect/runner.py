@@ -20,11 +20,11 @@ from tracewarehouse.collect.errors import CollectError, MissingDependencyError, 
 from tracewarehouse.collect.experiment import Experiment, plan
 from tracewarehouse.collect.harness.backend import BACKENDS, find_backend
 from tracewarehouse.collect.memory import MemoryNeed, memory_need, require_host_memory, require_memory
-from tracewarehouse.collect.models.model_folder import model_folder
+from tracewarehouse.collect.models.checkpoint import model_folder
 from tracewarehouse.collect.models.pretrained import pretrained_model
 from tracewarehouse.collect.processes import start_process
 from tracewarehouse.collect.run_spec import RunSpec
-from tracewarehouse.collect.tpu.host import host_chip
+from tracewarehouse.collect.tpu.quota import host_chip
 
 HARNESS = (sys.executable, "-m", "tracewarehouse.collect.run_process")
 """Command that records one run. Its arguments are the specification as JSON and the output directory, or only a

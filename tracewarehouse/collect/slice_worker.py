@@ -16,7 +16,7 @@ from tracewarehouse.collect.errors import CollectError
 from tracewarehouse.collect.experiment import Experiment
 from tracewarehouse.collect.processes import exit_code_of
 from tracewarehouse.collect.run_spec import RunSpec
-from tracewarehouse.collect.tpu.shared_runs import SharedRuns
+from tracewarehouse.collect.tpu.commands import SharedRuns
 from tracewarehouse.collect.tpu.weights import require_weights
 
 ROOM = 5 * 10**9

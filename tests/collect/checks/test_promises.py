@@ -7,7 +7,8 @@ import pyarrow.parquet as pq
 import pytest
 
 from tracewarehouse.collect.checks.promises import promised_collectives, routed_pairs
-from tracewarehouse.collect.run_spec import RunSpec, run_spec
+from tracewarehouse.collect.experiment import run_spec
+from tracewarehouse.collect.run_spec import RunSpec
 from tracewarehouse.ingest.capture.manifest import PromisedCollective, load_manifest
 from tracewarehouse.ingest.pipeline import ingest_one
 

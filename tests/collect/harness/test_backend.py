@@ -11,8 +11,8 @@ from pathlib import Path
 import pytest
 
 from tracewarehouse.collect.errors import CollectError, ExperimentError
+from tracewarehouse.collect.experiment import run_spec
 from tracewarehouse.collect.harness.backend import find_backend
-from tracewarehouse.collect.run_spec import run_spec
 from tracewarehouse.ingest.capture.manifest import load_manifest
 
 TESTS = Path(__file__).parents[2]

@@ -13,10 +13,10 @@ safetensors_torch = pytest.importorskip("safetensors.torch")
 
 from published_checkpoint import write_checkpoint  # noqa: E402
 
+from tracewarehouse.collect.experiment import run_spec  # noqa: E402
 from tracewarehouse.collect.models.checkpoint import INDEX, Checkpoint, CheckpointError, in_file_order  # noqa: E402
 from tracewarehouse.collect.parallel.partition import device_slices  # noqa: E402
-from tracewarehouse.collect.parallel.published import PublishedWeights  # noqa: E402
-from tracewarehouse.collect.run_spec import run_spec  # noqa: E402
+from tracewarehouse.collect.parallel.weights import PublishedWeights  # noqa: E402
 
 
 def weights_of(folder: Path) -> PublishedWeights:

@@ -3,10 +3,10 @@ from __future__ import annotations
 import pytest
 
 from tracewarehouse.collect.errors import ExperimentError
-from tracewarehouse.collect.harness.tiny_model import config_values
+from tracewarehouse.collect.experiment import run_spec
+from tracewarehouse.collect.harness.subject import config_values
 from tracewarehouse.collect.models.architectures import ARCHITECTURES, architecture_of
 from tracewarehouse.collect.models.pretrained import known_models, pretrained_model
-from tracewarehouse.collect.run_spec import run_spec
 
 
 @pytest.mark.parametrize("name", known_models())

@@ -7,21 +7,23 @@ from typing import Any
 
 import pytest
 
-from tracewarehouse.collect.chips import chip_memory
 from tracewarehouse.collect.errors import CollectError, ExperimentError
+from tracewarehouse.collect.experiment import run_spec
 from tracewarehouse.collect.harness.subject import reference_layers
-from tracewarehouse.collect.host_memory import available_memory, installed_memory
 from tracewarehouse.collect.memory import (
+    available_memory,
+    chip_memory,
+    installed_memory,
     memory_need,
     reference_bytes,
     require_host_memory,
     require_memory,
 )
-from tracewarehouse.collect.models.model_folder import hub_cache, model_folder
+from tracewarehouse.collect.models.checkpoint import hub_cache, model_folder
 from tracewarehouse.collect.models.pretrained import known_models, pretrained_model
-from tracewarehouse.collect.run_spec import RunSpec, run_spec
+from tracewarehouse.collect.run_spec import RunSpec
 from tracewarehouse.collect.runner import require_fit
-from tracewarehouse.collect.tpu.host import accelerator_type
+from tracewarehouse.collect.tpu.quota import accelerator_type
 
 LLAMA = "meta-llama/Llama-3.1-8B"
 DEEPSEEK = "deepseek-ai/DeepSeek-V3.1-Base"
@@ -305,7 +307,7 @@ def test_what_the_host_can_give_is_bounded_by_its_container(tmp_path: Path, monk
     assert 10**8 < whole <= installed_memory() < 10**14
     (tmp_path / "memory.current").write_text("30000000\n")
     (tmp_path / "memory.max").write_text("100000000\n")
-    monkeypatch.setattr("tracewarehouse.collect.host_memory.CGROUP", tmp_path)
+    monkeypatch.setattr("tracewarehouse.collect.memory.CGROUP", tmp_path)
 
     assert available_memory() == 70000000
     (tmp_path / "memory.max").write_text("max\n")
@@ -326,7 +328,7 @@ def test_the_chips_of_a_tpu_host_are_known(told: str, refused: bool, monkeypatch
 
 def test_elsewhere_no_accelerator_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("TPU_ACCELERATOR_TYPE", raising=False)
-    monkeypatch.setattr("tracewarehouse.collect.tpu.host.METADATA", "http://127.0.0.1:9/nothing")
+    monkeypatch.setattr("tracewarehouse.collect.tpu.quota.METADATA", "http://127.0.0.1:9/nothing")
 
     assert accelerator_type() == ""
 

@@ -9,12 +9,11 @@ import pytest
 
 from tests.collect.tpu.fake_cloud import Cloud
 from tracewarehouse.collect.errors import ExperimentError, QuotaError, TpuError
-from tracewarehouse.collect.experiment import Experiment, load_experiment, plan, ready_made
-from tracewarehouse.collect.run_spec import run_spec
-from tracewarehouse.collect.tpu.disk import all_weights, largest_weights, weights_of
+from tracewarehouse.collect.experiment import Experiment, load_experiment, plan, ready_made, run_spec
 from tracewarehouse.collect.tpu.plan import plan_slices
 from tracewarehouse.collect.tpu.quota import load_quota
 from tracewarehouse.collect.tpu.state import Slice, State
+from tracewarehouse.collect.tpu.weights import all_weights, largest_weights, weights_of
 
 
 def entry(name: str, chips: int, zone: str, spot: bool) -> Slice:

@@ -16,7 +16,7 @@ from tests.collect.tpu.fake_cloud import DP2TP2, DP4TP4, REPO, TP4, Cloud, tw
 from tests.running_processes import wait_until
 from tracewarehouse.collect.capture import is_recorded
 from tracewarehouse.collect.errors import CollectError
-from tracewarehouse.collect.run_spec import run_spec
+from tracewarehouse.collect.experiment import run_spec
 from tracewarehouse.collect.tpu.captures import merge_hosts
 from tracewarehouse.ingest.capture.manifest import load_manifest
 

@@ -6,8 +6,7 @@ from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
 from tracewarehouse.collect.models.architectures import architecture_of
-from tracewarehouse.collect.parallel.context_parallelism import MODES
-from tracewarehouse.collect.parallel.experts import Places, places
+from tracewarehouse.collect.parallel.partition import MODES, Places, places
 from tracewarehouse.ingest.capture.manifest import PromisedCollective
 
 if TYPE_CHECKING:

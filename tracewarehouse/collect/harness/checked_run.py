@@ -10,7 +10,16 @@ from typing import TYPE_CHECKING, Any
 from tracewarehouse.collect.checks.promises import promised_collectives, routed_pairs
 from tracewarehouse.collect.checks.reference import compare, require_finite
 from tracewarehouse.collect.harness.backend import Recording
-from tracewarehouse.collect.harness.generation import Generation, dropped_on_host, generate, logits_on_host, prepare
+from tracewarehouse.collect.harness.generation import (
+    Generation,
+    dropped_on_host,
+    generate,
+    generate_timed,
+    logits_on_host,
+    prepare,
+    timing_checks,
+    warm_up,
+)
 from tracewarehouse.collect.harness.subject import (
     Reference,
     Subject,
@@ -18,13 +27,12 @@ from tracewarehouse.collect.harness.subject import (
     published_subject,
     tiny_subject,
 )
-from tracewarehouse.collect.harness.timing import generate_timed, timing_checks, warm_up
 from tracewarehouse.collect.parallel.attention_forms import attention_forms
-from tracewarehouse.collect.tpu.host import host_chip
+from tracewarehouse.collect.tpu.quota import host_chip
 from tracewarehouse.ingest.capture_names import host_name
 
 if TYPE_CHECKING:
-    from tracewarehouse.collect.harness.stack import DeviceModel, Stack
+    from tracewarehouse.collect.harness.backend import DeviceModel, Stack
     from tracewarehouse.collect.run_spec import RunSpec
 
 

@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import os
+import platform
+import subprocess
 from dataclasses import asdict
+from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from tracewarehouse.collect.capture import staged_capture, write_facts
 from tracewarehouse.collect.checks.promises import expert_places
 from tracewarehouse.collect.errors import CheckError
-from tracewarehouse.collect.harness.provenance import git_commit, versions
 from tracewarehouse.collect.harness.workload_card import workload_card
 from tracewarehouse.ingest.capture.manifest import Manifest, Mesh
 from tracewarehouse.ingest.capture_names import host_name, xplane_files
@@ -79,3 +81,34 @@ def manifest_of(spec: RunSpec, backend: str, recording: Recording) -> Manifest:
         git_commit=git_commit(),
         **extra,
     )
+
+
+PACKAGES = ("tracewarehouse", "torch", "torch_xla", "jax", "jaxlib", "transformers", "libtpu")
+
+
+def versions() -> dict[str, str]:
+    """Return the version of Python and of each installed package."""
+    of_packages = {"python": platform.python_version()}
+    for package in PACKAGES:
+        try:
+            of_packages[package] = version(package)
+        except PackageNotFoundError:
+            continue
+    return of_packages
+
+
+def git_commit(folder: Path | None = None) -> str | None:
+    """Return the commit of this code's checkout, with `-dirty` if files were changed; None outside of a checkout."""
+    folder = folder or Path(__file__).parents[1]
+    commit = _git(folder, "rev-parse", "HEAD")
+    if commit is None:
+        return None
+    return commit + ("-dirty" if _git(folder, "status", "--porcelain", "--", ".") else "")
+
+
+def _git(folder: Path, *arguments: str) -> str | None:
+    try:
+        done = subprocess.run(["git", "-C", str(folder), *arguments], capture_output=True, text=True, timeout=30)  # noqa: S603, S607
+    except (OSError, subprocess.TimeoutExpired):
+        return None
+    return done.stdout.strip() if done.returncode == 0 else None

@@ -8,22 +8,18 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
-from tracewarehouse.collect.checks.reference import reference_logits
-from tracewarehouse.collect.checks.reference_cache import computed_once, kept, reference_file, weight_files
-from tracewarehouse.collect.errors import ExperimentError
-from tracewarehouse.collect.harness.prompt import Prompt, run_prompt
-from tracewarehouse.collect.harness.tiny_model import build_model, config_values
-from tracewarehouse.collect.harness.workload_card import model_facts
-from tracewarehouse.collect.host_memory import available_memory, installed_memory
-from tracewarehouse.collect.memory import USABLE, reference_bytes
-from tracewarehouse.collect.models.architectures import architecture_of
-from tracewarehouse.collect.models.model_folder import model_folder
+from tracewarehouse.collect.checks.reference import computed_once, kept, reference_file, reference_logits, weight_files
+from tracewarehouse.collect.errors import CollectError, ExperimentError
+from tracewarehouse.collect.memory import USABLE, available_memory, installed_memory, reference_bytes
+from tracewarehouse.collect.models.architectures import ARCHITECTURES, architecture_of, model_facts
+from tracewarehouse.collect.models.checkpoint import model_folder
 from tracewarehouse.collect.models.pretrained import CONFIG, known_models, pretrained_model
-from tracewarehouse.collect.parallel.published import PublishedWeights, ZeroWeights, skeleton
+from tracewarehouse.collect.parallel.weights import PublishedWeights, ZeroWeights, skeleton
 
 if TYPE_CHECKING:
     from tracewarehouse.collect.run_spec import RunSpec
     from tracewarehouse.ingest.capture.manifest import ModelFacts
+
 
 FIRST_LAYERS_STEPS = 4
 """Steps that a part of a model generates to be compared."""
@@ -67,7 +63,7 @@ def tiny_subject(spec: RunSpec) -> Subject:
     prompt = run_prompt(spec, model.config.vocab_size)
     expected = _expected(spec, prompt, _tiny_weights(spec), lambda: model)
     reference = Reference("finite_logits") if expected is None else Reference("full", spec.layers, expected)
-    return Subject(spec, model_facts(spec, model), prompt, reference, model)
+    return Subject(spec, model_facts(spec.model, model), prompt, reference, model)
 
 
 def compute_reference(spec: RunSpec) -> Path:
@@ -141,7 +137,7 @@ def published_subject(spec: RunSpec, layers: int | None = None) -> Subject:
         expected = _expected(spec, prompt, weight_files(folder), lambda: weights.on_host(spec))
         layers = layers if expected is not None else 0
     kind: Kind = "full" if expected is not None else "first_layers" if layers else "finite_logits"
-    facts = model_facts(spec, skeleton(spec, folder))
+    facts = model_facts(spec.model, skeleton(spec, folder))
     return Subject(spec, facts, prompt, Reference(kind, layers, expected), weights=weights)
 
 
@@ -164,7 +160,7 @@ def traced_subject(spec: RunSpec, folder: Path) -> Subject:
         folder = model_folder(spec.model)
     prompt = run_prompt(spec, config["vocab_size"])
     weights = ZeroWeights(spec, folder)
-    facts = model_facts(spec, skeleton(spec, folder))
+    facts = model_facts(spec.model, skeleton(spec, folder))
     return Subject(spec, facts, prompt, Reference("finite_logits"), weights=weights)
 
 
@@ -190,3 +186,95 @@ def reference_layers(spec: RunSpec, available: int) -> int:
         if reference_bytes(model, spec, layers) <= USABLE * available:
             return layers
     return 0
+
+
+TOKENIZER = "tokenizer.json"
+TEXT = (
+    "A program for several chips spends part of its time computing and part of it waiting for numbers that another "
+    "chip has. The profiler writes down both, and it is for the reader to find out which of the two was the longer."
+)
+"""The prompt of runs that give none; written for this purpose."""
+FIRST_ORDINARY = 3
+"""The first token id that is ordinary in the tiny models; those below are special."""
+
+
+@dataclass(frozen=True)
+class Prompt:
+    """Prompt tokens and where they come from."""
+
+    tokens: Any
+    """[batch, input_length] of int64, on the host."""
+    source: str
+    """`text` (tokenised) or `random tokens`."""
+
+
+def run_prompt(spec: RunSpec, vocabulary: int, folder: Path | None = None) -> Prompt:
+    """Return the prompt of a run, which is the same in every process with the same files.
+
+    Args:
+        spec: The run.
+        vocabulary: Size of the model's vocabulary.
+        folder: Folder of a published model; its tokenizer is used if it is there.
+
+    Raises:
+        CollectError: the run gives a text, but there is no tokenizer; or the tokenizer cannot be read or belongs to
+            another model.
+    """
+    import torch
+
+    if folder is not None and (folder / TOKENIZER).is_file():
+        rows = _tokenised(folder / TOKENIZER, spec.prompt or TEXT, spec.batch, spec.input_length)
+        tokens = torch.tensor(rows)
+        if int(tokens.max()) >= vocabulary:
+            raise CollectError(
+                f"{folder / TOKENIZER}: gives token {int(tokens.max())}, but the model has {vocabulary}; is it another "
+                "model's?"
+            )
+        return Prompt(tokens, "text")
+    if spec.prompt is not None:
+        raise CollectError(f"{folder}: a prompt needs {TOKENIZER}, which is not there; add it or leave out the prompt")
+    generator = torch.Generator().manual_seed(spec.seed + 1)
+    shape = (spec.batch, spec.input_length)
+    return Prompt(torch.randint(FIRST_ORDINARY, vocabulary, shape, generator=generator), "random tokens")
+
+
+def _tokenised(file: Path, text: str, batch: int, length: int) -> list[list[int]]:
+    """Return [batch][length]: the tokenizer's first tokens, then the text over and over, each row one token on."""
+    from tokenizers import Tokenizer
+
+    try:
+        tokenizer = Tokenizer.from_file(str(file))
+    except Exception as error:  # the library raises nothing more special
+        raise CollectError(f"{file}: cannot be read as a tokenizer: {error}") from None
+    ids = tokenizer.encode(text, add_special_tokens=False).ids
+    if not ids:
+        raise CollectError(f"{file}: gives no token for the prompt {text!r}")
+    complete = tokenizer.encode(text).ids
+    start = next((i for i in range(len(complete)) if complete[i : i + len(ids)] == ids), 0)
+    return [[*complete[:start], *(ids[(row + i) % len(ids)] for i in range(length))][:length] for row in range(batch)]
+
+
+def config_values(spec: RunSpec) -> dict[str, Any]:
+    """Return the keyword arguments of the configuration."""
+    return {
+        **ARCHITECTURES[spec.model].config,
+        "num_hidden_layers": spec.layers,
+        "max_position_embeddings": max(256, spec.input_length + spec.output_length),
+    }
+
+
+def build_model(spec: RunSpec) -> Any:
+    """Build a tiny transformers model on the host: weights from the seed, in the run's dtype, for inference."""
+    import torch
+    import transformers
+
+    architecture = ARCHITECTURES[spec.model]
+    config = getattr(transformers, architecture.config_class)(**config_values(spec))
+    # Plain implementations: they are the reference. The device run switches to its own after the reference ran.
+    config._attn_implementation = "eager"
+    config._experts_implementation = "eager"
+    torch.manual_seed(spec.seed)
+    model = getattr(transformers, architecture.model_class)(config).eval()
+    for parameter in model.parameters():
+        parameter.requires_grad_(False)
+    return model.to(getattr(torch, spec.dtype))

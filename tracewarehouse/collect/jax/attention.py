@@ -14,11 +14,10 @@ from tracewarehouse.collect.parallel.attention_forms import (
     decode_form,
     prefill_form,
 )
-from tracewarehouse.collect.parallel.context_parallelism import MODES
+from tracewarehouse.collect.parallel.partition import MODES
 
 if TYPE_CHECKING:
-    from tracewarehouse.collect.jax.mesh import Collectives
-    from tracewarehouse.collect.jax.weights import Weights
+    from tracewarehouse.collect.jax.mesh import Collectives, Weights
     from tracewarehouse.collect.run_spec import RunSpec
 
 

@@ -6,13 +6,13 @@ import os
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from tracewarehouse.collect.device_threads import wait_until_asleep
 from tracewarehouse.collect.errors import require_jax
 from tracewarehouse.collect.harness.backend import Recording
 from tracewarehouse.collect.harness.checked_run import record_generation
+from tracewarehouse.collect.processes import wait_until_asleep
 
 if TYPE_CHECKING:
-    from tracewarehouse.collect.harness.stack import DeviceModel
+    from tracewarehouse.collect.harness.backend import DeviceModel
     from tracewarehouse.collect.harness.subject import Subject
     from tracewarehouse.collect.run_spec import RunSpec
 
@@ -41,7 +41,7 @@ class JaxBackend:
 
 
 class JaxStack:
-    """The devices of a run under JAX; see `tracewarehouse.collect.harness.stack.Stack`.
+    """The devices of a run under JAX; see `tracewarehouse.collect.harness.backend.Stack`.
 
     Raises:
         CheckError: the devices are not those of the mesh.

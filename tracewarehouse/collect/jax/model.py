@@ -6,23 +6,21 @@ from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
 from tracewarehouse.collect.jax.decoder import Decoder
-from tracewarehouse.collect.jax.mesh import Collectives
+from tracewarehouse.collect.jax.mesh import Collectives, TinyWeights, on_devices
 from tracewarehouse.collect.jax.operations import Step, rms_norm, scope
-from tracewarehouse.collect.jax.weights import TinyWeights, on_devices
 from tracewarehouse.collect.models.architectures import architecture_of
 from tracewarehouse.collect.parallel.attention_forms import cache_length
 from tracewarehouse.collect.parallel.partition import BATCH, Partition
-from tracewarehouse.collect.parallel.published import skeleton
+from tracewarehouse.collect.parallel.weights import skeleton
 
 if TYPE_CHECKING:
     from tracewarehouse.collect.harness.subject import Subject
-    from tracewarehouse.collect.jax.mesh import JaxMesh
-    from tracewarehouse.collect.jax.weights import Weights
+    from tracewarehouse.collect.jax.mesh import JaxMesh, Weights
     from tracewarehouse.collect.run_spec import RunSpec
 
 
 class JaxModel:
-    """See `tracewarehouse.collect.harness.stack.DeviceModel`.
+    """See `tracewarehouse.collect.harness.backend.DeviceModel`.
 
     A step is the program of one device, mapped over the mesh: the program writes out every collective, and leaves none
     to a partitioner.

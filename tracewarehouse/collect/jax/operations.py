@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-from tracewarehouse.collect.jax.weights import Weights
+from tracewarehouse.collect.jax.mesh import Weights
 
 
 @dataclass(frozen=True)

@@ -1,16 +1,20 @@
-"""Decides which mesh axes split which dimension of a tensor."""
+"""Decides which mesh axes split which dimension of a tensor, and how many tokens the devices of experts exchange."""
 
 from __future__ import annotations
 
 import math
 import re
 from collections.abc import Mapping
+from dataclasses import dataclass
 
 Axes = str | tuple[str, ...] | None
 """The split of one dimension: by one mesh axis, by several (outermost first), or by none."""
 
 Partition = tuple[Axes, ...]
 """One entry per dimension of a tensor."""
+
+MODES = ("ulysses", "ring")
+"""Modes of sequence parallelism in which every device holds whole layers and attention exchanges values."""
 
 BATCH: Axes = ("dp", "ep")
 """The axes that split the batch: outside the experts, devices of an expert group work on different sequences."""
@@ -58,3 +62,42 @@ def device_slices(
         block = math.ceil(length / parts)
         slices.append(slice(min(place * block, length), min((place + 1) * block, length)))
     return tuple(slices)
+
+
+LEAST_PLACES = 4
+"""Fewest places: the mean of few tokens says little; as in DeepSpeed-MoE (Rajbhandari et al. 2022)."""
+
+
+@dataclass(frozen=True)
+class Places:
+    """Places that routed tokens get.
+
+    Attributes:
+        per_device: Places that one device of (dp, ep) sends to each device of ep.
+        received: Places that a device of ep gets from all its senders, itself included.
+        per_expert: Places that each of its experts computes; `received` if every expert computes all.
+    """
+
+    per_device: int
+    received: int
+    per_expert: int
+
+
+def places(tokens: int, chosen: int, experts: int, devices: int, factor: float) -> Places:
+    """Return the places that a capacity factor gives; it counts mean shares of the tokens.
+
+    Args:
+        tokens: Tokens of one device of (dp, ep).
+        chosen: Experts of a token.
+        experts: Experts of a layer.
+        devices: Devices of ep.
+        factor: The capacity factor; infinity gives room for all, so nothing is dropped.
+    """
+
+    def room(most: int, mean: float) -> int:
+        return most if math.isinf(factor) else min(most, max(LEAST_PLACES, math.ceil(factor * mean)))
+
+    # A token takes one place at a device, however many of its experts are there.
+    per_device = room(tokens, tokens * chosen / devices) if devices > 1 else tokens
+    received = per_device * devices
+    return Places(per_device, received, room(received, tokens * devices * chosen / experts))

@@ -10,15 +10,20 @@ from tracewarehouse.collect.checks.promises import promised_collectives
 from tracewarehouse.collect.errors import CheckError, require_torch_xla
 from tracewarehouse.collect.harness.backend import Recording
 from tracewarehouse.collect.harness.checked_run import agreement, finished, generations, record_generation
-from tracewarehouse.collect.harness.generation import dropped_on_host, logits_on_host
+from tracewarehouse.collect.harness.generation import (
+    dropped_on_host,
+    generate_timed,
+    logits_on_host,
+    timing_checks,
+    warm_up,
+)
 from tracewarehouse.collect.harness.subject import Subject, tiny_subject, traced_subject
-from tracewarehouse.collect.harness.timing import generate_timed, timing_checks, warm_up
 from tracewarehouse.collect.parallel.attention_forms import attention_forms
-from tracewarehouse.collect.parallel.phase_marks import wait_for_devices
+from tracewarehouse.collect.torch_xla.replay import wait_for_devices
 from tracewarehouse.ingest.capture_names import xplane_files
 
 if TYPE_CHECKING:
-    from tracewarehouse.collect.harness.stack import DeviceModel
+    from tracewarehouse.collect.harness.backend import DeviceModel
     from tracewarehouse.collect.run_spec import RunSpec
     from tracewarehouse.collect.torch_xla.replay import TraceableModel
 
@@ -63,7 +68,7 @@ class TorchXlaBackend:
 
 
 class TorchXlaStack:
-    """The devices of a run under torch_xla, as one mesh; see `tracewarehouse.collect.harness.stack.Stack`.
+    """The devices of a run under torch_xla, as one mesh; see `tracewarehouse.collect.harness.backend.Stack`.
 
     Raises:
         CheckError: the devices are not those of the mesh.
@@ -72,7 +77,7 @@ class TorchXlaStack:
     def __init__(self, spec: RunSpec) -> None:
         import torch_xla.runtime as xr
 
-        from tracewarehouse.collect.parallel.device_mesh import DeviceMesh
+        from tracewarehouse.collect.torch_xla.mesh import DeviceMesh
 
         xr.use_spmd()
         count = xr.global_runtime_device_count()
@@ -100,10 +105,10 @@ class TorchXlaStack:
         spec = subject.spec
         model = subject.model if subject.weights is None else subject.weights.on_devices(spec, self.mesh)
         if spec.axis("pp") > 1:
-            from tracewarehouse.collect.parallel.pipelined_model import PipelinedModel
+            from tracewarehouse.collect.torch_xla.pipelined_model import PipelinedModel
 
             return PipelinedModel(spec, model, self.mesh, subject.weights)
-        from tracewarehouse.collect.parallel.sharded_model import ShardedModel
+        from tracewarehouse.collect.torch_xla.sharded_model import ShardedModel
 
         return ShardedModel(spec, model, self.mesh)
 

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Protocol
 
 from tracewarehouse.collect.errors import CheckError
-from tracewarehouse.collect.parallel.phase_marks import graph_name
+from tracewarehouse.collect.processes import wait_until_asleep
 
 if TYPE_CHECKING:
     from tracewarehouse.collect.run_spec import RunSpec
@@ -187,3 +187,32 @@ def _shardings(tensors: list[Any]) -> list[str]:
     import torch_xla
 
     return [spec or _WHOLE for spec in torch_xla._XLAC._get_xla_sharding_specs(tensors)]
+
+
+def wait_for_devices(value: Any) -> None:
+    """Wait until all devices have a result of the last program.
+
+    `wait_device_ops` alone waits for the first device; copying every device's shard waits for all, and adds no program
+    of its own. For virtual devices, also wait until their threads sleep.
+    """
+    import torch_xla
+    import torch_xla.core.xla_model as xm
+    from torch_xla import runtime
+    from torch_xla.distributed.spmd.xla_sharding import unwrap_sharded_tensor
+
+    xm.wait_device_ops()
+    torch_xla._XLAC._get_local_shards([unwrap_sharded_tensor(value)])
+    if runtime.device_type() == "CPU":
+        wait_until_asleep()
+
+
+@contextmanager
+def graph_name(name: str) -> Iterator[None]:
+    """Name the programs that are compiled inside; the profiler shows the name with every execution."""
+    import torch_xla
+
+    torch_xla._XLAC._set_current_graph_name(name)
+    try:
+        yield
+    finally:
+        torch_xla._XLAC._set_current_graph_name("")

@@ -14,16 +14,16 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from tracewarehouse.collect.parallel.phase_marks import scope, wait_for_devices
-from tracewarehouse.collect.parallel.sharded_model import ShardedModel
 from tracewarehouse.collect.processes import start_process
-from tracewarehouse.collect.torch_xla.replay import ReplayedModel
+from tracewarehouse.collect.torch_xla.operations import scope
+from tracewarehouse.collect.torch_xla.replay import ReplayedModel, wait_for_devices
+from tracewarehouse.collect.torch_xla.sharded_model import ShardedModel
 from tracewarehouse.ingest.capture.manifest import Mesh
 from tracewarehouse.ingest.capture_names import XPLANE_SUFFIX
 
 if TYPE_CHECKING:
-    from tracewarehouse.collect.parallel.device_mesh import DeviceMesh
     from tracewarehouse.collect.run_spec import RunSpec
+    from tracewarehouse.collect.torch_xla.mesh import DeviceMesh
 
 
 def stage_spec(spec: RunSpec, stage: int) -> RunSpec:

@@ -9,9 +9,9 @@ from tracewarehouse.collect.errors import TpuError
 from tracewarehouse.collect.experiment import Experiment, plan
 from tracewarehouse.collect.memory import MemoryNeed, require_memory
 from tracewarehouse.collect.run_spec import RunSpec
-from tracewarehouse.collect.tpu.disk import BOOT_FREE, all_weights, largest_weights
 from tracewarehouse.collect.tpu.quota import Pool, Quota
 from tracewarehouse.collect.tpu.state import Slice
+from tracewarehouse.collect.tpu.weights import BOOT_FREE, all_weights, largest_weights
 
 
 @dataclass(frozen=True)

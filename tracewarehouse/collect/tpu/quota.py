@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import urllib.request
 from collections.abc import Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
@@ -13,6 +15,7 @@ from tracewarehouse.collect.errors import QuotaError, TpuError
 
 if TYPE_CHECKING:
     from tracewarehouse.collect.tpu.state import Slice
+
 
 TABLE = Path(__file__).parent / "quota.yaml"
 
@@ -186,3 +189,24 @@ def load_quota(table: Path = TABLE) -> Quota:
         return Quota.model_validate(yaml.safe_load(table.read_text(encoding="utf-8")))
     except (OSError, yaml.YAMLError, ValidationError, UnicodeDecodeError) as error:
         raise TpuError(f"{table}: cannot be read as a quota table: {' '.join(str(error).split())}") from None
+
+
+METADATA = "http://metadata.google.internal/computeMetadata/v1/instance/attributes/accelerator-type"
+"""Address at which Google Cloud tells a virtual machine its accelerator type."""
+
+
+def host_chip() -> str | None:
+    """Return the kind of this host's TPU chips as in the table; None without TPU or if the kind is unknown."""
+    return load_quota().kind(accelerator_type())
+
+
+def accelerator_type() -> str:
+    """Return the type of the TPU slice that this host is in, such as `v6e-8`; empty if it is in none."""
+    if told := os.environ.get("TPU_ACCELERATOR_TYPE"):
+        return told
+    request = urllib.request.Request(METADATA, headers={"Metadata-Flavor": "Google"})
+    try:
+        with urllib.request.urlopen(request, timeout=2) as answer:  # noqa: S310
+            return str(answer.read().decode().strip())
+    except OSError:
+        return ""

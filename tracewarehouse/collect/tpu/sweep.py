@@ -14,19 +14,19 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from tracewarehouse.collect.capture import require_writable
-from tracewarehouse.collect.checks.reference_cache import kept_files
+from tracewarehouse.collect.checks.reference import kept_files
 from tracewarehouse.collect.errors import TpuError
 from tracewarehouse.collect.experiment import Experiment
 from tracewarehouse.collect.run_spec import RunSpec
 from tracewarehouse.collect.tpu import commands
 from tracewarehouse.collect.tpu.captures import fetch, pending
-from tracewarehouse.collect.tpu.disk import too_large
+from tracewarehouse.collect.tpu.commands import SharedRuns
 from tracewarehouse.collect.tpu.gcloud import ADD_KEY, READY, KeyAgentError, failed_on_host
 from tracewarehouse.collect.tpu.installation import Installation, install, remove_token
 from tracewarehouse.collect.tpu.plan import runs_of_slice, tpu_runs
-from tracewarehouse.collect.tpu.shared_runs import SharedRuns
 from tracewarehouse.collect.tpu.slices import InterruptionError, Slices
 from tracewarehouse.collect.tpu.state import Round, Slice
+from tracewarehouse.collect.tpu.weights import too_large
 
 PATIENCE = 2
 """Looks during which a host may still record after another one has failed; then all are stopped."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import json
+import math
 import os
 import re
 import shutil
@@ -12,13 +13,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from tracewarehouse.collect.errors import CollectError
-from tracewarehouse.collect.models.checkpoint import INDEX, SINGLE
-from tracewarehouse.collect.models.model_folder import hub_cache
-from tracewarehouse.collect.models.pretrained import CONFIG, is_folder, known_models
-from tracewarehouse.collect.tpu.disk import weights_of
+from tracewarehouse.collect.models.checkpoint import INDEX, SINGLE, hub_cache
+from tracewarehouse.collect.models.pretrained import CONFIG, PretrainedModel, is_folder, known_models, pretrained_model
+from tracewarehouse.collect.run_spec import RunSpec
 
 if TYPE_CHECKING:
     from tracewarehouse.collect.run_spec import RunSpec
+
 
 DESCRIPTIONS = ("*.json", "tokenizer*")
 """Patterns of the small files: configuration, index of the weights, tokenizer."""
@@ -117,3 +118,53 @@ def _download(model: str, cache: Path, files: Iterable[str]) -> str:
         if error.errno == errno.ENOSPC:
             raise WeightsError(f"{model}: the disk of {cache} is full; use --data-disk or --bucket") from None
         raise WeightsError(f"{model}: cannot be downloaded: {' '.join(str(error).split())[:300]}") from None
+
+
+BOOT_DISK = 100 * 2**30
+"""Bytes of the boot disk of a TPU virtual machine, which cannot be made larger."""
+SYSTEM = 40 * 10**9
+"""Bytes of the boot disk that system and collector take: an estimate; torch alone takes 7 GB."""
+BOOT_FREE = BOOT_DISK - SYSTEM
+MARGIN = 1.05
+"""Factor for the other content of a checkpoint: scales, multi-token prediction, whole files."""
+_EIGHT_BITS = ("deepseek_v3",)
+"""Architectures that are published with 8 bits per weight; all others have 16."""
+
+
+def stored_bytes(model: PretrainedModel, layers: int) -> int:
+    """Return the bytes of the files with a published model's first layers and its weights outside of the layers."""
+    shapes = list(model.other_weights().values())
+    for layer in range(layers):
+        shapes += model.layer_weights(layer).values()
+    element = 1 if model.architecture in _EIGHT_BITS else 2
+    return math.ceil(MARGIN * element * sum(math.prod(shape) for shape in shapes))
+
+
+def weights_of(spec: RunSpec) -> int:
+    """Return the bytes that the files of a run's model take on a disk; 0 for a tiny model and a local folder."""
+    if not spec.is_published or is_folder(spec.model):
+        return 0
+    return stored_bytes(pretrained_model(spec.model), spec.layers)
+
+
+def largest_weights(specs: Iterable[RunSpec]) -> int:
+    """Return the bytes that a disk needs for runs one after the other, which make room for each other."""
+    return max(map(weights_of, specs), default=0)
+
+
+def all_weights(specs: Iterable[RunSpec]) -> int:
+    """Return the bytes that a disk needs for the models of all runs together."""
+    by_model: dict[str, int] = {}
+    for spec in specs:
+        by_model[spec.model] = max(by_model.get(spec.model, 0), weights_of(spec))
+    return sum(by_model.values())
+
+
+def too_large(spec: RunSpec) -> str | None:
+    """Return why a host without another disk or a bucket cannot hold a run's weights; None if it can."""
+    if (needed := weights_of(spec)) <= BOOT_FREE:
+        return None
+    return (
+        f"the files of {spec.model} take {needed / 1e9:.0f} GB, and the hosts' own disks have {BOOT_FREE / 1e9:.0f} GB "
+        "to give; create the slice with --data-disk or --bucket"
+    )

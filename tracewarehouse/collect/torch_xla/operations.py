@@ -95,3 +95,29 @@ def _functions() -> tuple[Any, Any, Any]:
             return single_linear(linear, hidden, weight), 0
 
     return Einsum, Constrain, SingleLinear
+
+
+def scope(name: str) -> Any:
+    """Return a context whose operations carry `name` in their op_name (it must not hold a sync)."""
+    import torch_xla.debug.profiler as xp
+
+    return xp.Trace(name)
+
+
+def scope_module(module: Any, name: str) -> None:
+    """Run every call of a module inside a scope."""
+    forward = module.forward
+
+    def scoped(*args: Any, **kwargs: Any) -> Any:
+        with scope(name):
+            return forward(*args, **kwargs)
+
+    module.forward = scoped
+
+
+def scope_parts(decoder_layer: Any) -> None:
+    """Name the parts of a decoder layer: attn, mlp or moe, norm."""
+    scope_module(decoder_layer.self_attn, "attn")
+    scope_module(decoder_layer.mlp, "moe" if hasattr(decoder_layer.mlp, "experts") else "mlp")
+    scope_module(decoder_layer.input_layernorm, "norm")
+    scope_module(decoder_layer.post_attention_layernorm, "norm")

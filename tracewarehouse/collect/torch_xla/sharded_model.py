@@ -2,17 +2,23 @@
 
 from __future__ import annotations
 
+import functools
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from tracewarehouse.collect.models.architectures import architecture_of
-from tracewarehouse.collect.parallel import attention, experts
 from tracewarehouse.collect.parallel.attention_forms import cache_length
-from tracewarehouse.collect.parallel.context_parallelism import MODES, split_cache_updates, split_context
-from tracewarehouse.collect.parallel.deepseek import use_compilable_operations
-from tracewarehouse.collect.parallel.device_mesh import DeviceMesh
-from tracewarehouse.collect.parallel.partition import BATCH, Axes, weight_partition
-from tracewarehouse.collect.parallel.phase_marks import scope, scope_module, scope_parts
-from tracewarehouse.collect.parallel.sequence_parallelism import keep_last_position, split_sequence
+from tracewarehouse.collect.parallel.partition import BATCH, MODES, Axes, weight_partition
+from tracewarehouse.collect.parallel.weights import split_gate_and_up
+from tracewarehouse.collect.torch_xla import attention, experts
+from tracewarehouse.collect.torch_xla.mesh import DeviceMesh
+from tracewarehouse.collect.torch_xla.operations import scope, scope_module, scope_parts
+from tracewarehouse.collect.torch_xla.sequence_parallelism import (
+    keep_last_position,
+    split_cache_updates,
+    split_context,
+    split_sequence,
+)
 
 if TYPE_CHECKING:
     from tracewarehouse.collect.run_spec import RunSpec
@@ -23,7 +29,7 @@ def use_sharded_operations(spec: RunSpec, model: Any, mesh: DeviceMesh) -> exper
     attention.register(spec, mesh)
     routed = experts.RoutedExperts(mesh, float(spec.capacity_factor or "inf"))
     routed.register()
-    experts.split_gate_and_up(model)
+    split_gate_and_up(model)
     use_compilable_operations(model)
     model.config._attn_implementation = attention.NAME
     model.config._experts_implementation = experts.NAME
@@ -128,3 +134,108 @@ class ShardedModel:
         if spec.sequence_parallelism in MODES:
             split_cache_updates(cache, self._mesh, spec.sequence_parallelism)
         return cache
+
+
+def use_compilable_operations(model: Any) -> None:
+    """Replace the complex rotary embedding of DeepSeek-V2 and indexed routing by groups; other models stay as they are.
+
+    XLA has no `polar`, so the complex form computes on the host and cuts every step into two programs. Scatter and
+    gather along the experts become, inside a pipeline stage, indexing over all stages: communication between them.
+    """
+    if model.config.model_type == "deepseek_v2":
+        import transformers.models.deepseek_v2.modeling_deepseek_v2 as deepseek_v2
+
+        rotary = model.model.rotary_emb
+        rotary.forward = lambda x, position_ids: _cosines_and_sines(rotary, position_ids)
+        deepseek_v2.apply_rotary_emb = _rotate_pairs
+        if model.config.topk_method == "group_limited_greedy":
+            _replace_routing(model, _route_v2)
+    elif model.config.model_type == "deepseek_v3":
+        _replace_routing(model, _route_v3)
+
+
+def _replace_routing(model: Any, route: Callable[[Any, Any], Any]) -> None:
+    for layer in model.model.layers:
+        if hasattr(layer.mlp, "gate"):
+            layer.mlp.gate.forward = functools.partial(route, layer.mlp.gate)
+
+
+def _cosines_and_sines(rotary: Any, position_ids: Any) -> Any:
+    """Return cosine and sine of every pair's angle, [batch, tokens, pairs, 2]."""
+    import torch
+
+    angles = position_ids[..., None].float() * rotary.inv_freq.float()
+    return torch.stack((angles.cos(), angles.sin()), -1) * rotary.attention_scaling
+
+
+def _rotate_pairs(query: Any, key: Any, angles: Any) -> tuple[Any, Any]:
+    """Rotate neighbouring pairs of the last dimension of query and key [batch, heads, tokens, width]."""
+    import torch
+
+    cos, sin = angles[..., 0].unsqueeze(1), angles[..., 1].unsqueeze(1)
+
+    def rotate(x: Any) -> Any:
+        first, second = x.float().reshape(*x.shape[:-1], -1, 2).unbind(-1)
+        return torch.stack((first * cos - second * sin, first * sin + second * cos), -1).flatten(-2).type_as(x)
+
+    return rotate(query), rotate(key)
+
+
+def _route_v2(gate: Any, hidden: Any) -> tuple[Any, Any, Any]:
+    """Route as DeepSeek-V2 (arXiv 2405.04434, section 2.2.2): a group is as good as its best expert.
+
+    Returns:
+        As for `_route_v3`.
+    """
+    import torch
+
+    logits = torch.nn.functional.linear(hidden.reshape(-1, gate.hidden_dim).float(), gate.weight.float())
+    grouped = logits.softmax(-1).reshape(-1, gate.num_group, gate.num_experts // gate.num_group)
+    is_kept = _are_largest(grouped.amax(-1), gate.topk_group)
+    limited = torch.where(is_kept[..., None], grouped, 0.0).flatten(1)
+    weights, chosen = torch.topk(limited, gate.top_k, dim=-1, sorted=False)
+    return logits, weights * gate.routed_scaling_factor, chosen
+
+
+def _route_v3(gate: Any, hidden: Any) -> tuple[Any, Any, Any]:
+    """Route as DeepSeek-V3 (arXiv 2412.19437, section 2.1.2), with comparisons instead of indices.
+
+    Returns:
+        Logits [tokens, experts], weights [tokens, k] and chosen experts [tokens, k].
+    """
+    import torch
+
+    hidden = hidden.reshape(-1, gate.hidden_dim)
+    logits = torch.nn.functional.linear(hidden.float(), gate.weight.float())
+    scores = logits.sigmoid()
+    biased = scores + gate.e_score_correction_bias
+    grouped = biased.reshape(-1, gate.num_group, gate.num_experts // gate.num_group)
+    is_kept = _are_largest(grouped.topk(2, dim=-1)[0].sum(-1), gate.topk_group)
+    chosen = torch.topk(torch.where(is_kept[..., None], grouped, -torch.inf).flatten(1), gate.top_k, -1, sorted=False)[
+        1
+    ]
+    weights = (scores[:, None] * _is_chosen(chosen, gate.num_experts)).sum(-1)
+    if gate.norm_topk_prob:
+        weights = weights / (weights.sum(-1, keepdim=True) + 1e-20)
+    return logits, weights * gate.routed_scaling_factor, chosen
+
+
+def _are_largest(values: Any, count: int) -> Any:
+    """Return which of the values [tokens, groups] are among the `count` largest of a token; of equal ones the first.
+
+    It compares, because the TPU compiler turns such a small topk into a call, and gathers the values of all tokens for
+    it.
+    """
+    import torch
+
+    place = torch.arange(values.shape[-1], device=values.device)
+    own, other = values[..., None], values[..., None, :]
+    is_ahead = (other > own) | ((other == own) & (place < place[:, None]))
+    return is_ahead.sum(-1) < count
+
+
+def _is_chosen(chosen: Any, count: int) -> Any:
+    """Turn indices [tokens, k] into truth values [tokens, k, count]."""
+    import torch
+
+    return chosen[..., None] == torch.arange(count, device=chosen.device)

@@ -6,14 +6,14 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from tracewarehouse.collect.parallel.attention_forms import cache_length
-from tracewarehouse.collect.parallel.device_mesh import DeviceMesh
 from tracewarehouse.collect.parallel.partition import BATCH, weight_partition
-from tracewarehouse.collect.parallel.phase_marks import scope, scope_module, scope_parts
-from tracewarehouse.collect.parallel.sequence_parallelism import last_position, split_sequence
-from tracewarehouse.collect.parallel.sharded_model import cache_shape, use_sharded_operations
+from tracewarehouse.collect.torch_xla.mesh import DeviceMesh
+from tracewarehouse.collect.torch_xla.operations import scope, scope_module, scope_parts
+from tracewarehouse.collect.torch_xla.sequence_parallelism import last_position, split_sequence
+from tracewarehouse.collect.torch_xla.sharded_model import cache_shape, use_sharded_operations
 
 if TYPE_CHECKING:
-    from tracewarehouse.collect.parallel.published import PublishedWeights
+    from tracewarehouse.collect.parallel.weights import PublishedWeights
     from tracewarehouse.collect.run_spec import RunSpec
 
 
@@ -122,7 +122,7 @@ class PipelinedModel:
         """
         import torch
 
-        from tracewarehouse.collect.parallel.stage_operations import einsum
+        from tracewarehouse.collect.torch_xla.operations import einsum
 
         batch, length = given.shape
         hidden = self._model.model.embed_tokens(given)

@@ -2,53 +2,14 @@
 
 from __future__ import annotations
 
-import math
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from tracewarehouse.collect.parallel.partition import BATCH
+from tracewarehouse.collect.parallel.partition import BATCH, Places, places
 
 if TYPE_CHECKING:
-    from tracewarehouse.collect.parallel.device_mesh import DeviceMesh
+    from tracewarehouse.collect.torch_xla.mesh import DeviceMesh
 
 NAME = "gshard_dispatch"
-LEAST_PLACES = 4
-"""Fewest places: the mean of few tokens says little; as in DeepSpeed-MoE (Rajbhandari et al. 2022)."""
-
-
-@dataclass(frozen=True)
-class Places:
-    """Places that routed tokens get.
-
-    Attributes:
-        per_device: Places that one device of (dp, ep) sends to each device of ep.
-        received: Places that a device of ep gets from all its senders, itself included.
-        per_expert: Places that each of its experts computes; `received` if every expert computes all.
-    """
-
-    per_device: int
-    received: int
-    per_expert: int
-
-
-def places(tokens: int, chosen: int, experts: int, devices: int, factor: float) -> Places:
-    """Return the places that a capacity factor gives; it counts mean shares of the tokens.
-
-    Args:
-        tokens: Tokens of one device of (dp, ep).
-        chosen: Experts of a token.
-        experts: Experts of a layer.
-        devices: Devices of ep.
-        factor: The capacity factor; infinity gives room for all, so nothing is dropped.
-    """
-
-    def room(most: int, mean: float) -> int:
-        return most if math.isinf(factor) else min(most, max(LEAST_PLACES, math.ceil(factor * mean)))
-
-    # A token takes one place at a device, however many of its experts are there.
-    per_device = room(tokens, tokens * chosen / devices) if devices > 1 else tokens
-    received = per_device * devices
-    return Places(per_device, received, room(received, tokens * devices * chosen / experts))
 
 
 class RoutedExperts:
@@ -155,7 +116,7 @@ class RoutedExperts:
         """
         import torch
 
-        from tracewarehouse.collect.parallel.stage_operations import einsum
+        from tracewarehouse.collect.torch_xla.operations import einsum
 
         parts, (devices, here) = self._mesh.sizes["tp"], (facts.shape[1], facts.shape[3])
 
@@ -180,19 +141,6 @@ class RoutedExperts:
         return einsum("dntec,pdnech->pdnth", place * weight[..., None], done), place.sum((-1, -2))
 
 
-def split_gate_and_up(model: Any) -> None:
-    """Store the fused gate and up weights of all experts separately, so that tp splits the width of each."""
-    import torch
-
-    for module in list(model.modules()):
-        fused = getattr(module, "gate_up_proj", None)
-        if isinstance(fused, torch.nn.Parameter):
-            gate, up = fused.data.chunk(2, dim=1)
-            del module.gate_up_proj
-            module.gate_proj = torch.nn.Parameter(gate.contiguous(), requires_grad=False)
-            module.up_proj = torch.nn.Parameter(up.contiguous(), requires_grad=False)
-
-
 def _placed(is_wanted: Any, count: int) -> Any:
     """Give each token that wants one the next place: [..., tokens, n] to truth values [..., tokens, n, count]."""
     import torch
@@ -211,7 +159,7 @@ def _sent(tokens: Any, facts: Any, place: Any) -> Any:
     """
     import torch
 
-    from tracewarehouse.collect.parallel.stage_operations import einsum
+    from tracewarehouse.collect.torch_xla.operations import einsum
 
     if place is None:
         whole = tokens[:, None].expand(-1, facts.shape[2], -1, -1)
@@ -224,7 +172,7 @@ def _sent(tokens: Any, facts: Any, place: Any) -> Any:
 
 def _combined(returned: Any, place: Any) -> Any:
     """Add up the results [tp, groups, devices, places, n] to [groups, tokens, n]; `place` as for `_sent`."""
-    from tracewarehouse.collect.parallel.stage_operations import einsum
+    from tracewarehouse.collect.torch_xla.operations import einsum
 
     # The sum over tp, which is the all-reduce, comes last, so that it is over tokens, not over places.
     at_tokens = returned.sum(2) if place is None else einsum("gsdc,pgdcn->pgsn", place.to(returned.dtype), returned)

@@ -11,7 +11,6 @@ from tracewarehouse.collect.models.checkpoint import Checkpoint, CheckpointError
 from tracewarehouse.collect.parallel.partition import Partition, weight_partition
 
 if TYPE_CHECKING:
-    from tracewarehouse.collect.parallel.device_mesh import DeviceMesh
     from tracewarehouse.collect.run_spec import RunSpec
 
 
@@ -70,7 +69,7 @@ class PublishedWeights:
             _put(model, name, torch.cat(values, 1) if fused else values[0])
         return _finished(model)
 
-    def on_devices(self, spec: RunSpec, mesh: DeviceMesh) -> Any:
+    def on_devices(self, spec: RunSpec, mesh: Assembler) -> Any:
         """Return the model with every weight split over the devices, read one after the other and file by file.
 
         A host holds its devices' parts of one weight at a time and, while they are sent, torch_xla's copy of each part.
@@ -151,8 +150,6 @@ def skeleton(spec: RunSpec, folder: Path, *, is_split: bool = True) -> Any:
     import torch
     import transformers
 
-    from tracewarehouse.collect.parallel.experts import split_gate_and_up
-
     architecture = architecture_of(spec.model)
     config = getattr(transformers, architecture.config_class).from_pretrained(folder)
     config.num_hidden_layers = spec.layers
@@ -173,6 +170,19 @@ def skeleton(spec: RunSpec, folder: Path, *, is_split: bool = True) -> Any:
     for parameter in model.parameters():
         parameter.requires_grad_(False)
     return model
+
+
+def split_gate_and_up(model: Any) -> None:
+    """Store the fused gate and up weights of all experts separately, so that tp splits the width of each."""
+    import torch
+
+    for module in list(model.modules()):
+        fused = getattr(module, "gate_up_proj", None)
+        if isinstance(fused, torch.nn.Parameter):
+            gate, up = fused.data.chunk(2, dim=1)
+            del module.gate_up_proj
+            module.gate_proj = torch.nn.Parameter(gate.contiguous(), requires_grad=False)
+            module.up_proj = torch.nn.Parameter(up.contiguous(), requires_grad=False)
 
 
 def whole(shape: Shape) -> tuple[slice, ...]:

@@ -6,8 +6,8 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from tracewarehouse.collect.parallel.partition import Axes, Partition, device_slices
-from tracewarehouse.collect.parallel.stage_operations import constrain
 from tracewarehouse.collect.run_spec import MESH_AXES
+from tracewarehouse.collect.torch_xla.operations import constrain
 
 if TYPE_CHECKING:
     from tracewarehouse.collect.run_spec import RunSpec

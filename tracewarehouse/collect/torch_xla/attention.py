@@ -10,8 +10,8 @@ from tracewarehouse.collect.parallel.attention_forms import LANES, PAGE, block_p
 from tracewarehouse.collect.parallel.partition import BATCH
 
 if TYPE_CHECKING:
-    from tracewarehouse.collect.parallel.device_mesh import DeviceMesh
     from tracewarehouse.collect.run_spec import RunSpec
+    from tracewarehouse.collect.torch_xla.mesh import DeviceMesh
 
 NAME = "sharded"
 
@@ -137,7 +137,7 @@ def sharded_attention(
     """
     import torch
 
-    from tracewarehouse.collect.parallel.stage_operations import einsum
+    from tracewarehouse.collect.torch_xla.operations import einsum
 
     batch, heads, tokens, width = query.shape
     kv_heads = key.shape[1]
