@@ -80,7 +80,7 @@ from pathlib import Path
 import torch
 import torch_xla.runtime as xr
 from safetensors.torch import load_file
-from tracewarehouse.collect.run_spec import run_spec
+from tracewarehouse.collect.experiment import run_spec
 from tracewarehouse.collect.parallel.weights import PublishedWeights
 from tracewarehouse.collect.torch_xla.mesh import DeviceMesh
 from tracewarehouse.collect.parallel.partition import weight_partition
@@ -174,7 +174,7 @@ import json, sys
 from pathlib import Path
 import torch
 import torch_xla, torch_xla.runtime as xr
-from tracewarehouse.collect.run_spec import run_spec
+from tracewarehouse.collect.experiment import run_spec
 from tracewarehouse.collect.parallel.weights import PublishedWeights
 from tracewarehouse.collect.torch_xla.mesh import DeviceMesh
 
@@ -219,7 +219,7 @@ import gc, json, os, sys
 from pathlib import Path
 import torch
 import torch_xla, torch_xla.runtime as xr, torch_xla.core.xla_model as xm
-from tracewarehouse.collect.run_spec import run_spec
+from tracewarehouse.collect.experiment import run_spec
 from tracewarehouse.collect.parallel.weights import PublishedWeights
 from tracewarehouse.collect.torch_xla.mesh import DeviceMesh
 

@@ -31,10 +31,9 @@ TWO = run_spec(mesh="tp=2")
 STAND_IN = """
 import os, sys, time
 from pathlib import Path
-from tracewarehouse.collect.capture import staged_capture, write_facts
+from tracewarehouse.collect.capture import staged_capture, write_manifest
 from tracewarehouse.collect.run_spec import RunSpec
 from tracewarehouse.collect.processes import end_with_parent
-from tracewarehouse.ingest.capture.card import WorkloadCard
 from tracewarehouse.ingest.capture.manifest import Manifest, ModelFacts
 
 end_with_parent()
@@ -55,7 +54,7 @@ with staged_capture(output, spec.name) as staging:
     (staging / "half").touch()
     if todo and todo[0] == "hang":
         time.sleep(60)
-    write_facts(staging, WorkloadCard(), Manifest(
+    write_manifest(staging, Manifest(
         name=spec.name, model=ModelFacts(name=spec.model), dtype=spec.dtype, batch_size=spec.batch, mesh=spec.mesh,
         input_length=spec.input_length, output_length=spec.output_length, spec_digest=spec.digest))
 """
@@ -193,7 +192,7 @@ def collector(output: Path, *meshes: str) -> subprocess.Popen[bytes]:
         from pathlib import Path
         from tracewarehouse.collect import runner
         from tracewarehouse.collect.experiment import Experiment
-        from tracewarehouse.collect.run_spec import run_spec
+        from tracewarehouse.collect.experiment import run_spec
         runner.HARNESS = {runner.HARNESS!r}
         from tracewarehouse.collect.torch_xla import backend as torch_xla_backend
         torch_xla_backend.require_torch_xla = lambda: None

@@ -87,11 +87,7 @@ def compile_ahead(spec: RunSpec, topology: str, folder: Path, python: str = sys.
 
 
 def _require_topology(spec: RunSpec, topology: str) -> None:
-    """Refuse a topology that does not fit the mesh, before a model is traced.
-
-    Raises:
-        CollectError: it is not written as libtpu writes topologies, or has another number of chips.
-    """
+    """Refuse a topology that does not fit the mesh, before a model is traced."""
     found = re.fullmatch(r"v\w+:(\d+(?:x\d+)+)", topology)
     if found is None:
         raise CollectError(f"topology {topology}: expected generation and chips per dimension, such as v6e:2x4")

@@ -8,13 +8,13 @@ import time
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
+from importlib.metadata import version
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
 from tracewarehouse.collect.capture import staged_capture, write_manifest
 from tracewarehouse.collect.errors import CollectError, MissingDependencyError
-from tracewarehouse.collect.harness.recording import versions
 from tracewarehouse.ingest.capture.manifest import Manifest, Mesh, ModelFacts
 from tracewarehouse.ingest.capture_names import XPLANE_SUFFIX, xplane_files
 from tracewarehouse.ingest.protobuf import Field, message_classes
@@ -45,17 +45,7 @@ def attach(
     All servers record at the same time; each is a host of the run. No server tells what ran, so the manifest has what
     the caller knows.
 
-    Args:
-        addresses: HOST:PORT of each host's server.
-        output: Folder for the capture directory.
-        duration_ms: Time to record.
-        mesh: Mesh of the devices.
-        model: Name of the model.
-        dtype: Dtype of its weights.
-        batch_size: Sequences per batch.
-        input_length: Tokens of each prompt.
-        output_length: Tokens generated per sequence.
-        grace_s: Seconds after the recording within which a server must answer.
+    `addresses` are HOST:PORT of each host's server, which must answer within `grace_s` after the recording.
 
     Returns:
         The capture directory, `output/<first host>-<port>-<time>`.
@@ -96,7 +86,7 @@ def attach(
                 output_length=output_length,
                 mesh=mesh,
                 hosts=hosts,
-                versions={"tracewarehouse": versions()["tracewarehouse"]},
+                versions={"tracewarehouse": version("tracewarehouse")},
                 **extra,
             ),
         )
@@ -111,7 +101,6 @@ def _host_name(address: str) -> str:
 
 
 def _record(address: str, profiles: Path, session: str, host: str, duration_ms: int, grace_s: float) -> None:
-    """Ask one server for a profile, and put it into the session's folder."""
     import grpc
 
     # A server that does not send the profile back writes it into this folder itself, if it can reach it.

@@ -13,7 +13,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from tracewarehouse.collect.errors import CollectError
-from tracewarehouse.ingest.capture.card import WorkloadCard, dump_card
 from tracewarehouse.ingest.capture.manifest import Manifest, load_manifest
 from tracewarehouse.ingest.errors import CaptureError
 
@@ -26,11 +25,7 @@ MANIFEST = "manifest.json"
 
 @contextmanager
 def staged_capture(output: Path, name: str) -> Iterator[Path]:
-    """Give a directory to write a capture into; it becomes `output/name` if the block succeeds, or is removed.
-
-    Raises:
-        CollectError: `output/name` is there already, or `output` cannot be written to.
-    """
+    """Give a directory to write a capture into; it becomes `output/name` if the block succeeds, or is removed."""
     with partial_directory(output, name) as staging:
         yield staging
         _flush(staging)
@@ -61,11 +56,7 @@ def partial_directory(output: Path, name: str) -> Iterator[Path]:
 
 
 def require_writable(output: Path) -> None:
-    """Make sure that a folder exists and can be written.
-
-    Raises:
-        CollectError: it cannot be made or written.
-    """
+    """Make sure that a folder exists and can be written."""
     try:
         output.mkdir(parents=True, exist_ok=True)
         with tempfile.TemporaryFile(dir=output):
@@ -79,12 +70,6 @@ def write_error(output: Path, error: OSError) -> CollectError:
     return CollectError(f"{output}: captures cannot be written there: {error.strerror}; choose another output")
 
 
-def write_facts(staging: Path, card: WorkloadCard, manifest: Manifest) -> None:
-    """Write card.yaml and manifest.json."""
-    dump_card(card, staging / CARD)
-    write_manifest(staging, manifest)
-
-
 def write_manifest(staging: Path, manifest: Manifest) -> None:
     """Write manifest.json."""
     text = json.dumps(manifest.model_dump(mode="json"), indent=1, ensure_ascii=False)
@@ -92,11 +77,7 @@ def write_manifest(staging: Path, manifest: Manifest) -> None:
 
 
 def recorded_digest(capture: Path) -> str | None:
-    """Return the digest of a finished capture's specification; None if there is no such capture.
-
-    Raises:
-        CollectError: something else is there.
-    """
+    """Return the digest of a finished capture's specification; None if there is no such capture."""
     if not capture.exists():
         return None
     try:

@@ -52,9 +52,6 @@ def load_experiment(path: Path) -> Experiment:
 
     Args:
         path: A YAML file, or the name of a ready-made experiment such as `tiny`.
-
-    Raises:
-        ExperimentError: the file cannot be read, is not YAML, or a field is wrong; the message names the field.
     """
     if str(path) in ready_made() and not path.exists():
         path = READY_MADE / f"{path}.yaml"
@@ -82,12 +79,7 @@ def ready_made() -> list[str]:
 
 
 def plan(experiment: Experiment) -> list[RunSpec]:
-    """Return every run of an experiment, in the order of recording.
-
-    Raises:
-        ExperimentError: there is no run, a field is wrong, two runs have the same configuration, or an exclusion
-            matches nothing; the message says where.
-    """
+    """Return every run of an experiment, in the order of recording."""
     described = [(f"runs[{i}]", run) for i, run in enumerate(experiment.runs)]
     unused = dict(enumerate(experiment.exclude))
     for i, sweep in enumerate(experiment.matrix):
@@ -129,20 +121,12 @@ def _label(fields: dict[str, Any]) -> str:
 
 
 def run_spec(**fields: Any) -> RunSpec:
-    """Return a run from named fields, as a command line has them; None leaves a field at its default.
-
-    Raises:
-        ExperimentError: a field is wrong; the message names it.
-    """
+    """Return a run from named fields, as a command line has them; None leaves a field at its default."""
     return parsed_run({k: v for k, v in fields.items() if v is not None}, "run")
 
 
 def parsed_run(fields: dict[str, Any], where: str) -> RunSpec:
-    """Return a run from its fields.
-
-    Raises:
-        ExperimentError: a field is wrong; the message names it, and begins with `where`.
-    """
+    """Return a run from its fields."""
     try:
         return RunSpec.model_validate(fields)
     except ValidationError as error:

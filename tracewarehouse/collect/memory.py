@@ -102,11 +102,7 @@ def _temporaries(model: PretrainedModel, spec: RunSpec, sizes: dict[str, int], b
 
 
 def _dispatch(experts: int, config: dict[str, int], spec: RunSpec, devices: int, tokens: int, width: int) -> int:
-    """Return the elements that a layer of experts holds at once.
-
-    These are the elements sent and received in both directions, the masks of places at devices and experts, and the
-    inputs, outputs and intermediate values of the experts.
-    """
+    """Return the elements that a layer of experts holds at once: sent and received, masks of places, and values."""
     chosen, hidden, here = config["num_experts_per_tok"], config["hidden_size"], experts // devices
     room = places(tokens, chosen, experts, devices, float(spec.capacity_factor or "inf"))
     exchanged = 4 * (hidden + here) * room.received
@@ -129,11 +125,7 @@ def _chip_share(shape: tuple[int, ...], partition: Partition, sizes: dict[str, i
 
 
 def require_memory(spec: RunSpec, kind: str) -> MemoryNeed:
-    """Refuse a run that does not fit into its chips, before anything is allocated.
-
-    Raises:
-        ExperimentError: it does not fit, with the numbers; or the model is not known.
-    """
+    """Refuse a run that does not fit into its chips, before anything is allocated."""
     need = memory_need(pretrained_model(spec.model), spec)
     capacity = chip_memory(kind)
     if need.total > USABLE * capacity:
@@ -145,15 +137,7 @@ def require_memory(spec: RunSpec, kind: str) -> MemoryNeed:
 
 
 def require_host_memory(spec: RunSpec, available: int | None = None) -> MemoryNeed:
-    """Refuse a run on virtual devices that does not fit into this host, which holds the parts of all of them.
-
-    Args:
-        spec: A run of a published model on device cpu.
-        available: Bytes that the host can give; read from the host by default.
-
-    Raises:
-        ExperimentError: it does not fit, with the numbers; or the model is not known.
-    """
+    """Refuse a run on virtual devices that does not fit into this host, which holds the parts of all of them."""
     model = pretrained_model(spec.model)
     need, loading = memory_need(model, spec), loading_bytes(model, spec)
     available = available_memory() if available is None else available
@@ -182,14 +166,7 @@ def known_chips() -> dict[str, dict[str, Any]]:
 
 
 def chip_memory(kind: str) -> int:
-    """Return the memory of a chip in bytes.
-
-    Args:
-        kind: Kind of the chip, as in the table.
-
-    Raises:
-        CollectError: the table does not state it.
-    """
+    """Return the memory in bytes of a chip of a kind in the table."""
     entry = known_chips().get(kind, {})
     if "hbm_gb" not in entry:
         raise CollectError(f"the memory of {kind!r} is not known; known are {', '.join(known_chips())}")

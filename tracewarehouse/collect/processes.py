@@ -1,4 +1,4 @@
-"""Starts processes that end with their parent, so that a killed collector leaves none behind."""
+"""Starts processes that end with their parent, so that a killed collector leaves none behind; waits for threads."""
 
 from __future__ import annotations
 

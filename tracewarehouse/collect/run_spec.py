@@ -1,4 +1,4 @@
-"""One run: a model, a mesh and the lengths."""
+"""One run: a model, a mesh and the lengths; and which layers each stage of its pipeline holds."""
 
 from __future__ import annotations
 
@@ -109,36 +109,20 @@ class RunSpec(BaseModel):
 
     @model_validator(mode="before")
     @classmethod
-    def _all_layers(cls, data: Any) -> Any:
-        if not isinstance(data, dict) or data.get("layers") is not None:
+    def _defaults_of_others(cls, data: Any) -> Any:
+        """Fill in the fields whose defaults depend on the device and on the model."""
+        if not isinstance(data, dict):
             return data
-        model = data.get("model")
-        if not isinstance(model, str) or model in ARCHITECTURES:
-            return data
+        model = data.get("model", "llama")
+        filled: dict[str, Any] = {"dtype": DTYPE_OF_DEVICE.get(str(data.get("device", "cpu")))}
         try:
-            layers = architecture_of(model).config["num_hidden_layers"]
-        except ExperimentError:
-            return data  # the model is refused by _check, with its name
-        return {**data, "layers": layers}
-
-    @model_validator(mode="before")
-    @classmethod
-    def _dtype_of_device(cls, data: Any) -> Any:
-        if not isinstance(data, dict) or data.get("dtype") is not None:
-            return data
-        dtype = DTYPE_OF_DEVICE.get(str(data.get("device", "cpu")))
-        return {**data, "dtype": dtype} if dtype else data
-
-    @model_validator(mode="before")
-    @classmethod
-    def _default_capacity(cls, data: Any) -> Any:
-        if not isinstance(data, dict) or data.get("capacity_factor") is not None:
-            return data
-        try:
-            has_experts = architecture_of(data.get("model", "llama")).is_moe
+            architecture = architecture_of(model)
         except (ExperimentError, TypeError):
-            return data  # the model is refused by _check, with its name
-        return {**data, "capacity_factor": CAPACITY_FACTOR} if has_experts else data
+            pass  # the model is refused by _check, with its name
+        else:
+            filled["layers"] = None if model in ARCHITECTURES else architecture.config["num_hidden_layers"]
+            filled["capacity_factor"] = CAPACITY_FACTOR if architecture.is_moe else None
+        return data | {k: v for k, v in filled.items() if v is not None and data.get(k) is None}
 
     @model_validator(mode="after")
     def _check(self) -> RunSpec:
@@ -156,9 +140,9 @@ class RunSpec(BaseModel):
             raise ValueError(f"mesh: ep={ep} needs a model with experts ({moe}), {self.model} has none")
         if self.capacity_factor is not None and not architecture.is_moe:
             raise ValueError(f"capacity_factor: {self.model} has no experts; remove the field")
-        _divides("mesh", f"ep={ep}", ep, "experts", architecture.num_experts or ep)
-        _divides("mesh", f"tp={tp}", tp, "attention heads", architecture.num_heads)
-        _divides("mesh", f"tp={tp}", tp, "key-value heads", architecture.num_kv_heads)
+        _require_divisor("mesh", f"ep={ep}", ep, "experts", architecture.num_experts or ep)
+        _require_divisor("mesh", f"tp={tp}", tp, "attention heads", architecture.num_heads)
+        _require_divisor("mesh", f"tp={tp}", tp, "key-value heads", architecture.num_kv_heads)
         try:
             stage_layout(self.layers, architecture.first_dense_layers, pp)
         except ValueError as error:
@@ -170,8 +154,8 @@ class RunSpec(BaseModel):
         if self.backend == "jax" and self.mesh.device_ids is not None:
             raise ValueError("mesh: with jax the devices are in the order of their ids; remove device_ids")
         count = self.microbatch_count
-        _divides("batch", f"{count} microbatches", count, "sequences", self.batch)
-        _divides("batch", f"dp x ep = {dp * ep}", dp * ep, "sequences of a microbatch", self.batch // count)
+        _require_divisor("batch", f"{count} microbatches", count, "sequences", self.batch)
+        _require_divisor("batch", f"dp x ep = {dp * ep}", dp * ep, "sequences of a microbatch", self.batch // count)
         if self.sequence_parallelism is not None:
             if tp == 1:
                 raise ValueError(
@@ -187,7 +171,7 @@ class RunSpec(BaseModel):
                     f"sequence_parallelism: {self.sequence_parallelism} is for dense models with keys and values per "
                     f"head, which {self.model} is not; use megatron"
                 )
-            _divides("input_length", f"tp={tp}", tp, "tokens (for sequence_parallelism)", self.input_length)
+            _require_divisor("input_length", f"tp={tp}", tp, "tokens (for sequence_parallelism)", self.input_length)
         return self
 
     def _check_hosts(self) -> None:
@@ -286,7 +270,7 @@ class RunSpec(BaseModel):
         return hashlib.sha256(json.dumps(values, sort_keys=True).encode()).hexdigest()
 
 
-def _divides(field: str, divisor_name: str, divisor: int, what: str, count: int) -> None:
+def _require_divisor(field: str, divisor_name: str, divisor: int, what: str, count: int) -> None:
     if count % divisor:
         raise ValueError(f"{field}: {divisor_name} does not divide the {count} {what}")
 
@@ -319,16 +303,8 @@ class StageLayout:
 def stage_layout(layers: int, dense: int, stages: int) -> StageLayout:
     """Share layers among stages.
 
-    The first dense layers of a model of experts are the first stage's, in slots of their own. The layers after them,
+    The first `dense` layers of a model of experts are the first stage's, in slots of their own. The layers after them,
     which cost the most, are spread as evenly as possible; the remainder goes to the last stages.
-
-    Args:
-        layers: Layers of the model.
-        dense: How many of them, from the first on, differ from the others; 0 when all are alike.
-        stages: Stages of the pipeline.
-
-    Raises:
-        ValueError: a stage would be empty.
     """
     dense = dense if dense < layers else 0
     least, more = divmod(layers - dense, stages)

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Literal
 
 from tracewarehouse.collect.capture import is_recorded, remove_leftovers, require_writable, write_error
-from tracewarehouse.collect.errors import CollectError, MissingDependencyError, require_libtpu, require_torch
+from tracewarehouse.collect.errors import CollectError, MissingDependencyError, require_libtpu, require_packages
 from tracewarehouse.collect.experiment import Experiment, plan
 from tracewarehouse.collect.harness.backend import BACKENDS, find_backend
 from tracewarehouse.collect.memory import MemoryNeed, memory_need, require_host_memory, require_memory
@@ -78,12 +78,7 @@ class PlannedRun:
 
 
 def dry_run(spec: Experiment, output: Path) -> list[PlannedRun]:
-    """Return what `collect` would do with the same arguments, without running or writing anything, and without torch.
-
-    Raises:
-        ExperimentError: the experiment is not valid.
-        CollectError: something else has the name of a run's capture.
-    """
+    """Return what `collect` would do with the same arguments; nothing is run, written or imported for it."""
     return [
         PlannedRun(
             run,
@@ -97,13 +92,9 @@ def dry_run(spec: Experiment, output: Path) -> list[PlannedRun]:
 
 
 def require_fit(spec: RunSpec) -> MemoryNeed | None:
-    """Refuse a run that does not fit into the chips or the memory of this host.
+    """Refuse a run that does not fit into the chips or the memory of this host; return what it needs per device.
 
-    Returns:
-        What the run needs per device; None for a tiny model, which always fits.
-
-    Raises:
-        ExperimentError: it does not fit, with the numbers; or the model is not known.
+    A tiny model always fits: None.
     """
     if not spec.is_published:
         return None
@@ -175,30 +166,18 @@ def collect(
 
 
 def keep_reference(run: RunSpec) -> Path:
-    """Compute the reference of a run in plain torch on this host, unless it is kept already.
+    """Compute the reference of a run in plain torch on this host, unless it is kept already; return its file.
 
-    Returns:
-        The file that keeps it; all runs of the model with the same prompt, lengths and dtype share it.
-
-    Raises:
-        MissingDependencyError: torch or transformers is not installed.
-        CollectError: the model's files are not here, or it does not fit into the memory of this host.
+    All runs of the model with the same prompt, lengths and dtype share it.
     """
-    require_torch()
+    require_packages(("torch", "transformers"), "computing a reference", "collect")
     from tracewarehouse.collect.harness.subject import compute_reference
 
     return compute_reference(run)
 
 
 def require_runnable(run: RunSpec) -> MemoryNeed | None:
-    """Make sure that this host has what a run needs, before anything is allocated.
-
-    Returns:
-        Memory per device; None for a tiny model.
-
-    Raises:
-        CollectError: a published model's files are not here, or the run does not fit, with the numbers.
-    """
+    """Make sure that this host has a run's files and memory; return the memory per device, None for a tiny model."""
     need = require_fit(run)
     if run.is_published:
         model_folder(run.model)
@@ -206,11 +185,6 @@ def require_runnable(run: RunSpec) -> MemoryNeed | None:
 
 
 def _require_elsewhere(backend: str, python: str) -> None:
-    """Make sure that another interpreter has what a backend needs.
-
-    Raises:
-        MissingDependencyError: it cannot be started, has no tracewarehouse, or lacks what the backend needs.
-    """
     try:
         done = subprocess.run([python, *HARNESS[1:], backend], capture_output=True, text=True, check=False)  # noqa: S603
     except OSError as error:
@@ -230,7 +204,6 @@ def _record(
     tell: Callable[..., None],
     harness: Sequence[str],
 ) -> CaptureResult:
-    """Record one run, or say why not."""
     capture, log = output / run.name, output / f"{run.name}.log"
     start, attempts, failure = time.monotonic(), 0, ""
     try:

@@ -24,11 +24,7 @@ ROOM = 5 * 10**9
 
 
 def record(file: Path, name: str, output: Path) -> None:
-    """Record one run into `output`, with the files of its model fetched first.
-
-    Raises:
-        CollectError: it cannot be recorded; or this host's version understands the run differently.
-    """
+    """Record one run into `output`, with the files of its model fetched first."""
     try:
         shared = SharedRuns.model_validate_json(file.read_text(encoding="utf-8"))
         place = [run.name for run in shared.runs].index(name)

@@ -19,7 +19,7 @@ import json
 import sys
 from pathlib import Path
 from tracewarehouse.collect.harness import subject
-from tracewarehouse.collect.run_spec import run_spec
+from tracewarehouse.collect.experiment import run_spec
 
 computed = []
 plain = subject.reference_logits

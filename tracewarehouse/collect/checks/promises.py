@@ -33,23 +33,17 @@ def promised_collectives(spec: RunSpec) -> list[PromisedCollective]:
     """
     layout = spec.stage_layout
     if spec.hosts == 1:
-        return _of_program(spec, layout.layer_kinds(), is_last=True)
+        return _program_promises(spec, layout.layer_kinds(), is_last=True)
     stages = [list(range(stage.first_layer, stage.last_layer + 1)) for stage in layout.stages]
     return [
         promise.model_copy(update={"stage": number})
         for number, layers in enumerate(stages)
-        for promise in _of_program(spec, layers, is_last=number == len(stages) - 1)
+        for promise in _program_promises(spec, layers, is_last=number == len(stages) - 1)
     ]
 
 
-def _of_program(spec: RunSpec, layers: Sequence[int], *, is_last: bool) -> list[PromisedCollective]:
-    """Return the collectives that one program promises on each of its devices.
-
-    Args:
-        spec: The run.
-        layers: Numbers of the layers that the program runs; in a pipeline, once per tick.
-        is_last: Whether the last stage is in it.
-    """
+def _program_promises(spec: RunSpec, layers: Sequence[int], *, is_last: bool) -> list[PromisedCollective]:
+    """Return the collectives that a program of these layers, in a pipeline once per tick, promises on each device."""
     # Over hosts the stages take turns and pass hidden states without a collective.
     ticks = 1 if spec.hosts > 1 else spec.microbatch_count + spec.axis("pp") - 1
     dense, sparse = (ticks * n for n in _dense_and_sparse(spec, layers))
@@ -99,8 +93,7 @@ def expert_places(spec: RunSpec) -> dict[str, Places]:
     sequences = spec.batch // (spec.axis("dp") * spec.axis("ep") * spec.microbatch_count)
     chosen, experts = int(architecture.config["num_experts_per_tok"]), architecture.num_experts or 0
     factor = float(spec.capacity_factor or "inf")
-    lengths = dict((("prefill", spec.input_length), ("decode", 1))[: spec.output_length])
-    return {p: places(sequences * n, chosen, experts, spec.axis("ep"), factor) for p, n in lengths.items()}
+    return {p: places(sequences * n, chosen, experts, spec.axis("ep"), factor) for p, n in spec.step_lengths}
 
 
 def routed_pairs(spec: RunSpec) -> int:

@@ -1,4 +1,4 @@
-"""Computes the same generation in plain torch on the host and compares the two."""
+"""Computes the same generation in plain torch on the host, keeps it for other runs, and compares the two."""
 
 from __future__ import annotations
 
@@ -55,16 +55,8 @@ def compare(logits: Any, expected: Any, precision: str, dropped: Any = None) -> 
     After its first token that differs, a sequence is another text, and nothing further of it is compared. A token may
     differ if the reference itself has a tie within rounding. Rounding grows with the largest logit.
 
-    Plain torch drops nothing, so a sequence is compared until one of its tokens does not reach an expert.
-
-    Args:
-        logits: Logits of the devices.
-        expected: Logits of plain torch.
-        precision: The coarser of the two precisions in which they were computed.
-        dropped: Dropped pairs of token and expert, [batch, steps]; None if nothing can be dropped.
-
-    Raises:
-        CheckError: a logit differs by more than rounding explains; the message says where.
+    Plain torch drops nothing, so a sequence is compared until one of its tokens does not reach an expert: `dropped`
+    counts such pairs, [batch, steps]. `precision` is the coarser of the two in which they were computed.
     """
     import torch
 
@@ -86,11 +78,7 @@ def compare(logits: Any, expected: Any, precision: str, dropped: Any = None) -> 
 
 
 def require_finite(logits: Any) -> None:
-    """Make sure that a generation without a reference gave finite numbers.
-
-    Raises:
-        CheckError: some logit is infinite or no number; the message says where.
-    """
+    """Make sure that a generation without a reference gave finite numbers."""
     import torch
 
     is_bad = ~torch.isfinite(logits).all(-1)
@@ -123,10 +111,7 @@ def kept_files(models: Iterable[str]) -> list[Path]:
 def reference_file(spec: RunSpec, tokens: Any, weights: list[Any]) -> Path:
     """Return the file of a reference, whose name depends on everything that its numbers depend on.
 
-    Args:
-        spec: The run; only its model, layers, dtype and output length matter.
-        tokens: The prompt, [batch, input length].
-        weights: The identity of the model's weights, as JSON values.
+    `tokens` are the prompt [batch, input length], `weights` the identity of the model's weights as JSON values.
     """
     facts = {
         "layers": spec.layers,

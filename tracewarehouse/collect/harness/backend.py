@@ -1,8 +1,8 @@
-"""Defines the interface to a machine learning stack, which runs a model and records it.
+"""Defines the interfaces to a machine learning stack, which runs a model and records it.
 
-torch_xla and JAX are such stacks and share the harness (tracewarehouse.collect.harness.backend). Another stack, such as
-torch_tpu, is one more class that implements `Backend`, in a module here or in any other package: a run names it as
-`module:Class`.
+A backend is one class that implements `Backend`, in a room beside torch_xla/ and jax/ or in any other package: a run
+names it as `module:Class`. A backend that implements `Stack` too shares the rest of a run with the others: prompts,
+weights, reference, generations, checks, promises, manifest and card.
 """
 
 from __future__ import annotations
@@ -74,11 +74,7 @@ class Backend(Protocol):
 
 
 def find_backend(name: str) -> Backend:
-    """Return the backend of this name, or the class that `module:Class` names.
-
-    Raises:
-        CollectError: there is none.
-    """
+    """Return the backend of this name, or the class that `module:Class` names."""
     module, _, attribute = BACKENDS.get(name, name).partition(":")
     try:
         return cast(Backend, getattr(import_module(module), attribute)())

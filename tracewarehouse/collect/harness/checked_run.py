@@ -40,16 +40,7 @@ def record_generation(spec: RunSpec, capture: Path, stack_for: Callable[[RunSpec
     """Run one configuration, with its profile in the capture directory.
 
     The run generates at least twice to warm up, then in turn with the profiler off and on; the last is the capture.
-
-    Args:
-        spec: The run.
-        capture: Gets the profiles.
-        stack_for: Takes the devices of a run and returns the stack; called once the model and its reference are on the
-            host.
-
-    Raises:
-        CheckError: the devices are not those of the mesh, the model computes something other than plain torch does, or
-            a program was compiled inside the capture.
+    `stack_for` takes the devices of a run, once the model and its reference are on the host.
     """
     subject = published_subject(spec) if spec.is_published else tiny_subject(spec)
     stack = stack_for(spec)
@@ -72,11 +63,7 @@ def generations(stack: Stack, model: DeviceModel, subject: Subject) -> Callable[
 def agreement(reference: Reference, logits: Any, dropped: Any, spec: RunSpec) -> dict[str, Any]:
     """Return the results of the checks of a generation; a weaker check has another name.
 
-    Args:
-        reference: What to compare with.
-        logits: [batch, steps, vocabulary].
-        dropped: Pairs of token and expert, [batch, steps]; None without experts.
-        spec: The run.
+    `logits` are [batch, steps, vocabulary], `dropped` pairs of token and expert [batch, steps], None without experts.
     """
     checks: dict[str, Any] = {"reference": reference.kind, **attention_forms(spec)}
     if dropped is not None:

@@ -1,4 +1,4 @@
-"""Greedy generation, one marked step at a time."""
+"""Greedy generations, one marked step at a time: first to warm up, then in turns with the profiler off and on."""
 
 from __future__ import annotations
 
@@ -132,17 +132,9 @@ class Timed:
 
 
 def warm_up(generate: Callable[[], Generation], total: Callable[[int], int] = int) -> int:
-    """Generate until no host compiles anything; bfloat16 compiles once more in the second generation.
+    """Generate until no host compiles anything, at least twice; return the number of generations.
 
-    Args:
-        generate: Runs a whole generation, from its prompt.
-        total: Sums a count over the hosts.
-
-    Returns:
-        The generations that it took, at least two.
-
-    Raises:
-        CheckError: something is compiled again and again.
+    bfloat16 compiles once more in the second generation. `total` sums a count over the hosts.
     """
     for done in range(1, MAX_WARMUPS + 1):
         if total(generate().compiles) == 0 and done > 1:
@@ -160,14 +152,8 @@ def generate_timed(
 ) -> Timed:
     """Generate with the profiler off and on in turns, so that a drift of the machine affects both.
 
-    Args:
-        profiler: The profiler that records.
-        prepare: Puts the prompt on the devices, with an empty cache, and returns the function that runs the generation.
-        logdir: Gets the last recording; the others are discarded.
-        wait: Called before each generation, to start together with other hosts.
-
-    Raises:
-        CheckError: a program was compiled while the profiler was on, or it wrote nothing.
+    `prepare` puts the prompt on the devices, with an empty cache, and returns the function that runs the generation.
+    `logdir` gets the last recording; the others are discarded. `wait` lets hosts start together.
     """
     off, on = [], []
     for left in reversed(range(PROFILED_PAIRS)):
@@ -209,6 +195,6 @@ def timing_checks(warmups: int, timed: Timed) -> dict[str, Any]:
         checks[f"host_end_to_end_ns_{label}_each"] = [t.end_to_end_ns for t in times]
         checks[f"host_cpu_ns_{label}"] = statistics.median(t.cpu_ns for t in times)
     # 1.0 is no overhead. All generations carry the marks of phases and layers; only the recording differs.
-    for name, of in (("profiling_overhead", "host_end_to_end_ns"), ("profiling_overhead_cpu", "host_cpu_ns")):
-        checks[name] = checks[f"{of}_profiler_on"] / checks[f"{of}_profiler_off"]
+    for name, time_name in (("profiling_overhead", "host_end_to_end_ns"), ("profiling_overhead_cpu", "host_cpu_ns")):
+        checks[name] = checks[f"{time_name}_profiler_on"] / checks[f"{time_name}_profiler_off"]
     return checks

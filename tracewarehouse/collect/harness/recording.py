@@ -10,10 +10,11 @@ from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from tracewarehouse.collect.capture import staged_capture, write_facts
+from tracewarehouse.collect.capture import CARD, staged_capture, write_manifest
 from tracewarehouse.collect.checks.promises import expert_places
 from tracewarehouse.collect.errors import CheckError
 from tracewarehouse.collect.harness.workload_card import workload_card
+from tracewarehouse.ingest.capture.card import dump_card
 from tracewarehouse.ingest.capture.manifest import Manifest, Mesh
 from tracewarehouse.ingest.capture_names import host_name, xplane_files
 
@@ -27,11 +28,6 @@ def record(spec: RunSpec, output: Path, backend: Backend) -> Path:
 
     Returns:
         The capture directory, `output/<name of the run>`; it is there whole or not at all.
-
-    Raises:
-        MissingDependencyError: the backend's stack is not installed.
-        CheckError: the backend left no profile of some host, or an empty one.
-        CollectError: as for the backend's `record`.
     """
     backend.require()
     with staged_capture(output, spec.name) as staging:
@@ -44,7 +40,8 @@ def record(spec: RunSpec, output: Path, backend: Backend) -> Path:
             )
         manifest = manifest_of(spec, backend.name, recording)
         card = workload_card(spec, recording, backend.name, manifest.versions, os.environ)
-        write_facts(staging, card, manifest)
+        dump_card(card, staging / CARD)
+        write_manifest(staging, manifest)
     return output / spec.name
 
 

@@ -67,15 +67,7 @@ def tiny_subject(spec: RunSpec) -> Subject:
 
 
 def compute_reference(spec: RunSpec) -> Path:
-    """Compute and keep the reference of a run, whatever its mesh and device.
-
-    Returns:
-        The file that keeps it.
-
-    Raises:
-        CheckpointError: a published model's files are not there, damaged, or of another model.
-        ExperimentError: the model does not fit into the memory of this host.
-    """
+    """Compute and keep the reference of a run, whatever its mesh and device; return the file that keeps it."""
     spec = spec.model_copy(update={"reference": "compute"})
     if not spec.is_published:
         model = build_model(spec)
@@ -116,13 +108,8 @@ def _expected(spec: RunSpec, prompt: Prompt, weights: list[Any], model: Callable
 def published_subject(spec: RunSpec, layers: int | None = None) -> Subject:
     """Return a published model; only its reference is in the host's memory.
 
-    Args:
-        spec: The run.
-        layers: Layers to compare in plain torch; by default as many as the host's memory allows, if the run may compute
-            the reference. A kept reference has all layers.
-
-    Raises:
-        CheckpointError: its files are not there, damaged, or of another model.
+    `layers` are compared in plain torch; by default as many as the host's memory allows, if the run may compute the
+    reference. A kept reference has all layers.
     """
     folder = model_folder(spec.model)
     weights = PublishedWeights(spec, folder)
@@ -144,9 +131,7 @@ def published_subject(spec: RunSpec, layers: int | None = None) -> Subject:
 def traced_subject(spec: RunSpec, folder: Path) -> Subject:
     """Return a model whose steps are traced, not run; a published one is made of zeros, without its files.
 
-    Args:
-        spec: The run.
-        folder: Gets the configuration of a model from the table; a model in a local folder has its own.
+    `folder` gets the configuration of a model from the table; a model in a local folder has its own.
     """
     spec = spec.model_copy(update={"reference": "off", "prompt": None})
     if not spec.is_published:
@@ -173,12 +158,7 @@ def first_layers_subject(subject: Subject) -> Subject:
 
 
 def reference_layers(spec: RunSpec, available: int) -> int:
-    """Return how many layers plain torch can compute here: all, the fewest with every kind of layer, or none.
-
-    Args:
-        spec: A run of a published model.
-        available: Bytes that the host can give.
-    """
+    """Return how many layers plain torch can compute here: all, the fewest with every kind of layer, or none."""
     model = pretrained_model(spec.model)
     dense, stages = model.first_dense_layers, spec.axis("pp")
     fewest = dense + max(1, stages - 1 if dense else stages)
@@ -209,16 +189,9 @@ class Prompt:
 
 
 def run_prompt(spec: RunSpec, vocabulary: int, folder: Path | None = None) -> Prompt:
-    """Return the prompt of a run, which is the same in every process with the same files.
+    """Return the prompt of a run, by the tokenizer of a published model's folder if it has one.
 
-    Args:
-        spec: The run.
-        vocabulary: Size of the model's vocabulary.
-        folder: Folder of a published model; its tokenizer is used if it is there.
-
-    Raises:
-        CollectError: the run gives a text, but there is no tokenizer; or the tokenizer cannot be read or belongs to
-            another model.
+    It is the same in every process with the same files.
     """
     import torch
 

@@ -31,12 +31,7 @@ def workload_card(
 ) -> WorkloadCard:
     """Return the card of a run in the terms of CCL-Bench; unknown fields stay blank.
 
-    Args:
-        spec: The run.
-        recording: What the backend knows about it.
-        backend: Name of the backend that ran it.
-        versions: Versions of the packages that ran.
-        environment: Variables of the process; the card gets those that change what XLA does.
+    Of the process's `environment` the card gets the variables that change what XLA does.
     """
     architecture, facts = architecture_of(spec.model), recording.model
     count = spec.mesh.size

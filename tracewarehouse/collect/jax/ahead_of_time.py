@@ -36,17 +36,7 @@ class ShapesOnly(JaxMesh):
 
 
 def compile_steps(spec: RunSpec, topology: str, folder: Path) -> None:
-    """Compile prefill and decode of a run, and write the manifest with their promises.
-
-    Args:
-        spec: The run, on device tpu.
-        topology: Libtpu's name of it.
-        folder: Gets the programs.
-
-    Raises:
-        CollectError: libtpu does not know the topology, its number of chips differs from the mesh's, or a weight does
-            not divide into equal parts.
-    """
+    """Compile prefill and decode of a run on device tpu, and write the manifest with their promises."""
     import jax
 
     try:

@@ -17,17 +17,13 @@ from tracewarehouse.collect.parallel.attention_forms import (
 from tracewarehouse.collect.parallel.partition import MODES
 
 if TYPE_CHECKING:
-    from tracewarehouse.collect.jax.mesh import Collectives, Weights
+    from tracewarehouse.collect.jax.mesh import Weights
+    from tracewarehouse.collect.jax.operations import Collectives
     from tracewarehouse.collect.run_spec import RunSpec
 
 
 class Attention:
-    """The attention of a decoder layer.
-
-    Args:
-        spec: The run.
-        links: Links to the other devices.
-    """
+    """The attention of a decoder layer."""
 
     def __init__(self, spec: RunSpec, links: Collectives) -> None:
         self._links, self._mode = links, spec.sequence_parallelism
@@ -38,23 +34,20 @@ class Attention:
     ) -> tuple[Any, tuple[Any, Any]]:
         """Attend; the result is still to be added up over tp, except in the modes that hold whole layers.
 
-        Args:
-            module: The attention in transformers, which has its sizes.
-            weights: Weights of the layer.
-            hidden: [batch, tokens, width]; in Ulysses and ring a piece of the sequence.
-            cache: Keys and values, [batch, heads, cached tokens, width]; for latent attention, its latents and keys.
-            step: The step.
+        `module` is the attention in transformers, which has its sizes. `hidden` is [batch, tokens, width]; in Ulysses
+        and ring a piece of the sequence. The cache has keys and values [batch, heads, cached tokens, width]; for latent
+        attention, its latents and keys.
 
         Returns:
             [batch, tokens, width], and the new cache.
         """
-        attend = self._latent if hasattr(module, "kv_lora_rank") else self._of_heads
+        attend = self._latent if hasattr(module, "kv_lora_rank") else self._by_head
         output, cache = attend(module, weights, hidden, cache, step)
         batch, heads, tokens, width = output.shape
         merged = output.swapaxes(1, 2).reshape(batch, tokens, heads * width)
         return linear(merged, weights, "self_attn.o_proj"), cache
 
-    def _of_heads(
+    def _by_head(
         self, module: Any, weights: Weights, hidden: Any, cache: tuple[Any, Any], step: Step
     ) -> tuple[Any, tuple[Any, Any]]:
         """Attend with several heads, some of which may share keys and values (GQA)."""
@@ -115,8 +108,8 @@ class Attention:
         for hop in range(devices):
             if hop:
                 key, value = self._links.passed_on(key, "tp"), self._links.passed_on(value, "tp")
-            of_key = (here - hop) % devices * length + places
-            is_seen = of_key[None, :] <= (here * length + places)[:, None]
+            key_places = (here - hop) % devices * length + places
+            is_seen = key_places[None, :] <= (here * length + places)[:, None]
             scores = jnp.einsum("bgrsd,bgtd->bgrst", query, key).astype(jnp.float32) * scaling
             scores = jnp.where(is_seen, scores, -1e30)
             highest_here = scores.max(-1, keepdims=True)
@@ -164,17 +157,10 @@ class Attention:
 
 
 def attention(query: Any, key: Any, value: Any, mask: Any, scaling: float) -> Any:
-    """Compute attention with a softmax in float32.
+    """Compute attention with a softmax in float32: [batch, heads, tokens, value width].
 
-    Args:
-        query: [batch, heads, tokens, width].
-        key: [batch, key-value heads, cached tokens, width].
-        value: [batch, key-value heads, cached tokens, value width].
-        mask: Which cached position each token sees, [tokens, cached tokens].
-        scaling: Factor of the scores.
-
-    Returns:
-        [batch, heads, tokens, value width].
+    `key` and `value` are [batch, key-value heads, cached tokens, width]; `mask` says which cached position each token
+    sees, [tokens, cached tokens].
     """
     import jax
     import jax.numpy as jnp
@@ -198,27 +184,18 @@ def _flash(query: Any, key: Any, value: Any, scaling: float) -> Any:
     blocks = BlockSizes(block_q=block, block_k_major=block, block_k=block, block_b=min(batch, BATCH_BLOCK))
     padded = width if width <= LANES else -(-width // LANES) * LANES
 
-    def of_each_head(x: Any) -> Any:
+    def repeated_heads(x: Any) -> Any:
         wide = jnp.pad(x, [(0, 0), (0, 0), (0, 0), (0, padded - x.shape[-1])])
         return jnp.repeat(wide, heads // x.shape[1], 1)
 
-    output = flash_attention(*map(of_each_head, (query, key, value)), causal=True, sm_scale=scaling, block_sizes=blocks)
+    output = flash_attention(
+        *map(repeated_heads, (query, key, value)), causal=True, sm_scale=scaling, block_sizes=blocks
+    )
     return output[..., : value.shape[-1]]
 
 
 def _paged(query: Any, key: Any, value: Any, position: Any, scaling: float) -> Any:
-    """Compute the attention of a decode step by torch_xla's kernel; `paged_attention` there describes its input.
-
-    Args:
-        query: [batch, heads, 1, width].
-        key: [batch, key-value heads, cached tokens, width].
-        value: [batch, key-value heads, cached tokens, width].
-        position: Position of the token.
-        scaling: Factor of the scores.
-
-    Returns:
-        [batch, heads, 1, width].
-    """
+    """Compute the attention of a decode step by torch_xla's kernel; `paged_attention` there describes its input."""
     import jax.numpy as jnp
     from jax.experimental.pallas.ops.tpu.paged_attention import paged_attention
 

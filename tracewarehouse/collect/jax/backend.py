@@ -6,7 +6,7 @@ import os
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from tracewarehouse.collect.errors import require_jax
+from tracewarehouse.collect.errors import require_packages
 from tracewarehouse.collect.harness.backend import Recording
 from tracewarehouse.collect.harness.checked_run import record_generation
 from tracewarehouse.collect.processes import wait_until_asleep
@@ -26,7 +26,7 @@ class JaxBackend:
 
     def require(self) -> None:
         """Make sure that jax, torch and transformers are installed."""
-        require_jax()
+        require_packages(("jax", "torch", "transformers"), "recording with JAX", "jax")
 
     def environment(self, spec: RunSpec) -> dict[str, str]:
         """Return the variables that the stack reads once, when it is imported or first used."""
@@ -41,12 +41,7 @@ class JaxBackend:
 
 
 class JaxStack:
-    """The devices of a run under JAX; see `tracewarehouse.collect.harness.backend.Stack`.
-
-    Raises:
-        CheckError: the devices are not those of the mesh.
-        CollectError: they are on several hosts.
-    """
+    """The devices of a run under JAX; see `tracewarehouse.collect.harness.backend.Stack`."""
 
     def __init__(self, spec: RunSpec) -> None:
         import jax

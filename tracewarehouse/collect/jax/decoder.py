@@ -1,4 +1,4 @@
-"""Runs a decoder layer on the part that one device holds."""
+"""Runs a decoder layer, its experts by one-hot dispatch, on the part that one device holds."""
 
 from __future__ import annotations
 
@@ -9,17 +9,13 @@ from tracewarehouse.collect.jax.operations import Step, linear, rms_norm, scope
 from tracewarehouse.collect.parallel.partition import MODES, Places, places
 
 if TYPE_CHECKING:
-    from tracewarehouse.collect.jax.mesh import Collectives, Weights
+    from tracewarehouse.collect.jax.mesh import Weights
+    from tracewarehouse.collect.jax.operations import Collectives
     from tracewarehouse.collect.run_spec import RunSpec
 
 
 class Decoder:
-    """Runs decoder layers.
-
-    Args:
-        spec: The run.
-        links: Links to the other devices.
-    """
+    """Runs decoder layers."""
 
     def __init__(self, spec: RunSpec, links: Collectives) -> None:
         self._mode, self._links = spec.sequence_parallelism, links
@@ -29,14 +25,9 @@ class Decoder:
     def layer(
         self, module: Any, weights: Weights, hidden: Any, cache: tuple[Any, Any], step: Step
     ) -> tuple[Any, tuple[Any, Any], Any]:
-        """Run one layer.
+        """Run one layer on hidden states [batch, tokens, width], a piece of the sequence if the step is split.
 
-        Args:
-            module: The layer in transformers, which knows its sizes; its own weights are not used.
-            weights: Weights by their names within the layer.
-            hidden: [batch, tokens, width]; a piece of the sequence if the step is split.
-            cache: Keys and values of the layer.
-            step: The step.
+        `module` is the layer in transformers, which knows its sizes; its own weights are not used.
 
         Returns:
             New hidden states and cache; and the number of experts of each token that were dropped, [batch x tokens],
@@ -84,12 +75,7 @@ def _mlp(hidden: Any, weights: Weights, name: str) -> Any:
 
 
 class RoutedExperts:
-    """The routed experts of a layer.
-
-    Args:
-        links: Links to the other devices.
-        factor: The capacity factor.
-    """
+    """The routed experts of a layer; `factor` is the capacity factor."""
 
     def __init__(self, links: Collectives, factor: float) -> None:
         self._links, self._factor = links, factor
@@ -101,10 +87,8 @@ class RoutedExperts:
         all-to-all over ep, and one back. Then the all-reduce over tp adds up the parts of the experts' width. A pair
         without a place is dropped; the number of experts that computed a token comes back beside its result.
 
-        Args:
-            module: The layer's mixture of experts in transformers, with a router (`gate`).
-            weights: Weights of the layer.
-            hidden: [tokens, width], the same on all devices of tp.
+        `module` is the layer's mixture of experts in transformers, with a router (`gate`); `hidden` is [tokens, width],
+        the same on all devices of tp.
 
         Returns:
             [tokens, width], and the number of experts of each token that were dropped, [tokens].
@@ -126,7 +110,7 @@ class RoutedExperts:
 
         out = _placed(is_routed.any(-1), room.per_device) if room.per_device < tokens else None
         sent = self._links.exchanged(_sent(hidden, facts, out), "ep", 0, 0).reshape(room.received, -1)
-        done, kept = _computed(module, weights, sent[:, :width], sent[:, width:], room)
+        done, kept = _computed(weights, sent[:, :width], sent[:, width:], room)
 
         # Every device of tp has its part of the result, but all have the same counts.
         done = jnp.concatenate([done, (kept / parts).astype(done.dtype)[:, None]], -1)
@@ -138,13 +122,7 @@ class RoutedExperts:
 
 
 def routed(gate: Any, weights: Weights, hidden: Any) -> tuple[Any, Any]:
-    """Return the experts of each token and their weights, [tokens, k] each.
-
-    Args:
-        gate: Router of transformers; its configuration says how it chooses.
-        weights: Weights of the layer.
-        hidden: [tokens, width].
-    """
+    """Return the experts of each token [tokens, width] and their weights, [tokens, k] each, as `gate` chooses."""
     import jax
     import jax.numpy as jnp
 
@@ -168,7 +146,7 @@ def _routed_v2(gate: Any, logits: Any) -> tuple[Any, Any]:
     scores = jax.nn.softmax(logits, -1)
     if gate.topk_method == "group_limited_greedy":
         grouped = scores.reshape(scores.shape[0], gate.num_group, -1)
-        scores = _of_best_groups(grouped, grouped.max(-1), gate.topk_group, 0.0)
+        scores = _best_groups_only(grouped, grouped.max(-1), gate.topk_group, 0.0)
     weight, chosen = jax.lax.top_k(scores, gate.top_k)
     return chosen, weight * gate.routed_scaling_factor
 
@@ -180,20 +158,20 @@ def _routed_v3(gate: Any, logits: Any, bias: Any) -> tuple[Any, Any]:
 
     scores = jax.nn.sigmoid(logits)
     grouped = (scores + bias).reshape(scores.shape[0], gate.num_group, -1)
-    of_group = jax.lax.top_k(grouped, 2)[0].sum(-1)
-    _, chosen = jax.lax.top_k(_of_best_groups(grouped, of_group, gate.topk_group, -jnp.inf), gate.top_k)
+    group_scores = jax.lax.top_k(grouped, 2)[0].sum(-1)
+    _, chosen = jax.lax.top_k(_best_groups_only(grouped, group_scores, gate.topk_group, -jnp.inf), gate.top_k)
     weight = jnp.take_along_axis(scores, chosen, 1)
     if gate.norm_topk_prob:
         weight = weight / (weight.sum(-1, keepdims=True) + 1e-20)
     return chosen, weight * gate.routed_scaling_factor
 
 
-def _of_best_groups(grouped: Any, of_group: Any, count: int, other: float) -> Any:
+def _best_groups_only(grouped: Any, group_scores: Any, count: int, other: float) -> Any:
     """Return the scores [tokens, groups, n] as [tokens, experts], with `other` outside of the best groups."""
     import jax
     import jax.numpy as jnp
 
-    best = jax.lax.top_k(of_group, count)[1]
+    best = jax.lax.top_k(group_scores, count)[1]
     is_kept = (best[..., None] == jnp.arange(grouped.shape[1])).any(1)
     return jnp.where(is_kept[..., None], grouped, other).reshape(grouped.shape[0], -1)
 
@@ -209,10 +187,7 @@ def _placed(is_wanted: Any, count: int) -> Any:
 def _sent(hidden: Any, facts: Any, place: Any) -> Any:
     """Put tokens [tokens, width] and facts [tokens, devices, n] by place: [devices, places, width + n].
 
-    Args:
-        hidden: The tokens.
-        facts: Facts about each token for each device.
-        place: Whether a token has a place, [tokens, devices, places]; None if each has its own.
+    `place` says whether a token has a place, [tokens, devices, places]; None if each has its own.
     """
     import jax.numpy as jnp
 
@@ -225,15 +200,11 @@ def _sent(hidden: Any, facts: Any, place: Any) -> Any:
     return jnp.concatenate([jnp.einsum("sdc,sh->dch", at, hidden), routed], -1)
 
 
-def _computed(module: Any, weights: Weights, tokens: Any, facts: Any, room: Places) -> tuple[Any, Any]:
+def _computed(weights: Weights, tokens: Any, facts: Any, room: Places) -> tuple[Any, Any]:
     """Return the results of this device's experts for the tokens that it has, still to be added up over tp.
 
-    Args:
-        module: The mixture of experts.
-        weights: Weights of the layer: gate and up [experts, inner, width], down [experts, width, inner].
-        tokens: [received, width].
-        facts: Weights of this device's experts, [received, experts]; -1 where not routed.
-        room: The places.
+    `facts` are the weights of its experts, [received, experts]; -1 where not routed. The matrices gate and up are
+    [experts, inner, width], down is [experts, width, inner].
 
     Returns:
         [received, width], and the number of experts that computed each token, [received].

@@ -1,13 +1,14 @@
-"""Makes a JAX mesh of the devices of a run, splits arrays over it, and has the collectives of one device's program."""
+"""Makes a JAX mesh of the devices of a run, and brings arrays and the weights of a model to it."""
 
 from __future__ import annotations
 
+import math
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
 from tracewarehouse.collect.errors import CheckError, CollectError
-from tracewarehouse.collect.parallel.partition import MODES, Axes, Partition, weight_partition
+from tracewarehouse.collect.parallel.partition import MODES, Partition, weight_partition
 from tracewarehouse.collect.parallel.weights import PublishedWeights, split_gate_and_up
 from tracewarehouse.collect.run_spec import MESH_AXES
 
@@ -16,16 +17,7 @@ if TYPE_CHECKING:
 
 
 class JaxMesh:
-    """The run's devices as one mesh with all axes of the collector, including those of size 1.
-
-    Args:
-        spec: The run.
-        devices: The devices; by default all that JAX has. Others are only compiled for.
-
-    Raises:
-        CheckError: the devices are not those of the mesh.
-        CollectError: they are on several hosts.
-    """
+    """The run's devices, by default all that JAX has, as one mesh with all axes of the collector."""
 
     def __init__(self, spec: RunSpec, devices: Any = None) -> None:
         import jax
@@ -58,10 +50,7 @@ class JaxMesh:
     def assemble(self, shape: tuple[int, ...], partition: Partition, read: Callable[[tuple[slice, ...]], Any]) -> Any:
         """Return an array on the devices, read part by part.
 
-        Args:
-            shape: Shape of the whole array.
-            partition: Its split.
-            read: Returns a slice of it as a torch tensor on the host; called once per distinct slice.
+        `read` returns a slice of it as a torch tensor on the host, and is called once per distinct slice.
         """
         import jax
 
@@ -76,80 +65,14 @@ class JaxMesh:
         return jax.make_array_from_callback(shape, self.split(partition), part)
 
     def require_even(self, name: str, shape: tuple[int, ...], partition: Partition) -> None:
-        """Refuse a weight that does not divide into equal parts.
-
-        Raises:
-            CollectError: it does not; torch_xla would pad the last part.
-        """
+        """Refuse a weight that does not divide into equal parts."""
         for length, axes in zip(shape, partition, strict=True):
-            if length % self._count(axes):
+            count = math.prod(self.sizes[axis] for axis in ((axes,) if isinstance(axes, str) else axes or ()))
+            if length % count:
                 raise CollectError(
-                    f"{name}: its {length} rows or columns do not divide over {axes}={self._count(axes)}, as the jax "
+                    f"{name}: its {length} rows or columns do not divide over {axes}={count}, as the jax "
                     "backend needs; choose another mesh, or --backend torch_xla"
                 )
-
-    def _count(self, axes: Axes) -> int:
-        count = 1
-        for axis in (axes,) if isinstance(axes, str) else axes or ():
-            count *= self.sizes[axis]
-        return count
-
-
-class Collectives:
-    """The exchanges of one device of the mesh with others; along an axis of size 1 nothing is exchanged.
-
-    Args:
-        sizes: Sizes of the mesh axes.
-    """
-
-    def __init__(self, sizes: Mapping[str, int]) -> None:
-        self.sizes = sizes
-
-    def place(self, axis: str) -> Any:
-        """Return this device's place on an axis."""
-        import jax
-
-        return jax.lax.axis_index(axis)
-
-    def summed(self, value: Any, axis: str) -> Any:
-        """Sum over an axis: an all-reduce."""
-        import jax
-
-        return jax.lax.psum(value, axis) if self.sizes[axis] > 1 else value
-
-    def summed_to_pieces(self, value: Any, axis: str, dimension: int) -> Any:
-        """Sum over an axis and give each device its piece along a dimension: a reduce-scatter."""
-        import jax
-
-        return jax.lax.psum_scatter(value, axis, scatter_dimension=dimension, tiled=True)
-
-    def gathered(self, value: Any, axis: str, dimension: int) -> Any:
-        """Return the pieces of all devices of an axis, joined along a dimension: an all-gather."""
-        import jax
-
-        return jax.lax.all_gather(value, axis, axis=dimension, tiled=True) if self.sizes[axis] > 1 else value
-
-    def exchanged(self, value: Any, axis: str, split: int, joined: int) -> Any:
-        """Split along one dimension, send each device of an axis its part, join the received parts: an all-to-all."""
-        import jax
-
-        if self.sizes[axis] == 1:
-            return value
-        return jax.lax.all_to_all(value, axis, split_axis=split, concat_axis=joined, tiled=True)
-
-    def passed_on(self, value: Any, axis: str) -> Any:
-        """Return the value of the device before this one on an axis (for the first, the last): a collective-permute."""
-        import jax
-
-        count = self.sizes[axis]
-        return jax.lax.ppermute(value, axis, [(i, (i + 1) % count) for i in range(count)])
-
-    def piece(self, value: Any, axis: str, dimension: int) -> Any:
-        """Return this device's piece along a dimension of a value that all devices of an axis have."""
-        import jax
-
-        length = value.shape[dimension] // self.sizes[axis]
-        return jax.lax.dynamic_slice_in_dim(value, self.place(axis) * length, length, dimension)
 
 
 def as_numpy(tensor: Any) -> Any:
@@ -206,9 +129,6 @@ def on_devices(spec: RunSpec, weights: PublishedWeights, mesh: JaxMesh) -> tuple
     Returns:
         Weights outside of the layers by name, and those of each layer by the name within it. In a pipeline, slots take
         the place of layers, and their weights have the stages as their first dimension.
-
-    Raises:
-        CollectError: a weight does not divide into equal parts.
     """
     import torch
 

@@ -6,8 +6,8 @@ from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
 from tracewarehouse.collect.jax.decoder import Decoder
-from tracewarehouse.collect.jax.mesh import Collectives, TinyWeights, on_devices
-from tracewarehouse.collect.jax.operations import Step, rms_norm, scope
+from tracewarehouse.collect.jax.mesh import TinyWeights, on_devices
+from tracewarehouse.collect.jax.operations import Collectives, Step, rms_norm, scope
 from tracewarehouse.collect.models.architectures import architecture_of
 from tracewarehouse.collect.parallel.attention_forms import cache_length
 from tracewarehouse.collect.parallel.partition import BATCH, Partition
@@ -117,18 +117,11 @@ class JaxModel:
         rows: Partition = (BATCH, None if is_latent else "tp", None, None)
         one = self._mesh.split(("pp", None, *rows) if self._spec.axis("pp") > 1 else rows)
         shapes = jax.eval_shape(self._zeros)
-        return {name: [one] * len(of) if name != "position" else self._mesh.split(()) for name, of in shapes.items()}
+        return {name: [one] * len(s) if name != "position" else self._mesh.split(()) for name, s in shapes.items()}
 
 
 class _Program:
-    """A step as one device of the mesh runs it.
-
-    Args:
-        spec: The run.
-        module: The transformers model.
-        is_head_split: Whether tp splits the vocabulary of the head.
-        length: Tokens of each sequence in the step.
-    """
+    """A step of `length` tokens of each sequence, as one device of the mesh runs it."""
 
     def __init__(self, spec: RunSpec, module: Any, is_head_split: bool, length: int) -> None:
         self._spec, self._module, self._is_head_split, self._length = spec, module, is_head_split, length
@@ -150,18 +143,18 @@ class _Program:
         rows = zip(self._module.model.layers, layers, cache["keys"], cache["values"], strict=True)
         for number, (module, own, old_keys, old_values) in enumerate(rows):
             with scope(f"layer{number}"):
-                hidden, (new_keys, new_values), of_layer = self._decoder.layer(
+                hidden, (new_keys, new_values), pairs = self._decoder.layer(
                     module, own, hidden, (old_keys, old_values), step
                 )
             keys.append(new_keys)
             values.append(new_values)
-            dropped += [] if of_layer is None else [of_layer]
+            dropped += [] if pairs is None else [pairs]
         cache = {"keys": keys, "values": values, "position": cache["position"] + self._length}
         results = self._chosen(outer, self._last(hidden, step))
         if dropped:
             with scope("moe"):
-                of_tokens: Any = sum(dropped)
-                results = (*results, of_tokens.reshape(tokens.shape).sum(1)[None])
+                by_token: Any = sum(dropped)
+                results = (*results, by_token.reshape(tokens.shape).sum(1)[None])
         return cache, *results
 
     def pipelined(self, weights: tuple[Weights, list[Weights]], cache: dict[str, Any], tokens: Any) -> tuple[Any, ...]:
@@ -181,7 +174,7 @@ class _Program:
         rows = hidden.shape[0] // count
         # Every microbatch takes each M-th sequence, as under torch_xla.
         inputs = hidden.reshape(rows, count, *hidden.shape[1:])
-        keys, values = ([of_slot[0] for of_slot in cache[name]] for name in ("keys", "values"))
+        keys, values = ([slot[0] for slot in cache[name]] for name in ("keys", "values"))
         dropped = jnp.zeros((count, rows), jnp.int32)
         buffer, outputs = jnp.zeros_like(inputs[:, 0]), []
         for tick in range(count + stages - 1):
@@ -193,11 +186,11 @@ class _Program:
                     is_working = batch == tick - stage
                 for number in range(len(slots)):
                     with scope(f"local_layer{number}"):
-                        buffer, keys[number], values[number], of_slot = self._slot(
+                        buffer, keys[number], values[number], pairs = self._slot(
                             number, slots[number], buffer, (keys[number], values[number]), batch, is_working, step
                         )
-                        if of_slot is not None:
-                            dropped = dropped.at[batch].add(of_slot)
+                        if pairs is not None:
+                            dropped = dropped.at[batch].add(pairs)
             if tick >= stages - 1:
                 outputs.append(self._last(buffer, step))
         with scope("pp_shift"):
@@ -224,16 +217,10 @@ class _Program:
         is_working: Any,
         step: Step,
     ) -> tuple[Any, Any, Any, Any]:
-        """Run this stage's layer of a slot; a stage without a layer there keeps its hidden states.
+        """Run this stage's layer of a slot on a microbatch; a stage without a layer there keeps its hidden states.
 
-        Args:
-            number: Number of the slot.
-            weights: Weights of this stage, [1, ...].
-            buffer: Hidden states of a microbatch.
-            cache: Keys and values of all microbatches.
-            batch: Number of the microbatch.
-            is_working: Whether there is such a microbatch: in its first and last ticks a stage may have none.
-            step: The step.
+        `cache` has the keys and values of all microbatches. `is_working` says whether there is such a microbatch: in
+        its first and last ticks a stage may have none.
 
         Returns:
             New hidden states, keys and values, and the dropped pairs of each sequence, None for a dense layer.
@@ -243,7 +230,7 @@ class _Program:
 
         layers = self._spec.stage_layout.layers_of(number)
         module = self._module.model.layers[next(n for n in layers if n is not None)]
-        own = {name: of_stages[0] for name, of_stages in weights.items()}
+        own = {name: stages[0] for name, stages in weights.items()}
         before = tuple(jax.lax.dynamic_index_in_dim(c, batch, 0, keepdims=False) for c in cache)
         hidden, after, dropped = self._decoder.layer(module, own, buffer, (before[0], before[1]), step)
         if None in layers:

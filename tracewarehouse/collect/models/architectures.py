@@ -111,11 +111,7 @@ ARCHITECTURES: dict[str, Architecture] = {
 
 
 def architecture_of(model: str) -> Architecture:
-    """Return the architecture of a tiny model by its name, or of a published one by its id or folder.
-
-    Raises:
-        ExperimentError: it is neither; the message lists both, and says how to add a published model.
-    """
+    """Return the architecture of a tiny model by its name, or of a published one by its id or folder."""
     if model in ARCHITECTURES:
         return ARCHITECTURES[model]
     published = pretrained_model(model)

@@ -1,4 +1,4 @@
-"""Reads published weights from local safetensors files: any slice of any weight, with one file open at a time."""
+"""Finds a published model's files, and reads any slice of any weight of them, with one file open at a time."""
 
 from __future__ import annotations
 
@@ -35,9 +35,6 @@ class Checkpoint:
     """The safetensors files of one model, in a folder as Hugging Face lays them out.
 
     The file that was read last stays open, so weights should be read in the order of `file_of`.
-
-    Raises:
-        CheckpointError: the files are missing, or their index is damaged.
     """
 
     def __init__(self, folder: Path) -> None:
@@ -50,15 +47,9 @@ class Checkpoint:
         return self._files.get(stored_names(name, (1,))[0], "")
 
     def check(self, weights: Mapping[str, Shape], layers: int) -> None:
-        """Check, by the files' headers, that every weight is there in its shape, and no other.
+        """Check, by the files' headers, that every weight (name to shape) is there, and no other.
 
-        Args:
-            weights: Name in the collector's model to shape.
-            layers: Layers that the run uses; weights of further ones, such as multi-token prediction, may be there.
-
-        Raises:
-            CheckpointError: a weight is missing, has another shape, or is not the model's; or a file is missing or cut
-                short. The message names file and weight.
+        Weights of layers beyond the first `layers`, such as multi-token prediction, may be there.
         """
         wanted = {}
         for name, shape in weights.items():
@@ -77,17 +68,9 @@ class Checkpoint:
                 )
 
     def read(self, name: str, shape: Shape, slices: tuple[slice, ...], dtype: Any) -> Any:
-        """Read a slice of a weight, in `dtype`.
+        """Read a slice of a weight whose whole shape must be `shape`; 8-bit weights are multiplied by their scales.
 
-        Args:
-            name: Name in the collector's model: the experts of a layer are one weight `...experts.gate_proj`, which is
-                put together from the one weight per expert in the files.
-            shape: Shape that the whole weight must have.
-            slices: The part to read, one slice per dimension.
-            dtype: Dtype of the result; 8-bit weights are multiplied by their scales.
-
-        Raises:
-            CheckpointError: the weight or its file is missing, has another shape, or cannot be read.
+        The experts of a layer are one weight `...experts.gate_proj`, put together from the one per expert in the files.
         """
         import torch
 
@@ -198,12 +181,7 @@ HUB_CACHES = (("HF_HUB_CACHE", ""), ("HF_HOME", "hub"), ("XDG_CACHE_HOME", "hugg
 
 
 def model_folder(name: str) -> Path:
-    """Return the folder of a published model's files: a local one, or its newest snapshot in the hub's cache.
-
-    Raises:
-        CheckpointError: there is neither; the message says how to get it. Or the files belong to another model than the
-            table describes.
-    """
+    """Return the folder of a published model's files: a local one, or its newest snapshot in the hub's cache."""
     published = known_models().get(name)
     if published is None:
         return Path(name).expanduser()

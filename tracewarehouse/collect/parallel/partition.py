@@ -42,16 +42,10 @@ def weight_partition(name: str, dimensions: int) -> Partition:
 def device_slices(
     shape: tuple[int, ...], partition: Partition, sizes: Mapping[str, int], coordinate: Mapping[str, int]
 ) -> tuple[slice, ...]:
-    """Return the part of a tensor that is on one device.
+    """Return the part of a tensor that is on one device, as one slice per dimension.
 
-    Args:
-        shape: Shape of the whole tensor.
-        partition: Mesh axes per dimension, outermost first.
-        sizes: Size of each mesh axis; 1 when absent.
-        coordinate: The device's place on each mesh axis; 0 when absent.
-
-    Returns:
-        One slice per dimension. A dimension that does not divide evenly gives the last devices less, or nothing.
+    `sizes` are those of the mesh axes (1 when absent), `coordinate` is the device's place on them (0 when absent). A
+    dimension that does not divide evenly gives the last devices less, or nothing.
     """
     slices = []
     for length, axes in zip(shape, partition, strict=True):
@@ -70,28 +64,21 @@ LEAST_PLACES = 4
 
 @dataclass(frozen=True)
 class Places:
-    """Places that routed tokens get.
-
-    Attributes:
-        per_device: Places that one device of (dp, ep) sends to each device of ep.
-        received: Places that a device of ep gets from all its senders, itself included.
-        per_expert: Places that each of its experts computes; `received` if every expert computes all.
-    """
+    """Places that routed tokens get."""
 
     per_device: int
+    """Places that one device of (dp, ep) sends to each device of ep."""
     received: int
+    """Places that a device of ep gets from all its senders, itself included."""
     per_expert: int
+    """Places that each of its experts computes; `received` if every expert computes all."""
 
 
 def places(tokens: int, chosen: int, experts: int, devices: int, factor: float) -> Places:
     """Return the places that a capacity factor gives; it counts mean shares of the tokens.
 
-    Args:
-        tokens: Tokens of one device of (dp, ep).
-        chosen: Experts of a token.
-        experts: Experts of a layer.
-        devices: Devices of ep.
-        factor: The capacity factor; infinity gives room for all, so nothing is dropped.
+    `tokens` are those of one device of (dp, ep), each with `chosen` of the `experts` of a layer, which `devices` of ep
+    share. An infinite factor gives room for all, so nothing is dropped.
     """
 
     def room(most: int, mean: float) -> int:

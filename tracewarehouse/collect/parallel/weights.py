@@ -22,17 +22,12 @@ class Assembler(Protocol):
 
 
 class PublishedWeights:
-    """The weights of a run of a published model; they are checked against its configuration before any is read.
-
-    Raises:
-        CheckpointError: a file or weight is missing, damaged, of another shape, or of another model.
-    """
+    """The weights of a run of a published model; they are checked against its configuration before any is read."""
 
     def __init__(self, spec: RunSpec, folder: Path) -> None:
         self.folder = folder
         self._checkpoint = Checkpoint(folder)
-        self._skeleton = skeleton(spec, folder)
-        self._shapes = _shapes(self._skeleton)
+        self._shapes = _shapes(skeleton(spec, folder))
         self._checkpoint.check(self._shapes, spec.layers)
 
     def names(self) -> Sequence[str]:
@@ -93,11 +88,8 @@ class PublishedWeights:
     ) -> Any:
         """Return the same weight of one layer of every stage, [stages, ...], each on the devices of its stage.
 
-        Args:
-            names: Name of the weight in each stage; None gives zeros.
-            mesh: The devices.
-            dtype: Dtype of the result.
-            partition: Partition of one stage's weight; by default that of `weight_partition`.
+        A stage whose name of the weight is None gets zeros. `partition` is that of one stage's weight, by default the
+        one of `weight_partition`.
         """
         import torch
 
@@ -121,8 +113,7 @@ class ZeroWeights(PublishedWeights):
 
     def __init__(self, spec: RunSpec, folder: Path) -> None:
         self.folder = folder
-        self._skeleton = skeleton(spec, folder)
-        self._shapes = _shapes(self._skeleton)
+        self._shapes = _shapes(skeleton(spec, folder))
 
     def names(self) -> Sequence[str]:
         """Return the names of all weights."""
@@ -139,13 +130,9 @@ class ZeroWeights(PublishedWeights):
 
 
 def skeleton(spec: RunSpec, folder: Path, *, is_split: bool = True) -> Any:
-    """Return a transformers model of the run's layers whose weights have shapes but no values.
+    """Return a transformers model of the run's layers, by the folder's config.json; its weights have no values.
 
-    Args:
-        spec: The run.
-        folder: Folder with the config.json.
-        is_split: Whether to store the fused gate and up weights of experts separately, as the collector's device model
-            does.
+    `is_split` stores the fused gate and up weights of experts separately, as the model on the devices has them.
     """
     import torch
     import transformers

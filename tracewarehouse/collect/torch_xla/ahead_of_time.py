@@ -17,11 +17,7 @@ from tracewarehouse.collect.torch_xla.backend import environment, lower_steps
 
 
 def trace(spec: RunSpec, folder: Path) -> None:
-    """Write the programs of a run as torch_xla makes them, and the manifest with their promises.
-
-    Raises:
-        CollectError: the model cannot be traced.
-    """
+    """Write the programs of a run as torch_xla makes them, and the manifest with their promises."""
     _lower_kernels_for_tpu()
     manifest: Any = manifest_of(spec, spec.backend, lower_steps(spec, folder))
     (folder / "manifest.json").write_text(manifest.model_dump_json(indent=2), encoding="utf-8")

@@ -68,11 +68,7 @@ class TorchXlaBackend:
 
 
 class TorchXlaStack:
-    """The devices of a run under torch_xla, as one mesh; see `tracewarehouse.collect.harness.backend.Stack`.
-
-    Raises:
-        CheckError: the devices are not those of the mesh.
-    """
+    """The devices of a run under torch_xla, as one mesh; see `tracewarehouse.collect.harness.backend.Stack`."""
 
     def __init__(self, spec: RunSpec) -> None:
         import torch_xla.runtime as xr
@@ -161,14 +157,9 @@ class TorchXlaStack:
 
 
 def lower_steps(spec: RunSpec, folder: Path) -> Recording:
-    """Write the programs of a run on TPU as the HLO text that the compiler would get; nothing is compiled or run.
+    """Write the program of each step on TPU as the HLO text that the compiler would get; nothing is compiled or run.
 
-    Args:
-        spec: The run.
-        folder: Gets a file for each kind of step, and the configuration of a published model, whose files are not read.
-
-    Raises:
-        CheckError: the devices are not those of the mesh.
+    `folder` also gets the configuration of a published model, whose files are not read.
     """
     from tracewarehouse.collect.torch_xla.replay import ReplayedModel
 
@@ -184,14 +175,7 @@ def lower_steps(spec: RunSpec, folder: Path) -> Recording:
 def record_stage(spec: RunSpec, stage: int, shared: Path, staging: Path | None) -> Recording | None:
     """Run one stage of a pipeline over hosts; the first returns the recording with all profiles, the others None.
 
-    Args:
-        spec: The whole run.
-        stage: Number of the stage.
-        shared: Folder that the processes of all stages share.
-        staging: The capture directory of the first stage, None for the others.
-
-    Raises:
-        CheckError: as for `record_generation`.
+    The processes of all stages use the folder `shared`; the first also has `staging`, the capture directory.
     """
     import torch
 

@@ -15,9 +15,7 @@ NAME = "gshard_dispatch"
 class RoutedExperts:
     """The experts of a model on the devices, and the pairs that they dropped in the running step.
 
-    Args:
-        mesh: The run's devices.
-        factor: The capacity factor.
+    `factor` is the capacity factor.
     """
 
     def __init__(self, mesh: DeviceMesh, factor: float) -> None:
@@ -44,15 +42,9 @@ class RoutedExperts:
         over tp add up the parts of the experts' width. A pair without a place is dropped; the number of experts that
         computed a token comes back beside its result.
 
-        Args:
-            module: The experts, with gate_proj and up_proj [experts, width, hidden] and down_proj [experts, hidden,
-                width].
-            tokens: [tokens, hidden].
-            chosen: Experts of each token, [tokens, k].
-            weights: Their weights, [tokens, k].
-
-        Returns:
-            [tokens, hidden].
+        `tokens` are [tokens, hidden], and so is the result; `chosen` and `weights` are the experts of each token and
+        their weights, [tokens, k]. `module` has gate_proj and up_proj [experts, width, hidden] and down_proj [experts,
+        hidden, width].
         """
         import torch
 
@@ -88,9 +80,7 @@ class RoutedExperts:
     def _exchanged(self, values: Any, *, there: bool) -> Any:
         """Re-split values from their senders to their receivers, or back: an all-to-all.
 
-        Args:
-            values: [groups, devices, ...], back with the parts of tp in front: [tp, groups, devices, ...].
-            there: The direction.
+        Values are [groups, devices, ...]; on the way back they have the parts of tp in front.
         """
         lead: Any = () if there else ("tp",)
         partitions: Any = ((*lead, BATCH, None, None), (*lead, "dp", "ep", None))
@@ -102,13 +92,9 @@ class RoutedExperts:
         return flat.reshape(values.shape)
 
     def _computed(self, module: Any, tokens: Any, facts: Any, room: Places) -> tuple[Any, Any]:
-        """Return the results of each device's experts for the tokens that it has.
+        """Return the results of each device's experts for the tokens [dp, ep, received, hidden] that it has.
 
-        Args:
-            module: The experts.
-            tokens: [dp, ep, received, hidden].
-            facts: Weights of the device's experts, [dp, ep, received, experts here]; -1 where not routed.
-            room: The places.
+        `facts` are the weights of the device's experts, [dp, ep, received, experts here]; -1 where not routed.
 
         Returns:
             [tp, dp, ep, received, hidden], still to be added up over tp; and the number of experts that computed each
@@ -120,10 +106,10 @@ class RoutedExperts:
 
         parts, (devices, here) = self._mesh.sizes["tp"], (facts.shape[1], facts.shape[3])
 
-        def of_device(weight: Any) -> Any:
+        def by_device(weight: Any) -> Any:
             return weight.reshape(devices, here, *weight.shape[1:])
 
-        gate_proj, up_proj, down_proj = map(of_device, (module.gate_proj, module.up_proj, module.down_proj))
+        gate_proj, up_proj, down_proj = map(by_device, (module.gate_proj, module.up_proj, module.down_proj))
         down_proj = down_proj.reshape(*down_proj.shape[:3], parts, -1)
         is_routed = facts >= 0
         weight = torch.where(is_routed, facts, 0.0)
@@ -152,10 +138,7 @@ def _placed(is_wanted: Any, count: int) -> Any:
 def _sent(tokens: Any, facts: Any, place: Any) -> Any:
     """Put tokens and facts side by side, by place: [groups, devices, places, hidden + n].
 
-    Args:
-        tokens: Tokens of each group.
-        facts: Facts about each token for each device.
-        place: Whether a token has a place, [groups, tokens, devices, places]; None if each has its own.
+    `place` says whether a token has a place, [groups, tokens, devices, places]; None if each has its own.
     """
     import torch
 

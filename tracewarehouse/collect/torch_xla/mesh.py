@@ -41,10 +41,7 @@ class DeviceMesh:
     def assemble(self, shape: tuple[int, ...], partition: Partition, read: Callable[[tuple[slice, ...]], Any]) -> Any:
         """Return a tensor on the devices of all hosts; each host reads only the parts of its own devices.
 
-        Args:
-            shape: Shape of the whole tensor.
-            partition: Its split.
-            read: Returns a slice of it on the host; called once per distinct slice.
+        `read` returns a slice of it on the host, and is called once per distinct slice.
         """
         import torch
         import torch_xla
@@ -52,7 +49,8 @@ class DeviceMesh:
         parts: dict[str, Any] = {}
         shards = []
         blocks = [n.stop for n in device_slices(shape, partition, self.sizes, {})]
-        for device in self._local_devices():
+        # This host's devices, in the order in which torch_xla has them.
+        for device in (int(name.rpartition(":")[2]) for name in torch_xla._XLAC._xla_get_runtime_devices()):
             slices = device_slices(shape, partition, self.sizes, self._coordinates[device])
             if str(slices) not in parts:
                 part = read(slices)
@@ -65,12 +63,6 @@ class DeviceMesh:
             shards.append(parts[str(slices)])
         sharding = self.xla_mesh.get_op_sharding(self.resolve(partition))
         return torch_xla._XLAC._global_tensor_from_cpu_shards(shards, sharding, torch.Size(shape))
-
-    def _local_devices(self) -> list[int]:
-        """Return the ids of this host's devices, in the order in which torch_xla has them."""
-        import torch_xla
-
-        return [int(name.rpartition(":")[2]) for name in torch_xla._XLAC._xla_get_runtime_devices()]
 
     def split(self, parameter: Any, partition: Partition) -> None:
         """Tell how a tensor that is already on the devices is split."""
@@ -86,7 +78,6 @@ class DeviceMesh:
         return constrain(self._constrain, value, partition)
 
     def _constrain(self, value: Any, partition: Partition) -> Any:
-        """Constrain a value that is not inside a pipeline stage."""
         import torch_xla.distributed.spmd as spmd
         from torch_xla.distributed.spmd.xla_sharding import unwrap_sharded_tensor
 

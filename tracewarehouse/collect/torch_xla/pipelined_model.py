@@ -29,10 +29,7 @@ class StageCache:
         return self.keys, self.values
 
     def _stored(self, old: Any, new: Any) -> Any:
-        """Return the cache with new positions, chosen place by place.
-
-        For a scatter, XLA would gather all stages on every device.
-        """
+        """Return the cache with new positions, chosen place by place: for a scatter, XLA would gather all stages."""
         import torch
 
         count = new.shape[2]
@@ -112,14 +109,10 @@ class PipelinedModel:
 
     def cache_tensors(self) -> list[Any]:
         """Return the keys and values of every slot and microbatch, and the count of positions."""
-        return [*(t for of_slot in (*self._keys, *self._values) for t in of_slot), self._position]
+        return [*(t for caches in (*self._keys, *self._values) for t in caches), self._position]
 
     def step(self, given: Any) -> tuple[Any, ...]:
-        """See `DeviceModel.forward`.
-
-        Args:
-            given: Tokens [batch, length].
-        """
+        """See `DeviceModel.forward`."""
         import torch
 
         from tracewarehouse.collect.torch_xla.operations import einsum
@@ -171,9 +164,7 @@ class PipelinedModel:
     def _run_layer(self, number: int, tick: int, buffer: Any, positions: Any, rotary: Any, mask: Any) -> Any:
         """Run the layers of a slot; each stage uses the cache of the microbatch that it works on.
 
-        Returns:
-            The new buffer; and, with experts, the dropped pairs of token and expert of each microbatch that some stage
-            works on, {microbatch: [stages, tokens]}.
+        Returns the new buffer; and, with experts, the dropped pairs of each microbatch, {microbatch: [stages, tokens]}.
         """
         import torch
 
@@ -209,10 +200,8 @@ class PipelinedModel:
     def _slot(self, layers: list[Any], numbers: list[int | None], weights: PublishedWeights | None) -> Slot:
         """Make a slot, with its weights split over pp and, within a stage, as usual.
 
-        Args:
-            layers: Layers of the whole model; those of a published one have no values.
-            numbers: The layer of each stage, None if it has none.
-            weights: Weights of a published model.
+        `layers` are those of the whole model; those of a published one have no values, which come from `weights`.
+        `numbers` has the layer of each stage, None if it has none.
         """
         import torch
 
@@ -220,8 +209,8 @@ class PipelinedModel:
         stacked = {}
         for name, own in _state(layer).items():
             if weights is not None:
-                of = [None if n is None else f"model.layers.{n}.{name}" for n in numbers]
-                stacked[name] = weights.stacked(of, self._mesh, self._dtype)
+                names = [None if n is None else f"model.layers.{n}.{name}" for n in numbers]
+                stacked[name] = weights.stacked(names, self._mesh, self._dtype)
                 continue
             values = [torch.zeros_like(own) if n is None else _state(layers[n])[name].detach() for n in numbers]
             partition = weight_partition(f"layer.{name}", own.dim())

@@ -38,19 +38,16 @@ class TraceableModel(Protocol):
 
 @dataclass(frozen=True)
 class Program:
-    """A compiled step.
-
-    Attributes:
-        graph: Hash under which torch_xla keeps it.
-        places: Place of each of its parameters in (given, *cache), or None for a weight or constant.
-        constants: The weights and constants, None for a parameter with a place.
-        results: Number of tensors that it returns.
-    """
+    """A compiled step."""
 
     graph: Any
+    """Hash under which torch_xla keeps it."""
     places: list[int | None]
+    """Place of each of its parameters in (given, *cache), or None for a weight or constant."""
     constants: list[Any]
+    """The weights and constants, None for a parameter with a place."""
     results: int
+    """Number of tensors that it returns."""
 
     def run(self, inputs: list[Any]) -> list[Any]:
         """Start it; the results are there later. The new cache takes the memory of the old one, which is lost."""
@@ -117,15 +114,7 @@ class ReplayedModel:
             raise CheckError(f"tensors {wrong} of the cache are split differently after the {self._phase} than before")
 
     def lowered(self, phase: str, length: int) -> str:
-        """Return the program of a step as the HLO text that the compiler would get; nothing is compiled.
-
-        Args:
-            phase: prefill or decode.
-            length: Positions of a sequence in the step.
-
-        Raises:
-            CheckError: the step does not read all of its inputs.
-        """
+        """Return the program of a step as the HLO text that the compiler would get; nothing is compiled."""
         import torch_xla
 
         with self._traced(phase, length) as traced:
@@ -139,7 +128,6 @@ class ReplayedModel:
         return f"HloModule {phase}, {stated}\n{body}"
 
     def _compiled(self, phase: str, length: int) -> Program:
-        """Trace and compile a step."""
         import torch_xla
         from torch_xla.utils.buffer_donor_context import alias_with_buffer_donor_config
 

@@ -1,4 +1,10 @@
-"""Splits sequences over tp (Korthikanti et al. 2022): between blocks each device holds a piece of the sequence."""
+"""Splits sequences over tp, so that each device holds a piece: between blocks, or in attention too.
+
+In Megatron's form (Korthikanti et al. 2022) attention and MLP gather the sequence. Ulysses (Jacobs et al. 2023) and
+ring (Liu et al. 2023) hold whole weights on every device, so that norms, MLP and projections work on pieces; only
+attention exchanges values. A decode step has one position per sequence: every device computes all of it, except
+attention, which reads the cache that is split by heads and gathers its result.
+"""
 
 from __future__ import annotations
 
@@ -49,11 +55,7 @@ def keep_last_position(norm: Any, mesh: DeviceMesh) -> None:
 
 
 def last_position(hidden: Any) -> Any:
-    """Return the last token's hidden states, by a product with 0 and 1: one all-reduce over the pieces.
-
-    Args:
-        hidden: [batch, tokens, width], or [stages, batch, tokens, width].
-    """
+    """Return the last token of [..., batch, tokens, width], by a product with 0 and 1: one all-reduce over pieces."""
     import torch
 
     tokens = hidden.shape[-2]
@@ -70,11 +72,7 @@ def scattered_linear(mesh: DeviceMesh, hidden: Any, weight: Any) -> Any:
     """Apply a row-parallel linear, and sum its partial results by a reduce-scatter over the sequence.
 
     Written out for each device (a manual region), because XLA's CPU pipeline does not form reduce-scatters by itself.
-
-    Args:
-        mesh: The devices.
-        hidden: [batch, tokens, in], or [stages, batch, tokens, in].
-        weight: [out, in], or [stages, out, in].
+    `hidden` is [batch, tokens, in], `weight` [out, in]; both may have stages in front.
     """
     import torch
     import torch_xla
@@ -133,13 +131,7 @@ _BY_HEAD: Partition = (BATCH, "tp", None, None)
 
 
 def split_context(model: Any, mesh: DeviceMesh, mode: str) -> None:
-    """Keep the hidden states of a model split over tp by sequence in every layer of the prefill.
-
-    Args:
-        model: A model with keys and values per head, and dense layers.
-        mesh: The run's devices.
-        mode: One of MODES.
-    """
+    """Keep the hidden states of a dense model split over tp by sequence in every layer of the prefill."""
     from transformers import AttentionInterface, AttentionMaskInterface
     from transformers.masking_utils import eager_mask
 

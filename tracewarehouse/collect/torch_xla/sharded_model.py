@@ -49,11 +49,7 @@ def cache_shape(spec: RunSpec, config: Any) -> tuple[int, int, int, Axes]:
 class ShardedModel:
     """The model on the devices, with its key-value cache.
 
-    Args:
-        spec: The run.
-        model: The model on the host; it is moved to the devices.
-        mesh: The devices.
-        first_layer: Number of the model's first layer in the whole model, for a stage of a pipeline.
+    A stage of a pipeline says with `first_layer` where it begins in the whole model.
     """
 
     def __init__(self, spec: RunSpec, model: Any, mesh: DeviceMesh, first_layer: int = 0) -> None:
@@ -82,10 +78,6 @@ class ShardedModel:
             keep_last_position(model.model.norm, mesh)
         self._cache: Any = None
 
-    def begin(self) -> None:
-        """Make an empty cache."""
-        self._cache = self._empty_cache()
-
     def blank_input(self, length: int) -> Any:
         """Return blank tokens [batch, length]."""
         import torch
@@ -97,11 +89,7 @@ class ShardedModel:
         return [t for layer in self._cache.layers for t in (layer.keys, layer.values, layer.cumulative_length)]
 
     def step(self, given: Any) -> tuple[Any, ...]:
-        """See `DeviceModel.forward`.
-
-        Args:
-            given: Tokens [batch, length].
-        """
+        """See `DeviceModel.forward`."""
         out = self._model(input_ids=given, past_key_values=self._cache, use_cache=True, logits_to_keep=1)
         logits = out.logits[:, -1]
         with scope("lm_head"):
@@ -113,7 +101,8 @@ class ShardedModel:
         dropped = self._experts.take_dropped()
         return [] if dropped is None else [dropped.reshape(self._spec.batch, -1).sum(1)[None]]
 
-    def _empty_cache(self) -> Any:
+    def begin(self) -> None:
+        """Make an empty cache."""
         import torch
         from transformers import StaticCache
 
@@ -133,7 +122,7 @@ class ShardedModel:
             layer.cumulative_length = layer.cumulative_length.to(self._mesh.device)
         if spec.sequence_parallelism in MODES:
             split_cache_updates(cache, self._mesh, spec.sequence_parallelism)
-        return cache
+        self._cache = cache
 
 
 def use_compilable_operations(model: Any) -> None:
@@ -182,11 +171,7 @@ def _rotate_pairs(query: Any, key: Any, angles: Any) -> tuple[Any, Any]:
 
 
 def _route_v2(gate: Any, hidden: Any) -> tuple[Any, Any, Any]:
-    """Route as DeepSeek-V2 (arXiv 2405.04434, section 2.2.2): a group is as good as its best expert.
-
-    Returns:
-        As for `_route_v3`.
-    """
+    """Route as DeepSeek-V2 (arXiv 2405.04434, section 2.2.2): a group is as good as its best expert."""
     import torch
 
     logits = torch.nn.functional.linear(hidden.reshape(-1, gate.hidden_dim).float(), gate.weight.float())
@@ -200,8 +185,7 @@ def _route_v2(gate: Any, hidden: Any) -> tuple[Any, Any, Any]:
 def _route_v3(gate: Any, hidden: Any) -> tuple[Any, Any, Any]:
     """Route as DeepSeek-V3 (arXiv 2412.19437, section 2.1.2), with comparisons instead of indices.
 
-    Returns:
-        Logits [tokens, experts], weights [tokens, k] and chosen experts [tokens, k].
+    Returns logits [tokens, experts], weights [tokens, k] and chosen experts [tokens, k], as `_route_v2` does.
     """
     import torch
 

@@ -36,11 +36,7 @@ def stage_spec(spec: RunSpec, stage: int) -> RunSpec:
 
 @contextmanager
 def other_stages(spec: RunSpec, staging: Path) -> Iterator[Path]:
-    """Start the processes of all stages but the first, and give the folder in `staging` that all share meanwhile.
-
-    Raises:
-        CheckError: a process failed; its output is in the log.
-    """
+    """Start the processes of all stages but the first, and give the folder in `staging` that all share meanwhile."""
     from tracewarehouse.collect.errors import CheckError
 
     with tempfile.TemporaryDirectory(prefix="stages-", dir=staging) as folder:

@@ -18,11 +18,7 @@ from typing import Any
 
 
 def main(topology: str, output: Path, programs: list[Path]) -> None:
-    """Compile programs that are for as many chips as the topology has.
-
-    Raises:
-        SystemExit: the topology has another number of chips than a program is for.
-    """
+    """Compile programs that are for as many chips as the topology has."""
     devices = chips(topology)
     for path in programs:
         text = without_folders(path.read_text(encoding="utf-8"))

@@ -47,10 +47,6 @@ def install(slices: Slices, entry: Slice, installation: Installation, references
         entry: The slice.
         installation: The collector to install.
         references: Files of results in plain torch, so that the hosts need not compute them.
-
-    Raises:
-        InterruptionError: the connection was lost.
-        TpuError: it cannot be installed.
     """
     if not entry.is_set_up:
         with tempfile.TemporaryDirectory() as folder:
@@ -76,11 +72,7 @@ def remove_token(slices: Slices, entry: Slice) -> None:
 
 
 def build_wheel(folder: Path) -> Path | None:
-    """Build the wheel of these sources; return None if they are an installed package, not a checkout.
-
-    Raises:
-        TpuError: it cannot be built.
-    """
+    """Build the wheel of these sources; return None if they are an installed package, not a checkout."""
     source = Path(tracewarehouse.__file__).resolve().parents[1]
     if not (source / "pyproject.toml").is_file():
         return None

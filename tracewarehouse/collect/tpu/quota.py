@@ -46,11 +46,7 @@ class Generation(BaseModel):
         return ids.get("spot" if spot else "on demand")
 
     def accelerator_type(self, chips: int) -> str:
-        """Return the name of the slice of this many chips, such as `v5litepod-8`.
-
-        Raises:
-            TpuError: there is no slice of this size.
-        """
+        """Return the name of the slice of this many chips, such as `v5litepod-8`."""
         if chips not in self.hosts:
             sizes = ", ".join(map(str, self.hosts))
             raise TpuError(f"{self.kind} has no slice of {chips} chips; it has slices of {sizes}")
@@ -104,11 +100,7 @@ class Quota(BaseModel):
         return self
 
     def generation(self, name: str) -> Generation:
-        """Return a generation by its name.
-
-        Raises:
-            TpuError: it is not in the table.
-        """
+        """Return a generation by its name."""
         if name not in self.generations:
             raise TpuError(f"TPU generation {name!r} is not known; known are {', '.join(self.generations)}")
         return self.generations[name]
@@ -124,11 +116,7 @@ class Quota(BaseModel):
         return next((g.kind for g in self.generations.values() if g.type_prefix == prefix), None)
 
     def of_type(self, accelerator_type: str) -> tuple[str, int]:
-        """Return the generation and the chips of an accelerator type.
-
-        Raises:
-            TpuError: no generation has such a type.
-        """
+        """Return the generation and the chips of an accelerator type."""
         known = {
             generation.accelerator_type(chips): (name, chips)
             for name, generation in self.generations.items()
@@ -155,9 +143,6 @@ class Quota(BaseModel):
             zone: Only this zone.
             spot: Only spot, or only on demand.
             used: Slices that exist; their chips are taken from their pools.
-
-        Raises:
-            QuotaError: no pool has; the message has the numbers.
         """
         self.generation(generation)
         fitting = [p for p in self.quota if p.generation == generation]
@@ -180,11 +165,7 @@ def provisioning(spot: bool) -> str:
 
 
 def load_quota(table: Path = TABLE) -> Quota:
-    """Read the table.
-
-    Raises:
-        TpuError: it cannot be read, or a field is wrong.
-    """
+    """Read the table."""
     try:
         return Quota.model_validate(yaml.safe_load(table.read_text(encoding="utf-8")))
     except (OSError, yaml.YAMLError, ValidationError, UnicodeDecodeError) as error:

@@ -182,11 +182,7 @@ class Slices:
         return InterruptionError(f"{entry.name} ({self.found(entry) or 'state not known'}): {why}")
 
     def require(self, entry: Slice, done: subprocess.CompletedProcess[str], what: str) -> None:
-        """Make sure that a command to the hosts of a slice succeeded.
-
-        Raises:
-            InterruptionError: it did not; the message has its output and the slice's state.
-        """
+        """Make sure that a command to the hosts of a slice succeeded."""
         if done.returncode:
             raise self.interruption(entry, f"{what}: {' '.join(done.stderr.split())[-300:]}")
 

@@ -120,11 +120,7 @@ class _Sweep:
         return [s for s in pending(self.specs, self.output) if s.name not in self.failed]
 
     def record(self) -> None:
-        """Record the missing runs, each on all hosts at the same time, and copy the captures back.
-
-        Raises:
-            InterruptionError: not all hosts ended a round.
-        """
+        """Record the missing runs, each on all hosts at the same time, and copy the captures back."""
         self._share(self.left())
         self._rejoin()
         for spec in self.left():

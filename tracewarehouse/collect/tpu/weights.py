@@ -38,9 +38,6 @@ def require_weights(spec: RunSpec, later: Sequence[RunSpec] = ()) -> None:
     Args:
         spec: The run.
         later: The runs that follow on this host, in their order.
-
-    Raises:
-        WeightsError: they cannot be downloaded, or the disk is too small; the message says what to do.
     """
     if not spec.is_published or is_folder(spec.model):
         return
@@ -79,11 +76,7 @@ def missing_files(cache: Path, spec: RunSpec) -> list[str]:
 
 
 def make_room(cache: Path, spec: RunSpec, later: Sequence[RunSpec]) -> None:
-    """Remove models from the cache until a run's model fits; first those that are read never again, or last.
-
-    Raises:
-        WeightsError: the disk is too small even so.
-    """
+    """Remove models from the cache until a run's model fits; first those that are read never again, or last."""
     cache.mkdir(parents=True, exist_ok=True)
     there = sum(f.stat().st_size for f in _folder(cache, spec.model).rglob("*") if f.is_file() and not f.is_symlink())
     needed = weights_of(spec) - there
