@@ -183,7 +183,7 @@ found = {}
 for mesh_text in ("tp=4", "pp=2,tp=2", "dp=2,tp=2"):
     spec = run_spec(model=sys.argv[1], mesh=mesh_text)
     mesh = DeviceMesh(spec)
-    mesh._local_devices = lambda: [2, 3]  # the second of two hosts
+    torch_xla._XLAC._xla_get_runtime_devices = lambda: ["CPU:2", "CPU:3"]  # of the second of two hosts
     weights = PublishedWeights(spec, Path(sys.argv[1]))
     read = {}
     whole_read = weights.read

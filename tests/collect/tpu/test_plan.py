@@ -13,7 +13,7 @@ from tracewarehouse.collect.experiment import Experiment, load_experiment, plan,
 from tracewarehouse.collect.tpu.plan import plan_slices
 from tracewarehouse.collect.tpu.quota import load_quota
 from tracewarehouse.collect.tpu.state import Slice, State
-from tracewarehouse.collect.tpu.weights import all_weights, largest_weights, weights_of
+from tracewarehouse.collect.tpu.weights import all_weights, largest_weights, weight_bytes
 
 
 def entry(name: str, chips: int, zone: str, spot: bool) -> Slice:
@@ -136,12 +136,12 @@ def test_weights_on_disk() -> None:
     )
     few = run_spec(model="deepseek-ai/DeepSeek-V3.1-Base", layers=20)
 
-    assert weights_of(eight_billion) == math.ceil(1.05 * 2 * 8_030_261_248)
-    assert weights_of(deepseek) == math.ceil(1.05 * 671_026_404_352)
-    assert weights_of(run_spec()) == 0
-    assert weights_of(few) < weights_of(deepseek) / 3 + 2e9
-    assert largest_weights([eight_billion, deepseek]) == weights_of(deepseek)
-    assert all_weights([eight_billion, deepseek, few]) == weights_of(deepseek) + weights_of(eight_billion)
+    assert weight_bytes(eight_billion) == math.ceil(1.05 * 2 * 8_030_261_248)
+    assert weight_bytes(deepseek) == math.ceil(1.05 * 671_026_404_352)
+    assert weight_bytes(run_spec()) == 0
+    assert weight_bytes(few) < weight_bytes(deepseek) / 3 + 2e9
+    assert largest_weights([eight_billion, deepseek]) == weight_bytes(deepseek)
+    assert all_weights([eight_billion, deepseek, few]) == weight_bytes(deepseek) + weight_bytes(eight_billion)
 
 
 @pytest.mark.parametrize(

@@ -1,4 +1,4 @@
-"""Writes the shell commands for the hosts of a slice, and reads their output."""
+"""Writes the list of runs and the shell commands for the hosts of a slice, and reads their output."""
 
 from __future__ import annotations
 
@@ -104,10 +104,10 @@ def ended(text: str) -> dict[str, str]:
 
 def captures(text: str) -> dict[tuple[str, str], set[str]]:
     """Return the hosts that have each capture, by its token and name, from the output of `list_command`."""
-    hosts_of: dict[tuple[str, str], set[str]] = {}
+    hosts: dict[tuple[str, str], set[str]] = {}
     for host, token, name in _HAS.findall(text):
-        hosts_of.setdefault((token, name), set()).add(host)
-    return hosts_of
+        hosts.setdefault((token, name), set()).add(host)
+    return hosts
 
 
 class SharedRun(BaseModel):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import shutil
 import subprocess
+import tempfile
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -170,16 +171,15 @@ class Doctor:
         there = key.is_file() and key.with_suffix(".pub").is_file()
         yield Finding(f"key {KEY}", None if there else f"ssh-keygen -t rsa -N '' -f {KEY}")
         if there and any(planned.hosts > 1 for planned in self.slices):
-            listed = _run("ssh-add", "-L")
             public = key.with_suffix(".pub").read_text(encoding="utf-8").split()[1:2]
-            is_there = bool(public) and public[0] in listed
+            is_there = bool(public) and public[0] in _agent_keys()
             yield Finding("the key is in the SSH agent, for several hosts", None if is_there else ADD_KEY)
 
     def _here(self) -> Iterator[Finding]:
         gated = {run.model for planned in self.slices for run in planned.runs if run.model.startswith(GATED)}
         if gated and not self.place.bucket:
             yield Finding(f"token for {', '.join(sorted(gated))}", None if self.token else "hf auth login")
-        yield _tried("a wheel of these sources", lambda: _build(), "python -m ensurepip --upgrade")
+        yield _tried("a wheel of these sources", _build, "python -m ensurepip --upgrade")
         yield _tried(
             f"{self.output} can be written to", lambda: require_writable(self.output), "tw tpu doctor -o FOLDER"
         )
@@ -232,14 +232,12 @@ def _tried(what: str, attempt: Callable[[], object], mend: str) -> Finding:
 
 
 def _build() -> None:
-    import tempfile
-
     with tempfile.TemporaryDirectory() as folder:
         build_wheel(Path(folder))
 
 
-def _run(*command: str) -> str:
+def _agent_keys() -> str:
     try:
-        return subprocess.run(command, capture_output=True, text=True, check=False, timeout=30).stdout  # noqa: S603
+        return subprocess.run(["ssh-add", "-L"], capture_output=True, text=True, check=False, timeout=30).stdout  # noqa: S607
     except (OSError, subprocess.TimeoutExpired):
         return ""

@@ -197,17 +197,8 @@ class Gcloud:
         return self._command("ssh", entry, *options)
 
     def _copy(self, entry: Slice, *options: str) -> list[str]:
-        return [
-            _gcloud(),
-            "compute",
-            "tpus",
-            "tpu-vm",
-            "scp",
-            *options,
-            *_where(entry),
-            f"--scp-flag={ALIVE}",
-            "--quiet",
-        ]
+        command = [_gcloud(), "compute", "tpus", "tpu-vm", "scp", *options]
+        return [*command, *_where(entry), f"--scp-flag={ALIVE}", "--quiet"]
 
     def _run(self, arguments: list[str], limit_s: float | None = None) -> subprocess.CompletedProcess[str]:
         self._announce(arguments)

@@ -104,13 +104,7 @@ def plan_slices(
 
 
 def runs_of_slice(experiment: Experiment, entry: Slice, kind: str) -> list[RunSpec]:
-    """Return the runs whose mesh has the size of a slice.
-
-    Args:
-        experiment: All runs.
-        entry: The slice.
-        kind: Kind of its chips, as in the table of hardware.
-    """
+    """Return the runs whose mesh has the size of a slice with chips of a kind in the table of hardware."""
     specs = tpu_runs(experiment)
     fitting = [s for s in specs if s.mesh.size == entry.chips]
     if not fitting:

@@ -1,4 +1,4 @@
-"""Tells which TPU slices may be created: accelerator types, zones and the chips that the quota leaves."""
+"""Tells which TPU slices may be created (types, zones, chips that the quota leaves), and which chips this host has."""
 
 from __future__ import annotations
 
@@ -135,14 +135,9 @@ class Quota(BaseModel):
         spot: bool | None = None,
         used: Iterable[Slice] = (),
     ) -> Pool:
-        """Return the first pool that has this many chips left.
+        """Return the first pool of a generation, zone and provisioning that has this many chips left.
 
-        Args:
-            generation: Name of the generation, such as `v5e`.
-            chips: Chips of the slice.
-            zone: Only this zone.
-            spot: Only spot, or only on demand.
-            used: Slices that exist; their chips are taken from their pools.
+        The chips of `used` slices, which exist, are taken from their pools.
         """
         self.generation(generation)
         fitting = [p for p in self.quota if p.generation == generation]

@@ -41,12 +41,8 @@ class QueuedError(TpuError):
 class Slices:
     """The slices of one state file.
 
-    Args:
-        state: The slices on disk.
-        quota: The slices that may be created.
-        gcloud: Runs the commands.
-        show: Called with each line about what happens.
-        backoff_s: Seconds before the second attempt, doubled for each further one.
+    `show` is called with each line about what happens; `backoff_s` comes before the second attempt, and is doubled for
+    each further one.
     """
 
     def __init__(

@@ -33,11 +33,7 @@ class WeightsError(CollectError):
 def require_weights(spec: RunSpec, later: Sequence[RunSpec] = ()) -> None:
     """Make sure that the files a run reads are in the hub's cache, downloading what is missing.
 
-    If the disk has no room for them, other models are removed; first those that no later run reads.
-
-    Args:
-        spec: The run.
-        later: The runs that follow on this host, in their order.
+    If the disk has no room for them, other models are removed; first those that no run of `later`, in order, reads.
     """
     if not spec.is_published or is_folder(spec.model):
         return
@@ -79,7 +75,7 @@ def make_room(cache: Path, spec: RunSpec, later: Sequence[RunSpec]) -> None:
     """Remove models from the cache until a run's model fits; first those that are read never again, or last."""
     cache.mkdir(parents=True, exist_ok=True)
     there = sum(f.stat().st_size for f in _folder(cache, spec.model).rglob("*") if f.is_file() and not f.is_symlink())
-    needed = weights_of(spec) - there
+    needed = weight_bytes(spec) - there
     order = list(dict.fromkeys(s.model for s in later))
     others = [m for m in known_models() if m != spec.model and _folder(cache, m).is_dir()]
     others.sort(key=lambda m: order.index(m) if m in order else len(order))
@@ -133,7 +129,7 @@ def stored_bytes(model: PretrainedModel, layers: int) -> int:
     return math.ceil(MARGIN * element * sum(math.prod(shape) for shape in shapes))
 
 
-def weights_of(spec: RunSpec) -> int:
+def weight_bytes(spec: RunSpec) -> int:
     """Return the bytes that the files of a run's model take on a disk; 0 for a tiny model and a local folder."""
     if not spec.is_published or is_folder(spec.model):
         return 0
@@ -142,20 +138,20 @@ def weights_of(spec: RunSpec) -> int:
 
 def largest_weights(specs: Iterable[RunSpec]) -> int:
     """Return the bytes that a disk needs for runs one after the other, which make room for each other."""
-    return max(map(weights_of, specs), default=0)
+    return max(map(weight_bytes, specs), default=0)
 
 
 def all_weights(specs: Iterable[RunSpec]) -> int:
     """Return the bytes that a disk needs for the models of all runs together."""
     by_model: dict[str, int] = {}
     for spec in specs:
-        by_model[spec.model] = max(by_model.get(spec.model, 0), weights_of(spec))
+        by_model[spec.model] = max(by_model.get(spec.model, 0), weight_bytes(spec))
     return sum(by_model.values())
 
 
 def too_large(spec: RunSpec) -> str | None:
     """Return why a host without another disk or a bucket cannot hold a run's weights; None if it can."""
-    if (needed := weights_of(spec)) <= BOOT_FREE:
+    if (needed := weight_bytes(spec)) <= BOOT_FREE:
         return None
     return (
         f"the files of {spec.model} take {needed / 1e9:.0f} GB, and the hosts' own disks have {BOOT_FREE / 1e9:.0f} GB "
