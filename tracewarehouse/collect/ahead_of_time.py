@@ -137,7 +137,9 @@ def _require_compiler(python: str, packages: tuple[str, ...]) -> None:
 
 
 def _run(command: Sequence[str], what: str) -> None:
-    process = start_process(command, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE)
+    # JAX reads the variable when it is imported; a TPU of this host, if there is one, is not used.
+    platform = {"JAX_PLATFORMS": "cpu"}
+    process = start_process(command, platform, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE)
     _, told = process.communicate()
     if process.returncode:
         lines = [line for line in told.decode("utf-8", "replace").splitlines() if line.strip()]

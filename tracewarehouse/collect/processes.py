@@ -9,7 +9,7 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import IO, Any
@@ -19,9 +19,11 @@ from tracewarehouse.collect.errors import CollectError
 _PARENT = "TRACEWAREHOUSE_PARENT"
 
 
-def start_process(command: Sequence[str], **streams: int | IO[Any]) -> subprocess.Popen[bytes]:
+def start_process(
+    command: Sequence[str], variables: Mapping[str, str] | None = None, **streams: int | IO[Any]
+) -> subprocess.Popen[bytes]:
     """Start a Python program that calls `end_with_parent` first of all."""
-    environment = os.environ | {_PARENT: str(os.getpid())}
+    environment = os.environ | {_PARENT: str(os.getpid())} | dict(variables or {})
     return subprocess.Popen(command, env=environment, **streams)  # type: ignore[call-overload, no-any-return]  # noqa: S603
 
 

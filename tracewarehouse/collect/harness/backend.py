@@ -1,8 +1,8 @@
 """Defines the interfaces to a machine learning stack, which runs a model and records it.
 
 A backend is one class that implements `Backend`, in a room beside torch_xla/ and jax/ or in any other package: a run
-names it as `module:Class`. A backend that implements `Stack` too shares the rest of a run with the others: prompts,
-weights, reference, generations, checks, promises, manifest and card.
+names it as `module:Class`. Its module imports the stack in functions only. A backend that implements `Stack` too shares
+the rest of a run with the others: prompts, weights, reference, generations, checks, promises, manifest and card.
 """
 
 from __future__ import annotations

@@ -4,6 +4,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+import jax
+import jax.numpy as jnp
+
 from tracewarehouse.collect.jax.operations import Step, linear, rms_norm
 from tracewarehouse.collect.parallel.attention_forms import (
     BATCH_BLOCK,
@@ -96,8 +99,6 @@ class Attention:
 
         Its maximum and sum are corrected with every piece (Milakov and Gimelshein 2018).
         """
-        import jax.numpy as jnp
-
         devices, here = self._links.sizes["tp"], self._links.place("tp")
         length, dtype = query.shape[2], query.dtype
         places = jnp.arange(length)
@@ -129,8 +130,6 @@ class Attention:
         self, module: Any, weights: Weights, hidden: Any, cache: tuple[Any, Any], step: Step
     ) -> tuple[Any, tuple[Any, Any]]:
         """Attend with one latent for all heads in the cache (DeepSeek-V2, arXiv 2405.04434)."""
-        import jax.numpy as jnp
-
         plain, rank = module.qk_nope_head_dim, module.kv_lora_rank
         if module.q_lora_rank is None:
             query = linear(hidden, weights, "self_attn.q_proj")
@@ -162,9 +161,6 @@ def attention(query: Any, key: Any, value: Any, mask: Any, scaling: float) -> An
     `key` and `value` are [batch, key-value heads, cached tokens, width]; `mask` says which cached position each token
     sees, [tokens, cached tokens].
     """
-    import jax
-    import jax.numpy as jnp
-
     scores = jnp.einsum("bgrsd,bgtd->bgrst", _grouped(query, key.shape[1]), key) * scaling
     scores = jnp.where(mask, scores.astype(jnp.float32), jnp.finfo(jnp.float32).min)
     weights = jax.nn.softmax(scores, -1).astype(query.dtype)
@@ -176,7 +172,6 @@ def _flash(query: Any, key: Any, value: Any, scaling: float) -> Any:
 
     The prompts have no padding and begin at the first position, so a token sees the tokens up to itself.
     """
-    import jax.numpy as jnp
     from jax.experimental.pallas.ops.tpu.flash_attention import BlockSizes, flash_attention
 
     batch, heads, tokens, width = query.shape
@@ -196,7 +191,6 @@ def _flash(query: Any, key: Any, value: Any, scaling: float) -> Any:
 
 def _paged(query: Any, key: Any, value: Any, position: Any, scaling: float) -> Any:
     """Compute the attention of a decode step by torch_xla's kernel; `paged_attention` there describes its input."""
-    import jax.numpy as jnp
     from jax.experimental.pallas.ops.tpu.paged_attention import paged_attention
 
     batch, kv_heads, length, width = key.shape
@@ -231,8 +225,6 @@ def _ungrouped(output: Any) -> Any:
 
 def _stored(cache: tuple[Any, Any], key: Any, value: Any, start: Any) -> tuple[Any, Any]:
     """Return the cache with the keys and values of new positions."""
-    import jax
-
     keys, values = (
         jax.lax.dynamic_update_slice_in_dim(old, new, start, 2) for old, new in zip(cache, (key, value), strict=True)
     )
@@ -248,8 +240,6 @@ def _rotation(config: Any) -> Any:
 
 def _rotated_halves(x: Any, cosines: Any, sines: Any) -> Any:
     """Rotate each element of the first half of the width with that of the second half, as transformers stores them."""
-    import jax.numpy as jnp
-
     cosines, sines = cosines.astype(x.dtype), sines.astype(x.dtype)
     first, second = jnp.split(x, 2, -1)
     return jnp.concatenate([first * cosines - second * sines, second * cosines + first * sines], -1)
@@ -257,8 +247,6 @@ def _rotated_halves(x: Any, cosines: Any, sines: Any) -> Any:
 
 def _rotated_pairs(x: Any, cosines: Any, sines: Any) -> Any:
     """Rotate neighbouring elements in float32 (DeepSeek-V2)."""
-    import jax.numpy as jnp
-
     first, second = x[..., 0::2].astype(jnp.float32), x[..., 1::2].astype(jnp.float32)
     turned = jnp.stack([first * cosines - second * sines, first * sines + second * cosines], -1)
     return turned.reshape(x.shape).astype(x.dtype)
@@ -266,6 +254,4 @@ def _rotated_pairs(x: Any, cosines: Any, sines: Any) -> Any:
 
 def _rotated_pairs_to_halves(x: Any, cosines: Any, sines: Any) -> Any:
     """Rotate neighbouring elements, and put the first of each pair before all the second ones (DeepSeek-V3)."""
-    import jax.numpy as jnp
-
     return _rotated_halves(jnp.concatenate([x[..., 0::2], x[..., 1::2]], -1), cosines, sines)

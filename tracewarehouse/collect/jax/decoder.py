@@ -4,6 +4,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+import jax
+import jax.numpy as jnp
+
 from tracewarehouse.collect.jax.attention import Attention
 from tracewarehouse.collect.jax.operations import Step, linear, rms_norm, scope
 from tracewarehouse.collect.parallel.partition import MODES, Places, places
@@ -68,8 +71,6 @@ class Decoder:
 
 def _mlp(hidden: Any, weights: Weights, name: str) -> Any:
     """Apply a gated MLP; its result is still to be added up over tp."""
-    import jax
-
     gate, up = (linear(hidden, weights, f"{name}.{part}_proj") for part in ("gate", "up"))
     return linear(jax.nn.silu(gate) * up, weights, f"{name}.down_proj")
 
@@ -93,8 +94,6 @@ class RoutedExperts:
         Returns:
             [tokens, width], and the number of experts of each token that were dropped, [tokens].
         """
-        import jax.numpy as jnp
-
         tokens, width = hidden.shape
         devices, parts = self._links.sizes["ep"], self._links.sizes["tp"]
         here = weights["mlp.experts.gate_proj"].shape[0]
@@ -123,9 +122,6 @@ class RoutedExperts:
 
 def routed(gate: Any, weights: Weights, hidden: Any) -> tuple[Any, Any]:
     """Return the experts of each token [tokens, width] and their weights, [tokens, k] each, as `gate` chooses."""
-    import jax
-    import jax.numpy as jnp
-
     matrix = weights["mlp.gate.weight"]
     if not hasattr(gate, "routed_scaling_factor"):  # Qwen3
         scores = jax.nn.softmax(jnp.einsum("th,eh->te", hidden, matrix).astype(jnp.float32), -1)
@@ -141,8 +137,6 @@ def routed(gate: Any, weights: Weights, hidden: Any) -> tuple[Any, Any]:
 
 def _routed_v2(gate: Any, logits: Any) -> tuple[Any, Any]:
     """Route greedily or device-limited, as DeepSeek-V2 (arXiv 2405.04434, section 2.2.2)."""
-    import jax
-
     scores = jax.nn.softmax(logits, -1)
     if gate.topk_method == "group_limited_greedy":
         grouped = scores.reshape(scores.shape[0], gate.num_group, -1)
@@ -153,9 +147,6 @@ def _routed_v2(gate: Any, logits: Any) -> tuple[Any, Any]:
 
 def _routed_v3(gate: Any, logits: Any, bias: Any) -> tuple[Any, Any]:
     """Route group-limited, as DeepSeek-V3 (arXiv 2412.19437, section 2.1.2)."""
-    import jax
-    import jax.numpy as jnp
-
     scores = jax.nn.sigmoid(logits)
     grouped = (scores + bias).reshape(scores.shape[0], gate.num_group, -1)
     group_scores = jax.lax.top_k(grouped, 2)[0].sum(-1)
@@ -168,9 +159,6 @@ def _routed_v3(gate: Any, logits: Any, bias: Any) -> tuple[Any, Any]:
 
 def _best_groups_only(grouped: Any, group_scores: Any, count: int, other: float) -> Any:
     """Return the scores [tokens, groups, n] as [tokens, experts], with `other` outside of the best groups."""
-    import jax
-    import jax.numpy as jnp
-
     best = jax.lax.top_k(group_scores, count)[1]
     is_kept = (best[..., None] == jnp.arange(grouped.shape[1])).any(1)
     return jnp.where(is_kept[..., None], grouped, other).reshape(grouped.shape[0], -1)
@@ -178,8 +166,6 @@ def _best_groups_only(grouped: Any, group_scores: Any, count: int, other: float)
 
 def _placed(is_wanted: Any, count: int) -> Any:
     """Give each token that wants one the next place: [tokens, n] to truth values [tokens, n, count]."""
-    import jax.numpy as jnp
-
     place = jnp.where(is_wanted, jnp.cumsum(is_wanted, 0, dtype=jnp.int32) - 1, -1)
     return place[..., None] == jnp.arange(count)
 
@@ -189,8 +175,6 @@ def _sent(hidden: Any, facts: Any, place: Any) -> Any:
 
     `place` says whether a token has a place, [tokens, devices, places]; None if each has its own.
     """
-    import jax.numpy as jnp
-
     if place is None:
         whole = jnp.broadcast_to(hidden, (facts.shape[1], *hidden.shape))
         return jnp.concatenate([whole, facts.swapaxes(0, 1)], -1)
@@ -209,9 +193,6 @@ def _computed(weights: Weights, tokens: Any, facts: Any, room: Places) -> tuple[
     Returns:
         [received, width], and the number of experts that computed each token, [received].
     """
-    import jax
-    import jax.numpy as jnp
-
     gate, up, down = (weights[f"mlp.experts.{name}_proj"] for name in ("gate", "up", "down"))
     is_routed = facts >= 0
     weight = jnp.where(is_routed, facts, 0)

@@ -7,6 +7,11 @@ import re
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
+import jax
+import jax.numpy as jnp
+import numpy as np
+import torch
+
 from tracewarehouse.collect.errors import CheckError, CollectError
 from tracewarehouse.collect.parallel.partition import MODES, Partition, weight_partition
 from tracewarehouse.collect.parallel.weights import PublishedWeights, split_gate_and_up
@@ -20,9 +25,6 @@ class JaxMesh:
     """The run's devices, by default all that JAX has, as one mesh with all axes of the collector."""
 
     def __init__(self, spec: RunSpec, devices: Any = None) -> None:
-        import jax
-        import numpy as np
-
         if devices is None:
             devices = jax.devices()
             if jax.process_count() > 1:
@@ -37,14 +39,10 @@ class JaxMesh:
 
     def split(self, partition: Partition) -> Any:
         """Return the sharding of an array over the devices."""
-        import jax
-
         return jax.sharding.NamedSharding(self.mesh, jax.sharding.PartitionSpec(*partition))
 
     def place(self, tensor: Any, partition: Partition) -> Any:
         """Bring a torch tensor from the host to the devices."""
-        import jax
-
         return jax.device_put(as_numpy(tensor), self.split(partition))
 
     def assemble(self, shape: tuple[int, ...], partition: Partition, read: Callable[[tuple[slice, ...]], Any]) -> Any:
@@ -52,8 +50,6 @@ class JaxMesh:
 
         `read` returns a slice of it as a torch tensor on the host, and is called once per distinct slice.
         """
-        import jax
-
         parts: dict[str, Any] = {}
 
         def part(index: tuple[slice, ...]) -> Any:
@@ -77,9 +73,6 @@ class JaxMesh:
 
 def as_numpy(tensor: Any) -> Any:
     """Return a torch tensor of the host in numpy, which has bfloat16 only from JAX; token ids get 32 bits."""
-    import jax.numpy as jnp
-    import torch
-
     tensor = tensor.detach().contiguous()
     if tensor.dtype == torch.bfloat16:
         return tensor.view(torch.int16).numpy().view(jnp.bfloat16)
@@ -130,8 +123,6 @@ def on_devices(spec: RunSpec, weights: PublishedWeights, mesh: JaxMesh) -> tuple
         Weights outside of the layers by name, and those of each layer by the name within it. In a pipeline, slots take
         the place of layers, and their weights have the stages as their first dimension.
     """
-    import torch
-
     dtype = getattr(torch, spec.dtype)
     names = list(weights.names())
     for name in names:
@@ -158,8 +149,6 @@ def on_devices(spec: RunSpec, weights: PublishedWeights, mesh: JaxMesh) -> tuple
 
 def _slot(spec: RunSpec, weights: PublishedWeights, mesh: JaxMesh, slot: int, names: Sequence[str]) -> Weights:
     """Return the weights of a slot, [stages, ...]; zeros for stages without a layer."""
-    import torch
-
     numbers = spec.stage_layout.layers_of(slot)
     kind = next(n for n in numbers if n is not None)
     inner = [match[2] for match in map(_LAYER.match, names) if match and int(match[1]) == kind]

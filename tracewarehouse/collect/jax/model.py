@@ -5,6 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
+import jax
+import jax.numpy as jnp
+
 from tracewarehouse.collect.jax.decoder import Decoder
 from tracewarehouse.collect.jax.mesh import TinyWeights, on_devices
 from tracewarehouse.collect.jax.operations import Collectives, Step, rms_norm, scope
@@ -40,8 +43,6 @@ class JaxModel:
 
     def begin(self) -> None:
         """Start a new generation with an empty cache; the first time, compile the steps before it takes memory."""
-        import jax
-
         self._cache = {}
         if not self._programs:
             for phase, length in self._spec.step_lengths:
@@ -58,9 +59,6 @@ class JaxModel:
 
     def lowered(self, phase: str, length: int) -> Any:
         """Return the program of a step over `length` positions, before it is compiled."""
-        import jax
-        import jax.numpy as jnp
-
         spec, partition = self._spec, jax.sharding.PartitionSpec
         shardings = jax.tree.map(lambda array: array.sharding.spec, self._weights)
         cache = jax.tree.map(lambda sharding: sharding.spec, self._cache_shardings())
@@ -95,8 +93,6 @@ class JaxModel:
 
         In a pipeline the layers are slots, with stages and microbatches in front.
         """
-        import jax.numpy as jnp
-
         spec, config = self._spec, self._module.config
         if architecture_of(spec.model).has_latent_cache:
             heads, widths = 1, (config.kv_lora_rank, config.qk_rope_head_dim)
@@ -111,8 +107,6 @@ class JaxModel:
         return {"keys": keys, "values": values, "position": jnp.zeros((), jnp.int32)}
 
     def _cache_shardings(self) -> dict[str, Any]:
-        import jax
-
         is_latent = architecture_of(self._spec.model).has_latent_cache
         rows: Partition = (BATCH, None if is_latent else "tp", None, None)
         one = self._mesh.split(("pp", None, *rows) if self._spec.axis("pp") > 1 else rows)
@@ -165,8 +159,6 @@ class _Program:
         Returns:
             As for `whole`; the dropped pairs are those of this stage.
         """
-        import jax.numpy as jnp
-
         (outer, slots), links, spec = weights, self._links, self._spec
         count, stages, stage = spec.microbatch_count, spec.axis("pp"), links.place("pp")
         step = self._facts(cache["position"])
@@ -225,9 +217,6 @@ class _Program:
         Returns:
             New hidden states, keys and values, and the dropped pairs of each sequence, None for a dense layer.
         """
-        import jax
-        import jax.numpy as jnp
-
         layers = self._spec.stage_layout.layers_of(number)
         module = self._module.model.layers[next(n for n in layers if n is not None)]
         own = {name: stages[0] for name, stages in weights.items()}
@@ -249,8 +238,6 @@ class _Program:
 
     def _facts(self, start: Any) -> Step:
         """Return the facts about the step that all layers share."""
-        import jax.numpy as jnp
-
         spec, rotary = self._spec, self._module.model.rotary_emb
         with scope("rotary"):
             positions = start + jnp.arange(self._length)
@@ -269,8 +256,6 @@ class _Program:
 
     def _last(self, hidden: Any, step: Step) -> Any:
         """Return the last position's hidden states, [batch, width]; all devices get them from the one that has it."""
-        import jax.numpy as jnp
-
         with scope("lm_head"):
             last = hidden[:, -1]
             if not step.is_split:
@@ -280,8 +265,6 @@ class _Program:
 
     def _chosen(self, outer: Weights, last: Any) -> tuple[Any, ...]:
         """Return the logits of this device's part of the vocabulary, and the next tokens, from all parts."""
-        import jax.numpy as jnp
-
         with scope("norm"):
             normed = rms_norm(self._module.model.norm, outer["model.norm.weight"], last)
         with scope("lm_head"):

@@ -45,7 +45,7 @@ def main(arguments: list[str]) -> int:
     specification, folder = arguments
     end_with_parent()
     spec = RunSpec.model_validate_json(specification)
-    os.environ |= environment(spec.model_copy(update={"device": "cpu"})) | {"JAX_PLATFORMS": "cpu"}
+    os.environ |= environment(spec.model_copy(update={"device": "cpu"}))
     return exit_code_of(lambda: trace(spec, Path(folder)))
 
 

@@ -6,8 +6,13 @@ import functools
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
+import torch
+from transformers import AttentionInterface, AttentionMaskInterface
+from transformers.masking_utils import eager_mask
+
 from tracewarehouse.collect.parallel.attention_forms import LANES, PAGE, block_pages, decode_form, prefill_form
 from tracewarehouse.collect.parallel.partition import BATCH
+from tracewarehouse.collect.torch_xla.operations import einsum
 
 if TYPE_CHECKING:
     from tracewarehouse.collect.run_spec import RunSpec
@@ -21,9 +26,6 @@ Attend = Callable[..., tuple[Any, Any]]
 
 def register(spec: RunSpec, mesh: DeviceMesh) -> None:
     """Register the attention of a run with transformers under `NAME`."""
-    from transformers import AttentionInterface, AttentionMaskInterface
-    from transformers.masking_utils import eager_mask
-
     flash, paged = (functools.partial(kernel, mesh) for kernel in (flash_attention, paged_attention))
     prefill: Attend = flash if prefill_form(spec) == "flash" else sharded_attention
     decode: Attend = paged if decode_form(spec) == "paged" else sharded_attention
@@ -85,7 +87,6 @@ def paged_attention(
     Returns:
         Output [batch, 1, heads, head_dim] for a query [batch, heads, 1, head_dim], and no weights.
     """
-    import torch
     from torch_xla.experimental.custom_kernel import paged_attention as kernel
 
     by_head = (BATCH, "tp", None, None)
@@ -120,10 +121,6 @@ def sharded_attention(
     Returns:
         Output [batch, tokens, heads, value head_dim] and weights [batch, key-value heads, queries per head, ...].
     """
-    import torch
-
-    from tracewarehouse.collect.torch_xla.operations import einsum
-
     batch, heads, tokens, width = query.shape
     kv_heads = key.shape[1]
     grouped = query.reshape(batch, kv_heads, heads // kv_heads, tokens, width)

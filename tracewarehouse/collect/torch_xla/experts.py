@@ -4,7 +4,11 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+import torch
+from transformers.integrations.moe import ALL_EXPERTS_FUNCTIONS
+
 from tracewarehouse.collect.parallel.partition import BATCH, Places, places
+from tracewarehouse.collect.torch_xla.operations import einsum
 
 if TYPE_CHECKING:
     from tracewarehouse.collect.torch_xla.mesh import DeviceMesh
@@ -24,8 +28,6 @@ class RoutedExperts:
 
     def register(self) -> None:
         """Register them with transformers under `NAME`, in place of those of another mesh."""
-        from transformers.integrations.moe import ALL_EXPERTS_FUNCTIONS
-
         ALL_EXPERTS_FUNCTIONS.register(NAME, self.run)
 
     def take_dropped(self) -> Any:
@@ -46,8 +48,6 @@ class RoutedExperts:
         their weights, [tokens, k]. `module` has gate_proj and up_proj [experts, width, hidden] and down_proj [experts,
         hidden, width].
         """
-        import torch
-
         mesh = self._mesh
         count, hidden = tokens.shape
         experts, devices, data = module.gate_proj.shape[0], mesh.sizes["ep"], mesh.sizes["dp"]
@@ -100,10 +100,6 @@ class RoutedExperts:
             [tp, dp, ep, received, hidden], still to be added up over tp; and the number of experts that computed each
             token, [dp, ep, received].
         """
-        import torch
-
-        from tracewarehouse.collect.torch_xla.operations import einsum
-
         parts, (devices, here) = self._mesh.sizes["tp"], (facts.shape[1], facts.shape[3])
 
         def by_device(weight: Any) -> Any:
@@ -129,8 +125,6 @@ class RoutedExperts:
 
 def _placed(is_wanted: Any, count: int) -> Any:
     """Give each token that wants one the next place: [..., tokens, n] to truth values [..., tokens, n, count]."""
-    import torch
-
     place = torch.where(is_wanted, torch.cumsum(is_wanted, -2, dtype=torch.int32) - 1, -1)
     return place.unsqueeze(-1) == torch.arange(count, device=place.device)
 
@@ -140,10 +134,6 @@ def _sent(tokens: Any, facts: Any, place: Any) -> Any:
 
     `place` says whether a token has a place, [groups, tokens, devices, places]; None if each has its own.
     """
-    import torch
-
-    from tracewarehouse.collect.torch_xla.operations import einsum
-
     if place is None:
         whole = tokens[:, None].expand(-1, facts.shape[2], -1, -1)
         return torch.cat([whole, facts.transpose(1, 2)], -1)
@@ -155,8 +145,6 @@ def _sent(tokens: Any, facts: Any, place: Any) -> Any:
 
 def _combined(returned: Any, place: Any) -> Any:
     """Add up the results [tp, groups, devices, places, n] to [groups, tokens, n]; `place` as for `_sent`."""
-    from tracewarehouse.collect.torch_xla.operations import einsum
-
     # The sum over tp, which is the all-reduce, comes last, so that it is over tokens, not over places.
     at_tokens = returned.sum(2) if place is None else einsum("gsdc,pgdcn->pgsn", place.to(returned.dtype), returned)
     return at_tokens.sum(0)

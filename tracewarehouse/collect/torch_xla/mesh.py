@@ -5,6 +5,12 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
+import torch
+import torch_xla
+import torch_xla.distributed.spmd as spmd
+from torch_xla.distributed.spmd.xla_sharding import unwrap_sharded_tensor
+
 from tracewarehouse.collect.parallel.partition import Axes, Partition, device_slices
 from tracewarehouse.collect.run_spec import MESH_AXES
 from tracewarehouse.collect.torch_xla.operations import constrain
@@ -20,10 +26,6 @@ class DeviceMesh:
     """
 
     def __init__(self, spec: RunSpec) -> None:
-        import numpy as np
-        import torch_xla
-        import torch_xla.distributed.spmd as spmd
-
         self.sizes = {axis: spec.axis(axis) for axis in MESH_AXES}
         self._coordinates = spec.mesh.coordinates()
         ids = np.array(spec.mesh.device_ids or range(spec.mesh.size))
@@ -32,8 +34,6 @@ class DeviceMesh:
 
     def place(self, tensor: Any, partition: Partition) -> Any:
         """Move a host tensor to the devices, split as given."""
-        import torch_xla.distributed.spmd as spmd
-
         placed = tensor.to(self.device)
         spmd.mark_sharding(placed, self.xla_mesh, self.resolve(partition))
         return placed
@@ -43,9 +43,6 @@ class DeviceMesh:
 
         `read` returns a slice of it on the host, and is called once per distinct slice.
         """
-        import torch
-        import torch_xla
-
         parts: dict[str, Any] = {}
         shards = []
         blocks = [n.stop for n in device_slices(shape, partition, self.sizes, {})]
@@ -66,8 +63,6 @@ class DeviceMesh:
 
     def split(self, parameter: Any, partition: Partition) -> None:
         """Tell how a tensor that is already on the devices is split."""
-        import torch_xla.distributed.spmd as spmd
-
         spmd.mark_sharding(parameter, self.xla_mesh, self.resolve(partition))
 
     def constrain(self, value: Any, partition: Partition) -> Any:
@@ -78,23 +73,14 @@ class DeviceMesh:
         return constrain(self._constrain, value, partition)
 
     def _constrain(self, value: Any, partition: Partition) -> Any:
-        import torch_xla.distributed.spmd as spmd
-        from torch_xla.distributed.spmd.xla_sharding import unwrap_sharded_tensor
-
         return unwrap_sharded_tensor(spmd.mark_sharding(value, self.xla_mesh, self.resolve(partition)))
 
     def part(self, value: Any, partition: Partition) -> Any:
         """Begin a manual region, in which operations work on one device: return this device's part of a value."""
-        import torch_xla.distributed.spmd as spmd
-        from torch_xla.distributed.spmd.xla_sharding import unwrap_sharded_tensor
-
         return unwrap_sharded_tensor(spmd.enable_manual_sharding(value, self.resolve(partition), mesh=self.xla_mesh))
 
     def whole(self, part: Any, partition: Partition, shape: Any) -> Any:
         """End a manual region: return the value of this shape from the devices' parts."""
-        import torch_xla.distributed.spmd as spmd
-        from torch_xla.distributed.spmd.xla_sharding import unwrap_sharded_tensor
-
         return unwrap_sharded_tensor(
             spmd.disable_manual_sharding(part, self.resolve(partition), shape, mesh=self.xla_mesh)
         )
@@ -105,8 +91,6 @@ class DeviceMesh:
 
     def groups(self, axis: str) -> list[list[int]]:
         """Return the device ids of every group along one axis."""
-        import numpy as np
-
         logical = self.xla_mesh.get_logical_mesh()
         moved = np.moveaxis(logical, list(self.sizes).index(axis), -1)
         return [[int(d) for d in group] for group in moved.reshape(-1, self.sizes[axis])]

@@ -1,4 +1,4 @@
-"""Defines operations that stay single operations of the program when a pipeline maps a layer over its stages.
+"""Names operations, and keeps them single operations of the program when a pipeline maps a layer over its stages.
 
 `torch.vmap` would break an einsum into products with merged dimensions, and does not know sharding constraints and
 manual regions. The operations here have a rule of their own: the stages become one more dimension in front, split over
@@ -7,10 +7,12 @@ pp.
 
 from __future__ import annotations
 
-import functools
 import string
 from collections.abc import Callable
 from typing import Any
+
+import torch
+import torch_xla.debug.profiler as xp
 
 from tracewarehouse.collect.parallel.partition import Partition
 
@@ -22,17 +24,17 @@ Linear = Callable[[Any, Any], Any]
 
 def einsum(equation: str, *operands: Any) -> Any:
     """Run torch.einsum; inside a vmap over stages, run one einsum with the stage as a further index."""
-    return _functions()[0].apply(equation, *operands)
+    return _Einsum.apply(equation, *operands)
 
 
 def constrain(split: Split, value: Any, partition: Partition) -> Any:
     """Tell how a value inside the program is split; inside a vmap over stages, its stages are split over pp as well."""
-    return _functions()[1].apply(value, split, partition)
+    return _Constrain.apply(value, split, partition)
 
 
 def single_linear(linear: Linear, hidden: Any, weight: Any) -> Any:
     """Apply a linear that is a manual region; inside a vmap over stages, use one region for all of them."""
-    return _functions()[2].apply(hidden, weight, linear)
+    return _SingleLinear.apply(hidden, weight, linear)
 
 
 def with_stage_index(equation: str, is_staged: list[bool]) -> str:
@@ -47,60 +49,47 @@ def with_stage_index(equation: str, is_staged: list[bool]) -> str:
     return f"{','.join(parts)}->{index}{result}"
 
 
-@functools.cache
-def _functions() -> tuple[Any, Any, Any]:
-    """Make the operations as torch functions, on first use: torch is not imported before."""
-    import torch
+class _Operation(torch.autograd.Function):  # type: ignore[misc]
+    @staticmethod
+    def setup_context(ctx: Any, inputs: Any, output: Any) -> None:
+        pass
 
-    class Einsum(torch.autograd.Function):  # type: ignore[misc]
-        @staticmethod
-        def forward(equation: str, *operands: Any) -> Any:
-            return torch.einsum(equation, *operands)
 
-        @staticmethod
-        def setup_context(ctx: Any, inputs: Any, output: Any) -> None:
-            pass
+class _Einsum(_Operation):
+    @staticmethod
+    def forward(equation: str, *operands: Any) -> Any:
+        return torch.einsum(equation, *operands)
 
-        @staticmethod
-        def vmap(info: Any, in_dims: Any, equation: str, *operands: Any) -> Any:
-            dims = in_dims[1:]
-            moved = [o if d is None else o.movedim(d, 0) for o, d in zip(operands, dims, strict=True)]
-            return einsum(with_stage_index(equation, [d is not None for d in dims]), *moved), 0
+    @staticmethod
+    def vmap(info: Any, in_dims: Any, equation: str, *operands: Any) -> Any:
+        dims = in_dims[1:]
+        moved = [o if d is None else o.movedim(d, 0) for o, d in zip(operands, dims, strict=True)]
+        return einsum(with_stage_index(equation, [d is not None for d in dims]), *moved), 0
 
-    class Constrain(torch.autograd.Function):  # type: ignore[misc]
-        @staticmethod
-        def forward(value: Any, split: Split, partition: Partition) -> Any:
-            return split(value, partition)
 
-        @staticmethod
-        def setup_context(ctx: Any, inputs: Any, output: Any) -> None:
-            pass
+class _Constrain(_Operation):
+    @staticmethod
+    def forward(value: Any, split: Split, partition: Partition) -> Any:
+        return split(value, partition)
 
-        @staticmethod
-        def vmap(info: Any, in_dims: Any, value: Any, split: Split, partition: Partition) -> Any:
-            return constrain(split, value.movedim(in_dims[0], 0), ("pp", *partition)), 0
+    @staticmethod
+    def vmap(info: Any, in_dims: Any, value: Any, split: Split, partition: Partition) -> Any:
+        return constrain(split, value.movedim(in_dims[0], 0), ("pp", *partition)), 0
 
-    class SingleLinear(torch.autograd.Function):  # type: ignore[misc]
-        @staticmethod
-        def forward(hidden: Any, weight: Any, linear: Linear) -> Any:
-            return linear(hidden, weight)
 
-        @staticmethod
-        def setup_context(ctx: Any, inputs: Any, output: Any) -> None:
-            pass
+class _SingleLinear(_Operation):
+    @staticmethod
+    def forward(hidden: Any, weight: Any, linear: Linear) -> Any:
+        return linear(hidden, weight)
 
-        @staticmethod
-        def vmap(info: Any, in_dims: Any, hidden: Any, weight: Any, linear: Linear) -> Any:
-            hidden, weight = (x.movedim(d, 0) for x, d in zip((hidden, weight), in_dims[:2], strict=True))
-            return single_linear(linear, hidden, weight), 0
-
-    return Einsum, Constrain, SingleLinear
+    @staticmethod
+    def vmap(info: Any, in_dims: Any, hidden: Any, weight: Any, linear: Linear) -> Any:
+        hidden, weight = (x.movedim(d, 0) for x, d in zip((hidden, weight), in_dims[:2], strict=True))
+        return single_linear(linear, hidden, weight), 0
 
 
 def scope(name: str) -> Any:
     """Return a context whose operations carry `name` in their op_name (it must not hold a sync)."""
-    import torch_xla.debug.profiler as xp
-
     return xp.Trace(name)
 
 

@@ -5,10 +5,12 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+import torch
+
 from tracewarehouse.collect.parallel.attention_forms import cache_length
 from tracewarehouse.collect.parallel.partition import BATCH, weight_partition
 from tracewarehouse.collect.torch_xla.mesh import DeviceMesh
-from tracewarehouse.collect.torch_xla.operations import scope, scope_module, scope_parts
+from tracewarehouse.collect.torch_xla.operations import einsum, scope, scope_module, scope_parts
 from tracewarehouse.collect.torch_xla.sequence_parallelism import last_position, split_sequence
 from tracewarehouse.collect.torch_xla.sharded_model import cache_shape, use_sharded_operations
 
@@ -30,8 +32,6 @@ class StageCache:
 
     def _stored(self, old: Any, new: Any) -> Any:
         """Return the cache with new positions, chosen place by place: for a scatter, XLA would gather all stages."""
-        import torch
-
         count = new.shape[2]
         if count > 1:  # a prefill, which begins at the first position
             return torch.cat([new, old[:, :, count:]], 2)
@@ -61,8 +61,6 @@ class PipelinedModel:
     """
 
     def __init__(self, spec: RunSpec, model: Any, mesh: DeviceMesh, weights: PublishedWeights | None = None) -> None:
-        import torch
-
         self._spec, self._mesh, self._model = spec, mesh, model
         self._dtype = getattr(torch, spec.dtype)
         self._stages, self._microbatches = spec.axis("pp"), spec.microbatch_count
@@ -87,8 +85,6 @@ class PipelinedModel:
 
     def begin(self) -> None:
         """Make an empty cache."""
-        import torch
-
         heads, key_width, value_width, split = cache_shape(self._spec, self._model.config)
         length = cache_length(self._spec)
         rows = self._spec.batch // self._microbatches
@@ -103,8 +99,6 @@ class PipelinedModel:
 
     def blank_input(self, length: int) -> Any:
         """Return blank tokens [batch, length]."""
-        import torch
-
         return self._mesh.place(torch.zeros(self._spec.batch, length, dtype=torch.long), (BATCH, None))
 
     def cache_tensors(self) -> list[Any]:
@@ -113,10 +107,6 @@ class PipelinedModel:
 
     def step(self, given: Any) -> tuple[Any, ...]:
         """See `DeviceModel.forward`."""
-        import torch
-
-        from tracewarehouse.collect.torch_xla.operations import einsum
-
         batch, length = given.shape
         hidden = self._model.model.embed_tokens(given)
         width = hidden.shape[-1]
@@ -166,8 +156,6 @@ class PipelinedModel:
 
         Returns the new buffer; and, with experts, the dropped pairs of each microbatch, {microbatch: [stages, tokens]}.
         """
-        import torch
-
         slot, keys, values = self._slots[number], self._keys[number], self._values[number]
         working = {m: (self._stage == tick - m)[:, None, None, None, None] for m in range(self._microbatches)}
         working = {m: at for m, at in working.items() if 0 <= tick - m < self._stages}
@@ -203,8 +191,6 @@ class PipelinedModel:
         `layers` are those of the whole model; those of a published one have no values, which come from `weights`.
         `numbers` has the layer of each stage, None if it has none.
         """
-        import torch
-
         layer = layers[next(n for n in numbers if n is not None)]
         stacked = {}
         for name, own in _state(layer).items():
@@ -222,8 +208,6 @@ class PipelinedModel:
 
     def _mask(self, positions: Any) -> Any:
         """Return the causal mask over the cache, added to the scores: [1, 1, tokens, cached tokens]."""
-        import torch
-
         length = cache_length(self._spec)
         is_seen = torch.arange(length, device=positions.device)[None, :] <= positions[:, None]
         dtype = self._model.dtype

@@ -11,6 +11,13 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Protocol
 
+import torch
+import torch_xla
+import torch_xla.core.xla_model as xm
+from torch_xla import runtime
+from torch_xla.distributed.spmd.xla_sharding import unwrap_sharded_tensor
+from torch_xla.utils.buffer_donor_context import alias_with_buffer_donor_config
+
 from tracewarehouse.collect.errors import CheckError
 from tracewarehouse.collect.processes import wait_until_asleep
 
@@ -51,8 +58,6 @@ class Program:
 
     def run(self, inputs: list[Any]) -> list[Any]:
         """Start it; the results are there later. The new cache takes the memory of the old one, which is lost."""
-        import torch_xla
-
         pairs = zip(self.places, self.constants, strict=True)
         results = torch_xla._XLAC._run_cached_graph(self.graph, [c if p is None else inputs[p] for p, c in pairs])
         if len(results) != self.results:
@@ -115,8 +120,6 @@ class ReplayedModel:
 
     def lowered(self, phase: str, length: int) -> str:
         """Return the program of a step as the HLO text that the compiler would get; nothing is compiled."""
-        import torch_xla
-
         with self._traced(phase, length) as traced:
             text = torch_xla._XLAC._get_xla_tensors_hlo(traced.outputs)
         # The program's name, the donated arguments and the count of devices are not in the text; when torch_xla
@@ -128,9 +131,6 @@ class ReplayedModel:
         return f"HloModule {phase}, {stated}\n{body}"
 
     def _compiled(self, phase: str, length: int) -> Program:
-        import torch_xla
-        from torch_xla.utils.buffer_donor_context import alias_with_buffer_donor_config
-
         with self._traced(phase, length) as traced, alias_with_buffer_donor_config():
             graph = torch_xla._XLAC._get_graph_hash(traced.outputs)
             torch_xla._XLAC._xla_warm_up_cache(traced.outputs, [])
@@ -140,10 +140,6 @@ class ReplayedModel:
     @contextmanager
     def _traced(self, phase: str, length: int) -> Iterator[_Traced]:
         """Trace a step on an input and a cache of its own, which are empty and dropped afterwards."""
-        import torch
-        import torch_xla
-        import torch_xla.core.xla_model as xm
-
         xla = torch_xla._XLAC
         self._model.begin()
         inputs = raw([self._model.blank_input(length), *self._model.cache_tensors()])
@@ -166,14 +162,10 @@ class ReplayedModel:
 
 def raw(tensors: list[Any]) -> list[Any]:
     """Return the tensors themselves, unwrapped where torch_xla wrapped them with their sharding."""
-    from torch_xla.distributed.spmd.xla_sharding import unwrap_sharded_tensor
-
     return [unwrap_sharded_tensor(tensor) for tensor in tensors]
 
 
 def _shardings(tensors: list[Any]) -> list[str]:
-    import torch_xla
-
     return [spec or _WHOLE for spec in torch_xla._XLAC._get_xla_sharding_specs(tensors)]
 
 
@@ -183,11 +175,6 @@ def wait_for_devices(value: Any) -> None:
     `wait_device_ops` alone waits for the first device; copying every device's shard waits for all, and adds no program
     of its own. For virtual devices, also wait until their threads sleep.
     """
-    import torch_xla
-    import torch_xla.core.xla_model as xm
-    from torch_xla import runtime
-    from torch_xla.distributed.spmd.xla_sharding import unwrap_sharded_tensor
-
     xm.wait_device_ops()
     torch_xla._XLAC._get_local_shards([unwrap_sharded_tensor(value)])
     if runtime.device_type() == "CPU":
@@ -197,8 +184,6 @@ def wait_for_devices(value: Any) -> None:
 @contextmanager
 def graph_name(name: str) -> Iterator[None]:
     """Name the programs that are compiled inside; the profiler shows the name with every execution."""
-    import torch_xla
-
     torch_xla._XLAC._set_current_graph_name(name)
     try:
         yield

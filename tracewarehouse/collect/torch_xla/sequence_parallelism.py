@@ -12,6 +12,12 @@ import functools
 from collections.abc import Iterable
 from typing import Any
 
+import torch
+import torch_xla
+import torch_xla.core.xla_model as xm
+from transformers import AttentionInterface, AttentionMaskInterface
+from transformers.masking_utils import eager_mask
+
 from tracewarehouse.collect.parallel.partition import BATCH, Partition
 from tracewarehouse.collect.torch_xla.attention import sharded_attention
 from tracewarehouse.collect.torch_xla.mesh import DeviceMesh
@@ -56,8 +62,6 @@ def keep_last_position(norm: Any, mesh: DeviceMesh) -> None:
 
 def last_position(hidden: Any) -> Any:
     """Return the last token of [..., batch, tokens, width], by a product with 0 and 1: one all-reduce over pieces."""
-    import torch
-
     tokens = hidden.shape[-2]
     is_last = (torch.arange(tokens, device=hidden.device) == tokens - 1).to(hidden.dtype)
     return einsum("abth,t->abh" if hidden.dim() == 4 else "bth,t->bh", hidden, is_last)
@@ -74,10 +78,6 @@ def scattered_linear(mesh: DeviceMesh, hidden: Any, weight: Any) -> Any:
     Written out for each device (a manual region), because XLA's CPU pipeline does not form reduce-scatters by itself.
     `hidden` is [batch, tokens, in], `weight` [out, in]; both may have stages in front.
     """
-    import torch
-    import torch_xla
-    import torch_xla.core.xla_model as xm
-
     stages: Partition = ("pp",) * (hidden.dim() - 3)
     tokens = hidden.dim() - 2
     whole = torch.Size((*hidden.shape[:-1], weight.shape[-2]))
@@ -132,9 +132,6 @@ _BY_HEAD: Partition = (BATCH, "tp", None, None)
 
 def split_context(model: Any, mesh: DeviceMesh, mode: str) -> None:
     """Keep the hidden states of a dense model split over tp by sequence in every layer of the prefill."""
-    from transformers import AttentionInterface, AttentionMaskInterface
-    from transformers.masking_utils import eager_mask
-
     attend = _ulysses_attention if mode == "ulysses" else _ring_attention
     AttentionInterface.register(mode, functools.partial(_attention, mesh, attend))
     AttentionMaskInterface.register(mode, eager_mask)
@@ -202,10 +199,6 @@ def _ring_attention(mesh: DeviceMesh, _: Any, query: Any, key: Any, value: Any, 
     The maximum and the sum of the softmax are corrected with every piece (Milakov and Gimelshein 2018). The mask is
     causal, whatever `mask` says: the prompts have no padding.
     """
-    import torch
-
-    from tracewarehouse.collect.torch_xla.operations import einsum
-
     pieces = mesh.sizes["tp"]
     batch, heads, tokens, _width = query.shape
     kv_heads, value_width = key.shape[1], value.shape[-1]
@@ -257,8 +250,6 @@ def _linear(linear: Any, hidden: Any) -> Any:
 
     torch merges them into one dimension; split over several axes, its pieces would be gathered first.
     """
-    from tracewarehouse.collect.torch_xla.operations import einsum
-
     out = einsum("bsf,of->bso", hidden, linear.weight)
     return out if linear.bias is None else out + linear.bias
 

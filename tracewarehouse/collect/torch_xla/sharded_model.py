@@ -6,6 +6,10 @@ import functools
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
+import torch
+import torch_xla
+from transformers import StaticCache
+
 from tracewarehouse.collect.models.architectures import architecture_of
 from tracewarehouse.collect.parallel.attention_forms import cache_length
 from tracewarehouse.collect.parallel.partition import BATCH, MODES, Axes, weight_partition
@@ -53,8 +57,6 @@ class ShardedModel:
     """
 
     def __init__(self, spec: RunSpec, model: Any, mesh: DeviceMesh, first_layer: int = 0) -> None:
-        import torch_xla
-
         self._spec, self._mesh = spec, mesh
         self._experts = use_sharded_operations(spec, model, mesh)
         self._model = model.to(mesh.device)
@@ -80,8 +82,6 @@ class ShardedModel:
 
     def blank_input(self, length: int) -> Any:
         """Return blank tokens [batch, length]."""
-        import torch
-
         return self._mesh.place(torch.zeros(self._spec.batch, length, dtype=torch.long), (BATCH, None))
 
     def cache_tensors(self) -> list[Any]:
@@ -103,9 +103,6 @@ class ShardedModel:
 
     def begin(self) -> None:
         """Make an empty cache."""
-        import torch
-        from transformers import StaticCache
-
         spec, config = self._spec, self._model.config
         heads, key_width, value_width, split = cache_shape(spec, config)
         partition = (BATCH, split, None, None)
@@ -151,16 +148,12 @@ def _replace_routing(model: Any, route: Callable[[Any, Any], Any]) -> None:
 
 def _cosines_and_sines(rotary: Any, position_ids: Any) -> Any:
     """Return cosine and sine of every pair's angle, [batch, tokens, pairs, 2]."""
-    import torch
-
     angles = position_ids[..., None].float() * rotary.inv_freq.float()
     return torch.stack((angles.cos(), angles.sin()), -1) * rotary.attention_scaling
 
 
 def _rotate_pairs(query: Any, key: Any, angles: Any) -> tuple[Any, Any]:
     """Rotate neighbouring pairs of the last dimension of query and key [batch, heads, tokens, width]."""
-    import torch
-
     cos, sin = angles[..., 0].unsqueeze(1), angles[..., 1].unsqueeze(1)
 
     def rotate(x: Any) -> Any:
@@ -172,8 +165,6 @@ def _rotate_pairs(query: Any, key: Any, angles: Any) -> tuple[Any, Any]:
 
 def _route_v2(gate: Any, hidden: Any) -> tuple[Any, Any, Any]:
     """Route as DeepSeek-V2 (arXiv 2405.04434, section 2.2.2): a group is as good as its best expert."""
-    import torch
-
     logits = torch.nn.functional.linear(hidden.reshape(-1, gate.hidden_dim).float(), gate.weight.float())
     grouped = logits.softmax(-1).reshape(-1, gate.num_group, gate.num_experts // gate.num_group)
     is_kept = _are_largest(grouped.amax(-1), gate.topk_group)
@@ -187,8 +178,6 @@ def _route_v3(gate: Any, hidden: Any) -> tuple[Any, Any, Any]:
 
     Returns logits [tokens, experts], weights [tokens, k] and chosen experts [tokens, k], as `_route_v2` does.
     """
-    import torch
-
     hidden = hidden.reshape(-1, gate.hidden_dim)
     logits = torch.nn.functional.linear(hidden.float(), gate.weight.float())
     scores = logits.sigmoid()
@@ -210,8 +199,6 @@ def _are_largest(values: Any, count: int) -> Any:
     It compares, because the TPU compiler turns such a small topk into a call, and gathers the values of all tokens for
     it.
     """
-    import torch
-
     place = torch.arange(values.shape[-1], device=values.device)
     own, other = values[..., None], values[..., None, :]
     is_ahead = (other > own) | ((other == own) & (place < place[:, None]))
@@ -220,6 +207,4 @@ def _are_largest(values: Any, count: int) -> Any:
 
 def _is_chosen(chosen: Any, count: int) -> Any:
     """Turn indices [tokens, k] into truth values [tokens, k, count]."""
-    import torch
-
     return chosen[..., None] == torch.arange(count, device=chosen.device)

@@ -14,6 +14,10 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import torch
+import torch.distributed as dist
+import torch_xla
+
 from tracewarehouse.collect.processes import start_process
 from tracewarehouse.collect.torch_xla.operations import scope
 from tracewarehouse.collect.torch_xla.replay import ReplayedModel, wait_for_devices
@@ -55,37 +59,27 @@ def other_stages(spec: RunSpec, staging: Path) -> Iterator[Path]:
 
 def join(shared: Path, stage: int, hosts: int) -> None:
     """Connect the processes of all stages over the loopback interface."""
-    import torch.distributed as dist
-
     dist.init_process_group("gloo", init_method=f"file://{shared / 'rendezvous'}", rank=stage, world_size=hosts)
 
 
 def total(count: int) -> int:
     """Sum over all processes."""
-    import torch
-
     return int(total_of(torch.tensor(count)))
 
 
 def total_of(value: Any) -> Any:
     """Sum of a host tensor over all processes."""
-    import torch.distributed as dist
-
     dist.all_reduce(value)
     return value
 
 
 def wait_for_all() -> None:
     """Wait until the processes of all stages get here."""
-    import torch.distributed as dist
-
     dist.barrier()
 
 
 def from_last_stage(value: Any) -> Any:
     """Return a host tensor of the last stage; the other stages pass one of the same shape and dtype."""
-    import torch.distributed as dist
-
     dist.broadcast(value, dist.get_world_size() - 1)
     return value
 
@@ -104,8 +98,6 @@ class StageLayers(ShardedModel):
     """The layers of one stage; embeddings are on the first, norm and head on the last."""
 
     def __init__(self, spec: RunSpec, model: Any, mesh: DeviceMesh, stage: int) -> None:
-        import torch
-
         self._is_first, self._is_last = stage == 0, stage == spec.hosts - 1
         own = stage_spec(spec, stage)
         first = spec.stage_layout.stages[stage].first_layer
@@ -125,8 +117,6 @@ class StageLayers(ShardedModel):
 
     def blank_hidden(self, length: int) -> Any:
         """Return blank hidden states [batch, length, width] on the host."""
-        import torch
-
         return torch.zeros(self._spec.batch, length, self._model.config.hidden_size, dtype=self._model.dtype)
 
     def place_hidden(self, hidden: Any) -> Any:
@@ -170,10 +160,6 @@ class StageModel:
 
         The prompt must be on all stages; all stages get the tokens of a step.
         """
-        import torch
-        import torch.distributed as dist
-        import torch_xla
-
         trace_me = torch_xla._XLAC.profiler.TraceMe
         batch, count = tokens.shape
         given = tokens
