@@ -219,7 +219,7 @@ def test_killed_at_any_moment_and_started_again_it_ends_with_the_same_captures(o
     meshes = ["tp=4", "tp=2", "dp=2", "dp=4", "dp=2,tp=2", "pp=2"]
     specs = [run_spec(mesh=m) for m in meshes]
     chance = random.Random(7)
-    for _ in range(8):
+    for _ in range(5):
         process = collector(output, *meshes)
         try:
             process.wait(chance.uniform(0.0, 2.0))

@@ -132,7 +132,7 @@ class Doctor:
                 yield Finding(f"subnetwork {subnet} in {region}", None if there else f"{make} --range=10.0.0.0/20 {of}")
         rules = self._json("compute", "firewall-rules", "list", f"--filter=network:{name}", "--format=json", of) or []
         allow = f"gcloud compute firewall-rules create {name}-allow-ssh --network={name} --allow=tcp:22 {of}"
-        yield Finding(f"ssh is let into network {name}", None if any(map(_lets_ssh_in, rules)) else allow)
+        yield Finding(f"ssh is let into network {name}", None if any(map(lets_ssh_in, rules)) else allow)
 
     def _weights(self, of: str) -> Iterator[Finding]:
         if bucket := self.place.bucket:
@@ -209,7 +209,8 @@ def _value(info: dict[str, Any]) -> int:
     return value if value >= 0 else 2**31
 
 
-def _lets_ssh_in(rule: dict[str, Any]) -> bool:
+def lets_ssh_in(rule: dict[str, Any]) -> bool:
+    """Return whether a firewall rule, as gcloud describes it, lets TCP connections to port 22 in."""
     if rule.get("direction", "INGRESS") != "INGRESS" or rule.get("disabled"):
         return False
     for allowed in rule.get("allowed", []):
