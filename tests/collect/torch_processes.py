@@ -108,7 +108,7 @@ def forked_for_a_program() -> tuple[str, list[str], dict[str, str]]:
 if __name__ == "__main__":
     backend, for_out, for_err = sys.argv[1:]
     if backend == "jax":
-        from tracewarehouse.collect.jax import model as _
+        from tracewarehouse.collect.jax import stack as _
     else:
         from tracewarehouse.collect.torch_xla import stage_hosts as _  # noqa: F401
     from transformers import (  # noqa: F401  # noqa: F401

@@ -34,10 +34,10 @@ def _record(spec: RunSpec, output: str, of_stage: list[str]) -> None:
     backend = find_backend(spec.backend)
     os.environ.update(backend.environment(spec))
     if of_stage:
-        from tracewarehouse.collect.torch_xla.backend import record_stage
+        from tracewarehouse.collect.torch_xla.stage_hosts import record_stage
 
         stage, shared = of_stage
-        record_stage(spec, int(stage), Path(shared), None)
+        record_stage(spec, int(stage), Path(shared))
     else:
         record(spec, Path(output), backend)
 

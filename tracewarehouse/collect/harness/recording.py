@@ -10,16 +10,18 @@ from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from tracewarehouse.collect.capture import CARD, staged_capture, write_manifest
-from tracewarehouse.collect.checks.promises import expert_places
+from tracewarehouse.collect.capture import CARD, MANIFEST, staged_capture, write_manifest
+from tracewarehouse.collect.checks.promises import expert_places, promised_collectives
 from tracewarehouse.collect.errors import CheckError
+from tracewarehouse.collect.harness.backend import Recording
 from tracewarehouse.collect.harness.workload_card import workload_card
+from tracewarehouse.collect.parallel.attention_forms import attention_forms
 from tracewarehouse.ingest.capture.card import dump_card
-from tracewarehouse.ingest.capture.manifest import Manifest, Mesh
+from tracewarehouse.ingest.capture.manifest import Manifest, Mesh, ModelFacts
 from tracewarehouse.ingest.capture_names import host_name, xplane_files
 
 if TYPE_CHECKING:
-    from tracewarehouse.collect.harness.backend import Backend, Recording
+    from tracewarehouse.collect.harness.backend import Backend
     from tracewarehouse.collect.run_spec import RunSpec
 
 
@@ -38,14 +40,22 @@ def record(spec: RunSpec, output: Path, backend: Backend) -> Path:
                 f"{backend.name} recorded {', '.join(recording.hosts) or 'no host'}, but left the profiles "
                 f"{', '.join(h for h, size in written.items() if size) or 'of none'}"
             )
-        manifest = manifest_of(spec, backend.name, recording)
+        manifest = run_manifest(spec, backend.name, recording)
         card = workload_card(spec, recording, backend.name, manifest.versions, os.environ)
         dump_card(card, staging / CARD)
         write_manifest(staging, manifest)
     return output / spec.name
 
 
-def manifest_of(spec: RunSpec, backend: str, recording: Recording) -> Manifest:
+def write_promises(spec: RunSpec, model: ModelFacts, folder: Path) -> None:
+    """Write the manifest of a run that is only compiled, with its promises."""
+    promised = promised_collectives(spec)
+    recording = Recording(model, [], [], checks=attention_forms(spec), promised_collectives=promised)
+    text = run_manifest(spec, spec.backend, recording).model_dump_json(indent=2)
+    (folder / MANIFEST).write_text(text, encoding="utf-8")
+
+
+def run_manifest(spec: RunSpec, backend: str, recording: Recording) -> Manifest:
     """Return the manifest that the collector writes beside the capture of a run."""
     extra: dict[str, Any] = {
         "spec": spec.model_dump(mode="json"),

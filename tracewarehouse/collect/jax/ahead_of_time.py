@@ -10,14 +10,11 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from tracewarehouse.collect.checks.promises import promised_collectives
 from tracewarehouse.collect.errors import CheckError, CollectError
-from tracewarehouse.collect.harness.backend import Recording
-from tracewarehouse.collect.harness.recording import manifest_of
+from tracewarehouse.collect.harness.recording import write_promises
 from tracewarehouse.collect.harness.subject import traced_subject
 from tracewarehouse.collect.jax.mesh import JaxMesh, as_numpy
 from tracewarehouse.collect.jax.model import JaxModel
-from tracewarehouse.collect.parallel.attention_forms import attention_forms
 from tracewarehouse.collect.parallel.partition import Partition
 from tracewarehouse.collect.processes import end_with_parent, exit_code_of
 from tracewarehouse.collect.run_spec import RunSpec
@@ -51,11 +48,7 @@ def compile_steps(spec: RunSpec, topology: str, folder: Path) -> None:
     for phase, length in spec.step_lengths:
         program = model.lowered(phase, length).compile()
         write_program(folder, phase, program.runtime_executable(), devices[0].device_kind)
-    recording = Recording(
-        subject.facts, [], [], checks=attention_forms(spec), promised_collectives=promised_collectives(spec)
-    )
-    manifest = manifest_of(spec, spec.backend, recording)
-    (folder / "manifest.json").write_text(manifest.model_dump_json(indent=2), encoding="utf-8")
+    write_promises(spec, subject.facts, folder)
 
 
 def main(arguments: list[str]) -> int:

@@ -10,17 +10,24 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from tracewarehouse.collect.harness.recording import manifest_of
+from tracewarehouse.collect.harness.recording import write_promises
+from tracewarehouse.collect.harness.subject import traced_subject
 from tracewarehouse.collect.processes import end_with_parent, exit_code_of
 from tracewarehouse.collect.run_spec import RunSpec
-from tracewarehouse.collect.torch_xla.backend import environment, lower_steps
+from tracewarehouse.collect.torch_xla.backend import TorchXlaBackend
 
 
 def trace(spec: RunSpec, folder: Path) -> None:
-    """Write the programs of a run as torch_xla makes them, and the manifest with their promises."""
+    """Write each step of a run as the HLO text that the compiler would get, and the manifest; nothing is compiled."""
+    from tracewarehouse.collect.torch_xla.replay import ReplayedModel
+    from tracewarehouse.collect.torch_xla.stack import TorchXlaStack
+
     _lower_kernels_for_tpu()
-    manifest: Any = manifest_of(spec, spec.backend, lower_steps(spec, folder))
-    (folder / "manifest.json").write_text(manifest.model_dump_json(indent=2), encoding="utf-8")
+    subject = traced_subject(spec, folder)
+    model = ReplayedModel(spec, TorchXlaStack(spec).traceable(subject))
+    for phase, length in spec.step_lengths:
+        (folder / f"{phase}.txt").write_text(model.lowered(phase, length), encoding="utf-8")
+    write_promises(spec, subject.facts, folder)
 
 
 def _lower_kernels_for_tpu() -> None:
@@ -45,7 +52,7 @@ def main(arguments: list[str]) -> int:
     specification, folder = arguments
     end_with_parent()
     spec = RunSpec.model_validate_json(specification)
-    os.environ |= environment(spec.model_copy(update={"device": "cpu"}))
+    os.environ |= TorchXlaBackend().environment(spec.model_copy(update={"device": "cpu"}))
     return exit_code_of(lambda: trace(spec, Path(folder)))
 
 

@@ -137,7 +137,7 @@ def split_context(model: Any, mesh: DeviceMesh, mode: str) -> None:
     AttentionMaskInterface.register(mode, eager_mask)
     model.config._attn_implementation = mode
     for layer in model.model.layers:
-        _split_input(layer, mesh)
+        _constrain_input(layer, mesh, (BATCH, "tp", None))
         for module in layer.modules():
             if hasattr(module, "in_features"):
                 module.forward = functools.partial(_linear, module)
@@ -252,14 +252,3 @@ def _linear(linear: Any, hidden: Any) -> Any:
     """
     out = einsum("bsf,of->bso", hidden, linear.weight)
     return out if linear.bias is None else out + linear.bias
-
-
-def _split_input(layer: Any, mesh: DeviceMesh) -> None:
-    forward = layer.forward
-
-    def split(hidden_states: Any, *args: Any, **kwargs: Any) -> Any:
-        if hidden_states.shape[1] > 1:
-            hidden_states = mesh.constrain(hidden_states * 1.0, (BATCH, "tp", None))
-        return forward(hidden_states, *args, **kwargs)
-
-    layer.forward = split
