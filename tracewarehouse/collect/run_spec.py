@@ -14,7 +14,7 @@ from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, model_valida
 from tracewarehouse.collect.errors import ExperimentError
 from tracewarehouse.collect.models.architectures import ARCHITECTURES, architecture_of
 from tracewarehouse.ingest.capture.manifest import Mesh, PipelineStage
-from tracewarehouse.ingest.capture.mesh_axes import AXES
+from tracewarehouse.ingest.capture_names import AXES
 
 MESH_AXES = tuple(axis for axis in AXES if axis != "sp")
 """Axes of the device mesh, outermost first. Sequence parallelism is a mode over tp, not an axis."""
