@@ -333,6 +333,24 @@ def test_an_installation_that_fails_is_not_tried_again(one: Cloud) -> None:
     assert len(one.calls("ssh")) == 1
 
 
+@pytest.mark.parametrize(
+    ("mark", "said", "copies"),
+    [
+        ("no_libtpu", "(exit code 4): libtpu is missing; uv pip install 'torch_xla[tpu,pallas]==2.9.0' brings it", 1),
+        ("no_key_in_agent", 'run eval "$(ssh-agent -s)" && ssh-add ~/.ssh/google_compute_engine', 1),
+    ],
+)
+def test_what_is_missing_is_said_with_what_brings_it(big: Cloud, mark: str, said: str, copies: int) -> None:
+    (big.folder / mark).touch()
+
+    done = big.tw("run", "big", big.experiment)
+
+    assert done.returncode == 1
+    assert said in done.stderr
+    assert len(big.calls("scp")) == copies
+    assert not big.recorded()
+
+
 @pytest.mark.parametrize(("code", "ends_with"), [(1, 1), (255, 0)])
 def test_one_of_several_hosts_cannot_be_installed(big: Cloud, code: int, ends_with: int) -> None:
     """What fails on the host fails again; a host that was not reached is."""
@@ -356,26 +374,6 @@ def test_kept_references_of_the_models_come_along(one: Cloud) -> None:
     assert done.returncode == 0, done.stderr
     copied = sorted(f.name for f in one.folder.rglob(".cache/tracewarehouse/references/*"))
     assert copied == ["llama-0123.safetensors"]
-
-
-def test_without_libtpu_it_is_said_what_brings_it(one: Cloud) -> None:
-    (one.folder / "no_libtpu").touch()
-
-    done = one.tw("run", "one", one.experiment)
-
-    assert done.returncode == 1
-    assert "(exit code 4): libtpu is missing; uv pip install 'torch_xla[tpu,pallas]==2.9.0' brings it" in done.stderr
-    assert not one.recorded()
-
-
-def test_without_the_key_in_the_agent_it_is_said_how_to_add_it(big: Cloud) -> None:
-    (big.folder / "no_key_in_agent").touch()
-
-    done = big.tw("run", "big", big.experiment)
-
-    assert done.returncode == 1
-    assert 'run eval "$(ssh-agent -s)" && ssh-add ~/.ssh/google_compute_engine' in done.stderr.splitlines()[-1]
-    assert len(big.calls("scp")) == 1
 
 
 def test_the_wheel_is_built_from_these_sources_by_default(one: Cloud, monkeypatch: pytest.MonkeyPatch) -> None:
