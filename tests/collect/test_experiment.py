@@ -123,7 +123,7 @@ def test_a_sweep_is_every_combination_but_the_excluded() -> None:
 
 
 def test_repeats_record_each_run_again() -> None:
-    names = [s.name for s in plan(Experiment.of(RunSpec(), repeats=3))]
+    names = [s.name for s in plan(Experiment.from_runs(RunSpec(), repeats=3))]
 
     assert names == ["llama-tp4-b4-i32-o17", "llama-tp4-b4-i32-o17-r1", "llama-tp4-b4-i32-o17-r2"]
 
@@ -168,7 +168,7 @@ def test_ready_made_experiments_are_valid(name: str) -> None:
 
 def test_planning_needs_no_torch() -> None:
     code = "import sys, tracewarehouse.collect.runner, tracewarehouse.collect.run_process\n"
-    code += "from tracewarehouse.collect import experiment as e\ne.plan(e.Experiment.of(e.RunSpec()))\n"
+    code += "from tracewarehouse.collect import experiment as e\ne.plan(e.Experiment.from_runs(e.RunSpec()))\n"
     code += "sys.exit(any(m.split('.')[0] in ('torch', 'torch_xla', 'transformers') for m in sys.modules))"
 
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0

@@ -122,7 +122,7 @@ for folder, mesh_text in json.loads(sys.argv[1]):
             wrong.append(name)
         splits[name] = torch_xla._XLAC._get_xla_sharding_spec(value)
     slots = range(spec.stage_layout.slots) if spec.axis("pp") > 1 else ()
-    for numbers in map(spec.stage_layout.layers_of, slots):
+    for numbers in map(spec.stage_layout.slot_layers, slots):
         prefix = f"model.layers.{next(n for n in numbers if n is not None)}."
         for part in (name.removeprefix(prefix) for name in state if name.startswith(prefix)):
             names = [None if n is None else f"model.layers.{n}.{part}" for n in numbers]

@@ -174,7 +174,7 @@ def test_ring_attention_over_two_hosts_after_the_collector_was_killed(tmp_path: 
     wait_until(lambda: not running("tracewarehouse.collect.run_process", str(tmp_path)))
     assert [p.name for p in tmp_path.iterdir() if not p.name.startswith(".") and p.is_dir()] == []
 
-    (result,) = collect(Experiment.of(run_spec(**fields), retries=1), tmp_path)
+    (result,) = collect(Experiment.from_runs(run_spec(**fields), retries=1), tmp_path)
     assert result.status == "recorded", result.error
     capture = result.path
 

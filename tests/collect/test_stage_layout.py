@@ -9,7 +9,7 @@ from tracewarehouse.collect.run_spec import stage_layout
 
 def by_slot(layers: int, dense: int, stages: int) -> list[list[int | None]]:
     layout = stage_layout(layers, dense, stages)
-    return [layout.layers_of(slot) for slot in range(layout.slots)]
+    return [layout.slot_layers(slot) for slot in range(layout.slots)]
 
 
 @pytest.mark.parametrize(

@@ -42,7 +42,7 @@ class Experiment(BaseModel):
         return data
 
     @classmethod
-    def of(cls, *specs: RunSpec, **settings: Any) -> Experiment:
+    def from_runs(cls, *specs: RunSpec, **settings: Any) -> Experiment:
         """Return an experiment of given runs."""
         return cls(runs=[spec.model_dump(mode="json") for spec in specs], **settings)
 

@@ -38,7 +38,7 @@ def end_with_parent() -> None:
         sys.exit("error: the collector that started this process has ended")
 
 
-def exit_code_of(work: Callable[[], None]) -> int:
+def exit_code(work: Callable[[], None]) -> int:
     """Run the work of a process; return 0, or 1 after a line on stderr that starts with `error:`."""
     try:
         work()

@@ -12,7 +12,7 @@ from typing import Annotated, Any, Literal
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, model_validator
 
 from tracewarehouse.collect.errors import ExperimentError
-from tracewarehouse.collect.models.architectures import ARCHITECTURES, architecture_of
+from tracewarehouse.collect.models.architectures import ARCHITECTURES, model_architecture
 from tracewarehouse.ingest.capture.manifest import Mesh, PipelineStage
 from tracewarehouse.ingest.capture_names import AXES
 
@@ -116,7 +116,7 @@ class RunSpec(BaseModel):
         model = data.get("model", "llama")
         filled: dict[str, Any] = {"dtype": DTYPE_OF_DEVICE.get(str(data.get("device", "cpu")))}
         try:
-            architecture = architecture_of(model)
+            architecture = model_architecture(model)
         except (ExperimentError, TypeError):
             pass  # the model is refused by _check, with its name
         else:
@@ -127,7 +127,7 @@ class RunSpec(BaseModel):
     @model_validator(mode="after")
     def _check(self) -> RunSpec:
         try:
-            architecture = architecture_of(self.model)
+            architecture = model_architecture(self.model)
         except ExperimentError as error:
             raise ValueError(f"model: {error}") from None
         if self.is_published:
@@ -229,7 +229,7 @@ class RunSpec(BaseModel):
     @property
     def stage_layout(self) -> StageLayout:
         """The layers of each pipeline stage; one stage without a pipeline."""
-        return stage_layout(self.layers, architecture_of(self.model).first_dense_layers, self.axis("pp"))
+        return stage_layout(self.layers, model_architecture(self.model).first_dense_layers, self.axis("pp"))
 
     @property
     def name(self) -> str:
@@ -286,7 +286,7 @@ class StageLayout:
     stages: tuple[PipelineStage, ...]
     slots: int
 
-    def layers_of(self, slot: int) -> list[int | None]:
+    def slot_layers(self, slot: int) -> list[int | None]:
         """Return the layer that each stage has in a slot; None if it has none."""
         return [
             stage.first_layer + slot - stage.first_slot
@@ -297,7 +297,7 @@ class StageLayout:
 
     def layer_kinds(self) -> list[int]:
         """Return, for each slot, the number of a layer of its kind."""
-        return [next(n for n in self.layers_of(slot) if n is not None) for slot in range(self.slots)]
+        return [next(n for n in self.slot_layers(slot) if n is not None) for slot in range(self.slots)]
 
 
 def stage_layout(layers: int, dense: int, stages: int) -> StageLayout:

@@ -3,14 +3,14 @@ from __future__ import annotations
 import pytest
 
 from tracewarehouse.collect.errors import ExperimentError
-from tracewarehouse.collect.models.architectures import ARCHITECTURES, architecture_of
+from tracewarehouse.collect.models.architectures import ARCHITECTURES, model_architecture
 from tracewarehouse.collect.models.pretrained import known_models, pretrained_model
 
 
 @pytest.mark.parametrize("name", known_models())
 def test_a_tiny_model_has_the_parts_of_its_published_ones(name: str) -> None:
     model = pretrained_model(name)
-    tiny, published = ARCHITECTURES[model.architecture], architecture_of(name)
+    tiny, published = ARCHITECTURES[model.architecture], model_architecture(name)
 
     assert (tiny.is_moe, tiny.has_latent_cache) == (published.is_moe, published.has_latent_cache)
     assert (tiny.first_dense_layers > 0) == (published.first_dense_layers > 0)
@@ -22,4 +22,4 @@ def test_a_tiny_model_has_the_parts_of_its_published_ones(name: str) -> None:
 
 def test_an_unknown_model_is_answered_with_the_tiny_models_that_there_are() -> None:
     with pytest.raises(ExperimentError, match=f"known are {', '.join(ARCHITECTURES)} \\(tiny\\)"):
-        architecture_of("gpt")
+        model_architecture("gpt")

@@ -46,9 +46,9 @@ def test_parameters_follow_from_the_configuration(name: str) -> None:
 def test_weights_are_those_of_transformers(name: str) -> None:
     torch = pytest.importorskip("torch")
     transformers = pytest.importorskip("transformers")
-    from tracewarehouse.collect.models.architectures import architecture_of
+    from tracewarehouse.collect.models.architectures import model_architecture
 
-    model, architecture = pretrained_model(name), architecture_of(name)
+    model, architecture = pretrained_model(name), model_architecture(name)
     layers = model.first_dense_layers + 1
     config = getattr(transformers, architecture.config_class)(**{**model.config, "num_hidden_layers": layers})
     with torch.device("meta"):

@@ -55,8 +55,8 @@ def test_quota_is_that_of_the_project() -> None:
 def test_accelerator_types() -> None:
     quota = load_quota()
 
-    assert quota.of_type("v4-8") == ("v4", 4)  # two cores per chip
-    assert quota.of_type("v5litepod-16") == ("v5e", 16)
+    assert quota.generation_and_chips("v4-8") == ("v4", 4)  # two cores per chip
+    assert quota.generation_and_chips("v5litepod-16") == ("v5e", 16)
     with pytest.raises(TpuError, match="no slice of 2 chips; it has slices of 1, 4, 8"):
         quota.generation("v6e").accelerator_type(2)
 
@@ -78,15 +78,15 @@ def test_a_damaged_state_is_named(tmp_path: Path) -> None:
 
 def test_a_run_for_cpu_is_refused() -> None:
     with pytest.raises(TpuError, match="set device: tpu"):
-        plan_slices(Experiment.of(run_spec()), "v6e", load_quota())
+        plan_slices(Experiment.from_runs(run_spec()), "v6e", load_quota())
 
 
 def test_jax_is_refused_on_slices_of_several_hosts() -> None:
     quota = load_quota()
     few, many = (run_spec(device="tpu", backend="jax", batch=16, mesh=mesh) for mesh in ("tp=4", "dp=4,tp=4"))
-    assert [s.accelerator_type for s in plan_slices(Experiment.of(few), "v6e", quota)] == ["v6e-4"]
+    assert [s.accelerator_type for s in plan_slices(Experiment.from_runs(few), "v6e", quota)] == ["v6e-4"]
     with pytest.raises(TpuError, match=r"tpu-jax: the jax backend records on one host, and v6e-16 has 4; use"):
-        plan_slices(Experiment.of(few, many), "v6e", quota)
+        plan_slices(Experiment.from_runs(few, many), "v6e", quota)
 
 
 STUDY = [name for name in ready_made() if name.startswith("tpu_")]

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
-from tracewarehouse.collect.models.architectures import architecture_of
+from tracewarehouse.collect.models.architectures import model_architecture
 from tracewarehouse.collect.parallel.partition import MODES, Places, places
 from tracewarehouse.ingest.capture.manifest import PromisedCollective
 
@@ -47,7 +47,7 @@ def _program_promises(spec: RunSpec, layers: Sequence[int], *, is_last: bool) ->
     # Over hosts the stages take turns and pass hidden states without a collective.
     ticks = 1 if spec.hosts > 1 else spec.microbatch_count + spec.axis("pp") - 1
     dense, sparse = (ticks * n for n in _dense_and_sparse(spec, layers))
-    has_shared = "n_shared_experts" in architecture_of(spec.model).config
+    has_shared = "n_shared_experts" in model_architecture(spec.model).config
     mode = spec.sequence_parallelism
     out: list[PromisedCollective] = []
 
@@ -89,7 +89,7 @@ def _promise_context(spec: RunSpec, phase: str, layers: int, promise: Callable[[
 
 def expert_places(spec: RunSpec) -> dict[str, Places]:
     """Return the places of a layer of experts by phase, for a model that has experts."""
-    architecture = architecture_of(spec.model)
+    architecture = model_architecture(spec.model)
     sequences = spec.batch // (spec.axis("dp") * spec.axis("ep") * spec.microbatch_count)
     chosen, experts = int(architecture.config["num_experts_per_tok"]), architecture.num_experts or 0
     factor = float(spec.capacity_factor or "inf")
@@ -100,11 +100,11 @@ def routed_pairs(spec: RunSpec) -> int:
     """Return the pairs of token and expert in a whole generation, over all layers of a model with experts."""
     _, sparse = _dense_and_sparse(spec, range(spec.layers))
     tokens = spec.batch * (spec.input_length + spec.output_length - 1)
-    return tokens * sparse * int(architecture_of(spec.model).config["num_experts_per_tok"])
+    return tokens * sparse * int(model_architecture(spec.model).config["num_experts_per_tok"])
 
 
 def _dense_and_sparse(spec: RunSpec, layers: Sequence[int]) -> tuple[int, int]:
     """Return how many layers have a dense MLP, and how many have experts."""
-    architecture = architecture_of(spec.model)
+    architecture = model_architecture(spec.model)
     sparse = sum(architecture.is_moe and layer >= architecture.first_dense_layers for layer in layers)
     return len(layers) - sparse, sparse

@@ -95,13 +95,13 @@ PACKAGES = ("tracewarehouse", "torch", "torch_xla", "jax", "jaxlib", "transforme
 
 def versions() -> dict[str, str]:
     """Return the version of Python and of each installed package."""
-    of_packages = {"python": platform.python_version()}
+    found = {"python": platform.python_version()}
     for package in PACKAGES:
         try:
-            of_packages[package] = version(package)
+            found[package] = version(package)
         except PackageNotFoundError:
             continue
-    return of_packages
+    return found
 
 
 def git_commit(folder: Path | None = None) -> str | None:

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Literal
 from tracewarehouse.collect.checks.reference import computed_once, kept, reference_file, reference_logits, weight_files
 from tracewarehouse.collect.errors import CollectError, ExperimentError
 from tracewarehouse.collect.memory import USABLE, available_memory, installed_memory, reference_bytes
-from tracewarehouse.collect.models.architectures import ARCHITECTURES, architecture_of, model_facts
+from tracewarehouse.collect.models.architectures import ARCHITECTURES, model_architecture, model_facts
 from tracewarehouse.collect.models.checkpoint import model_folder
 from tracewarehouse.collect.models.pretrained import CONFIG, known_models, pretrained_model
 from tracewarehouse.collect.parallel.weights import PublishedWeights, ZeroWeights, skeleton
@@ -75,7 +75,7 @@ def compute_reference(spec: RunSpec) -> Path:
         _expected(spec, prompt, _tiny_weights(spec), lambda: model)
         return _file(spec, prompt, _tiny_weights(spec))
     folder = model_folder(spec.model)
-    prompt = run_prompt(spec, architecture_of(spec.model).config["vocab_size"], folder)
+    prompt = run_prompt(spec, model_architecture(spec.model).config["vocab_size"], folder)
     file = _file(spec, prompt, weight_files(folder))
     need, available = reference_bytes(pretrained_model(spec.model), spec, spec.layers), available_memory()
     if kept(file) is None and need > USABLE * available:
@@ -113,7 +113,7 @@ def published_subject(spec: RunSpec, layers: int | None = None) -> Subject:
     """
     folder = model_folder(spec.model)
     weights = PublishedWeights(spec, folder)
-    prompt = run_prompt(spec, architecture_of(spec.model).config["vocab_size"], folder)
+    prompt = run_prompt(spec, model_architecture(spec.model).config["vocab_size"], folder)
     if spec.reference_mode != "compute":
         layers = spec.layers
     elif layers is None:
@@ -136,7 +136,7 @@ def traced_subject(spec: RunSpec, folder: Path) -> Subject:
     spec = spec.model_copy(update={"reference": "off", "prompt": None})
     if not spec.is_published:
         return tiny_subject(spec)
-    config = architecture_of(spec.model).config
+    config = model_architecture(spec.model).config
     if spec.model in known_models():
         longest = spec.input_length + spec.output_length
         values = {**config, "max_position_embeddings": longest}

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 from tracewarehouse.collect.memory import known_chips
-from tracewarehouse.collect.models.architectures import architecture_of
+from tracewarehouse.collect.models.architectures import model_architecture
 from tracewarehouse.collect.parallel.attention_forms import decode_form, prefill_form
 from tracewarehouse.collect.parallel.partition import MODES
 from tracewarehouse.collect.tpu.quota import load_quota
@@ -33,7 +33,7 @@ def workload_card(
 
     Of the process's `environment` the card gets the variables that change what XLA does.
     """
-    architecture, facts = architecture_of(spec.model), recording.model
+    architecture, facts = model_architecture(spec.model), recording.model
     count = spec.mesh.size
     # With Ulysses and ring, every device of tp holds whole layers: tp splits the context.
     context = spec.axis("tp") if spec.sequence_parallelism in MODES else 1

@@ -16,7 +16,7 @@ from tracewarehouse.collect.harness.subject import traced_subject
 from tracewarehouse.collect.jax.mesh import JaxMesh, as_numpy
 from tracewarehouse.collect.jax.model import JaxModel
 from tracewarehouse.collect.parallel.partition import Partition
-from tracewarehouse.collect.processes import end_with_parent, exit_code_of
+from tracewarehouse.collect.processes import end_with_parent, exit_code
 from tracewarehouse.collect.run_spec import RunSpec
 from tracewarehouse.collect.tpu.compile_ahead import chips, write_program
 
@@ -56,7 +56,7 @@ def main(arguments: list[str]) -> int:
     specification, topology, folder = arguments
     end_with_parent()
     spec = RunSpec.model_validate_json(specification)
-    return exit_code_of(lambda: compile_steps(spec, topology, Path(folder)))
+    return exit_code(lambda: compile_steps(spec, topology, Path(folder)))
 
 
 if __name__ == "__main__":

@@ -107,7 +107,7 @@ class TinyWeights(PublishedWeights):
         return self._values[name][slices].to(dtype)
 
 
-def partition_of(spec: RunSpec, name: str, dimensions: int) -> Partition:
+def run_partition(spec: RunSpec, name: str, dimensions: int) -> Partition:
     """Return the split of a weight: as under torch_xla, and biases of query, key and value like their rows."""
     if spec.sequence_parallelism in MODES and ".layers." in name:
         return (None,) * dimensions
@@ -127,14 +127,14 @@ def on_devices(spec: RunSpec, weights: PublishedWeights, mesh: JaxMesh) -> tuple
     names = list(weights.names())
     for name in names:
         shape = weights.shape(name)
-        mesh.require_even(name, shape, partition_of(spec, name, len(shape)))
+        mesh.require_even(name, shape, run_partition(spec, name, len(shape)))
     outer: Weights = {}
     layers: dict[int, Weights] = {}
     for name in names:
         match = _LAYER.match(name)
         if match is None or spec.axis("pp") == 1:
             shape = weights.shape(name)
-            array = mesh.assemble(shape, partition_of(spec, name, len(shape)), weights.reader(name, dtype))
+            array = mesh.assemble(shape, run_partition(spec, name, len(shape)), weights.reader(name, dtype))
             if match is None:
                 outer[name] = array
             else:
@@ -149,13 +149,13 @@ def on_devices(spec: RunSpec, weights: PublishedWeights, mesh: JaxMesh) -> tuple
 
 def _slot(spec: RunSpec, weights: PublishedWeights, mesh: JaxMesh, slot: int, names: Sequence[str]) -> Weights:
     """Return the weights of a slot, [stages, ...]; zeros for stages without a layer."""
-    numbers = spec.stage_layout.layers_of(slot)
+    numbers = spec.stage_layout.slot_layers(slot)
     kind = next(n for n in numbers if n is not None)
     inner = [match[2] for match in map(_LAYER.match, names) if match and int(match[1]) == kind]
     out = {}
     for name in inner:
-        of_stages = [None if n is None else f"model.layers.{n}.{name}" for n in numbers]
+        stored = [None if n is None else f"model.layers.{n}.{name}" for n in numbers]
         dimensions = len(weights.shape(f"model.layers.{kind}.{name}"))
-        partition = partition_of(spec, f"model.layers.{kind}.{name}", dimensions)
-        out[name] = weights.stacked(of_stages, mesh, getattr(torch, spec.dtype), partition)
+        partition = run_partition(spec, f"model.layers.{kind}.{name}", dimensions)
+        out[name] = weights.stacked(stored, mesh, getattr(torch, spec.dtype), partition)
     return out

@@ -11,7 +11,7 @@ import jax.numpy as jnp
 from tracewarehouse.collect.jax.decoder import Decoder
 from tracewarehouse.collect.jax.mesh import TinyWeights, on_devices
 from tracewarehouse.collect.jax.operations import Collectives, Step, rms_norm, scope
-from tracewarehouse.collect.models.architectures import architecture_of
+from tracewarehouse.collect.models.architectures import model_architecture
 from tracewarehouse.collect.parallel.attention_forms import cache_length
 from tracewarehouse.collect.parallel.partition import BATCH, Partition
 from tracewarehouse.collect.parallel.weights import skeleton
@@ -63,7 +63,7 @@ class JaxModel:
         shardings = jax.tree.map(lambda array: array.sharding.spec, self._weights)
         cache = jax.tree.map(lambda sharding: sharding.spec, self._cache_shardings())
         results: list[Any] = [partition(BATCH, "tp" if self._is_head_split() else None), partition(BATCH, None)]
-        if architecture_of(spec.model).is_moe:
+        if model_architecture(spec.model).is_moe:
             results.append(partition("pp", BATCH))
         step = jax.shard_map(
             self._step(length),
@@ -94,7 +94,7 @@ class JaxModel:
         In a pipeline the layers are slots, with stages and microbatches in front.
         """
         spec, config = self._spec, self._module.config
-        if architecture_of(spec.model).has_latent_cache:
+        if model_architecture(spec.model).has_latent_cache:
             heads, widths = 1, (config.kv_lora_rank, config.qk_rope_head_dim)
         else:
             heads, widths = config.num_key_value_heads, (config.head_dim, config.head_dim)
@@ -107,7 +107,7 @@ class JaxModel:
         return {"keys": keys, "values": values, "position": jnp.zeros((), jnp.int32)}
 
     def _cache_shardings(self) -> dict[str, Any]:
-        is_latent = architecture_of(self._spec.model).has_latent_cache
+        is_latent = model_architecture(self._spec.model).has_latent_cache
         rows: Partition = (BATCH, None if is_latent else "tp", None, None)
         one = self._mesh.split(("pp", None, *rows) if self._spec.axis("pp") > 1 else rows)
         shapes = jax.eval_shape(self._zeros)
@@ -194,7 +194,7 @@ class _Program:
             "position": cache["position"] + self._length,
         }
         results = self._chosen(outer, last)
-        if architecture_of(spec.model).is_moe:
+        if model_architecture(spec.model).is_moe:
             with scope("moe"):
                 results = (*results, dropped.T.reshape(1, -1))
         return cache, *results
@@ -217,7 +217,7 @@ class _Program:
         Returns:
             New hidden states, keys and values, and the dropped pairs of each sequence, None for a dense layer.
         """
-        layers = self._spec.stage_layout.layers_of(number)
+        layers = self._spec.stage_layout.slot_layers(number)
         module = self._module.model.layers[next(n for n in layers if n is not None)]
         own = {name: stages[0] for name, stages in weights.items()}
         before = tuple(jax.lax.dynamic_index_in_dim(c, batch, 0, keepdims=False) for c in cache)

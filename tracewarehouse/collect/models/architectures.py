@@ -110,7 +110,7 @@ ARCHITECTURES: dict[str, Architecture] = {
 }
 
 
-def architecture_of(model: str) -> Architecture:
+def model_architecture(model: str) -> Architecture:
     """Return the architecture of a tiny model by its name, or of a published one by its id or folder."""
     if model in ARCHITECTURES:
         return ARCHITECTURES[model]
@@ -125,7 +125,7 @@ def model_facts(name: str, model: Any) -> ModelFacts:
     routed experts that one token uses.
     """
     config = model.config
-    architecture = architecture_of(name)
+    architecture = model_architecture(name)
     total = sum(p.numel() for p in model.parameters())
     routed = sum(p.numel() for weight, p in model.named_parameters() if ".mlp.experts." in weight)
     experts = architecture.num_experts

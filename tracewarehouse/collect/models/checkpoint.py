@@ -34,7 +34,7 @@ class CheckpointError(CollectError):
 class Checkpoint:
     """The safetensors files of one model, in a folder as Hugging Face lays them out.
 
-    The file that was read last stays open, so weights should be read in the order of `file_of`.
+    The file that was read last stays open, so weights should be read in the order of `weight_file`.
     """
 
     def __init__(self, folder: Path) -> None:
@@ -42,7 +42,7 @@ class Checkpoint:
         self._files = _index(folder)
         self._open: tuple[str, Any] | None = None
 
-    def file_of(self, name: str) -> str:
+    def weight_file(self, name: str) -> str:
         """Return the file that holds a weight of the collector's model; for stacked experts, the first."""
         return self._files.get(stored_names(name, (1,))[0], "")
 
@@ -144,7 +144,7 @@ def stored_names(name: str, shape: Shape) -> list[str]:
 
 def in_file_order(checkpoint: Checkpoint, names: Iterable[str]) -> list[str]:
     """Return weights in an order in which each file is read to its end before the next is opened."""
-    return sorted(names, key=checkpoint.file_of)
+    return sorted(names, key=checkpoint.weight_file)
 
 
 def _scale_shape(shape: Shape) -> Shape:

@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
-from tracewarehouse.collect.models.architectures import architecture_of
+from tracewarehouse.collect.models.architectures import model_architecture
 from tracewarehouse.collect.models.checkpoint import Checkpoint, CheckpointError, Shape, in_file_order
 from tracewarehouse.collect.parallel.partition import Partition, weight_partition
 
@@ -104,8 +104,8 @@ class PublishedWeights:
         def read(slices: tuple[slice, ...]) -> Any:
             return torch.stack([read_stage(name, slices[1:]) for name in names[slices[0]]])
 
-        of_stage = weight_partition(known, len(shape)) if partition is None else partition
-        return mesh.assemble((len(names), *shape), ("pp", *of_stage), read)
+        own = weight_partition(known, len(shape)) if partition is None else partition
+        return mesh.assemble((len(names), *shape), ("pp", *own), read)
 
 
 class ZeroWeights(PublishedWeights):
@@ -137,7 +137,7 @@ def skeleton(spec: RunSpec, folder: Path, *, is_split: bool = True) -> Any:
     import torch
     import transformers
 
-    architecture = architecture_of(spec.model)
+    architecture = model_architecture(spec.model)
     config = getattr(transformers, architecture.config_class).from_pretrained(folder)
     config.num_hidden_layers = spec.layers
     if getattr(config, "layer_types", None):

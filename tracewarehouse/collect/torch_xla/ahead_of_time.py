@@ -12,7 +12,7 @@ from typing import Any
 
 from tracewarehouse.collect.harness.recording import write_promises
 from tracewarehouse.collect.harness.subject import traced_subject
-from tracewarehouse.collect.processes import end_with_parent, exit_code_of
+from tracewarehouse.collect.processes import end_with_parent, exit_code
 from tracewarehouse.collect.run_spec import RunSpec
 from tracewarehouse.collect.torch_xla.backend import TorchXlaBackend
 
@@ -53,7 +53,7 @@ def main(arguments: list[str]) -> int:
     end_with_parent()
     spec = RunSpec.model_validate_json(specification)
     os.environ |= TorchXlaBackend().environment(spec.model_copy(update={"device": "cpu"}))
-    return exit_code_of(lambda: trace(spec, Path(folder)))
+    return exit_code(lambda: trace(spec, Path(folder)))
 
 
 if __name__ == "__main__":

@@ -66,7 +66,7 @@ class PipelinedModel:
         self._stages, self._microbatches = spec.axis("pp"), spec.microbatch_count
         self._experts = use_sharded_operations(spec, model, mesh)
         layers, layout = list(model.model.layers), spec.stage_layout
-        self._slots = [self._slot(layers, layout.layers_of(number), weights) for number in range(layout.slots)]
+        self._slots = [self._slot(layers, layout.slot_layers(number), weights) for number in range(layout.slots)]
         if spec.sequence_parallelism:
             split_sequence([slot.layer for slot in self._slots], mesh)
         for slot in self._slots:
@@ -174,8 +174,8 @@ class PipelinedModel:
             dropped = self._experts.take_dropped()
             return (out, cache.keys, cache.values) if dropped is None else (out, cache.keys, cache.values, dropped)
 
-        of_stages = torch.vmap(one_stage)(slot.weights, buffer, selected(keys), selected(values))
-        hidden, new_keys, new_values, *dropped = of_stages
+        stages = torch.vmap(one_stage)(slot.weights, buffer, selected(keys), selected(values))
+        hidden, new_keys, new_values, *dropped = stages
         if slot.is_filled is not None:
             hidden = torch.where(slot.is_filled[:, None, None, None], hidden, buffer)
             dropped = [torch.where(slot.is_filled[:, None], pairs, 0) for pairs in dropped]

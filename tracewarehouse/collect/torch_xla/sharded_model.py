@@ -10,7 +10,7 @@ import torch
 import torch_xla
 from transformers import StaticCache
 
-from tracewarehouse.collect.models.architectures import architecture_of
+from tracewarehouse.collect.models.architectures import model_architecture
 from tracewarehouse.collect.parallel.attention_forms import cache_length
 from tracewarehouse.collect.parallel.partition import BATCH, MODES, Axes, weight_partition
 from tracewarehouse.collect.parallel.weights import split_gate_and_up
@@ -45,7 +45,7 @@ def cache_shape(spec: RunSpec, config: Any) -> tuple[int, int, int, Axes]:
 
     Multi-head latent attention caches one latent for all heads, which nothing splits.
     """
-    if architecture_of(spec.model).has_latent_cache:
+    if model_architecture(spec.model).has_latent_cache:
         return 1, config.kv_lora_rank, config.qk_rope_head_dim, None
     return config.num_key_value_heads, config.head_dim, config.head_dim, "tp"
 

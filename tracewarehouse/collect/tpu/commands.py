@@ -129,7 +129,7 @@ class SharedRuns(BaseModel):
     runs: list[SharedRun]
 
     @classmethod
-    def of(cls, specs: list[RunSpec], timeout_s: float) -> SharedRuns:
+    def from_specs(cls, specs: list[RunSpec], timeout_s: float) -> SharedRuns:
         """Return the runs of given specifications."""
         runs = [SharedRun(name=s.name, digest=s.digest, spec=s.model_dump(mode="json")) for s in specs]
         return cls(timeout_s=timeout_s, runs=runs)

@@ -103,7 +103,7 @@ def plan_slices(
     return slices
 
 
-def runs_of_slice(experiment: Experiment, entry: Slice, kind: str) -> list[RunSpec]:
+def slice_runs(experiment: Experiment, entry: Slice, kind: str) -> list[RunSpec]:
     """Return the runs whose mesh has the size of a slice with chips of a kind in the table of hardware."""
     specs = tpu_runs(experiment)
     fitting = [s for s in specs if s.mesh.size == entry.chips]

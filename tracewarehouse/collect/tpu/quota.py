@@ -115,7 +115,7 @@ class Quota(BaseModel):
         prefix = accelerator_type.rpartition("-")[0]
         return next((g.kind for g in self.generations.values() if g.type_prefix == prefix), None)
 
-    def of_type(self, accelerator_type: str) -> tuple[str, int]:
+    def generation_and_chips(self, accelerator_type: str) -> tuple[str, int]:
         """Return the generation and the chips of an accelerator type."""
         known = {
             generation.accelerator_type(chips): (name, chips)
