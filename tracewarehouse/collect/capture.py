@@ -10,14 +10,11 @@ import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from tracewarehouse.collect.errors import CollectError
+from tracewarehouse.collect.run_spec import RunSpec
 from tracewarehouse.ingest.capture.manifest import Manifest, load_manifest
 from tracewarehouse.ingest.errors import CaptureError
-
-if TYPE_CHECKING:
-    from tracewarehouse.collect.run_spec import RunSpec
 
 CARD = "card.yaml"
 MANIFEST = "manifest.json"

@@ -12,18 +12,14 @@ from dataclasses import dataclass
 from functools import cache
 from importlib.resources import files
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from tracewarehouse.collect.errors import CollectError, ExperimentError
 from tracewarehouse.collect.models.pretrained import PretrainedModel, pretrained_model
 from tracewarehouse.collect.parallel.attention_forms import cache_length
 from tracewarehouse.collect.parallel.partition import Partition, places, weight_partition
-from tracewarehouse.collect.run_spec import MESH_AXES
+from tracewarehouse.collect.run_spec import MESH_AXES, RunSpec
 from tracewarehouse.ingest.capture.manifest import Mesh
-
-if TYPE_CHECKING:
-    from tracewarehouse.collect.run_spec import RunSpec
-
 
 BYTES = {"float32": 4, "bfloat16": 2}
 USABLE = 0.95

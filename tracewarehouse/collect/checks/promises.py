@@ -3,14 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING
 
 from tracewarehouse.collect.models.architectures import model_architecture
 from tracewarehouse.collect.parallel.partition import MODES, Places, places
+from tracewarehouse.collect.run_spec import RunSpec
 from tracewarehouse.ingest.capture.manifest import PromisedCollective
-
-if TYPE_CHECKING:
-    from tracewarehouse.collect.run_spec import RunSpec
 
 
 def promised_collectives(spec: RunSpec) -> list[PromisedCollective]:

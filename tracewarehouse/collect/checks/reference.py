@@ -10,13 +10,10 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from importlib.metadata import version
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from tracewarehouse.collect.errors import CheckError
-
-if TYPE_CHECKING:
-    from tracewarehouse.collect.run_spec import RunSpec
-
+from tracewarehouse.collect.run_spec import RunSpec
 
 TOLERANCE = {"float32": 1e-4, "bfloat16": 0.1}
 """Largest difference of a logit that rounding explains if no logit is above 2, as in the tiny models."""

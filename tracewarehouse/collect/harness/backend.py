@@ -12,15 +12,12 @@ from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from importlib import import_module
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Protocol, cast
+from typing import Any, Protocol, cast
 
 from tracewarehouse.collect.errors import CollectError
+from tracewarehouse.collect.harness.subject import Subject
+from tracewarehouse.collect.run_spec import RunSpec
 from tracewarehouse.ingest.capture.manifest import ModelFacts, PhaseMark, PromisedCollective
-
-if TYPE_CHECKING:
-    from tracewarehouse.collect.harness.subject import Subject
-    from tracewarehouse.collect.run_spec import RunSpec
-
 
 BACKENDS = {
     "torch_xla": "tracewarehouse.collect.torch_xla.backend:TorchXlaBackend",

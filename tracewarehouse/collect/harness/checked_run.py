@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from tracewarehouse.collect.checks.promises import promised_collectives, routed_pairs
 from tracewarehouse.collect.checks.reference import compare, require_finite
-from tracewarehouse.collect.harness.backend import Recording
+from tracewarehouse.collect.harness.backend import DeviceModel, Recording, Stack
 from tracewarehouse.collect.harness.generation import (
     Generation,
     dropped_on_host,
@@ -28,12 +28,9 @@ from tracewarehouse.collect.harness.subject import (
     tiny_subject,
 )
 from tracewarehouse.collect.parallel.attention_forms import attention_forms
+from tracewarehouse.collect.run_spec import RunSpec
 from tracewarehouse.collect.tpu.quota import host_chip
 from tracewarehouse.ingest.capture_names import host_name
-
-if TYPE_CHECKING:
-    from tracewarehouse.collect.harness.backend import DeviceModel, Stack
-    from tracewarehouse.collect.run_spec import RunSpec
 
 
 def record_generation(spec: RunSpec, capture: Path, stack_for: Callable[[RunSpec], Stack]) -> Recording:

@@ -8,15 +8,12 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from tracewarehouse.collect.errors import CheckError
-from tracewarehouse.collect.harness.backend import DeviceModel, Stack
+from tracewarehouse.collect.harness.backend import DeviceModel, Profiler, Stack
 from tracewarehouse.ingest.capture.manifest import PhaseMark
 from tracewarehouse.ingest.capture_names import xplane_files
-
-if TYPE_CHECKING:
-    from tracewarehouse.collect.harness.backend import Profiler
 
 
 @dataclass(frozen=True)

@@ -8,21 +8,18 @@ import subprocess
 from dataclasses import asdict
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from tracewarehouse.collect.capture import CARD, MANIFEST, staged_capture, write_manifest
 from tracewarehouse.collect.checks.promises import expert_places, promised_collectives
 from tracewarehouse.collect.errors import CheckError
-from tracewarehouse.collect.harness.backend import Recording
+from tracewarehouse.collect.harness.backend import Backend, Recording
 from tracewarehouse.collect.harness.workload_card import workload_card
 from tracewarehouse.collect.parallel.attention_forms import attention_forms
+from tracewarehouse.collect.run_spec import RunSpec
 from tracewarehouse.ingest.capture.card import dump_card
 from tracewarehouse.ingest.capture.manifest import Manifest, Mesh, ModelFacts
 from tracewarehouse.ingest.capture_names import host_name, xplane_files
-
-if TYPE_CHECKING:
-    from tracewarehouse.collect.harness.backend import Backend
-    from tracewarehouse.collect.run_spec import RunSpec
 
 
 def record(spec: RunSpec, output: Path, backend: Backend) -> Path:

@@ -6,7 +6,7 @@ import json
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import Any, Literal
 
 from tracewarehouse.collect.checks.reference import computed_once, kept, reference_file, reference_logits, weight_files
 from tracewarehouse.collect.errors import CollectError, ExperimentError
@@ -15,11 +15,8 @@ from tracewarehouse.collect.models.architectures import ARCHITECTURES, model_arc
 from tracewarehouse.collect.models.checkpoint import model_folder
 from tracewarehouse.collect.models.pretrained import CONFIG, known_models, pretrained_model
 from tracewarehouse.collect.parallel.weights import PublishedWeights, ZeroWeights, skeleton
-
-if TYPE_CHECKING:
-    from tracewarehouse.collect.run_spec import RunSpec
-    from tracewarehouse.ingest.capture.manifest import ModelFacts
-
+from tracewarehouse.collect.run_spec import RunSpec
+from tracewarehouse.ingest.capture.manifest import ModelFacts
 
 FIRST_LAYERS_STEPS = 4
 """Steps that a part of a model generates to be compared."""

@@ -3,18 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+from tracewarehouse.collect.harness.backend import Recording
 from tracewarehouse.collect.memory import known_chips
 from tracewarehouse.collect.models.architectures import model_architecture
 from tracewarehouse.collect.parallel.attention_forms import decode_form, prefill_form
 from tracewarehouse.collect.parallel.partition import MODES
+from tracewarehouse.collect.run_spec import RunSpec
 from tracewarehouse.collect.tpu.quota import load_quota
 from tracewarehouse.ingest.capture.card import WorkloadCard
-
-if TYPE_CHECKING:
-    from tracewarehouse.collect.harness.backend import Recording
-    from tracewarehouse.collect.run_spec import RunSpec
 
 FRAMEWORKS = {"torch_xla": "torchxla"}
 """Names that CCL-Bench gives to backends, where they differ from ours."""

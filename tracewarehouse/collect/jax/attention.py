@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import jax
 import jax.numpy as jnp
 
-from tracewarehouse.collect.jax.operations import Step, linear, rms_norm
+from tracewarehouse.collect.jax.mesh import Weights
+from tracewarehouse.collect.jax.operations import Collectives, Step, linear, rms_norm
 from tracewarehouse.collect.parallel.attention_forms import (
     BATCH_BLOCK,
     LANES,
@@ -18,11 +19,7 @@ from tracewarehouse.collect.parallel.attention_forms import (
     prefill_form,
 )
 from tracewarehouse.collect.parallel.partition import MODES
-
-if TYPE_CHECKING:
-    from tracewarehouse.collect.jax.mesh import Weights
-    from tracewarehouse.collect.jax.operations import Collectives
-    from tracewarehouse.collect.run_spec import RunSpec
+from tracewarehouse.collect.run_spec import RunSpec
 
 
 class Attention:

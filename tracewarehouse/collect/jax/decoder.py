@@ -2,19 +2,16 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import jax
 import jax.numpy as jnp
 
 from tracewarehouse.collect.jax.attention import Attention
-from tracewarehouse.collect.jax.operations import Step, linear, rms_norm, scope
+from tracewarehouse.collect.jax.mesh import Weights
+from tracewarehouse.collect.jax.operations import Collectives, Step, linear, rms_norm, scope
 from tracewarehouse.collect.parallel.partition import MODES, Places, places
-
-if TYPE_CHECKING:
-    from tracewarehouse.collect.jax.mesh import Weights
-    from tracewarehouse.collect.jax.operations import Collectives
-    from tracewarehouse.collect.run_spec import RunSpec
+from tracewarehouse.collect.run_spec import RunSpec
 
 
 class Decoder:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -15,10 +15,7 @@ import torch
 from tracewarehouse.collect.errors import CheckError, CollectError
 from tracewarehouse.collect.parallel.partition import MODES, Partition, weight_partition
 from tracewarehouse.collect.parallel.weights import PublishedWeights, split_gate_and_up
-from tracewarehouse.collect.run_spec import MESH_AXES
-
-if TYPE_CHECKING:
-    from tracewarehouse.collect.run_spec import RunSpec
+from tracewarehouse.collect.run_spec import MESH_AXES, RunSpec
 
 
 class JaxMesh:

@@ -3,23 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import jax
 import jax.numpy as jnp
 
+from tracewarehouse.collect.harness.subject import Subject
 from tracewarehouse.collect.jax.decoder import Decoder
-from tracewarehouse.collect.jax.mesh import TinyWeights, on_devices
+from tracewarehouse.collect.jax.mesh import JaxMesh, TinyWeights, Weights, on_devices
 from tracewarehouse.collect.jax.operations import Collectives, Step, rms_norm, scope
 from tracewarehouse.collect.models.architectures import model_architecture
 from tracewarehouse.collect.parallel.attention_forms import cache_length
 from tracewarehouse.collect.parallel.partition import BATCH, Partition
 from tracewarehouse.collect.parallel.weights import skeleton
-
-if TYPE_CHECKING:
-    from tracewarehouse.collect.harness.subject import Subject
-    from tracewarehouse.collect.jax.mesh import JaxMesh, Weights
-    from tracewarehouse.collect.run_spec import RunSpec
+from tracewarehouse.collect.run_spec import RunSpec
 
 
 class JaxModel:

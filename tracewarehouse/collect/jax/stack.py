@@ -3,20 +3,18 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import jax
 import numpy as np
 import torch
 
+from tracewarehouse.collect.harness.subject import Subject
 from tracewarehouse.collect.jax.mesh import JaxMesh
 from tracewarehouse.collect.jax.model import JaxModel
 from tracewarehouse.collect.parallel.partition import BATCH
 from tracewarehouse.collect.processes import wait_until_asleep
-
-if TYPE_CHECKING:
-    from tracewarehouse.collect.harness.subject import Subject
-    from tracewarehouse.collect.run_spec import RunSpec
+from tracewarehouse.collect.run_spec import RunSpec
 
 _COMPILED = "/jax/core/compile/backend_compile_duration"
 

@@ -4,12 +4,10 @@ from __future__ import annotations
 
 import math
 from importlib.util import find_spec
-from typing import TYPE_CHECKING, Literal
+from typing import Literal
 
 from tracewarehouse.collect.models.architectures import model_architecture
-
-if TYPE_CHECKING:
-    from tracewarehouse.collect.run_spec import RunSpec
+from tracewarehouse.collect.run_spec import RunSpec
 
 LANES = 128
 """Elements of a TPU's vector registers; the kernels divide heads and prompts by them."""

@@ -4,14 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import Any, Protocol
 
 from tracewarehouse.collect.models.architectures import model_architecture
 from tracewarehouse.collect.models.checkpoint import Checkpoint, CheckpointError, Shape, in_file_order
 from tracewarehouse.collect.parallel.partition import Partition, weight_partition
-
-if TYPE_CHECKING:
-    from tracewarehouse.collect.run_spec import RunSpec
+from tracewarehouse.collect.run_spec import RunSpec
 
 
 class Assembler(Protocol):

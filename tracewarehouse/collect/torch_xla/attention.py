@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 from transformers import AttentionInterface, AttentionMaskInterface
@@ -12,11 +12,9 @@ from transformers.masking_utils import eager_mask
 
 from tracewarehouse.collect.parallel.attention_forms import LANES, PAGE, block_pages, decode_form, prefill_form
 from tracewarehouse.collect.parallel.partition import BATCH
+from tracewarehouse.collect.run_spec import RunSpec
+from tracewarehouse.collect.torch_xla.mesh import DeviceMesh
 from tracewarehouse.collect.torch_xla.operations import einsum
-
-if TYPE_CHECKING:
-    from tracewarehouse.collect.run_spec import RunSpec
-    from tracewarehouse.collect.torch_xla.mesh import DeviceMesh
 
 NAME = "sharded"
 

@@ -4,13 +4,10 @@ from __future__ import annotations
 
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from tracewarehouse.collect.errors import require_torch_xla
-
-if TYPE_CHECKING:
-    from tracewarehouse.collect.harness.backend import Recording
-    from tracewarehouse.collect.run_spec import RunSpec
+from tracewarehouse.collect.harness.backend import Recording
+from tracewarehouse.collect.run_spec import RunSpec
 
 
 class TorchXlaBackend:

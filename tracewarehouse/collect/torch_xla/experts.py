@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 from transformers.integrations.moe import ALL_EXPERTS_FUNCTIONS
 
 from tracewarehouse.collect.parallel.partition import BATCH, Places, places
+from tracewarehouse.collect.torch_xla.mesh import DeviceMesh
 from tracewarehouse.collect.torch_xla.operations import einsum
-
-if TYPE_CHECKING:
-    from tracewarehouse.collect.torch_xla.mesh import DeviceMesh
 
 NAME = "gshard_dispatch"
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import torch
@@ -12,11 +12,8 @@ import torch_xla.distributed.spmd as spmd
 from torch_xla.distributed.spmd.xla_sharding import unwrap_sharded_tensor
 
 from tracewarehouse.collect.parallel.partition import Axes, Partition, device_slices
-from tracewarehouse.collect.run_spec import MESH_AXES
+from tracewarehouse.collect.run_spec import MESH_AXES, RunSpec
 from tracewarehouse.collect.torch_xla.operations import constrain
-
-if TYPE_CHECKING:
-    from tracewarehouse.collect.run_spec import RunSpec
 
 
 class DeviceMesh:

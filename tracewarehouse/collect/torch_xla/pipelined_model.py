@@ -3,20 +3,18 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 
 from tracewarehouse.collect.parallel.attention_forms import cache_length
 from tracewarehouse.collect.parallel.partition import BATCH, weight_partition
+from tracewarehouse.collect.parallel.weights import PublishedWeights
+from tracewarehouse.collect.run_spec import RunSpec
 from tracewarehouse.collect.torch_xla.mesh import DeviceMesh
 from tracewarehouse.collect.torch_xla.operations import einsum, scope, scope_module, scope_parts
 from tracewarehouse.collect.torch_xla.sequence_parallelism import last_position, split_sequence
 from tracewarehouse.collect.torch_xla.sharded_model import cache_shape, use_sharded_operations
-
-if TYPE_CHECKING:
-    from tracewarehouse.collect.parallel.weights import PublishedWeights
-    from tracewarehouse.collect.run_spec import RunSpec
 
 
 class StageCache:

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import Any, Protocol
 
 import torch
 import torch_xla
@@ -20,9 +20,7 @@ from torch_xla.utils.buffer_donor_context import alias_with_buffer_donor_config
 
 from tracewarehouse.collect.errors import CheckError
 from tracewarehouse.collect.processes import wait_until_asleep
-
-if TYPE_CHECKING:
-    from tracewarehouse.collect.run_spec import RunSpec
+from tracewarehouse.collect.run_spec import RunSpec
 
 _WHOLE = "{replicated}"
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 import torch_xla
@@ -14,6 +14,7 @@ from tracewarehouse.collect.models.architectures import model_architecture
 from tracewarehouse.collect.parallel.attention_forms import cache_length
 from tracewarehouse.collect.parallel.partition import BATCH, MODES, Axes, weight_partition
 from tracewarehouse.collect.parallel.weights import split_gate_and_up
+from tracewarehouse.collect.run_spec import RunSpec
 from tracewarehouse.collect.torch_xla import attention, experts
 from tracewarehouse.collect.torch_xla.mesh import DeviceMesh
 from tracewarehouse.collect.torch_xla.operations import scope, scope_module, scope_parts
@@ -23,9 +24,6 @@ from tracewarehouse.collect.torch_xla.sequence_parallelism import (
     split_context,
     split_sequence,
 )
-
-if TYPE_CHECKING:
-    from tracewarehouse.collect.run_spec import RunSpec
 
 
 def use_sharded_operations(spec: RunSpec, model: Any, mesh: DeviceMesh) -> experts.RoutedExperts:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch_xla
 import torch_xla.core.xla_model as xm
@@ -13,15 +13,13 @@ import torch_xla.runtime as xr
 from torch_xla.distributed.spmd.xla_sharding import unwrap_sharded_tensor
 
 from tracewarehouse.collect.errors import CheckError
+from tracewarehouse.collect.harness.subject import Subject
 from tracewarehouse.collect.parallel.partition import BATCH
+from tracewarehouse.collect.run_spec import RunSpec
 from tracewarehouse.collect.torch_xla.mesh import DeviceMesh
 from tracewarehouse.collect.torch_xla.pipelined_model import PipelinedModel
 from tracewarehouse.collect.torch_xla.replay import ReplayedModel, TraceableModel, wait_for_devices
 from tracewarehouse.collect.torch_xla.sharded_model import ShardedModel
-
-if TYPE_CHECKING:
-    from tracewarehouse.collect.harness.subject import Subject
-    from tracewarehouse.collect.run_spec import RunSpec
 
 
 class TorchXlaStack:

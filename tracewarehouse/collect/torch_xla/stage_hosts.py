@@ -10,13 +10,14 @@ import shutil
 import sys
 import tempfile
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 import torch.distributed as dist
 import torch_xla
 
 from tracewarehouse.collect.errors import CheckError
+from tracewarehouse.collect.harness.backend import Recording
 from tracewarehouse.collect.harness.checked_run import agreement, finished, generations
 from tracewarehouse.collect.harness.generation import (
     dropped_on_host,
@@ -27,17 +28,14 @@ from tracewarehouse.collect.harness.generation import (
 )
 from tracewarehouse.collect.harness.subject import tiny_subject
 from tracewarehouse.collect.processes import start_process
+from tracewarehouse.collect.run_spec import RunSpec
+from tracewarehouse.collect.torch_xla.mesh import DeviceMesh
 from tracewarehouse.collect.torch_xla.operations import scope
 from tracewarehouse.collect.torch_xla.replay import ReplayedModel, wait_for_devices
 from tracewarehouse.collect.torch_xla.sharded_model import ShardedModel
 from tracewarehouse.collect.torch_xla.stack import TorchXlaStack
 from tracewarehouse.ingest.capture.manifest import Mesh
 from tracewarehouse.ingest.capture_names import XPLANE_SUFFIX, xplane_files
-
-if TYPE_CHECKING:
-    from tracewarehouse.collect.harness.backend import Recording
-    from tracewarehouse.collect.run_spec import RunSpec
-    from tracewarehouse.collect.torch_xla.mesh import DeviceMesh
 
 
 def stage_spec(spec: RunSpec, stage: int) -> RunSpec:

@@ -6,16 +6,13 @@ import os
 import urllib.request
 from collections.abc import Iterable
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal
+from typing import Literal
 
 import yaml
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
 from tracewarehouse.collect.errors import QuotaError, TpuError
-
-if TYPE_CHECKING:
-    from tracewarehouse.collect.tpu.state import Slice
-
+from tracewarehouse.collect.tpu.state import Slice
 
 TABLE = Path(__file__).parent / "quota.yaml"
 

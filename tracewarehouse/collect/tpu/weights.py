@@ -10,16 +10,11 @@ import re
 import shutil
 from collections.abc import Iterable, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from tracewarehouse.collect.errors import CollectError
 from tracewarehouse.collect.models.checkpoint import INDEX, SINGLE, hub_cache
 from tracewarehouse.collect.models.pretrained import CONFIG, PretrainedModel, is_folder, known_models, pretrained_model
 from tracewarehouse.collect.run_spec import RunSpec
-
-if TYPE_CHECKING:
-    from tracewarehouse.collect.run_spec import RunSpec
-
 
 DESCRIPTIONS = ("*.json", "tokenizer*")
 """Patterns of the small files: configuration, index of the weights, tokenizer."""
