@@ -230,7 +230,7 @@ def test_a_process_of_torch_xla(tmp_path: Path) -> None:
             assert server.stdout is not None
             assert server.stdout.readline() == "ready\n"
             done = CliRunner().invoke(
-                app, ["collect", "--attach", f"localhost:{port}", "--duration-ms", "300", "-o", str(tmp_path)]
+                app, ["collect", "--attach", f"localhost:{port}", "--duration-ms", "1000", "-o", str(tmp_path)]
             )
         finally:
             server.kill()

@@ -73,29 +73,22 @@ def write_manifest(staging: Path, manifest: Manifest) -> None:
     (staging / MANIFEST).write_text(text + "\n", encoding="utf-8")
 
 
-def recorded_digest(capture: Path) -> str | None:
-    """Return the digest of a finished capture's specification; None if there is no such capture."""
-    if not capture.exists():
-        return None
-    try:
-        manifest = load_manifest(capture / MANIFEST)
-    except CaptureError as error:
-        raise CollectError(f"{capture} is in the way: {error}; remove it or choose another output") from None
-    return str((manifest.model_extra or {}).get("spec_digest", ""))
-
-
 def is_recorded(output: Path, spec: RunSpec) -> bool:
     """Return whether a finished capture of exactly this specification is there.
 
     Raises:
         CollectError: a directory of this name holds something else.
     """
-    digest = recorded_digest(output / spec.name)
-    if digest is not None and digest != spec.digest:
-        raise CollectError(
-            f"{output / spec.name} holds a capture of another configuration; remove it or choose another output"
-        )
-    return digest is not None
+    capture = output / spec.name
+    if not capture.exists():
+        return False
+    try:
+        manifest = load_manifest(capture / MANIFEST)
+    except CaptureError as error:
+        raise CollectError(f"{capture} is in the way: {error}; remove it or choose another output") from None
+    if (manifest.model_extra or {}).get("spec_digest") != spec.digest:
+        raise CollectError(f"{capture} holds a capture of another configuration; remove it or choose another output")
+    return True
 
 
 def remove_leftovers(output: Path) -> None:

@@ -176,14 +176,6 @@ def keep_reference(run: RunSpec) -> Path:
     return compute_reference(run)
 
 
-def require_runnable(run: RunSpec) -> MemoryNeed | None:
-    """Make sure that this host has a run's files and memory; return the memory per device, None for a tiny model."""
-    need = require_fit(run)
-    if run.is_published:
-        model_folder(run.model)
-    return need
-
-
 def _require_elsewhere(backend: str, python: str) -> None:
     try:
         done = subprocess.run([python, *HARNESS[1:], backend], capture_output=True, text=True, check=False)  # noqa: S603
@@ -213,7 +205,9 @@ def _record(
                 return CaptureResult(run, "skipped", capture)
             taken = f"{capture} is there already; remove it or choose another output"
             return CaptureResult(run, "failed", capture, error=taken)
-        require_runnable(run)
+        require_fit(run)
+        if run.is_published:
+            model_folder(run.model)  # its files are here
         for attempts in range(1, experiment.retries + 2):
             tell("retrying" if failure else "started", failure)
             failure = (

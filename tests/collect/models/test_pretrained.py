@@ -37,7 +37,7 @@ def published(model: str, mesh: str, **fields: Any) -> RunSpec:
 def test_parameters_follow_from_the_configuration(name: str) -> None:
     model = pretrained_model(name)
 
-    assert model.count_parameters() == model.parameters
+    assert model.count_parameters(model.num_layers) == model.parameters
     assert model.source.startswith(f"https://huggingface.co/{name}")
     assert model.checked
 
@@ -195,7 +195,7 @@ def test_a_model_can_be_added(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -
 
     monkeypatch.setenv("TRACEWAREHOUSE_MODELS", str(table))
 
-    assert pretrained_model("me/mine").count_parameters() == 80 + 8 + 2 * 64 + 2 * 32 + 3 * 128 + 16
+    assert pretrained_model("me/mine").count_parameters(1) == 80 + 8 + 2 * 64 + 2 * 32 + 3 * 128 + 16
     assert run_spec(model="me/mine", mesh="tp=1").name == "mine-single-b4-i32-o17-l1"
     assert LLAMA in known_models()
 

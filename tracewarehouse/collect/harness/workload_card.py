@@ -74,7 +74,10 @@ def workload_card(
                     "network_topo": _network(recording.chip, count),
                     "xpu_spec": {
                         "type": spec.device.upper(),
-                        "model": _hardware(spec, recording.chip),
+                        # CCL-Bench's name, such as `tpu_v6e`.
+                        "model": "virtual devices of one machine"
+                        if spec.device == "cpu"
+                        else (recording.chip or "").lower().replace(" ", "_") or None,
                         "total_count": count,
                         "count_per_node": recording.devices_per_host,
                     },
@@ -126,13 +129,6 @@ def _microbatch_size(spec: RunSpec) -> int:
     if spec.axis("pp") == 1:
         return 1
     return spec.batch // (spec.axis("dp") * spec.axis("ep")) // spec.microbatch_count
-
-
-def _hardware(spec: RunSpec, chip: str | None) -> str | None:
-    """Return CCL-Bench's name of the chips, such as `tpu_v6e`."""
-    if spec.device == "cpu":
-        return "virtual devices of one machine"
-    return chip.lower().replace(" ", "_") if chip else None
 
 
 def _driver(spec: RunSpec, versions: Mapping[str, str]) -> str | None:

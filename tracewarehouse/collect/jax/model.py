@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import jax
@@ -62,8 +62,9 @@ class JaxModel:
         results: list[Any] = [partition(BATCH, "tp" if self._is_head_split() else None), partition(BATCH, None)]
         if model_architecture(spec.model).is_moe:
             results.append(partition("pp", BATCH))
+        program = _Program(spec, self._module, self._is_head_split(), length)
         step = jax.shard_map(
-            self._step(length),
+            program.pipelined if spec.axis("pp") > 1 else program.whole,
             mesh=self._mesh.mesh,
             in_specs=(shardings, cache, partition(BATCH, None)),
             out_specs=(cache, *results),
@@ -77,10 +78,6 @@ class JaxModel:
             self._cache_shardings(),
         )
         return jax.jit(step, donate_argnums=1).lower(self._weights, shapes, given)
-
-    def _step(self, length: int) -> Callable[..., tuple[Any, ...]]:
-        program = _Program(self._spec, self._module, self._is_head_split(), length)
-        return program.pipelined if self._spec.axis("pp") > 1 else program.whole
 
     def _is_head_split(self) -> bool:
         return "lm_head.weight" in self._weights[0] and self._spec.axis("tp") > 1

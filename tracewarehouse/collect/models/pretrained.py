@@ -160,10 +160,10 @@ class PretrainedModel(ModelFields, BaseModel):
         weights = {"model.embed_tokens.weight": (vocabulary, hidden), "model.norm.weight": (hidden,)}
         return weights if self.config["tie_word_embeddings"] else weights | {"lm_head.weight": (vocabulary, hidden)}
 
-    def count_parameters(self) -> int:
-        """Return the number of parameters by the configuration, without those of multi-token prediction."""
+    def count_parameters(self, layers: int) -> int:
+        """Return the number of parameters of the first layers and outside of layers, by the configuration."""
         shapes = list(self.other_weights().values())
-        for layer in range(self.num_layers):
+        for layer in range(layers):
             shapes += self.layer_weights(layer).values()
         return sum(math.prod(shape) for shape in shapes)
 

@@ -106,7 +106,8 @@ class Doctor:
             limits = []
             for scope, place in (("Zone", pool.zone), ("Region", _region(pool.zone))):
                 quota_id = f"{name}PerProjectPer{scope}ForTPUAPI"
-                values = [_value(info) for info in _infos(by_id.get(quota_id, {}), place)]
+                infos = by_id.get(quota_id, {}).get("dimensionsInfos", [])
+                values = [_value(info) for info in infos if place in info.get("applicableLocations", [])]
                 limits += [(max(values), f"{scope.lower()}={place}", quota_id)] if values else []
             if not limits:
                 look = f"gcloud quotas info list --service=tpu.googleapis.com {in_project}"
@@ -207,11 +208,6 @@ class Doctor:
             return json.loads(done.stdout) if done.returncode == 0 else None
         except ValueError:
             return None
-
-
-def _infos(quota: dict[str, Any], place: str) -> list[dict[str, Any]]:
-    """Return the entries of a quota that apply to a zone or region."""
-    return [info for info in quota.get("dimensionsInfos", []) if place in info.get("applicableLocations", [])]
 
 
 def _value(info: dict[str, Any]) -> int:

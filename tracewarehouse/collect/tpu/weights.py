@@ -117,11 +117,8 @@ _EIGHT_BITS = ("deepseek_v3",)
 
 def stored_bytes(model: PretrainedModel, layers: int) -> int:
     """Return the bytes of the files with a published model's first layers and its weights outside of the layers."""
-    shapes = list(model.other_weights().values())
-    for layer in range(layers):
-        shapes += model.layer_weights(layer).values()
     element = 1 if model.architecture in _EIGHT_BITS else 2
-    return math.ceil(MARGIN * element * sum(math.prod(shape) for shape in shapes))
+    return math.ceil(MARGIN * element * model.count_parameters(layers))
 
 
 def weight_bytes(spec: RunSpec) -> int:
