@@ -11,7 +11,7 @@ from hlo_writer import Module
 from xplane_builder import PlaneBuilder, Space, Unsigned
 
 import tracewarehouse
-from tracewarehouse.ingest.devices.gpu_launches import launches
+from tracewarehouse.ingest.devices.host_survey import launches
 from tracewarehouse.ingest.hlo.collectives import KINDS
 from tracewarehouse.ingest.hlo.kernels import collective_kind, is_memcpy
 from tracewarehouse.ingest.pipeline import ingest_one

@@ -15,8 +15,7 @@ import pyarrow as pa
 from tracewarehouse.ingest.capture.batches import Batch, read_batches
 from tracewarehouse.ingest.capture.sources import Capture
 from tracewarehouse.ingest.columns.records import Trace
-from tracewarehouse.ingest.devices.device import complete_devices
-from tracewarehouse.ingest.devices.hosts import Host, clock_notes, open_hosts
+from tracewarehouse.ingest.devices.hosts import Host, clock_notes, complete_devices, open_hosts
 from tracewarehouse.ingest.devices.joined_hosts import find_whole_captures
 from tracewarehouse.ingest.devices.run_survey import RunSurvey, survey_run
 from tracewarehouse.ingest.errors import CaptureError, WarehouseError

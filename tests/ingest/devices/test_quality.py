@@ -12,7 +12,7 @@ from xplane_builder import Space, TpuPlane, Unsigned
 from xplane_reference import MESSAGES
 
 from tracewarehouse.ingest.devices.flags import FLAGS, Flag
-from tracewarehouse.ingest.devices.markers import is_compilation
+from tracewarehouse.ingest.devices.timeline import is_compilation
 from tracewarehouse.ingest.pipeline import ingest_one
 from tracewarehouse.warehouse import Warehouse
 

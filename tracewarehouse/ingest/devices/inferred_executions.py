@@ -12,7 +12,7 @@ from tracewarehouse.ingest.columns.nesting import Flags, nest
 from tracewarehouse.ingest.columns.plane_names import OP_LINE
 from tracewarehouse.ingest.columns.records import EventBatch, Int64, concatenate
 from tracewarehouse.ingest.devices.flags import Flag
-from tracewarehouse.ingest.devices.survey import DevicePlane, HostSurvey
+from tracewarehouse.ingest.devices.host_survey import DevicePlane, HostSurvey
 from tracewarehouse.ingest.devices.timeline import Run
 from tracewarehouse.ingest.hlo.instructions import Instructions
 
@@ -35,13 +35,6 @@ def infer_executions(surveys: Sequence[HostSurvey], instructions: Instructions) 
     A program runs each instruction outside of loops once, and always in the same order. So an execution begins with the
     op with which that program begins on the other devices. The profiler loses some ops, so an execution also begins
     where the program changes and where an instruction comes again.
-
-    Args:
-        surveys: the hosts of the run.
-        instructions: numbers their instructions.
-
-    Raises:
-        CaptureError: the bytes are not events, or the file changed.
     """
     cores = [
         (s, i, c) for s in surveys for i, c in s.planes.items() if c.device.backend == "tpu" and not c.is_sparse_core
@@ -57,14 +50,14 @@ def infer_executions(surveys: Sequence[HostSurvey], instructions: Instructions) 
         instructions.name_modules()
         rows = [instructions.rows[i] for i in ops.instruction.tolist()]
         programs = [r.program_id for r in rows]
-        module_of = {r.program_id: r.module for r in rows if r.program_id is not None and r.module} | ran
-        if not programs or not module_of.keys() >= set(programs):
+        modules = {r.program_id: r.module for r in rows if r.program_id is not None and r.module} | ran
+        if not programs or not modules.keys() >= set(programs):
             continue
         begins = is_new(np.unique(programs, return_inverse=True)[1]) | np.isin(ops.instruction, first_ops)
         at = _begins(ops.instruction, begins)
         ends = np.maximum.reduceat(ops.end_ps, at).tolist()
         runs = zip([programs[i] for i in at], ops.start_ps[at].tolist(), ends, strict=True)
-        core.timeline.set_runs([Run(module_of[p], p, start, end, source="op line") for p, start, end in runs])
+        core.timeline.set_runs([Run(modules[p], p, start, end, source="op line") for p, start, end in runs])
         sentence = f"device {core.device.device_id} has no line of its executions: {len(at)} are inferred from its ops"
         flags.append(Flag("inferred_executions", sentence, survey.host.name))
     return flags
@@ -103,14 +96,11 @@ def _begins(instruction: Int64, begins: Flags) -> list[int]:
 def _outermost_ops(survey: HostSurvey, position: int, instructions: Instructions) -> _OutermostOps:
     host, plane = survey.host, survey.host.trace.planes[position]
     lines = [line for line in plane.lines if line.name == OP_LINE]
-    ops = concatenate([_without_stats(b) for line in lines for b in host.trace.batches(plane, line)])
+    batches = (b for line in lines for b in host.trace.batches(plane, line))
+    ops = concatenate([EventBatch(b.metadata, b.start_ps, b.duration_ps) for b in batches])
     order = np.lexsort((-ops.duration_ps, ops.start_ps))
     start = ops.start_ps[order] + host.clock_offset_ps
     end = start + ops.duration_ps[order]
     at = np.flatnonzero(nest(start, end).depth == 0)
     instruction = instructions.of_metadata(plane, survey.modules)[ops.metadata[order][at]]
     return _OutermostOps(instruction.astype(np.int64), start[at], end[at])
-
-
-def _without_stats(batch: EventBatch) -> EventBatch:
-    return EventBatch(batch.metadata, batch.start_ps, batch.duration_ps)

@@ -194,7 +194,7 @@ def _devices(capture: Capture) -> list[DevicesOfFile] | None:
 @lru_cache(maxsize=256)  # `tw watch` asks again at every look
 def _devices_of_file(path: Path, _size: int, _changed: int, max_gzip_ratio: float) -> DevicesOfFile:
     from tracewarehouse.ingest.columns.plane_names import device_plane
-    from tracewarehouse.ingest.devices.device import accelerator
+    from tracewarehouse.ingest.devices.hosts import accelerator
     from tracewarehouse.ingest.hlo.embedded_modules import HloModules
     from tracewarehouse.ingest.hlo.instructions import Instructions
     from tracewarehouse.ingest.readers.files import CaptureFile

@@ -11,8 +11,8 @@ from tracewarehouse.ingest.columns.line_extent import LineExtent
 from tracewarehouse.ingest.columns.plane_names import DEVICE_PREFIX, OP_LINE
 from tracewarehouse.ingest.columns.records import Plane
 from tracewarehouse.ingest.devices.flags import Flag
+from tracewarehouse.ingest.devices.host_survey import DevicePlane, HostSurvey
 from tracewarehouse.ingest.devices.run_survey import RunSurvey
-from tracewarehouse.ingest.devices.survey import DevicePlane, HostSurvey
 from tracewarehouse.ingest.devices.timeline import Timeline
 from tracewarehouse.ingest.lake.durable_files import Settling
 from tracewarehouse.ingest.processes.pool import Processes

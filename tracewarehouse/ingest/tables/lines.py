@@ -17,8 +17,7 @@ from tracewarehouse.ingest.collectives.executions import CollectiveExecutions
 from tracewarehouse.ingest.columns.keys import distinct
 from tracewarehouse.ingest.columns.line_extent import LineExtent
 from tracewarehouse.ingest.columns.records import EventBatch, Int8, Int32, Line, Plane, Trace
-from tracewarehouse.ingest.devices.markers import StepMarker, is_compilation, step_markers
-from tracewarehouse.ingest.devices.timeline import Timeline
+from tracewarehouse.ingest.devices.timeline import StepMarker, Timeline, is_compilation, step_markers
 from tracewarehouse.ingest.hlo.instruction_row import OpFacts
 from tracewarehouse.ingest.lake.parquet import Coded, TableWriter
 from tracewarehouse.ingest.lake.schema import TABLES

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+from dataclasses import asdict
 from itertools import accumulate
 
 from tracewarehouse.ingest.columns.records import Plane
+from tracewarehouse.ingest.devices.host_survey import HostSurvey
 from tracewarehouse.ingest.devices.run_survey import RunSurvey
-from tracewarehouse.ingest.devices.survey import HostSurvey
 from tracewarehouse.ingest.tables.events import has_instructions
 from tracewarehouse.ingest.tables.planes import metadata_stat_rows, plane_row, plane_stat_rows, stat_metadata_rows
 from tracewarehouse.ingest.tables.stats import write_instruction_stats
@@ -24,7 +25,7 @@ def write_metadata(writers: RunWriters, survey: RunSurvey) -> None:
     for first, of_host in zip(first_planes(survey), survey.hosts, strict=True):
         for position, plane in enumerate(of_host.host.trace.planes):
             _write_plane(writers, first + position, of_host, position, plane)
-    writers.write_rows("devices", (d.row() for d in survey.devices))
+    writers.write_rows("devices", map(asdict, survey.devices))
     write_instruction_stats(writers["instruction_stats"], [row.stats for row in survey.instructions.rows])
     writers.finish("planes", "plane_stats", "stat_metadata", "metadata_stats", "devices", "instruction_stats")
 

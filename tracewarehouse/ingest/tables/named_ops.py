@@ -25,9 +25,9 @@ from tracewarehouse.ingest.columns.records import (
     codes,
     integers,
 )
-from tracewarehouse.ingest.devices.cpu_devices import CpuExecutions, CpuLine
-from tracewarehouse.ingest.devices.device import Device
-from tracewarehouse.ingest.devices.sampled_executions import SampledExecutions
+from tracewarehouse.ingest.devices.cpu_threads import CpuExecutions, CpuLine
+from tracewarehouse.ingest.devices.hosts import Device
+from tracewarehouse.ingest.devices.sampled_programs import SampledExecutions
 from tracewarehouse.ingest.devices.timeline import Run, Timeline
 from tracewarehouse.ingest.hlo.embedded_modules import HloModules
 from tracewarehouse.ingest.hlo.instructions import Instructions

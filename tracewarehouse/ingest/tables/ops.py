@@ -17,7 +17,7 @@ from tracewarehouse.ingest.columns.nesting import Flags, nest
 from tracewarehouse.ingest.columns.phases import PHASES
 from tracewarehouse.ingest.columns.plane_names import ASYNC_LINE, line_kind
 from tracewarehouse.ingest.columns.records import EventBatch, Int8, Int32, Int64, StatColumn, StatKind, integers
-from tracewarehouse.ingest.devices.sampled_executions import SampledExecutions
+from tracewarehouse.ingest.devices.sampled_programs import SampledExecutions
 from tracewarehouse.ingest.devices.timeline import Timeline
 from tracewarehouse.ingest.hlo.instruction_row import OpFacts
 from tracewarehouse.ingest.hlo.opcodes import OP_CLASSES

@@ -16,7 +16,7 @@ from typing import Self
 from tracewarehouse.ingest.columns.plane_names import device_plane
 from tracewarehouse.ingest.columns.records import DivisibleTrace, EventMetadata, Line, Plane, Trace
 from tracewarehouse.ingest.columns.spill import Spill
-from tracewarehouse.ingest.devices.survey import has_cpu_ops
+from tracewarehouse.ingest.devices.cpu_devices import has_cpu_ops
 from tracewarehouse.ingest.hlo.instruction_row import OpFacts
 from tracewarehouse.ingest.processes.freed_memory import ROW_GROUP_OF_OPS, keep_freed_memory
 from tracewarehouse.ingest.processes.pool import Processes, Work, start_helpers

@@ -6,9 +6,8 @@ from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
 from tracewarehouse.ingest.devices.hosts import Host
-from tracewarehouse.ingest.devices.markers import StepMarker, phase_of
 from tracewarehouse.ingest.devices.run_survey import RunSurvey
-from tracewarehouse.ingest.devices.timeline import Step, host_steps, step_rows
+from tracewarehouse.ingest.devices.timeline import Step, StepMarker, host_steps, named_phase, step_rows
 from tracewarehouse.ingest.tables.lines import LinesWritten
 from tracewarehouse.ingest.tables.writers import RunWriters
 
@@ -35,6 +34,6 @@ def _manifest_steps(host: Host, manifest: Manifest | None) -> list[Step]:
         return []
     zero = host.start_ns - host.clock_offset_ps // 1000
     return [
-        Step(m.step, phase_of(m.name), m.name, (m.start_ns - zero) * 1000, (m.end_ns - zero) * 1000, "manifest")
+        Step(m.step, named_phase(m.name), m.name, (m.start_ns - zero) * 1000, (m.end_ns - zero) * 1000, "manifest")
         for m in manifest.phases
     ]

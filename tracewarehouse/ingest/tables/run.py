@@ -12,9 +12,8 @@ from typing import TYPE_CHECKING, Any
 from tracewarehouse.ingest.capture.promises import broken_promises, for_program
 from tracewarehouse.ingest.capture.sources import Capture, stem
 from tracewarehouse.ingest.devices.flags import Flag, summarised
-from tracewarehouse.ingest.devices.placement import MissingDevices
 from tracewarehouse.ingest.devices.quality import dropped, event_cap, messages
-from tracewarehouse.ingest.devices.run_survey import RunSurvey
+from tracewarehouse.ingest.devices.run_survey import MissingDevices, RunSurvey
 from tracewarehouse.ingest.lake.durable_files import Settling
 from tracewarehouse.ingest.lake.schema import SCHEMA_VERSION
 from tracewarehouse.ingest.readers.formats import format_named

@@ -10,8 +10,7 @@ from typing import Any
 from tracewarehouse.ingest.capture.promises import CollectiveStep
 from tracewarehouse.ingest.collectives.axis_inference import InferredAxis
 from tracewarehouse.ingest.collectives.table import CollectiveWriter
-from tracewarehouse.ingest.devices.placement import MissingDevices, Placement
-from tracewarehouse.ingest.devices.run_survey import RunSurvey
+from tracewarehouse.ingest.devices.run_survey import MissingDevices, Placement, RunSurvey
 from tracewarehouse.ingest.tables.lines import LinesWritten
 from tracewarehouse.ingest.tables.writers import RunWriters
 

@@ -11,7 +11,6 @@ from pathlib import Path
 
 from tracewarehouse.ingest.capture.promises import CollectiveStep
 from tracewarehouse.ingest.devices.flags import Flag
-from tracewarehouse.ingest.devices.placement import MissingDevices
 from tracewarehouse.ingest.devices.quality import (
     damaged_instructions,
     missing_hlo,
@@ -20,7 +19,7 @@ from tracewarehouse.ingest.devices.quality import (
     uneven_steps,
     unrecorded_executions,
 )
-from tracewarehouse.ingest.devices.run_survey import RunSurvey
+from tracewarehouse.ingest.devices.run_survey import MissingDevices, RunSurvey
 from tracewarehouse.ingest.lake.durable_files import Settling
 from tracewarehouse.ingest.lake.schema import TABLES
 from tracewarehouse.ingest.processes.pool import Processes

@@ -2,27 +2,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 
 import numpy as np
 
 from tracewarehouse.ingest.columns.plane_names import (
-    CPU_PLANE,
     GPU_PREFIX,
     MODULE_LINE,
     STEP_LINE,
     STREAM_PREFIX,
     device_plane,
 )
-from tracewarehouse.ingest.columns.records import EventBatch, Int64, Line, Plane, concatenate, integers
-from tracewarehouse.ingest.devices import cpu_devices, cpu_launches
+from tracewarehouse.ingest.columns.records import EventBatch, Int64, Line, Plane, codes, concatenate, integers
 from tracewarehouse.ingest.devices.compiled_program import CompiledProgram
-from tracewarehouse.ingest.devices.device import Device, accelerator
-from tracewarehouse.ingest.devices.gpu_launches import launches
-from tracewarehouse.ingest.devices.hosts import Host
-from tracewarehouse.ingest.devices.markers import StepMarker, step_markers
-from tracewarehouse.ingest.devices.timeline import Run, Step, Timeline, steps_of_line
+from tracewarehouse.ingest.devices.cpu_devices import attribute, cpu_timelines, has_cpu_ops
+from tracewarehouse.ingest.devices.cpu_threads import CpuExecutions
+from tracewarehouse.ingest.devices.hosts import Device, Host, accelerator
+from tracewarehouse.ingest.devices.timeline import Run, Step, StepMarker, Timeline, step_markers, steps_of_line
 from tracewarehouse.ingest.hlo.embedded_modules import HloModules
 from tracewarehouse.ingest.hlo.module_name import module_and_program
 
@@ -56,7 +53,7 @@ class HostSurvey:
     modules: HloModules
     devices: list[Device] = field(default_factory=list)
     planes: dict[int, DevicePlane] = field(default_factory=dict)
-    cpu: cpu_devices.CpuExecutions | None = None
+    cpu: CpuExecutions | None = None
     cpu_position: int | None = None
     timelines: list[Timeline] = field(default_factory=list)
     markers: list[StepMarker] = field(default_factory=list)
@@ -89,11 +86,6 @@ def survey_host(host: Host, first_device_id: int, hlo_notes: list[str]) -> HostS
         for position in [i for i, plane in enumerate(planes) if has_cpu_ops(plane)][:1]:
             _survey_cpu(survey, position, first_device_id)
     return survey
-
-
-def has_cpu_ops(plane: Plane) -> bool:
-    """Return whether a plane has the host threads that execute the ops of virtual CPU devices."""
-    return plane.name == CPU_PLANE and (cpu_devices.is_cpu_capture(plane) or cpu_launches.has_thunks(plane))
 
 
 def _timeline(host: Host, plane: Plane) -> Timeline:
@@ -141,7 +133,7 @@ def _survey_cpu(survey: HostSurvey, position: int, first_device_id: int) -> None
     plane = host.trace.planes[position]
     lines = [(line, _shifted(host, plane, line)) for line in plane.lines]
     markers = [step_markers(plane, events) for _, events in lines]
-    cpu = cpu_launches.attribute(lines, markers) or cpu_devices.attribute(plane, lines, markers)
+    cpu = attribute(plane, lines, markers)
     if not cpu.ordinals:  # nothing was launched while it was recorded
         return
     survey.cpu, survey.cpu_position = cpu, position
@@ -150,49 +142,63 @@ def _survey_cpu(survey: HostSurvey, position: int, first_device_id: int) -> None
         survey.devices.append(
             Device(first_device_id + k, host.name, plane.name, ordinal, "cpu", kind="virtual CPU device")
         )
-    survey.timelines = _cpu_timelines(cpu)
+    survey.timelines = cpu_timelines(cpu)
 
 
-def _cpu_timelines(cpu: cpu_devices.CpuExecutions) -> list[Timeline]:
-    """Executions and steps of each virtual device, from the first to the last op of each execution."""
-    ops = [(line, np.flatnonzero(line.ordinal >= 0)) for line in cpu.lines]
-    ordinal, execution, start, end = (
-        np.concatenate([np.empty(0, np.int64), *columns])
-        for columns in (
-            [line.ordinal[at].astype(np.int64) for line, at in ops],
-            [line.execution[at].astype(np.int64) for line, at in ops],
-            [line.events.start_ps[at] for line, at in ops],
-            [(line.events.start_ps + line.events.duration_ps)[at] for line, at in ops],
-        )
-    )
-    order = np.lexsort((execution, ordinal))
-    ordinal, execution, start, end = ordinal[order], execution[order], start[order], end[order]
-    first = np.flatnonzero(np.diff(ordinal, prepend=-1) | np.diff(execution, prepend=-1))
-    timelines: list[list[tuple[cpu_devices.Execution, int, int]]] = [[] for _ in range(cpu.device_count)]
-    if len(first):
-        low, high = np.minimum.reduceat(start, first), np.maximum.reduceat(end, first)
-        columns = (ordinal[first].tolist(), execution[first].tolist(), low.tolist(), high.tolist())
-        for device, number, earliest, latest in zip(*columns, strict=True):
-            timelines[device].append((cpu.executions[number], earliest, latest))
-    return [_cpu_timeline(t) for t in timelines]
+def launches(batches: Iterable[EventBatch]) -> list[Run]:
+    """Find the executions on one GPU, sorted by start.
 
+    A new execution of a program begins after another program has run, and whenever the program's first op runs again.
+    An op in a loop runs several times in one execution. The first op is therefore the earliest among the ops that run
+    least often, or once more than these, as the end of the capture may cut off an execution.
 
-def _cpu_timeline(executions: Sequence[tuple[cpu_devices.Execution, int, int]]) -> Timeline:
-    runs: list[Run] = []
-    steps: dict[int, Step] = {}
-    for execution, low, high in executions:
-        runs.append(Run(execution.module, None, low, high))
-        marker = execution.step
-        if marker is None:
+    Args:
+        batches: events of all streams, on the run's clock.
+    """
+    columns: list[list[Int64]] = [[], [], [], []]
+    programs: dict[tuple[str, int | None], int] = {}
+    ops: dict[str, int] = {}
+    for batch in batches:
+        n = len(batch)
+        stats = {s.name: s for s in batch.stats}
+        op, op_names = codes(stats.get("hlo_op"), n)
+        module, module_names = codes(stats.get("hlo_module"), n)
+        number, has_number = integers(stats.get("program_id"), n)
+        at = np.flatnonzero((op >= 0) & (module >= 0))
+        if not len(at):
             continue
-        phase = execution.phase
-        known = steps.get(marker.step)  # a step may launch several programs
-        steps[marker.step] = Step(
-            marker.step,
-            phase,
-            phase or marker.name,
-            min(low, known.start_ps) if known else low,
-            max(high, known.end_ps) if known else high,
-            "marker",
-        )
-    return Timeline(runs, list(steps.values()))
+        keys = zip(module[at].tolist(), number[at].tolist(), has_number[at].tolist(), strict=True)
+        program = [
+            programs.setdefault((module_names[m], p % (1 << 64) if has else None), len(programs)) for m, p, has in keys
+        ]
+        op_code = np.array([ops.setdefault(name, len(ops)) for name in op_names] or [0], np.int64)[op[at]]
+        kernel = (op_code << 31) + batch.metadata[at]
+        start = batch.start_ps[at]
+        for column, values in zip(
+            columns, (np.array(program, np.int64), kernel, start, start + batch.duration_ps[at]), strict=True
+        ):
+            column.append(values)
+    if not columns[0]:
+        return []
+    program_of, kernel_of, start, end = (np.concatenate(c) for c in columns)
+    order = np.argsort(start, kind="stable")
+    program_of, kernel_of, start, end = program_of[order], kernel_of[order], start[order], end[order]
+    is_first = np.diff(program_of, prepend=-1) != 0
+    for code in range(len(programs)):
+        at = np.flatnonzero(program_of == code)
+        is_first[at[_delimiters(kernel_of[at])]] = True
+    first = np.flatnonzero(is_first)
+    last = np.maximum.reduceat(end, first)
+    names = [list(programs)[p] for p in program_of[first].tolist()]
+    edges = zip(names, start[first].tolist(), last.tolist(), strict=True)
+    return [Run(module, number, low, high) for (module, number), low, high in edges]
+
+
+def _delimiters(kernel: Int64) -> Int64:
+    """Return the positions of a program's first op among its ops in order of start, without its very first event."""
+    _, first, count = np.unique(kernel, return_index=True, return_counts=True)
+    least = int(count.min())
+    often = count <= (least + 1 if least > 1 else 1)
+    chosen = int(first[often].min())
+    at: Int64 = np.flatnonzero(kernel == kernel[chosen])
+    return at[1:]
