@@ -7,7 +7,7 @@ executions is therefore the difference of two clocks. Executions are matched by 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -17,8 +17,7 @@ from tracewarehouse.ingest.collectives.groups import CollectiveGroups
 from tracewarehouse.ingest.collectives.instances import Instances
 from tracewarehouse.ingest.collectives.windows import START_ONLY, CollectiveOps, windows
 from tracewarehouse.ingest.columns.keys import packed
-from tracewarehouse.ingest.columns.plane_names import OP_LINE
-from tracewarehouse.ingest.columns.records import Int32, Int64, Line, Plane
+from tracewarehouse.ingest.columns.records import EventBatch, Int32, Int64
 from tracewarehouse.ingest.devices.flags import Flag
 from tracewarehouse.ingest.devices.host_survey import HostSurvey
 from tracewarehouse.ingest.devices.hosts import Host
@@ -116,32 +115,22 @@ def _first_collectives(
 ) -> Iterator[tuple[int, int, CollectiveOps]]:
     """Yield host, device and the collectives among the first op events of each TPU."""
     for number, survey in enumerate(surveys):
-        for position, core in survey.planes.items():
-            plane = survey.host.trace.planes[position]
-            if core.is_sparse_core or core.device.backend == "gpu":
-                continue
+        for plane, core in survey.tpus:
             row_instruction = instructions.of_metadata(plane, survey.modules)
             is_collective = np.array([f.is_collective for f in instructions.facts], bool)
-            for line in plane.lines:
-                if line.name == OP_LINE:
-                    parts = list(_collectives(survey.host, plane, line, core.timeline, row_instruction, is_collective))
-                    if parts:
-                        yield number, core.device.device_id, CollectiveOps.joined(parts)
+            for batches in survey.op_lines(plane):
+                if parts := list(_collectives(batches, core.timeline, row_instruction, is_collective)):
+                    yield number, core.device.device_id, CollectiveOps.joined(parts)
 
 
 def _collectives(
-    host: Host,
-    plane: Plane,
-    line: Line,
-    timeline: Timeline,
-    row_instruction: Int32,
-    is_collective: npt.NDArray[np.bool_],
+    batches: Iterable[EventBatch], timeline: Timeline, row_instruction: Int32, is_collective: npt.NDArray[np.bool_]
 ) -> Iterator[CollectiveOps]:
     count = 0
-    for batch in host.trace.batches(plane, line):
+    for batch in batches:
         instruction = row_instruction[batch.metadata]
         at = np.flatnonzero(is_collective[instruction])
-        start = batch.start_ps[at] + host.clock_offset_ps
+        start = batch.start_ps[at]
         none = np.full(len(at), -1, np.int32)
         yield CollectiveOps(
             count + at, instruction[at], start, start + batch.duration_ps[at], timeline.executions_at(start), none, none

@@ -10,6 +10,7 @@ import numpy as np
 from tracewarehouse.ingest.columns.plane_names import (
     GPU_PREFIX,
     MODULE_LINE,
+    OP_LINE,
     STEP_LINE,
     STREAM_PREFIX,
     device_plane,
@@ -66,6 +67,21 @@ class HostSurvey:
             return list(zip(self.devices, self.timelines, strict=True))
         return [(p.device, p.timeline) for p in self.planes.values() if not p.is_sparse_core]
 
+    @property
+    def tpus(self) -> list[tuple[Plane, DevicePlane]]:
+        """The planes of its TPUs."""
+        planes = self.host.trace.planes
+        return [(planes[i], p) for i, p in self.planes.items() if p.device.backend == "tpu" and not p.is_sparse_core]
+
+    def op_lines(self, plane: Plane) -> Iterator[Iterator[EventBatch]]:
+        """Yield the events of each op line of a TPU, on the run's clock and without stats."""
+        for line in plane.lines:
+            if line.name == OP_LINE:
+                yield (
+                    EventBatch(b.metadata, b.start_ps + self.host.clock_offset_ps, b.duration_ps)
+                    for b in self.host.trace.batches(plane, line)
+                )
+
 
 def survey_host(host: Host, first_device_id: int, hlo_notes: list[str]) -> HostSurvey:
     """Find the devices of a host, number them from `first_device_id`, and add unreadable HLO to `hlo_notes`."""
@@ -73,14 +89,14 @@ def survey_host(host: Host, first_device_id: int, hlo_notes: list[str]) -> HostS
     survey = HostSurvey(host, HloModules([p for p in planes if not p.lines], hlo_notes))
     named = [(position, device_plane(p.name)) for position, p in enumerate(planes) if p.lines]
     cores = sorted((d.ordinal, position, d) for position, d in named if d and not d.is_sparse_core)
-    of_ordinal: dict[int, DevicePlane] = {}
+    by_ordinal: dict[int, DevicePlane] = {}
     for ordinal, position, d in cores:
         device = accelerator(first_device_id + len(survey.devices), host.name, planes[position], d.backend, ordinal)
         survey.devices.append(device)
-        of_ordinal[ordinal] = survey.planes[position] = DevicePlane(device, _timeline(host, planes[position]), False)
+        by_ordinal[ordinal] = survey.planes[position] = DevicePlane(device, _timeline(host, planes[position]), False)
     for position, other in named:
-        if other and other.is_sparse_core and other.ordinal in of_ordinal:
-            core = of_ordinal[other.ordinal]
+        if other and other.is_sparse_core and other.ordinal in by_ordinal:
+            core = by_ordinal[other.ordinal]
             survey.planes[position] = DevicePlane(core.device, core.timeline, True)
     if not survey.devices:
         for position in [i for i, plane in enumerate(planes) if has_cpu_ops(plane)][:1]:
@@ -107,19 +123,18 @@ def _events(host: Host, plane: Plane, line_name: str) -> Iterator[tuple[list[str
     for line in plane.lines:
         if line.name != line_name:
             continue
-        batches = [(b, *_run_ids(b)) for b in host.trace.batches(plane, line)]
-        batch = concatenate([EventBatch(b.metadata, b.start_ps, b.duration_ps) for b, _, _ in batches])
+        batches = list(host.trace.batches(plane, line))
+        batch = concatenate([EventBatch(b.metadata, b.start_ps, b.duration_ps) for b in batches])
         if len(batch):
-            run_id = [n if has else None for _, ns, known in batches for n, has in zip(ns, known, strict=True)]
+            run_id = [number for b in batches for number in _run_ids(b)]
             names = [plane.event_metadata[i].name if i >= 0 else "" for i in batch.metadata.tolist()]
             start = batch.start_ps + host.clock_offset_ps
             yield names, start, start + batch.duration_ps, run_id
 
 
-def _run_ids(batch: EventBatch) -> tuple[list[int], list[bool]]:
-    """The `run_id` of each event, and whether it has one."""
+def _run_ids(batch: EventBatch) -> list[int | None]:
     values, known = integers(next((s for s in batch.stats if s.name == "run_id"), None), len(batch))
-    return values.tolist(), known.tolist()
+    return [number if has else None for number, has in zip(values.tolist(), known.tolist(), strict=True)]
 
 
 def _shifted(host: Host, plane: Plane, line: Line) -> EventBatch:
@@ -137,11 +152,11 @@ def _survey_cpu(survey: HostSurvey, position: int, first_device_id: int) -> None
     if not cpu.ordinals:  # nothing was launched while it was recorded
         return
     survey.cpu, survey.cpu_position = cpu, position
-    survey.markers = [m for of_line in markers for m in of_line]
-    for k, ordinal in enumerate(cpu.ordinals):
-        survey.devices.append(
-            Device(first_device_id + k, host.name, plane.name, ordinal, "cpu", kind="virtual CPU device")
-        )
+    survey.markers = [m for thread in markers for m in thread]
+    survey.devices = [
+        Device(first_device_id + k, host.name, plane.name, ordinal, "cpu", kind="virtual CPU device")
+        for k, ordinal in enumerate(cpu.ordinals)
+    ]
     survey.timelines = cpu_timelines(cpu)
 
 

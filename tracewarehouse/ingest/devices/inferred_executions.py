@@ -9,8 +9,7 @@ import numpy as np
 
 from tracewarehouse.ingest.columns.keys import is_new
 from tracewarehouse.ingest.columns.nesting import Flags, nest
-from tracewarehouse.ingest.columns.plane_names import OP_LINE
-from tracewarehouse.ingest.columns.records import EventBatch, Int64, concatenate
+from tracewarehouse.ingest.columns.records import Int64, Plane, concatenate
 from tracewarehouse.ingest.devices.flags import Flag
 from tracewarehouse.ingest.devices.host_survey import DevicePlane, HostSurvey
 from tracewarehouse.ingest.devices.timeline import Run
@@ -26,7 +25,7 @@ class _OutermostOps:
     end_ps: Int64
 
 
-_Core = tuple[HostSurvey, int, DevicePlane]
+_Core = tuple[HostSurvey, Plane, DevicePlane]
 
 
 def infer_executions(surveys: Sequence[HostSurvey], instructions: Instructions) -> list[Flag]:
@@ -36,17 +35,15 @@ def infer_executions(surveys: Sequence[HostSurvey], instructions: Instructions) 
     op with which that program begins on the other devices. The profiler loses some ops, so an execution also begins
     where the program changes and where an instruction comes again.
     """
-    cores = [
-        (s, i, c) for s in surveys for i, c in s.planes.items() if c.device.backend == "tpu" and not c.is_sparse_core
-    ]
+    cores = [(s, *tpu) for s in surveys for tpu in s.tpus]
     told, untold = ([c for c in cores if bool(c[2].timeline.runs) is has_runs] for has_runs in (True, False))
     if not told or not untold:
         return []
     ran = {r.program_id: r.module for *_, core in told for r in core.timeline.runs if r.program_id is not None}
     first_ops = _first_ops(told, instructions)
     flags = []
-    for survey, position, core in untold:
-        ops = _outermost_ops(survey, position, instructions)
+    for survey, plane, core in untold:
+        ops = _outermost_ops(survey, plane, instructions)
         instructions.name_modules()
         rows = [instructions.rows[i] for i in ops.instruction.tolist()]
         programs = [r.program_id for r in rows]
@@ -66,11 +63,11 @@ def infer_executions(surveys: Sequence[HostSurvey], instructions: Instructions) 
 def _first_ops(told: Sequence[_Core], instructions: Instructions) -> list[int]:
     """Return the instruction with which the fullest execution of each program begins; of equal devices, one is read."""
     firsts: dict[int | None, tuple[int, int]] = {}
-    for survey, position, core in told:
+    for survey, plane, core in told:
         runs = core.timeline.runs
         if firsts.keys() >= {r.program_id for r in runs}:
             continue
-        ops = _outermost_ops(survey, position, instructions)
+        ops = _outermost_ops(survey, plane, instructions)
         execution = core.timeline.executions_at(ops.start_ps)
         at = np.flatnonzero(is_new(execution))
         count = np.diff(at, append=len(execution))
@@ -93,13 +90,10 @@ def _begins(instruction: Int64, begins: Flags) -> list[int]:
     return at
 
 
-def _outermost_ops(survey: HostSurvey, position: int, instructions: Instructions) -> _OutermostOps:
-    host, plane = survey.host, survey.host.trace.planes[position]
-    lines = [line for line in plane.lines if line.name == OP_LINE]
-    batches = (b for line in lines for b in host.trace.batches(plane, line))
-    ops = concatenate([EventBatch(b.metadata, b.start_ps, b.duration_ps) for b in batches])
+def _outermost_ops(survey: HostSurvey, plane: Plane, instructions: Instructions) -> _OutermostOps:
+    ops = concatenate([batch for batches in survey.op_lines(plane) for batch in batches])
     order = np.lexsort((-ops.duration_ps, ops.start_ps))
-    start = ops.start_ps[order] + host.clock_offset_ps
+    start = ops.start_ps[order]
     end = start + ops.duration_ps[order]
     at = np.flatnonzero(nest(start, end).depth == 0)
     instruction = instructions.of_metadata(plane, survey.modules)[ops.metadata[order][at]]

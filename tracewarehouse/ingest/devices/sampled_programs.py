@@ -12,8 +12,7 @@ import numpy as np
 from tracewarehouse.ingest.columns.event_stream import chunks, part
 from tracewarehouse.ingest.columns.keys import packed
 from tracewarehouse.ingest.columns.nesting import Flags, nest
-from tracewarehouse.ingest.columns.plane_names import OP_LINE
-from tracewarehouse.ingest.columns.records import EventBatch, Int32, Int64
+from tracewarehouse.ingest.columns.records import EventBatch, Int32, Int64, Plane
 from tracewarehouse.ingest.devices.host_survey import DevicePlane, HostSurvey
 from tracewarehouse.ingest.devices.timeline import Run, Timeline
 from tracewarehouse.ingest.hlo.instruction_row import InstructionRow
@@ -110,29 +109,24 @@ def layered_programs(surveys: Sequence[HostSurvey], instructions: Instructions) 
     executions: list[Execution] = []
     read: set[frozenset[str]] = set()
     for survey in surveys:
-        for position, core in survey.planes.items():
+        for plane, core in survey.tpus:
             modules = frozenset(r.module for r in core.timeline.runs)
-            if core.is_sparse_core or core.device.backend == "gpu" or not modules or modules in read:
-                continue
-            read.add(modules)
-            executions += _executions(survey, position, core, instructions)
+            if modules and modules not in read:
+                read.add(modules)
+                executions += _executions(survey, plane, core, instructions)
     instructions.complete()
     return {module for module, _ in programs_with_layers(executions, instructions.rows)}
 
 
-def _executions(survey: HostSurvey, position: int, core: DevicePlane, instructions: Instructions) -> list[Execution]:
-    plane = survey.host.trace.planes[position]
+def _executions(survey: HostSurvey, plane: Plane, core: DevicePlane, instructions: Instructions) -> list[Execution]:
     row_instruction = instructions.of_metadata(plane, survey.modules)
     is_leaf = np.array([f.op_class != "container" for f in instructions.facts], bool)
     samples = SampledExecutions(core.device.device_id, core.timeline.runs)
     until = sampled_until(core.timeline.runs)
-    for line in plane.lines:
-        if line.name != OP_LINE:
-            continue
-        batches = _begun_by(until - survey.host.clock_offset_ps, survey.host.trace.batches(plane, line))
-        for first, batch in chunks(batches, is_nested=True):
+    for batches in survey.op_lines(plane):
+        for first, batch in chunks(_begun_by(until, batches), is_nested=True):
             order = np.lexsort((-batch.duration_ps, batch.start_ps))
-            start = batch.start_ps[order] + survey.host.clock_offset_ps
+            start = batch.start_ps[order]
             self_ps = nest(start, start + batch.duration_ps[order]).self_ps
             instruction = row_instruction[batch.metadata[order]]
             samples.follow(core.timeline.executions_at(start), instruction, start, self_ps, is_leaf[instruction])
@@ -142,7 +136,7 @@ def _executions(survey: HostSurvey, position: int, core: DevicePlane, instructio
 
 
 def _begun_by(time_ps: int, batches: Iterable[EventBatch]) -> Iterator[EventBatch]:
-    """Yield a line's events that begin before a time on its clock, or inside such an event; more if out of order."""
+    """Yield a line's events that begin before a time, or inside such an event; more if out of order."""
     for batch in batches:
         start = batch.start_ps
         end = (start + batch.duration_ps)[start < time_ps].max(initial=time_ps)
@@ -158,33 +152,28 @@ def phases_of_programs(surveys: Sequence[HostSurvey], instructions: Instructions
     decode step runs both on one token of each sequence.
     """
     for survey in surveys:
-        for position, core in survey.planes.items():
-            if core.is_sparse_core or core.device.backend == "gpu":
-                continue
-            time = _times(survey, position, core.timeline, instructions)
-            if time:
+        for plane, core in survey.tpus:
+            if time := _times(survey, plane, core.timeline, instructions):
                 return _phases(time, instructions)
     return {}
 
 
 def _times(
-    survey: HostSurvey, position: int, timeline: Timeline, instructions: Instructions
+    survey: HostSurvey, plane: Plane, timeline: Timeline, instructions: Instructions
 ) -> dict[tuple[Program, int], int]:
     """Device time by program and instruction, in the executions up to the third of each program."""
     if not timeline.runs:
         return {}
-    plane, until = survey.host.trace.planes[position], sampled_until(timeline.runs)
+    until = sampled_until(timeline.runs)
     row_instruction = instructions.of_metadata(plane, survey.modules)
     numbers: dict[Program, int] = {}
     run_program = np.array([numbers.setdefault((r.module, r.program_id), len(numbers)) for r in timeline.runs] + [-1])
     programs = list(numbers)
     time: Counter[tuple[Program, int]] = Counter()
     count = 0
-    for line in plane.lines:
-        if line.name != OP_LINE:
-            continue
-        for batch in survey.host.trace.batches(plane, line):
-            start = batch.start_ps + survey.host.clock_offset_ps
+    for batches in survey.op_lines(plane):
+        for batch in batches:
+            start = batch.start_ps
             program, instruction = run_program[timeline.executions_at(start)], row_instruction[batch.metadata]
             _, first, inverse = np.unique(packed([program, instruction]), return_index=True, return_inverse=True)
             total = np.bincount(inverse, batch.duration_ps)
