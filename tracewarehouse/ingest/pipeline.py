@@ -22,17 +22,16 @@ from tracewarehouse.ingest.errors import CaptureError, WarehouseError
 from tracewarehouse.ingest.lake.durable_files import Settling
 from tracewarehouse.ingest.lake.lake import Lake
 from tracewarehouse.ingest.lake.manifest import RunVersion
-from tracewarehouse.ingest.lake.parquet import TableWriter
 from tracewarehouse.ingest.lake.run_id import digest_of, run_id_of
-from tracewarehouse.ingest.lake.schema import SCHEMA_VERSION, TABLES
+from tracewarehouse.ingest.lake.schema import SCHEMA_VERSION
 from tracewarehouse.ingest.processes.cycle_search import without_cycle_search
 from tracewarehouse.ingest.processes.pool import Processes, usable_cores
 from tracewarehouse.ingest.readers.files import CaptureFile, digest_of_file, distinct
 from tracewarehouse.ingest.readers.formats import open_trace
 from tracewarehouse.ingest.tables.parts import helpers, start_counting
-from tracewarehouse.ingest.tables.run import RunFacts, run_facts
-from tracewarehouse.ingest.tables.writers import FilesOfTables
-from tracewarehouse.ingest.tables.written import Written, write_tables
+from tracewarehouse.ingest.tables.run_row import RunFacts, run_facts
+from tracewarehouse.ingest.tables.run_tables import Written, write_tables
+from tracewarehouse.ingest.tables.staging import RunFolder, Staging, TableFiles
 from tracewarehouse.ingest.version import VERSION
 
 if TYPE_CHECKING:
@@ -145,17 +144,18 @@ def ingest_capture(
             return IngestResult(identity.run_id, known.name, "unchanged", known, events, source.notes)
         try:
             # helpers end before the folder that they write to is removed
-            with lake.stage(identity.run_id, identity.version) as staging, processes, Settling() as settling:
+            with lake.stage(identity.run_id, identity.version) as folder, processes, Settling() as settling:
+                staging = Staging(RunFolder(folder, identity.run_id), settling, processes)
                 hosts = open_hosts(source.traces(), [f.path for f in source.files])
                 with without_cycle_search():
-                    counting = start_counting(staging, [h.trace for h in hosts], processes)
+                    counting = start_counting(staging, [h.trace for h in hosts])
                     survey = _survey(hosts, batches, card, manifest, identity.name, mesh, step_program)
                     survey = replace(survey, costs=costs)
-                    written = write_tables(staging, identity.run_id, survey, counting, processes, settling)
+                    written = write_tables(staging, survey, counting)
                     facts = run_facts(identity.name, capture, card, source.digest, source.notes, survey, written)
-                made = written.files | facts.write(staging, identity.run_id, settling)
+                made = written.files | facts.write(staging)
                 run = _evaluated(identity, source, made, facts, written, staging, evaluate)
-                placed = lake.publish(staging, run, settling)
+                placed = lake.publish(folder, run, settling)
         except OSError as error:
             raise WarehouseError(f"{warehouse}: writing run {identity.name} failed: {error}") from error
     notes = [*(f.detail for f in facts.flags), *clock_notes(hosts)]
@@ -268,17 +268,17 @@ def _identify(
 def _evaluated(
     identity: _Identity,
     source: _Source,
-    files: FilesOfTables,
+    files: TableFiles,
     facts: RunFacts,
     written: Written,
-    staging: Path,
+    staging: Staging,
     evaluate: MetricEvaluator | None,
 ) -> RunVersion:
     """Return the run to publish, with the values of its metrics."""
     made = dict(files)
     if evaluate:
         values = evaluate({t: [path for path, _ in of_table] for t, of_table in made.items()}, identity.run_id)
-        with TableWriter(staging, identity.run_id, TABLES["metric_values"]) as writer:
+        with staging.folder.writer("metric_values") as writer:
             writer.write(len(values), {n: values.column(n).combine_chunks() for n in values.column_names})
         if writer.rows:
             made["metric_values"] = [(writer.path, writer.rows)]

@@ -6,7 +6,7 @@ import json
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import Path, PurePath
+from pathlib import PurePath
 from typing import TYPE_CHECKING, Any
 
 from tracewarehouse.ingest.capture.promises import broken_promises, for_program
@@ -14,11 +14,10 @@ from tracewarehouse.ingest.capture.sources import Capture, stem
 from tracewarehouse.ingest.devices.flags import Flag, summarised
 from tracewarehouse.ingest.devices.quality import dropped, event_cap, messages
 from tracewarehouse.ingest.devices.run_survey import MissingDevices, RunSurvey
-from tracewarehouse.ingest.lake.durable_files import Settling
 from tracewarehouse.ingest.lake.schema import SCHEMA_VERSION
 from tracewarehouse.ingest.readers.formats import format_named
-from tracewarehouse.ingest.tables.writers import FilesOfTables, RunWriters
-from tracewarehouse.ingest.tables.written import Written
+from tracewarehouse.ingest.tables.run_tables import Written
+from tracewarehouse.ingest.tables.staging import RunWriters, Staging, TableFiles
 from tracewarehouse.ingest.version import VERSION
 
 if TYPE_CHECKING:
@@ -38,13 +37,9 @@ class RunFacts:
     row: Mapping[str, Any]
     flags: tuple[Flag, ...]
 
-    def write(self, folder: Path, run_id: str, settling: Settling) -> FilesOfTables:
-        """Write main.runs and main.quality_flags; returns their files.
-
-        Raises:
-            OSError: the files cannot be written.
-        """
-        with RunWriters(folder, run_id, ("runs", "quality_flags"), settling) as writers:
+    def write(self, staging: Staging) -> TableFiles:
+        """Write main.runs and main.quality_flags; return their files."""
+        with RunWriters(staging, ("runs", "quality_flags")) as writers:
             writers.write_rows("runs", [self.row])
             writers.write_rows("quality_flags", ({"index": i} | f.row() for i, f in enumerate(self.flags)))
         return writers.files()

@@ -7,7 +7,6 @@ from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
 from dataclasses import dataclass
-from pathlib import Path
 
 from tracewarehouse.ingest.capture.promises import CollectiveStep
 from tracewarehouse.ingest.devices.flags import Flag
@@ -20,19 +19,21 @@ from tracewarehouse.ingest.devices.quality import (
     unrecorded_executions,
 )
 from tracewarehouse.ingest.devices.run_survey import MissingDevices, RunSurvey
-from tracewarehouse.ingest.lake.durable_files import Settling
 from tracewarehouse.ingest.lake.schema import TABLES
-from tracewarehouse.ingest.processes.pool import Processes
-from tracewarehouse.ingest.tables.events import plane_lines, write_in_parts, write_together
-from tracewarehouse.ingest.tables.line_rows import write_lines
+from tracewarehouse.ingest.tables.derived import (
+    CollectivesWritten,
+    give_costs,
+    place_in_layers,
+    unsized_time,
+    write_collectives,
+    write_instructions,
+    write_phases,
+)
+from tracewarehouse.ingest.tables.events import plane_lines, write_in_parts, write_lines, write_together
 from tracewarehouse.ingest.tables.lines import EVENT_TABLES, LinesWritten, LineTables
-from tracewarehouse.ingest.tables.metadata import write_instructions, write_metadata
 from tracewarehouse.ingest.tables.parts import Counting
-from tracewarehouse.ingest.tables.phases import write_phases
-from tracewarehouse.ingest.tables.run_collectives import CollectivesWritten, write_collectives
-from tracewarehouse.ingest.tables.run_costs import give_costs, unsized_time
-from tracewarehouse.ingest.tables.run_layers import place_in_layers
-from tracewarehouse.ingest.tables.writers import FilesOfTables, RunWriters
+from tracewarehouse.ingest.tables.planes import write_metadata
+from tracewarehouse.ingest.tables.staging import RunWriters, Staging, TableFiles
 
 _TABLES = [name for name in TABLES if name not in (*EVENT_TABLES, "runs", "quality_flags", "metric_values")]
 
@@ -49,7 +50,7 @@ class Written:
         flags: flags that a reader of the run must know, besides those of its survey.
     """
 
-    files: FilesOfTables
+    files: TableFiles
     events_of_host: tuple[int, ...]
     collective_counts: Mapping[CollectiveStep, int]
     missing: MissingDevices
@@ -61,23 +62,13 @@ class Written:
         return sum(self.events_of_host)
 
 
-def write_tables(
-    folder: Path,
-    run_id: str,
-    survey: RunSurvey,
-    counting: Counting | None,
-    processes: Processes,
-    settling: Settling,
-) -> Written:
+def write_tables(staging: Staging, survey: RunSurvey, counting: Counting | None) -> Written:
     """Write every table but runs, quality_flags and metric_values.
 
     Args:
-        folder: where the files are made.
-        run_id: the run.
+        staging: where the files are made; its helpers end once the events are written.
         survey: the survey of the run; its instructions are completed.
         counting: counts the events of a run that is written in parts; None to write one line after the other.
-        processes: the processes that write the parts; the helpers end once these are written.
-        settling: is given files when they are complete.
 
     Raises:
         CaptureError: the bytes are not events, or the file changed.
@@ -88,17 +79,17 @@ def write_tables(
     instruction_flags: list[Flag] = []
     with ExitStack() as stack:
         encoder = stack.enter_context(ThreadPoolExecutor(2))
-        writers = stack.enter_context(RunWriters(folder, run_id, _TABLES, settling, encoder))
+        writers = stack.enter_context(RunWriters(staging, _TABLES, encoder))
 
         def describe() -> None:
             write_metadata(writers, survey)
             instruction_flags.extend(damaged_instructions(survey.instructions.rows))
 
         if counting:
-            events = write_in_parts(folder, run_id, survey, planes, counting, processes, settling, describe)
+            events = write_in_parts(staging, survey, planes, counting, describe)
         else:
-            tables = stack.enter_context(LineTables(folder, run_id, survey.instructions.facts, encoder))
-            events = write_together(tables, survey, planes, settling)
+            tables = stack.enter_context(LineTables(staging.folder, survey.instructions.facts, encoder))
+            events = write_together(tables, survey, planes, staging.settling)
             describe()
         lines = write_lines(writers, survey, events)
         for number, (module, program_id) in (item for p in events.parts for item in p.programs.items()):
@@ -121,7 +112,7 @@ def write_tables(
 
 def _flags(
     survey: RunSurvey,
-    of_instructions: Sequence[Flag],
+    instruction_flags: Sequence[Flag],
     parts: Sequence[LinesWritten],
     collectives: CollectivesWritten,
 ) -> Iterator[Flag]:
@@ -130,7 +121,7 @@ def _flags(
         axes = ", ".join(map(str, collectives.inferred))
         yield Flag("inferred_axes", f"{axes}; give them with `--mesh` at ingest")
     yield from (Flag("hlo_unreadable", note) for note in survey.hlo_notes)
-    yield from of_instructions
+    yield from instruction_flags
     time_ps = [p.time_ps for p in parts]
     yield from unsized_time(survey.instructions.rows, time_ps)
     if len(survey.devices) > 1:
