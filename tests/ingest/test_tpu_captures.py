@@ -13,11 +13,11 @@ from xplane_builder import Space, TpuPlane, Unsigned
 from tracewarehouse.ingest.capture.costs import load_costs
 from tracewarehouse.ingest.capture.manifest import Mesh
 from tracewarehouse.ingest.capture.sources import find_captures
+from tracewarehouse.ingest.capture_comparison import compare_with_capture
 from tracewarehouse.ingest.errors import CaptureError
 from tracewarehouse.ingest.lake.garbage import leftovers
 from tracewarehouse.ingest.lake.lake import Lake
 from tracewarehouse.ingest.pipeline import ingest_one
-from tracewarehouse.ingest.verify.against import against
 
 Query = Callable[..., list[tuple[Any, ...]]]
 PROGRAM = 42
@@ -440,7 +440,7 @@ class TestNothingIsLost:
         assert query("SELECT name, double_value FROM event_stats") == [("value", 1.5)]
         is_counter = kinds[1] == "counters"
         assert query("SELECT name, value FROM counters") == ([("event: value", 1.5)] if is_counter else [])
-        assert against(find_captures(path)[0], tmp_path / "w").differences == []
+        assert compare_with_capture(find_captures(path)[0], tmp_path / "w").differences == []
 
     def test_a_capture_of_the_host_alone(self, ingest: Any) -> None:
         space = Space()
@@ -603,7 +603,7 @@ def test_costs_that_are_given_go_to_the_kernels_they_name(tmp_path: Path, tables
     assert ingest_one(file, warehouse).status == "unchanged"
     (tmp_path / "c.toml").write_text('["RPA-*"]\nflops = 6\n')
     assert ingest_one(file, warehouse, costs=load_costs(tmp_path / "c.toml")).status == "ingested"
-    assert against(find_captures(file)[0], warehouse).differences == []
+    assert compare_with_capture(find_captures(file)[0], warehouse).differences == []
 
 
 def test_a_given_mesh_that_does_not_fit_replaces_nothing(tmp_path: Path) -> None:

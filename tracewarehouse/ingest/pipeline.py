@@ -21,8 +21,7 @@ from tracewarehouse.ingest.devices.run_survey import RunSurvey, survey_run
 from tracewarehouse.ingest.errors import CaptureError, WarehouseError
 from tracewarehouse.ingest.lake.durable_files import Settling
 from tracewarehouse.ingest.lake.lake import Lake
-from tracewarehouse.ingest.lake.manifest import RunVersion
-from tracewarehouse.ingest.lake.run_id import digest_of, run_id_of
+from tracewarehouse.ingest.lake.manifest import RunVersion, derived_run_id, run_digest
 from tracewarehouse.ingest.lake.schema import SCHEMA_VERSION
 from tracewarehouse.ingest.processes.cycle_search import without_cycle_search
 from tracewarehouse.ingest.processes.pool import Processes, usable_cores
@@ -218,7 +217,7 @@ def _open(files: list[CaptureFile], processes: Processes) -> _Source:
     for f, digest in zip(files, digesting.results(), strict=True):
         f.digest = digest
     kept, notes = distinct(files)
-    return _Source(kept, digest_of(f.digest for f in kept), notes, opened)
+    return _Source(kept, run_digest(f.digest for f in kept), notes, opened)
 
 
 @dataclass(frozen=True)
@@ -258,7 +257,7 @@ def _identify(
     }
     key = json.dumps([source.digest, said, SCHEMA_VERSION, VERSION], sort_keys=True)
     return _Identity(
-        run_id_of(source.digest),
+        derived_run_id(source.digest),
         hashlib.sha256(key.encode()).hexdigest()[:16],
         name or (manifest.name if manifest else capture.name),
         any(said.values()),

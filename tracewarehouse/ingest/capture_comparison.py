@@ -19,14 +19,13 @@ from tracewarehouse.ingest.columns.keys import distinct, is_new, packed
 from tracewarehouse.ingest.columns.plane_names import CPU_PLANE, DEVICE_PREFIX, GPU_PREFIX
 from tracewarehouse.ingest.columns.records import Int32, Int64, StatKind, UInt64
 from tracewarehouse.ingest.errors import WarehouseError
+from tracewarehouse.ingest.lake.fsck import rows_of
 from tracewarehouse.ingest.lake.lake import Lake
-from tracewarehouse.ingest.lake.manifest import RunVersion
-from tracewarehouse.ingest.lake.run_id import digest_of, run_id_of
+from tracewarehouse.ingest.lake.manifest import RunVersion, derived_run_id, run_digest
 from tracewarehouse.ingest.readers.files import CaptureFile
 from tracewarehouse.ingest.readers.files import distinct as distinct_files
 from tracewarehouse.ingest.readers.formats import plain_planes
 from tracewarehouse.ingest.readers.plain import PlainLine, PlainPlane, PlainStat, bits_of
-from tracewarehouse.ingest.verify.fsck import rows_of
 
 OWN_STATS = ("device_offset_ps", "device_duration_ps")
 """Stats of device events that are columns of main.ops."""
@@ -117,7 +116,7 @@ class CaptureComparison:
         return sum(c.stats for c in self.counts)
 
 
-def against(capture: Capture, warehouse: Path) -> CaptureComparison:
+def compare_with_capture(capture: Capture, warehouse: Path) -> CaptureComparison:
     """Prove from a capture's bytes that its run in the warehouse has all its events and stats.
 
     The format's independent decoder reads the file and tallies every line: events, times, and the values of each stat.
@@ -131,7 +130,7 @@ def against(capture: Capture, warehouse: Path) -> CaptureComparison:
     """
     files, _ = distinct_files(CaptureFile(path, max_gzip_ratio=capture.max_gzip_ratio) for path in capture.files)
     lake = Lake(warehouse)
-    run = lake.run(run_id_of(digest_of(f.digest for f in files)))
+    run = lake.run(derived_run_id(run_digest(f.digest for f in files)))
     if run is None:
         raise WarehouseError(f"{capture.name}: not in {warehouse}; run `tw ingest` on it first")
     comparison = CaptureComparison(run.run_id)

@@ -14,8 +14,7 @@ import pyarrow.parquet as pq
 from tracewarehouse.ingest.errors import WarehouseError
 from tracewarehouse.ingest.lake.durable_files import file_digest
 from tracewarehouse.ingest.lake.lake import Lake
-from tracewarehouse.ingest.lake.manifest import RunVersion
-from tracewarehouse.ingest.lake.run_id import digest_of, run_id_of
+from tracewarehouse.ingest.lake.manifest import RunVersion, derived_run_id, run_digest
 from tracewarehouse.ingest.lake.schema import TABLES
 
 
@@ -134,7 +133,7 @@ def _plain(column: pa.Field) -> pa.Field:
 def _contradictions(lake: Lake, run: RunVersion) -> Iterator[str]:
     """Yield a sentence for each contradiction between the tables of a run, each of which is undamaged."""
     digests = [row["digest"] for row in rows_of(lake, run, "hosts", ["digest"])]
-    if digest_of(digests) != run.source_digest or run_id_of(run.source_digest) != run.run_id:
+    if run_digest(digests) != run.source_digest or derived_run_id(run.source_digest) != run.run_id:
         yield "its id does not follow from the digests of its hosts"
     lines = rows_of(lake, run, "lines", ["first_event_id", "event_count"])
     count = sum(row["event_count"] for row in lines)
