@@ -33,7 +33,7 @@ def ccl_bench(
 
     `tw compare RUN --published FILE` then shows the published values beside ours.
     """
-    from tracewarehouse.ingest.capture.ccl_bench_folder import ccl_bench_capture
+    from tracewarehouse.ingest.capture.sources import ccl_bench_capture
 
     failures = 0
     with context.obj.open(create=True) as warehouse:

@@ -14,7 +14,7 @@ import numpy as np
 import numpy.typing as npt
 
 from tracewarehouse.ingest.collectives.groups import CollectiveGroups
-from tracewarehouse.ingest.collectives.instances import Instances
+from tracewarehouse.ingest.collectives.table import Instances
 from tracewarehouse.ingest.collectives.windows import START_ONLY, CollectiveOps, windows
 from tracewarehouse.ingest.columns.keys import packed
 from tracewarehouse.ingest.columns.records import EventBatch, Int32, Int64

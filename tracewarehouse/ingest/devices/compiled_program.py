@@ -8,17 +8,15 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from tracewarehouse.ingest.collectives.executions import CollectiveExecutions
-from tracewarehouse.ingest.collectives.windows import CollectiveOps
-from tracewarehouse.ingest.columns.phases import PHASES
+from tracewarehouse.ingest.collectives.windows import CollectiveExecutions, CollectiveOps
+from tracewarehouse.ingest.columns.records import PHASES
 from tracewarehouse.ingest.devices.flags import Flag
 from tracewarehouse.ingest.devices.hosts import Device, Host
 from tracewarehouse.ingest.devices.timeline import named_phase
 from tracewarehouse.ingest.errors import MalformedError, shown
-from tracewarehouse.ingest.hlo.embedded_modules import HloModule
 from tracewarehouse.ingest.hlo.instructions import Instructions
-from tracewarehouse.ingest.hlo.module_text import MOST_DEVICES
-from tracewarehouse.ingest.hlo.program import Program
+from tracewarehouse.ingest.hlo.modules import HloModule
+from tracewarehouse.ingest.hlo.program import MOST_DEVICES, Program
 from tracewarehouse.ingest.readers.hlo_program.reader import HloProgramTrace
 
 if TYPE_CHECKING:

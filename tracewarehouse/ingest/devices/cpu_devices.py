@@ -12,8 +12,9 @@ from collections.abc import Iterator, Sequence
 import numpy as np
 import numpy.typing as npt
 
-from tracewarehouse.ingest.columns.plane_names import CPU_PLANE
-from tracewarehouse.ingest.columns.records import EventBatch, Int64, Plane, integers
+from tracewarehouse.ingest.columns.batches import integers
+from tracewarehouse.ingest.columns.profiler_names import CPU_PLANE
+from tracewarehouse.ingest.columns.records import EventBatch, Int64, Plane
 from tracewarehouse.ingest.devices.cpu_threads import (
     EXECUTE,
     EXECUTE_SHARDED,

@@ -24,7 +24,8 @@ from functools import partial
 import numpy as np
 import numpy.typing as npt
 
-from tracewarehouse.ingest.columns.records import EventBatch, Int32, Line, Plane, codes, integers
+from tracewarehouse.ingest.columns.batches import codes, integers
+from tracewarehouse.ingest.columns.records import EventBatch, Int32, Line, Plane
 from tracewarehouse.ingest.devices.timeline import MarkedTime, StepMarker, named_phase
 
 EXECUTE = "PjRtCpuExecutable::Execute"

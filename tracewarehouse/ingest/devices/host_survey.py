@@ -7,7 +7,8 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from tracewarehouse.ingest.columns.plane_names import (
+from tracewarehouse.ingest.columns.batches import codes, concatenate, integers
+from tracewarehouse.ingest.columns.profiler_names import (
     GPU_PREFIX,
     MODULE_LINE,
     OP_LINE,
@@ -15,14 +16,13 @@ from tracewarehouse.ingest.columns.plane_names import (
     STREAM_PREFIX,
     device_plane,
 )
-from tracewarehouse.ingest.columns.records import EventBatch, Int64, Line, Plane, codes, concatenate, integers
+from tracewarehouse.ingest.columns.records import EventBatch, Int64, Line, Plane
 from tracewarehouse.ingest.devices.compiled_program import CompiledProgram
 from tracewarehouse.ingest.devices.cpu_devices import attribute, cpu_timelines, has_cpu_ops
 from tracewarehouse.ingest.devices.cpu_threads import CpuExecutions
 from tracewarehouse.ingest.devices.hosts import Device, Host, accelerator
 from tracewarehouse.ingest.devices.timeline import Run, Step, StepMarker, Timeline, step_markers, steps_of_line
-from tracewarehouse.ingest.hlo.embedded_modules import HloModules
-from tracewarehouse.ingest.hlo.module_name import module_and_program
+from tracewarehouse.ingest.hlo.modules import HloModules, module_and_program
 
 
 @dataclass(frozen=True)

@@ -7,9 +7,10 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from tracewarehouse.ingest.columns.batches import concatenate
 from tracewarehouse.ingest.columns.keys import is_new
 from tracewarehouse.ingest.columns.nesting import Flags, nest
-from tracewarehouse.ingest.columns.records import Int64, Plane, concatenate
+from tracewarehouse.ingest.columns.records import Int64, Plane
 from tracewarehouse.ingest.devices.flags import Flag
 from tracewarehouse.ingest.devices.host_survey import DevicePlane, HostSurvey
 from tracewarehouse.ingest.devices.timeline import Run

@@ -8,8 +8,8 @@ from pathlib import PurePath
 from typing import TYPE_CHECKING
 
 from tracewarehouse.ingest.capture.batches import Batch
-from tracewarehouse.ingest.capture.mesh_axes import AXES
 from tracewarehouse.ingest.capture.sources import stem
+from tracewarehouse.ingest.capture_names import AXES
 from tracewarehouse.ingest.collectives.groups import CollectiveGroups
 from tracewarehouse.ingest.devices.clocks import align
 from tracewarehouse.ingest.devices.compiled_program import survey_program

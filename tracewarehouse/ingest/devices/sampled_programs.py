@@ -9,7 +9,7 @@ from collections.abc import Iterable, Iterator, Sequence
 
 import numpy as np
 
-from tracewarehouse.ingest.columns.event_stream import chunks, part
+from tracewarehouse.ingest.columns.batches import chunks, part
 from tracewarehouse.ingest.columns.keys import packed
 from tracewarehouse.ingest.columns.nesting import Flags, nest
 from tracewarehouse.ingest.columns.records import EventBatch, Int32, Int64, Plane

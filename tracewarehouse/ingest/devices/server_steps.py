@@ -16,8 +16,9 @@ from itertools import zip_longest
 import numpy as np
 
 from tracewarehouse.ingest.capture.batches import Batch
-from tracewarehouse.ingest.columns.plane_names import plane_kind
-from tracewarehouse.ingest.columns.records import EventBatch, Plane, integers
+from tracewarehouse.ingest.columns.batches import integers
+from tracewarehouse.ingest.columns.profiler_names import plane_kind
+from tracewarehouse.ingest.columns.records import EventBatch, Plane
 from tracewarehouse.ingest.devices.flags import Flag
 from tracewarehouse.ingest.devices.host_survey import HostSurvey
 from tracewarehouse.ingest.devices.hosts import Host

@@ -12,8 +12,8 @@ from typing import Any
 
 import numpy as np
 
-from tracewarehouse.ingest.columns.phases import OUTSIDE, PHASES
-from tracewarehouse.ingest.columns.records import EventBatch, Int32, Int64, Plane, integers
+from tracewarehouse.ingest.columns.batches import integers
+from tracewarehouse.ingest.columns.records import OUTSIDE, PHASES, EventBatch, Int32, Int64, Plane
 
 
 @dataclass(frozen=True)

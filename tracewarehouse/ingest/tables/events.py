@@ -7,8 +7,8 @@ from dataclasses import dataclass
 from itertools import islice
 from typing import Any
 
-from tracewarehouse.ingest.columns.line_extent import LineExtent
-from tracewarehouse.ingest.columns.plane_names import OP_LINE
+from tracewarehouse.ingest.columns.batches import LineExtent
+from tracewarehouse.ingest.columns.profiler_names import OP_LINE
 from tracewarehouse.ingest.devices.flags import Flag
 from tracewarehouse.ingest.devices.host_survey import HostSurvey
 from tracewarehouse.ingest.devices.quality import clock_jump, event_cap

@@ -15,8 +15,7 @@ import numpy.typing as npt
 
 from tracewarehouse.ingest.columns.keys import distinct
 from tracewarehouse.ingest.columns.nesting import Coverage
-from tracewarehouse.ingest.columns.phases import PHASES
-from tracewarehouse.ingest.columns.records import Columns, Int8, Int32, Int64
+from tracewarehouse.ingest.columns.records import PHASES, Columns, Int8, Int32, Int64
 from tracewarehouse.ingest.hlo.instruction_row import OpFacts
 from tracewarehouse.ingest.hlo.opcodes import OP_CLASSES
 from tracewarehouse.ingest.lake.parquet import Coded, Nullable, TableWriter

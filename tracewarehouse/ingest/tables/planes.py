@@ -7,8 +7,8 @@ from dataclasses import asdict
 from itertools import accumulate
 from typing import Any
 
-from tracewarehouse.ingest.columns.line_extent import LineExtent
-from tracewarehouse.ingest.columns.plane_names import DEVICE_PREFIX, line_kind, plane_kind
+from tracewarehouse.ingest.columns.batches import LineExtent
+from tracewarehouse.ingest.columns.profiler_names import DEVICE_PREFIX, line_kind, plane_kind
 from tracewarehouse.ingest.columns.records import Line, Plane, Stat, StatKind
 from tracewarehouse.ingest.devices.host_survey import DevicePlane, HostSurvey
 from tracewarehouse.ingest.devices.run_survey import RunSurvey
