@@ -208,7 +208,7 @@ def _end_by_term(shared: parts.Shared, task: Any) -> None:
 
 def _end(shared: parts.Shared, sent: signal.Signals) -> None:
     """End the helper; its caller waits with the part it has itself until that is under way."""
-    begun = shared.folder / "begun"
+    begun = shared.folder.path / "begun"
     if os.environ["CALLER"] != str(os.getpid()):
         begun.touch()
         os.kill(os.getpid(), sent)
