@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Literal, Protocol
 import pyarrow as pa
 
 from tracewarehouse.ingest.capture.batches import Batch, read_batches
+from tracewarehouse.ingest.capture.run_options import DEFAULT_OPTIONS, RunOptions
 from tracewarehouse.ingest.capture.sources import Capture
 from tracewarehouse.ingest.columns.records import Trace
 from tracewarehouse.ingest.devices.hosts import Host, clock_notes, complete_devices, open_hosts
@@ -35,8 +36,7 @@ from tracewarehouse.ingest.version import VERSION
 
 if TYPE_CHECKING:
     from tracewarehouse.ingest.capture.card import WorkloadCard
-    from tracewarehouse.ingest.capture.costs import Costs
-    from tracewarehouse.ingest.capture.manifest import Manifest, Mesh
+    from tracewarehouse.ingest.capture.manifest import Manifest
 
 
 class MetricEvaluator(Protocol):
@@ -65,11 +65,8 @@ class IngestResult:
 def ingest_one(
     path: str | os.PathLike[str],
     warehouse: Path,
+    options: RunOptions = DEFAULT_OPTIONS,
     *,
-    mesh: Mesh | None = None,
-    name: str | None = None,
-    step_program: str | None = None,
-    costs: Costs | None = None,
     evaluate: MetricEvaluator | None = None,
     jobs: int | None = None,
 ) -> IngestResult:
@@ -84,26 +81,14 @@ def ingest_one(
     if len(captures) > 1:
         names = ", ".join(c.name for c in captures)
         raise CaptureError(f"{path}: holds {len(captures)} captures ({names}); ingest them one by one")
-    return ingest_capture(
-        captures[0],
-        warehouse,
-        mesh=mesh,
-        name=name,
-        step_program=step_program,
-        costs=costs,
-        evaluate=evaluate,
-        jobs=jobs,
-    )
+    return ingest_capture(captures[0], warehouse, options, evaluate=evaluate, jobs=jobs)
 
 
 def ingest_capture(
     capture: Capture,
     warehouse: Path,
+    options: RunOptions = DEFAULT_OPTIONS,
     *,
-    mesh: Mesh | None = None,
-    name: str | None = None,
-    step_program: str | None = None,
-    costs: Costs | None = None,
     evaluate: MetricEvaluator | None = None,
     jobs: int | None = None,
 ) -> IngestResult:
@@ -116,26 +101,24 @@ def ingest_capture(
     Args:
         capture: the files of one run.
         warehouse: the warehouse's folder; created if it does not exist.
-        mesh: the device mesh; it replaces the mesh of a manifest.
-        name: name for people; it replaces the name in the manifest or of the file.
-        step_program: the module whose executions begin a step; it replaces the steps found by marks, server or time.
-        costs: costs of kernels for which the profiler has none.
+        options: what the user says about the run.
         evaluate: evaluates the run's metrics before it is published.
         jobs: number of processes that may share a large capture, this one included; None for one per core.
             The tables are the same, byte for byte, for any number.
 
     Raises:
-        CaptureError: a file is missing, empty, damaged, or not a capture; no such program ran; or `mesh` does not fit
-            the devices.
+        CaptureError: a file is missing, empty, damaged, or not a capture; no such program ran; or the mesh does not
+            fit the devices.
         HelperError: one of several processes was ended from outside.
         WarehouseError: the warehouse cannot be written.
     """
-    _check_names(capture, name)
+    _check_names(capture, options.name)
     files = [CaptureFile(path, max_gzip_ratio=capture.max_gzip_ratio) for path in capture.files]
-    manifest, card, batches = _manifest(capture), _card(capture), read_batches(capture.batch_files)
+    manifest, card = _descriptions(capture)
+    batches = read_batches(capture.batch_files)
     with helpers(files, usable_cores() if jobs is None else jobs) as processes:
         source = _open(files, processes)
-        identity = _identify(source, capture, manifest, mesh, name, step_program, costs)
+        identity = _identify(source, capture, manifest, options)
         lake = Lake(warehouse)
         known = _known(lake, identity)
         if known:
@@ -148,8 +131,7 @@ def ingest_capture(
                 hosts = open_hosts(source.traces(), [f.path for f in source.files])
                 with without_cycle_search():
                     counting = start_counting(staging, [h.trace for h in hosts])
-                    survey = _survey(hosts, batches, card, manifest, identity.name, mesh, step_program)
-                    survey = replace(survey, costs=costs)
+                    survey = _survey(hosts, batches, card, manifest, identity.name, options)
                     written = write_tables(staging, survey, counting)
                     facts = run_facts(identity.name, capture, card, source.digest, source.notes, survey, written)
                 made = written.files | facts.write(staging)
@@ -167,45 +149,31 @@ def _survey(
     card: WorkloadCard | None,
     manifest: Manifest | None,
     name: str,
-    mesh: Mesh | None,
-    step_program: str | None,
+    options: RunOptions,
 ) -> RunSurvey:
-    """Survey the run, including the server's batches and the card's facts about the chips.
-
-    Raises:
-        CaptureError: `mesh` does not fit the devices, or the step program did not run.
-    """
-    survey = survey_run(hosts, mesh, manifest, step_program, batches)
-    if mesh and survey.placement.mismatch:
+    """Survey the run, including the server's batches, the card's facts about the chips and the costs of kernels."""
+    survey = survey_run(hosts, options.mesh, manifest, options.step_program, batches)
+    if options.mesh and survey.placement.mismatch:
         raise CaptureError(f"{name}: {survey.placement.mismatch}; give a mesh of its devices, or none")
     if card:
         chip = card.workload.hardware.xpu_spec
         complete_devices(survey.devices, chip.type.lower(), chip.model)
-    return survey
+    return replace(survey, costs=options.costs)
 
 
 @dataclass(frozen=True)
 class _Source:
-    """The files of a capture, without duplicates.
-
-    Attributes:
-        files: the files, with their digests.
-        digest: digest of all files together.
-        notes: a sentence for each file that was left out.
-        opened: the files that are already open, by identity of the file.
-    """
+    """The files of a capture, without duplicates, and the digest of all of them together."""
 
     files: list[CaptureFile]
     digest: str
     notes: list[str]
+    """A sentence for each file that was left out."""
     opened: Mapping[int, Trace]
+    """The files that are already open, by identity of the file."""
 
     def traces(self) -> list[Trace]:
-        """The files, opened.
-
-        Raises:
-            CaptureError: one is damaged, or not a capture.
-        """
+        """The files, opened."""
         return [self.opened.get(id(f)) or open_trace(f) for f in self.files]
 
 
@@ -222,44 +190,30 @@ def _open(files: list[CaptureFile], processes: Processes) -> _Source:
 
 @dataclass(frozen=True)
 class _Identity:
-    """The id, version and name of a run; the id follows from its bytes, the version from all that shapes its tables.
-
-    Attributes:
-        run_id: id of the run.
-        version: version of its tables.
-        name: name for people.
-        is_described: whether a manifest, a card, a mesh, a name, a program, costs or batches add facts to the bytes.
-    """
+    """The id, version and name of a run; the id follows from its bytes, the version from all that shapes its tables."""
 
     run_id: str
     version: str
     name: str
     is_described: bool
+    """Whether a manifest, a card, batches or options add facts to the bytes."""
 
 
-def _identify(
-    source: _Source,
-    capture: Capture,
-    manifest: Manifest | None,
-    mesh: Mesh | None,
-    name: str | None,
-    step_program: str | None,
-    costs: Costs | None,
-) -> _Identity:
+def _identify(source: _Source, capture: Capture, manifest: Manifest | None, options: RunOptions) -> _Identity:
     said = {
         "manifest": _digest(capture.manifest),
         "card": _digest(capture.card),
-        "mesh": mesh.model_dump() if mesh else None,
+        "mesh": options.mesh.model_dump() if options.mesh else None,
         "batches": [(f.rank, _digest(f.path)) for f in capture.batch_files],
-        "name": name,
-        "step_program": step_program,
-        "costs": costs.digest if costs else None,
+        "name": options.name,
+        "step_program": options.step_program,
+        "costs": options.costs.digest if options.costs else None,
     }
     key = json.dumps([source.digest, said, SCHEMA_VERSION, VERSION], sort_keys=True)
     return _Identity(
         derived_run_id(source.digest),
         hashlib.sha256(key.encode()).hexdigest()[:16],
-        name or (manifest.name if manifest else capture.name),
+        options.name or (manifest.name if manifest else capture.name),
         any(said.values()),
     )
 
@@ -276,12 +230,12 @@ def _evaluated(
     """Return the run to publish, with the values of its metrics."""
     made = dict(files)
     if evaluate:
-        values = evaluate({t: [path for path, _ in of_table] for t, of_table in made.items()}, identity.run_id)
+        values = evaluate({t: [path for path, _ in parts] for t, parts in made.items()}, identity.run_id)
         with staging.folder.writer("metric_values") as writer:
             writer.write(len(values), {n: values.column(n).combine_chunks() for n in values.column_names})
         if writer.rows:
             made["metric_values"] = [(writer.path, writer.rows)]
-    rows = {t: sum(count for _, count in of_table) for t, of_table in made.items()}
+    rows = {t: sum(count for _, count in parts) for t, parts in made.items()}
     return RunVersion(
         identity.run_id,
         identity.version,
@@ -289,7 +243,7 @@ def _evaluated(
         SCHEMA_VERSION,
         VERSION,
         source.digest,
-        {t: [path.name for path, _ in of_table] for t, of_table in sorted(made.items())},
+        {t: [path.name for path, _ in parts] for t, parts in sorted(made.items())},
         rows | {"events": written.event_count},
         evaluate.fingerprint if evaluate else None,
         sorted({f.name for f in facts.flags}),
@@ -297,11 +251,7 @@ def _evaluated(
 
 
 def _check_names(capture: Capture, name: str | None) -> None:
-    """Refuse names that no table can hold.
-
-    Raises:
-        CaptureError: the name of the capture, of a file or of the run is not UTF-8.
-    """
+    """Refuse names of captures, files and runs that no table can hold."""
     for text in (name or capture.name, *(f.name for f in capture.files)):
         try:
             text.encode()
@@ -310,20 +260,17 @@ def _check_names(capture: Capture, name: str | None) -> None:
             raise CaptureError(f"{where}the name {text!r} is not UTF-8; rename it, then ingest it again") from None
 
 
-def _manifest(capture: Capture) -> Manifest | None:
-    if capture.manifest is None:
-        return None
-    from tracewarehouse.ingest.capture.manifest import load_manifest
+def _descriptions(capture: Capture) -> tuple[Manifest | None, WorkloadCard | None]:
+    manifest = card = None
+    if capture.manifest:
+        from tracewarehouse.ingest.capture.manifest import load_manifest
 
-    return load_manifest(capture.manifest)
+        manifest = load_manifest(capture.manifest)
+    if capture.card:
+        from tracewarehouse.ingest.capture.card import load_card
 
-
-def _card(capture: Capture) -> WorkloadCard | None:
-    if capture.card is None:
-        return None
-    from tracewarehouse.ingest.capture.card import load_card
-
-    return load_card(capture.card)
+        card = load_card(capture.card)
+    return manifest, card
 
 
 def _known(lake: Lake, identity: _Identity) -> RunVersion | None:
