@@ -36,21 +36,17 @@ _UNLIKE = 4
 
 @dataclass
 class SharedEnds:
-    """Executions of collectives that hosts share, on the run's current clock; arrays of shape (executions, hosts).
-
-    Attributes:
-        last_start: when the last rank on the host arrived; meaningless if the host has no rank.
-        end: when the last rank on the host left.
-        first_end: when the first rank on the host left.
-        is_here: whether the host has a rank.
-        repeats: shape (executions,); equal for executions of one instruction by the same devices, which are in order.
-    """
+    """Executions of collectives that hosts share, on the run's current clock; arrays of shape (executions, hosts)."""
 
     last_start: Int64
+    """When the last rank on the host arrived; meaningless if the host has no rank, as the ends are."""
     end: Int64
+    """When the last rank on the host left."""
     first_end: Int64
     is_here: npt.NDArray[np.bool_]
+    """Whether the host has a rank."""
     repeats: Int64
+    """Shape (executions,); equal for executions of one instruction by the same devices, which are in order."""
 
     def moved(self, host: int, by: int) -> None:
         """Move a host's clock."""

@@ -36,28 +36,21 @@ class DevicePlane:
 
 @dataclass
 class HostSurvey:
-    """One host: planes of its devices by position in the trace, or the executions of its virtual CPU devices.
-
-    Attributes:
-        host: the host.
-        modules: the HLO modules that its capture embeds.
-        devices: its devices, in order of their ordinals.
-        planes: device planes by position in `host.trace.planes`.
-        cpu: op events of virtual devices; None if there are none.
-        cpu_position: position in `host.trace.planes` of the plane that has them.
-        timelines: timelines of virtual CPU devices, in order of `devices`.
-        markers: step markers, if they had to be read before the events.
-        program: the compiled program, if the file is one instead of a capture.
-    """
+    """One host: planes of its devices, or executions of its virtual CPU devices, or a program instead of a capture."""
 
     host: Host
     modules: HloModules
     devices: list[Device] = field(default_factory=list)
+    """Its devices, in order of their ordinals."""
     planes: dict[int, DevicePlane] = field(default_factory=dict)
+    """Device planes by position in `host.trace.planes`."""
     cpu: CpuExecutions | None = None
     cpu_position: int | None = None
+    """Position of the plane with the threads of virtual CPU devices."""
     timelines: list[Timeline] = field(default_factory=list)
+    """Timelines of virtual CPU devices, in order of `devices`."""
     markers: list[StepMarker] = field(default_factory=list)
+    """Step markers, if they had to be read before the events."""
     program: CompiledProgram | None = None
 
     @property
@@ -166,9 +159,6 @@ def launches(batches: Iterable[EventBatch]) -> list[Run]:
     A new execution of a program begins after another program has run, and whenever the program's first op runs again.
     An op in a loop runs several times in one execution. The first op is therefore the earliest among the ops that run
     least often, or once more than these, as the end of the capture may cut off an execution.
-
-    Args:
-        batches: events of all streams, on the run's clock.
     """
     columns: list[list[Int64]] = [[], [], [], []]
     programs: dict[tuple[str, int | None], int] = {}
@@ -189,9 +179,8 @@ def launches(batches: Iterable[EventBatch]) -> list[Run]:
         op_code = np.array([ops.setdefault(name, len(ops)) for name in op_names] or [0], np.int64)[op[at]]
         kernel = (op_code << 31) + batch.metadata[at]
         start = batch.start_ps[at]
-        for column, values in zip(
-            columns, (np.array(program, np.int64), kernel, start, start + batch.duration_ps[at]), strict=True
-        ):
+        found = np.array(program, np.int64), kernel, start, start + batch.duration_ps[at]
+        for column, values in zip(columns, found, strict=True):
             column.append(values)
     if not columns[0]:
         return []

@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class MissingDevices:
-    """Number of devices that take part in a run but are missing from its capture, and the source that names them."""
+    """Number of devices that take part in a run but are missing from its capture, and a sentence on who names them."""
 
     count: int = 0
     sentence: str = ""
@@ -37,32 +37,26 @@ class MissingDevices:
 
 @dataclass(frozen=True)
 class Placement:
-    """The devices of a run in its mesh.
-
-    Attributes:
-        devices: the devices of all hosts, by device id.
-        mesh: None if neither user nor manifest gives it.
-        coordinates: device id to its coordinate on every mesh axis; None if the mesh is unknown or does not fit.
-        mesh_numbers: device id by its number in the mesh, if only some of the mesh's hosts are in the capture.
-        absent: devices of hosts that the manifest names but the capture lacks, one phrase per host.
-        mismatch: a sentence that says so, if the mesh does not fit the devices.
-    """
+    """The devices of a run, by device id, in its mesh, which user or manifest give."""
 
     devices: tuple[Device, ...]
     mesh: Mesh | None = None
     coordinates: Mapping[int, Mapping[str, int]] | None = None
+    """Coordinate on every mesh axis by device id; None if the mesh is unknown or does not fit."""
     mesh_numbers: Mapping[int, int] = field(default_factory=dict)
+    """Device id by its number in the mesh, if only some of the mesh's hosts are in the capture."""
     absent: tuple[str, ...] = ()
+    """Devices of hosts that the manifest names but the capture lacks, one phrase per host."""
     mismatch: str | None = None
+    """A sentence that says so, if the mesh does not fit the devices."""
 
     def missing(self, wanted: int, who: str) -> MissingDevices:
         """The devices that are missing from `wanted` devices; `who`, the source of that number, begins the sentence."""
-        count = wanted - len(self.devices)
-        if count <= 0:
-            return MissingDevices()
-        which = "; ".join(self.absent) if self.absent else count
         here = len(self.devices)
-        return MissingDevices(count, f"{who} {wanted} devices, the capture {here}: {which} are missing")
+        if wanted <= here:
+            return MissingDevices()
+        which = "; ".join(self.absent) or wanted - here
+        return MissingDevices(wanted - here, f"{who} {wanted} devices, the capture {here}: {which} are missing")
 
     @property
     def missing_of_mesh(self) -> MissingDevices:
@@ -104,27 +98,22 @@ def _number_by_manifest(surveys: Sequence[HostSurvey], mesh: Mesh, manifest: Man
     for survey, index in zip(surveys, known, strict=True):
         for number, device in enumerate(survey.devices):
             device.global_id = index * share + number
-    return [
-        f"{', '.join(str(i * share + k) for k in range(share))} of host {names[i]}"
-        for i in range(len(names))
-        if i not in known
-    ]
+    absent = [i for i in range(len(names)) if i not in known]
+    return [f"{', '.join(str(i * share + k) for k in range(share))} of host {names[i]}" for i in absent]
 
 
 def _place_on_mesh(devices: Sequence[Device], mesh: Mesh) -> str | None:
     """Give the devices their mesh coordinates; return a sentence for the flags if they do not fit."""
-    ids: dict[int, int | None]
     if mesh.size == len(devices):
-        ids = {d.device_id: d.device_id for d in devices}
-    elif all(d.global_id is not None and d.global_id < mesh.size for d in devices):
-        ids = {d.device_id: d.global_id for d in devices}
+        numbers = [d.device_id for d in devices]
     else:
-        return f"the mesh {mesh} has {mesh.size} devices and the capture {len(devices)}: axes are unknown"
+        numbers = [d.global_id for d in devices if d.global_id is not None and d.global_id < mesh.size]
+        if len(numbers) < len(devices):
+            return f"the mesh {mesh} has {mesh.size} devices and the capture {len(devices)}: axes are unknown"
     coordinates = mesh.coordinates()
-    for d in devices:
-        place = coordinates[ids[d.device_id] or 0]
+    for device, number in zip(devices, numbers, strict=True):
         for axis in AXES:
-            setattr(d, f"{axis}_index", place.get(axis))
+            setattr(device, f"{axis}_index", coordinates[number].get(axis))
     return None
 
 
@@ -138,27 +127,18 @@ def _place_on_stages(devices: Sequence[Device], stages: Sequence[PipelineStage])
 
 @dataclass(frozen=True)
 class RunSurvey:
-    """Everything, besides its events, from which a run's tables are made.
-
-    Attributes:
-        hosts: the surveys of the hosts, by host index.
-        placement: the devices of all hosts in the mesh.
-        manifest: the collector's manifest, if there is one.
-        instructions: numbers the instructions of the run; it has those that the survey needed, and gets the others when
-            the tables are written.
-        hlo_notes: problems with embedded HLO modules, which are read when an instruction is looked up.
-        flags: the quality flags found so far.
-        batches: the server's batches, joined to the steps.
-        costs: the costs of kernels that the user gives.
-    """
+    """Everything, besides its events, from which a run's tables are made."""
 
     hosts: tuple[HostSurvey, ...]
     placement: Placement
     manifest: Manifest | None
     instructions: Instructions
+    """Numbers the run's instructions: it has those that the survey needed, and gets the others with the events."""
     hlo_notes: list[str]
+    """Problems with embedded HLO modules, which are read when an instruction is looked up."""
     flags: tuple[Flag, ...] = ()
     batches: tuple[Batch, ...] = ()
+    """The server's batches, joined to the steps."""
     costs: Costs | None = None
 
     @property
@@ -199,13 +179,10 @@ def survey_run(
 
     Args:
         hosts: the hosts of the run; their clocks are corrected.
-        mesh: the device mesh, if the user gives it; it replaces the manifest's.
-        manifest: the collector's manifest, if there is one.
+        mesh: the device mesh that the user gives; it replaces the manifest's.
+        manifest: the collector's manifest.
         step_program: the module whose executions begin a step, if the user names it.
         batches: the server's batches.
-
-    Raises:
-        CaptureError: the step program never ran, the bytes are not events, or the file changed.
     """
     hlo_notes: list[str] = []
     surveys: list[HostSurvey] = []

@@ -56,21 +56,18 @@ class Call:
 
 @dataclass
 class Launches:
-    """The facts about launches on a host's threads.
-
-    Attributes:
-        marked: calls of the harness, which number their steps.
-        called: calls of a server.
-        linked: start of each launch, by thread.
-        jitted: start and end of each call of a jitted function, by thread.
-        enqueued: time at which the host handed an execution to a device, by the device's ordinal and `run_id`.
-    """
+    """The calls and launches on a host's threads."""
 
     marked: list[Call] = field(default_factory=list)
+    """Calls of the harness, which number their steps."""
     called: list[Call] = field(default_factory=list)
+    """Calls of a server."""
     linked: dict[tuple[int, int], list[int]] = field(default_factory=dict)
+    """Start of each launch, by thread."""
     jitted: dict[tuple[int, int], list[tuple[int, int]]] = field(default_factory=dict)
+    """Start and end of each call of a jitted function, by thread."""
     enqueued: dict[tuple[int, int], int] = field(default_factory=dict)
+    """When the host handed an execution to a device, by the device's ordinal and `run_id`."""
 
     def starts(self, thread: tuple[int, int]) -> list[int]:
         """Return the times of a thread's launches; without such events, the starts of its calls of jitted functions."""

@@ -17,11 +17,11 @@ from tracewarehouse.ingest.collectives.table import CollectiveWriter
 from tracewarehouse.ingest.devices.flags import Flag
 from tracewarehouse.ingest.devices.hosts import Host
 from tracewarehouse.ingest.devices.run_survey import MissingDevices, Placement, RunSurvey
-from tracewarehouse.ingest.devices.timeline import Step, StepMarker, host_steps, named_phase, step_rows
+from tracewarehouse.ingest.devices.timeline import Step, host_steps, named_phase, step_rows
 from tracewarehouse.ingest.errors import shown
 from tracewarehouse.ingest.hlo.instruction_row import InferredPlace, InstructionRow
 from tracewarehouse.ingest.hlo.opcodes import kernel_name
-from tracewarehouse.ingest.layers.inference import ProgramLayers, infer_layers
+from tracewarehouse.ingest.layers.inference import infer_layers
 from tracewarehouse.ingest.layers.sequence import Execution
 from tracewarehouse.ingest.tables.lines import LinesWritten
 from tracewarehouse.ingest.tables.staging import RunWriters
@@ -33,19 +33,16 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class CollectivesWritten:
-    """The facts about a run that its collectives show.
-
-    Attributes:
-        counts: executions by device, step, kind and axis.
-        incomplete_instances: instances without a row of some device that is in the run.
-        inferred: the inferred mesh axes; empty if the mesh is known.
-        missing: devices that replica groups count but the capture lacks.
-    """
+    """The facts about a run that its collectives show."""
 
     counts: Mapping[CollectiveStep, int]
+    """Executions by device, step, kind and axis."""
     incomplete_instances: int
+    """Number of instances without a row of some device that is in the run."""
     inferred: tuple[InferredAxis, ...]
+    """The inferred mesh axes; empty if the mesh is known."""
     missing: MissingDevices
+    """Devices that replica groups count but the capture lacks."""
 
 
 def write_collectives(writers: RunWriters, survey: RunSurvey, parts: Sequence[LinesWritten]) -> CollectivesWritten:
@@ -89,13 +86,11 @@ def _axis_rows(placement: Placement, inferred: Sequence[InferredAxis]) -> Iterat
 
 def write_phases(writers: RunWriters, survey: RunSurvey, parts: Iterable[LinesWritten]) -> None:
     """Write the rows of all devices and hosts; `parts` holds the step markers that were found."""
-    for of_host in survey.hosts:
-        host = of_host.host
-        for device, timeline in of_host.device_timelines:
+    for surveyed in survey.hosts:
+        host = surveyed.host
+        for device, timeline in surveyed.device_timelines:
             writers.write_rows("phases", timeline.phase_rows(host.name, device.device_id))
-        markers: list[StepMarker] = [*of_host.markers]
-        for part in parts:
-            markers += part.markers.get(host.index, [])
+        markers = [*surveyed.markers, *(m for part in parts for m in part.markers.get(host.index, ()))]
         steps = host_steps(markers) or _manifest_steps(host, survey.manifest)
         writers.write_rows("phases", step_rows(steps, {"host": host.name, "device_id": None}))
 
@@ -114,11 +109,8 @@ def _manifest_steps(host: Host, manifest: Manifest | None) -> list[Step]:
 def place_in_layers(survey: RunSurvey, executions: Iterable[Execution]) -> list[Flag]:
     """Set the inferred layers and parts of the run's instructions, and return a flag that names their programs.
 
-    A pipeline stage with its own program counts its layers from 0: they are layers of the stage.
-
-    Args:
-        survey: the survey of the run; its instructions know their programs, and their texts have been read.
-        executions: some executions of each program.
+    The instructions must know their programs, and their texts have been read. A pipeline stage with its own program
+    counts its layers from 0: they are layers of the stage.
     """
     rows = survey.instructions.rows
     inferred = [p for p in infer_layers(executions, rows) if p.is_inferred]
@@ -129,11 +121,8 @@ def place_in_layers(survey: RunSurvey, executions: Iterable[Execution]) -> list[
         for i, layer in program.layer.items():
             if places[i] == 1:  # without program ids, one text may stand for instructions of several programs
                 rows[i].inferred = InferredPlace(layer, program.part.get(i), program.confidence, is_in_stage)
-    return [Flag("inferred_layers", _sentence(inferred))] if inferred else []
-
-
-def _sentence(inferred: Sequence[ProgramLayers]) -> str:
-    return "; ".join(f"{shown(p.program[0])}: {p.count} layers, confidence {p.confidence:.2f}" for p in inferred)
+    named = (f"{shown(p.program[0])}: {p.count} layers, confidence {p.confidence:.2f}" for p in inferred)
+    return [Flag("inferred_layers", "; ".join(named))] if inferred else []
 
 
 _MOST_UNSIZED = 0.1
@@ -141,12 +130,7 @@ _MOST_UNSIZED = 0.1
 
 
 def give_costs(rows: Iterable[InstructionRow], costs: Costs | None) -> list[Flag]:
-    """Set the given costs of the instructions that compute, and return a flag that names the file and its patterns.
-
-    Args:
-        rows: the instructions of the run.
-        costs: the costs by pattern of kernel names; None if the user gave none.
-    """
+    """Set the given costs of the instructions that compute, and return a flag that names the file and its patterns."""
     if costs is None:
         return []
     matched: Counter[str] = Counter()
@@ -164,13 +148,11 @@ def give_costs(rows: Iterable[InstructionRow], costs: Costs | None) -> list[Flag
 def unsized_time(rows: Sequence[InstructionRow], time_ps: Iterable[npt.NDArray[np.float64]]) -> Iterator[Flag]:
     """Yield a flag if much of the compute time is in ops whose bytes or operations are unknown while others' are known.
 
-    Args:
-        rows: the instructions of the run, with the given costs.
-        time_ps: self time by instruction id, of parts of the run.
+    `rows` have the given costs. `time_ps` is self time by instruction id, of each part of the run.
     """
     total = np.zeros(len(rows))
-    for of_part in time_ps:
-        total[: len(of_part)] += of_part
+    for part in time_ps:
+        total[: len(part)] += part
     computing = [(row, ps) for row, ps in zip(rows, total.tolist(), strict=True) if ps and row.op_class == "compute"]
     compute_ps = sum(ps for _, ps in computing)
     unsized: dict[str, dict[str, float]] = {}
@@ -183,13 +165,11 @@ def unsized_time(rows: Sequence[InstructionRow], time_ps: Iterable[npt.NDArray[n
             unsized[what] = kernels
     if unsized:
         shares = " and ".join(f"the {what} of {sum(k.values()) / compute_ps:.0%}" for what, k in unsized.items())
-        of_kernel = max(unsized.values(), key=lambda k: sum(k.values()))
-        longest = sorted(of_kernel.items(), key=lambda item: (-item[1], item[0]))[:3]
+        most = max(unsized.values(), key=lambda k: sum(k.values()))
+        longest = sorted(most.items(), key=lambda item: (-item[1], item[0]))[:3]
         kernels_named = ", ".join(f"{shown(n)} {ps / compute_ps:.0%}" for n, ps in longest if ps >= compute_ps / 100)
-        sentence = (
-            f"{shares} of the compute time are unknown ({kernels_named}); give them with `--costs FILE` at ingest"
-        )
-        yield Flag("unsized_time", sentence)
+        what = f"{shares} of the compute time are unknown ({kernels_named})"
+        yield Flag("unsized_time", f"{what}; give them with `--costs FILE` at ingest")
 
 
 def _is_sized(row: InstructionRow, given: int | None, stated: int | None) -> bool:

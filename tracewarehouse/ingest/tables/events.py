@@ -26,17 +26,12 @@ _OP_LINES = frozenset({OP_LINE})
 
 @dataclass(frozen=True)
 class EventsWritten:
-    """The events of a run, in files.
-
-    Attributes:
-        planes: all lines in the order of their numbers, by plane.
-        extents: extent of each line of each of `planes`.
-        parts: results of writing the lines, by part.
-        flags: flags that a reader of the run must know.
-    """
+    """The events of a run, in files."""
 
     planes: Sequence[PlaneLines]
+    """All lines in the order of their numbers, by plane."""
     extents: Sequence[Sequence[LineExtent]]
+    """Extent of each line of each of `planes`."""
     parts: Sequence[LinesWritten]
     flags: tuple[Flag, ...] = ()
 
@@ -125,14 +120,9 @@ def _owners(survey: RunSurvey, lines: PlaneLines) -> list[int]:
 
 @dataclass(frozen=True)
 class LinesCounted:
-    """The number of events on each line of a run, and the flags about their times.
+    """The number of events on all lines of each host, and flags about their times."""
 
-    Attributes:
-        events_of_host: events on all lines of each host.
-        flags: flags that a reader of the run must know.
-    """
-
-    events_of_host: tuple[int, ...]
+    host_events: tuple[int, ...]
     flags: tuple[Flag, ...]
 
 

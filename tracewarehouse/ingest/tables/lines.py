@@ -66,25 +66,17 @@ class PlaneLines:
 
 @dataclass
 class LinesWritten:
-    """The result of writing some lines.
-
-    Attributes:
-        files: path and rows of the files of each table.
-        extents: extent of each line, in the order in which they were written.
-        compilations: events that are compilations, by host index and name.
-        markers: step markers by host index.
-        programs: see `OpWriter`.
-        executions: the collectives of the devices.
-        sampled: some executions of each program on each device.
-        time_ps: see `OpWriter`.
-        leaf_ops: see `OpWriter`.
-    """
+    """The result of writing some lines; `programs`, `time_ps` and `leaf_ops` are those of `OpWriter`."""
 
     executions: CollectiveExecutions
     files: dict[str, tuple[Path, int]] = field(default_factory=dict)
+    """Path and rows of the file of each table."""
     extents: list[LineExtent] = field(default_factory=list)
+    """Extent of each line, in the order in which they were written."""
     compilations: Counter[tuple[int, str]] = field(default_factory=Counter)
+    """Number of compilations by host index and event name."""
     markers: dict[int, list[StepMarker]] = field(default_factory=dict)
+    """Step markers by host index."""
     programs: dict[int, tuple[str, int | None]] = field(default_factory=dict)
     sampled: list[Execution] = field(default_factory=list)
     time_ps: npt.NDArray[np.float64] = field(default_factory=lambda: np.zeros(0))

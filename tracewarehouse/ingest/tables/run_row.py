@@ -27,12 +27,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class RunFacts:
-    """The rows about a whole run.
-
-    Attributes:
-        row: the row of main.runs as a mapping of column to value.
-        flags: flags that a reader of the run must know; many alike are summed up.
-    """
+    """The row of main.runs, and the quality flags of the run, of which many alike are summed up."""
 
     row: Mapping[str, Any]
     flags: tuple[Flag, ...]
@@ -54,17 +49,7 @@ def run_facts(
     survey: RunSurvey,
     written: Written,
 ) -> RunFacts:
-    """Collect what manifest, card, survey and tables state about a run.
-
-    Args:
-        name: name for people.
-        capture: the files of the run.
-        card: its workload card, if there is one.
-        source_digest: digest of the bytes of its files.
-        notes: sentences about files that were left out.
-        survey: the survey of the run.
-        written: its tables.
-    """
+    """Collect what manifest, card, survey and tables state about a run; `notes` are about files that were left out."""
     empty = (Flag("empty_file", f"{p.name} is empty; its .trace.json was read instead") for p in capture.empty_files)
     flags = (*(Flag("duplicate_file", n) for n in notes), *empty, *quality_flags(survey, written))
     return RunFacts(_run_row(name, capture, card, source_digest, survey, written, flags), flags)
@@ -73,7 +58,7 @@ def run_facts(
 def quality_flags(survey: RunSurvey, written: Written) -> list[Flag]:
     """All flags of a run, except those about files that were left out."""
     flags = [*survey.flags, *written.flags]
-    for s, event_count in zip(survey.hosts, written.events_of_host, strict=True):
+    for s, event_count in zip(survey.hosts, written.host_events, strict=True):
         host, trace = s.host, s.host.trace
         flags += messages(trace.errors, trace.warnings, host.name)
         flags += dropped(trace.planes, host.name)

@@ -40,26 +40,22 @@ _TABLES = [name for name in TABLES if name not in (*EVENT_TABLES, "runs", "quali
 
 @dataclass(frozen=True)
 class Written:
-    """The tables of a run that follow from its events, in files, and facts about the run from them.
-
-    Attributes:
-        files: the files of every table but runs, quality_flags and metric_values.
-        events_of_host: events on all lines of each host.
-        collective_counts: executions of collectives by device, step, kind and axis.
-        missing: devices that replica groups count and the capture lacks.
-        flags: flags that a reader of the run must know, besides those of its survey.
-    """
+    """The files of every table but runs, quality_flags and metric_values, and facts about the run from them."""
 
     files: TableFiles
-    events_of_host: tuple[int, ...]
+    host_events: tuple[int, ...]
+    """Events on all lines of each host."""
     collective_counts: Mapping[CollectiveStep, int]
+    """Executions of collectives by device, step, kind and axis."""
     missing: MissingDevices
+    """Devices that replica groups count and the capture lacks."""
     flags: tuple[Flag, ...]
+    """Quality flags, besides those of the survey."""
 
     @property
     def event_count(self) -> int:
         """Events on all lines."""
-        return sum(self.events_of_host)
+        return sum(self.host_events)
 
 
 def write_tables(staging: Staging, survey: RunSurvey, counting: Counting | None) -> Written:
@@ -100,14 +96,14 @@ def write_tables(staging: Staging, survey: RunSurvey, counting: Counting | None)
         collectives = write_collectives(writers, survey, events.parts)
         write_phases(writers, survey, events.parts)
         writers.write_rows("step_batches", (b.row() for b in survey.batches))
-        rows = (s.host.row(n) for s, n in zip(survey.hosts, lines.events_of_host, strict=True))
+        rows = (s.host.row(n) for s, n in zip(survey.hosts, lines.host_events, strict=True))
         writers.write_rows("hosts", rows)
     files = writers.files()
     for part in events.parts:
         for table, file in part.files.items():
             files.setdefault(table, []).append(file)
     flags = [*events.flags, *lines.flags, *_flags(survey, instruction_flags, events.parts, collectives)]
-    return Written(files, lines.events_of_host, collectives.counts, collectives.missing, tuple(flags))
+    return Written(files, lines.host_events, collectives.counts, collectives.missing, tuple(flags))
 
 
 def _flags(
