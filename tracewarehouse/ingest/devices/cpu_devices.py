@@ -55,8 +55,8 @@ def _stated(lines: Sequence[CpuThread], markers: Sequence[Sequence[StepMarker]])
         return None
     ordinals = np.unique(np.concatenate([ordinal[is_stated] for is_stated, ordinal, _ in stated]))
     launches: dict[int, Execution] = {}
-    for (_, events), of_line in zip(lines, markers, strict=True):
-        steps = MarkedTime(of_line)
+    for (_, events), thread_markers in zip(lines, markers, strict=True):
+        steps = MarkedTime(thread_markers)
         for launch, start in _launches(events):
             _keep_first(launches, launch, Execution(start, steps.innermost(start)))
     seen = np.array(list(launches), np.int64)
@@ -67,13 +67,13 @@ def _stated(lines: Sequence[CpuThread], markers: Sequence[Sequence[StepMarker]])
         for launch, start in zip(unseen.tolist(), events.start_ps[at[first]].tolist(), strict=True):
             _keep_first(launches, launch, Execution(start, None))
     order = sorted(launches, key=lambda r: launches[r].start_ps)
-    attributed = CpuExecutions(len(ordinals), executions=[launches[r] for r in order], ordinals=ordinals.tolist())
-    number_of = {run_id: number for number, run_id in enumerate(order)}
+    attributed = CpuExecutions(ordinals.tolist(), [launches[r] for r in order])
+    numbers = {run_id: number for number, run_id in enumerate(order)}
     for (line, events), (is_stated, ordinal, run_id) in zip(lines, stated, strict=True):
         device, execution = np.full((2, len(events)), -1, np.int32)
         device[is_stated] = np.searchsorted(ordinals, ordinal[is_stated])
         distinct, inverse = np.unique(run_id[is_stated], return_inverse=True)
-        execution[is_stated] = np.array([number_of[r] for r in distinct.tolist()], np.int32)[inverse]
+        execution[is_stated] = np.array([numbers[r] for r in distinct.tolist()], np.int32)[inverse]
         attributed.lines.append(CpuLine(line, events, is_op(events), device, execution))
     name_modules(attributed)
     return attributed
@@ -118,7 +118,7 @@ def cpu_timelines(cpu: CpuExecutions) -> list[Timeline]:
     order = np.lexsort((execution, ordinal))
     ordinal, execution, start, end = ordinal[order], execution[order], start[order], end[order]
     first = np.flatnonzero(np.diff(ordinal, prepend=-1) | np.diff(execution, prepend=-1))
-    timelines: list[list[tuple[Execution, int, int]]] = [[] for _ in range(cpu.device_count)]
+    timelines: list[list[tuple[Execution, int, int]]] = [[] for _ in cpu.ordinals]
     if len(first):
         low, high = np.minimum.reduceat(start, first), np.maximum.reduceat(end, first)
         columns = (ordinal[first].tolist(), execution[first].tolist(), low.tolist(), high.tolist())

@@ -42,19 +42,15 @@ CpuThread = tuple[Line, EventBatch]
 
 @dataclass
 class CpuLine:
-    """One thread's events with the facts found about each; arrays of shape (n,) in file order.
-
-    Attributes:
-        is_op: the event is the execution of an HLO instruction.
-        ordinal: index of the virtual device on the host; -1 if the event is not an op or its device is unknown.
-        execution: index into `CpuExecutions.executions`; -1 if unknown.
-    """
+    """One thread's events with the facts found about each; arrays of shape (n,) in file order."""
 
     line: Line
     events: EventBatch
     is_op: npt.NDArray[np.bool_]
     ordinal: Int32
+    """Index of the virtual device on the host; -1 if the event is not an op or its device is unknown."""
     execution: Int32
+    """Index into `CpuExecutions.executions`; -1 if unknown."""
 
 
 @dataclass
@@ -73,19 +69,12 @@ class Execution:
 
 @dataclass
 class CpuExecutions:
-    """The op events of a host's virtual devices.
+    """The op events of a host's virtual devices, and their launches, sorted by start."""
 
-    Attributes:
-        device_count: number of devices found.
-        lines: the threads.
-        executions: the launches, sorted by start.
-        ordinals: the client's number of each device.
-    """
-
-    device_count: int
+    ordinals: list[int]
+    """The client's number of each device."""
+    executions: list[Execution]
     lines: list[CpuLine] = field(default_factory=list)
-    executions: list[Execution] = field(default_factory=list)
-    ordinals: list[int] = field(default_factory=list)
 
 
 @dataclass
@@ -129,21 +118,19 @@ def follow_threads(plane: Plane, lines: Sequence[CpuThread], markers: Sequence[S
     _own(regions, [h for w in walks for h in w.helpers if h.is_waiting], owner)
     steps = _Steps(walks, markers)
     executions = [Execution(e.start_ps, steps.marker(e)) for e in executes]
-    counts = (1 if e.is_single else len(e.records) for e in executes)
-    device_count = max(counts, default=0)
-    attributed = CpuExecutions(device_count, executions=executions, ordinals=list(range(device_count)))
-    number_of = {(e.line, e.start_ps): i for i, e in enumerate(executes)}
+    device_count = max((1 if e.is_single else len(e.records) for e in executes), default=0)
+    attributed = CpuExecutions(list(range(device_count)), executions)
+    numbers = {(e.line, e.start_ps): i for i, e in enumerate(executes)}
     for walk, (line, events) in zip(walks, lines, strict=True):
         owners = np.array([r.owner or (-1, -1) for r in walk.regions] + [(-1, -1)], np.int32)
-        of_event = owners[walk.region_of_event]
-        single = np.array([[number_of[e.line, e.start_ps], e.start_ps, e.end_ps] for e in walk.executes if e.is_single])
+        event_owner = owners[walk.event_region]
+        single = np.array([[numbers[e.line, e.start_ps], e.start_ps, e.end_ps] for e in walk.executes if e.is_single])
         if len(single):  # launches on one device, in order of time; they may run ops in place
             last = np.searchsorted(single[:, 1], events.start_ps, side="right") - 1
             is_inside = (last >= 0) & (events.start_ps < single[last, 2])
-            of_event[is_inside] = np.stack([single[last[is_inside], 0], np.zeros(is_inside.sum(), np.int64)], axis=1)
-        is_op = walk.is_op
-        execution = np.where(is_op, of_event[:, 0], np.int32(-1))
-        attributed.lines.append(CpuLine(line, events, is_op, np.where(is_op, of_event[:, 1], np.int32(-1)), execution))
+            event_owner[is_inside] = np.stack([single[last[is_inside], 0], np.zeros(is_inside.sum(), np.int64)], axis=1)
+        execution, device = np.where(walk.is_op[:, np.newaxis], event_owner, np.int32(-1)).T
+        attributed.lines.append(CpuLine(line, events, walk.is_op, device, execution))
     name_modules(attributed)
     return attributed
 
@@ -215,16 +202,15 @@ class _Walk:
         self.is_op = is_op(events)
         produced, _ = integers(stats.get("_p"), n)
         consumed, _ = integers(stats.get("_c"), n)
-        kind_of_row = np.array([_kind(m.name) for m in plane.event_metadata] + [0], np.int8)
-        kind = kind_of_row[events.metadata]
+        kind = np.array([_kind(m.name) for m in plane.event_metadata] + [0], np.int8)[events.metadata]
         order = np.lexsort((-events.duration_ps, events.start_ps))
         last_region = np.full(n, -1, np.int64)  # per event in time order: the region in force, from its start on
         for at in np.flatnonzero(kind[order]).tolist():
             self._mark(int(kind[order[at]]), at, int(order[at]), events, produced, consumed, last_region)
         filled = np.maximum.accumulate(np.where(last_region >= 0, np.arange(n), -1))
         in_force = np.where(filled >= 0, last_region[filled], 0) - 1  # regions are stored from 1; 0 means stopped
-        self.region_of_event = np.empty(n, np.int64)
-        self.region_of_event[order] = np.where(in_force < 0, len(self.regions), in_force)
+        self.event_region = np.empty(n, np.int64)
+        self.event_region[order] = np.where(in_force < 0, len(self.regions), in_force)
 
     def _mark(
         self,

@@ -66,17 +66,15 @@ def clock_jump(where: str, extent: LineExtent, window: tuple[int, int] | None, h
             seconds = (extent.last_ps - extent.first_ps) / 1e12
             flags.append(Flag("clock_jump", f"{where}: its events span {seconds:.0f} s, longer than any profile", host))
         return flags
-    slack = max(_SLACK_PS, (window[1] - window[0]) // 10)
     early, late = window[0] - extent.first_ps, extent.last_ps - window[1]
-    if early > slack:
-        flags.append(Flag("clock_jump", f"{where}: begins {early / 1e12:.1f} s before the profile", host))
-    if late > slack:
-        flags.append(Flag("clock_jump", f"{where}: ends {late / 1e12:.1f} s after the profile", host))
+    for beyond, what in ((early, "begins {:.1f} s before"), (late, "ends {:.1f} s after")):
+        if beyond > max(_SLACK_PS, (window[1] - window[0]) // 10):
+            flags.append(Flag("clock_jump", f"{where}: {what.format(beyond / 1e12)} the profile", host))
     return flags
 
 
 def event_cap(where: str, count: int, host: str) -> list[Flag]:
-    """Return a flag if a line or file has exactly as many events as the limit of a profiler."""
+    """Return a flag for a line or file with exactly as many events as the limit of a profiler."""
     return [Flag("event_cap", f"{where} has {count:,} events", host)] if count in EVENT_CAPS else []
 
 
