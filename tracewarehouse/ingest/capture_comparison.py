@@ -45,20 +45,14 @@ _STAT = ["name", "kind", "int_value", "double_value", "string_value", "bytes_val
 
 @dataclass
 class Tally:
-    """Counts and sums of a line's content, modulo 2^64, so that a changed, lost or doubled row shows.
-
-    Attributes:
-        events: number of events.
-        start_ps: sum of their starts on the run's clock.
-        duration_ps: sum of their durations.
-        stats: by name and class (integer, double, text, bytes): number of values, and the sum of their bits, or of
-            the CRC-32 of text and bytes.
-    """
+    """Counts and sums of a line's content, modulo 2^64, so that a changed, lost or doubled row shows."""
 
     events: int = 0
     start_ps: int = 0
+    """Sum of the starts on the run's clock."""
     duration_ps: int = 0
     stats: dict[tuple[str, str], tuple[int, int]] = field(default_factory=dict)
+    """By name and class (integer, double, text, bytes): number of values, and the sum of their bits or CRC-32."""
 
     def add(self, name: str, kind: str, count: int, total: int) -> None:
         """Add values of a stat."""
@@ -69,15 +63,7 @@ class Tally:
 
 @dataclass(frozen=True)
 class LineCount:
-    """One line of a capture beside the same line of its run.
-
-    Attributes:
-        host, plane, line: names of its place.
-        events: events in the capture.
-        events_in_run: events in the run.
-        stats: stats of the events in the capture.
-        is_equal: whether events, times and stats agree in number and sum.
-    """
+    """One line of a capture beside that of its run; equal if events, times and stats agree in number and sum."""
 
     host: str
     plane: str
@@ -90,19 +76,13 @@ class LineCount:
 
 @dataclass
 class CaptureComparison:
-    """A capture and its run, line by line.
-
-    Attributes:
-        run_id: the run.
-        planes: number of planes in the capture.
-        counts: its lines.
-        differences: one sentence per difference; empty if the run has everything.
-    """
+    """A capture and its run, line by line."""
 
     run_id: str
     planes: int = 0
     counts: list[LineCount] = field(default_factory=list)
     differences: list[str] = field(default_factory=list)
+    """One sentence per difference; empty if the run has everything."""
 
     @property
     def events(self) -> int:

@@ -20,23 +20,18 @@ from tracewarehouse.ingest.lake.schema import TABLES
 
 @dataclass(frozen=True)
 class Problem:
-    """A fault in a warehouse, and what to do about it.
-
-    Attributes:
-        run_id: the run; None if it concerns no run, or an unknown one.
-        run: its name for people.
-        file: the file, relative to the warehouse.
-        sentence: the fault.
-        action: what to do.
-        is_error: False if it only takes space.
-    """
+    """A fault in a warehouse, and what to do about it."""
 
     run_id: str | None
+    """None if it concerns no run, or an unknown one."""
     run: str | None
+    """Name of the run for people."""
     file: str | None
+    """The file, relative to the warehouse."""
     sentence: str
     action: str
     is_error: bool = True
+    """False if it only takes space."""
 
     def __str__(self) -> str:
         where = [f"run {self.run_id}" if self.run_id else "", self.file or ""]

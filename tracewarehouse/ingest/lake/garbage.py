@@ -24,17 +24,13 @@ _ANY = re.compile(r"(?s).*")
 
 @dataclass(frozen=True)
 class Leftover:
-    """Files that nothing uses any more.
-
-    Attributes:
-        path: the file or folder.
-        what: its kind, such as an interrupted ingest.
-        bytes: its size on disk.
-    """
+    """A file or folder that nothing uses any more."""
 
     path: Path
     what: str
+    """Its kind, such as an interrupted ingest."""
     bytes: int
+    """Its size on disk."""
 
 
 def leftovers(lake: Lake, grace_seconds: float = GRACE_SECONDS, in_use: Collection[str] = ()) -> list[Leftover]:
