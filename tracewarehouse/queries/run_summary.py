@@ -1,0 +1,197 @@
+"""Sums a run up: its facts and main numbers, what dominates its steps, its flags, and what is missing."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import asdict, dataclass
+from datetime import UTC, datetime
+from itertools import groupby
+from typing import Any
+
+from tracewarehouse.ingest.devices.flags import FLAGS
+from tracewarehouse.queries.read_only import literal
+from tracewarehouse.queries.result import QueryResult
+
+Query = Callable[[str], QueryResult]
+
+
+@dataclass(frozen=True)
+class Number:
+    """One main number of a run; see the macro run_tiles.
+
+    Attributes:
+        metric: the metric that it comes from.
+        name: its name.
+        part: the clock or the phase that it belongs to; empty if there is only one.
+        value: the number; None without data.
+        unit: its unit; empty for a count.
+        detail: a line that says more.
+    """
+
+    metric: str
+    name: str
+    part: str
+    value: float | None
+    unit: str
+    detail: str | None
+
+    @property
+    def label(self) -> str:
+        """Name and part."""
+        return f"{self.name}, {self.part_in_words}" if self.part else self.name
+
+    @property
+    def part_in_words(self) -> str:
+        """The part as people read it."""
+        return "outside steps" if self.part == "outside" else self.part
+
+
+@dataclass(frozen=True)
+class StepShare:
+    """The share of one part in the time of a phase's steps; see the macro step_shares."""
+
+    phase: str
+    part: str
+    share: float | None
+    mean_ms: float
+    steps: int
+
+
+@dataclass(frozen=True)
+class RunFlag:
+    """One quality flag of a run: its name, the host that it concerns or None, its meaning, and the details."""
+
+    flag: str
+    host: str | None
+    meaning: str
+    detail: str
+
+    def __str__(self) -> str:
+        where = f"{self.host}: " if self.host else ""
+        return f"{self.meaning} Here: {where}{self.detail}" if self.meaning else f"{where}{self.detail}"
+
+
+@dataclass(frozen=True)
+class Missing:
+    """A metric of which a run has no row, with the reason; see `metrics.missing`."""
+
+    metric: str
+    version: int
+    unmet: str | None
+    reason: str
+
+
+@dataclass(frozen=True)
+class RunSummary:
+    """A run in short.
+
+    Attributes:
+        facts: what ran, on what, and how its steps were found: the columns of the macro run_facts.
+        numbers: the main numbers, in order.
+        steps: the parts of a step's time, the phase with the longest total first and its largest part first.
+        flags: the reasons to read the numbers with care.
+        missing: the metrics without a row.
+    """
+
+    facts: dict[str, Any]
+    numbers: list[Number]
+    steps: list[StepShare]
+    flags: list[RunFlag]
+    missing: list[Missing]
+
+    def to_dict(self) -> dict[str, Any]:
+        """The summary as values that JSON can hold."""
+        return asdict(self)
+
+    @property
+    def reasons(self) -> dict[str, list[str]]:
+        """The missing metrics by reason, the reason of most metrics first."""
+        ordered = sorted(self.missing, key=lambda m: m.reason)
+        grouped = {reason: [m.metric for m in missing] for reason, missing in groupby(ordered, key=lambda m: m.reason)}
+        return dict(sorted(grouped.items(), key=lambda g: (-len(g[1]), g[0])))
+
+
+def summarise(query: Query, run_id: str) -> RunSummary:
+    """Read the summary of one run; `query` runs SQL on a warehouse that has the run."""
+    run = literal(run_id)
+    [facts] = query(f"SELECT * FROM macros.run_facts([{run}])").dicts()
+    flags = query(f'SELECT flag, host, detail FROM main.quality_flags WHERE run_id = {run} ORDER BY "index"')
+    missing = query(
+        f"SELECT metric, version, unmet, reason FROM metrics.missing WHERE run_id = {run} ORDER BY metric, version"
+    )
+    return RunSummary(
+        facts,
+        main_numbers(query, run_id),
+        step_shares(query, run_id),
+        [RunFlag(flag, host, FLAGS.get(flag, ""), detail) for flag, host, detail in flags.rows()],
+        [Missing(*row) for row in missing.rows()],
+    )
+
+
+def main_numbers(query: Query, run_id: str) -> list[Number]:
+    """The run's main numbers; one without data has no value."""
+    rows = query(
+        "SELECT metric, name, part, value, unit, detail "
+        f"FROM macros.run_tiles([{literal(run_id)}]) ORDER BY position, part DESC"
+    )
+    return [Number(**row) for row in rows.dicts()]
+
+
+def step_shares(query: Query, run_id: str) -> list[StepShare]:
+    """The parts of the time of the run's steps, the phase with the longest total first and its largest part first."""
+    rows = query(
+        f"SELECT phase, part, share, mean_ms, steps FROM macros.step_shares([{literal(run_id)}]) "
+        "ORDER BY SUM(mean_ms * steps) OVER (PARTITION BY phase) DESC, phase, share DESC, part"
+    )
+    return [StepShare(**row) for row in rows.dicts()]
+
+
+def labelled(facts: Mapping[str, Any]) -> list[tuple[str, str]]:
+    """The known facts of a run, as labels and texts for people."""
+    labels = {
+        "Model": _joined(facts["model"], _counted(facts["layers"], "layer"), facts["dtype"]),
+        "Requests": _joined(
+            _counted(facts["batch_size"], "sequence"),
+            f"{facts['input_length']} tokens in" if facts["input_length"] else None,
+            f"{facts['output_length']} out" if facts["output_length"] else None,
+        ),
+        "Devices": _devices(facts),
+        "Mesh": _mesh(facts),
+        "Steps": f"{facts['steps']}, read from: {facts['steps_source']}" if facts["steps"] else "none known",
+        "Captured": _joined(_date(facts["captured_ns"]), f"{facts['events']:,} events"),
+        "Framework": facts["framework"],
+        "Run": facts["run_id"],
+    }
+    return [(label, text) for label, text in labels.items() if text]
+
+
+def _devices(facts: Mapping[str, Any]) -> str:
+    kind = facts["device_kind"] or {"tpu": "TPU", "gpu": "GPU", "cpu": "CPU"}.get(facts["backend"], "device")
+    chips = _counted(facts["chips"], "chip") if facts["backend"] == "tpu" else None
+    return _joined(
+        f"{facts['devices']} x {kind}" if facts["devices"] else "none", chips, _counted(facts["hosts"], "host")
+    )
+
+
+def _mesh(facts: Mapping[str, Any]) -> str | None:
+    mesh: str | None = facts["mesh"]
+    if facts["mesh_source"] != "inferred":
+        return mesh
+    return f"{mesh} (inferred, {100 * facts['mesh_confidence']:.0f} % sure; give it with --mesh at ingest)"
+
+
+def _date(captured_ns: int | None) -> str | None:
+    if captured_ns is None:
+        return None
+    try:
+        return f"{datetime.fromtimestamp(captured_ns // 10**9, UTC):%Y-%m-%d %H:%M:%S} UTC"
+    except (ValueError, OverflowError, OSError):  # a year that no calendar has
+        return None
+
+
+def _counted(count: int | None, noun: str) -> str | None:
+    return None if count is None else f"{count} {noun}{'' if count == 1 else 's'}"
+
+
+def _joined(*texts: str | None) -> str:
+    return ", ".join(t for t in texts if t)
