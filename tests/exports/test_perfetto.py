@@ -333,9 +333,7 @@ def test_command(tmp_path: Path) -> None:
 
 CAPTURES = ["deepseek_v2-ep4-b4-i16-o9", "llama-pp2tp2-b4-i16-o5-hosts2"]
 SHARED = [
-    "cpu/cpu_deepseekv3_dp2ep2tp2.xplane.pb",
     "gpu-mi300-jax-gemm.xplane.pb",
-    "tpu-2chip-vllm-tp2-prefill.trace.json.gz",
     "tpu-2chip-vllm-tp2-prefill.xplane.pb",
     "tpu-v6e-4chip-host-offload.xplane.pb",
 ]
@@ -356,16 +354,16 @@ Whole = Callable[[Path], tuple[Warehouse, Path, Trace]]
 
 
 @pytest.fixture(scope="module")
-def whole(tmp_path_factory: pytest.TempPathFactory) -> Whole:
+def whole(taken: Callable[[Path], Warehouse], tmp_path_factory: pytest.TempPathFactory) -> Whole:
     """Exports all of a capture, once for the tests of it."""
 
-    def of_capture(capture: Path) -> tuple[Warehouse, Path, Trace]:
-        folder = tmp_path_factory.mktemp("whole")
-        warehouse = ingested(folder, capture)
-        target = folder / ("out.pftrace" if capture.is_dir() else "out.pftrace.gz")  # both ways of packing
+    def exported_whole(capture: Path) -> tuple[Warehouse, Path, Trace]:
+        warehouse = taken(capture)
+        ending = "pftrace" if capture.is_dir() else "pftrace.gz"  # both ways of packing
+        target = tmp_path_factory.mktemp("whole") / f"out.{ending}"
         return warehouse, target, exported(warehouse, target, flows="all")
 
-    return cache(of_capture)
+    return cache(exported_whole)
 
 
 def is_as_in_the_warehouse(warehouse: Warehouse, trace: Trace) -> None:
