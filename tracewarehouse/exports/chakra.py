@@ -20,9 +20,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from tracewarehouse.exports.files import naming_the_unwritable, whole_file
 from tracewarehouse.exports.perfetto.wire import varint
 from tracewarehouse.ingest.errors import TracewarehouseError
-from tracewarehouse.ingest.lake.durable_files import placed_whole
 from tracewarehouse.ingest.protobuf import Field, message_classes
 from tracewarehouse.queries.read_only import literal
 
@@ -173,18 +173,15 @@ def export_chakra(warehouse: Warehouse, run: str, folder: Path) -> ChakraExport:
         raise TracewarehouseError(f"run {entry.name} has no ops of devices, so there is nothing to simulate")
     prefix = re.sub(r"[^\w.-]", "_", entry.name)
     files = []
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
+    with naming_the_unwritable(folder):
         for rank, nodes in traces.items():
             files.append(folder / f"{prefix}.{rank}.et")
-            with placed_whole(files[-1]) as part, part.open("wb") as stream:
-                stream.writelines(_messages(nodes))
+            with whole_file(files[-1]) as file:
+                file.writelines(_messages(nodes))
         files.append(folder / "comm_group.json")
-        with placed_whole(files[-1]) as part:
+        with whole_file(files[-1]) as file:
             groups = {name: members for members, name in communication.groups.items()}
-            part.write_text(json.dumps(groups, indent=1) + "\n")
-    except OSError as error:
-        raise TracewarehouseError(f"{folder}: cannot be written: {error.strerror or error}") from None
+            file.write(f"{json.dumps(groups, indent=1)}\n".encode())
     return ChakraExport(files, communication.warnings)
 
 

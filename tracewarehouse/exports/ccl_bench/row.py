@@ -16,6 +16,7 @@ import yaml
 from tracewarehouse.exports.ccl_bench.card import FilledCard, filled_card
 from tracewarehouse.exports.ccl_bench.values import COMPATIBLE, row_values
 from tracewarehouse.exports.chrome import chrome_text, host_names
+from tracewarehouse.exports.files import naming_the_unwritable
 from tracewarehouse.ingest.errors import TracewarehouseError
 from tracewarehouse.ingest.lake.durable_files import file_digest
 from tracewarehouse.queries.read_only import literal
@@ -92,7 +93,7 @@ def write_row(
     card = filled_card(warehouse, run.run_id, trace_url)
     hosts = host_names(warehouse, run.run_id)
     trace = re.sub(r"[^\w.-]", "_", hosts[0]) + ".trace.json"
-    try:
+    with naming_the_unwritable(folder):
         folder.mkdir(parents=True, exist_ok=True)
         own = {trace, f"{name}.yaml"}
         others = sorted(p.name for p in folder.iterdir() if p.suffix in (".json", ".yaml") and p.name not in own)
@@ -103,8 +104,7 @@ def write_row(
             )
         (folder / f"{name}.yaml").write_text(_yaml(card.content), encoding="utf-8")
         with (folder / trace).open("wb") as file:
-            for piece in chrome_text(warehouse, run.run_id, hosts, is_for_viewers=False):
-                file.write(piece)
+            file.writelines(chrome_text(warehouse, run.run_id, hosts, is_for_viewers=False))
         _write_values(warehouse, run.run_id, folder / VALUES)
         _write_tables(warehouse, run, folder / "tables")
         (folder / "run.sh").write_text(_script(warehouse, run, name, trace), encoding="utf-8")
@@ -114,8 +114,6 @@ def write_row(
         (folder / "README.md").write_text(_readme(folder, run, card, warnings), encoding="utf-8")
         if archive:
             _archive(folder)
-    except OSError as error:
-        raise TracewarehouseError(f"{folder}: cannot be written: {error.strerror or error}") from None
     return Row(name, folder, card.content, values, warnings)
 
 
