@@ -202,10 +202,10 @@ def baseline(
 ) -> None:
     """Write the metric values of runs to a file, as a baseline for `tw check --against` and `tw compare`."""
     from tracewarehouse.comparison.baseline import baseline_lines
-    from tracewarehouse.comparison.compare import find_run_ids
+    from tracewarehouse.comparison.compare import run_ids_of
 
     with context.obj.open() as warehouse:
-        lines = list(baseline_lines(warehouse, find_run_ids(warehouse, run)))
+        lines = list(baseline_lines(warehouse, run_ids_of(warehouse, run)))
     try:
         output.write_text("".join(f"{line}\n" for line in lines), encoding="utf-8")
     except OSError as error:

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from tracewarehouse.comparison.compare import SPLITS, comparing, find_run_ids
+from tracewarehouse.comparison.compare import SPLITS, comparing, run_ids_of
 from tracewarehouse.dashboards import communication, ops, peaks, runs, steps, words
 from tracewarehouse.dashboards.figure import Figure, NothingToDraw
 from tracewarehouse.dashboards.memory import memory_in_use
@@ -160,7 +160,7 @@ def comparison_report(warehouse: Warehouse, run: str, against: str, *, is_unlike
         WarehouseError: a run does not exist.
         MetricError: the workloads differ, and that is not allowed.
     """
-    ours, theirs = find_run_ids(warehouse, run), find_run_ids(warehouse, against)
+    ours, theirs = run_ids_of(warehouse, run), run_ids_of(warehouse, against)
     with comparing(warehouse, run, against, is_unlike_allowed=is_unlike_allowed) as comparison:
         compared = comparison.values().dicts()
         unknown = comparison.unknown

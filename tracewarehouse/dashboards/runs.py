@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import altair as alt
 
-from tracewarehouse.comparison.compare import find_run_ids
+from tracewarehouse.comparison.compare import run_ids_of
 from tracewarehouse.dashboards.figure import Drawn, Figure, NothingToDraw, largest, read
 from tracewarehouse.dashboards.steps import NO_FIT
 from tracewarehouse.dashboards.theme import ALARM, HEAT, QUIET, SERIES, WIDTH, axis, number, series_color, tooltips
@@ -33,7 +33,7 @@ def pareto(warehouse: Warehouse, runs: str | Sequence[str]) -> Figure:
            FROM macros.run_points($runs)
            WHERE is_on_front IS NOT NULL
            ORDER BY model, tokens_per_s_per_user, name""",
-        runs=find_run_ids(warehouse, runs),
+        runs=run_ids_of(warehouse, runs),
     )
     if not drawn:
         raise NothingToDraw(_UNKNOWN)
@@ -87,7 +87,7 @@ def sweep_heat_map(warehouse: Warehouse, runs: str | Sequence[str], value: str =
             WHERE {value} IS NOT NULL AND batch_size IS NOT NULL AND input_length IS NOT NULL
             GROUP BY ALL
             ORDER BY configuration, batch_size, input_length""",
-        runs=find_run_ids(warehouse, runs),
+        runs=run_ids_of(warehouse, runs),
     )
     if not drawn:
         raise NothingToDraw("No run has the value, a batch size and a prompt length (manifest or card).")
@@ -142,7 +142,7 @@ def scaling(warehouse: Warehouse, runs: str | Sequence[str]) -> Figure:
            FROM points
            QUALIFY count(*) OVER (PARTITION BY workload, device_kind) > 1
            ORDER BY workload, chips""",
-        runs=find_run_ids(warehouse, runs),
+        runs=run_ids_of(warehouse, runs),
     )
     if not drawn:
         raise NothingToDraw("No workload was run on two numbers of chips: model, batch and lengths must be the same.")
@@ -206,7 +206,7 @@ def metric_against_metric(
            ORDER BY model, r.name, a.phase DESC""",
         x=x,
         y=y,
-        runs=find_run_ids(warehouse, runs),
+        runs=run_ids_of(warehouse, runs),
     )
     if not drawn:
         raise NothingToDraw(f"No run has both {x} and {y} in a phase.")
@@ -265,7 +265,7 @@ def value_over_time(warehouse: Warehouse, runs: str | Sequence[str], metric: str
            WHERE r.profile_start_ns > 0
            ORDER BY r.profile_start_ns, r.name, m.of""",
         metric=metric,
-        runs=find_run_ids(warehouse, runs),
+        runs=run_ids_of(warehouse, runs),
     )
     if not drawn:
         raise NothingToDraw(f"No run has {metric} and the time of its capture.")
@@ -316,7 +316,7 @@ def what_if_curves(warehouse: Warehouse, runs: str | Sequence[str]) -> Figure:
            FROM main.metric_values AS v JOIN main.runs AS r USING (run_id)
            WHERE v.metric = 'ici_bandwidth_utility' AND list_contains($runs, run_id)
            ORDER BY name, phase DESC, factor""",
-        runs=find_run_ids(warehouse, runs),
+        runs=run_ids_of(warehouse, runs),
     )
     if not drawn:
         raise NothingToDraw(NO_FIT)
@@ -394,8 +394,8 @@ def step_waterfall(
                   from_us + difference_us AS until_us
            FROM bars
            ORDER BY phase DESC, place""",
-        runs=find_run_ids(warehouse, runs),
-        against=find_run_ids(warehouse, against),
+        runs=run_ids_of(warehouse, runs),
+        against=run_ids_of(warehouse, against),
         split=split,
         most=most,
     )
