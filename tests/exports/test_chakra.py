@@ -260,8 +260,7 @@ def test_a_run_without_ops_is_refused(tmp_path: Path) -> None:
 
 
 def test_command(tmp_path: Path) -> None:
-    with open_warehouse(tmp_path / "warehouse", create=True) as warehouse:
-        warehouse.ingest(write_capture_directory(tmp_path / "tiny"))
+    ingest_one(write_capture_directory(tmp_path / "tiny"), tmp_path / "warehouse")
     options = ["-w", str(tmp_path / "warehouse"), "export", "chakra", "tiny-tp2", "-o", str(tmp_path / "out")]
     lines = CliRunner().invoke(app, options).output.split()
     assert [Path(line).name for line in lines] == ["tiny-tp2.0.et", "tiny-tp2.1.et", "comm_group.json"]

@@ -30,15 +30,11 @@ def ingested(tmp_path: Path, *captures: Path) -> Warehouse:
     return open_warehouse(tmp_path / "warehouse")
 
 
-def made(tmp_path: Path) -> Warehouse:
-    """The tiny capture: two TPUs, a prefill and three decode steps of 2 layers with 2 all-reduces each."""
-    return ingested(tmp_path, write_capture_directory(tmp_path / "tiny"))
-
-
 @pytest.fixture(scope="module")
 def tiny(tmp_path_factory: pytest.TempPathFactory) -> Warehouse:
-    """A warehouse of the tiny capture, for tests that only export it."""
-    return made(tmp_path_factory.mktemp("tiny"))
+    """The tiny capture: two TPUs, a prefill and three decode steps of 2 layers with 2 all-reduces each."""
+    folder = tmp_path_factory.mktemp("tiny")
+    return ingested(folder, write_capture_directory(folder / "tiny"))
 
 
 @pytest.fixture(scope="module")
@@ -322,10 +318,9 @@ def test_times_and_steps_are_read() -> None:
             steps(text)
 
 
-def test_command(tmp_path: Path) -> None:
-    made(tmp_path)
+def test_command(tiny: Warehouse, tmp_path: Path) -> None:
     target = tmp_path / "some" / "out.pftrace.gz"
-    options = ["-w", str(tmp_path / "warehouse"), "export", "perfetto", "tiny-tp2", "-o", str(target)]
+    options = ["-w", str(tiny.path), "export", "perfetto", "tiny-tp2", "-o", str(target)]
     result = CliRunner().invoke(app, [*options, "--step", "1", "--flows", "all", "--from", "0ms", "--to", "1s"])
     assert result.output.strip() == str(target)
     assert len(read_trace(target).slices("3. XLA Ops")) == 16
