@@ -97,7 +97,7 @@ class Comparison:
             conditions.append(f"json_exists(c.dimensions, '$.{by}')")
             order = f"try_cast(c.dimensions ->> '$.{by}' AS DOUBLE), c.dimensions ->> '$.{by}', {order}"
         s = self.sides
-        sides = ", ".join(map(_list, (s.runs, s.baselines, s.run_repeats, s.baseline_repeats)))
+        sides = ", ".join(map(literal, (s.runs, s.baselines, s.run_repeats, s.baseline_repeats)))
         return self._query(
             f"SELECT * FROM macros.compare_values({sides}) AS c WHERE {' AND '.join(conditions)} ORDER BY {order}"
         )
@@ -116,7 +116,7 @@ class Comparison:
         """Return rows of macros.compare_steps, of one of `SPLITS` or all; the largest difference comes first."""
         where = f"WHERE c.split = {literal(split)}" if split else ""
         return self._query(
-            f"SELECT * FROM macros.compare_steps({_list(self.sides.runs)}, {_list(self.sides.baselines)}) AS c "
+            f"SELECT * FROM macros.compare_steps({literal(self.sides.runs)}, {literal(self.sides.baselines)}) AS c "
             f"{where} ORDER BY c.phase, c.split, abs(c.difference_us) DESC, c.name"
         )
 
@@ -266,7 +266,7 @@ def _check_alike(query: Query, runs: Sequence[str], baselines: Sequence[str], *,
     unlike: list[str] = []
     unknown: list[str] = []
     is_any_known = False
-    both = _list((*runs, *baselines))
+    both = literal((*runs, *baselines))
     sql = f"SELECT run_id, {', '.join(WORKLOAD)} FROM main.runs WHERE list_contains({both}, run_id)"
     rows = query(sql).dicts()
     for column in WORKLOAD:
@@ -306,10 +306,6 @@ def _with_repeats(query: Query, runs: tuple[str, ...], baselines: tuple[str, ...
     baseline_repeats = repeats(baselines)
     run_repeats = [r for r in repeats(runs) if r not in baseline_repeats]
     return Sides(runs, baselines, (*runs, *run_repeats), (*baselines, *baseline_repeats))
-
-
-def _list(run_ids: Sequence[str]) -> str:
-    return f"[{', '.join(map(literal, run_ids))}]"
 
 
 def _shown(values: set[object]) -> str:
