@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -37,19 +38,18 @@ class FilledCard:
     missing: tuple[str, ...]
 
 
-def filled_card(warehouse: Warehouse, run_id: str, trace_url: str) -> FilledCard:
-    """The card of a run, as complete as the run's own card and its capture allow.
+def filled_card(warehouse: Warehouse, run_id: str, numbers: Mapping[str, Any], trace_url: str) -> FilledCard:
+    """The card of a run, as complete as the run's own card and its capture allow; see `row_numbers` for the numbers.
 
     Raises:
         WarehouseError: the run cannot be read.
     """
     [run] = warehouse.query(f"SELECT * FROM main.runs WHERE run_id = {literal(run_id)}").dicts()
     [read] = warehouse.query(f"SELECT * FROM models.ccl_card WHERE run_id = {literal(run_id)}").dicts()
-    [chips] = warehouse.query(f"SELECT devices_per_host, chip_ici_gbps FROM macros.ccl_row({literal(run_id)})").dicts()
     card = WorkloadCard.model_validate(json.loads(run["card"]) if run["card"] else {})
     content: dict[str, Any] = card.model_dump(mode="json", by_alias=True)
     own = _leaves(content)
-    for field, value in _facts(run, read, chips).items():
+    for field, value in _facts(run, read, numbers).items():
         _fill(content, field, value)
     if trace_url:
         content["trace_url"] = trace_url
@@ -98,7 +98,7 @@ def metadata(name: str, card: dict[str, Any]) -> dict[str, Any]:
     return {name: value if value or name in empty else "" for name, value in fields.items()}
 
 
-def _facts(run: dict[str, Any], read: dict[str, Any], chips: dict[str, Any]) -> dict[str, Any]:
+def _facts(run: dict[str, Any], read: dict[str, Any], numbers: Mapping[str, Any]) -> dict[str, Any]:
     """Values of card fields from the capture, or from the manifest beside it; None for unknown."""
     known = [n for n in (run["input_length"], run["output_length"]) if n is not None]
     axes = {
@@ -121,10 +121,10 @@ def _facts(run: dict[str, Any], read: dict[str, Any], chips: dict[str, Any]) -> 
         "workload.hardware.xpu_spec.type": run["backend"].upper() if run["backend"] != "unknown" else None,
         "workload.hardware.xpu_spec.model": read["hardware"],
         "workload.hardware.xpu_spec.total_count": read["chips"],
-        "workload.hardware.xpu_spec.count_per_node": chips["devices_per_host"],
+        "workload.hardware.xpu_spec.count_per_node": numbers["devices_per_host"],
         # Gbit/s of a chip in both directions: between slices, which no capture has, and within one
-        "workload.hardware.network_topo.bandwidth_gbps": ["", int(chips["chip_ici_gbps"] * 16)]
-        if chips["chip_ici_gbps"]
+        "workload.hardware.network_topo.bandwidth_gbps": ["", int(numbers["chip_ici_gbps"] * 16)]
+        if numbers["chip_ici_gbps"]
         else None,
         "Model-executor.framework.name": framework,
         "Model-executor.framework.compiler_tool_selection": "xla",

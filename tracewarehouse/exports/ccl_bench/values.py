@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from statistics import fmean
@@ -92,7 +92,13 @@ METRIC_INFO = {
 """The entries of our metrics in CCL-Bench's configuration."""
 
 
-def row_values(warehouse: Warehouse, run_id: str) -> dict[str, float]:
+def row_numbers(warehouse: Warehouse, run_id: str) -> dict[str, Any]:
+    """The columns of the macro ccl_row for a run."""
+    [numbers] = warehouse.query(f"SELECT * FROM macros.ccl_row({literal(run_id)})").dicts()
+    return numbers
+
+
+def row_values(warehouse: Warehouse, run_id: str, numbers: Mapping[str, Any]) -> dict[str, float]:
     """The values of a run by CCL-Bench's names, with six significant digits; a metric without a value has no entry.
 
     Raises:
@@ -102,8 +108,7 @@ def row_values(warehouse: Warehouse, run_id: str) -> dict[str, float]:
     for row in warehouse.values(run_id, metrics=[f"ccl_{name}" for name in COMPATIBLE]).dicts():
         kind = json.loads(row["dimensions"]).get("kind", "")
         by_name[_ccl_bench_name(row["metric"].removeprefix("ccl_"), kind)] = row["value"]
-    [ours] = warehouse.query(f"SELECT {', '.join(METRIC_INFO)} FROM macros.ccl_row({literal(run_id)})").dicts()
-    by_name |= {name: value for name, value in ours.items() if value is not None}
+    by_name |= {name: numbers[name] for name in METRIC_INFO if numbers[name] is not None}
     return {name: float(f"{value:.6g}") for name, value in by_name.items()}
 
 
@@ -206,7 +211,7 @@ def row_of_trace(trace: object) -> str:
 
 
 def _compared(warehouse: Warehouse, run: RunVersion, published: dict[str, Any]) -> list[PublishedValue]:
-    reproduced = row_values(warehouse, run.run_id)
+    reproduced = row_values(warehouse, run.run_id, row_numbers(warehouse, run.run_id))
     compared = []
     for name, value in published.items():
         metric, kind = _metric_and_kind(name)
