@@ -330,7 +330,7 @@ NEITHER = "is neither a run nor a baseline file"
         ("{}", NEITHER),
         ("no JSON", NEITHER),
         (HEAD.replace("1", "2"), NEITHER),
-        (HEAD + "[]", NEITHER),
+        (HEAD + "[]", "holds no run"),
         (HEAD + '{"run": 1}', NEITHER),
         (HEAD + '{"value": {}}', NEITHER),
         (HEAD + '{"run": {"run_id": "a", "dp": "x"}}', "cannot be read"),
