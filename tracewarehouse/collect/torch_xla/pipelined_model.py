@@ -3,18 +3,18 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
+
+import torch
 
 from tracewarehouse.collect.parallel.attention_forms import cache_length
-from tracewarehouse.collect.parallel.device_mesh import DeviceMesh
 from tracewarehouse.collect.parallel.partition import BATCH, weight_partition
-from tracewarehouse.collect.parallel.phase_marks import scope, scope_module, scope_parts
-from tracewarehouse.collect.parallel.sequence_parallelism import last_position, split_sequence
-from tracewarehouse.collect.parallel.sharded_model import cache_shape, use_sharded_operations
-
-if TYPE_CHECKING:
-    from tracewarehouse.collect.parallel.published import PublishedWeights
-    from tracewarehouse.collect.run_spec import RunSpec
+from tracewarehouse.collect.parallel.weights import PublishedWeights
+from tracewarehouse.collect.run_spec import RunSpec
+from tracewarehouse.collect.torch_xla.mesh import DeviceMesh
+from tracewarehouse.collect.torch_xla.operations import einsum, scope, scope_module, scope_parts
+from tracewarehouse.collect.torch_xla.sequence_parallelism import last_position, split_sequence
+from tracewarehouse.collect.torch_xla.sharded_model import cache_shape, use_sharded_operations
 
 
 class StageCache:
@@ -29,12 +29,7 @@ class StageCache:
         return self.keys, self.values
 
     def _stored(self, old: Any, new: Any) -> Any:
-        """Return the cache with new positions, chosen place by place.
-
-        For a scatter, XLA would gather all stages on every device.
-        """
-        import torch
-
+        """Return the cache with new positions, chosen place by place: for a scatter, XLA would gather all stages."""
         count = new.shape[2]
         if count > 1:  # a prefill, which begins at the first position
             return torch.cat([new, old[:, :, count:]], 2)
@@ -64,14 +59,12 @@ class PipelinedModel:
     """
 
     def __init__(self, spec: RunSpec, model: Any, mesh: DeviceMesh, weights: PublishedWeights | None = None) -> None:
-        import torch
-
         self._spec, self._mesh, self._model = spec, mesh, model
         self._dtype = getattr(torch, spec.dtype)
         self._stages, self._microbatches = spec.axis("pp"), spec.microbatch_count
         self._experts = use_sharded_operations(spec, model, mesh)
         layers, layout = list(model.model.layers), spec.stage_layout
-        self._slots = [self._slot(layers, layout.layers_of(number), weights) for number in range(layout.slots)]
+        self._slots = [self._slot(layers, layout.slot_layers(number), weights) for number in range(layout.slots)]
         if spec.sequence_parallelism:
             split_sequence([slot.layer for slot in self._slots], mesh)
         for slot in self._slots:
@@ -90,8 +83,6 @@ class PipelinedModel:
 
     def begin(self) -> None:
         """Make an empty cache."""
-        import torch
-
         heads, key_width, value_width, split = cache_shape(self._spec, self._model.config)
         length = cache_length(self._spec)
         rows = self._spec.batch // self._microbatches
@@ -106,24 +97,14 @@ class PipelinedModel:
 
     def blank_input(self, length: int) -> Any:
         """Return blank tokens [batch, length]."""
-        import torch
-
         return self._mesh.place(torch.zeros(self._spec.batch, length, dtype=torch.long), (BATCH, None))
 
     def cache_tensors(self) -> list[Any]:
         """Return the keys and values of every slot and microbatch, and the count of positions."""
-        return [*(t for of_slot in (*self._keys, *self._values) for t in of_slot), self._position]
+        return [*(t for caches in (*self._keys, *self._values) for t in caches), self._position]
 
     def step(self, given: Any) -> tuple[Any, ...]:
-        """See `DeviceModel.forward`.
-
-        Args:
-            given: Tokens [batch, length].
-        """
-        import torch
-
-        from tracewarehouse.collect.parallel.stage_operations import einsum
-
+        """See `DeviceModel.forward`."""
         batch, length = given.shape
         hidden = self._model.model.embed_tokens(given)
         width = hidden.shape[-1]
@@ -171,12 +152,8 @@ class PipelinedModel:
     def _run_layer(self, number: int, tick: int, buffer: Any, positions: Any, rotary: Any, mask: Any) -> Any:
         """Run the layers of a slot; each stage uses the cache of the microbatch that it works on.
 
-        Returns:
-            The new buffer; and, with experts, the dropped pairs of token and expert of each microbatch that some stage
-            works on, {microbatch: [stages, tokens]}.
+        Returns the new buffer; and, with experts, the dropped pairs of each microbatch, {microbatch: [stages, tokens]}.
         """
-        import torch
-
         slot, keys, values = self._slots[number], self._keys[number], self._values[number]
         working = {m: (self._stage == tick - m)[:, None, None, None, None] for m in range(self._microbatches)}
         working = {m: at for m, at in working.items() if 0 <= tick - m < self._stages}
@@ -195,8 +172,8 @@ class PipelinedModel:
             dropped = self._experts.take_dropped()
             return (out, cache.keys, cache.values) if dropped is None else (out, cache.keys, cache.values, dropped)
 
-        of_stages = torch.vmap(one_stage)(slot.weights, buffer, selected(keys), selected(values))
-        hidden, new_keys, new_values, *dropped = of_stages
+        stages = torch.vmap(one_stage)(slot.weights, buffer, selected(keys), selected(values))
+        hidden, new_keys, new_values, *dropped = stages
         if slot.is_filled is not None:
             hidden = torch.where(slot.is_filled[:, None, None, None], hidden, buffer)
             dropped = [torch.where(slot.is_filled[:, None], pairs, 0) for pairs in dropped]
@@ -209,19 +186,15 @@ class PipelinedModel:
     def _slot(self, layers: list[Any], numbers: list[int | None], weights: PublishedWeights | None) -> Slot:
         """Make a slot, with its weights split over pp and, within a stage, as usual.
 
-        Args:
-            layers: Layers of the whole model; those of a published one have no values.
-            numbers: The layer of each stage, None if it has none.
-            weights: Weights of a published model.
+        `layers` are those of the whole model; those of a published one have no values, which come from `weights`.
+        `numbers` has the layer of each stage, None if it has none.
         """
-        import torch
-
         layer = layers[next(n for n in numbers if n is not None)]
         stacked = {}
         for name, own in _state(layer).items():
             if weights is not None:
-                of = [None if n is None else f"model.layers.{n}.{name}" for n in numbers]
-                stacked[name] = weights.stacked(of, self._mesh, self._dtype)
+                names = [None if n is None else f"model.layers.{n}.{name}" for n in numbers]
+                stacked[name] = weights.stacked(names, self._mesh, self._dtype)
                 continue
             values = [torch.zeros_like(own) if n is None else _state(layers[n])[name].detach() for n in numbers]
             partition = weight_partition(f"layer.{name}", own.dim())
@@ -233,8 +206,6 @@ class PipelinedModel:
 
     def _mask(self, positions: Any) -> Any:
         """Return the causal mask over the cache, added to the scores: [1, 1, tokens, cached tokens]."""
-        import torch
-
         length = cache_length(self._spec)
         is_seen = torch.arange(length, device=positions.device)[None, :] <= positions[:, None]
         dtype = self._model.dtype

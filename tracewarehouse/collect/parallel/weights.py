@@ -4,15 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import Any, Protocol
 
-from tracewarehouse.collect.models.architectures import architecture_of
+from tracewarehouse.collect.models.architectures import model_architecture
 from tracewarehouse.collect.models.checkpoint import Checkpoint, CheckpointError, Shape, in_file_order
 from tracewarehouse.collect.parallel.partition import Partition, weight_partition
-
-if TYPE_CHECKING:
-    from tracewarehouse.collect.parallel.device_mesh import DeviceMesh
-    from tracewarehouse.collect.run_spec import RunSpec
+from tracewarehouse.collect.run_spec import RunSpec
 
 
 class Assembler(Protocol):
@@ -23,17 +20,12 @@ class Assembler(Protocol):
 
 
 class PublishedWeights:
-    """The weights of a run of a published model; they are checked against its configuration before any is read.
-
-    Raises:
-        CheckpointError: a file or weight is missing, damaged, of another shape, or of another model.
-    """
+    """The weights of a run of a published model; they are checked against its configuration before any is read."""
 
     def __init__(self, spec: RunSpec, folder: Path) -> None:
         self.folder = folder
         self._checkpoint = Checkpoint(folder)
-        self._skeleton = skeleton(spec, folder)
-        self._shapes = _shapes(self._skeleton)
+        self._shapes = _shapes(skeleton(spec, folder))
         self._checkpoint.check(self._shapes, spec.layers)
 
     def names(self) -> Sequence[str]:
@@ -70,7 +62,7 @@ class PublishedWeights:
             _put(model, name, torch.cat(values, 1) if fused else values[0])
         return _finished(model)
 
-    def on_devices(self, spec: RunSpec, mesh: DeviceMesh) -> Any:
+    def on_devices(self, spec: RunSpec, mesh: Assembler) -> Any:
         """Return the model with every weight split over the devices, read one after the other and file by file.
 
         A host holds its devices' parts of one weight at a time and, while they are sent, torch_xla's copy of each part.
@@ -94,11 +86,8 @@ class PublishedWeights:
     ) -> Any:
         """Return the same weight of one layer of every stage, [stages, ...], each on the devices of its stage.
 
-        Args:
-            names: Name of the weight in each stage; None gives zeros.
-            mesh: The devices.
-            dtype: Dtype of the result.
-            partition: Partition of one stage's weight; by default that of `weight_partition`.
+        A stage whose name of the weight is None gets zeros. `partition` is that of one stage's weight, by default the
+        one of `weight_partition`.
         """
         import torch
 
@@ -113,8 +102,8 @@ class PublishedWeights:
         def read(slices: tuple[slice, ...]) -> Any:
             return torch.stack([read_stage(name, slices[1:]) for name in names[slices[0]]])
 
-        of_stage = weight_partition(known, len(shape)) if partition is None else partition
-        return mesh.assemble((len(names), *shape), ("pp", *of_stage), read)
+        own = weight_partition(known, len(shape)) if partition is None else partition
+        return mesh.assemble((len(names), *shape), ("pp", *own), read)
 
 
 class ZeroWeights(PublishedWeights):
@@ -122,8 +111,7 @@ class ZeroWeights(PublishedWeights):
 
     def __init__(self, spec: RunSpec, folder: Path) -> None:
         self.folder = folder
-        self._skeleton = skeleton(spec, folder)
-        self._shapes = _shapes(self._skeleton)
+        self._shapes = _shapes(skeleton(spec, folder))
 
     def names(self) -> Sequence[str]:
         """Return the names of all weights."""
@@ -140,20 +128,14 @@ class ZeroWeights(PublishedWeights):
 
 
 def skeleton(spec: RunSpec, folder: Path, *, is_split: bool = True) -> Any:
-    """Return a transformers model of the run's layers whose weights have shapes but no values.
+    """Return a transformers model of the run's layers, by the folder's config.json; its weights have no values.
 
-    Args:
-        spec: The run.
-        folder: Folder with the config.json.
-        is_split: Whether to store the fused gate and up weights of experts separately, as the collector's device model
-            does.
+    `is_split` stores the fused gate and up weights of experts separately, as the model on the devices has them.
     """
     import torch
     import transformers
 
-    from tracewarehouse.collect.parallel.experts import split_gate_and_up
-
-    architecture = architecture_of(spec.model)
+    architecture = model_architecture(spec.model)
     config = getattr(transformers, architecture.config_class).from_pretrained(folder)
     config.num_hidden_layers = spec.layers
     if getattr(config, "layer_types", None):
@@ -173,6 +155,19 @@ def skeleton(spec: RunSpec, folder: Path, *, is_split: bool = True) -> Any:
     for parameter in model.parameters():
         parameter.requires_grad_(False)
     return model
+
+
+def split_gate_and_up(model: Any) -> None:
+    """Store the fused gate and up weights of all experts separately, so that tp splits the width of each."""
+    import torch
+
+    for module in list(model.modules()):
+        fused = getattr(module, "gate_up_proj", None)
+        if isinstance(fused, torch.nn.Parameter):
+            gate, up = fused.data.chunk(2, dim=1)
+            del module.gate_up_proj
+            module.gate_proj = torch.nn.Parameter(gate.contiguous(), requires_grad=False)
+            module.up_proj = torch.nn.Parameter(up.contiguous(), requires_grad=False)
 
 
 def whole(shape: Shape) -> tuple[slice, ...]:

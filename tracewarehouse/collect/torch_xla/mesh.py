@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from typing import Any
+
+import numpy as np
+import torch
+import torch_xla
+import torch_xla.distributed.spmd as spmd
+from torch_xla.distributed.spmd.xla_sharding import unwrap_sharded_tensor
 
 from tracewarehouse.collect.parallel.partition import Axes, Partition, device_slices
-from tracewarehouse.collect.parallel.stage_operations import constrain
-from tracewarehouse.collect.run_spec import MESH_AXES
-
-if TYPE_CHECKING:
-    from tracewarehouse.collect.run_spec import RunSpec
+from tracewarehouse.collect.run_spec import MESH_AXES, RunSpec
+from tracewarehouse.collect.torch_xla.operations import constrain
 
 
 class DeviceMesh:
@@ -20,10 +23,6 @@ class DeviceMesh:
     """
 
     def __init__(self, spec: RunSpec) -> None:
-        import numpy as np
-        import torch_xla
-        import torch_xla.distributed.spmd as spmd
-
         self.sizes = {axis: spec.axis(axis) for axis in MESH_AXES}
         self._coordinates = spec.mesh.coordinates()
         ids = np.array(spec.mesh.device_ids or range(spec.mesh.size))
@@ -32,8 +31,6 @@ class DeviceMesh:
 
     def place(self, tensor: Any, partition: Partition) -> Any:
         """Move a host tensor to the devices, split as given."""
-        import torch_xla.distributed.spmd as spmd
-
         placed = tensor.to(self.device)
         spmd.mark_sharding(placed, self.xla_mesh, self.resolve(partition))
         return placed
@@ -41,18 +38,13 @@ class DeviceMesh:
     def assemble(self, shape: tuple[int, ...], partition: Partition, read: Callable[[tuple[slice, ...]], Any]) -> Any:
         """Return a tensor on the devices of all hosts; each host reads only the parts of its own devices.
 
-        Args:
-            shape: Shape of the whole tensor.
-            partition: Its split.
-            read: Returns a slice of it on the host; called once per distinct slice.
+        `read` returns a slice of it on the host, and is called once per distinct slice.
         """
-        import torch
-        import torch_xla
-
         parts: dict[str, Any] = {}
         shards = []
         blocks = [n.stop for n in device_slices(shape, partition, self.sizes, {})]
-        for device in self._local_devices():
+        # This host's devices, in the order in which torch_xla has them.
+        for device in (int(name.rpartition(":")[2]) for name in torch_xla._XLAC._xla_get_runtime_devices()):
             slices = device_slices(shape, partition, self.sizes, self._coordinates[device])
             if str(slices) not in parts:
                 part = read(slices)
@@ -66,16 +58,8 @@ class DeviceMesh:
         sharding = self.xla_mesh.get_op_sharding(self.resolve(partition))
         return torch_xla._XLAC._global_tensor_from_cpu_shards(shards, sharding, torch.Size(shape))
 
-    def _local_devices(self) -> list[int]:
-        """Return the ids of this host's devices, in the order in which torch_xla has them."""
-        import torch_xla
-
-        return [int(name.rpartition(":")[2]) for name in torch_xla._XLAC._xla_get_runtime_devices()]
-
     def split(self, parameter: Any, partition: Partition) -> None:
         """Tell how a tensor that is already on the devices is split."""
-        import torch_xla.distributed.spmd as spmd
-
         spmd.mark_sharding(parameter, self.xla_mesh, self.resolve(partition))
 
     def constrain(self, value: Any, partition: Partition) -> Any:
@@ -86,24 +70,14 @@ class DeviceMesh:
         return constrain(self._constrain, value, partition)
 
     def _constrain(self, value: Any, partition: Partition) -> Any:
-        """Constrain a value that is not inside a pipeline stage."""
-        import torch_xla.distributed.spmd as spmd
-        from torch_xla.distributed.spmd.xla_sharding import unwrap_sharded_tensor
-
         return unwrap_sharded_tensor(spmd.mark_sharding(value, self.xla_mesh, self.resolve(partition)))
 
     def part(self, value: Any, partition: Partition) -> Any:
         """Begin a manual region, in which operations work on one device: return this device's part of a value."""
-        import torch_xla.distributed.spmd as spmd
-        from torch_xla.distributed.spmd.xla_sharding import unwrap_sharded_tensor
-
         return unwrap_sharded_tensor(spmd.enable_manual_sharding(value, self.resolve(partition), mesh=self.xla_mesh))
 
     def whole(self, part: Any, partition: Partition, shape: Any) -> Any:
         """End a manual region: return the value of this shape from the devices' parts."""
-        import torch_xla.distributed.spmd as spmd
-        from torch_xla.distributed.spmd.xla_sharding import unwrap_sharded_tensor
-
         return unwrap_sharded_tensor(
             spmd.disable_manual_sharding(part, self.resolve(partition), shape, mesh=self.xla_mesh)
         )
@@ -114,8 +88,6 @@ class DeviceMesh:
 
     def groups(self, axis: str) -> list[list[int]]:
         """Return the device ids of every group along one axis."""
-        import numpy as np
-
         logical = self.xla_mesh.get_logical_mesh()
         moved = np.moveaxis(logical, list(self.sizes).index(axis), -1)
         return [[int(d) for d in group] for group in moved.reshape(-1, self.sizes[axis])]

@@ -2,61 +2,22 @@
 
 from __future__ import annotations
 
-import math
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from tracewarehouse.collect.parallel.partition import BATCH
+import torch
+from transformers.integrations.moe import ALL_EXPERTS_FUNCTIONS
 
-if TYPE_CHECKING:
-    from tracewarehouse.collect.parallel.device_mesh import DeviceMesh
+from tracewarehouse.collect.parallel.partition import BATCH, Places, places
+from tracewarehouse.collect.torch_xla.mesh import DeviceMesh
+from tracewarehouse.collect.torch_xla.operations import einsum
 
 NAME = "gshard_dispatch"
-LEAST_PLACES = 4
-"""Fewest places: the mean of few tokens says little; as in DeepSpeed-MoE (Rajbhandari et al. 2022)."""
-
-
-@dataclass(frozen=True)
-class Places:
-    """Places that routed tokens get.
-
-    Attributes:
-        per_device: Places that one device of (dp, ep) sends to each device of ep.
-        received: Places that a device of ep gets from all its senders, itself included.
-        per_expert: Places that each of its experts computes; `received` if every expert computes all.
-    """
-
-    per_device: int
-    received: int
-    per_expert: int
-
-
-def places(tokens: int, chosen: int, experts: int, devices: int, factor: float) -> Places:
-    """Return the places that a capacity factor gives; it counts mean shares of the tokens.
-
-    Args:
-        tokens: Tokens of one device of (dp, ep).
-        chosen: Experts of a token.
-        experts: Experts of a layer.
-        devices: Devices of ep.
-        factor: The capacity factor; infinity gives room for all, so nothing is dropped.
-    """
-
-    def room(most: int, mean: float) -> int:
-        return most if math.isinf(factor) else min(most, max(LEAST_PLACES, math.ceil(factor * mean)))
-
-    # A token takes one place at a device, however many of its experts are there.
-    per_device = room(tokens, tokens * chosen / devices) if devices > 1 else tokens
-    received = per_device * devices
-    return Places(per_device, received, room(received, tokens * devices * chosen / experts))
 
 
 class RoutedExperts:
     """The experts of a model on the devices, and the pairs that they dropped in the running step.
 
-    Args:
-        mesh: The run's devices.
-        factor: The capacity factor.
+    `factor` is the capacity factor.
     """
 
     def __init__(self, mesh: DeviceMesh, factor: float) -> None:
@@ -65,8 +26,6 @@ class RoutedExperts:
 
     def register(self) -> None:
         """Register them with transformers under `NAME`, in place of those of another mesh."""
-        from transformers.integrations.moe import ALL_EXPERTS_FUNCTIONS
-
         ALL_EXPERTS_FUNCTIONS.register(NAME, self.run)
 
     def take_dropped(self) -> Any:
@@ -83,18 +42,10 @@ class RoutedExperts:
         over tp add up the parts of the experts' width. A pair without a place is dropped; the number of experts that
         computed a token comes back beside its result.
 
-        Args:
-            module: The experts, with gate_proj and up_proj [experts, width, hidden] and down_proj [experts, hidden,
-                width].
-            tokens: [tokens, hidden].
-            chosen: Experts of each token, [tokens, k].
-            weights: Their weights, [tokens, k].
-
-        Returns:
-            [tokens, hidden].
+        `tokens` are [tokens, hidden], and so is the result; `chosen` and `weights` are the experts of each token and
+        their weights, [tokens, k]. `module` has gate_proj and up_proj [experts, width, hidden] and down_proj [experts,
+        hidden, width].
         """
-        import torch
-
         mesh = self._mesh
         count, hidden = tokens.shape
         experts, devices, data = module.gate_proj.shape[0], mesh.sizes["ep"], mesh.sizes["dp"]
@@ -127,9 +78,7 @@ class RoutedExperts:
     def _exchanged(self, values: Any, *, there: bool) -> Any:
         """Re-split values from their senders to their receivers, or back: an all-to-all.
 
-        Args:
-            values: [groups, devices, ...], back with the parts of tp in front: [tp, groups, devices, ...].
-            there: The direction.
+        Values are [groups, devices, ...]; on the way back they have the parts of tp in front.
         """
         lead: Any = () if there else ("tp",)
         partitions: Any = ((*lead, BATCH, None, None), (*lead, "dp", "ep", None))
@@ -141,28 +90,20 @@ class RoutedExperts:
         return flat.reshape(values.shape)
 
     def _computed(self, module: Any, tokens: Any, facts: Any, room: Places) -> tuple[Any, Any]:
-        """Return the results of each device's experts for the tokens that it has.
+        """Return the results of each device's experts for the tokens [dp, ep, received, hidden] that it has.
 
-        Args:
-            module: The experts.
-            tokens: [dp, ep, received, hidden].
-            facts: Weights of the device's experts, [dp, ep, received, experts here]; -1 where not routed.
-            room: The places.
+        `facts` are the weights of the device's experts, [dp, ep, received, experts here]; -1 where not routed.
 
         Returns:
             [tp, dp, ep, received, hidden], still to be added up over tp; and the number of experts that computed each
             token, [dp, ep, received].
         """
-        import torch
-
-        from tracewarehouse.collect.parallel.stage_operations import einsum
-
         parts, (devices, here) = self._mesh.sizes["tp"], (facts.shape[1], facts.shape[3])
 
-        def of_device(weight: Any) -> Any:
+        def by_device(weight: Any) -> Any:
             return weight.reshape(devices, here, *weight.shape[1:])
 
-        gate_proj, up_proj, down_proj = map(of_device, (module.gate_proj, module.up_proj, module.down_proj))
+        gate_proj, up_proj, down_proj = map(by_device, (module.gate_proj, module.up_proj, module.down_proj))
         down_proj = down_proj.reshape(*down_proj.shape[:3], parts, -1)
         is_routed = facts >= 0
         weight = torch.where(is_routed, facts, 0.0)
@@ -180,23 +121,8 @@ class RoutedExperts:
         return einsum("dntec,pdnech->pdnth", place * weight[..., None], done), place.sum((-1, -2))
 
 
-def split_gate_and_up(model: Any) -> None:
-    """Store the fused gate and up weights of all experts separately, so that tp splits the width of each."""
-    import torch
-
-    for module in list(model.modules()):
-        fused = getattr(module, "gate_up_proj", None)
-        if isinstance(fused, torch.nn.Parameter):
-            gate, up = fused.data.chunk(2, dim=1)
-            del module.gate_up_proj
-            module.gate_proj = torch.nn.Parameter(gate.contiguous(), requires_grad=False)
-            module.up_proj = torch.nn.Parameter(up.contiguous(), requires_grad=False)
-
-
 def _placed(is_wanted: Any, count: int) -> Any:
     """Give each token that wants one the next place: [..., tokens, n] to truth values [..., tokens, n, count]."""
-    import torch
-
     place = torch.where(is_wanted, torch.cumsum(is_wanted, -2, dtype=torch.int32) - 1, -1)
     return place.unsqueeze(-1) == torch.arange(count, device=place.device)
 
@@ -204,15 +130,8 @@ def _placed(is_wanted: Any, count: int) -> Any:
 def _sent(tokens: Any, facts: Any, place: Any) -> Any:
     """Put tokens and facts side by side, by place: [groups, devices, places, hidden + n].
 
-    Args:
-        tokens: Tokens of each group.
-        facts: Facts about each token for each device.
-        place: Whether a token has a place, [groups, tokens, devices, places]; None if each has its own.
+    `place` says whether a token has a place, [groups, tokens, devices, places]; None if each has its own.
     """
-    import torch
-
-    from tracewarehouse.collect.parallel.stage_operations import einsum
-
     if place is None:
         whole = tokens[:, None].expand(-1, facts.shape[2], -1, -1)
         return torch.cat([whole, facts.transpose(1, 2)], -1)
@@ -224,8 +143,6 @@ def _sent(tokens: Any, facts: Any, place: Any) -> Any:
 
 def _combined(returned: Any, place: Any) -> Any:
     """Add up the results [tp, groups, devices, places, n] to [groups, tokens, n]; `place` as for `_sent`."""
-    from tracewarehouse.collect.parallel.stage_operations import einsum
-
     # The sum over tp, which is the all-reduce, comes last, so that it is over tokens, not over places.
     at_tokens = returned.sum(2) if place is None else einsum("gsdc,pgdcn->pgsn", place.to(returned.dtype), returned)
     return at_tokens.sum(0)

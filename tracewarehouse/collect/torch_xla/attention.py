@@ -4,14 +4,17 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from typing import Any
+
+import torch
+from transformers import AttentionInterface, AttentionMaskInterface
+from transformers.masking_utils import eager_mask
 
 from tracewarehouse.collect.parallel.attention_forms import LANES, PAGE, block_pages, decode_form, prefill_form
 from tracewarehouse.collect.parallel.partition import BATCH
-
-if TYPE_CHECKING:
-    from tracewarehouse.collect.parallel.device_mesh import DeviceMesh
-    from tracewarehouse.collect.run_spec import RunSpec
+from tracewarehouse.collect.run_spec import RunSpec
+from tracewarehouse.collect.torch_xla.mesh import DeviceMesh
+from tracewarehouse.collect.torch_xla.operations import einsum
 
 NAME = "sharded"
 
@@ -21,9 +24,6 @@ Attend = Callable[..., tuple[Any, Any]]
 
 def register(spec: RunSpec, mesh: DeviceMesh) -> None:
     """Register the attention of a run with transformers under `NAME`."""
-    from transformers import AttentionInterface, AttentionMaskInterface
-    from transformers.masking_utils import eager_mask
-
     flash, paged = (functools.partial(kernel, mesh) for kernel in (flash_attention, paged_attention))
     prefill: Attend = flash if prefill_form(spec) == "flash" else sharded_attention
     decode: Attend = paged if decode_form(spec) == "paged" else sharded_attention
@@ -49,14 +49,14 @@ def flash_attention(
     batch, heads, tokens, width = query.shape
     padded = width if width <= LANES else -(-width // LANES) * LANES
 
-    def of_each_head(x: Any) -> Any:
+    def repeated_heads(x: Any) -> Any:
         # The cache has room after the prompt; keys and values have fewer heads, each for several queries.
         seen = pad(x[:, :, :tokens], (0, padded - x.shape[-1]))
         repeated = seen[:, :, None].expand(-1, -1, heads // x.shape[1], -1, -1)
         return mesh.constrain(repeated.reshape(batch, heads, tokens, padded), (BATCH, "tp", None, None))
 
     output = kernel(
-        *map(of_each_head, (query, key, value)),
+        *map(repeated_heads, (query, key, value)),
         causal=True,
         sm_scale=scaling,
         partition_spec=mesh.resolve((BATCH, "tp", None, None)),
@@ -79,22 +79,12 @@ def paged_attention(
     """Compute the attention of a decode step with the kernel, on each device's part of batch and heads.
 
     The kernel looks up each page of a sequence. Here the pages of a sequence are contiguous for each key-value head, so
-    the kernel is given batch x heads sequences with one head, and the cache stays where it is.
-
-    Args:
-        mesh: The devices.
-        module: The attention module of transformers; ignored.
-        query: [batch, heads, 1, head_dim].
-        key: [batch, key-value heads, cached tokens, head_dim].
-        value: [batch, key-value heads, cached tokens, head_dim].
-        attention_mask: Ignored: all sequences have the same length, and a token sees all tokens before it.
-        scaling: Factor of the scores, which the kernel does not apply.
-        position_ids: Position of the token, [1, 1] or [batch, 1].
+    the kernel is given batch x heads sequences with one head, and the cache stays where it is. It does not apply
+    `scaling`. The mask is ignored: all sequences have the same length, and a token sees all tokens before it.
 
     Returns:
-        Output [batch, 1, heads, head_dim], and no weights.
+        Output [batch, 1, heads, head_dim] for a query [batch, heads, 1, head_dim], and no weights.
     """
-    import torch
     from torch_xla.experimental.custom_kernel import paged_attention as kernel
 
     by_head = (BATCH, "tp", None, None)
@@ -116,29 +106,19 @@ def paged_attention(
 
 
 def sharded_attention(
-    module: Any, query: Any, key: Any, value: Any, attention_mask: Any, scaling: float, dropout: float = 0.0, **_: Any
+    module: Any, query: Any, key: Any, value: Any, attention_mask: Any, scaling: float, **_: Any
 ) -> tuple[Any, Any]:
     """Compute attention whose products keep the batch and the head dimension apart.
 
     A matmul lowers to a product over one merged dimension, batch x heads. Since batch and heads may be split over
     different mesh axes, the partitioner would gather query, key and value first; an einsum has no such dimension.
 
-    Args:
-        module: The attention module (unused; the interface of transformers passes it).
-        query: [batch, heads, tokens, head_dim].
-        key: [batch, key-value heads, cached tokens, head_dim].
-        value: [batch, key-value heads, cached tokens, value head_dim].
-        attention_mask: Added to the scores, [batch or 1, 1, tokens, cached tokens].
-        scaling: Factor of the scores.
-        dropout: Must be 0 in inference; ignored.
+    `query` is [batch, heads, tokens, head_dim], `key` and `value` are [batch, key-value heads, cached tokens, width];
+    `attention_mask`, which is added to the scores, is [batch or 1, 1, tokens, cached tokens].
 
     Returns:
         Output [batch, tokens, heads, value head_dim] and weights [batch, key-value heads, queries per head, ...].
     """
-    import torch
-
-    from tracewarehouse.collect.parallel.stage_operations import einsum
-
     batch, heads, tokens, width = query.shape
     kv_heads = key.shape[1]
     grouped = query.reshape(batch, kv_heads, heads // kv_heads, tokens, width)
