@@ -1,16 +1,85 @@
-"""Shows progress on a terminal, and nothing in a pipe."""
+"""Prints what commands answer: rows in the chosen format, notes, lines that outlast their reader, and progress."""
 
 from __future__ import annotations
 
+import errno
+import os
+import shutil
 import sys
-from collections.abc import Callable, Iterator
+import textwrap
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
+from pathlib import Path
 from typing import TYPE_CHECKING
 
+import typer
+
 from tracewarehouse.ingest.errors import printable
+from tracewarehouse.queries.output import Format, format_of, write
+from tracewarehouse.queries.quality import FlaggedRun, note
 
 if TYPE_CHECKING:
     from tracewarehouse.ingest.capture.remote import Advance
+    from tracewarehouse.queries.result import QueryResult
+
+_KEY = "tracewarehouse.format"  # of context.meta
+
+
+def note_format(context: typer.Context, format_: Format) -> None:
+    """Remember that `--json` or `--csv` was given.
+
+    Raises:
+        typer.BadParameter: the other one was given too.
+    """
+    if context.meta.setdefault(_KEY, format_) != format_:
+        raise typer.BadParameter("--json and --csv exclude each other")
+
+
+def chosen_format(context: typer.Context, output_format: Format | None, output: Path | None) -> Format:
+    """The format that --format, --json or --csv names, else that of the file's ending, else a table.
+
+    Raises:
+        typer.BadParameter: --format and its short form name different formats.
+    """
+    short: Format | None = context.meta.get(_KEY)
+    if short and output_format and short != output_format:
+        raise typer.BadParameter(f"--{short} and --format {output_format} exclude each other")
+    return output_format or short or (format_of(output) if output else "table")
+
+
+def put(context: typer.Context, result: QueryResult, output_format: Format | None, output: Path | None) -> None:
+    """Write the rows as the options of the command say."""
+    write(result, chosen_format(context, output_format, output), output)
+
+
+def say_flags(runs: Sequence[FlaggedRun]) -> None:
+    """Print a note that names the runs; print nothing if there are none."""
+    sentence = note(runs)
+    if sentence:
+        say_note(sentence)
+
+
+def say_note(sentence: str) -> None:
+    """Print a note; on a terminal, lines break between words."""
+    text = f"note: {printable(sentence)}"
+    if sys.stderr.isatty():
+        text = textwrap.fill(text, shutil.get_terminal_size().columns, break_on_hyphens=False)
+    typer.echo(text, err=True)
+
+
+def lasting_echo(line: object, err: bool = False) -> None:
+    """Print a line; once nobody reads the output any more, discard this and all further lines.
+
+    The reader is gone, for example, after `| head -1`, or when the terminal is closed.
+    """
+    try:
+        typer.echo(line, err=err)
+    except OSError as error:
+        if error.errno not in (errno.EPIPE, errno.EIO):
+            raise
+        stream = sys.stderr if err else sys.stdout
+        with open(os.devnull, "w") as nowhere:  # noqa: PTH123 (also where there is no such path)
+            os.dup2(nowhere.fileno(), stream.fileno())
 
 
 @contextmanager
