@@ -76,7 +76,7 @@ class TestDatabase:
         """Without --sql ingest cannot build them, and says that the file is older."""
         own = tmp_path / "own"
         (own / "metrics").mkdir(parents=True)
-        packaged = ROOT / "tracewarehouse" / "sql" / "metrics" / "ttft_v1.sql"
+        packaged = ROOT / "tracewarehouse" / "sql" / "serving" / "ttft_v1.sql"
         mine = packaged.read_text(encoding="utf-8").replace("ttft", "my_ttft")
         mine = re.sub("status: stable", "status: experimental", mine)
         (own / "metrics" / "my_ttft_v1.sql").write_text(mine, encoding="utf-8")
