@@ -9,8 +9,22 @@ import altair as alt
 from tracewarehouse.dashboards.figure import Drawn, Figure, NothingToDraw, ask
 from tracewarehouse.dashboards.registry import NO_COLLECTIVES
 from tracewarehouse.dashboards.theme import (
-    ALARM, HEAT, PRIMARY, QUIET, WIDTH, axis, bar_height, by_phase, class_color, number, part_bars, percent, phase_bars,
-    powers, series_color, tooltips,
+    ALARM,
+    HEAT,
+    PRIMARY,
+    QUIET,
+    WIDTH,
+    axis,
+    bar_height,
+    by_phase,
+    class_color,
+    number,
+    part_bars,
+    percent,
+    phase_bars,
+    powers,
+    series_color,
+    tooltips,
 )  # fmt: skip
 from tracewarehouse.dashboards.words import largest, quantity
 
@@ -260,9 +274,8 @@ def bandwidth_by_size(warehouse: Warehouse, run: str) -> Figure:
     y = alt.Y("gbps:Q", title="bandwidth", axis=axis("GB/s", values=powers(rates)), scale=alt.Scale(type="log"))
     color = series_color("collective", names)
     tip = tooltips("collective:N", number("bus_bytes", "bytes", ",.0f"), number("gbps", "GB/s, median"), "executions:Q")
-    points, fit, line = (
-        alt.Chart(drawn.data).transform_filter(f"datum.what == '{what}'") for what in ("measured", "fit", _PEAK)
-    )
+    base = alt.Chart(drawn.data)
+    points, fit, line = (base.transform_filter(f"datum.what == '{what}'") for what in ("measured", "fit", _PEAK))
     layers = [
         points.mark_rule().encode(x=x, y=alt.Y("slow_gbps:Q", title="bandwidth"), y2="fast_gbps:Q", color=color),
         points.mark_point(filled=True, size=60, opacity=1).encode(
@@ -277,8 +290,8 @@ def bandwidth_by_size(warehouse: Warehouse, run: str) -> Figure:
         layers.insert(0, dotted.encode(x=x, y=y, tooltip=tooltips("what:N", number("gbps", "GB/s"))))
     return drawn.figure(
         alt.layer(*layers).properties(width=WIDTH, height=280),
-        "Bus bandwidth of each size: the median execution, and a line from the 90th to the 10th percentile of its time. "
-        "Dashed is the fit of latency and bandwidth, dotted the peak of the links where it is known.",
+        "Bus bandwidth of each size: the median execution, and a line from the 90th to the 10th percentile of its "
+        "time. Dashed is the fit of latency and bandwidth, dotted the peak of the links where it is known.",
         largest(measured, "gbps", "GB/s", "collective")
         + (f" The peak of the links is {quantity(peak, 'GB/s')}." if peak else " The peak of the links is not known."),
     )

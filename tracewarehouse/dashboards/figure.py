@@ -186,4 +186,3 @@ def plain(value: Any) -> Any:
     if isinstance(value, float) and (value != value or value in (float("inf"), float("-inf"))):
         return None
     return value if value is None or isinstance(value, (bool, int, float, str)) else str(value)
-

@@ -46,7 +46,8 @@ WHERE run_id = $run AND o.is_leaf AND o.device_id IS NOT NULL
 ORDER BY o.start_ps, o.device_id, o.event_id"""
 
 _STRETCHES = """SELECT 'device ' || device_id AS device, start_ms, end_ms, class,
-       'most of ' || stretches || ' stretches' AS op, duration_us, NULL AS phase, NULL AS step, NULL AS layer, NULL AS part
+       'most of ' || stretches || ' stretches' AS op, duration_us,
+       NULL AS phase, NULL AS step, NULL AS layer, NULL AS part
 FROM macros.timeline_stretches($run, $start, $until, $stretch)
 ORDER BY start_ms, device_id"""
 
@@ -67,8 +68,8 @@ def device_timeline(
 ) -> Figure:
     """Ops of each device over time, coloured by class.
 
-    `window_ms=(from, to)` draws a part. Where there are too many ops to draw, each stretch of time shows the class of
-    ops that takes most of it.
+    If a window has more ops than can be drawn, it is divided into equal stretches, and each device shows the class of
+    ops that takes most of each stretch.
 
     Args:
         warehouse: the warehouse.
@@ -111,12 +112,13 @@ def device_timeline(
         .add_params(pick, zoom)
         .properties(width=WIDTH, height=max(70, min(30 * len(places), 480)))
     )  # fmt: skip
-    what = f"{window.ops:,} ops" + ("" if is_whole else f", the class that takes most of each {quantity(stretch, 'ps')}")
+    summed = "" if is_whole else f", the class that takes most of each {quantity(stretch, 'ps')}"
     times = {c: sum(r["duration_us"] for r in drawn.rows if r["class"] == c) for c in classes}
     ordered = sorted(times, key=lambda c: -times[c])
     return drawn.figure(
         chart,
-        f"{window.name}: {what}. Drag to move, Ctrl and the wheel to zoom, click a class to single it out.",
+        f"{window.name}: {window.ops:,} ops{summed}. Drag to move, Ctrl and the wheel to zoom, click a class to single "
+        "it out.",
         f"{len(places)} devices; time by class over all of them: "
         + ", ".join(f"{c} {quantity(times[c], 'us')}" for c in ordered)
         + ".",
@@ -368,8 +370,8 @@ def roofline(warehouse: Warehouse, run: str, most: int = 300) -> Figure:
     known = [r for r in ops if r["attained"] is not None]
     return drawn.figure(
         chart,
-        f"The {len(ops)} instructions with most time, of those whose operations and bytes the profiler states; the line "
-        "is the peak of the memory and of the matrix units.",
+        f"The {len(ops)} instructions with most time, of those whose operations and bytes the profiler states; the "
+        "line is the peak of the memory and of the matrix units.",
         largest(known, "self_ms", "ms", "name", "bound")
         if known
         else "The peaks of the devices are not known. " + largest(ops, "self_ms", "ms", "name"),

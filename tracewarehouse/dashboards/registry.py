@@ -32,7 +32,7 @@ class Chart:
         title: its heading; a function with options may word it more precisely.
         metrics: the metrics that its numbers come from.
         needs: the reason why there is nothing to draw where its query has no row.
-        picture: the beginning of the name of the capture in data/ whose picture the documentation shows; empty for none.
+        picture: the beginning of the name of the capture in data/ that the documentation shows it of; empty for none.
     """
 
     name: str

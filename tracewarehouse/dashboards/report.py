@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import json
 from collections import Counter
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from tracewarehouse.comparison.compare import SPLITS, comparing, run_ids_of
 from tracewarehouse.dashboards import words
 from tracewarehouse.dashboards.figure import Figure, NothingToDraw
-from tracewarehouse.dashboards.registry import CHARTS, RUN_CHARTS, STUDY_CHARTS
+from tracewarehouse.dashboards.registry import CHARTS, RUN_CHARTS, STUDY_CHARTS, Chart
 from tracewarehouse.dashboards.words import quantity
 from tracewarehouse.ingest.errors import WarehouseError
 from tracewarehouse.queries.quality import CLOCKS
@@ -95,22 +95,23 @@ class Report:
         }
 
 
-def run_report(warehouse: Warehouse, references: Sequence[str], charts: Collection[str] = RUN_CHARTS) -> Report:
+def run_report(warehouse: Warehouse, references: Sequence[str], charts: Sequence[str] = ()) -> Report:
     """Make the report about runs, with a section for each.
 
     Args:
         warehouse: the warehouse.
         references: the runs, by id or name.
-        charts: names of the charts to draw.
+        charts: draw only the charts of these names; if empty, all of a run.
 
     Raises:
-        WarehouseError: a run does not exist.
+        WarehouseError: a run does not exist, or a run has no such chart.
         QueryError: a view cannot be read.
     """
+    names = _chosen(charts, RUN_CHARTS)
     sections = []
     for run_id in dict.fromkeys(warehouse.run(r).run_id for r in references):
         section = run_in_short(warehouse, run_id)
-        for name in (n for n in RUN_CHARTS if n in charts):
+        for name in names:
             _add(section, name, warehouse, run_id)
         section.values = _stored_values(warehouse, run_id)
         sections.append(section)
@@ -153,17 +154,19 @@ def comparison_report(warehouse: Warehouse, run: str, against: str, *, is_unlike
     return Report(f"{run} against {against}", sections)
 
 
-def study_report(warehouse: Warehouse, query: str) -> Report:
+def study_report(warehouse: Warehouse, query: str, charts: Sequence[str] = ()) -> Report:
     """Make the report about many runs together.
 
     Args:
         warehouse: the warehouse.
         query: a SELECT with a column run_id, such as `SELECT run_id FROM main.runs WHERE model = 'llama'`.
+        charts: draw only the charts of these names; if empty, all over runs.
 
     Raises:
-        WarehouseError: the query gives no run.
+        WarehouseError: the query gives no run, or there is no such chart over runs.
         QueryError: the query was refused or failed.
     """
+    names = _chosen(charts, STUDY_CHARTS)
     asked = warehouse.query(query)
     if "run_id" not in asked.columns:
         raise WarehouseError(f"a study needs a query with a column run_id; this one has {', '.join(asked.columns)}")
@@ -172,7 +175,7 @@ def study_report(warehouse: Warehouse, query: str) -> Report:
     if not run_ids:
         raise WarehouseError("the query of the study gives no run; `tw runs` lists all runs")
     section = Section("study", f"Study of {len(run_ids)} runs", [("Query", query)])
-    for name in STUDY_CHARTS:
+    for name in names:
         _add(section, name, warehouse, run_ids)
     section.words = [f"{f.title}: {f.description}" for f in section.figures]
     points = warehouse.query(
@@ -214,6 +217,12 @@ def run_in_short(warehouse: Warehouse, run_id: str) -> Section:
         (n.label, quantity(n.value, n.unit), n.detail or "") for n in summary.numbers if n.value is not None
     ]
     return section
+
+
+def _chosen(names: Sequence[str], charts: Mapping[str, Chart]) -> list[str]:
+    if unknown := sorted(set(names) - charts.keys()):
+        raise WarehouseError(f"no chart {', '.join(unknown)} here; there are {', '.join(charts)}")
+    return [name for name in charts if name in (names or charts)]
 
 
 def _add(section: Section, name: str, *subject: Any) -> None:

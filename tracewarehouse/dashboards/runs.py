@@ -178,11 +178,11 @@ def metric_against_metric(
         "overlap-ratio-against-step-time",
         """SELECT name, model, mesh, batch_size, coalesce(phase, 'whole run') AS phase,
                   avg(value) FILTER (WHERE metric = $x) AS x, avg(value) FILTER (WHERE metric = $y) AS y
-           FROM models.run_values
-           WHERE metric IN ($x, $y) AND list_contains($runs, run_id)
+           FROM macros.run_values($runs)
+           WHERE metric IN ($x, $y)
            GROUP BY run_id, name, model, mesh, batch_size, phase
            HAVING x IS NOT NULL AND y IS NOT NULL
-           ORDER BY model, name, phase DESC""",
+           ORDER BY model, name, phase DESC, run_id, run_id""",
         needs=f"No run has both {x} and {y} in a phase.",
         x=x,
         y=y,
@@ -229,8 +229,8 @@ def value_over_time(warehouse: Warehouse, runs: str | Sequence[str], metric: str
                   strftime(make_timestamp(profile_start_ns // 1000), '%Y-%m-%dT%H:%M:%SZ') AS captured,
                   coalesce(phase, clock, 'whole run') AS of, avg(value) AS value,
                   lag(framework) OVER (PARTITION BY of ORDER BY profile_start_ns, run_id) <> framework AS is_new_version
-           FROM models.run_values
-           WHERE metric = $metric AND list_contains($runs, run_id) AND value IS NOT NULL AND profile_start_ns > 0
+           FROM macros.run_values($runs)
+           WHERE metric = $metric AND value IS NOT NULL AND profile_start_ns > 0
            GROUP BY run_id, name, model, framework, profile_start_ns, of
            ORDER BY profile_start_ns, name, of""",
         needs=f"No run has {metric} and the time of its capture.",
@@ -269,8 +269,8 @@ def what_if_curves(warehouse: Warehouse, runs: str | Sequence[str]) -> Figure:
         "what-if-curves",
         """WITH saved AS (
              SELECT name, model, coalesce(phase, 'no phase') AS phase, factor, value / 100 AS saved
-             FROM models.run_values
-             WHERE metric = 'ici_bandwidth_utility' AND list_contains($runs, run_id))
+             FROM macros.run_values($runs)
+             WHERE metric = 'ici_bandwidth_utility')
            SELECT * FROM saved
            UNION ALL
            SELECT DISTINCT name, model, phase, '1', 0 FROM saved

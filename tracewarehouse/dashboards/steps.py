@@ -73,8 +73,7 @@ def step_parts(warehouse: Warehouse, run: str, most: int = 200) -> Figure:
     return drawn.figure(
         chart,
         "From each step's start to the next one's, so that waiting for the host counts as idle; a last step, which no "
-        "step follows, is left out if its phase has others."
-        + (f" The first {most} steps." if steps == most else ""),
+        "step follows, is left out if its phase has others." + (f" The first {most} steps." if steps == most else ""),
         f"All {steps} drawn steps together: {said}.",
     )
 
@@ -101,8 +100,8 @@ def idle_parts(warehouse: Warehouse, run: str) -> Figure:
             x=alt.X("ms:Q", title="idle time per step", axis=axis("ms")),
             tooltip=number("ms", "ms per step"),
         ),
-        "Gaps inside a step by what comes after them; the time between the last op of a step and the first of the next, "
-        "in which the host prepares it, with gaps of up to 1 µs.",
+        "Gaps inside a step by what comes after them; the time between the last op of a step and the first of the "
+        "next, in which the host prepares it, with gaps of up to 1 µs.",
         largest(drawn.rows, "ms", "ms", "phase", "device", "part"),
     )
 

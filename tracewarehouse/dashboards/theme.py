@@ -104,7 +104,13 @@ def by_phase(chart: Any, phases: Sequence[str], height: int | alt.Step) -> Any:
 
 
 def part_bars(
-    data: Any, bar: str, bars: Sequence[Any], phases: Sequence[str], colors: dict[str, str], x: alt.X, tooltip: alt.Tooltip
+    data: Any,
+    bar: str,
+    bars: Sequence[Any],
+    phases: Sequence[str],
+    colors: dict[str, str],
+    x: alt.X,
+    tooltip: alt.Tooltip,
 ) -> Any:
     """Horizontal stacked bars, a panel per phase.
 
@@ -138,9 +144,7 @@ def phase_bars(
     chart: alt.Chart = (
         alt.Chart(data)
         .mark_bar()
-        .encode(
-            x=x, y=y, yOffset=alt.YOffset("phase:N", sort=list(phases)), color=phase_color(phases), tooltip=tooltip
-        )
+        .encode(x=x, y=y, yOffset=alt.YOffset("phase:N", sort=list(phases)), color=phase_color(phases), tooltip=tooltip)
         .properties(width=WIDTH, height=height)
     )
     return chart
@@ -151,9 +155,9 @@ def number(column: str, title: str, form: str = ",.4~g") -> alt.Tooltip:
     return alt.Tooltip(f"{column}:Q", format=form, title=title)
 
 
-def percent(column: str, form: str = ".2%", title: str | None = None) -> alt.Tooltip:
+def percent(column: str, form: str = ".2%", title: str = "") -> alt.Tooltip:
     """A share in a tooltip, in percent."""
-    return alt.Tooltip(f"{column}:Q", format=form, **({"title": title} if title else {}))
+    return alt.Tooltip(f"{column}:Q", format=form, title=title or alt.Undefined)
 
 
 def tooltips(*columns: str | alt.Tooltip) -> list[alt.Tooltip]:

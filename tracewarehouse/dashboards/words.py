@@ -66,7 +66,7 @@ def _digits(value: float) -> str:
 
 
 def largest(rows: Sequence[Mapping[str, Any]], value: str, unit: str, *labels: str, most: int = 3) -> str:
-    """Name the rows with the largest values in words, by the columns `labels`; of the others only how many there are."""
+    """Name the rows with the largest values in words, by the columns `labels`, and say how many others there are."""
     known = [r for r in rows if r[value] is not None]
     ordered = sorted(known, key=lambda r: -r[value])
     named = [

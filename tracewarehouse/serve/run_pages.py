@@ -1,4 +1,4 @@
-"""Shows runs: their list with filters that are part of the address, a run with its charts, and its trace in a viewer."""
+"""Shows runs: their list, with filters that are part of the address, a run with its charts, its trace in a viewer."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Gives each request what it needs: a warehouse of the server that is free, the run that it names, the first row to show."""
+"""Gives each request what it needs: a free warehouse of the server, the run that it names, the first row to show."""
 
 from __future__ import annotations
 

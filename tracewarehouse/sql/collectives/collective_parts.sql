@@ -5,7 +5,9 @@ description: >
   windows; beside these, the part of the windows in which the op line computes nothing. Times are means over the devices.
 ---*/
 WITH steps AS (
-  SELECT run_id, phase, SUM(steps) AS steps FROM models.phase_steps GROUP BY run_id, phase
+  SELECT run_id, phase, SUM(steps) AS steps
+  FROM models.phase_steps
+  GROUP BY run_id, phase
 ),
 
 parts AS (

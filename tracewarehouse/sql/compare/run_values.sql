@@ -1,7 +1,15 @@
 /*---
-model: run_values
+macro: run_values
+parameters:
+  runs: The runs, as a list of run ids.
 description: The stored metric values, each with its most common dimensions and with what its run is.
 ---*/
+WITH stored AS (
+  SELECT *
+  FROM main.metric_values
+  WHERE LIST_CONTAINS(runs, run_id)
+)
+
 SELECT
   run_id, -- The run.
   r.name, -- Its name.
@@ -17,5 +25,5 @@ SELECT
   v.dimensions ->> '$.factor' AS factor, -- How many times the bandwidth of today's links; NULL for a metric without.
   v.value, -- The value.
   v.unit -- Its unit.
-FROM main.metric_values AS v
+FROM stored AS v
 INNER JOIN main.runs AS r USING (run_id)

@@ -4,13 +4,18 @@ parameters:
   run: The run, by its id.
 description: The memory in use of each allocator of a run, the most in each of 400 stretches from its first allocation to its last.
 ---*/
-WITH bounds AS (
+WITH states AS (
+  SELECT *
+  FROM models.memory_states
+  WHERE run_id = run
+),
+
+bounds AS (
   SELECT
     MIN(at_ps) AS first_ps,
     (MAX(at_ps) - MIN(at_ps)) // 400 + 1 AS stretch_ps,
     COUNT(DISTINCT host) AS hosts
-  FROM models.memory_states
-  WHERE run_id = run
+  FROM states
 )
 
 SELECT
@@ -22,7 +27,6 @@ SELECT
   MAX(m.used_bytes) AS used_bytes, -- Most bytes in use, allocated and reserved.
   MAX(m.capacity_bytes) AS capacity_bytes, -- Most bytes of the allocator; NULL where not known.
   COUNT(*) AS changes -- Allocations and releases.
-FROM models.memory_states AS m
+FROM states AS m
 CROSS JOIN bounds AS b
-WHERE m.run_id = run
 GROUP BY ALL

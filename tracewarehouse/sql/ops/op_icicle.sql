@@ -6,7 +6,13 @@ description: >
   Self time of a run's devices as nested bars of the whole: programs, their layers, the parts of a layer, and ops. Ops below
   a thousandth of the time are merged as other ops; bars below half a thousandth are left out.
 ---*/
-WITH named AS (
+WITH timed AS (
+  SELECT *
+  FROM models.instruction_time
+  WHERE run_id = run
+),
+
+named AS (
   SELECT
     COALESCE(i.module, 'no program') AS program,
     l.layer AS layer_number,
@@ -14,10 +20,9 @@ WITH named AS (
     COALESCE(l.part, 'no part') AS part,
     REGEXP_REPLACE(i.name, '([.][0-9]+)+$', '') AS op,
     SUM(t.self_ps) AS self_ps
-  FROM models.instruction_time AS t
+  FROM timed AS t
   INNER JOIN main.instructions AS i USING (run_id, instruction_id)
   INNER JOIN models.instruction_layers AS l USING (run_id, instruction_id, device_id)
-  WHERE run_id = run
   GROUP BY ALL
 ),
 

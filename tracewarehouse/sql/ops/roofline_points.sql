@@ -27,10 +27,11 @@ peaks AS (
 ),
 
 roof AS (
-  SELECT UNNEST([low, flops / bytes, GREATEST(high, 2 * flops / bytes)]) AS intensity, flops, bytes
-  FROM ends
-  CROSS JOIN peaks
-  WHERE flops > 0 AND bytes > 0
+  SELECT
+    UNNEST([e.low, p.flops / p.bytes, GREATEST(e.high, 2 * p.flops / p.bytes)]) AS intensity, p.flops, p.bytes
+  FROM ends AS e
+  CROSS JOIN peaks AS p
+  WHERE p.flops > 0 AND p.bytes > 0
 )
 
 SELECT
@@ -44,5 +45,7 @@ SELECT
   attained -- Share of the bound; NULL where it is not known.
 FROM ops
 UNION ALL
-SELECT 'roof', 'roof', NULL, 'roof', intensity, LEAST(flops, intensity * bytes), NULL, NULL
+SELECT
+  'roof' AS what, 'roof' AS name, NULL AS category, 'roof' AS bound, intensity,
+  LEAST(flops, intensity * bytes) AS flops_per_s, NULL AS self_ms, NULL AS attained
 FROM roof

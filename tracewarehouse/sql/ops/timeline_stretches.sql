@@ -9,12 +9,16 @@ description: >
   The class of ops that takes most of each stretch of time on a device; a row for stretches in a row of one class. An op
   counts for the stretch in which it starts.
 ---*/
-WITH timed AS (
-  SELECT o.device_id, (o.start_ps - begin_ps) // stretch_ps AS stretch, c.class, SUM(o.duration_ps) AS time_ps
-  FROM main.ops AS o
+WITH placed AS (
+  SELECT run_id, instruction_id, device_id, (start_ps - begin_ps) // stretch_ps AS stretch, duration_ps
+  FROM main.ops
+  WHERE run_id = run AND is_leaf AND device_id IS NOT NULL AND start_ps >= begin_ps AND start_ps < finish_ps
+),
+
+timed AS (
+  SELECT p.device_id, p.stretch, c.class, SUM(p.duration_ps) AS time_ps
+  FROM placed AS p
   INNER JOIN models.instruction_classes AS c USING (run_id, instruction_id)
-  WHERE
-    run_id = run AND o.is_leaf AND o.device_id IS NOT NULL AND o.start_ps >= begin_ps AND o.start_ps < finish_ps
   GROUP BY ALL
 ),
 

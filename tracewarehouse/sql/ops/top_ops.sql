@@ -7,7 +7,13 @@ description: >
   The ops on which a run's devices spend most self time in each phase. Names that differ only in their numbers count as one
   op.
 ---*/
-WITH named AS (
+WITH timed AS (
+  SELECT *
+  FROM models.instruction_time
+  WHERE run_id = run
+),
+
+named AS (
   SELECT
     t.phase,
     REGEXP_REPLACE(i.name, '([.][0-9]+)+$', '') AS op,
@@ -19,10 +25,9 @@ WITH named AS (
     instruction_id,
     t.ops,
     t.self_ps
-  FROM models.instruction_time AS t
+  FROM timed AS t
   INNER JOIN main.instructions AS i USING (run_id, instruction_id)
   INNER JOIN models.instruction_classes AS c USING (run_id, instruction_id)
-  WHERE run_id = run
 ),
 
 summed AS (

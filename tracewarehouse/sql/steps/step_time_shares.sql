@@ -4,12 +4,20 @@ description: >
   How the times of steps are distributed in each phase, and the times per output token on each clock: at most two hundred
   points, each with the share of the steps that take at most so long. A step's time is that of its slowest device or host.
 ---*/
-WITH timed AS (
-  SELECT run_id, 'step_time' AS metric, phase AS part, step_time_ms AS time_ms
-  FROM metrics.step_time
-  WHERE step_time_ms IS NOT NULL
+WITH clocks AS (
+  SELECT run_id, MIN(clock) AS clock
+  FROM models.steps
+  GROUP BY run_id
+),
+
+timed AS (
+  SELECT run_id, 'step_time' AS metric, s.phase AS part, MAX(s.step_ps) AS time_ps
+  FROM models.steps AS s
+  INNER JOIN clocks USING (run_id, clock)
+  WHERE NOT s.is_last
+  GROUP BY run_id, s.phase, s.step
   UNION ALL
-  SELECT run_id, 'tpot' AS metric, clock AS part, MAX(step_ps) / 1e9 AS time_ms
+  SELECT run_id, 'tpot' AS metric, clock AS part, MAX(step_ps) AS time_ps
   FROM models.steps
   WHERE phase = 'decode' AND NOT is_last_of_phase
   GROUP BY run_id, clock, step
@@ -20,8 +28,8 @@ ranked AS (
     run_id,
     metric,
     part,
-    time_ms,
-    CUME_DIST() OVER (PARTITION BY run_id, metric, part ORDER BY time_ms) AS share
+    time_ps,
+    CUME_DIST() OVER (PARTITION BY run_id, metric, part ORDER BY time_ps) AS share
   FROM timed
 )
 
@@ -30,6 +38,6 @@ SELECT
   metric, -- step_time, or tpot for decode steps alone.
   part, -- The phase, NULL for steps without one; for tpot, the clock.
   MAX(share) AS share, -- Share of the steps that take at most time_ms.
-  MAX(time_ms) AS time_ms -- Time of a step.
+  MAX(time_ps) / 1e9 AS time_ms -- Time of a step.
 FROM ranked
 GROUP BY run_id, metric, part, FLOOR(-200 * share)
