@@ -303,8 +303,8 @@ def in_flight(warehouse: Warehouse, run: str) -> Figure:
         warehouse,
         "in-flight",
         """SELECT start_ps / 1e9 AS start_ms, unnest(['collectives', 'message bytes']) AS what,
-                  unnest([CAST(collectives AS DOUBLE), CAST(message_bytes AS DOUBLE)]) AS most
-           FROM models.collectives_in_flight
+                  unnest([CAST(ranks AS DOUBLE), CAST(message_bytes AS DOUBLE)]) AS most
+           FROM models.ranks_in_flight
            WHERE run_id = $run
            ORDER BY what, start_ms""",
         run=run,

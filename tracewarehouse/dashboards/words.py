@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from tracewarehouse.queries.read_only import literal
 
 if TYPE_CHECKING:
-    from tracewarehouse.run_summary import RunSummary
+    from tracewarehouse.queries.run_summary import RunSummary
     from tracewarehouse.warehouse import Warehouse
 
 _WORTH = 0.005

@@ -17,7 +17,7 @@ from tracewarehouse.dashboards.registry import RUN_CHARTS, STUDY_CHARTS, Chart
 from tracewarehouse.dashboards.report import run_in_short
 from tracewarehouse.database.temporary import TemporaryFolder
 from tracewarehouse.exports.perfetto.export import export_perfetto
-from tracewarehouse.exports.perfetto.selection import Selection
+from tracewarehouse.exports.perfetto.selected_run import Selection
 from tracewarehouse.queries.output import Format, dump
 from tracewarehouse.queries.read_only import literal
 from tracewarehouse.queries.result import QueryResult

@@ -1,41 +1,52 @@
 /*---
-model: collectives_in_flight
+macro: collectives_in_flight
+parameters:
+  run: The run, by its id.
+  from_ps: Only collectives that start then or later; NULL for all.
+  until_ps: Only collectives that start before; NULL for all.
+  only_phase: Only this phase; NULL for all.
+  first_step: Only this step and later ones; NULL for all.
+  last_step: Only this step and earlier ones; NULL for all.
 description: >
-  How many ranks of collectives are under way on all devices together, and their message bytes: the most in each
-  three-hundredth of the time from the first collective to the last. A stretch in which none starts or ends has no row.
+  How many collectives of a part of a run are in flight, from each moment at which the number changes. The ranks of one
+  execution count once, from the first start to the last end; bytes count from start to end on each rank.
 ---*/
-WITH windows AS (
-  SELECT run_id, event_id, start_ps, end_ps, COALESCE(message_bytes, 0) AS message_bytes
+WITH ranks AS (
+  SELECT COALESCE(instance, -1 - event_id) AS instance, start_ps, end_ps, COALESCE(wire_bytes, 0) AS bytes
   FROM main.collectives
-  WHERE end_ps > start_ps
+  WHERE
+    run_id = run
+    AND (from_ps IS NULL OR start_ps >= from_ps)
+    AND (until_ps IS NULL OR start_ps < until_ps)
+    AND (only_phase IS NULL OR phase = only_phase)
+    AND (first_step IS NULL OR step >= first_step)
+    AND (last_step IS NULL OR step <= last_step)
 ),
 
-marks AS (
-  SELECT run_id, event_id, start_ps AS at_ps, 1 AS begun, message_bytes FROM windows
+changes AS (
+  SELECT MIN(start_ps) AS at_ps, 1 AS collectives, 0 AS bytes
+  FROM ranks
+  GROUP BY instance
   UNION ALL
-  SELECT run_id, event_id, end_ps AS at_ps, -1 AS begun, -message_bytes AS message_bytes FROM windows
+  SELECT MAX(end_ps) AS at_ps, -1 AS collectives, 0 AS bytes
+  FROM ranks
+  GROUP BY instance
+  UNION ALL
+  SELECT start_ps AS at_ps, 0 AS collectives, bytes
+  FROM ranks
+  UNION ALL
+  SELECT end_ps AS at_ps, 0 AS collectives, -bytes AS bytes
+  FROM ranks
 ),
 
-counted AS (
-  SELECT run_id, at_ps, SUM(begun) OVER so_far AS collectives, SUM(message_bytes) OVER so_far AS message_bytes
-  FROM marks
-  WINDOW
-    so_far AS (
-      PARTITION BY run_id ORDER BY at_ps, begun, event_id ROWS BETWEEN UNBOUNDED PRECEDING AND CURRENT ROW
-    )
-),
-
-bounds AS (
-  SELECT run_id, MIN(start_ps) AS first_ps, (MAX(end_ps) - MIN(start_ps)) // 300 + 1 AS stretch_ps
-  FROM windows
-  GROUP BY run_id
+moments AS (
+  SELECT at_ps, SUM(collectives) AS collectives, SUM(bytes) AS bytes
+  FROM changes
+  GROUP BY at_ps
 )
 
 SELECT
-  run_id, -- The run.
-  (c.at_ps - b.first_ps) // b.stretch_ps * b.stretch_ps AS start_ps, -- Start of the stretch, since the first collective.
-  CAST(MAX(c.collectives) AS BIGINT) AS collectives, -- Most ranks of collectives at a time.
-  CAST(MAX(c.message_bytes) AS BIGINT) AS message_bytes -- Most message bytes at a time; unknown ones count as 0.
-FROM counted AS c
-INNER JOIN bounds AS b USING (run_id)
-GROUP BY run_id, (c.at_ps - b.first_ps) // b.stretch_ps * b.stretch_ps
+  at_ps, -- The moment.
+  CAST(SUM(collectives) OVER (ORDER BY at_ps) AS BIGINT) AS collectives, -- Collectives in flight from then on.
+  CAST(SUM(bytes) OVER (ORDER BY at_ps) AS BIGINT) AS bytes -- Bytes that their ranks send.
+FROM moments
