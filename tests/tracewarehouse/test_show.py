@@ -12,7 +12,7 @@ from given_tables import warehouse_of
 from xplane_builder import Space
 
 from tracewarehouse.cli import run
-from tracewarehouse.cli.show import sentences
+from tracewarehouse.cli.runs import sentences
 from tracewarehouse.ingest.devices.flags import FLAGS
 from tracewarehouse.ingest.errors import WarehouseError
 from tracewarehouse.queries.result import QueryResult
