@@ -8,10 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 from importlib import import_module
-from typing import TYPE_CHECKING, Any, Literal
-
-if TYPE_CHECKING:
-    from tracewarehouse.dashboards.figure import Figure
+from typing import Any, Literal
 
 NO_COLLECTIVES = "The capture holds no collective on a device."
 
@@ -44,14 +41,14 @@ class Chart:
     picture: str = ""
 
     @property
-    def draw(self) -> Callable[..., Figure]:
-        """The function; its module, and Altair with it, is imported now."""
+    def draw(self) -> Callable[..., Any]:
+        """The function, which returns a `Figure`; its module, and Altair with it, is imported now."""
         module, _, name = self.function.partition(".")
-        function: Callable[..., Figure] = getattr(import_module(f"tracewarehouse.dashboards.{module}"), name)
+        function: Callable[..., Any] = getattr(import_module(f"tracewarehouse.dashboards.{module}"), name)
         return function
 
-    def __call__(self, *subject: Any) -> Figure:
-        """Draw the chart.
+    def __call__(self, *subject: Any) -> Any:
+        """Draw the chart of a subject; returns a `Figure`.
 
         Raises:
             NothingToDraw: the warehouse lacks what it draws.
