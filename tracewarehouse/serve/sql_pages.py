@@ -10,8 +10,7 @@ from starlette.responses import Response
 
 from tracewarehouse.dashboards.runs import value_over_time
 from tracewarehouse.dashboards.writing import script_json
-from tracewarehouse.definitions.headers import UNSTORED
-from tracewarehouse.definitions.view import Metric
+from tracewarehouse.definitions.definition import UNSTORED, Metric
 from tracewarehouse.ingest.errors import MetricError, QueryError
 from tracewarehouse.ingest.lake.schema import TABLES
 from tracewarehouse.queries.output import Format
