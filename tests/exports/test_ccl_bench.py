@@ -102,7 +102,9 @@ def checkout(tmp_path: Path) -> Path:
 
 
 def test_the_folder_holds_what_the_tools_look_for(warehouse: Warehouse, tmp_path: Path) -> None:
-    row = exported(warehouse, "llama-tp4-b4-i16-o17", tmp_path, trace_url="https://example.org/x")
+    row = exported(warehouse, "llama-tp4-b4-i16-o17", tmp_path, trace_url="https://example.org/x", archive=True)
+    with tarfile.open(tmp_path / f"{row.name}.tar.gz") as archive:
+        assert f"{row.name}/tables/ops.parquet" in archive.getnames()
     assert row.name == "llama-tp4-b4-i16-o17-tpu"
     assert [p.name for p in row.folder.glob("*.json")] == ["vm.trace.json"]
     assert [p.name for p in row.folder.glob("*.yaml")] == [f"{row.name}.yaml"]
@@ -188,12 +190,6 @@ def test_the_script_of_several_hosts_prints_the_values(tmp_path: Path) -> None:
     header, *lines = done.stdout.splitlines()
     assert header == "metric,dimensions,value,unit"
     assert duckdb.sql(f"SELECT count(*) FROM '{row.folder / 'metric_values.parquet'}'").fetchall() == [(len(lines),)]
-
-
-def test_an_archive_holds_the_folder(warehouse: Warehouse, tmp_path: Path) -> None:
-    row = exported(warehouse, "served", tmp_path, archive=True)
-    with tarfile.open(tmp_path / f"{row.name}.tar.gz") as archive:
-        assert f"{row.name}/tables/ops.parquet" in archive.getnames()
 
 
 def test_values_have_its_names_and_six_digits(row_of: Callable[[str], Row]) -> None:
