@@ -208,6 +208,10 @@ def test_our_numbers_are_those_of_the_metrics(row_of: Callable[[str], Row], ware
     assert row.values["exposed_communication_share"] == float(f"{decode[0]['fraction'] * 100:.6g}")
     waits = [r["wait_ms"] for r in warehouse.metric("sync_wait").dicts() if r["phase"] == "decode"]
     assert row.values["collective_sync_wait"] == float(f"{sum(waits) / len(waits) / 16:.6g}")
+    run_id = warehouse.run("llama-tp4-b4-i16-o17").run_id
+    moved = [r for r in warehouse.metric("collective_transfer", run_id).dicts() if r["phase"] == "decode"]
+    weighted = sum(r["bus_gbps"] * r["transfer_ms"] for r in moved) / sum(r["transfer_ms"] for r in moved)
+    assert row.values["collective_bus_bandwidth"] == pytest.approx(weighted, rel=1e-5)
 
 
 def test_a_merge_touches_its_own_row_alone(row_of: Callable[[str], Row], checkout: Path) -> None:
