@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from given_tables import warehouse_of
 
 US = 10**6
@@ -40,9 +42,10 @@ def test_each_moment_of_a_timeline_is_of_the_op_that_covers_it_first() -> None:
 
     dot 0-------4   copy 4---6   all-reduce 5-------9
     """
-    instructions = [
+    instructions: list[dict[str, Any]] = [
         {"instruction_id": n, "name": name, "opcode": name} for n, name in enumerate(("dot", "copy", "all-reduce"))
     ]
+    instructions[2]["collective"] = "all-reduce"
     ops = [
         {"event_id": n, "instruction_id": n, "start_us": start, "duration_us": duration, "device_id": 0}
         for n, (start, duration) in enumerate(((0, 4), (4, 2), (5, 4)))
