@@ -9,11 +9,11 @@ from typing import Any
 
 import pytest
 
+from tracewarehouse.ingest.capture_comparison import compare_with_capture
 from tracewarehouse.ingest.errors import CaptureError
 from tracewarehouse.ingest.hlo.program import Program
 from tracewarehouse.ingest.readers.files import CaptureFile
 from tracewarehouse.ingest.readers.formats import HLO_PROTO, HLO_TEXT, format_of, open_trace, plain_planes
-from tracewarehouse.ingest.verify.against import against
 from tracewarehouse.warehouse import Warehouse, open_warehouse
 
 _KINDS = ("all-reduce", "all-gather", "reduce-scatter", "all-to-all", "collective-permute")
@@ -253,7 +253,7 @@ def test_a_program_is_compared_with_its_run(tmp_path: Path, warehouse: Warehouse
     path = _write(tmp_path, SMALL)
     warehouse.ingest(path)
     [capture] = find_captures(path)
-    assert against(capture, warehouse.path).differences == []
+    assert compare_with_capture(capture, warehouse.path).differences == []
 
 
 def _flags(folder: Path, warehouse: Warehouse, text: str, promised: int) -> list[tuple[Any, ...]]:

@@ -17,14 +17,14 @@ from msgspec.structs import replace
 from xplane_builder import Ref, Space, Unsigned, content, integer
 
 from tracewarehouse.ingest.capture.sources import find_captures
+from tracewarehouse.ingest.capture_comparison import compare_with_capture
 from tracewarehouse.ingest.errors import WarehouseError
 from tracewarehouse.ingest.lake.durable_files import file_digest
+from tracewarehouse.ingest.lake.fsck import fsck
 from tracewarehouse.ingest.lake.lake import Lake
 from tracewarehouse.ingest.lake.manifest import RunVersion, manifest_text
 from tracewarehouse.ingest.lake.parquet import parquet_writer
 from tracewarehouse.ingest.pipeline import IngestResult, ingest_one
-from tracewarehouse.ingest.verify.against import against
-from tracewarehouse.ingest.verify.fsck import fsck
 
 Change = Callable[[pa.Table], pa.Table]
 
@@ -195,7 +195,7 @@ class TestFsck:
 
 class TestAgainst:
     def test_everything_is_there(self, capture: Path, run: IngestResult, tmp_path: Path) -> None:
-        found = against(find_captures(capture)[0], tmp_path / "w")
+        found = compare_with_capture(find_captures(capture)[0], tmp_path / "w")
         assert (found.run_id, found.events, found.differences) == (run.run_id, run.event_count, [])
         assert found.stats > found.events
 
@@ -216,27 +216,29 @@ class TestAgainst:
         self, capture: Path, run: IngestResult, tmp_path: Path, table: str, change: Change, sentence: str
     ) -> None:
         rewrite(file_of(tmp_path / "w", run, table), change)
-        found = against(find_captures(capture)[0], tmp_path / "w")
+        found = compare_with_capture(find_captures(capture)[0], tmp_path / "w")
         assert any(sentence in d for d in found.differences)
 
     def test_a_capture_that_was_not_ingested(self, capture: Path, tmp_path: Path) -> None:
         with pytest.raises(WarehouseError, match="run `tw ingest` on it first"):
-            against(find_captures(capture)[0], tmp_path / "w")
+            compare_with_capture(find_captures(capture)[0], tmp_path / "w")
 
     def test_a_run_without_its_files(self, capture: Path, run: IngestResult, tmp_path: Path) -> None:
         file_of(tmp_path / "w", run, "ops").unlink()
         with pytest.raises(WarehouseError, match="its tables cannot be read"):
-            against(find_captures(capture)[0], tmp_path / "w")
+            compare_with_capture(find_captures(capture)[0], tmp_path / "w")
 
     def test_the_real_captures(
         self, shared_traces: Path, shared_runs: dict[str, IngestResult], shared_warehouse: Path
     ) -> None:
-        captures = find_captures(shared_traces)
-        captures += [c for p in shared_traces.glob("*.trace.json.gz") for c in find_captures(p)]
-        for capture in captures:
-            found = against(capture, shared_warehouse)
+        events = {r.run_id: r.event_count for r in shared_runs.values()}
+        for capture in [
+            *find_captures(shared_traces),
+            *find_captures(shared_traces / "tpu-2chip-vllm-tp2-prefill.trace.json.gz"),
+        ]:
+            found = compare_with_capture(capture, shared_warehouse)
             assert found.differences == []
-            assert found.events == {r.run_id: r.event_count for r in shared_runs.values()}[found.run_id]
+            assert found.events == events[found.run_id]
         assert fsck(shared_warehouse) == []
 
     def test_a_chrome_trace_of_any_program(self, tmp_path: Path) -> None:
@@ -249,7 +251,7 @@ class TestAgainst:
         )
         [capture] = find_captures(path)
         ingest_one(path, tmp_path / "w")
-        found = against(capture, tmp_path / "w")
+        found = compare_with_capture(capture, tmp_path / "w")
         assert found.differences == []
         assert (found.events, found.stats) == (3, 6)
 
@@ -269,6 +271,6 @@ class TestAgainst:
         space.host().line("t").event("h", 0, 1, hlo_op="x", device_offset_ps=4)
         path = space.write(tmp_path / "a.xplane.pb")
         ingest_one(path, tmp_path / "w")
-        found = against(find_captures(path)[0], tmp_path / "w")
+        found = compare_with_capture(find_captures(path)[0], tmp_path / "w")
         assert found.differences == []
         assert (found.events, found.stats) == (10, 21)

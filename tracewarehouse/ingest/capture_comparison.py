@@ -12,21 +12,19 @@ from zlib import crc32
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
-import pyarrow.parquet as pq
 
 from tracewarehouse.ingest.capture.sources import Capture
 from tracewarehouse.ingest.columns.keys import distinct, is_new, packed
 from tracewarehouse.ingest.columns.profiler_names import CPU_PLANE, DEVICE_PREFIX, GPU_PREFIX
 from tracewarehouse.ingest.columns.records import Int32, Int64, StatKind, UInt64
 from tracewarehouse.ingest.errors import WarehouseError
+from tracewarehouse.ingest.lake.fsck import column_batches, table_rows
 from tracewarehouse.ingest.lake.lake import Lake
-from tracewarehouse.ingest.lake.manifest import RunVersion
-from tracewarehouse.ingest.lake.run_id import digest_of, run_id_of
+from tracewarehouse.ingest.lake.manifest import RunVersion, derived_run_id, run_digest
 from tracewarehouse.ingest.readers.files import CaptureFile
 from tracewarehouse.ingest.readers.files import distinct as distinct_files
 from tracewarehouse.ingest.readers.formats import plain_planes
 from tracewarehouse.ingest.readers.xplane.plain import PlainLine, PlainPlane, PlainStat, bits_of
-from tracewarehouse.ingest.verify.fsck import rows_of
 
 OWN_STATS = ("device_offset_ps", "device_duration_ps")
 """Stats of device events that are columns of main.ops."""
@@ -47,20 +45,14 @@ _STAT = ["name", "kind", "int_value", "double_value", "string_value", "bytes_val
 
 @dataclass
 class Tally:
-    """Counts and sums of a line's content, modulo 2^64, so that a changed, lost or doubled row shows.
-
-    Attributes:
-        events: number of events.
-        start_ps: sum of their starts on the run's clock.
-        duration_ps: sum of their durations.
-        stats: by name and class (integer, double, text, bytes): number of values, and the sum of their bits, or of
-            the CRC-32 of text and bytes.
-    """
+    """Counts and sums of a line's content, modulo 2^64, so that a changed, lost or doubled row shows."""
 
     events: int = 0
     start_ps: int = 0
+    """Sum of the starts on the run's clock."""
     duration_ps: int = 0
     stats: dict[tuple[str, str], tuple[int, int]] = field(default_factory=dict)
+    """By name and class (integer, double, text, bytes): number of values, and the sum of their bits or CRC-32."""
 
     def add(self, name: str, kind: str, count: int, total: int) -> None:
         """Add values of a stat."""
@@ -71,15 +63,7 @@ class Tally:
 
 @dataclass(frozen=True)
 class LineCount:
-    """One line of a capture beside the same line of its run.
-
-    Attributes:
-        host, plane, line: names of its place.
-        events: events in the capture.
-        events_in_run: events in the run.
-        stats: stats of the events in the capture.
-        is_equal: whether events, times and stats agree in number and sum.
-    """
+    """One line of a capture beside that of its run; equal if events, times and stats agree in number and sum."""
 
     host: str
     plane: str
@@ -92,19 +76,13 @@ class LineCount:
 
 @dataclass
 class CaptureComparison:
-    """A capture and its run, line by line.
-
-    Attributes:
-        run_id: the run.
-        planes: number of planes in the capture.
-        counts: its lines.
-        differences: one sentence per difference; empty if the run has everything.
-    """
+    """A capture and its run, line by line."""
 
     run_id: str
     planes: int = 0
     counts: list[LineCount] = field(default_factory=list)
     differences: list[str] = field(default_factory=list)
+    """One sentence per difference; empty if the run has everything."""
 
     @property
     def events(self) -> int:
@@ -117,7 +95,7 @@ class CaptureComparison:
         return sum(c.stats for c in self.counts)
 
 
-def against(capture: Capture, warehouse: Path) -> CaptureComparison:
+def compare_with_capture(capture: Capture, warehouse: Path) -> CaptureComparison:
     """Prove from a capture's bytes that its run in the warehouse has all its events and stats.
 
     The format's independent decoder reads the file and tallies every line: events, times, and the values of each stat.
@@ -131,53 +109,56 @@ def against(capture: Capture, warehouse: Path) -> CaptureComparison:
     """
     files, _ = distinct_files(CaptureFile(path, max_gzip_ratio=capture.max_gzip_ratio) for path in capture.files)
     lake = Lake(warehouse)
-    run = lake.run(run_id_of(digest_of(f.digest for f in files)))
+    run = lake.run(derived_run_id(run_digest(f.digest for f in files)))
     if run is None:
         raise WarehouseError(f"{capture.name}: not in {warehouse}; run `tw ingest` on it first")
     comparison = CaptureComparison(run.run_id)
     try:
-        in_tables = _TablesOfRun(lake, run)
+        in_tables = _RunTables(lake, run)
         for file in files:
             _compare_file(comparison, file, in_tables)
     except (OSError, pa.ArrowException, KeyError) as error:
         raise WarehouseError(f"run {run.run_id}: its tables cannot be read ({error}); ingest it again") from None
-    unread = in_tables.unread
-    if unread:
-        comparison.differences.append(f"the run has {unread} lines more than the capture")
+    if in_tables.unread:
+        comparison.differences.append(f"the run has {in_tables.unread} lines more than the capture")
     return comparison
 
 
-class _TablesOfRun:
+class _RunTables:
     """The tallies of a run's lines, from its rows."""
 
     def __init__(self, lake: Lake, run: RunVersion) -> None:
         columns = ["line_index", "host", "plane", "line", "line_id", "first_event_id", "event_count", *_SAYS]
-        self.lines = sorted(rows_of(lake, run, "lines", columns), key=lambda r: r["line_index"])
-        self.hosts = {r["digest"]: r for r in rows_of(lake, run, "hosts", ["digest", "host", "clock_offset_ps"])}
+        self.lines = sorted(table_rows(lake, run, "lines", columns), key=lambda r: r["line_index"])
+        self.hosts = {r["digest"]: r for r in table_rows(lake, run, "hosts", ["digest", "host", "clock_offset_ps"])}
         self.plane_stats = Counter(
-            (str(r["host"]), str(r["plane"]), *_stat_of_row(r))
-            for r in rows_of(lake, run, "plane_stats", ["host", "plane", *_STAT])
+            (str(r["host"]), str(r["plane"]), *_row_stat(r))
+            for r in table_rows(lake, run, "plane_stats", ["host", "plane", *_STAT])
         )
         self.planes: dict[str, list[dict[str, Any]]] = {}
-        planes = rows_of(lake, run, "planes", ["plane_index", "host", "plane", "plane_id"])
+        planes = table_rows(lake, run, "planes", ["plane_index", "host", "plane", "plane_id"])
         for row in sorted(planes, key=lambda r: r["plane_index"]):
             self.planes.setdefault(row["host"], []).append(row)
         self.metadata = Counter(
-            (int(r["plane_index"]), int(r["metadata_id"]), *_stat_of_row(r))
-            for r in rows_of(lake, run, "metadata_stats", ["plane_index", "metadata_id", *_STAT])
+            (int(r["plane_index"]), int(r["metadata_id"]), *_row_stat(r))
+            for r in table_rows(lake, run, "metadata_stats", ["plane_index", "metadata_id", *_STAT])
         )
         described = ["plane_index", "stat_id", "name", "description"]
-        self.descriptions = {tuple(r[c] for c in described) for r in rows_of(lake, run, "stat_metadata", described)}
+        self.descriptions = {tuple(r[c] for c in described) for r in table_rows(lake, run, "stat_metadata", described)}
         names = ["instruction_id", *INSTRUCTION_STATS.values()]
-        rows = sorted(rows_of(lake, run, "instructions", names), key=lambda r: r["instruction_id"])
+        rows = sorted(table_rows(lake, run, "instructions", names), key=lambda r: r["instruction_id"])
         self.instructions = {s: [r[c] for r in rows] for s, c in INSTRUCTION_STATS.items()}
         self.tallies = [Tally() for _ in self.lines]
         self._instructions = np.full(run.rows["events"], -1, np.int32)
         self._first = np.array([r["first_event_id"] for r in self.lines], np.int64)
-        for table in ("ops", "host_events"):
-            self._add_events(lake, run, table)
-        self._instruction_of = self._instructions.tolist()  # as Python integers, fast to look up
-        self._add_stats(lake, run)
+        columns = ["event_id", "start_ps", "duration_ps"]
+        for batch in column_batches(lake, run, "ops", [*columns, "instruction_id", *OWN_STATS]):
+            self._add_events(batch)
+        for batch in column_batches(lake, run, "host_events", columns):
+            self._add_events(batch)
+        self._instruction_ids = self._instructions.tolist()  # as Python integers, fast to look up
+        for batch in column_batches(lake, run, "event_stats", ["event_id", *_STAT], ["name", "kind", "string_value"]):
+            self._add_stats(batch)
         self._next: dict[tuple[str, str, str, int], list[int]] = {}
         for i, r in reversed(list(enumerate(self.lines))):
             self._next.setdefault((r["host"], r["plane"], r["line"], r["line_id"]), []).append(i)
@@ -188,31 +169,23 @@ class _TablesOfRun:
         return indices.pop() if indices else None
 
     def instruction(self, event_id: int) -> int:
-        """The instruction of each event, -1 if it is not in ops."""
-        return self._instruction_of[event_id] if event_id < len(self._instruction_of) else -1
+        """Return an event's instruction, -1 if it is not in ops."""
+        return self._instruction_ids[event_id] if event_id < len(self._instruction_ids) else -1
 
     @property
     def unread(self) -> int:
-        """Return the number of lines that were not read."""
+        """Number of lines that were not read."""
         return sum(map(len, self._next.values()))
 
-    def _line_of(self, ids: Int64) -> Int64:
+    def _line(self, ids: Int64) -> Int64:
         """Return the line index of each event id; of lines with the same first event, the last one has the events."""
         return self._first.searchsorted(ids, side="right") - 1
 
-    def _add_events(self, lake: Lake, run: RunVersion, table: str) -> None:
-        columns = ["event_id", "start_ps", "duration_ps"]
-        columns += ["instruction_id", *OWN_STATS] if table == "ops" else []
-        for path in lake.paths(run, table):
-            with pq.ParquetFile(path) as file:
-                for batch in file.iter_batches(1 << 17, columns=columns, use_threads=False):
-                    self._add_event_batch({c: batch.column(c) for c in columns})
-
-    def _add_event_batch(self, columns: dict[str, pa.Array]) -> None:
+    def _add_events(self, columns: dict[str, pa.Array]) -> None:
         ids, start, duration = (columns[c].to_numpy() for c in ("event_id", "start_ps", "duration_ps"))
         if "instruction_id" in columns:
             self._instructions[ids] = columns["instruction_id"].to_numpy()
-        line = self._line_of(ids)
+        line = self._line(ids)
         for row, count, [starts, durations] in _sums(line, [start.view(np.uint64), duration.view(np.uint64)]):
             tally = self.tallies[line[row]]
             tally.events += count
@@ -222,30 +195,23 @@ class _TablesOfRun:
             if name in columns:
                 is_known = columns[name].is_valid().to_numpy(zero_copy_only=False)
                 values = _numbers(columns[name], np.int64)[is_known]
-                of_known = line[is_known]
-                for row, count, [total] in _sums(of_known, [values]):
-                    self.tallies[of_known[row]].add(name, "integer", count, total)
+                known_line = line[is_known]
+                for row, count, [total] in _sums(known_line, [values]):
+                    self.tallies[known_line[row]].add(name, "integer", count, total)
 
-    def _add_stats(self, lake: Lake, run: RunVersion) -> None:
-        columns = ["event_id", *_STAT]
-        for path in lake.paths(run, "event_stats"):
-            with pq.ParquetFile(path, read_dictionary=["name", "kind", "string_value"]) as file:
-                for batch in file.iter_batches(1 << 17, columns=columns, use_threads=False):
-                    self._add_stat_batch({c: batch.column(c) for c in columns})
-
-    def _add_stat_batch(self, columns: dict[str, pa.Array]) -> None:
-        line = self._line_of(columns["event_id"].to_numpy())
+    def _add_stats(self, columns: dict[str, pa.Array]) -> None:
+        line = self._line(columns["event_id"].to_numpy())
         name, names = _coded(columns["name"])
         kind, kinds = _coded(columns["kind"])
         for code in np.flatnonzero(np.bincount(kind)).tolist():
             at = np.flatnonzero(kind == code)
             kind_class = _CLASS[StatKind[kinds[code].upper()]]
-            values = _bits_of_rows(kind_class, {c: v.take(pa.array(at)) for c, v in columns.items() if c != "kind"})
+            values = _row_bits(kind_class, {c: v.take(pa.array(at)) for c, v in columns.items() if c != "kind"})
             for row, count, [total] in _sums(packed([line[at], name[at]]), [values]):
                 self.tallies[line[at[row]]].add(names[name[at[row]]], kind_class, count, total)
 
 
-def _compare_file(comparison: CaptureComparison, file: CaptureFile, tables: _TablesOfRun) -> None:
+def _compare_file(comparison: CaptureComparison, file: CaptureFile, tables: _RunTables) -> None:
     host = tables.hosts.get(file.digest)
     if host is None:
         comparison.differences.append(f"the file with digest {file.digest[:12]}... is not a host of the run")
@@ -264,8 +230,7 @@ def _compare_file(comparison: CaptureComparison, file: CaptureFile, tables: _Tab
             comparison.differences.append(f"{what}, the run fewer")
 
 
-def _plane_differences(plane: PlainPlane, position: int, tables: _TablesOfRun, host: str) -> Iterator[str]:
-    """Yield the differences between what the run and the capture state about a plane."""
+def _plane_differences(plane: PlainPlane, position: int, tables: _RunTables, host: str) -> Iterator[str]:
     rows = tables.planes.get(host, [])
     row = rows[position] if position < len(rows) else None
     if row is None or (row["plane"], row["plane_id"]) != (plane.name, plane.plane_id):
@@ -291,7 +256,7 @@ def _plane_differences(plane: PlainPlane, position: int, tables: _TablesOfRun, h
 
 
 def _compare_line(
-    comparison: CaptureComparison, plane: PlainPlane, line: PlainLine, host: dict[str, Any], tables: _TablesOfRun
+    comparison: CaptureComparison, plane: PlainPlane, line: PlainLine, host: dict[str, Any], tables: _RunTables
 ) -> None:
     where = f"line {line.name!r} of plane {plane.name!r}"
     index = tables.line(host["host"], plane.name, line)
@@ -308,24 +273,23 @@ def _compare_line(
             f"{where}: {', '.join(_SAYS)} are {line.says} in the capture, {in_run} in the run"
         )
     for what in ("events", "start_ps", "duration_ps"):
-        if getattr(tally, what) != getattr(rows, what):
+        in_file, in_rows = getattr(tally, what), getattr(rows, what)
+        if in_file != in_rows:
             sums = "" if what == "events" else "sum of "
-            comparison.differences.append(
-                f"{where}: {sums}{what} is {getattr(tally, what)} in the capture, {getattr(rows, what)} in the run"
-            )
-    for key in sorted(tally.stats.keys() | rows.stats.keys()):
-        in_file, in_run = tally.stats.get(key, (0, 0)), rows.stats.get(key, (0, 0))
-        if in_file[0] != in_run[0]:
-            values = f"{in_file[0]} in the capture, {in_run[0]} in the run"
-            comparison.differences.append(f"{where}: {key[1]} values of stat {key[0]!r}: {values}")
-        elif in_file != in_run:
-            comparison.differences.append(f"{where}: stat {key[0]!r} has other values in the run")
+            comparison.differences.append(f"{where}: {sums}{what} is {in_file} in the capture, {in_rows} in the run")
+    for name, kind in sorted(tally.stats.keys() | rows.stats.keys()):
+        in_file, in_rows = tally.stats.get((name, kind), (0, 0)), rows.stats.get((name, kind), (0, 0))
+        if in_file[0] != in_rows[0]:
+            values = f"{in_file[0]} in the capture, {in_rows[0]} in the run"
+            comparison.differences.append(f"{where}: {kind} values of stat {name!r}: {values}")
+        elif in_file != in_rows:
+            comparison.differences.append(f"{where}: stat {name!r} has other values in the run")
     is_equal = len(comparison.differences) == before
     comparison.counts.append(LineCount(host["host"], plane.name, line.name, tally.events, rows.events, stats, is_equal))
 
 
 def _tally(
-    plane: PlainPlane, line: PlainLine, tables: _TablesOfRun, first: int, clock_offset_ps: int
+    plane: PlainPlane, line: PlainLine, tables: _RunTables, first: int, clock_offset_ps: int
 ) -> tuple[Tally, int]:
     """Tally a line, without the stats that its instructions have; also return the number of all its stats."""
     tally = Tally()
@@ -375,7 +339,7 @@ def _plain_stat(stat: PlainStat) -> tuple[str, str, str]:
     return name, kind.name.lower(), text
 
 
-def _stat_of_row(row: dict[str, Any]) -> tuple[str, str, str]:
+def _row_stat(row: dict[str, Any]) -> tuple[str, str, str]:
     """Return a row of a stats table in the form of `_plain_stat`."""
     if row["bytes_value"] is not None:
         text = row["bytes_value"].hex()
@@ -386,7 +350,7 @@ def _stat_of_row(row: dict[str, Any]) -> tuple[str, str, str]:
     return row["name"], row["kind"], text
 
 
-def _bits_of_rows(kind_class: str, columns: dict[str, pa.Array]) -> UInt64:
+def _row_bits(kind_class: str, columns: dict[str, pa.Array]) -> UInt64:
     """Return the bits to sum of rows of a stats table; see `_bits`."""
     if kind_class == "double":
         return _numbers(columns["double_value"], np.float64)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -14,30 +14,24 @@ import pyarrow.parquet as pq
 from tracewarehouse.ingest.errors import WarehouseError
 from tracewarehouse.ingest.lake.durable_files import file_digest
 from tracewarehouse.ingest.lake.lake import Lake
-from tracewarehouse.ingest.lake.manifest import RunVersion
-from tracewarehouse.ingest.lake.run_id import digest_of, run_id_of
+from tracewarehouse.ingest.lake.manifest import RunVersion, derived_run_id, run_digest
 from tracewarehouse.ingest.lake.schema import TABLES
 
 
 @dataclass(frozen=True)
 class Problem:
-    """A fault in a warehouse, and what to do about it.
-
-    Attributes:
-        run_id: the run; None if it concerns no run, or an unknown one.
-        run: its name for people.
-        file: the file, relative to the warehouse.
-        sentence: the fault.
-        action: what to do.
-        is_error: False if it only takes space.
-    """
+    """A fault in a warehouse, and what to do about it."""
 
     run_id: str | None
+    """None if it concerns no run, or an unknown one."""
     run: str | None
+    """Name of the run for people."""
     file: str | None
+    """The file, relative to the warehouse."""
     sentence: str
     action: str
     is_error: bool = True
+    """False if it only takes space."""
 
     def __str__(self) -> str:
         where = [f"run {self.run_id}" if self.run_id else "", self.file or ""]
@@ -133,17 +127,18 @@ def _plain(column: pa.Field) -> pa.Field:
 
 def _contradictions(lake: Lake, run: RunVersion) -> Iterator[str]:
     """Yield a sentence for each contradiction between the tables of a run, each of which is undamaged."""
-    digests = [row["digest"] for row in rows_of(lake, run, "hosts", ["digest"])]
-    if digest_of(digests) != run.source_digest or run_id_of(run.source_digest) != run.run_id:
+    digests = [row["digest"] for row in table_rows(lake, run, "hosts", ["digest"])]
+    if run_digest(digests) != run.source_digest or derived_run_id(run.source_digest) != run.run_id:
         yield "its id does not follow from the digests of its hosts"
-    lines = rows_of(lake, run, "lines", ["first_event_id", "event_count"])
+    lines = table_rows(lake, run, "lines", ["first_event_id", "event_count"])
     count = sum(row["event_count"] for row in lines)
     if count != run.rows.get("events"):
         yield f"its lines have {count} events, its manifest says {run.rows.get('events')}"
         return
     times_seen = np.zeros(count, np.uint8)
     for table in ("ops", "host_events"):
-        for [ids] in _column_batches(lake, run, table, ["event_id"]):
+        for batch in column_batches(lake, run, table, ["event_id"]):
+            ids = batch["event_id"].to_numpy()
             if ids.min() < 0 or ids.max() >= count:
                 yield f"{table} has an event id outside 0 to {count - 1}"
                 return
@@ -152,22 +147,21 @@ def _contradictions(lake: Lake, run: RunVersion) -> Iterator[str]:
         yield f"{int((times_seen != 1).sum())} of its {count} events are not in ops and host_events exactly once"
     instructions = run.rows.get("instructions", 0)
     for table in ("ops", "collectives", "copies"):
-        if any(i.max(initial=-1) >= instructions for [i] in _column_batches(lake, run, table, ["instruction_id"])):
+        batches = column_batches(lake, run, table, ["instruction_id"])
+        if any(b["instruction_id"].to_numpy().max(initial=-1) >= instructions for b in batches):
             yield f"{table} names an instruction that is not in instructions"
 
 
-def rows_of(lake: Lake, run: RunVersion, table: str, columns: list[str]) -> list[dict[str, Any]]:
-    """Return the rows of a small table of a run.
-
-    Raises:
-        OSError: a file cannot be read.
-    """
+def table_rows(lake: Lake, run: RunVersion, table: str, columns: list[str]) -> list[dict[str, Any]]:
+    """Return the rows of a small table of a run."""
     return [row for p in lake.paths(run, table) for row in pq.ParquetFile(p).read(columns=columns).to_pylist()]
 
 
-def _column_batches(lake: Lake, run: RunVersion, table: str, columns: list[str]) -> Iterator[list[Any]]:
-    """Yield integer columns without NULL of a table, one batch of rows at a time."""
+def column_batches(
+    lake: Lake, run: RunVersion, table: str, columns: list[str], coded: Sequence[str] = ()
+) -> Iterator[dict[str, pa.Array]]:
+    """Yield columns of a table of a run, one batch of rows at a time; `coded` ones come dictionary-encoded."""
     for path in lake.paths(run, table):
-        with pq.ParquetFile(path) as file:
+        with pq.ParquetFile(path, read_dictionary=coded) as file:
             for batch in file.iter_batches(1 << 17, columns=columns, use_threads=False):
-                yield [batch.column(c).to_numpy(zero_copy_only=False) for c in columns]
+                yield {c: batch.column(c) for c in columns}

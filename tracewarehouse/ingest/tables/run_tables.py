@@ -7,11 +7,9 @@ from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
 from dataclasses import dataclass
-from pathlib import Path
 
 from tracewarehouse.ingest.capture.promises import CollectiveStep
 from tracewarehouse.ingest.devices.flags import Flag
-from tracewarehouse.ingest.devices.placement import MissingDevices
 from tracewarehouse.ingest.devices.quality import (
     damaged_instructions,
     missing_hlo,
@@ -20,65 +18,53 @@ from tracewarehouse.ingest.devices.quality import (
     uneven_steps,
     unrecorded_executions,
 )
-from tracewarehouse.ingest.devices.run_survey import RunSurvey
-from tracewarehouse.ingest.lake.durable_files import Settling
+from tracewarehouse.ingest.devices.run_survey import MissingDevices, RunSurvey
 from tracewarehouse.ingest.lake.schema import TABLES
-from tracewarehouse.ingest.processes.pool import Processes
-from tracewarehouse.ingest.tables.events import plane_lines, write_in_parts, write_together
-from tracewarehouse.ingest.tables.line_rows import write_lines
+from tracewarehouse.ingest.tables.derived import (
+    CollectivesWritten,
+    give_costs,
+    place_in_layers,
+    unsized_time,
+    write_collectives,
+    write_instructions,
+    write_phases,
+)
+from tracewarehouse.ingest.tables.events import plane_lines, write_in_parts, write_lines, write_together
 from tracewarehouse.ingest.tables.lines import EVENT_TABLES, LinesWritten, LineTables
-from tracewarehouse.ingest.tables.metadata import write_instructions, write_metadata
 from tracewarehouse.ingest.tables.parts import Counting
-from tracewarehouse.ingest.tables.phases import write_phases
-from tracewarehouse.ingest.tables.run_collectives import CollectivesWritten, write_collectives
-from tracewarehouse.ingest.tables.run_costs import give_costs, unsized_time
-from tracewarehouse.ingest.tables.run_layers import place_in_layers
-from tracewarehouse.ingest.tables.writers import FilesOfTables, RunWriters
+from tracewarehouse.ingest.tables.planes import write_metadata
+from tracewarehouse.ingest.tables.staging import RunWriters, Staging, TableFiles
 
 _TABLES = [name for name in TABLES if name not in (*EVENT_TABLES, "runs", "quality_flags", "metric_values")]
 
 
 @dataclass(frozen=True)
 class Written:
-    """The tables of a run that follow from its events, in files, and facts about the run from them.
+    """The files of every table but runs, quality_flags and metric_values, and facts about the run from them."""
 
-    Attributes:
-        files: the files of every table but runs, quality_flags and metric_values.
-        events_of_host: events on all lines of each host.
-        collective_counts: executions of collectives by device, step, kind and axis.
-        missing: devices that replica groups count and the capture lacks.
-        flags: flags that a reader of the run must know, besides those of its survey.
-    """
-
-    files: FilesOfTables
-    events_of_host: tuple[int, ...]
+    files: TableFiles
+    host_events: tuple[int, ...]
+    """Events on all lines of each host."""
     collective_counts: Mapping[CollectiveStep, int]
+    """Executions of collectives by device, step, kind and axis."""
     missing: MissingDevices
+    """Devices that replica groups count and the capture lacks."""
     flags: tuple[Flag, ...]
+    """Quality flags, besides those of the survey."""
 
     @property
     def event_count(self) -> int:
         """Events on all lines."""
-        return sum(self.events_of_host)
+        return sum(self.host_events)
 
 
-def write_tables(
-    folder: Path,
-    run_id: str,
-    survey: RunSurvey,
-    counting: Counting | None,
-    processes: Processes,
-    settling: Settling,
-) -> Written:
+def write_tables(staging: Staging, survey: RunSurvey, counting: Counting | None) -> Written:
     """Write every table but runs, quality_flags and metric_values.
 
     Args:
-        folder: where the files are made.
-        run_id: the run.
+        staging: where the files are made; its helpers end once the events are written.
         survey: the survey of the run; its instructions are completed.
         counting: counts the events of a run that is written in parts; None to write one line after the other.
-        processes: the processes that write the parts; the helpers end once these are written.
-        settling: is given files when they are complete.
 
     Raises:
         CaptureError: the bytes are not events, or the file changed.
@@ -89,17 +75,17 @@ def write_tables(
     instruction_flags: list[Flag] = []
     with ExitStack() as stack:
         encoder = stack.enter_context(ThreadPoolExecutor(2))
-        writers = stack.enter_context(RunWriters(folder, run_id, _TABLES, settling, encoder))
+        writers = stack.enter_context(RunWriters(staging, _TABLES, encoder))
 
         def describe() -> None:
             write_metadata(writers, survey)
             instruction_flags.extend(damaged_instructions(survey.instructions.rows))
 
         if counting:
-            events = write_in_parts(folder, run_id, survey, planes, counting, processes, settling, describe)
+            events = write_in_parts(staging, survey, planes, counting, describe)
         else:
-            tables = stack.enter_context(LineTables(folder, run_id, survey.instructions.facts, encoder))
-            events = write_together(tables, survey, planes, settling)
+            tables = stack.enter_context(LineTables(staging.folder, survey.instructions.facts, encoder))
+            events = write_together(tables, survey, planes, staging.settling)
             describe()
         lines = write_lines(writers, survey, events)
         for number, (module, program_id) in (item for p in events.parts for item in p.programs.items()):
@@ -110,19 +96,19 @@ def write_tables(
         collectives = write_collectives(writers, survey, events.parts)
         write_phases(writers, survey, events.parts)
         writers.write_rows("step_batches", (b.row() for b in survey.batches))
-        rows = (s.host.row(n) for s, n in zip(survey.hosts, lines.events_of_host, strict=True))
+        rows = (s.host.row(n) for s, n in zip(survey.hosts, lines.host_events, strict=True))
         writers.write_rows("hosts", rows)
     files = writers.files()
     for part in events.parts:
         for table, file in part.files.items():
             files.setdefault(table, []).append(file)
     flags = [*events.flags, *lines.flags, *_flags(survey, instruction_flags, events.parts, collectives)]
-    return Written(files, lines.events_of_host, collectives.counts, collectives.missing, tuple(flags))
+    return Written(files, lines.host_events, collectives.counts, collectives.missing, tuple(flags))
 
 
 def _flags(
     survey: RunSurvey,
-    of_instructions: Sequence[Flag],
+    instruction_flags: Sequence[Flag],
     parts: Sequence[LinesWritten],
     collectives: CollectivesWritten,
 ) -> Iterator[Flag]:
@@ -131,7 +117,7 @@ def _flags(
         axes = ", ".join(map(str, collectives.inferred))
         yield Flag("inferred_axes", f"{axes}; give them with `--mesh` at ingest")
     yield from (Flag("hlo_unreadable", note) for note in survey.hlo_notes)
-    yield from of_instructions
+    yield from instruction_flags
     time_ps = [p.time_ps for p in parts]
     yield from unsized_time(survey.instructions.rows, time_ps)
     if len(survey.devices) > 1:

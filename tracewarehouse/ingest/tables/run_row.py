@@ -6,20 +6,18 @@ import json
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import Path, PurePath
+from pathlib import PurePath
 from typing import TYPE_CHECKING, Any
 
 from tracewarehouse.ingest.capture.promises import broken_promises, for_program
 from tracewarehouse.ingest.capture.sources import Capture, stem
 from tracewarehouse.ingest.devices.flags import Flag, summarised
-from tracewarehouse.ingest.devices.placement import MissingDevices
 from tracewarehouse.ingest.devices.quality import dropped, event_cap, messages
-from tracewarehouse.ingest.devices.run_survey import RunSurvey
-from tracewarehouse.ingest.lake.durable_files import Settling
+from tracewarehouse.ingest.devices.run_survey import MissingDevices, RunSurvey
 from tracewarehouse.ingest.lake.schema import SCHEMA_VERSION
 from tracewarehouse.ingest.readers.formats import format_named
-from tracewarehouse.ingest.tables.writers import FilesOfTables, RunWriters
-from tracewarehouse.ingest.tables.written import Written
+from tracewarehouse.ingest.tables.run_tables import Written
+from tracewarehouse.ingest.tables.staging import RunWriters, Staging, TableFiles
 from tracewarehouse.ingest.version import VERSION
 
 if TYPE_CHECKING:
@@ -29,23 +27,14 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class RunFacts:
-    """The rows about a whole run.
-
-    Attributes:
-        row: the row of main.runs as a mapping of column to value.
-        flags: flags that a reader of the run must know; many alike are summed up.
-    """
+    """The row of main.runs, and the quality flags of the run, of which many alike are summed up."""
 
     row: Mapping[str, Any]
     flags: tuple[Flag, ...]
 
-    def write(self, folder: Path, run_id: str, settling: Settling) -> FilesOfTables:
-        """Write main.runs and main.quality_flags; returns their files.
-
-        Raises:
-            OSError: the files cannot be written.
-        """
-        with RunWriters(folder, run_id, ("runs", "quality_flags"), settling) as writers:
+    def write(self, staging: Staging) -> TableFiles:
+        """Write main.runs and main.quality_flags; return their files."""
+        with RunWriters(staging, ("runs", "quality_flags")) as writers:
             writers.write_rows("runs", [self.row])
             writers.write_rows("quality_flags", ({"index": i} | f.row() for i, f in enumerate(self.flags)))
         return writers.files()
@@ -60,17 +49,7 @@ def run_facts(
     survey: RunSurvey,
     written: Written,
 ) -> RunFacts:
-    """Collect what manifest, card, survey and tables state about a run.
-
-    Args:
-        name: name for people.
-        capture: the files of the run.
-        card: its workload card, if there is one.
-        source_digest: digest of the bytes of its files.
-        notes: sentences about files that were left out.
-        survey: the survey of the run.
-        written: its tables.
-    """
+    """Collect what manifest, card, survey and tables state about a run; `notes` are about files that were left out."""
     empty = (Flag("empty_file", f"{p.name} is empty; its .trace.json was read instead") for p in capture.empty_files)
     flags = (*(Flag("duplicate_file", n) for n in notes), *empty, *quality_flags(survey, written))
     return RunFacts(_run_row(name, capture, card, source_digest, survey, written, flags), flags)
@@ -79,7 +58,7 @@ def run_facts(
 def quality_flags(survey: RunSurvey, written: Written) -> list[Flag]:
     """All flags of a run, except those about files that were left out."""
     flags = [*survey.flags, *written.flags]
-    for s, event_count in zip(survey.hosts, written.events_of_host, strict=True):
+    for s, event_count in zip(survey.hosts, written.host_events, strict=True):
         host, trace = s.host, s.host.trace
         flags += messages(trace.errors, trace.warnings, host.name)
         flags += dropped(trace.planes, host.name)

@@ -6,8 +6,8 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tracewarehouse.ingest.devices import sampled_executions
-from tracewarehouse.ingest.devices.sampled_executions import SampledExecutions
+from tracewarehouse.ingest.devices import sampled_programs
+from tracewarehouse.ingest.devices.sampled_programs import SampledExecutions
 from tracewarehouse.ingest.devices.timeline import Run
 
 
@@ -66,7 +66,7 @@ def test_an_execution_without_its_beginning_is_cut() -> None:
 
 def test_a_loop_is_noticed_and_not_kept() -> None:
     samples = SampledExecutions(0, same_program(1))
-    count = sampled_executions.MOST_OPS
+    count = sampled_programs.MOST_OPS
     follow(samples, [0] * count, [1] * count, [0] * count)
     assert not samples.executions()[0].has_loop
     follow(samples, [0], [1], [0])
