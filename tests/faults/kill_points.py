@@ -50,11 +50,11 @@ from faults.warehouse_state import (
     state_of_database,
     survivors,
 )
+from tracewarehouse.database.database_file import MARK
 
 import tracewarehouse.evaluation.evaluator
 import tracewarehouse.evaluation.values  # noqa: F401  imported before the forks
 from tracewarehouse.database import compacted
-from tracewarehouse.database.database_file import MARK
 from tracewarehouse.ingest.lake.lake import Lake
 from tracewarehouse.warehouse import Warehouse
 

@@ -13,10 +13,9 @@ from typing import Any
 import duckdb
 import pytest
 from given_tables import warehouse_of
-
 from tracewarehouse.database.database_file import MARK, write_database
-from tracewarehouse.database.file_sources import run_sources
-from tracewarehouse.database.lens import comment_on_tables, create_lens
+
+from tracewarehouse.database.lens import comment_on_tables, create_lens, run_sources
 from tracewarehouse.definitions.missing import MISSING
 from tracewarehouse.definitions.reading import load_definitions
 from tracewarehouse.evaluation import values as metric_values

@@ -8,7 +8,6 @@ from typing import Any
 import duckdb
 import pytest
 from given_tables import warehouse_of
-
 from tracewarehouse.database.kept_views import copy_views
 
 _WRITES_ALIKE = duckdb.__version__ >= "2"
