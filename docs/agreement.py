@@ -34,7 +34,14 @@ from tracewarehouse.warehouse import Warehouse, open_warehouse  # noqa: E402
 
 PAGE, XPROF = DOCS / "agreement.md", DOCS / "agreement_xprof.json"
 DATA, TRACES = ROOT / "data" / "captures", ROOT.parent / "shared" / "traces"
-_CHROME = "tpu-2chip-vllm-tp2-prefill.trace.json.gz"
+_OUTSIDE = (
+    "gpu-mi300-jax-gemm.xplane.pb",
+    "tpu-2chip-vllm-tp2-prefill.xplane.pb",
+    "tpu-v6e-4chip-host-offload.xplane.pb",
+    "cpu",
+    "tpu-2chip-vllm-tp2-prefill.trace.json.gz",
+)
+"""The captures outside the repository that the page shows."""
 _READ = ("runs", "devices", "instructions", "ops", "collectives", "traffic", "phases")
 _SIZES = "SELECT device_count AS devices, batch_size, input_length FROM main.runs WHERE run_id = $run_id"
 _UNIT_OF_BYTES = {"bytes": 1, "kB": 1e3, "MB": 1e6, "GB": 1e9}
@@ -45,29 +52,26 @@ _HEAD = """<!-- Written by docs/agreement.py. -->
 
 # Agreement
 
-The main numbers of each real capture, as `tw show` prints them, beside four others:
+One table for each real capture: its main numbers, as `tw show` prints them, what else computes them, and the numbers of
+other tools. Look up the capture that is like yours; the page is not made to be read in a row.
 
-- **recomputed**: plain Python over the rows of the run, without SQL (`tests/plain_metrics.py`). That these rows hold
-  what the capture's bytes hold is proved apart, by protobuf's own parser and Python's json, as `tw fsck --against`
-  does; each capture says how many events and stats were compared. Recomputed numbers agree to one part in a thousand
-  million, or the script stops. Which step owns an op, and which virtual device a thread works for, both take from
-  ingest.
-- **from the bytes**: what two short files find in the xplane file, with protobuf's own parser and without ingest
-  (`tests/numbers_from_bytes.py`, `tests/work_from_bytes.py`): of TPUs what the devices do; of virtual devices what the
-  ops of each program do, and the host's marks. As exact.
+- **ours** is recomputed each time from the *rows* of the run in plain Python, without SQL (`tests/plain_metrics.py`),
+  and where the table says so from the *bytes* of the xplane file, with protobuf's own parser and without ingest
+  (`tests/numbers_from_bytes.py`, `tests/work_from_bytes.py`). The script stops where they differ by more than one part
+  in a thousand million. `tw fsck --against` proves that the rows hold every event and stat of the capture.
 - **XProf** {version}: its overview, hlo_stats, op_profile and memory_profile. It knows no phases. What it sums over
-  a capture is divided by our number of steps and devices. It reads no Chrome trace, and several hosts are not asked of
-  it.
+  a capture is divided by our number of steps and devices. It reads no Chrome trace.
 - **CCL-Bench**: its definitions as our `ccl_*` views have them. Most of them read TPU captures alone.
 
-A second table has what other metrics say: prefill throughput, the largest kernel, traffic by kind, what the time of
-collectives goes to, the time of a layer, and memory. No capture here has batches of a server, so padding waste and
-decode time against context are compared on captures made by hand alone (`tests/sql/test_served_batches.py`).
+A dash means that a tool has no number. A letter behind a number of another tool says why it differs from ours:
 
-A dash means that a tool has no number. Every difference is explained below its table.
+{reasons}
 """
 
 REASONS = {
+    ("layer_time", "The bytes"): (
+        "tell a layer from one attention kernel to the next, with gaps; ours adds up the ops of each layer."
+    ),
     (
         "device_idle",
         "XProf",
@@ -96,7 +100,7 @@ REASONS = {
         "twice."
     ),
 }
-"""Why another tool's number differs from ours, by metric and tool."""
+"""Why a number from elsewhere differs from ours, by metric and tool; its letter is that of its place here."""
 
 OTHERS = (
     ("prefill_throughput", "Prefill throughput", "tokens/s", "prompt_tokens_per_s", "FROM metrics.prefill_throughput"),
@@ -135,16 +139,13 @@ OTHERS = (
 )
 """Other numbers: metric, name, unit, the columns of parts and value, and where they are."""
 _OF_XPROF = {("top_kernels", "whole capture"): "largest_kernel_percent", ("memory_in_use", ""): "memory_bytes"}
-_CUT_ELSEWHERE = (
-    "from the bytes it lasts from one attention kernel to the next, with gaps; ours adds up the ops of each layer."
-)
 
 
 def captures(traces: Path) -> list[Capture]:
     """The captures of the repository, and those of the folder where it is there."""
     found = find_captures(DATA)
     if traces.is_dir():
-        found += [*find_captures(traces), *find_captures(traces / _CHROME)]
+        found += [capture for name in _OUTSIDE for capture in find_captures(traces / name)]
     return found
 
 
@@ -169,88 +170,86 @@ def section(warehouse: Warehouse, capture: Capture, xprof: Mapping[str, float]) 
     if proof.differences:
         raise ValueError(f"{capture.name}: its run differs from its bytes: {proof.differences[0]}")
     summary = warehouse.summary(run_id)
-    facts = summary.facts
-    run = Run(_tables(warehouse, run_id))
-    plain = main_numbers(run)
+    facts, run = summary.facts, Run(_tables(warehouse, run_id))
+    plain = {**main_numbers(run), **other_numbers(run)}
     phases = sorted({n.part for n in summary.numbers if n.metric == "device_idle"})
-    of_bytes: dict[tuple[str, ...], float] = {}
+    from_bytes: dict[tuple[str, ...], float] = {}
     if _is_one_xplane(capture):
         [sizes] = warehouse.query(_SIZES, run_id=run_id).dicts()
-        of_bytes |= work_from_bytes(capture.files[0], phases[-1], sizes)
-        of_bytes |= numbers_from_bytes(capture.files[0], phases[-1])
-    others = {"XProf": _of_xprof(xprof, facts, summary.numbers), "CCL-Bench": _of_ccl_bench(warehouse, run_id, facts)}
+        from_bytes |= work_from_bytes(capture.files[0], phases[-1], sizes)
+        from_bytes |= numbers_from_bytes(capture.files[0], phases[-1])
+    theirs = {"XProf": _of_xprof(xprof, facts, summary.numbers), "CCL-Bench": _of_ccl_bench(warehouse, run_id, facts)}
+    reasons = {m.metric: m.reason.partition(";")[0].rstrip(".") for m in summary.missing}
     rows: list[tuple[str, ...]] = []
-    differences: list[str] = []
-    lacking: dict[str, list[str]] = {}
-    missing = {m.metric: m.reason for m in summary.missing}
+    absent: dict[str, list[str]] = {}
     for n in summary.numbers:
         scale = _UNIT_OF_BYTES.get(n.unit, 1)
-        ours = None if n.value is None else n.value * scale
-        key = n.metric, n.part
-        if not _is_near(ours, plain.get(key), 1e-9):
-            raise ValueError(f"{capture.name}: {n.label} is {ours}, recomputed {plain.get(key)}")
-        if key in of_bytes and not _is_near(ours, of_bytes[key], 1e-9):
-            raise ValueError(f"{capture.name}: {n.label} is {ours}, from the bytes {of_bytes[key]}")
-        theirs = [others[tool].get(key) for tool in others]
-        shown = [_shown(v, n, key, scale) for v in (ours, plain.get(key), of_bytes.get(key), *theirs)]
-        rows.append((n.label, *shown))
-        for tool, value in zip(others, theirs, strict=True):
-            if value is not None and not _is_near(ours, value, _NEAR):
-                if (n.metric, tool) not in REASONS:
-                    raise ValueError(f"{capture.name}: {n.label} is {ours}, of {tool} {value}, and no reason is known")
-                differences.append(f"{n.label}: {tool} {REASONS[n.metric, tool]}")
+        ours, key = None if n.value is None else n.value * scale, (n.metric, n.part)
+        unit = n.unit or {"mfu": "%", "hbm_bandwidth": "GB/s"}.get(n.metric, "")
+        row = _row(capture.name, n.label, ours, scale, unit, key, plain, from_bytes, theirs)
         if ours is None:
-            lacking.setdefault(missing[n.metric].partition(";")[0].rstrip("."), []).append(n.name)
-    kind = facts["device_kind"] or facts["backend"]
-    proved = f"all {proof.events:,} events and {proof.stats:,} stats of the capture"
-    said = f"{facts['devices']} x {kind}. The run has {proved}."
-    numbers = table(("number", "ours", "recomputed", "from the bytes", *others), rows)
-    more, explained, absent = _others(warehouse, run_id, other_numbers(run), of_bytes, xprof)
-    for metric, name in absent:
-        lacking.setdefault(
-            missing.get(metric, "its ops name parts of the model, but no layers").partition(";")[0].rstrip("."), []
-        ).append(name)
-    differences += explained
-    differences += [f"{', '.join(names)}: ours is missing, as {reason}." for reason, names in lacking.items()]
-    listed = "".join(f"- {d}\n" for d in differences)
-    return f"\n## {title(capture)}\n\n{said}\n\n{numbers}\n{more}" + (f"\n{listed}" if listed else "")
-
-
-def _others(
-    warehouse: Warehouse,
-    run_id: str,
-    plain: Mapping[tuple[str, ...], float],
-    of_bytes: Mapping[tuple[str, ...], float],
-    xprof: Mapping[str, float],
-) -> tuple[str, list[str], list[tuple[str, str]]]:
-    """The table of the other numbers, what explains their differences, and those without a value."""
-    rows: list[tuple[str, ...]] = []
-    differences: list[str] = []
-    absent: list[tuple[str, str]] = []
+            absent.setdefault(reasons[n.metric], []).append(n.name)
+        if ours is not None or set(row[3:]) != {"-"}:
+            rows.append(row)
     for metric, name, unit, columns, source in OTHERS:
         sql = f"WITH found AS (SELECT {columns} AS value, run_id {source}) "
         sql += "SELECT * EXCLUDE run_id FROM found WHERE run_id = $run_id ORDER BY ALL"
         found = warehouse.query(sql, run_id=run_id).rows()
         if not found:
-            absent.append((metric, name))
+            why = reasons.get(metric, "its ops name parts of the model, but no layers")
+            absent.setdefault(why, []).append(name)
         for *part, ours in found:
             key = (metric, *(part or [""]))
             label = ", ".join([name, *filter(None, part)])
-            read = of_bytes.get(key, of_bytes.get((*key[:3], *key[4:])))  # the bytes do not name axes
-            theirs = xprof.get(_OF_XPROF[key[:2]]) if key[:2] in _OF_XPROF else None
-            if not _is_near(ours, plain.get(key, ours), 1e-9):
-                raise ValueError(f"{label} is {ours}, recomputed {plain.get(key)}")
-            if read is not None and not _is_near(ours, read, 1e-9):
-                if metric != "layer_time" or not _is_near(ours, read, _NEAR):
-                    raise ValueError(f"{label} is {ours}, from the bytes {read}")
-                differences.append(f"{label}: {_CUT_ELSEWHERE}")
-            if theirs is not None and not _is_near(ours, theirs, _NEAR):
-                if (metric, "XProf") not in REASONS:
-                    raise ValueError(f"{label} is {ours}, of XProf {theirs}, and no reason is known")
-                differences.append(f"{label}: XProf {REASONS[metric, 'XProf']}")
-            shown = (ours, plain.get(key), read, theirs)
-            rows.append((label, *("-" if v is None else quantity(v, unit) for v in shown)))
-    return table(("other number", "ours", "recomputed", "from the bytes", "XProf"), rows), differences, absent
+            said = {"XProf": {key: xprof[_OF_XPROF[key[:2]]]} if _OF_XPROF.get(key[:2]) in xprof else {}}
+            rows.append(_row(capture.name, label, ours, 1, unit, key, {key: ours} | plain, from_bytes, said))
+    kind = facts["device_kind"] or facts["backend"]
+    head = f"{facts['devices']} x {kind}, {proof.events:,} events and {proof.stats:,} stats."
+    lacking = " ".join(f"No {', '.join(names)}: {reason}." for reason, names in absent.items())
+    numbers = table(("number", "ours", "recomputed from", "XProf", "CCL-Bench"), rows)
+    return f"\n## {title(capture)}\n\n{head}{' ' + lacking if lacking else ''}\n\n{numbers}"
+
+
+def _row(
+    capture: str,
+    label: str,
+    ours: float | None,
+    scale: float,
+    unit: str,
+    key: tuple[str, ...],
+    plain: Mapping[tuple[str, ...], float],
+    from_bytes: Mapping[tuple[str, ...], float],
+    theirs: Mapping[str, Mapping[tuple[str, ...], float]],
+) -> tuple[str, ...]:
+    """A row of the table: the number in a unit of `scale`, its recomputations, and those of other tools.
+
+    Raises:
+        ValueError: a recomputed number differs, or another tool's does without a reason.
+    """
+    if not _is_near(ours, plain.get(key), 1e-9):
+        raise ValueError(f"{capture}: {label} is {ours}, recomputed {plain.get(key)}")
+    sources = ["rows"] if ours is not None else []
+    in_bytes = key if key in from_bytes else (*key[:3], *key[4:])  # the bytes do not name axes
+    if in_bytes in from_bytes:
+        read = from_bytes[in_bytes]
+        if not _is_near(ours, read, _NEAR if key[0] == "layer_time" else 1e-9):
+            raise ValueError(f"{capture}: {label} is {ours}, from the bytes {read}")
+        sources.append("bytes" if _is_near(ours, read, 1e-9) else f"bytes ({quantity(read, unit)}) (a)")
+    cells = []
+    for tool in ("XProf", "CCL-Bench"):
+        value = theirs.get(tool, {}).get(key)
+        cell = "-" if value is None else quantity(value / scale, unit)
+        if value is not None and not _is_near(ours, value, _NEAR):
+            if (key[0], tool) not in REASONS:
+                raise ValueError(f"{capture}: {label} is {ours}, of {tool} {value}, and no reason is known")
+            cell += f" ({_letter(key[0], tool)})"
+        cells.append(cell)
+    shown = "-" if ours is None else quantity(ours / scale, unit)
+    return label, shown, ", ".join(sources) or "-", *cells
+
+
+def _letter(metric: str, tool: str) -> str:
+    return "abcdefghijklmnop"[list(REASONS).index((metric, tool))]
 
 
 def _tables(warehouse: Warehouse, run_id: str) -> dict[str, list[dict[str, Any]]]:
@@ -318,13 +317,6 @@ def _is_near(one: float | None, other: float | None, relative: float) -> bool:
     return abs(one - other) <= relative * max(abs(one), abs(other)) + 1e-12
 
 
-def _shown(value: float | None, number: Number, key: tuple[str, str], scale: float) -> str:
-    if value is None:
-        return "-"
-    unit = number.unit or {"mfu": "%", "hbm_bandwidth": "GB/s"}.get(key[0], "")
-    return quantity(value / scale, unit)
-
-
 def asked_xprof(python: Path, capture: Capture) -> dict[str, Any]:
     """What XProf says of a capture; nothing of a Chrome trace, nor of several hosts' files."""
     if not _is_one_xplane(capture):
@@ -341,7 +333,8 @@ def _is_one_xplane(capture: Capture) -> bool:
 
 def page_head(xprof: Mapping[str, Any]) -> str:
     """What stands before the captures."""
-    return _HEAD.format(version=xprof.get("version", ""))
+    reasons = "\n".join(f"- ({_letter(*key)}) {key[1]} {reason}" for key, reason in REASONS.items())
+    return _HEAD.format(version=xprof.get("version", ""), reasons=reasons)
 
 
 def main() -> int:

@@ -19,7 +19,7 @@ from plain_metrics import MS, length
 
 from tracewarehouse.ingest.readers.files import CaptureFile
 from tracewarehouse.ingest.readers.formats import plain_planes
-from tracewarehouse.ingest.readers.plain import PlainLine, PlainPlane
+from tracewarehouse.ingest.readers.xplane.plain import PlainLine, PlainPlane
 
 COLLECTIVE = re.compile(r"(all-reduce|all-gather|reduce-scatter|all-to-all|collective-permute)(-start|-done)?")
 CONTAINERS = {"while", "conditional", "call"}

@@ -8,8 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from tracewarehouse.ingest.columns.records import EventBatch, Plane, Stat, StatKind, Trace
-from tracewarehouse.ingest.readers.plain import PlainStat, bits_of
-from tracewarehouse.ingest.readers.xplane.plain import xplane_messages, xplane_planes
+from tracewarehouse.ingest.readers.xplane.plain import PlainStat, bits_of, xplane_messages, xplane_planes
 
 MESSAGES = xplane_messages("tracewarehouse.tests")
 INT64_MAX = (1 << 63) - 1

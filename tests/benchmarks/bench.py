@@ -93,8 +93,8 @@ import json, sys
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from tracewarehouse.ingest.processes.cycle_search import without_cycle_search
-from tracewarehouse.ingest.columns.plane_names import device_plane
-from tracewarehouse.ingest.hlo.embedded_modules import HloModules
+from tracewarehouse.ingest.columns.profiler_names import device_plane
+from tracewarehouse.ingest.hlo.modules import HloModules
 from tracewarehouse.ingest.hlo.instructions import Instructions
 from tracewarehouse.ingest.tables.lines import DeviceEvents, LineTables, PlaneLines
 from tracewarehouse.ingest.lake.parquet import TableWriter

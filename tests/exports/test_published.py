@@ -14,7 +14,7 @@ from served_capture import write_served_capture
 from tracewarehouse import cli
 from tracewarehouse.exports.ccl_bench.published import PublishedValue, published_values
 from tracewarehouse.exports.ccl_bench.row import Row, write_row
-from tracewarehouse.ingest.capture.ccl_bench_folder import ccl_bench_capture
+from tracewarehouse.ingest.capture.sources import ccl_bench_capture
 from tracewarehouse.ingest.errors import CaptureError, NoCaptureError, TracewarehouseError, WarehouseError
 from tracewarehouse.warehouse import Warehouse, open_warehouse
 

@@ -14,7 +14,7 @@ from fuzz.judging import Target, UnknownError, scratch_file
 from fuzz.seeds import capture_files
 
 from tracewarehouse.ingest.capture.manifest import Manifest, load_manifest
-from tracewarehouse.ingest.capture.mesh_axes import AXES
+from tracewarehouse.ingest.capture_names import AXES
 from tracewarehouse.ingest.tables.run import manifest_facts
 
 KINDS = (

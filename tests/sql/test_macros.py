@@ -1,4 +1,4 @@
-"""The macros of sql/macros: comparisons worked out by hand, and sums that must hold on recorded captures."""
+"""The macros of sql/: comparisons worked out by hand, and sums that must hold on recorded captures."""
 
 from __future__ import annotations
 

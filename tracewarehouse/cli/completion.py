@@ -24,5 +24,5 @@ def metrics(incomplete: str) -> list[str]:
     from tracewarehouse.definitions.reading import SQL
 
     before, comma, last = incomplete.rpartition(",")
-    names = {p.stem.rpartition("_v")[0] for p in (SQL / "metrics").rglob("*.sql")}
+    names = {p.stem.rpartition("_v")[0] for p in SQL.rglob("*_v[0-9]*.sql")}
     return sorted(f"{before}{comma}{n}" for n in names if n.startswith(last))

@@ -8,6 +8,7 @@ from typing import Annotated
 import typer
 
 from tracewarehouse.cli.ingest import MeshOption, complain, say
+from tracewarehouse.ingest.capture.run_options import RunOptions
 from tracewarehouse.ingest.errors import TracewarehouseError
 
 app = typer.Typer(
@@ -33,13 +34,13 @@ def ccl_bench(
 
     `tw compare RUN --published FILE` then shows the published values beside ours.
     """
-    from tracewarehouse.ingest.capture.ccl_bench_folder import ccl_bench_capture
+    from tracewarehouse.ingest.capture.sources import ccl_bench_capture
 
     failures = 0
     with context.obj.open(create=True) as warehouse:
         for path in folder:
             try:
-                say(warehouse.ingest_capture(ccl_bench_capture(path), mesh=mesh))
+                say(warehouse.ingest_capture(ccl_bench_capture(path), RunOptions(mesh)))
             except TracewarehouseError as error:
                 failures += 1
                 complain(error)

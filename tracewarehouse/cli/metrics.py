@@ -249,14 +249,13 @@ def lock(
     definitions = context.obj.definitions()
     folder = definitions_folder(context.obj.sql)
     path = folder / LOCK.name
-    called = "sql" if context.obj.sql is None else str(folder)
     _note_portability(definitions)
     if check:
-        if changed := changes(definitions, read_lock(path), called):
+        if changed := changes(definitions, read_lock(path)):
             typer.echo("\n".join(changed), err=True)
             raise typer.Exit(1)
         return
-    written = write_lock(definitions, path, accept_models=accept_models, folder=called)
+    written = write_lock(definitions, path, accept_models=accept_models)
     typer.echo(f"{path}: {len(written.metrics)} metric versions, {len(written.models)} models")
 
 

@@ -14,7 +14,7 @@ from tracewarehouse.collect.errors import ExperimentError
 from tracewarehouse.collect.models.architectures import ARCHITECTURES, architecture_of
 from tracewarehouse.collect.stage_layout import StageLayout, stage_layout
 from tracewarehouse.ingest.capture.manifest import Mesh
-from tracewarehouse.ingest.capture.mesh_axes import AXES
+from tracewarehouse.ingest.capture_names import AXES
 
 MESH_AXES = tuple(axis for axis in AXES if axis != "sp")
 """Axes of the device mesh, outermost first. Sequence parallelism is a mode over tp, not an axis."""

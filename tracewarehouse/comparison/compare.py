@@ -1,6 +1,6 @@
 """Compares the stored metric values of runs with those of other runs, and shows what made steps longer or shorter.
 
-The macros compare_values and compare_steps in sql/macros compute the numbers; this module finds the runs to compare.
+The macros compare_values and compare_steps in sql/compare compute the numbers; this module finds the runs to compare.
 """
 
 from __future__ import annotations

@@ -23,7 +23,7 @@ class _FrontMatter(BaseModel):
 
 
 class ModelHeader(_FrontMatter):
-    """Front matter of a file in sql/models."""
+    """Front matter of a model: a view that metrics and other models read."""
 
     model: Name
     description: Sentence
@@ -32,7 +32,7 @@ class ModelHeader(_FrontMatter):
 
 
 class AuditHeader(_FrontMatter):
-    """Front matter of a file in sql/audits: a query that returns no row if all is well."""
+    """Front matter of an audit: a query that returns no row if all is well."""
 
     audit: Name
     description: Sentence
@@ -40,7 +40,7 @@ class AuditHeader(_FrontMatter):
 
 
 class MacroHeader(_FrontMatter):
-    """Front matter of a file in sql/macros: a query over runs that the caller names, as a DuckDB table macro."""
+    """Front matter of a macro: a query over runs that the caller names, as a DuckDB table macro."""
 
     macro: Name
     parameters: dict[Name, Sentence]
@@ -61,7 +61,7 @@ class MacroHeader(_FrontMatter):
 
 
 class PreconditionHeader(_FrontMatter):
-    """Front matter of a file in sql/preconditions: a query for the runs that have something that metrics need."""
+    """Front matter of a precondition: a query for the runs that have something that metrics need."""
 
     precondition: Name
     needs: list[Name] = Field(default=[], description="preconditions to report first if a run does not meet them")
@@ -89,7 +89,7 @@ _OF_PARTS = frozenset(("step", "layer", "instruction_id", "from_us", "source_dev
 
 
 class MetricHeader(_FrontMatter):
-    """Front matter of a file in sql/metrics."""
+    """Front matter of a version of a metric."""
 
     metric: Name
     version: int = Field(ge=1)
@@ -149,11 +149,11 @@ class MetricHeader(_FrontMatter):
 
 Header = ModelHeader | AuditHeader | MacroHeader | PreconditionHeader | MetricHeader
 
-HEADERS: dict[str, type[Header]] = {
-    "models": ModelHeader,
-    "preconditions": PreconditionHeader,
-    "metrics": MetricHeader,
-    "audits": AuditHeader,
-    "macros": MacroHeader,
+KINDS: dict[str, tuple[str, type[Header]]] = {
+    "model": ("models", ModelHeader),
+    "precondition": ("preconditions", PreconditionHeader),
+    "metric": ("metrics", MetricHeader),
+    "audit": ("audits", AuditHeader),
+    "macro": ("macros", MacroHeader),
 }
-"""The front matter of the files in each folder of definitions; a folder has the name of its views' schema."""
+"""The schema and the front matter of each kind of definition. Its first key tells the kind, whatever its folder."""

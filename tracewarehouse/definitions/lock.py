@@ -64,37 +64,33 @@ def current_lock(definitions: Definitions) -> Lock:
     return Lock(metrics, dict(sorted(models.items())))
 
 
-def changes(definitions: Definitions, lock: Lock, folder: str = "sql") -> list[str]:
+def changes(definitions: Definitions, lock: Lock) -> list[str]:
     """List the changes of released definitions, each with what to do; empty if nothing has changed.
 
     Args:
         definitions: all definitions.
         lock: the lock of the released definitions.
-        folder: name of the folder of the locked definitions, for the sentences.
     """
     now = current_lock(definitions)
-    changed = _changed_models(definitions, lock, now, folder)
-    return [*_broken(definitions, lock, now, folder), *changed, *_unlocked(lock, now)]
+    changed = _changed_models(definitions, lock, now)
+    return [*_broken(definitions, lock, now), *changed, *_unlocked(lock, now)]
 
 
-def write_lock(
-    definitions: Definitions, path: Path = LOCK, *, accept_models: bool = False, folder: str = "sql"
-) -> Lock:
+def write_lock(definitions: Definitions, path: Path = LOCK, *, accept_models: bool = False) -> Lock:
     """Add newly released versions to the lock file.
 
     Args:
         definitions: all definitions.
         path: the lock file.
         accept_models: accept changed models; this is right only if every case still gives the same rows.
-        folder: name of the folder of the locked definitions, for the error message.
 
     Raises:
         MetricError: a released version or a model beneath one has changed.
     """
     now, lock = current_lock(definitions), read_lock(path)
-    refused = _broken(definitions, lock, now, folder)
+    refused = _broken(definitions, lock, now)
     if not accept_models:
-        refused += _changed_models(definitions, lock, now, folder)
+        refused += _changed_models(definitions, lock, now)
     if refused:
         raise MetricError("\n".join(refused))
     content = yaml.safe_dump({"metrics": now.metrics, "models": now.models}, sort_keys=True)
@@ -102,20 +98,20 @@ def write_lock(
     return now
 
 
-def _broken(definitions: Definitions, lock: Lock, now: Lock, folder: str) -> list[str]:
+def _broken(definitions: Definitions, lock: Lock, now: Lock) -> list[str]:
     broken = []
     for name, fingerprint in lock.metrics.items():
         base, _, version = name.rpartition("_v")
         if name not in now.metrics:
-            files = [_file(m.view, folder) for m in definitions.metrics if m.view.name == name]
-            file = files[0] if files else f"{name}.sql in {folder}/metrics"
+            files = [_file(m.view) for m in definitions.metrics if m.view.name == name]
+            file = files[0] if files else f"{name}.sql"
             broken.append(
                 f"{name} was released and is gone or no longer stable; restore {file}, and set "
                 "its status to deprecated if it should no longer be used"
             )
         elif now.metrics[name] != fingerprint:
             latest = max(m.version for m in definitions.metrics if m.name == base)
-            file = _file(definitions.metric(base, int(version)).view, folder)
+            file = _file(definitions.metric(base, int(version)).view)
             broken.append(
                 f"{file} was released and has changed; restore it and put the change into "
                 f"{file.with_name(f'{base}_v{max(latest, int(version)) + 1}.sql')}"
@@ -123,7 +119,7 @@ def _broken(definitions: Definitions, lock: Lock, now: Lock, folder: str) -> lis
     return broken
 
 
-def _changed_models(definitions: Definitions, lock: Lock, now: Lock, folder: str) -> list[str]:
+def _changed_models(definitions: Definitions, lock: Lock, now: Lock) -> list[str]:
     changed = []
     for name, fingerprint in lock.models.items():
         if name in now.models and now.models[name] != fingerprint:
@@ -132,8 +128,7 @@ def _changed_models(definitions: Definitions, lock: Lock, now: Lock, folder: str
                 for m in definitions.metrics
                 if _is_released(m) and f"models.{name}" in {v.qualified for v in definitions.upstream(m.view)}
             ]
-            is_package = bool(definitions.added) and f"models.{name}" not in definitions.added
-            file = _file(definitions[f"models.{name}"], "sql" if is_package else folder)
+            file = _file(definitions[f"models.{name}"])
             changed.append(
                 f"{file} has changed beneath {', '.join(above)}; if every case still gives the same rows, run "
                 f"`{_COMMAND} --accept-models`, else restore it and give the changed model a new name"
@@ -141,10 +136,10 @@ def _changed_models(definitions: Definitions, lock: Lock, now: Lock, folder: str
     return changed
 
 
-def _file(view: View, folder: str) -> PurePosixPath:
-    """The path of a definition relative to the folder of the locked definitions; it may lie in a subfolder."""
-    room = next(p for p in view.path.parents if p.name == view.schema)
-    return PurePosixPath(folder, view.schema, view.path.relative_to(room).as_posix())
+def _file(view: View) -> PurePosixPath:
+    """The path of a definition, for a sentence: that of the package begins with sql."""
+    is_package = view.path.is_relative_to(SQL)
+    return PurePosixPath("sql", view.path.relative_to(SQL)) if is_package else PurePosixPath(view.path)
 
 
 def _unlocked(lock: Lock, now: Lock) -> list[str]:

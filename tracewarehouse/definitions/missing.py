@@ -1,6 +1,6 @@
 """Writes the SQL of metrics.missing, which says why a run has no row of a metric.
 
-A metric names in `needs` what a run must have, as preconditions of sql/preconditions. The reason is the first of them
+A metric names in `needs` what a run must have, as preconditions. The reason is the first of them
 that the run does not meet. A metric whose needs are all met and that still has no row says so.
 """
 

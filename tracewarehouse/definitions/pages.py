@@ -78,7 +78,7 @@ def metric_page(definitions: Definitions, query: Query, name: str, written_by: s
 
 
 def _head(written_by: str) -> str:
-    return f"<!-- Written by {written_by}; edit sql/metrics/ instead. -->\n\n"
+    return f"<!-- Written by {written_by}; edit its file in sql/ instead. -->\n\n"
 
 
 def _page(definitions: Definitions, query: Query, name: str) -> Iterator[str]:

@@ -13,7 +13,7 @@ import yaml
 from pydantic import ValidationError
 
 from tracewarehouse.definitions.headers import (
-    HEADERS,
+    KINDS,
     AuditHeader,
     Header,
     MacroHeader,
@@ -109,7 +109,7 @@ class Definitions:
         for name in view.header.needs:
             needed = self._views.get(f"preconditions.{name}")
             if needed is None or not isinstance(needed.header, PreconditionHeader):
-                raise MetricError(f"{view.path}: needs {name}, but there is no preconditions/{name}.sql")
+                raise MetricError(f"{view.path}: needs {name}, but there is no precondition of that name")
             if name in above:
                 raise MetricError(f"preconditions need each other in a circle: {' -> '.join((*above, name))}")
             self._collect_needs(needed, needs, (*above, name))
@@ -221,12 +221,12 @@ def _package(folder: Path) -> Definitions:
 
 
 def read_folder(folder: Path) -> list[View]:
-    """Read the definitions in the folders of `HEADERS` in a folder, and in their subfolders.
+    """Read the definitions in a folder and all folders in it.
 
     Raises:
         MetricError: a file is not valid; the message names the file and the field.
     """
-    return [read_view(p, schema) for schema in HEADERS for p in sorted((folder / schema).rglob("*.sql"))]
+    return [read_view(p) for p in sorted(folder.rglob("*.sql"))]
 
 
 def fingerprint() -> str:
@@ -238,12 +238,8 @@ def fingerprint() -> str:
     return load_definitions().all_fingerprint
 
 
-def read_view(path: Path, schema: str) -> View:
+def read_view(path: Path) -> View:
     """Read and validate one definition file.
-
-    Args:
-        path: the file.
-        schema: models, preconditions, metrics, audits or macros.
 
     Raises:
         MetricError: the front matter or the file's name is not valid.
@@ -258,7 +254,9 @@ def read_view(path: Path, schema: str) -> View:
     if not closing:
         raise MetricError(f"{path}: the front matter is not closed with {_CLOSING}")
     try:
-        header = HEADERS[schema].model_validate(_described(yaml.load(front, _LOADER), sql))  # noqa: S506, a safe loader
+        content = yaml.load(front, _LOADER)  # noqa: S506, a safe loader
+        schema, header_class = _kind(content)
+        header = header_class.model_validate(_described(content, sql))
     except yaml.YAMLError as error:
         raise MetricError(f"{path}: the front matter is not YAML: {' '.join(str(error).split())}") from None
     except ValidationError as error:
@@ -273,6 +271,13 @@ def read_view(path: Path, schema: str) -> View:
 
 
 _LOADER = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
+
+
+def _kind(front: object) -> tuple[str, type[Header]]:
+    first = next(iter(front), None) if isinstance(front, dict) else None
+    if first not in KINDS:
+        raise ValueError(f"the front matter must begin with {', '.join(KINDS)}, which tells the kind, not {first}")
+    return KINDS[first]
 
 
 def _described(front: object, sql: str) -> object:

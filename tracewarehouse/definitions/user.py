@@ -1,6 +1,6 @@
 """Loads a user's own metrics, models and audits, together with those of the package.
 
-The user's folder is laid out like the package's: metrics/<name>_v<n>.sql, models/<name>.sql, audits/<name>.sql. Its
+The user's files lie anywhere in the folder: <name>_v<n>.sql for a metric, <name>.sql for a model or audit. The folder's
 files pass the same checks and may read the package's models and metrics, but must not reuse a name of the package.
 """
 
@@ -54,10 +54,8 @@ def portability_notes(definitions: Definitions) -> list[str]:
 def _read(folder: Path) -> list[View]:
     if not folder.is_dir():
         raise MetricError(f"no folder {folder} to read metrics from; --sql or TRACEWAREHOUSE_SQL names it")
-    if stray := sorted(p.name for p in folder.glob("*.sql")):
-        raise MetricError(f"{folder}: {', '.join(stray)} must be in its folder models, metrics or audits")
     if not (views := read_folder(folder)):
-        raise MetricError(f"{folder}: holds no metrics/<name>_v<n>.sql, no models/<name>.sql and no audits/<name>.sql")
+        raise MetricError(f"{folder}: holds no metric, model or audit: no file <name>.sql or <name>_v<n>.sql")
     return views
 
 

@@ -1,6 +1,6 @@
 """Runs the audits: queries that return a row for each fact that must never be true.
 
-The audits are the files of sql/audits, and one that looks for values outside the ranges that metrics state.
+The audits are those of sql/, and one that looks for values outside the ranges that metrics state.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Names the files of a capture, for the collector that writes them and the registry of formats that reads them."""
+"""Names what the collector and ingest share: the files of a capture and the axes of a mesh."""
 
 from __future__ import annotations
 
@@ -18,3 +18,7 @@ def xplane_files(folder: Path) -> list[Path]:
 def host_name(xplane_file: Path) -> str:
     """Return the name of the host that recorded an xplane file."""
     return xplane_file.name.removesuffix(XPLANE_SUFFIX)
+
+
+AXES = ("pp", "dp", "ep", "sp", "tp")
+"""Mesh axes, outermost first, in the order in which device ids are laid out by default."""

@@ -3,7 +3,7 @@
 from dataclasses import fields
 
 from tracewarehouse.collect.run_spec import MESH_AXES
-from tracewarehouse.ingest.capture.mesh_axes import AXES
+from tracewarehouse.ingest.capture_names import AXES
 from tracewarehouse.ingest.collectives.axis_inference import LIKELIHOODS
 from tracewarehouse.ingest.devices.device import Device
 from tracewarehouse.ingest.lake.schema import TABLES

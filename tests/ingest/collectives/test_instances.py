@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tracewarehouse.ingest.collectives.instances import Instances
+from tracewarehouse.ingest.collectives.table import Instances
 from tracewarehouse.ingest.columns.spill import Spill
 from tracewarehouse.ingest.hlo.instruction_row import InstructionRow
 

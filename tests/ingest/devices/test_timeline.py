@@ -6,7 +6,7 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tracewarehouse.ingest.columns.phases import PHASES
+from tracewarehouse.ingest.columns.records import PHASES
 from tracewarehouse.ingest.devices.timeline import Run, Step, Timeline
 
 _TIMES = st.lists(st.integers(-5, 40), max_size=30)

@@ -7,12 +7,12 @@ from pathlib import Path
 
 import pytest
 
+from tracewarehouse.ingest.collectives.groups import traffic_edges, wire_bytes
 from tracewarehouse.ingest.hlo.collectives import Collective, collective_of
 from tracewarehouse.ingest.hlo.instruction import Instruction
-from tracewarehouse.ingest.hlo.op_name import layer_and_part
+from tracewarehouse.ingest.hlo.op_names import layer_and_part
 from tracewarehouse.ingest.hlo.proto import Module, read_module
 from tracewarehouse.ingest.hlo.text import parse_instruction
-from tracewarehouse.ingest.hlo.traffic import edges, wire_bytes
 from tracewarehouse.ingest.readers.xplane.reader import XPlaneTrace, read_xplane
 
 V6E = "tpu-v6e-4chip-host-offload.xplane.pb"
@@ -61,7 +61,7 @@ def test_v6e_all_reduce(shared_traces: Path, device: int) -> None:
     assert (reduce.role, reduce.channel_id, reduce.group_size) == (None, 1, 2)
     assert reduce.message_bytes is not None
     # A ring of two: each sends the whole message, half of it twice.
-    assert edges("all-reduce", reduce.groups or (), reduce.message_bytes)[0] == (0, 4, reduce.message_bytes)
+    assert traffic_edges("all-reduce", reduce.groups or (), reduce.message_bytes)[0] == (0, 4, reduce.message_bytes)
 
 
 def test_v6e_text_and_proto_agree_on_every_instruction(shared_traces: Path) -> None:
@@ -175,7 +175,7 @@ def test_cpu_collectives(
     assert len(same) == count
     for collective in same:
         sent = Counter[int]()
-        for source, _, moved in edges(kind, members, message_bytes):
+        for source, _, moved in traffic_edges(kind, members, message_bytes):
             sent[source] += moved
         assert set(sent.values()) == {wire_bytes(kind, collective.group_size or 0, message_bytes)}
 

@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tracewarehouse.ingest.hlo.op_name import PARTS, layer_and_part, stage_layer_and_tick
+from tracewarehouse.ingest.hlo.op_names import PARTS, layer_and_part, stage_layer_and_tick
 
 
 @pytest.mark.parametrize(

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from tracewarehouse.ingest.errors import CaptureError
-from tracewarehouse.ingest.readers import files, gzipped
+from tracewarehouse.ingest.readers import files
 from tracewarehouse.ingest.readers.files import CaptureFile, FileBytes
 
 CONTENT = bytes(range(256)) * 40
@@ -113,7 +113,7 @@ class TestRefused:
             file.digest  # noqa: B018
 
     def test_bomb(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-        monkeypatch.setattr(gzipped, "_RATIO_FREE", 1 << 20)
+        monkeypatch.setattr(files, "_RATIO_FREE", 1 << 20)
         path = written(tmp_path / "x.gz", gzip.compress(bytes(5 << 20)))
         with pytest.raises(CaptureError, match="over 200 times its size"):
             CaptureFile(path).size  # noqa: B018

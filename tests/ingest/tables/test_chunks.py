@@ -24,8 +24,8 @@ from xplane_builder import Space, Unsigned
 
 from tracewarehouse.ingest.capture.sources import find_captures
 from tracewarehouse.ingest.collectives import table as collectives
-from tracewarehouse.ingest.columns import event_stream
-from tracewarehouse.ingest.columns.event_stream import chunks
+from tracewarehouse.ingest.columns import batches as event_batches
+from tracewarehouse.ingest.columns.batches import chunks
 from tracewarehouse.ingest.columns.nesting import nest
 from tracewarehouse.ingest.columns.records import EventBatch, StatColumn, StatKind
 from tracewarehouse.ingest.errors import WarehouseError
@@ -43,7 +43,7 @@ ORDERED = ("ops", "collectives", "host_events")
 def pieces_of(events: int, rows: int, window: int) -> Iterator[None]:
     """Chunks, blocks, row groups and windows of this size."""
     with (
-        patch.object(event_stream, "CHUNK", events),
+        patch.object(event_batches, "CHUNK", events),
         patch.object(xplane, "BLOCK", events),
         patch.object(parquet, "ROW_GROUP", rows),
         patch.object(collectives, "SLICE", rows),
@@ -149,7 +149,7 @@ def batch_of(events: list[tuple[int, int]], first: int = 0) -> EventBatch:
 class TestChunks:
     def test_an_empty_event_and_one_that_starts_with_it_stay_together(self, monkeypatch: pytest.MonkeyPatch) -> None:
         """In one piece the longer one comes first and holds the empty one; a cut between them would part them."""
-        monkeypatch.setattr(event_stream, "CHUNK", 1)
+        monkeypatch.setattr(event_batches, "CHUNK", 1)
         found = list(chunks([batch_of([(0, 10)]), batch_of([(10, 0)], 1), batch_of([(10, 10)], 2)]))
         assert [(first, len(batch)) for first, batch in found][-1][1] >= 2
 
@@ -162,7 +162,7 @@ class TestChunks:
     )
     def test_cuts_change_nothing(self, events: list[tuple[int, int]], size: int, block: int, is_nested: bool) -> None:
         events = sorted(events, key=lambda e: e[0])
-        with patch.object(event_stream, "CHUNK", size):
+        with patch.object(event_batches, "CHUNK", size):
             batches = [batch_of(events[i : i + block], i) for i in range(0, len(events), block)]
             found = list(chunks(batches, is_nested=is_nested))
         rows: list[tuple[int, ...]] = []
@@ -175,7 +175,7 @@ class TestChunks:
 
     def test_texts_do_not_pile_up_along_a_line(self, monkeypatch: pytest.MonkeyPatch) -> None:
         """The event that a cut leaves over brings its own text with it, not those of all before."""
-        monkeypatch.setattr(event_stream, "CHUNK", 10)
+        monkeypatch.setattr(event_batches, "CHUNK", 10)
         batches = [batch_of([(i * 10 + k, 1) for k in range(10)], i * 10) for i in range(30)]
         assert max(len(batch.stats[0].texts) for _, batch in chunks(batches)) <= 21
 

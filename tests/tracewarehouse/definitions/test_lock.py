@@ -49,29 +49,33 @@ def test_comments_spacing_case_and_sentences_may_change(folder: Path) -> None:
 )
 def test_a_changed_version_says_which_file_takes_the_change(folder: Path, old: str, new: str) -> None:
     _edit(folder / "metrics/m_v1.sql", old, new)
-    said = "sql/metrics/m_v1.sql was released and has changed; restore it and put the change into sql/metrics/m_v2.sql"
+    first, second = folder / "metrics/m_v1.sql", folder / "metrics/m_v2.sql"
+    said = f"{first} was released and has changed; restore it and put the change into {second}"
     assert _changes(folder) == [said]
     with pytest.raises(MetricError, match="m_v2"):
         write_lock(load_definitions(folder), folder / "lock", accept_models=True)
 
 
-def test_a_definition_in_a_subfolder_is_named_by_its_path(folder: Path) -> None:
-    for room, name in (("metrics", "m_v1.sql"), ("models", "base.sql")):
-        (folder / room / "group").mkdir()
-        (folder / room / name).rename(folder / room / "group" / name)
+def test_a_definition_may_move_to_any_folder(folder: Path) -> None:
+    (folder / "a/b").mkdir(parents=True)
+    for path in (folder / "metrics/m_v1.sql", folder / "models/base.sql"):
+        path.rename(folder / "a/b" / path.name)
     assert _changes(folder) == []
-    _edit(folder / "metrics/group/m_v1.sql", "COUNT(*)", "COUNT(*) + 1")
-    _edit(folder / "models/group/base.sql", "FROM main.runs AS r", "FROM main.runs AS r WHERE true")
-    of_metric, of_model = _changes(folder)
-    assert "sql/metrics/group/m_v1.sql was released and has changed" in of_metric
-    assert of_metric.endswith("put the change into sql/metrics/group/m_v2.sql")
-    assert of_model.startswith("sql/models/group/base.sql has changed beneath m_v1")
+
+
+def test_a_definition_of_the_package_is_named_by_its_path_in_sql() -> None:
+    definitions, lock = load_definitions(), read_lock()
+    lock.metrics["ttft_v1"] = lock.models["steps"] = "other"
+    of_metric, of_model = changes(definitions, lock)
+    assert of_metric.startswith("sql/serving/ttft_v1.sql was released and has changed")
+    assert of_metric.endswith("put the change into sql/serving/ttft_v2.sql")
+    assert of_model.startswith("sql/steps/steps.sql has changed beneath ")
 
 
 def test_a_changed_model_is_accepted_only_on_demand(folder: Path) -> None:
     _edit(folder / "models/base.sql", "FROM main.runs AS r", "FROM main.runs AS r WHERE true")
     [said] = _changes(folder)
-    assert said.startswith("sql/models/base.sql has changed beneath m_v1;")
+    assert said.startswith(f"{folder}/models/base.sql has changed beneath m_v1;")
     with pytest.raises(MetricError, match="--accept-models"):
         write_lock(load_definitions(folder), folder / "lock")
     write_lock(load_definitions(folder), folder / "lock", accept_models=True)

@@ -40,6 +40,7 @@ def test_definitions_come_in_order_of_dependency(tmp_path: Path) -> None:
         ("/*---", "/*", "must begin with a front matter"),
         ("---*/", "*/", "is not closed"),
         ("unit: count", "unit: [", "is not YAML"),
+        ("metric: m\n", "", "must begin with model, precondition, metric, audit, macro"),
         ("unit: count\n", "", "unit: Field required"),
         ("polarity: none", "polarity: up", "polarity: Input should be"),
         ("status: stable", "status: done", "status: Input should be"),
@@ -105,7 +106,7 @@ def test_what_a_metric_needs_is_no_part_of_its_meaning(tmp_path: Path) -> None:
         (
             "precondition: runs",
             "precondition: runs\nneeds: [steps]",
-            "needs steps, but there is no preconditions/steps.sql",
+            "needs steps, but there is no precondition of that name",
         ),
         ("precondition: runs", "precondition: runs\nneeds: [runs]", "in a circle: runs -> runs"),
         ("main.runs", "main.rans", "reads main.rans"),
@@ -118,7 +119,7 @@ def test_an_invalid_precondition_is_refused(tmp_path: Path, old: str, new: str, 
 
 
 def test_a_metric_cannot_need_what_does_not_exist(tmp_path: Path) -> None:
-    with pytest.raises(MetricError, match=r"m_v1\.sql: needs runs, but there is no preconditions/runs\.sql"):
+    with pytest.raises(MetricError, match=r"m_v1\.sql: needs runs, but there is no precondition of that name"):
         _load(tmp_path, models__base=MODEL, metrics__m_v1=METRIC.replace("grain:", "needs: [runs]\ngrain:"))
 
 

@@ -186,7 +186,6 @@ def _package_metric(name: str, version: int = 1) -> str:
             MODEL.replace("my_ops", "other").replace("main.ops", "read_csv('/etc/passwd')"),
             "write it with its schema",
         ),
-        ("stray", MODEL, "must be in its folder"),
     ],
 )
 def test_a_mistake_is_one_clear_sentence(sql: Path, folder: Path, name: str, text: str, said: str) -> None:
@@ -224,7 +223,7 @@ def test_a_folder_must_hold_definitions(tmp_path: Path, folder: Path) -> None:
     with pytest.raises(MetricError, match="no folder"):
         tw.open(folder, sql=tmp_path / "nowhere")
     (tmp_path / "empty").mkdir()
-    with pytest.raises(MetricError, match="holds no metrics"):
+    with pytest.raises(MetricError, match="holds no metric, model or audit"):
         tw.open(folder, sql=tmp_path / "empty")
 
 

@@ -11,7 +11,7 @@ import pyarrow as pa
 
 from tracewarehouse.exports.perfetto.lanes import Int64
 from tracewarehouse.exports.perfetto.selection import Selection
-from tracewarehouse.ingest.columns.plane_names import CPU_PLANE, OP_LINE
+from tracewarehouse.ingest.columns.profiler_names import CPU_PLANE, OP_LINE
 from tracewarehouse.ingest.errors import TracewarehouseError
 from tracewarehouse.queries.read_only import literal
 

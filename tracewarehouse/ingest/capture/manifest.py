@@ -8,7 +8,7 @@ from typing import Annotated, Any
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
-from tracewarehouse.ingest.capture.mesh_axes import AXES
+from tracewarehouse.ingest.capture_names import AXES
 from tracewarehouse.ingest.errors import CaptureError, found_instead, shown
 
 MAX_DEVICES = 1 << 17

@@ -28,7 +28,7 @@ from dataclasses import dataclass
 from itertools import pairwise, permutations
 from math import prod
 
-from tracewarehouse.ingest.capture.mesh_axes import AXES
+from tracewarehouse.ingest.capture_names import AXES
 
 NAMES = (*(axis for axis in AXES if axis != "sp"), "sp")
 """The axes; sp comes last, because the first of two that fit equally well is taken."""

@@ -8,18 +8,105 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from tracewarehouse.ingest.capture.mesh_axes import AXES
+from tracewarehouse.ingest.capture_names import AXES
 from tracewarehouse.ingest.collectives.axis_inference import CollectiveSeen, InferredAxis, infer_axes
-from tracewarehouse.ingest.collectives.instances import NOT_KNOWN, OUTSIDE
 from tracewarehouse.ingest.columns.keys import distinct
 from tracewarehouse.ingest.columns.records import Int32
-from tracewarehouse.ingest.hlo import traffic
+from tracewarehouse.ingest.errors import MalformedError
 from tracewarehouse.ingest.hlo.instruction_row import InstructionRow
-from tracewarehouse.ingest.hlo.op_name import layer_and_part
+from tracewarehouse.ingest.hlo.op_names import layer_and_part
 
 if TYPE_CHECKING:
     from tracewarehouse.ingest.capture.manifest import Mesh
 
+MAX_EDGES = 1 << 24
+"""Most edges that a result may have; an all-to-all of n devices has n (n-1)."""
+
+ALGORITHMS = {
+    "all-reduce": "ring",
+    "all-gather": "ring",
+    "reduce-scatter": "ring",
+    "all-to-all": "pairwise",
+    "collective-permute": "direct",
+    "send": "direct",
+    "recv": "direct",
+}
+
+
+def wire_bytes(kind: str, group_size: int, message_bytes: int) -> int | None:
+    """Return the bytes that a device (in pairs, a source) sends in one execution; None without a model or devices.
+
+    Args:
+        kind: HLO opcode without -start or -done.
+        group_size: devices in the group, 2 for pairs.
+        message_bytes: message of one execution on one device.
+    """
+    if group_size < 1:
+        return None
+    others = group_size - 1
+    match kind:
+        case "all-reduce":
+            return 2 * others * message_bytes // group_size
+        case "all-gather" | "reduce-scatter":
+            return others * message_bytes // group_size
+        case "all-to-all":
+            return others * (message_bytes // group_size)
+        case "collective-permute" | "send":
+            return message_bytes
+        case "recv":
+            return 0
+        case _:
+            return None
+
+
+def traffic_edges(
+    kind: str,
+    groups_or_pairs: Sequence[Sequence[int]],
+    message_bytes: int,
+    sources: Collection[int] | None = None,
+) -> list[tuple[int, int, int]]:
+    """Return the bytes from device to device in one execution, as (source, target, bytes), without empty ones.
+
+    The sum over a source's targets is `wire_bytes`, except that a pair of a device with itself moves nothing.
+
+    Args:
+        kind: HLO opcode without -start or -done.
+        groups_or_pairs: replica groups, or (source, target) pairs, by the numbers that HLO uses.
+        message_bytes: message of one execution on one device.
+        sources: the senders to list, such as the devices of the capture; all by default.
+
+    Raises:
+        MalformedError: there are over MAX_EDGES edges.
+    """
+    model = ALGORITHMS.get(kind)
+    if model is None or kind == "recv":
+        return []
+    wanted = None if sources is None else frozenset(sources)
+    if model == "direct":
+        return [
+            (source, target, message_bytes)
+            for source, target in groups_or_pairs
+            if source != target and message_bytes and (wanted is None or source in wanted)
+        ]
+    edges: list[tuple[int, int, int]] = []
+    for group in groups_or_pairs:
+        size = len(group)
+        sent = wire_bytes(kind, size, message_bytes) if size > 1 else 0
+        if not sent:
+            continue
+        senders = [rank for rank, device in enumerate(group) if wanted is None or device in wanted]
+        if len(edges) + len(senders) * (size - 1 if model == "pairwise" else 1) > MAX_EDGES:
+            raise MalformedError(f"the traffic of one {kind} has over {MAX_EDGES} pairs of devices")
+        for rank in senders:
+            if model == "ring":
+                edges.append((group[rank], group[(rank + 1) % size], sent))
+            else:
+                edges += [(group[rank], other, message_bytes // size) for other in group if other != group[rank]]
+    return edges
+
+
+NOT_KNOWN, OUTSIDE = -1, -2
+"""Values in place of a component's number: it is unknown, or the device takes part without moving anything."""
 UNKNOWN_AXIS = "unknown"
 PERMUTE = "collective-permute"
 
@@ -150,7 +237,7 @@ class CollectiveGroups:
         """Yield the rows of main.traffic for those of these instructions whose devices are all known."""
         for instruction_id, participants in sorted(self._participants.items()):
             collective = self._instructions[instruction_id].collective
-            algorithm = traffic.algorithm(participants.kind)
+            algorithm = ALGORITHMS.get(participants.kind)
             if (
                 collective is None
                 or collective.message_bytes is None
@@ -159,7 +246,7 @@ class CollectiveGroups:
             ):
                 continue
             complete = [tuple(d for d in g if d is not None) for g in participants.groups if None not in g]
-            for source, target, size in traffic.edges(participants.kind, complete, collective.message_bytes):
+            for source, target, size in traffic_edges(participants.kind, complete, collective.message_bytes):
                 yield {
                     "instruction_id": instruction_id,
                     "source_device_id": source,
@@ -242,7 +329,7 @@ class CollectiveGroups:
                 sent = None
                 if message_bytes is not None:
                     is_target = participants.kind == PERMUTE and (rank == 1 or members[0] == members[1])
-                    sent = 0 if is_target else traffic.wire_bytes(participants.kind, len(members), message_bytes)
+                    sent = 0 if is_target else wire_bytes(participants.kind, len(members), message_bytes)
                 participants.members[device] = Membership(index, rank, component[index], sent)
         if participants.kind == PERMUTE and groups and message_bytes is not None:
             participants.bytes_of_others = 0

@@ -23,6 +23,11 @@ UInt8 = npt.NDArray[np.uint8]
 Int32 = npt.NDArray[np.int32]
 Int8 = npt.NDArray[np.int8]
 
+OUTSIDE = "outside"
+"""The phase of what runs before a device's first step or after its last."""
+PHASES = ("prefill", "decode", OUTSIDE)
+"""The phases of inference; a column holds a phase as its index in this tuple, -1 if unknown."""
+
 
 class Columns:
     """Base of a dataclass of columns of one length."""
@@ -214,68 +219,3 @@ class DivisibleTrace(Trace, Protocol):
             OSError: the disk is full.
         """
         ...
-
-
-def concatenate(batches: Sequence[EventBatch]) -> EventBatch:
-    """Join batches to one; stats of one name become one column."""
-    if len(batches) == 1:
-        return batches[0]
-    columns: dict[str, list[StatColumn]] = {}
-    first = 0
-    for batch in batches:
-        for s in batch.stats:
-            columns.setdefault(s.name, []).append(StatColumn(s.name, s.rows + first, s.kinds, s.bits, s.texts))
-        first += len(batch)
-    return EventBatch(
-        np.concatenate([b.metadata for b in batches]) if batches else np.zeros(0, np.int32),
-        np.concatenate([b.start_ps for b in batches]) if batches else np.zeros(0, np.int64),
-        np.concatenate([b.duration_ps for b in batches]) if batches else np.zeros(0, np.int64),
-        [_joined(parts) for parts in columns.values()],
-    )
-
-
-def _joined(parts: list[StatColumn]) -> StatColumn:
-    codes: dict[bytes, int] = {}
-    bits = []
-    for p in parts:
-        values = p.bits
-        if p.texts:
-            to_shared = np.array([codes.setdefault(t, len(codes)) for t in p.texts], np.uint64)
-            is_text = p.kinds >= StatKind.STRING
-            values = values.copy()
-            values[is_text] = to_shared[values[is_text]]
-        bits.append(values)
-    return StatColumn(
-        parts[0].name,
-        np.concatenate([p.rows for p in parts]),
-        np.concatenate([p.kinds for p in parts]),
-        np.concatenate(bits),
-        list(codes),
-    )
-
-
-def integers(column: StatColumn | None, count: int) -> tuple[Int64, npt.NDArray[np.bool_]]:
-    """Return a stat as int64 per event, and whether it is there; integers as text count, as exporters write them."""
-    if column is None:
-        return np.zeros(count, np.int64), np.zeros(count, bool)
-    is_int = (column.kinds == StatKind.INT64) | (column.kinds == StatKind.UINT64)
-    if len(column.rows) == count and is_int.all() and (column.rows[1:] > column.rows[:-1]).all():
-        return column.bits.view(np.int64), is_int  # every event has one
-    values, known = np.zeros(count, np.int64), np.zeros(count, bool)
-    rows = column.rows[is_int]
-    values[rows], known[rows] = column.bits[is_int].view(np.int64), True
-    for code, text in enumerate(column.texts):
-        if text.removeprefix(b"-").isdigit() and len(text) < 19:
-            rows = column.rows[(column.bits == code) & (column.kinds >= StatKind.STRING)]
-            values[rows], known[rows] = int(text), True
-    return values, known
-
-
-def codes(column: StatColumn | None, count: int) -> tuple[Int32, list[str]]:
-    """Return a text stat as a code per event, -1 if absent, and the distinct texts."""
-    codes = np.full(count, -1, np.int32)
-    if column is None:
-        return codes, []
-    is_text = column.kinds >= StatKind.STRING
-    codes[column.rows[is_text]] = column.bits[is_text].astype(np.int32)
-    return codes, [t.decode("utf-8", "replace") for t in column.texts]

@@ -14,10 +14,10 @@ import numpy as np
 import numpy.typing as npt
 
 from tracewarehouse.ingest.collectives.groups import CollectiveGroups
-from tracewarehouse.ingest.collectives.instances import Instances
+from tracewarehouse.ingest.collectives.table import Instances
 from tracewarehouse.ingest.collectives.windows import START_ONLY, CollectiveOps, windows
 from tracewarehouse.ingest.columns.keys import packed
-from tracewarehouse.ingest.columns.plane_names import OP_LINE
+from tracewarehouse.ingest.columns.profiler_names import OP_LINE
 from tracewarehouse.ingest.columns.records import Int32, Int64, Line, Plane
 from tracewarehouse.ingest.devices.flags import Flag
 from tracewarehouse.ingest.devices.hosts import Host

@@ -7,14 +7,13 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from tracewarehouse.ingest.collectives.executions import CollectiveExecutions
-from tracewarehouse.ingest.collectives.windows import CollectiveOps
-from tracewarehouse.ingest.columns.phases import PHASES
+from tracewarehouse.ingest.collectives.windows import CollectiveExecutions, CollectiveOps
+from tracewarehouse.ingest.columns.records import PHASES
 from tracewarehouse.ingest.devices.device import Device
 from tracewarehouse.ingest.devices.markers import phase_of
 from tracewarehouse.ingest.errors import MalformedError
-from tracewarehouse.ingest.hlo.embedded_modules import HloModule
 from tracewarehouse.ingest.hlo.instructions import Instructions
+from tracewarehouse.ingest.hlo.modules import HloModule
 from tracewarehouse.ingest.hlo.program import Program
 
 MOST_EXECUTIONS = 1 << 24

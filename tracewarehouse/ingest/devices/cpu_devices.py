@@ -24,7 +24,8 @@ from functools import partial
 import numpy as np
 import numpy.typing as npt
 
-from tracewarehouse.ingest.columns.records import EventBatch, Int32, Line, Plane, codes, integers
+from tracewarehouse.ingest.columns.batches import codes, integers
+from tracewarehouse.ingest.columns.records import EventBatch, Int32, Line, Plane
 from tracewarehouse.ingest.devices.markers import MarkedTime, StepMarker, phase_of
 
 EXECUTE = "PjRtCpuExecutable::Execute"

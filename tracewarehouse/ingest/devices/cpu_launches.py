@@ -11,7 +11,8 @@ from collections.abc import Iterator, Sequence
 import numpy as np
 import numpy.typing as npt
 
-from tracewarehouse.ingest.columns.records import EventBatch, Int64, Line, Plane, integers
+from tracewarehouse.ingest.columns.batches import integers
+from tracewarehouse.ingest.columns.records import EventBatch, Int64, Line, Plane
 from tracewarehouse.ingest.devices.cpu_devices import THUNKS, CpuExecutions, CpuLine, Execution, is_op, name_modules
 from tracewarehouse.ingest.devices.markers import MarkedTime, StepMarker
 

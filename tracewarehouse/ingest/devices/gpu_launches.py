@@ -6,7 +6,8 @@ from collections.abc import Iterable
 
 import numpy as np
 
-from tracewarehouse.ingest.columns.records import EventBatch, Int64, codes, integers
+from tracewarehouse.ingest.columns.batches import codes, integers
+from tracewarehouse.ingest.columns.records import EventBatch, Int64
 from tracewarehouse.ingest.devices.timeline import Run
 
 

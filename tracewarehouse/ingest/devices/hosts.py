@@ -9,7 +9,7 @@ from typing import Any
 
 from tracewarehouse.ingest.capture.batches import rank_of
 from tracewarehouse.ingest.capture.sources import stem
-from tracewarehouse.ingest.columns.plane_names import PROFILE_START, PROFILE_STOP, TASK_PLANE
+from tracewarehouse.ingest.columns.profiler_names import PROFILE_START, PROFILE_STOP, TASK_PLANE
 from tracewarehouse.ingest.columns.records import Trace
 
 

@@ -7,10 +7,11 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from tracewarehouse.ingest.columns.batches import concatenate
 from tracewarehouse.ingest.columns.keys import is_new
 from tracewarehouse.ingest.columns.nesting import Flags, nest
-from tracewarehouse.ingest.columns.plane_names import OP_LINE
-from tracewarehouse.ingest.columns.records import EventBatch, Int64, concatenate
+from tracewarehouse.ingest.columns.profiler_names import OP_LINE
+from tracewarehouse.ingest.columns.records import EventBatch, Int64
 from tracewarehouse.ingest.devices.flags import Flag
 from tracewarehouse.ingest.devices.survey import DevicePlane, HostSurvey
 from tracewarehouse.ingest.devices.timeline import Run

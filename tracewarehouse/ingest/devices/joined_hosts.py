@@ -193,10 +193,10 @@ def _devices(capture: Capture) -> list[DevicesOfFile] | None:
 
 @lru_cache(maxsize=256)  # `tw watch` asks again at every look
 def _devices_of_file(path: Path, _size: int, _changed: int, max_gzip_ratio: float) -> DevicesOfFile:
-    from tracewarehouse.ingest.columns.plane_names import device_plane
+    from tracewarehouse.ingest.columns.profiler_names import device_plane
     from tracewarehouse.ingest.devices.device import accelerator
-    from tracewarehouse.ingest.hlo.embedded_modules import HloModules
     from tracewarehouse.ingest.hlo.instructions import Instructions
+    from tracewarehouse.ingest.hlo.modules import HloModules
     from tracewarehouse.ingest.readers.files import CaptureFile
     from tracewarehouse.ingest.readers.formats import open_trace
 

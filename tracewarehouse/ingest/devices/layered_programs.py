@@ -6,9 +6,9 @@ from collections.abc import Iterable, Iterator, Sequence
 
 import numpy as np
 
-from tracewarehouse.ingest.columns.event_stream import chunks, part
+from tracewarehouse.ingest.columns.batches import chunks, part
 from tracewarehouse.ingest.columns.nesting import nest
-from tracewarehouse.ingest.columns.plane_names import OP_LINE
+from tracewarehouse.ingest.columns.profiler_names import OP_LINE
 from tracewarehouse.ingest.columns.records import EventBatch
 from tracewarehouse.ingest.devices.sampled_executions import SampledExecutions, sampled_until
 from tracewarehouse.ingest.devices.survey import DevicePlane, HostSurvey

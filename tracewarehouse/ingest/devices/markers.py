@@ -11,7 +11,8 @@ from itertools import accumulate
 
 import numpy as np
 
-from tracewarehouse.ingest.columns.records import EventBatch, Plane, integers
+from tracewarehouse.ingest.columns.batches import integers
+from tracewarehouse.ingest.columns.records import EventBatch, Plane
 
 _COMPILES = re.compile(r"(?:\A|::|XLA|Xla|[_ ])[Cc]ompile(?:AndLoad|CpuExecutable|AheadOfTime\w*)?(?!\w)")
 _NO_COMPILES = re.compile(r"\A\$|before_compile")

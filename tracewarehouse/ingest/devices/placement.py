@@ -7,8 +7,8 @@ from dataclasses import dataclass, field
 from pathlib import PurePath
 from typing import TYPE_CHECKING
 
-from tracewarehouse.ingest.capture.mesh_axes import AXES
 from tracewarehouse.ingest.capture.sources import stem
+from tracewarehouse.ingest.capture_names import AXES
 from tracewarehouse.ingest.devices.device import Device
 from tracewarehouse.ingest.devices.survey import HostSurvey
 

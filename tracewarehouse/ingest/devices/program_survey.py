@@ -9,9 +9,8 @@ from tracewarehouse.ingest.devices.device import Device
 from tracewarehouse.ingest.devices.flags import Flag
 from tracewarehouse.ingest.devices.survey import HostSurvey
 from tracewarehouse.ingest.errors import MalformedError, shown
-from tracewarehouse.ingest.hlo.embedded_modules import HloModule
-from tracewarehouse.ingest.hlo.module_text import MOST_DEVICES
-from tracewarehouse.ingest.hlo.program import Program
+from tracewarehouse.ingest.hlo.modules import HloModule
+from tracewarehouse.ingest.hlo.program import MOST_DEVICES, Program
 from tracewarehouse.ingest.readers.formats import format_named
 from tracewarehouse.ingest.readers.hlo_program.reader import HloProgramTrace
 

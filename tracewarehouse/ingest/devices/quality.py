@@ -9,8 +9,8 @@ from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 import numpy as np
 import numpy.typing as npt
 
-from tracewarehouse.ingest.columns.line_extent import LineExtent
-from tracewarehouse.ingest.columns.plane_names import device_plane
+from tracewarehouse.ingest.columns.batches import LineExtent
+from tracewarehouse.ingest.columns.profiler_names import device_plane
 from tracewarehouse.ingest.columns.records import Plane
 from tracewarehouse.ingest.devices.flags import Flag
 from tracewarehouse.ingest.devices.hosts import Host

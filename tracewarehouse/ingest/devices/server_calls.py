@@ -14,8 +14,9 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from tracewarehouse.ingest.columns.plane_names import plane_kind
-from tracewarehouse.ingest.columns.records import EventBatch, Plane, integers
+from tracewarehouse.ingest.columns.batches import integers
+from tracewarehouse.ingest.columns.profiler_names import plane_kind
+from tracewarehouse.ingest.columns.records import EventBatch, Plane
 from tracewarehouse.ingest.devices.hosts import Host
 from tracewarehouse.ingest.devices.markers import phase_of, step_markers
 from tracewarehouse.ingest.devices.timeline import Run, Step

@@ -14,7 +14,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from tracewarehouse.ingest.columns.keys import packed
-from tracewarehouse.ingest.columns.plane_names import OP_LINE
+from tracewarehouse.ingest.columns.profiler_names import OP_LINE
 from tracewarehouse.ingest.devices.sampled_executions import sampled_until
 from tracewarehouse.ingest.devices.survey import HostSurvey
 from tracewarehouse.ingest.devices.timeline import Timeline

@@ -7,7 +7,8 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from tracewarehouse.ingest.columns.plane_names import (
+from tracewarehouse.ingest.columns.batches import concatenate, integers
+from tracewarehouse.ingest.columns.profiler_names import (
     CPU_PLANE,
     GPU_PREFIX,
     MODULE_LINE,
@@ -15,7 +16,7 @@ from tracewarehouse.ingest.columns.plane_names import (
     STREAM_PREFIX,
     device_plane,
 )
-from tracewarehouse.ingest.columns.records import EventBatch, Int64, Line, Plane, concatenate, integers
+from tracewarehouse.ingest.columns.records import EventBatch, Int64, Line, Plane
 from tracewarehouse.ingest.devices import cpu_devices, cpu_launches
 from tracewarehouse.ingest.devices.compiled_program import CompiledProgram
 from tracewarehouse.ingest.devices.device import Device, accelerator
@@ -23,8 +24,7 @@ from tracewarehouse.ingest.devices.gpu_launches import launches
 from tracewarehouse.ingest.devices.hosts import Host
 from tracewarehouse.ingest.devices.markers import StepMarker, step_markers
 from tracewarehouse.ingest.devices.timeline import Run, Step, Timeline, steps_of_line
-from tracewarehouse.ingest.hlo.embedded_modules import HloModules
-from tracewarehouse.ingest.hlo.module_name import module_and_program
+from tracewarehouse.ingest.hlo.modules import HloModules, module_and_program
 
 
 @dataclass(frozen=True)

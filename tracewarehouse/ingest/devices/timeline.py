@@ -10,8 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from tracewarehouse.ingest.columns.phases import OUTSIDE, PHASES
-from tracewarehouse.ingest.columns.records import Int32, Int64
+from tracewarehouse.ingest.columns.records import OUTSIDE, PHASES, Int32, Int64
 from tracewarehouse.ingest.devices.markers import StepMarker, phase_of
 
 

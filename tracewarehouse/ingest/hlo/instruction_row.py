@@ -4,18 +4,19 @@ from __future__ import annotations
 
 import json
 import re
+from collections import Counter
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from tracewarehouse.ingest.columns.profiler_names import collective_kind, is_memcpy
 from tracewarehouse.ingest.columns.records import Stat
-from tracewarehouse.ingest.hlo import op_name, text
+from tracewarehouse.ingest.hlo import op_names, text
 from tracewarehouse.ingest.hlo.collectives import KINDS, Collective, collective_of
 from tracewarehouse.ingest.hlo.instruction import AsyncRole, Instruction
-from tracewarehouse.ingest.hlo.kernels import collective_kind, is_memcpy
 from tracewarehouse.ingest.hlo.opcodes import OpClass, async_role, async_start_name, is_spread_step, op_class
-from tracewarehouse.ingest.hlo.products import operand_dtype
 from tracewarehouse.ingest.hlo.replica_groups import Groups
+from tracewarehouse.ingest.hlo.shapes import ELEMENT_BITS, Shape
 
 if TYPE_CHECKING:
     from tracewarehouse.ingest.capture.costs import KernelCost
@@ -169,8 +170,8 @@ class InstructionRow:
     def row(self) -> dict[str, Any]:
         """The row as a mapping of column to value, without instruction_id."""
         hlo, collective, members = self.hlo, self.collective, self.members
-        layer, part = op_name.layer_and_part(self.op_name) if self.op_name else (None, None)
-        stage_layer, tick = op_name.stage_layer_and_tick(self.op_name)
+        layer, part = op_names.layer_and_part(self.op_name) if self.op_name else (None, None)
+        stage_layer, tick = op_names.stage_layer_and_tick(self.op_name)
         layer_source = None if layer is None and stage_layer is None else "marked"
         part_source = "marked" if part else None
         if self.inferred and layer_source is None:
@@ -215,3 +216,37 @@ class InstructionRow:
             "group_size": collective.group_size if collective else None,
             "replica_groups": json.dumps(members, separators=(",", ":")) if members is not None else None,
         }
+
+
+_OPCODES = frozenset({"dot", "convolution", "ragged-dot"})
+_NAMED = re.compile(r"convolution|dot|gemm|matmul")
+
+
+def operand_dtype(instruction: Instruction, category: str | None) -> str | None:
+    """Return the element type that a matrix product multiplies; None for other instructions, or if no operand tells.
+
+    The unit multiplies two operands in the wider of their types. The text of a fusion does not say which operands it
+    multiplies. If two matrices have a narrow type, such as quantized activations and weights, they are taken as the
+    operands, and wider matrices as ones that it adds. A single narrow one, such as quantized weights, is widened first.
+
+    Args:
+        instruction: the instruction, with its operands.
+        category: the profiler's category, which tells that a fusion or library call holds a product.
+    """
+    is_named = _NAMED.search(f"{category} {instruction.custom_call_target}") is not None
+    if instruction.opcode not in _OPCODES and not (is_named and instruction.opcode in ("fusion", "custom-call")):
+        return None
+    operands = [s for s in instruction.operand_shapes if s is not None and s.element in ELEMENT_BITS]
+    if instruction.opcode in _OPCODES:
+        types = [s.element for s in operands[:2]] if len(operands) > 1 else []
+        return max(types, key=ELEMENT_BITS.__getitem__, default=None)
+    matrices = Counter(s.element for s in operands if _is_matrix(s))
+    shared = [element for element, count in matrices.items() if count > 1]
+    if shared:
+        return min(shared, key=ELEMENT_BITS.__getitem__)
+    return max(matrices, key=ELEMENT_BITS.__getitem__, default=None)
+
+
+def _is_matrix(shape: Shape) -> bool:
+    """True for an array of numbers with at least two dimensions whose size is not 1."""
+    return shape.element != "pred" and sum(d != 1 for d in shape.dimensions) > 1

@@ -8,15 +8,14 @@ from typing import Any
 
 import numpy as np
 
+from tracewarehouse.ingest.columns.profiler_names import is_memcpy
 from tracewarehouse.ingest.columns.records import EventMetadata, Int32, Plane, Stat, StatKind
 from tracewarehouse.ingest.errors import MalformedError
 from tracewarehouse.ingest.hlo import text
 from tracewarehouse.ingest.hlo.collectives import KINDS
-from tracewarehouse.ingest.hlo.embedded_modules import HloModule, HloModules
 from tracewarehouse.ingest.hlo.instruction import Instruction, merged, with_device_numbers, without_groups
 from tracewarehouse.ingest.hlo.instruction_row import InstructionRow, OpFacts
-from tracewarehouse.ingest.hlo.kernels import is_memcpy
-from tracewarehouse.ingest.hlo.module_name import module_and_program
+from tracewarehouse.ingest.hlo.modules import HloModule, HloModules, module_and_program
 from tracewarehouse.ingest.hlo.opcodes import MAX_UPDATES, async_role, async_start_name, base_opcode, is_spread
 
 MOST_MEMBERS = 1 << 20

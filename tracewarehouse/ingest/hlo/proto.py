@@ -10,10 +10,10 @@ from typing import Any, NamedTuple
 from google.protobuf import message
 
 from tracewarehouse.ingest.errors import MalformedError
-from tracewarehouse.ingest.hlo.inherited_names import inherited_names
 from tracewarehouse.ingest.hlo.instruction import Instruction
+from tracewarehouse.ingest.hlo.op_names import inherited_names, root_of, text_of
 from tracewarehouse.ingest.hlo.opcodes import CARRIES_INNER
-from tracewarehouse.ingest.hlo.proto_messages import CLASSES, root_of, text_of
+from tracewarehouse.ingest.hlo.proto_messages import CLASSES
 from tracewarehouse.ingest.hlo.replica_groups import (
     Groups,
     Pairs,

@@ -6,9 +6,6 @@ profiler's strings need not be valid UTF-8.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any
-
 from tracewarehouse.ingest.protobuf import Field, message_classes
 
 _MESSAGES: dict[str, tuple[Field, ...]] = {
@@ -96,21 +93,3 @@ _MESSAGES: dict[str, tuple[Field, ...]] = {
 
 CLASSES = message_classes("tracewarehouse.hlo", _MESSAGES)
 """The protobuf message classes by short name."""
-
-
-def text_of(value: bytes) -> str:
-    """Return the text of a field."""
-    return value.decode("utf-8", "replace")
-
-
-def root_of(computation: Any, instructions: Mapping[int, Any]) -> Any | None:
-    """Return the instruction that computes a computation's result; None if the computation is empty.
-
-    Args:
-        computation: the HloComputation.
-        instructions: the HloInstructions of its module by id.
-    """
-    root = instructions.get(computation.root_id)
-    if root is not None:
-        return root
-    return computation.instructions[-1] if computation.instructions else None

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import TYPE_CHECKING
 
-from tracewarehouse.ingest.columns.plane_names import LINE_KINDS, PLANE_KINDS
+from tracewarehouse.ingest.columns.profiler_names import LINE_KINDS, PLANE_KINDS
 
 if TYPE_CHECKING:
     import pyarrow as pa

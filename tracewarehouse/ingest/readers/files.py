@@ -6,10 +6,13 @@ If another process truncates a mapped file, its reader dies with a bus error; re
 from __future__ import annotations
 
 import errno
+import gzip
 import hashlib
 import os
 import stat
+import tempfile
 import weakref
+import zlib
 from collections.abc import Iterable
 from functools import cached_property
 from pathlib import Path
@@ -155,7 +158,7 @@ class CaptureFile:
         """Descriptor of the uncompressed bytes; those of a gzip file are in a temporary file that has no name."""
         if not self.is_gzip:
             return self._opened
-        from tracewarehouse.ingest.readers.gzipped import uncompressed
+        from tracewarehouse.ingest.readers.files import uncompressed
 
         descriptor = uncompressed(self.path, self._opened, self._max_ratio)
         weakref.finalize(self, os.close, descriptor)
@@ -225,3 +228,43 @@ def distinct(files: Iterable[CaptureFile]) -> tuple[list[CaptureFile], list[str]
         if first is not f:
             notes.append(f"{f.path.name} holds the same bytes as {first.path.name} and was left out")
     return list(kept.values()), notes
+
+
+_CHUNK = 1 << 20
+_RATIO_FREE = 64 << 20  # below this size the ratio does not matter
+
+
+def uncompressed(path: Path, descriptor: int, max_ratio: float) -> int:
+    """Uncompress a gzip file into a temporary file without a name, and return its descriptor; the caller closes it.
+
+    Args:
+        path: the file, for errors.
+        descriptor: the open file.
+        max_ratio: highest ratio of uncompressed to compressed bytes.
+
+    Raises:
+        CaptureError: it is damaged, holds more, or there is no room for its content.
+    """
+    limit = max(os.fstat(descriptor).st_size * max_ratio, _RATIO_FREE)
+    size = 0
+    try:
+        os.lseek(descriptor, 0, os.SEEK_SET)
+        with (
+            tempfile.TemporaryFile() as plain,
+            open(descriptor, "rb", closefd=False) as raw,
+            gzip.GzipFile(fileobj=raw) as packed,
+        ):
+            while chunk := packed.read(_CHUNK):
+                size += len(chunk)
+                if size > limit:
+                    raise CaptureError(
+                        f"{path}: uncompresses to over {max_ratio:g} times its size; not taken for a capture. "
+                        "If it is one, allow it with --max-gzip-ratio N (Python: max_gzip_ratio=N)"
+                    )
+                plain.write(chunk)
+            plain.flush()
+            return os.dup(plain.fileno())
+    except (EOFError, zlib.error, gzip.BadGzipFile) as error:
+        raise CaptureError(f"{path}: damaged gzip file: {error}") from None
+    except OSError as error:
+        raise CaptureError(f"{path}: cannot be uncompressed: {error.strerror or error}") from None

@@ -18,7 +18,7 @@ from tracewarehouse.ingest.readers.files import CaptureFile
 
 if TYPE_CHECKING:
     from tracewarehouse.ingest.columns.records import Trace
-    from tracewarehouse.ingest.readers.plain import PlainPlane
+    from tracewarehouse.ingest.readers.xplane.plain import PlainPlane
 
 Window = tuple[int, int]
 """Start and stop of a profile in Unix nanoseconds."""

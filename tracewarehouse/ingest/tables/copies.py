@@ -10,8 +10,7 @@ import numpy as np
 import numpy.typing as npt
 
 from tracewarehouse.ingest.columns.keys import distinct
-from tracewarehouse.ingest.columns.phases import PHASES
-from tracewarehouse.ingest.columns.records import Columns, Int32, Int64
+from tracewarehouse.ingest.columns.records import PHASES, Columns, Int32, Int64
 from tracewarehouse.ingest.hlo.instruction_row import OpFacts
 from tracewarehouse.ingest.lake.parquet import Coded, Nullable, TableWriter
 

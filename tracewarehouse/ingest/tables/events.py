@@ -7,8 +7,8 @@ from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
 
-from tracewarehouse.ingest.columns.line_extent import LineExtent
-from tracewarehouse.ingest.columns.plane_names import DEVICE_PREFIX, OP_LINE
+from tracewarehouse.ingest.columns.batches import LineExtent
+from tracewarehouse.ingest.columns.profiler_names import DEVICE_PREFIX, OP_LINE
 from tracewarehouse.ingest.columns.records import Plane
 from tracewarehouse.ingest.devices.flags import Flag
 from tracewarehouse.ingest.devices.run_survey import RunSurvey

@@ -13,9 +13,9 @@ from typing import Any, Self
 import numpy as np
 import numpy.typing as npt
 
-from tracewarehouse.ingest.collectives.executions import CollectiveExecutions
+from tracewarehouse.ingest.collectives.windows import CollectiveExecutions
+from tracewarehouse.ingest.columns.batches import LineExtent
 from tracewarehouse.ingest.columns.keys import distinct
-from tracewarehouse.ingest.columns.line_extent import LineExtent
 from tracewarehouse.ingest.columns.records import EventBatch, Int8, Int32, Line, Plane, Trace
 from tracewarehouse.ingest.devices.markers import StepMarker, is_compilation, step_markers
 from tracewarehouse.ingest.devices.timeline import Timeline

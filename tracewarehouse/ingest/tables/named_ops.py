@@ -8,12 +8,11 @@ from typing import Any
 
 import numpy as np
 
-from tracewarehouse.ingest.columns.event_stream import chunks
+from tracewarehouse.ingest.columns.batches import LineExtent, chunks, codes, integers
 from tracewarehouse.ingest.columns.keys import Integers, packed
-from tracewarehouse.ingest.columns.line_extent import LineExtent
-from tracewarehouse.ingest.columns.phases import PHASES
-from tracewarehouse.ingest.columns.plane_names import STREAM_PREFIX
+from tracewarehouse.ingest.columns.profiler_names import STREAM_PREFIX
 from tracewarehouse.ingest.columns.records import (
+    PHASES,
     EventBatch,
     EventMetadata,
     Int8,
@@ -22,15 +21,13 @@ from tracewarehouse.ingest.columns.records import (
     Plane,
     StatColumn,
     Trace,
-    codes,
-    integers,
 )
 from tracewarehouse.ingest.devices.cpu_devices import CpuExecutions, CpuLine
 from tracewarehouse.ingest.devices.device import Device
 from tracewarehouse.ingest.devices.sampled_executions import SampledExecutions
 from tracewarehouse.ingest.devices.timeline import Run, Timeline
-from tracewarehouse.ingest.hlo.embedded_modules import HloModules
 from tracewarehouse.ingest.hlo.instructions import Instructions
+from tracewarehouse.ingest.hlo.modules import HloModules
 from tracewarehouse.ingest.hlo.opcodes import OP_CLASSES
 from tracewarehouse.ingest.hlo.text import is_meant_as_instruction
 from tracewarehouse.ingest.tables.leaf_order import LeafTimes, of_lines

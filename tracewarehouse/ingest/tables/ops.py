@@ -10,13 +10,11 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from tracewarehouse.ingest.collectives.executions import CollectiveExecutions
-from tracewarehouse.ingest.collectives.windows import AsyncSpans, CollectiveOps
-from tracewarehouse.ingest.columns.event_stream import chunks
+from tracewarehouse.ingest.collectives.windows import AsyncSpans, CollectiveExecutions, CollectiveOps
+from tracewarehouse.ingest.columns.batches import chunks, integers
 from tracewarehouse.ingest.columns.nesting import Flags, nest
-from tracewarehouse.ingest.columns.phases import PHASES
-from tracewarehouse.ingest.columns.plane_names import ASYNC_LINE, line_kind
-from tracewarehouse.ingest.columns.records import EventBatch, Int8, Int32, Int64, StatColumn, StatKind, integers
+from tracewarehouse.ingest.columns.profiler_names import ASYNC_LINE, line_kind
+from tracewarehouse.ingest.columns.records import PHASES, EventBatch, Int8, Int32, Int64, StatColumn, StatKind
 from tracewarehouse.ingest.devices.sampled_executions import SampledExecutions
 from tracewarehouse.ingest.devices.timeline import Timeline
 from tracewarehouse.ingest.hlo.instruction_row import OpFacts

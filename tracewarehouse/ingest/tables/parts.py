@@ -13,7 +13,7 @@ from itertools import accumulate, chain
 from pathlib import Path
 from typing import Self
 
-from tracewarehouse.ingest.columns.plane_names import device_plane
+from tracewarehouse.ingest.columns.profiler_names import device_plane
 from tracewarehouse.ingest.columns.records import DivisibleTrace, EventMetadata, Line, Plane, Trace
 from tracewarehouse.ingest.columns.spill import Spill
 from tracewarehouse.ingest.devices.survey import has_cpu_ops

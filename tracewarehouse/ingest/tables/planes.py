@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
-from tracewarehouse.ingest.columns.line_extent import LineExtent
-from tracewarehouse.ingest.columns.plane_names import line_kind, plane_kind
+from tracewarehouse.ingest.columns.batches import LineExtent
+from tracewarehouse.ingest.columns.profiler_names import line_kind, plane_kind
 from tracewarehouse.ingest.columns.records import Line, Plane, Stat, StatKind
 from tracewarehouse.ingest.tables.stats import stat_row
 

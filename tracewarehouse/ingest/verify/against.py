@@ -16,7 +16,7 @@ import pyarrow.parquet as pq
 
 from tracewarehouse.ingest.capture.sources import Capture
 from tracewarehouse.ingest.columns.keys import distinct, is_new, packed
-from tracewarehouse.ingest.columns.plane_names import CPU_PLANE, DEVICE_PREFIX, GPU_PREFIX
+from tracewarehouse.ingest.columns.profiler_names import CPU_PLANE, DEVICE_PREFIX, GPU_PREFIX
 from tracewarehouse.ingest.columns.records import Int32, Int64, StatKind, UInt64
 from tracewarehouse.ingest.errors import WarehouseError
 from tracewarehouse.ingest.lake.lake import Lake
@@ -25,7 +25,7 @@ from tracewarehouse.ingest.lake.run_id import digest_of, run_id_of
 from tracewarehouse.ingest.readers.files import CaptureFile
 from tracewarehouse.ingest.readers.files import distinct as distinct_files
 from tracewarehouse.ingest.readers.formats import plain_planes
-from tracewarehouse.ingest.readers.plain import PlainLine, PlainPlane, PlainStat, bits_of
+from tracewarehouse.ingest.readers.xplane.plain import PlainLine, PlainPlane, PlainStat, bits_of
 from tracewarehouse.ingest.verify.fsck import rows_of
 
 OWN_STATS = ("device_offset_ps", "device_duration_ps")

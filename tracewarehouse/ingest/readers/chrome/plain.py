@@ -16,7 +16,7 @@ from typing import Any
 from tracewarehouse.ingest.columns.records import StatKind
 from tracewarehouse.ingest.readers.chrome.args import DOUBLES, METADATA_KEYS
 from tracewarehouse.ingest.readers.files import CaptureFile
-from tracewarehouse.ingest.readers.plain import PlainLine, PlainPlane, PlainStat
+from tracewarehouse.ingest.readers.xplane.plain import PlainLine, PlainPlane, PlainStat
 
 ChromeStat = tuple[str, StatKind, Any]
 """Name, kind and value; text as str."""

@@ -36,9 +36,9 @@ from typing import Any, BinaryIO
 import msgspec
 import numpy as np
 
-from tracewarehouse.ingest.columns.event_stream import part
+from tracewarehouse.ingest.columns.batches import part
 from tracewarehouse.ingest.columns.keys import is_new
-from tracewarehouse.ingest.columns.plane_names import COUNTER_LINE, DEVICE_PREFIX, PROFILE_START, TASK_PLANE
+from tracewarehouse.ingest.columns.profiler_names import COUNTER_LINE, DEVICE_PREFIX, PROFILE_START, TASK_PLANE
 from tracewarehouse.ingest.columns.records import EventBatch, Int32, Int64, Line, Plane, Stat, StatKind
 from tracewarehouse.ingest.errors import CaptureError, MalformedError
 from tracewarehouse.ingest.readers.chrome.args import Arguments, merged

@@ -6,11 +6,11 @@ from collections.abc import Iterator
 
 from google.protobuf.message import DecodeError
 
-from tracewarehouse.ingest.columns.plane_names import METADATA_PLANE
+from tracewarehouse.ingest.columns.profiler_names import METADATA_PLANE
 from tracewarehouse.ingest.columns.records import StatKind
 from tracewarehouse.ingest.protobuf import Field, message_classes
 from tracewarehouse.ingest.readers.files import CaptureFile
-from tracewarehouse.ingest.readers.plain import PlainMetadata, PlainPlane
+from tracewarehouse.ingest.readers.xplane.plain import PlainMetadata, PlainPlane
 
 _CLASSES = message_classes(
     "tracewarehouse.plain_hlo",

@@ -10,7 +10,7 @@ import re
 from collections.abc import Iterator, Sequence
 from typing import Literal
 
-from tracewarehouse.ingest.columns.plane_names import METADATA_PLANE
+from tracewarehouse.ingest.columns.profiler_names import METADATA_PLANE
 from tracewarehouse.ingest.columns.records import EventBatch, EventMetadata, Line, Plane, Stat, StatKind
 from tracewarehouse.ingest.errors import MalformedError, shown
 from tracewarehouse.ingest.readers.files import CaptureFile

@@ -17,7 +17,7 @@ from typing import Any, cast
 
 import numpy as np
 
-from tracewarehouse.ingest.columns.plane_names import PROFILE_START, PROFILE_STOP, TASK_PLANE
+from tracewarehouse.ingest.columns.profiler_names import PROFILE_START, PROFILE_STOP, TASK_PLANE
 from tracewarehouse.ingest.columns.records import (
     EventBatch,
     EventMetadata,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import math
+import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -11,7 +12,6 @@ from functools import cached_property
 from tracewarehouse.ingest.columns.records import Plane
 from tracewarehouse.ingest.errors import MalformedError
 from tracewarehouse.ingest.hlo.instruction import Instruction
-from tracewarehouse.ingest.hlo.module_name import module_and_program
 
 
 @dataclass
@@ -88,3 +88,14 @@ class HloModules:
             only = candidates[0] if len(candidates) == 1 else None
             self._found[key] = named[0] if named else only
         return self._found[key]
+
+
+_MODULE = re.compile(r"(.*)\((\d+)\)", re.DOTALL)
+
+
+def module_and_program(name: str) -> tuple[str, int | None]:
+    """Split 'jit_f(123)' into ('jit_f', 123); a name without a program id keeps its whole text."""
+    match = _MODULE.fullmatch(name)
+    if not match or int(match.group(2)) >= 1 << 64:
+        return name, None
+    return match.group(1), int(match.group(2))

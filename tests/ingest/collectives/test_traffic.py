@@ -8,44 +8,44 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from tracewarehouse.ingest.collectives import groups
+from tracewarehouse.ingest.collectives.groups import ALGORITHMS, traffic_edges, wire_bytes
 from tracewarehouse.ingest.errors import MalformedError
-from tracewarehouse.ingest.hlo import traffic
 from tracewarehouse.ingest.hlo.collectives import KINDS
-from tracewarehouse.ingest.hlo.traffic import algorithm, edges, wire_bytes
 
 GROUPED = ("all-reduce", "all-gather", "reduce-scatter", "all-to-all")
 
 
 def test_ring_all_reduce_of_four() -> None:
     # 2 (n - 1) / n = 1.5 of 1000 bytes, to the next rank
-    assert edges("all-reduce", [(0, 1, 2, 3)], 1000) == [(0, 1, 1500), (1, 2, 1500), (2, 3, 1500), (3, 0, 1500)]
+    assert traffic_edges("all-reduce", [(0, 1, 2, 3)], 1000) == [(0, 1, 1500), (1, 2, 1500), (2, 3, 1500), (3, 0, 1500)]
 
 
 def test_ring_follows_the_order_of_the_group() -> None:
-    assert edges("all-gather", [(5, 1, 3)], 300) == [(5, 1, 200), (1, 3, 200), (3, 5, 200)]
+    assert traffic_edges("all-gather", [(5, 1, 3)], 300) == [(5, 1, 200), (1, 3, 200), (3, 5, 200)]
 
 
 def test_all_to_all_sends_a_part_to_every_other() -> None:
-    assert edges("all-to-all", [(0, 2), (1, 3)], 100) == [(0, 2, 50), (2, 0, 50), (1, 3, 50), (3, 1, 50)]
+    assert traffic_edges("all-to-all", [(0, 2), (1, 3)], 100) == [(0, 2, 50), (2, 0, 50), (1, 3, 50), (3, 1, 50)]
 
 
 def test_permute_sends_the_message_over_each_pair() -> None:
-    assert edges("collective-permute", [(0, 2), (2, 0), (1, 1)], 7) == [(0, 2, 7), (2, 0, 7)]
+    assert traffic_edges("collective-permute", [(0, 2), (2, 0), (1, 1)], 7) == [(0, 2, 7), (2, 0, 7)]
 
 
 def test_a_send_is_counted_once() -> None:
-    assert edges("send", [(0, 1)], 7) == [(0, 1, 7)]
-    assert edges("recv", [(0, 1)], 7) == []
+    assert traffic_edges("send", [(0, 1)], 7) == [(0, 1, 7)]
+    assert traffic_edges("recv", [(0, 1)], 7) == []
     assert wire_bytes("recv", 2, 7) == 0
 
 
 def test_only_the_senders_asked_for() -> None:
-    assert edges("all-to-all", [(0, 1, 2)], 9, sources={1}) == [(1, 0, 3), (1, 2, 3)]
-    assert edges("collective-permute", [(0, 1), (1, 0)], 9, sources=[0]) == [(0, 1, 9)]
+    assert traffic_edges("all-to-all", [(0, 1, 2)], 9, sources={1}) == [(1, 0, 3), (1, 2, 3)]
+    assert traffic_edges("collective-permute", [(0, 1), (1, 0)], 9, sources=[0]) == [(0, 1, 9)]
 
 
 def test_algorithms_are_named() -> None:
-    assert {kind: algorithm(kind) for kind in sorted(KINDS)} == {
+    assert {kind: ALGORITHMS.get(kind) for kind in sorted(KINDS)} == {
         "all-gather": "ring",
         "all-reduce": "ring",
         "all-to-all": "pairwise",
@@ -60,16 +60,16 @@ def test_algorithms_are_named() -> None:
 
 @pytest.mark.parametrize("kind", ["ragged-all-to-all", "collective-broadcast", "fusion"])
 def test_no_model_no_edges(kind: str) -> None:
-    assert edges(kind, [(0, 1)], 100) == []
+    assert traffic_edges(kind, [(0, 1)], 100) == []
     assert wire_bytes(kind, 2, 100) is None
 
 
 def test_edges_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(traffic, "MAX_EDGES", 100)
-    assert len(edges("all-to-all", [range(10)], 100)) == 90
+    monkeypatch.setattr(groups, "MAX_EDGES", 100)
+    assert len(traffic_edges("all-to-all", [range(10)], 100)) == 90
     with pytest.raises(MalformedError, match="pairs of devices"):
-        edges("all-to-all", [range(11)], 110)
-    assert len(edges("all-to-all", [range(11)], 110, sources={0})) == 10
+        traffic_edges("all-to-all", [range(11)], 110)
+    assert len(traffic_edges("all-to-all", [range(11)], 110, sources={0})) == 10
 
 
 GROUPS = st.permutations(range(12)).flatmap(
@@ -83,7 +83,7 @@ GROUPS = st.permutations(range(12)).flatmap(
 def test_wire_bytes_are_the_row_and_column_sums(kind: str, groups: list[tuple[int, ...]], size: int) -> None:
     sent: Counter[int] = Counter()
     received: Counter[int] = Counter()
-    for source, target, moved in edges(kind, groups, size):
+    for source, target, moved in traffic_edges(kind, groups, size):
         assert source != target
         assert moved > 0
         assert any(source in group and target in group for group in groups)
@@ -97,7 +97,7 @@ def test_wire_bytes_are_the_row_and_column_sums(kind: str, groups: list[tuple[in
 @given(st.permutations(range(6)), st.integers(0, 1 << 60))
 def test_wire_bytes_of_a_permute(targets: list[int], size: int) -> None:
     pairs = list(enumerate(targets))
-    sent = {source: moved for source, _, moved in edges("collective-permute", pairs, size)}
+    sent = {source: moved for source, _, moved in traffic_edges("collective-permute", pairs, size)}
     for source, target in pairs:
         expected = 0 if source == target else wire_bytes("collective-permute", 2, size)
         assert sent.get(source, 0) == expected

@@ -1,0 +1,171 @@
+"""Knows the names that profilers give planes, lines and kernels: one table for each backend.
+
+A name that no table has is of unknown kind. A reader of another profiler's traces adds its names to the table of its
+backend.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from functools import lru_cache
+
+CPU_PLANE = "/host:CPU"
+"""Plane of the host's threads, including those that execute the ops of virtual CPU devices."""
+TASK_PLANE = "Task Environment"
+"""Plane whose stats say when the profile was taken."""
+METADATA_PLANE = "/host:metadata"
+"""Plane that holds the compiled programs."""
+PROFILE_START, PROFILE_STOP = "profile_start_time", "profile_stop_time"
+"""Stats with the start and stop of the profile, in Unix nanoseconds."""
+DEVICE_PREFIX, GPU_PREFIX = "/device:", "/device:GPU:"
+
+MODULE_LINE = "XLA Modules"
+"""Line of the executions of programs."""
+STEP_LINE = "Steps"
+OP_LINE = "XLA Ops"
+"""Line of the ops that the device executes, one after the other."""
+ASYNC_LINE = "Async XLA Ops"
+"""Line of asynchronous ops, from their start to their done."""
+COUNTER_LINE = "_counters_"
+"""Line of samples of counters, in a Chrome trace."""
+STREAM_PREFIX = "Stream #"
+"""Prefix of the lines of a GPU's streams."""
+
+_Kinds = tuple[tuple[str, str], ...]
+
+
+@dataclass(frozen=True)
+class BackendNames:
+    """The names on one backend.
+
+    Attributes:
+        planes: patterns of whole names of planes, each with its kind; the first that matches counts.
+        lines: the same for lines.
+        collectives: patterns of the beginnings of kernels' names, each with the kind of collective; None if such a
+            kernel serves several kinds.
+        copies: pattern of the whole names of copies by the driver.
+    """
+
+    planes: _Kinds = ()
+    lines: _Kinds = ()
+    collectives: tuple[tuple[str, str | None], ...] = ()
+    copies: str = ""
+
+
+def _nccl(words: str) -> str:
+    """Return the pattern of the kernels of NCCL and RCCL whose name has one of some words in the place of the kind."""
+    return rf"(?:void )?(?:nccl|rccl)(?:Symk?)?(?:Dev)?Kernel_(?:{words})(?![A-Za-z])"
+
+
+TPU = BackendNames(
+    planes=(
+        (r"/device:TPU:\d+", "device"),
+        (r"/device:TPU:\d+ SparseCore \d+", "sparse_core"),
+        (r"/device:CUSTOM:Megascale.*", "megascale"),
+        (r"/device:CUSTOM:.*", "custom"),
+        (r"#Chip.*|/device:TPU:\d+ ?#Chip.*", "chip"),
+        (r"/host:TPU-runtime", "host"),
+    ),
+    lines=(
+        (rf"{MODULE_LINE}|Sparse Core Modules", "modules"),
+        (rf"{OP_LINE}|Sparse Core Ops", "ops"),
+        (ASYNC_LINE, "async_ops"),
+        (rf"{STEP_LINE}|Sparse Core Steps", "steps"),
+        (r"XLA TraceMe", "trace_me"),
+        (r"counters_\d+", "counters"),
+        (r"Framework Name Scope|Framework Ops|TensorFlow Name Scope|TensorFlow Ops", "framework"),
+        (r"Source code", "source"),
+        (r"Host Offload Ops", "offload"),
+        (r"Tensor Core Sync Flag|Sparse Core Syncs", "sync_flags"),
+        (r"Overlay|TC Overlay|SC Overlay", "overlay"),
+        (r"Scalar Unit|.*\bLLO\b.*", "llo"),
+        (r"DcnHostTraffic|DcnCollectiveTraffic|.*\bDCN\b.*", "dcn"),
+    ),
+)
+GPU = BackendNames(
+    planes=((r"/device:GPU:\d+", "device"), (r"/host:CUPTI|/host:ROCTRACER|/host:NVTX-CUPTI", "host")),
+    lines=((rf"{STREAM_PREFIX}.*", "ops"), (r"Launch Stats", "launch")),
+    collectives=(
+        (_nccl("AllGather"), "all-gather"),
+        (_nccl("AllReduce"), "all-reduce"),
+        (_nccl("AllToAll|AllToAllPivot|AlltoAll"), "all-to-all"),
+        (_nccl("Broadcast"), "collective-broadcast"),
+        (_nccl("ReduceScatter"), "reduce-scatter"),
+        (_nccl("SendRecv"), "send"),
+        (_nccl("Generic|GenericOp"), None),
+        (r"(?:void )?mscclKernel_[A-Za-z]", None),  # of RCCL's own algorithms
+        (r"(?:void )?stream_executor::gpu::AllReduceKernelImpl<", "all-reduce"),
+    ),
+    copies=r"(?i:memcpy)[A-Za-z0-9]*|__amd_rocclr_copyBuffer\w*(?:\.kd)?",
+)
+CPU = BackendNames(
+    planes=(
+        (rf"{CPU_PLANE}|/host:python-tracer|Host CPUs|Syscalls|/host:tfstreamz", "host"),
+        (rf"{METADATA_PLANE}|/host:__ScopeRangeCallStack__", "metadata"),
+        (TASK_PLANE, "task"),
+    ),
+    lines=((COUNTER_LINE, "counters"),),
+)
+BACKENDS = (GPU, TPU, CPU)
+
+PLANE_KINDS = (*dict.fromkeys(kind for b in BACKENDS for _, kind in b.planes), "unknown")
+LINE_KINDS = (*dict.fromkeys(kind for b in BACKENDS for _, kind in b.lines), "thread", "unknown")
+_PLANES = [(re.compile(pattern), kind) for b in BACKENDS for pattern, kind in b.planes]
+_LINES = [(re.compile(pattern), kind) for b in BACKENDS for pattern, kind in b.lines]
+_COLLECTIVES = [(re.compile(pattern, re.ASCII), kind) for b in BACKENDS for pattern, kind in b.collectives]
+_COPIES = [re.compile(b.copies) for b in BACKENDS if b.copies]
+_DEVICE_PLANE = re.compile(r"/device:(TPU|GPU):(\d+)( SparseCore \d+)?")
+_NUMBER = re.compile(r"(?:-start)?(?:\.\d+|\.clone)*")
+
+
+@dataclass(frozen=True, order=True)
+class DeviceName:
+    """The facts in the name of a device plane."""
+
+    backend: str
+    ordinal: int
+    is_sparse_core: bool
+
+
+def device_plane(name: str) -> DeviceName | None:
+    """Read backend, ordinal on the host, and whether it is a SparseCore; None for planes of no device."""
+    match = _DEVICE_PLANE.fullmatch(name)
+    if not match or len(match[2]) > 6:
+        return None
+    return DeviceName(match[1].lower(), int(match[2]), match[3] is not None)
+
+
+def plane_kind(name: str) -> str:
+    """Return one of PLANE_KINDS."""
+    return next((kind for pattern, kind in _PLANES if pattern.fullmatch(name)), "unknown")
+
+
+def line_kind(plane: str, name: str) -> str:
+    """Return one of LINE_KINDS; by default, lines of host planes are threads, and lines of Megascale planes dcn."""
+    kind = next((kind for pattern, kind in _LINES if pattern.fullmatch(name)), None)
+    return kind or {"host": "thread", "megascale": "dcn"}.get(plane_kind(plane), "unknown")
+
+
+@lru_cache(maxsize=1 << 12)
+def collective_kind(kernel: str, op: str, kinds: frozenset[str]) -> str | None:
+    """Return the kind of collective that a kernel executes; None for any other kernel.
+
+    A kernel that sends and receives, or a generic one, serves several kinds. Then the name of the HLO op decides, which
+    XLA derives from its opcode. Without such a name, a kernel that sends and receives counts as a send.
+
+    Args:
+        kernel: its name, as ncclDevKernel_AllReduce_Sum_f32_RING_LL or rccl's.
+        op: name of the HLO instruction that launched it, or the kernel's own name.
+        kinds: the kinds of collectives.
+    """
+    found = [kind for pattern, kind in _COLLECTIVES if pattern.match(kernel)]
+    if not found or found[0] not in (None, "send"):
+        return found[0] if found else None
+    return next((k for k in kinds if op.startswith(k) and _NUMBER.fullmatch(op[len(k) :])), found[0])
+
+
+@lru_cache(maxsize=1 << 12)
+def is_memcpy(kernel: str) -> bool:
+    """Return whether an event of a stream is a copy by the driver, such as MemcpyD2H."""
+    return any(pattern.fullmatch(kernel) for pattern in _COPIES)
