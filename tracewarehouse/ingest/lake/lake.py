@@ -161,7 +161,7 @@ class Lake:
     def _read(self, state: State) -> list[RunVersion | UnreadRun]:
         """Return the runs of these manifests, sorted; only those are read that have changed since they were read."""
         if self._known is None:
-            self._known = self.catalogue() if len(state) >= _LARGE else {}
+            self._known = dict(self.catalogue()) if len(state) >= _LARGE else {}
         found = []
         for run_id in sorted(state):
             known = self._known.get(run_id)
