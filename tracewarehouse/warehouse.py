@@ -37,7 +37,7 @@ if TYPE_CHECKING:
     from tracewarehouse.ingested import IngestResults
     from tracewarehouse.queries.read_only import Limits
     from tracewarehouse.queries.result import QueryResult
-    from tracewarehouse.run_summary import RunSummary
+    from tracewarehouse.queries.run_summary import RunSummary
 
 
 def open_warehouse(
@@ -285,7 +285,7 @@ class Warehouse:
         Raises:
             WarehouseError: the run does not exist, or its files cannot be read.
         """
-        from tracewarehouse.run_summary import summarise
+        from tracewarehouse.queries.run_summary import summarise
 
         run_id = self.run(run).run_id
         with closing(self._sessions.of([run_id])) as session:  # opens no file of another run

@@ -48,10 +48,10 @@ from faults.warehouse_state import (
     state_of_database,
     survivors,
 )
-from tracewarehouse.database.database_file import MARK
 
 import tracewarehouse.evaluation.evaluator
 import tracewarehouse.evaluation.values  # noqa: F401  imported before the forks
+from tracewarehouse.database.catalogue import MARK
 from tracewarehouse.warehouse import Warehouse
 
 ROOT = Path(__file__).resolve().parents[2]
