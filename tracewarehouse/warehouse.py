@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Collection, Generator, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, closing, contextmanager, nullcontext
+from contextlib import AbstractContextManager, closing, contextmanager, nullcontext, suppress
 from functools import cached_property
 from pathlib import Path
 from types import TracebackType
@@ -14,7 +14,7 @@ from tracewarehouse.ingest.capture.locations import is_remote
 from tracewarehouse.ingest.capture.run_options import DEFAULT_OPTIONS, RunOptions
 from tracewarehouse.ingest.errors import CaptureError, WarehouseError
 from tracewarehouse.ingest.lake.garbage import GRACE_SECONDS, Leftover
-from tracewarehouse.ingest.lake.lake import DATABASE, Lake
+from tracewarehouse.ingest.lake.lake import Lake
 from tracewarehouse.ingest.lake.manifest import RunVersion, UnreadRun
 from tracewarehouse.warehouse_folder import check_folder
 
@@ -538,11 +538,18 @@ class Warehouse:
         Raises:
             WarehouseError: as `update_database`.
         """
-        if isinstance(self.path, Path) and ((self.path / DATABASE).exists() or self.lake.is_large()):
-            with self._catalogue.following_runs():
-                yield
-        else:
+        before = self.lake.changed_ns()
+        try:
             yield
+        except Exception:
+            with suppress(WarehouseError):
+                self._follow(before)
+            raise
+        self._follow(before)
+
+    def _follow(self, before: int) -> None:
+        if isinstance(self.path, Path) and self.lake.changed_ns() != before and self.lake.wants_catalogue():
+            self._catalogue.follow()
 
     def fsck(self) -> list[Problem]:
         """Verify every byte of the warehouse, and that its parts agree; returns an empty list if all is well.

@@ -59,8 +59,6 @@ moved, DuckDB names the first file that it misses: this one, whose name says wha
 _ALIAS = "warehouse_catalogue"
 _FORMAT = 1
 _LONG, _COMPRESSED = ("card", "manifest", "lists"), "USING COMPRESSION zstd"
-_MAY_LAG = 1000
-"""With more runs than this, the catalogue may lack one in a hundred: a copy takes longer than to read those runs."""
 _AT_ONCE = 500
 """Runs whose files are read at once; the time and memory that DuckDB takes for each grow with their number."""
 _TICK_NS = 20_000_000
@@ -237,27 +235,13 @@ class Catalogue:
         self._write()
         return True
 
-    @contextmanager
-    def following_runs(self) -> Iterator[None]:
-        """Update the file after a change of the runs in this context; see `Warehouse.followed_by_database`."""
-        before = self._lake.changed_ns()
-        try:
-            yield
-        except Exception:
-            with suppress(WarehouseError):
-                self._follow(before)
-            raise
-        self._follow(before)
+    def follow(self) -> None:
+        """Extend the file after a change of the runs, or begin one.
 
-    def _follow(self, before: int) -> None:
-        if self._lake.changed_ns() == before:
-            return
-        if self.path.exists() and (state := self._lake.state()) and len(state) > _MAY_LAG:
-            made_ns = self.path.stat().st_mtime_ns
-            if sum(stamp[3] > made_ns for stamp in state.values()) < len(state) // 100:
-                return
-        if self.path.exists() or self._lake.is_large():
-            self._write()
+        Raises:
+            WarehouseError: it cannot be written, or it holds metrics that are not defined here.
+        """
+        self._write()
 
     def replaced_files(self) -> set[str]:
         """The files, relative to the warehouse, that it reads for runs that have been replaced or removed since.

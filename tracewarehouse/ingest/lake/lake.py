@@ -56,6 +56,8 @@ KnownRuns = dict[str, tuple[Stamp, RunVersion | UnreadRun]]
 """What manifests held when they were read, by run id."""
 _LARGE = 64
 """The fewest runs for which a catalogue pays; reading the manifests and files of fewer takes some milliseconds."""
+_MAY_LAG = 1000
+"""With more runs than this, the catalogue may lack one in a hundred: a copy takes longer than to read those runs."""
 
 
 class Lake:
@@ -148,6 +150,19 @@ class Lake:
             WarehouseError: the runs cannot be listed.
         """
         return next(islice(self._manifest_files(), _LARGE - 1, None), None) is not None
+
+    def wants_catalogue(self) -> bool:
+        """Return whether a change of the runs is a reason to extend the catalogue, or to begin one.
+
+        Raises:
+            WarehouseError: the runs cannot be listed.
+        """
+        try:
+            made_ns = (self.warehouse / DATABASE).stat().st_mtime_ns
+        except OSError:
+            return self.is_large()
+        later = [stamp[3] > made_ns for stamp in self.state().values()]
+        return len(later) <= _MAY_LAG or sum(later) > len(later) // 100
 
     def _manifest_files(self) -> Iterator[os.DirEntry[str]]:
         try:
