@@ -13,11 +13,11 @@ from tracewarehouse.definitions.reading import Definitions
 from tracewarehouse.definitions.view import View
 from tracewarehouse.evaluation.audits import run_audits, violated_audits
 from tracewarehouse.ingest.errors import MetricError, WarehouseError
+from tracewarehouse.ingest.lake.fsck import Problem
+from tracewarehouse.ingest.lake.fsck import fsck as fsck_of_lake
 from tracewarehouse.ingest.lake.garbage import leftovers
 from tracewarehouse.ingest.lake.lake import DATABASE, Lake
 from tracewarehouse.ingest.lake.manifest import RunVersion
-from tracewarehouse.ingest.verify.fsck import Problem
-from tracewarehouse.ingest.verify.fsck import fsck as fsck_of_lake
 
 
 def fsck(lake: Lake, catalogue: Catalogue, definitions: Definitions) -> list[Problem]:

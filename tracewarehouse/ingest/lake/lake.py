@@ -29,18 +29,18 @@ from typing import Any
 from msgspec.structs import replace
 
 from tracewarehouse.ingest.errors import UnreadRunWarning, WarehouseError, shown
-from tracewarehouse.ingest.lake.durable_files import Settling, file_digest, placed_whole, settled, sync_to_disk
-from tracewarehouse.ingest.lake.folder_lock import locked
+from tracewarehouse.ingest.lake.durable_files import Settling, file_digest, locked, placed_whole, settled, sync_to_disk
 from tracewarehouse.ingest.lake.manifest import (
+    RUN_ID,
     RunVersion,
     UnreadRun,
+    checked,
     manifest_text,
     outdated,
     read_manifest,
     unread_error,
     unread_sentence,
 )
-from tracewarehouse.ingest.lake.run_id import RUN_ID, checked
 from tracewarehouse.ingest.processes.cycle_search import without_cycle_search
 
 DATABASE = "warehouse.duckdb"
