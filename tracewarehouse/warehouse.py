@@ -549,7 +549,7 @@ class Warehouse:
 
     def _follow(self, before: int) -> None:
         if isinstance(self.path, Path) and self.lake.changed_ns() != before and self.lake.wants_catalogue():
-            self._catalogue.follow()
+            self._catalogue.write()
 
     def fsck(self) -> list[Problem]:
         """Verify every byte of the warehouse, and that its parts agree; returns an empty list if all is well.

@@ -203,26 +203,25 @@ class Catalogue:
         runs = self._lake.runs()
         if lost := self._lake.lacking(runs):  # DuckDB would miss a file only at the first query
             raise WarehouseError(f"the database cannot be built: {self._lake.root}: {unread_sentence(lost)}")
-        self._write(is_new=True)
+        self.write(is_new=True)
         return self.path
 
     @property
     def is_current(self) -> bool:
-        """Whether the file holds the current runs and definitions; True if there is no file."""
+        """Whether the file has the definitions of now and every run that can be read; True if there is no file."""
+        if not self.path.exists():
+            return True
         try:
-            return not self.path.exists() or self.holds(self._lake.state())
-        except WarehouseError:  # it is damaged, or no run can be read
+            state = self._lake.state()
+            with self._opened() as connection:
+                made, held = self._made(connection), _stamps(connection)
+        except WarehouseError:  # it is damaged, or the runs cannot be listed
             return False
-
-    def holds(self, state: State) -> bool:
-        """Whether the file has the definitions of now, and exactly the runs of these manifests.
-
-        Raises:
-            WarehouseError: the file is not a catalogue.
-        """
-        with self._opened() as connection:
-            found, held = self._made(connection), _stamps(connection)
-        return self._can_extend(found) and held == state
+        return (
+            self._can_extend(made)
+            and all(state.get(r) == stamp for r, stamp in held.items())
+            and not any(isinstance(self._lake.read(r), RunVersion) for r in state.keys() - held.keys())
+        )
 
     def update(self) -> bool:
         """Extend the file, if there is one and it is not current; returns whether it was.
@@ -232,16 +231,8 @@ class Catalogue:
         """
         if self.is_current:
             return False
-        self._write()
+        self.write()
         return True
-
-    def follow(self) -> None:
-        """Extend the file after a change of the runs, or begin one.
-
-        Raises:
-            WarehouseError: it cannot be written, or it holds metrics that are not defined here.
-        """
-        self._write()
 
     def replaced_files(self) -> set[str]:
         """The files, relative to the warehouse, that it reads for runs that have been replaced or removed since.
@@ -285,8 +276,8 @@ class Catalogue:
             why = " ".join(str(error).split())
             raise WarehouseError(f"{self.path}: cannot be read ({why}); run `tw build`") from None
 
-    def _write(self, *, is_new: bool = False) -> None:
-        """Extend a copy of the file, or begin a new one, and put it in the file's place.
+    def write(self, *, is_new: bool = False) -> None:
+        """Extend a copy of the file, or begin a new one if there is none or `is_new`, and put it in the file's place.
 
         Raises:
             WarehouseError: it cannot be written, or the file holds metrics that are not defined here.

@@ -174,7 +174,7 @@ def test_a_stale_one_answers_and_an_update_reads_only_what_changed(
     assert not warehouse.is_database_current()
     read.clear()
     assert warehouse.update_database()
-    assert len(read) == (change != "remove")
+    assert len(set(read)) == (change != "remove")
     assert of_any_duckdb(folder) == after == answers(folder)
     assert warehouse.is_database_current()
     assert not warehouse.update_database()
@@ -429,4 +429,5 @@ def test_an_odd_entry_among_the_manifests_costs_one_warning(kind: str, folder: P
         assert [p.run_id for p in opened.fsck() if p.run_id == "odd"] == ["odd"]
         with pytest.warns(UnreadRunWarning, match="odd"), open_warehouse(folder) as other:
             other.build()
+            assert other.is_database_current()
         opened.collect_garbage(0)
