@@ -129,11 +129,12 @@ def test_its_runs_are_those_of_the_manifests(warehouse: Warehouse) -> None:
         assert manifest_text(run) == manifest_text(next(r for r in runs if r.run_id == run.run_id))
 
 
-def test_few_runs_leave_nothing_behind(one_run: Path) -> None:
-    with open_warehouse(one_run) as opened:
+def test_few_runs_leave_nothing_behind(one_run: Path, tmp_path: Path) -> None:
+    folder = Path(shutil.copytree(one_run, tmp_path / "few"))
+    with open_warehouse(folder) as opened:
         opened.ingest(CAPTURE, name="renamed")
         opened.runs()
-    assert {p.name for p in one_run.iterdir()} == {"lake", "manifests"}
+    assert {p.name for p in folder.iterdir()} == {"lake", "manifests"}
 
 
 def change_runs(folder: Path, change: str) -> None:
