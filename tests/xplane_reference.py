@@ -4,11 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass
+from pathlib import Path
 
 import numpy as np
 
 from tracewarehouse.ingest.columns.records import EventBatch, Plane, Stat, StatKind, Trace
+from tracewarehouse.ingest.readers.files import CaptureFile
 from tracewarehouse.ingest.readers.xplane.plain import PlainStat, bits_of, xplane_messages, xplane_planes
+from tracewarehouse.ingest.readers.xplane.reader import XPlaneTrace
 
 MESSAGES = xplane_messages("tracewarehouse.tests")
 INT64_MAX = (1 << 63) - 1
@@ -42,6 +45,10 @@ class Contents:
     @property
     def event_count(self) -> int:
         return sum(len(line) for plane in self.events for line in plane)
+
+
+def read_xplane(path: Path | CaptureFile) -> XPlaneTrace:
+    return XPlaneTrace(path if isinstance(path, CaptureFile) else CaptureFile(path))
 
 
 def reference(data: bytes) -> Contents:

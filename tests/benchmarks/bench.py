@@ -46,7 +46,7 @@ from typing import Any
 from bench_metrics import users_environment
 
 from tracewarehouse.ingest.processes.pool import ONE_THREAD
-from tracewarehouse.ingest.readers.chrome.args import METADATA_KEYS
+from tracewarehouse.ingest.readers.chrome.values import METADATA_KEYS
 
 HERE = Path(__file__).resolve().parent
 DOCS = HERE.parents[1] / "docs" / "performance.md"

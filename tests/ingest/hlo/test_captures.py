@@ -6,6 +6,7 @@ from collections import Counter
 from pathlib import Path
 
 import pytest
+from xplane_reference import read_xplane
 
 from tracewarehouse.ingest.collectives.groups import traffic_edges, wire_bytes
 from tracewarehouse.ingest.hlo.collectives import Collective, collective_of
@@ -13,7 +14,7 @@ from tracewarehouse.ingest.hlo.instruction import Instruction
 from tracewarehouse.ingest.hlo.op_names import layer_and_part
 from tracewarehouse.ingest.hlo.proto import Module, read_module
 from tracewarehouse.ingest.hlo.text import parse_instruction
-from tracewarehouse.ingest.readers.xplane.reader import XPlaneTrace, read_xplane
+from tracewarehouse.ingest.readers.xplane.reader import XPlaneTrace
 
 V6E = "tpu-v6e-4chip-host-offload.xplane.pb"
 VLLM = "tpu-2chip-vllm-tp2-prefill.xplane.pb"

@@ -150,7 +150,6 @@ class CollectiveWriter:
             first += rows
 
     def _starts(self) -> Int64:
-        """The start of every row."""
         return np.concatenate([self._rows[device].get(device, "start_ps") for device in self._devices])
 
     def _columns(self, device: int, low: int, high: int, groups: CollectiveGroups) -> dict[str, Any]:
@@ -218,7 +217,6 @@ class CollectiveWriter:
 
 
 def _untimed(rows: int) -> dict[str, Any]:
-    """The columns of rows that have no times."""
     unknown = Nullable(np.zeros(rows, np.int64), np.zeros(rows, bool))
     nothing = Coded(np.full(rows, -1, np.int8), ("",))
     return {

@@ -9,19 +9,10 @@ from tracewarehouse.ingest.hlo.opcodes import async_role, async_start_name, base
 from tracewarehouse.ingest.hlo.replica_groups import Groups, Pairs
 from tracewarehouse.ingest.hlo.shapes import MAX_BYTES, Shape
 
-KINDS = frozenset(
-    {
-        "all-gather",
-        "all-reduce",
-        "all-to-all",
-        "collective-broadcast",
-        "collective-permute",
-        "ragged-all-to-all",
-        "recv",
-        "reduce-scatter",
-        "send",
-    }
-)
+KINDS = frozenset({
+    "all-gather", "all-reduce", "all-to-all", "collective-broadcast", "collective-permute", "ragged-all-to-all", "recv",
+    "reduce-scatter", "send",
+})  # fmt: skip
 """HLO opcodes that move data between devices, without -start and -done. HLO `broadcast` is local."""
 
 _JOINED = frozenset({"all-gather", "all-reduce", "reduce-scatter"})
@@ -186,11 +177,6 @@ def _unpack(start: Shape, kind: str, count: int | None) -> tuple[Shapes | None, 
 
     (operand, result, contexts...) for most, with tuples for several operands; ((operands...), result, contexts...)
     for async-start; the operands' own shape for all-reduce-start; (data, context, token) for send and recv.
-
-    Args:
-        start: the shape.
-        kind: the collective.
-        count: number of operands, if known.
     """
     if not start.is_tuple:
         return (start,), (start,)

@@ -147,13 +147,7 @@ _DATA_NAMES = ("xla__device_data", "prim__Constant")
 def inherited_names(
     module: Any, computations: Mapping[int, Any], instructions: Mapping[int, Any]
 ) -> dict[str, tuple[str, OpNameSource]]:
-    """Return the op_names of instructions that have none of their own, and the source of each, by instruction name.
-
-    Args:
-        module: the HloModule.
-        computations: its HloComputations by id.
-        instructions: its HloInstructions by id.
-    """
+    """Return the op_names of instructions that have none of their own, and the source of each, by instruction name."""
     inheritance = _Inheritance(computations, instructions)
     for computation in module.computations:
         inheritance.inherit(computation)
@@ -262,12 +256,7 @@ def text_of(value: bytes) -> str:
 
 
 def root_of(computation: Any, instructions: Mapping[int, Any]) -> Any | None:
-    """Return the instruction that computes a computation's result; None if the computation is empty.
-
-    Args:
-        computation: the HloComputation.
-        instructions: the HloInstructions of its module by id.
-    """
+    """Return the instruction that computes a computation's result; None if the computation is empty."""
     root = instructions.get(computation.root_id)
     if root is not None:
         return root

@@ -10,6 +10,7 @@ from typing import Any, NamedTuple
 from google.protobuf import message
 
 from tracewarehouse.ingest.errors import MalformedError
+from tracewarehouse.ingest.hlo.collectives import KINDS
 from tracewarehouse.ingest.hlo.instruction import Instruction
 from tracewarehouse.ingest.hlo.op_names import inherited_names, root_of, text_of
 from tracewarehouse.ingest.hlo.opcodes import CARRIES_INNER
@@ -32,22 +33,7 @@ from tracewarehouse.ingest.hlo.shapes import (
     array_shape,
 )
 
-_COLLECTIVES = frozenset(
-    {
-        "all-gather",
-        "all-gather-start",
-        "all-reduce",
-        "all-reduce-start",
-        "all-to-all",
-        "collective-broadcast",
-        "collective-permute",
-        "collective-permute-start",
-        "ragged-all-to-all",
-        "recv",
-        "reduce-scatter",
-        "send",
-    }
-)
+_COLLECTIVES = KINDS | {"all-gather-start", "all-reduce-start", "collective-permute-start"}
 _UNBOUNDED = -(1 << 63)
 _MAX_INNER = 1000
 _MAX_COMPUTATIONS = 64
@@ -96,11 +82,7 @@ def read_module(data: bytes) -> Module:
 
 
 def device_counts(data: bytes) -> tuple[int, int]:
-    """Read the numbers of replicas and partitions from a serialized HloProto's device assignment; 1 if not stated.
-
-    Raises:
-        MalformedError: the bytes are no HloProto.
-    """
+    """Read the numbers of replicas and partitions from a serialized HloProto's device assignment; 1 if not stated."""
     proto = CLASSES["PlacedHloProto"]()
     try:
         proto.ParseFromString(data)
@@ -150,11 +132,7 @@ class _Instructions(Mapping[str, Instruction]):
         return name in self._protos
 
     def _counted(self, groups: Groups | None) -> Groups | None:
-        """Return the groups, unless the module gets too many: a few bytes can name very many devices.
-
-        Raises:
-            MalformedError: the module has too many group members.
-        """
+        """Return the groups, unless the module gets too many: a few bytes can name very many devices."""
         if groups and id(groups) not in self._groups:
             self._groups[id(groups)] = groups
             self._members_left -= sum(map(len, groups))

@@ -184,7 +184,6 @@ def _of_program(
 
 
 def _is_marked(executions: Sequence[Execution], rows: Sequence[InstructionRow]) -> bool:
-    """Return whether any instruction names a layer of the model or of a stage."""
     used = np.unique(np.concatenate([e.instruction_id for e in executions])).tolist()
     return any(
         layer_and_part(rows[i].op_name)[0] is not None or stage_layer_and_tick(rows[i].op_name) != (None, None)

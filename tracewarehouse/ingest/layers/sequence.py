@@ -131,6 +131,5 @@ class OpSequence:
 
 
 def _codes(values: Sequence[Any]) -> Int64:
-    """Number values from 0 in the order in which they first occur."""
     seen: dict[Any, int] = {}
     return np.array([seen.setdefault(v, len(seen)) for v in values], np.int64)

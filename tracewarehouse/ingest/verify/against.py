@@ -24,8 +24,7 @@ from tracewarehouse.ingest.lake.manifest import RunVersion
 from tracewarehouse.ingest.lake.run_id import digest_of, run_id_of
 from tracewarehouse.ingest.readers.files import CaptureFile
 from tracewarehouse.ingest.readers.files import distinct as distinct_files
-from tracewarehouse.ingest.readers.formats import plain_planes
-from tracewarehouse.ingest.readers.xplane.plain import PlainLine, PlainPlane, PlainStat, bits_of
+from tracewarehouse.ingest.readers.xplane.plain import PlainLine, PlainPlane, PlainStat, bits_of, plain_planes
 from tracewarehouse.ingest.verify.fsck import rows_of
 
 OWN_STATS = ("device_offset_ps", "device_duration_ps")
