@@ -121,8 +121,6 @@ def trace(r: random.Random, *, with_odd: bool = False) -> bytes:
     events = [_event(r, with_odd) for _ in range(r.choice((1, 2, 5, 12, 40)))]
     gap = r.choice(("", "", " ", "\n  ", "\t"))
     texts = [_json(r, e, gap) for e in events]
-    if r.random() < 0.7:
-        texts = _with_repeats(r, texts, with_odd=with_odd)
     body = f"{gap},{gap}".join(texts)
     body = f"[{gap}{body}{gap}]"
     if r.random() < 0.4:
@@ -137,66 +135,6 @@ def trace(r: random.Random, *, with_odd: bool = False) -> bytes:
     if r.random() < 0.02:
         members.append(f'"traceEvents":{body}')
     return ("{" + f"{gap},{gap}".join(members) + "}").encode("utf-8", "surrogatepass")
-
-
-def _with_repeats(r: random.Random, others: list[str], *, with_odd: bool) -> list[str]:
-    """Events as XProf writes them, repeated but for their numbers, with some others between them."""
-    odd_forms = r.choice((0, 0, 0.2, 1))
-    forms = [_repeated(r, is_plain=r.random() >= odd_forms) for _ in range(r.choice((1, 2, 5)))]
-    texts: list[str] = []
-    share, odd = r.choice((0, 0, 0.02, 0.1)), r.choice((0, 0, 0.02, 0.2))
-    for _ in range(r.choice((6, 30, 90, 250))):
-        if others and r.random() < share:
-            texts.append(r.choice(others))
-            continue
-        numbers = iter(lambda: _whole_number(r, with_odd, odd), None)
-        times = [_json(r, _time(r, with_odd), "") if r.random() < odd else _plain_time(r) for _ in range(2)]
-        head = (
-            f'{{"ph":"X","pid":{r.choice((1, 1, 2))},"tid":{r.choice((1, 1, 2, 30))},"ts":{times[0]},"dur":{times[1]},'
-        )
-        texts.append(head + "".join(next(numbers) if c == "\0" else c for c in r.choice(forms)))
-    return texts
-
-
-def _repeated(r: random.Random, *, is_plain: bool) -> str:
-    """An event from its name on, with NULs where numbers stand."""
-    name = _json(r, r.choice((*TEXTS, "a\\", "fusion.1", "x" * 47)), "")
-    if r.random() < 0.2:
-        return f'"name":{name}}}'
-    arguments = []
-    for _ in range(r.randrange(1, 5)):
-        key = r.choice((*sorted(METADATA_KEYS), "device_duration_ps", "device_offset_ps", "run_id", "a", "", "\u202e"))
-        value = r.choice(("\0", '"\0"', '"\0"', _json(r, r.choice(TEXTS), ""), _json(r, _value(r, 1), "")))
-        if key in METADATA_KEYS and r.random() < 0.9:  # a fact of the instruction, the same in each event
-            value = value.replace("\0", "17")
-        arguments.append(f"{_json(r, key, '')}:{value}")
-    if is_plain:  # which the reader must find again, and not only tell apart
-        return f'"name":{name},"args":{{{",".join(dict.fromkeys(arguments))}}}}}'
-    inner = "{" + ",".join(arguments) + "}"
-    inside = r.choice(
-        (
-            "%s",
-            "%s",
-            "%s",
-            "%s",
-            '{"a":%s}',
-            "[%s]",
-            '{"a":[%s,{"ph":"X","pid":1,"tid":1,"ts":\0,"dur":1,"name":"a"},1]}',
-        )
-    )
-    tail = r.choice(("", "", "", "", ',"ts":7', ',"ph":"B"', ',"pid":2', ',"args":{}', ',"cat":"c"'))
-    return f'"name":{name},"args":{inside % inner}{tail}}}'
-
-
-def _plain_time(r: random.Random) -> str:
-    whole = r.randrange(10 ** r.choice((1, 6, 9, 13)))
-    return f"{whole}.{r.randrange(10**6):06}{r.choice(('', '', '', '0000001', '5', '49999999', '00000000001'))}"
-
-
-def _whole_number(r: random.Random, with_odd: bool, odd: float) -> str:
-    if with_odd and r.random() < 0.1:
-        return r.choice((*NUMBERS, *ODD_NUMBERS))
-    return str(r.randrange(10 ** r.choice((16, 17) if r.random() < odd else (1, 3, 9, 15))))
 
 
 def _event(r: random.Random, with_odd: bool) -> Any:

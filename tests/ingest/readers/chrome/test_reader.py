@@ -264,50 +264,6 @@ def test_odd_events_are_kept_or_named(tmp_path: Path) -> None:
     assert "1 event(s) without a readable dur" in text
 
 
-def test_device_times_are_taken_only_where_they_are_the_arguments(tmp_path: Path) -> None:
-    """Texts that look like the hot path: twice the same key, nested, escaped, behind an escaped quote."""
-    pair = b'"device_duration_ps":"%d","device_offset_ps":"%d"'
-    shapes = [
-        b"{" + pair + b"}",
-        b"{" + pair + b',"device_duration_ps":"5"}',
-        b"{" + pair + b',"\\u0064evice_offset_ps":"6"}',
-        b'{"in":{' + pair + b"}}",
-        b'{"x\\' + pair + b"}",
-    ]
-    values = [(5, 6), (7, 8), (0, 123456789012345678), (12345678901234567, 1)]
-    args = [shape % value for value in values for shape in shapes]
-    args += [b'{"device_duration_ps":"01","device_offset_ps":"2"}', b'{"device_duration_ps":"","device_offset_ps":"2"}']
-    events = b",".join(b'{"ph":"X","ts":1,"dur":1,"name":"e","args":%b}' % a for a in args)
-    path = write(tmp_path, b"[" + events + b"]")
-    assert everything(opened(path)) == reference(path.read_bytes())
-
-
-def test_repeated_events_are_what_json_says_of_them(tmp_path: Path) -> None:
-    """Texts that repeat an earlier event but for its numbers, and texts that only look as if they did."""
-    head = b'{"ph":"X","pid":%d,"tid":%d,"ts":%d.000001,"dur":0.0025509999999999999,'
-    plain = head + b'"name":"a","args":{"run_id":"%d","n":%d,"hlo_category":"x"}}'
-    shapes = [
-        plain,
-        plain.replace(b"}}", b'},"ts":9}'),
-        plain.replace(b"}}", b'},"ph":"s"}'),
-        plain.replace(b'"n":', b'"run_id":'),
-        plain.replace(b'"n"', b'"\\u006e"'),
-        head + b'"name":"a\\\\","args":{"run_id":"%d","n":%d}}',
-        head + b'"name":"a","args":{"in":[{"ph":"X","pid":1,"tid":1,"ts":%d,"dur":1,"name":"b"},%d]}}',
-        b'{"ph":"i","pid":1,"tid":1,"ts":1,"args":{"in":[0,' + plain + b"," + plain + b",1]}}",
-    ]
-    numbers = [0, 7, 10**15, 10**16, 10**17, 1 << 63]
-    events = []
-    for i, number in enumerate(numbers * 3):
-        for shape in shapes:
-            each = (i % 3, 5 + i % 2, i, number, i)
-            events.append(shape % (each * (shape.count(b"%d") // 5)))
-    for text in (b",".join(events), b" ,\n".join(events), b",".join(sorted(events))):
-        path = write(tmp_path, b"[" + text + b"]")
-        for chunk in (1, 900, 4000, 1 << 20):
-            assert everything(opened(path, chunk)) == reference(path.read_bytes())
-
-
 def test_metadata_that_is_not_read_is_counted(tmp_path: Path) -> None:
     told = [
         {"ph": "M", "pid": 1, "name": name, "args": args}
@@ -320,53 +276,6 @@ def test_metadata_that_is_not_read_is_counted(tmp_path: Path) -> None:
     ]
     trace = opened(write(tmp_path, [*told, {"ph": "X", "pid": 1, "tid": 1, "ts": 1, "dur": 1, "name": "a"}]))
     assert trace.warnings == ["1 metadata event(s) that name no process or thread, left out"]
-
-
-def test_a_repeat_ends_where_the_next_event_begins(tmp_path: Path) -> None:
-    """Behind the text of a template stand events of other kinds and order, other spaces, or more of the same event."""
-    event = b'{"ph":"X","pid":1,"tid":2,"ts":%d,"dur":1,"name":"a","args":{"run_id":"%d"}}'
-    other = b'{"ph":"i","pid":1,"tid":2,"ts":%d,"name":"b","args":{"run_id":"%d"}}'
-    turned = b'{"pid":1,"ph":"X","tid":2,"ts":%d,"dur":1,"name":"c","args":{"run_id":"%d"}}'
-    longer = event[:-1] + b',"cat":"x"}'
-    inside = (
-        b'{"ph":"X","pid":1,"tid":2,"ts":%d,"dur":1,"name":"d","args":{"in":[' + event.replace(b"%d", b"7") + b",%d]}}"
-    )
-    forms = [b"%b", b" %b", b"\n%b ", b"\t\r\n%b"]
-    events = []
-    for i in range(400):
-        shape = (event, event, event, other, event, turned, event, longer, inside, event)[i * 7 % 10]
-        events.append(forms[i % 4 * (i > 200)] % (shape % (i, i)))
-    path = write(tmp_path, b"[" + b",".join(events) + b"]")
-    expected = reference(path.read_bytes())
-    for chunk in (1, 50, 300, 1500, 4000, 1 << 20):
-        assert everything(opened(path, chunk)) == expected
-
-
-def test_a_template_of_numbers_that_are_written_otherwise_is_none(tmp_path: Path) -> None:
-    """Names and digits as escapes, and the digits that the reader itself puts into holes to try them."""
-    head = b'{"ph":"X","pid":1,"tid":2,"ts":%d,"dur":1,"name":"a","args":'
-    shapes = [
-        b'{"\\u006e":"\\u0039\\u0030718100","in":{"n":%d}}}',
-        b'{"\\u006e":"90718104","in":{"n":%d}}}',
-        b'{"\\u006e":90718104,"in":{"n":%d}}}',
-        b'{"n":%d,"in":{"n":90718105}}}',
-    ]
-    events = [(head + shapes[i % 4]) % (i, i) for i in range(200)]
-    path = write(tmp_path, b"[" + b",".join(events) + b"]")
-    for chunk in (300, 1500, 4000):
-        assert everything(opened(path, chunk)) == reference(path.read_bytes())
-
-
-@pytest.mark.parametrize(
-    ("behind", "message"),
-    [(b"}", "looked for"), (b",", "not complete JSON"), (b"]", "not complete JSON"), (b"x", "not complete JSON")],
-)
-def test_damage_between_repeated_events_is_found(tmp_path: Path, behind: bytes, message: str) -> None:
-    event = b'{"ph":"X","pid":1,"tid":2,"ts":%d,"dur":1,"name":"a","args":{"run_id":"%d"}}'
-    events = [event % (i, i) for i in range(40)]
-    events[30] += behind
-    with pytest.raises(CaptureError, match=re.escape(message)):
-        opened(write(tmp_path, b'{"traceEvents":[%b]}' % b",".join(events)), 400)
 
 
 @pytest.mark.skipif(not Path("/dev/full").exists(), reason="needs a device that is always full")
