@@ -29,7 +29,7 @@ from tracewarehouse.dashboards.units import quantity  # noqa: E402
 from tracewarehouse.definitions.markdown_table import table  # noqa: E402
 from tracewarehouse.ingest.capture.sources import Capture, find_captures  # noqa: E402
 from tracewarehouse.ingest.lake.schema import TABLES  # noqa: E402
-from tracewarehouse.run_summary import Number  # noqa: E402
+from tracewarehouse.queries.run_summary import Number  # noqa: E402
 from tracewarehouse.warehouse import Warehouse, open_warehouse  # noqa: E402
 
 PAGE, XPROF = DOCS / "agreement.md", DOCS / "agreement_xprof.json"

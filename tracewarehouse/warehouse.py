@@ -11,6 +11,7 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
 from tracewarehouse.ingest.capture.locations import is_remote
+from tracewarehouse.ingest.capture.run_options import DEFAULT_OPTIONS, RunOptions
 from tracewarehouse.ingest.errors import CaptureError, WarehouseError
 from tracewarehouse.ingest.lake.garbage import GRACE_SECONDS, Leftover
 from tracewarehouse.ingest.lake.lake import DATABASE, Lake
@@ -37,7 +38,7 @@ if TYPE_CHECKING:
     from tracewarehouse.ingested import IngestResults
     from tracewarehouse.queries.read_only import Limits
     from tracewarehouse.queries.result import QueryResult
-    from tracewarehouse.run_summary import RunSummary
+    from tracewarehouse.queries.run_summary import RunSummary
 
 
 def open_warehouse(
@@ -280,7 +281,7 @@ class Warehouse:
         Raises:
             WarehouseError: the run does not exist, or its files cannot be read.
         """
-        from tracewarehouse.run_summary import summarise
+        from tracewarehouse.queries.run_summary import summarise
 
         run_id = self.run(run).run_id
         with closing(self._sessions.of([run_id])) as session:  # opens no file of another run
@@ -373,28 +374,21 @@ class Warehouse:
         from tracewarehouse.ingest.devices.joined_hosts import find_whole_captures
         from tracewarehouse.ingested import IngestResults
 
+        options = RunOptions.parse(mesh, name, step_program, costs)
         captures = find_whole_captures(local_copy(path), max_gzip_ratio=max_gzip_ratio)
         if name is not None and len(captures) > 1:
             raise CaptureError(f"{path}: holds {len(captures)} captures, but a name can be given only to one")
         with self.followed_by_database():
             if len(captures) == 1:
-                [capture] = captures
-                result = self.ingest_capture(
-                    capture, mesh=mesh, name=name, step_program=step_program, costs=costs, jobs=jobs
-                )
-                return IngestResults([result])
-            outcomes = list(
-                self.ingest_captures(captures, mesh=mesh, step_program=step_program, costs=costs, jobs=jobs)
-            )
+                return IngestResults([self.ingest_capture(captures[0], options, jobs=jobs)])
+            outcomes = list(self.ingest_captures(captures, options, jobs=jobs))
         return IngestResults.of(outcomes)
 
     def ingest_captures(
         self,
         captures: Sequence[Capture],
+        options: RunOptions = DEFAULT_OPTIONS,
         *,
-        mesh: Mesh | str | None = None,
-        step_program: str | None = None,
-        costs: str | os.PathLike[str] | None = None,
         jobs: int | None = None,
         executor: Executor | None = None,
     ) -> Generator[Outcome, None, None]:
@@ -407,9 +401,7 @@ class Warehouse:
         Args:
             captures: as `tracewarehouse.ingest.devices.joined_hosts.find_whole_captures` returns them; the number of an
                 outcome is the index of its capture.
-            mesh: the device mesh of all captures.
-            step_program: the module whose executions begin a step.
-            costs: a JSON or TOML file with the costs of kernels.
+            options: the options of all runs.
             jobs: number of processes; see `ingest`.
             executor: runs the processes; by default on this machine.
 
@@ -420,21 +412,15 @@ class Warehouse:
         from tracewarehouse.executors.executor import IngestTask, run_tasks
         from tracewarehouse.executors.local import LocalProcesses
 
-        folder, parsed = self._folder("ingest").resolve(), parse_mesh(mesh)
-        tasks = [
-            IngestTask(number, capture, folder, self.sql, parsed, None, step_program, costs)
-            for number, capture in enumerate(captures)
-        ]
+        folder = self._folder("ingest").resolve()
+        tasks = [IngestTask(number, capture, folder, self.sql, options) for number, capture in enumerate(captures)]
         yield from run_tasks(tasks, executor or LocalProcesses(jobs))
 
     def ingest_capture(
         self,
         capture: Capture,
+        options: RunOptions = DEFAULT_OPTIONS,
         *,
-        mesh: Mesh | str | None = None,
-        name: str | None = None,
-        step_program: str | None = None,
-        costs: str | os.PathLike[str] | None = None,
         evaluate: bool = True,
         jobs: int | None = None,
     ) -> IngestResult:
@@ -442,17 +428,13 @@ class Warehouse:
 
         Args:
             capture: the files of one run; `tracewarehouse.ingest.devices.joined_hosts.find_whole_captures` gives such.
-            mesh: the device mesh.
-            name: name of the run.
-            step_program: the module whose executions begin a step.
-            costs: a JSON or TOML file with the costs of kernels.
+            options: what the user says about the run.
             evaluate: store the metric values with the run.
             jobs: number of processes that may read a large capture in parallel; None for one per core.
         """
         from tracewarehouse.executors.executor import IngestTask, run_task
 
-        folder, parsed = self._folder("ingest"), parse_mesh(mesh)
-        task = IngestTask(0, capture, folder, self.sql, parsed, name, step_program, costs)
+        task = IngestTask(0, capture, self._folder("ingest"), self.sql, options)
         with self._evaluator(jobs) if evaluate else nullcontext() as evaluator:
             return run_task(task, evaluator, jobs)
 
@@ -668,19 +650,3 @@ class Warehouse:
 
         self._has_evaluated = True
         return ForkedEvaluator(helper, self.sql)
-
-
-def parse_mesh(mesh: Mesh | str | None) -> Mesh | None:
-    """Return the mesh; a text of the form 'dp=2,tp=4' is parsed.
-
-    Raises:
-        CaptureError: the text is not of that form, or names an unknown axis.
-    """
-    if not isinstance(mesh, str):
-        return mesh
-    from tracewarehouse.ingest.capture.manifest import Mesh as Parser
-
-    try:
-        return Parser.parse(mesh)
-    except ValueError as error:
-        raise CaptureError(str(error)) from None

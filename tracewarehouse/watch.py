@@ -10,12 +10,12 @@ from typing import TYPE_CHECKING
 
 from tracewarehouse.ingest.capture.manifest import load_manifest
 from tracewarehouse.ingest.capture.remote import local_copy
+from tracewarehouse.ingest.capture.run_options import DEFAULT_OPTIONS, RunOptions
 from tracewarehouse.ingest.capture.sources import Capture
 from tracewarehouse.ingest.devices.joined_hosts import find_whole_captures
 from tracewarehouse.ingest.errors import CaptureError, NoCaptureError, TracewarehouseError
 
 if TYPE_CHECKING:
-    from tracewarehouse.ingest.capture.manifest import Mesh
     from tracewarehouse.ingest.pipeline import IngestResult
     from tracewarehouse.warehouse import Warehouse
 
@@ -69,8 +69,7 @@ class Watcher:
     Args:
         warehouse: the warehouse to ingest into.
         location: the folder, which need not exist yet, or its URI.
-        mesh: the device mesh, if no manifest gives it.
-        step_program: the module whose executions begin a step, instead of the captures' own steps.
+        options: the options of all runs.
         settle: seconds without a change after which a capture counts as complete.
         patience: seconds to wait for missing hosts.
     """
@@ -79,16 +78,14 @@ class Watcher:
         self,
         warehouse: Warehouse,
         location: str,
+        options: RunOptions = DEFAULT_OPTIONS,
         *,
-        mesh: Mesh | str | None = None,
-        step_program: str | None = None,
         settle: float = 5.0,
         patience: float = 600.0,
     ) -> None:
         self._warehouse = warehouse
         self._location = location
-        self._mesh = mesh
-        self._step_program = step_program
+        self._options = options
         self._settle = settle
         self._patience = patience
         self._seen: dict[tuple[Path, str], _Seen] = {}
@@ -150,7 +147,7 @@ class Watcher:
 
     def _ingest(self, key: tuple[Path, str], capture: Capture, seen: _Seen) -> Ingested | Failed:
         try:
-            result = self._warehouse.ingest_capture(capture, mesh=self._mesh, step_program=self._step_program)
+            result = self._warehouse.ingest_capture(capture, self._options)
         except TracewarehouseError as error:
             seen.is_done = isinstance(error, CaptureError)
             seen.since = time.monotonic()

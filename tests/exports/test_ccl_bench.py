@@ -22,10 +22,9 @@ from conftest import ROOT
 from served_capture import write_served_capture
 from xplane_builder import Space, Unsigned
 
-from tracewarehouse.exports.ccl_bench.checkout import TRACE_ROOT, merge
 from tracewarehouse.exports.ccl_bench.row import TABLES, Row, row_name, write_row
 from tracewarehouse.exports.ccl_bench.values import METRIC_INFO, compatible_info
-from tracewarehouse.exports.ccl_bench.website import write_website
+from tracewarehouse.exports.ccl_bench.website import TRACE_ROOT, merge, write_website
 from tracewarehouse.ingest.errors import TracewarehouseError
 from tracewarehouse.warehouse import Warehouse, open_warehouse
 

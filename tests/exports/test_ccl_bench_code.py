@@ -21,7 +21,7 @@ import pytest
 from conftest import ROOT
 from served_capture import write_served_capture
 
-from tracewarehouse.exports.ccl_bench import checkout as merging
+from tracewarehouse.exports.ccl_bench import website as merging
 from tracewarehouse.exports.ccl_bench.row import Row, row_name, write_row
 from tracewarehouse.exports.ccl_bench.values import METRIC_INFO
 from tracewarehouse.warehouse import open_warehouse

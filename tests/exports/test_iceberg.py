@@ -69,19 +69,19 @@ def tables(folder: Path) -> dict[str, Table]:
         return {name: opened.load_table(f"main.{name}") for name in TABLES}
 
 
-def rows_of(table: pa.Table) -> list[str]:
+def source_rows(table: pa.Table) -> list[str]:
     return sorted(str(sorted(row.items())) for row in table.to_pylist())
 
 
 def ours(warehouse: Warehouse, name: str, where: str = "true") -> list[str]:
     columns = ", ".join(f'"{c.name}"' for c in TABLES[name].columns if (name, c.name) not in LEFT_OUT)
-    return rows_of(warehouse.query(f"SELECT {columns} FROM main.{name} WHERE {where}").arrow())
+    return source_rows(warehouse.query(f"SELECT {columns} FROM main.{name} WHERE {where}").arrow())
 
 
 def assert_same_rows(warehouse: Warehouse, folder: Path) -> None:
     found = tables(folder)
     for name, table in found.items():
-        assert rows_of(table.scan().to_arrow()) == ours(warehouse, name), name
+        assert source_rows(table.scan().to_arrow()) == ours(warehouse, name), name
 
 
 def test_every_table_has_our_rows(warehouse: Warehouse, tmp_path: Path) -> None:
@@ -97,7 +97,7 @@ def test_every_table_has_our_rows(warehouse: Warehouse, tmp_path: Path) -> None:
     assert ops.properties["gc.enabled"] == "false"
     run_id = warehouse.run("b").run_id
     of_one = ops.scan(row_filter=f"run_id = '{run_id}'")
-    assert rows_of(of_one.to_arrow()) == ours(warehouse, "ops", f"run_id = '{run_id}'") != []
+    assert source_rows(of_one.to_arrow()) == ours(warehouse, "ops", f"run_id = '{run_id}'") != []
     assert [Path(t.file.file_path).parts[-3] for t in of_one.plan_files()] == [run_id]  # the others are not opened
 
 
@@ -176,7 +176,7 @@ def test_duckdb_reads_the_tables(warehouse: Warehouse, tmp_path: Path) -> None:
     for table in tables:
         columns = [c.name for c in TABLES[table.name].columns if (table.name, c.name) not in LEFT_OUT]
         found = pq.read_table(tmp_path / f"{table.name}.parquet", columns=columns)
-        assert rows_of(found) == ours(warehouse, table.name)
+        assert source_rows(found) == ours(warehouse, table.name)
 
 
 def test_without_pyiceberg_the_extra_is_named(

@@ -18,7 +18,7 @@ from xplane_builder import Space, Unsigned
 from tracewarehouse.cli import app
 from tracewarehouse.exports.perfetto import packets
 from tracewarehouse.exports.perfetto.export import export_perfetto, picoseconds, steps
-from tracewarehouse.exports.perfetto.selection import Selection
+from tracewarehouse.exports.perfetto.selected_run import Selection
 from tracewarehouse.ingest.errors import TracewarehouseError
 from tracewarehouse.ingest.pipeline import ingest_one
 from tracewarehouse.warehouse import Warehouse, open_warehouse

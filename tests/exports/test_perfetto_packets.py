@@ -10,8 +10,17 @@ from hypothesis import given
 from hypothesis import strategies as st
 from xplane_builder import varint as plain_varint
 
-from tracewarehouse.exports.perfetto.lanes import begins_and_ends, lanes_of
-from tracewarehouse.exports.perfetto.wire import fixed64s, joined, key, messages, repeated, text_of, varint, varints
+from tracewarehouse.exports.perfetto.packets import begins_and_ends, nesting_lanes
+from tracewarehouse.exports.perfetto.wire import (
+    fixed64s,
+    joined,
+    joined_bytes,
+    key,
+    messages,
+    repeated,
+    varint,
+    varints,
+)
 
 INTEGERS = st.lists(st.integers(0, 2**64 - 1) | st.sampled_from([0, 127, 128, 2**14 - 1, 2**14, 2**63]), max_size=20)
 
@@ -21,7 +30,7 @@ def test_varints_are_those_of_the_wire_format(values: list[int]) -> None:
     found = varints(b"\x08", np.array(values, np.uint64))
     assert found.to_pylist() == [b"\x08" + plain_varint(v) for v in values]
     assert [varint(v) for v in values] == [plain_varint(v) for v in values]
-    assert bytes(text_of(found)) == b"".join(found.to_pylist())
+    assert bytes(joined_bytes(found)) == b"".join(found.to_pylist())
 
 
 def test_negative_integers_are_twos_complements() -> None:
@@ -42,7 +51,7 @@ def test_absent_fields_are_left_out_of_messages() -> None:
     ]
     assert fixed64s(b"", np.array([0.5])).to_pylist() == [struct.pack("<d", 0.5)]
     assert repeated(b"ab", 3).to_pylist() == [b"ab"] * 3
-    assert bytes(text_of(pa.concat_arrays([small.slice(0, 1), small.slice(2, 1)]))) == b"\x08\x01\x08\xac\x02"
+    assert bytes(joined_bytes(pa.concat_arrays([small.slice(0, 1), small.slice(2, 1)]))) == b"\x08\x01\x08\xac\x02"
 
 
 def test_a_slice_that_ends_in_the_middle_of_another_gets_the_next_lane() -> None:
@@ -54,13 +63,13 @@ def test_a_slice_that_ends_in_the_middle_of_another_gets_the_next_lane() -> None
     3:        [-)
     """
     start, end = np.array([0, 3, 6, 7]), np.array([11, 16, 20, 9])
-    assert lanes_of(start, end).tolist() == [0, 1, 2, 0]
+    assert nesting_lanes(start, end).tolist() == [0, 1, 2, 0]
 
 
 def test_begins_and_ends_at_one_time() -> None:
     """A holds B, and ends with it where C begins; D has no length and begins with C: A B /B /A C D /C."""
     start, end = np.array([0, 2, 5, 5]), np.array([5, 5, 7, 5])
-    assert lanes_of(start, end).tolist() == [0, 0, 0, 0]
+    assert nesting_lanes(start, end).tolist() == [0, 0, 0, 0]
     assert begins_and_ends(start, end).tolist() == [0, 1, 5, 4, 2, 3, 6]
 
 
@@ -71,7 +80,7 @@ SLICES = st.lists(st.tuples(st.integers(0, 30), st.integers(0, 12)), max_size=40
 def test_slices_of_a_lane_nest_whatever_they_are(slices: list[tuple[int, int]]) -> None:
     found = sorted(((start, start + length) for start, length in slices), key=lambda s: (s[0], -s[1]))
     start, end = np.array([s for s, _ in found], np.int64), np.array([e for _, e in found], np.int64)
-    lanes = lanes_of(start, end)
+    lanes = nesting_lanes(start, end)
     for lane in set(lanes.tolist()):
         here = np.flatnonzero(lanes == lane)
         stack: list[int] = []

@@ -13,7 +13,7 @@ import pytest
 from conftest import ROOT
 
 from tracewarehouse.definitions.reading import load_definitions
-from tracewarehouse.exports.portable import export_duckdb
+from tracewarehouse.exports.rows import export_duckdb
 from tracewarehouse.ingest.errors import TracewarehouseError
 from tracewarehouse.ingest.lake.schema import TABLES
 from tracewarehouse.warehouse import Warehouse, open_warehouse

@@ -12,8 +12,8 @@ import yaml
 from served_capture import write_served_capture
 
 from tracewarehouse import cli
-from tracewarehouse.exports.ccl_bench.published import PublishedValue, published_values
 from tracewarehouse.exports.ccl_bench.row import Row, write_row
+from tracewarehouse.exports.ccl_bench.values import PublishedValue, published_values
 from tracewarehouse.ingest.capture.sources import ccl_bench_capture
 from tracewarehouse.ingest.errors import CaptureError, NoCaptureError, TracewarehouseError, WarehouseError
 from tracewarehouse.warehouse import Warehouse, open_warehouse

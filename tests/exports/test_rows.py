@@ -12,7 +12,7 @@ import pytest
 from tiny_capture import write_capture_directory
 
 from tracewarehouse import cli
-from tracewarehouse.exports.rows import rows_of
+from tracewarehouse.exports.rows import source_rows
 from tracewarehouse.ingest.errors import MetricError, TracewarehouseError
 from tracewarehouse.queries.output import format_of, write
 from tracewarehouse.queries.result import QueryResult
@@ -35,12 +35,12 @@ def tw(folder: Path, *arguments: str | Path) -> int:
 def test_a_source_is_a_table_a_view_a_metric_or_a_query(folder: Path) -> None:
     with open_warehouse(folder) as warehouse:
         ops = warehouse.query("SELECT count(*) FROM main.ops").scalar()
-        assert len(rows_of(warehouse, "ops")) == len(rows_of(warehouse, "main.ops")) == ops
-        assert len(rows_of(warehouse, "models.steps")) > 0
-        assert rows_of(warehouse, "step_time").rows() == warehouse.metric("step_time").rows()
-        assert rows_of(warehouse, "SELECT 1 AS a").rows() == [(1,)]
+        assert len(source_rows(warehouse, "ops")) == len(source_rows(warehouse, "main.ops")) == ops
+        assert len(source_rows(warehouse, "models.steps")) > 0
+        assert source_rows(warehouse, "step_time").rows() == warehouse.metric("step_time").rows()
+        assert source_rows(warehouse, "SELECT 1 AS a").rows() == [(1,)]
         with pytest.raises(MetricError, match="no metric"):
-            rows_of(warehouse, "nothing_of_that_name")
+            source_rows(warehouse, "nothing_of_that_name")
 
 
 def test_parquet_and_csv_come_back(folder: Path, tmp_path: Path) -> None:

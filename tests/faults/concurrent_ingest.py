@@ -28,6 +28,7 @@ from faults.warehouse_state import ended, half_visible, ingest_all, outcome, spa
 from tiny_capture import write_capture_directory
 
 import tracewarehouse.evaluation.evaluator  # noqa: F401  imported before the forks
+from tracewarehouse.ingest.capture.run_options import RunOptions
 from tracewarehouse.ingest.capture.sources import find_captures
 from tracewarehouse.ingest.lake.garbage import leftovers
 from tracewarehouse.ingest.lake.lake import Lake
@@ -46,7 +47,7 @@ def write(warehouse: Path, captures: list[Path], number: int, seed: int, until: 
     while time.monotonic() < until or count < len(order):
         [capture] = find_captures(order[count % len(order)])
         with open_warehouse(warehouse, create=True) as opened:
-            opened.ingest_capture(capture, name=f"writer {number}, {count}", evaluate=dice.random() < 0.1)
+            opened.ingest_capture(capture, RunOptions(name=f"writer {number}, {count}"), evaluate=dice.random() < 0.1)
         count += 1
     return count
 

@@ -13,6 +13,7 @@ import pytest
 from benchmarks.tpu_captures import write_capture
 from tiny_capture import write_capture_directory
 
+from tracewarehouse.ingest.capture.run_options import RunOptions
 from tracewarehouse.ingest.capture.sources import find_captures
 from tracewarehouse.ingest.lake.garbage import collect_garbage, leftovers
 from tracewarehouse.ingest.lake.lake import Lake
@@ -60,7 +61,7 @@ def test_a_run_that_several_processes_wrote_is_whole(tmp_path: Path, monkeypatch
     assert len(entry.files["ops"]) > 1
     assert fsck(tmp_path / "w") == []
     assert against(find_captures(path)[0], tmp_path / "w").differences == []
-    ingest_one(path, tmp_path / "w", jobs=2, name="replaced")
+    ingest_one(path, tmp_path / "w", RunOptions(name="replaced"), jobs=2)
     assert len(collect_garbage(Lake(tmp_path / "w"), 0)) == 1
 
 

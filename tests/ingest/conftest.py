@@ -11,6 +11,7 @@ import pytest
 from xplane_builder import Space
 
 from tracewarehouse.ingest.capture.manifest import Mesh
+from tracewarehouse.ingest.capture.run_options import RunOptions
 from tracewarehouse.ingest.capture.sources import find_captures
 from tracewarehouse.ingest.lake.lake import Lake
 from tracewarehouse.ingest.lake.schema import TABLES
@@ -63,9 +64,9 @@ def shared_runs(shared_traces: Path, shared_warehouse: Path) -> dict[str, Ingest
     results = {}
     for capture in find_captures(shared_traces):
         mesh = Mesh.parse(MESHES[capture.name]) if capture.name in MESHES else None
-        results[capture.name] = ingest_capture(capture, warehouse, mesh=mesh)
+        results[capture.name] = ingest_capture(capture, warehouse, RunOptions(mesh))
     chrome = next(shared_traces.glob("*.trace.json.gz"))
-    results["chrome"] = ingest_capture(find_captures(chrome)[0], warehouse, mesh=Mesh.parse("tp=2"))
+    results["chrome"] = ingest_capture(find_captures(chrome)[0], warehouse, RunOptions(Mesh.parse("tp=2")))
     return results
 
 
@@ -90,7 +91,7 @@ def ingest(tmp_path: Path, tables_of: Callable[[Path], Query]) -> Callable[..., 
         for i, space in enumerate(spaces):
             space.write(folder / f"host{i}.xplane.pb")
         parsed = Mesh.parse(mesh) if mesh else None
-        result = ingest_one(folder, tmp_path / "warehouse", mesh=parsed, step_program=step)
+        result = ingest_one(folder, tmp_path / "warehouse", RunOptions(parsed, step_program=step))
         return result, tables_of(tmp_path / "warehouse")
 
     return run

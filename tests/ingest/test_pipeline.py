@@ -20,6 +20,7 @@ import pytest
 from xplane_builder import Space, Unsigned
 
 from tracewarehouse.ingest.capture.manifest import Mesh
+from tracewarehouse.ingest.capture.run_options import RunOptions
 from tracewarehouse.ingest.capture.sources import find_captures
 from tracewarehouse.ingest.errors import CaptureError, TracewarehouseError, WarehouseError
 from tracewarehouse.ingest.lake.garbage import collect_garbage
@@ -60,7 +61,7 @@ class TestIdentity:
     def test_a_mesh_adds_facts_and_the_bare_file_takes_none_away(self, tmp_path: Path) -> None:
         path = capture().write(tmp_path / "a.xplane.pb")
         bare = ingest_one(path, tmp_path / "w")
-        meshed = ingest_one(path, tmp_path / "w", mesh=Mesh.parse("tp=1"))
+        meshed = ingest_one(path, tmp_path / "w", RunOptions(Mesh.parse("tp=1")))
         assert (meshed.run_id, meshed.status) == (bare.run_id, "ingested")
         assert ingest_one(path, tmp_path / "w").status == "unchanged"
         assert Lake(tmp_path / "w").runs()[0].version == meshed.entry.version

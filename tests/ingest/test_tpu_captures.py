@@ -12,6 +12,7 @@ from xplane_builder import Space, TpuPlane, Unsigned
 
 from tracewarehouse.ingest.capture.costs import load_costs
 from tracewarehouse.ingest.capture.manifest import Mesh
+from tracewarehouse.ingest.capture.run_options import RunOptions
 from tracewarehouse.ingest.capture.sources import find_captures
 from tracewarehouse.ingest.errors import CaptureError
 from tracewarehouse.ingest.lake.garbage import leftovers
@@ -586,7 +587,7 @@ def test_costs_that_are_given_go_to_the_kernels_they_name(tmp_path: Path, tables
     (tmp_path / "c.toml").write_text('["RPA-*"]\nflops = 5\n["all-reduce"]\nbytes = 7\n')
     costs = load_costs(tmp_path / "c.toml")
 
-    result = ingest_one(file, warehouse, costs=costs)
+    result = ingest_one(file, warehouse, RunOptions(costs=costs))
     assert (result.run_id, result.status) == (before.run_id, "ingested")
     assert "c.toml gives the costs of RPA-* (2 instructions); all-reduce matches none" in result.notes
     assert "given_costs" in result.entry.flags
@@ -599,10 +600,10 @@ def test_costs_that_are_given_go_to_the_kernels_they_name(tmp_path: Path, tables
     ]
     assert query(f"{sql} WHERE given_bytes_accessed IS NOT NULL") == []
 
-    assert ingest_one(file, warehouse, costs=costs).status == "unchanged"
+    assert ingest_one(file, warehouse, RunOptions(costs=costs)).status == "unchanged"
     assert ingest_one(file, warehouse).status == "unchanged"
     (tmp_path / "c.toml").write_text('["RPA-*"]\nflops = 6\n')
-    assert ingest_one(file, warehouse, costs=load_costs(tmp_path / "c.toml")).status == "ingested"
+    assert ingest_one(file, warehouse, RunOptions(costs=load_costs(tmp_path / "c.toml"))).status == "ingested"
     assert against(find_captures(file)[0], warehouse).differences == []
 
 
@@ -613,7 +614,7 @@ def test_a_given_mesh_that_does_not_fit_replaces_nothing(tmp_path: Path) -> None
     file, warehouse = space.write(tmp_path / "vm.xplane.pb"), tmp_path / "warehouse"
     before = ingest_one(file, warehouse).entry
     with pytest.raises(CaptureError, match="the mesh tp=4 has 4 devices and the capture 1"):
-        ingest_one(file, warehouse, mesh=Mesh.parse("tp=4"))
+        ingest_one(file, warehouse, RunOptions(Mesh.parse("tp=4")))
     assert Lake(warehouse).runs() == [before]
     assert leftovers(Lake(warehouse), 0) == []
 

@@ -18,7 +18,7 @@ from all_reduce_steps import rows, step_capture
 from tracewarehouse.cli import run
 from tracewarehouse.ingest.errors import QueryError
 from tracewarehouse.mcp_server.answer import MAX_CELL
-from tracewarehouse.mcp_server.skill import skill
+from tracewarehouse.mcp_server.description import skill
 from tracewarehouse.mcp_server.tools import TOOLS
 from tracewarehouse.warehouse import open_warehouse
 

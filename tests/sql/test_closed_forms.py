@@ -26,6 +26,7 @@ from tracewarehouse.database.file_sources import run_sources
 from tracewarehouse.database.lens import create_lens
 from tracewarehouse.definitions.reading import load_definitions
 from tracewarehouse.ingest.capture.manifest import Mesh
+from tracewarehouse.ingest.capture.run_options import RunOptions
 from tracewarehouse.ingest.lake.lake import Lake
 from tracewarehouse.ingest.pipeline import ingest_one
 
@@ -161,7 +162,7 @@ def run_of(folder: Path, request: pytest.FixtureRequest) -> Iterator[Any]:
                     traces: Path = request.getfixturevalue("shared_traces")
                     for name, w in SHARED.items():
                         mesh = Mesh.parse(",".join(f"{a}={getattr(w, a)}" for a in ("pp", "dp", "ep", "tp")))
-                        runs[name] = ingest_one(traces / "cpu" / f"{name}.xplane.pb", folder, mesh=mesh).run_id
+                        runs[name] = ingest_one(traces / "cpu" / f"{name}.xplane.pb", folder, RunOptions(mesh)).run_id
                 else:
                     runs.update({name: ingest_one(DATA / name, folder).run_id for name in {*_recorded(), capture}})
                 connection = opened.enter_context(duckdb.connect())

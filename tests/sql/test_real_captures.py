@@ -17,6 +17,7 @@ from tracewarehouse.definitions.reading import load_definitions
 from tracewarehouse.evaluation.audits import run_audits
 from tracewarehouse.evaluation.values import evaluate
 from tracewarehouse.ingest.capture.manifest import Mesh
+from tracewarehouse.ingest.capture.run_options import RunOptions
 from tracewarehouse.ingest.lake.lake import Lake
 from tracewarehouse.ingest.pipeline import ingest_one
 
@@ -43,7 +44,7 @@ def runs(shared_traces: Path, tmp_path_factory: pytest.TempPathFactory) -> dict[
     ids = {}
     for name in CAPTURES:
         mesh = Mesh.parse(CPU[name]) if name in CPU else None
-        ids[name] = ingest_one(shared_traces / name, folder, mesh=mesh, name=name).run_id
+        ids[name] = ingest_one(shared_traces / name, folder, RunOptions(mesh, name)).run_id
     return ids | {"": str(folder)}
 
 

@@ -14,6 +14,7 @@ from xplane_builder import Space, Unsigned
 
 import tracewarehouse as tw
 from tracewarehouse.cli import run
+from tracewarehouse.ingest.capture.run_options import RunOptions
 from tracewarehouse.ingest.capture.sources import find_captures
 
 Fsck = Callable[..., tuple[int, list[dict[str, str]]]]
@@ -51,7 +52,7 @@ def test_damage_names_run_file_and_command(folder: Path, capture: Path, fsck: Fs
 def test_old_metric_values_and_an_old_database(folder: Path, capture: Path, fsck: Fsck) -> None:
     with tw.open(folder) as wh:
         wh.build()
-        wh.ingest_capture(find_captures(capture)[0], name="renamed")
+        wh.ingest_capture(find_captures(capture)[0], RunOptions(name="renamed"))
     change_manifest(folder, metrics_fingerprint="older")
     code, [values, database] = fsck()
     assert code == 1

@@ -18,6 +18,7 @@ from tiny_capture import tiny_capture
 from tracewarehouse.executors import local
 from tracewarehouse.executors.executor import IngestTask, Outcome, ingest_task
 from tracewarehouse.executors.local import LocalProcesses
+from tracewarehouse.ingest.capture.run_options import RunOptions
 from tracewarehouse.ingest.capture.sources import Capture, find_captures
 from tracewarehouse.ingest.errors import CaptureError
 from tracewarehouse.ingest.processes.pool import ONE_THREAD
@@ -230,7 +231,7 @@ def test_another_executor_gets_the_tasks_and_is_cancelled(captures: Path, tmp_pa
 
     here = Here()
     with open_warehouse(tmp_path / "w", create=True) as warehouse:
-        outcomes = warehouse.ingest_captures(find_captures(captures), mesh="tp=2", executor=here)
+        outcomes = warehouse.ingest_captures(find_captures(captures), RunOptions.parse("tp=2"), executor=here)
         first = next(outcomes)
         assert first.result
         assert (first.number, first.result.name) == (4, "c4")

@@ -16,7 +16,7 @@ from tracewarehouse.cli.show import sentences
 from tracewarehouse.ingest.devices.flags import FLAGS
 from tracewarehouse.ingest.errors import WarehouseError
 from tracewarehouse.queries.result import QueryResult
-from tracewarehouse.run_summary import StepShare, labelled, numbers_of, step_shares_of
+from tracewarehouse.queries.run_summary import StepShare, labelled, main_numbers, step_shares
 from tracewarehouse.warehouse import Warehouse, open_warehouse
 
 DATA = Path(__file__).parents[2] / "data" / "captures"
@@ -123,7 +123,7 @@ def test_what_dominates_a_step() -> None:
         ],
     }
     with warehouse_of(given) as database:
-        shares = step_shares_of(lambda sql: QueryResult(database.sql(sql).to_arrow_table()), "r")
+        shares = step_shares(lambda sql: QueryResult(database.sql(sql).to_arrow_table()), "r")
     assert shares == [
         StepShare("decode", "idle", 0.5, 0.005, 2),
         StepShare("decode", "compute and copies", 0.4, 0.004, 2),
@@ -155,7 +155,7 @@ def test_what_runs_outside_of_all_steps_is_not_told_per_step() -> None:
         ],
     }
     with warehouse_of(given) as database:
-        numbers = numbers_of(lambda sql: QueryResult(database.sql(sql).to_arrow_table()), "r")
+        numbers = main_numbers(lambda sql: QueryResult(database.sql(sql).to_arrow_table()), "r")
     known = [(n.label, n.value, n.unit, n.detail) for n in numbers if n.part == "outside"]
     assert known == [
         ("Exposed communication, outside steps", 0.002, "ms", "mean over devices"),

@@ -15,6 +15,7 @@ from tiny_capture import write_capture_directory
 from xplane_builder import Space
 
 import tracewarehouse as tw
+from tracewarehouse.ingest.capture.run_options import RunOptions
 from tracewarehouse.ingest.capture.sources import find_captures
 from tracewarehouse.ingest.lake.lake import Lake
 from tracewarehouse.queries.result import QueryResult
@@ -256,7 +257,7 @@ def test_garbage_goes_but_not_what_the_database_reads(folder: Path, capture: Pat
     with tw.open(folder) as wh:
         database = wh.build()
         rows = wh.query("FROM ops ORDER BY event_id").rows()
-        wh.ingest_capture(find_captures(capture)[0], name="renamed")
+        wh.ingest_capture(find_captures(capture)[0], RunOptions(name="renamed"))
         assert wh.collect_garbage(0) == []
         with duckdb.connect(str(database), read_only=True) as connection:
             assert connection.execute("SELECT name FROM runs").fetchall() == [("tiny-tp2",)]
@@ -272,7 +273,7 @@ def test_garbage_goes_but_not_what_the_database_reads(folder: Path, capture: Pat
 def test_a_database_in_use_by_a_writer_is_still_respected(folder: Path, capture: Path) -> None:
     with tw.open(folder) as wh:
         with duckdb.connect(str(wh.build())):
-            wh.ingest_capture(find_captures(capture)[0], name="renamed")
+            wh.ingest_capture(find_captures(capture)[0], RunOptions(name="renamed"))
             assert wh.collect_garbage(0) == []
         (folder / "warehouse.duckdb").write_bytes(b"no database")
         with pytest.raises(tw.WarehouseError, match="run `tw build`"):

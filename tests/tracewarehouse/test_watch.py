@@ -17,6 +17,7 @@ import pytest
 from tiny_capture import tiny_capture, write_capture_directory
 
 import tracewarehouse as tw
+from tracewarehouse.ingest.capture.run_options import RunOptions
 from tracewarehouse.ingest.errors import CaptureError, WarehouseError
 from tracewarehouse.warehouse import Warehouse
 from tracewarehouse.watch import Failed, Ingested, Waiting, Watcher
@@ -137,14 +138,16 @@ class TestFailures:
 
     def test_the_program_that_begins_a_step_is_named_for_all(self, warehouse: Warehouse, tmp_path: Path) -> None:
         age(write_capture_directory(tmp_path / "logs" / "one", "one"))
-        watcher = Watcher(warehouse, str(tmp_path / "logs"), step_program="decode.12", settle=SETTLE)
+        watcher = Watcher(warehouse, str(tmp_path / "logs"), RunOptions(step_program="decode.12"), settle=SETTLE)
         [event], _ = look(watcher)
         assert isinstance(event, Ingested)
         assert warehouse.query("SELECT DISTINCT source FROM phases WHERE kind = 'step' AND device_id = 0").rows() == [
             ("told program",)
         ]
         age(write_capture_directory(tmp_path / "logs" / "two", "two", period=170))
-        [event], _ = look(Watcher(warehouse, str(tmp_path / "logs" / "two"), step_program="x", settle=SETTLE))
+        [event], _ = look(
+            Watcher(warehouse, str(tmp_path / "logs" / "two"), RunOptions(step_program="x"), settle=SETTLE)
+        )
         assert isinstance(event, Failed)
         assert "--step x: no execution of a program of that name" in str(event.error)
 

@@ -122,7 +122,7 @@ def _compare_published(
 ) -> None:
     import pyarrow as pa
 
-    from tracewarehouse.exports.ccl_bench.published import PublishedValue, published_values
+    from tracewarehouse.exports.ccl_bench.values import PublishedValue, published_values
     from tracewarehouse.queries.result import QueryResult
 
     chosen = chosen_format(context, output_format, output)

@@ -78,10 +78,9 @@ def ccl_bench(
     archive: Annotated[bool, typer.Option("--archive", help="Also pack each folder as .tar.gz.")] = False,
 ) -> None:
     """Write runs as rows of CCL-Bench: card, trace, tables and values, and the files for its repository."""
-    from tracewarehouse.exports.ccl_bench.checkout import merge
     from tracewarehouse.exports.ccl_bench.row import row_name, write_row
     from tracewarehouse.exports.ccl_bench.values import compatible_info
-    from tracewarehouse.exports.ccl_bench.website import write_website
+    from tracewarehouse.exports.ccl_bench.website import merge, write_website
 
     if name is not None and len(run) > 1:
         raise typer.BadParameter("--name is for one run")
@@ -125,7 +124,7 @@ def perfetto(
 ) -> None:
     """Write runs as one native Perfetto trace, with collectives, layers and counters on tracks of their own."""
     from tracewarehouse.exports.perfetto.export import export_perfetto, picoseconds, steps
-    from tracewarehouse.exports.perfetto.selection import Selection
+    from tracewarehouse.exports.perfetto.selected_run import Selection
 
     first, last = steps(step) if step is not None else (None, None)
     selection = Selection(
@@ -166,7 +165,7 @@ def duckdb(
     output: Annotated[Path, typer.Option("--output", "-o", help="The file to write.")] = Path("runs.duckdb"),
 ) -> None:
     """Write runs as one DuckDB file that can be moved: tables, metrics, comments and the catalogue."""
-    from tracewarehouse.exports.portable import export_duckdb
+    from tracewarehouse.exports.rows import export_duckdb
 
     with context.obj.open() as warehouse:
         runs = [warehouse.run(r) for r in run] if run else warehouse.lake.runs()
@@ -220,13 +219,13 @@ def xlsx(context: typer.Context, source: SourceArgument, output: OutputOption = 
 
 
 def _write_rows(context: typer.Context, source: str, format_: Format, output: Path | None) -> None:
-    from tracewarehouse.exports.rows import rows_of
+    from tracewarehouse.exports.rows import source_rows
 
     if output is not None and format_of(output) not in (format_, "table"):
         raise typer.BadParameter(f"{output} is not a name for {format_}; use `tw export {format_of(output)}`")
     if output is not None and output.suffix == "":
         raise typer.BadParameter(f"{output} has no ending; name it {output}.{format_}")
     with context.obj.open() as warehouse:
-        result = rows_of(warehouse, source)
+        result = source_rows(warehouse, source)
     write(result, format_, output)
     say_flags(result.flagged_runs)

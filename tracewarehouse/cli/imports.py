@@ -8,6 +8,7 @@ from typing import Annotated
 import typer
 
 from tracewarehouse.cli.ingest import MeshOption, complain, say
+from tracewarehouse.ingest.capture.run_options import RunOptions
 from tracewarehouse.ingest.errors import TracewarehouseError
 
 app = typer.Typer(
@@ -39,7 +40,7 @@ def ccl_bench(
     with context.obj.open(create=True) as warehouse:
         for path in folder:
             try:
-                say(warehouse.ingest_capture(ccl_bench_capture(path), mesh=mesh))
+                say(warehouse.ingest_capture(ccl_bench_capture(path), RunOptions(mesh)))
             except TracewarehouseError as error:
                 failures += 1
                 complain(error)

@@ -3,49 +3,48 @@
 from __future__ import annotations
 
 from contextlib import closing
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from tracewarehouse.cli.options import Engine, EngineOption, MasterOption
 from tracewarehouse.cli.progress import copying, counting, status
+from tracewarehouse.ingest.capture.run_options import RunOptions, parse_mesh
 from tracewarehouse.ingest.errors import TracewarehouseError, printable
 
 if TYPE_CHECKING:
     from tracewarehouse.executors.executor import Executor
+    from tracewarehouse.ingest.capture.costs import Costs
+    from tracewarehouse.ingest.capture.manifest import Mesh
     from tracewarehouse.ingest.capture.sources import Capture
     from tracewarehouse.ingest.pipeline import IngestResult
     from tracewarehouse.warehouse import Warehouse
 
 
-def _checked_mesh(mesh: str | None) -> str | None:
-    from tracewarehouse.warehouse import parse_mesh
-
+def _mesh(text: str) -> Mesh:
     try:
-        parse_mesh(mesh)
+        return parse_mesh(text)
     except TracewarehouseError as error:
         raise typer.BadParameter(str(error)) from None
-    return mesh
+
+
+def _costs(file: str) -> Costs:
+    from tracewarehouse.ingest.capture.costs import load_costs
+
+    try:
+        return load_costs(file)
+    except TracewarehouseError as error:
+        raise typer.BadParameter(str(error)) from None
 
 
 MeshOption = Annotated[
-    str | None,
+    Any,
     typer.Option(
-        help="Device mesh, outermost axis first, such as dp=2,tp=4. Replaces the manifest's.", callback=_checked_mesh
+        metavar="<str>",
+        help="Device mesh, outermost axis first, such as dp=2,tp=4. Replaces the manifest's.",
+        parser=_mesh,
     ),
 ]
-
-
-def _checked_costs(costs: str | None) -> str | None:
-    if costs is not None:
-        from tracewarehouse.ingest.capture.costs import load_costs
-
-        try:
-            load_costs(costs)
-        except TracewarehouseError as error:
-            raise typer.BadParameter(str(error)) from None
-    return costs
-
 
 RatioOption = Annotated[
     float | None,
@@ -79,11 +78,11 @@ def ingest(
     name: Annotated[str | None, typer.Option(help="Name of the run, if there is only one capture.")] = None,
     step: StepOption = None,
     costs: Annotated[
-        str | None,
+        Any,
         typer.Option(
             metavar="FILE",
             help="JSON or TOML with flops and bytes of kernels by name, for kernels whose cost the profiler lacks.",
-            callback=_checked_costs,
+            parser=_costs,
             show_default=False,
         ),
     ] = None,
@@ -113,6 +112,7 @@ def ingest(
     captures, errors = _found(paths, max_gzip_ratio)
     if name is not None and len(captures) > 1:
         raise typer.BadParameter(f"--name is for one capture, found {len(captures)}")
+    options = RunOptions(mesh, name, step, costs)
     given = len(captures) + len(errors)
     try:
         if captures:
@@ -124,11 +124,11 @@ def ingest(
                 if engine is Engine.SPARK:
                     from tracewarehouse.spark.executor import SparkExecutor
 
-                    _ingest_all(warehouse, captures, errors, mesh, step, costs, executor=SparkExecutor(master))
+                    _ingest_all(warehouse, captures, errors, options, executor=SparkExecutor(master))
                 elif len(captures) == 1:
-                    _ingest_one(warehouse, captures[0], errors, mesh, name, step, costs, jobs)
+                    _ingest_one(warehouse, captures[0], errors, options, jobs)
                 else:
-                    _ingest_all(warehouse, captures, errors, mesh, step, costs, jobs)
+                    _ingest_all(warehouse, captures, errors, options, jobs)
     finally:  # failures before an interrupt are reported too
         for error in errors:
             complain(error)
@@ -142,16 +142,13 @@ def _ingest_one(
     warehouse: Warehouse,
     capture: Capture,
     errors: list[TracewarehouseError],
-    mesh: str | None,
-    name: str | None,
-    step: str | None,
-    costs: str | None,
+    options: RunOptions,
     jobs: int | None,
 ) -> None:
     with status() as update:
         update(capture.name)
         try:
-            result = warehouse.ingest_capture(capture, mesh=mesh, name=name, step_program=step, costs=costs, jobs=jobs)
+            result = warehouse.ingest_capture(capture, options, jobs=jobs)
         except TracewarehouseError as error:
             errors.append(error)
             return
@@ -164,15 +161,11 @@ def _ingest_all(
     warehouse: Warehouse,
     captures: list[Capture],
     errors: list[TracewarehouseError],
-    mesh: str | None,
-    step: str | None,
-    costs: str | None,
+    options: RunOptions,
     jobs: int | None = None,
     executor: Executor | None = None,
 ) -> None:
-    outcomes = warehouse.ingest_captures(
-        captures, mesh=mesh, step_program=step, costs=costs, jobs=jobs, executor=executor
-    )
+    outcomes = warehouse.ingest_captures(captures, options, jobs=jobs, executor=executor)
     with closing(outcomes), counting(len(captures)) as show:
         for outcome in outcomes:
             if outcome.error:

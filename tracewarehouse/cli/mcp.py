@@ -24,7 +24,7 @@ def mcp(
     only read, and only this warehouse. docs/mcp.md shows how to set it up.
     """
     if skill:
-        from tracewarehouse.mcp_server.skill import skill as text
+        from tracewarehouse.mcp_server.description import skill as text
 
         typer.echo(text(), nl=False)
         return

@@ -13,7 +13,7 @@ import typer
 from tracewarehouse.ingest.errors import printable
 
 if TYPE_CHECKING:
-    from tracewarehouse.run_summary import Number, RunSummary, StepShare
+    from tracewarehouse.queries.run_summary import Number, RunSummary, StepShare
 
 _LABEL = 12
 _NAME = 24
@@ -42,7 +42,7 @@ def show(
 
 
 def _lines(summary: RunSummary, width: int) -> Iterator[str]:
-    from tracewarehouse.run_summary import labelled
+    from tracewarehouse.queries.run_summary import labelled
 
     yield from _wrapped(summary.facts["name"], width)
     yield ""

@@ -8,6 +8,7 @@ import typer
 
 from tracewarehouse.cli.ingest import MeshOption, StepOption, complain, say
 from tracewarehouse.cli.progress import status
+from tracewarehouse.ingest.capture.run_options import RunOptions
 
 
 def watch(
@@ -37,7 +38,7 @@ def watch(
 
     complaints: set[str] = set()
     with context.obj.open(create=True) as warehouse, status() as update:
-        watcher = Watcher(warehouse, location, mesh=mesh, step_program=step, settle=settle, patience=patience)
+        watcher = Watcher(warehouse, location, RunOptions(mesh, step_program=step), settle=settle, patience=patience)
         for event in watcher.follow(interval):
             if isinstance(event, Ingested):
                 say(event.result)

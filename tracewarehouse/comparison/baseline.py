@@ -56,12 +56,8 @@ def baseline_lines(warehouse: Warehouse, run_ids: Sequence[str]) -> Iterator[str
     """
     wanted = ", ".join(map(literal, run_ids))
     # the card is long, and no comparison reads it
-    runs = warehouse.query(
-        f"SELECT * REPLACE (NULL AS card) FROM main.runs WHERE run_id IN ({wanted}) ORDER BY run_id"  # noqa: S608
-    )
-    values = warehouse.query(
-        f"SELECT * FROM main.metric_values WHERE run_id IN ({wanted}) ORDER BY ALL"  # noqa: S608
-    )
+    runs = warehouse.query(f"SELECT * REPLACE (NULL AS card) FROM main.runs WHERE run_id IN ({wanted}) ORDER BY run_id")
+    values = warehouse.query(f"SELECT * FROM main.metric_values WHERE run_id IN ({wanted}) ORDER BY ALL")
     yield json.dumps(_HEAD)
     for row in runs.dicts():
         yield json.dumps({"run": {k: v for k, v in row.items() if v is not None}}, ensure_ascii=False)
@@ -123,7 +119,7 @@ def open_with(warehouse: Warehouse, baseline: Baseline) -> Iterator[Callable[[st
                 connection.register("arrow_rows", pa.Table.from_pylist(rows, schema))
                 connection.execute(f"CREATE TABLE baseline.{name} AS FROM arrow_rows")
                 connection.unregister("arrow_rows")
-                parts = [f"SELECT {TABLES[name].names_sql} FROM {s}" for s in (sources[name], f"baseline.{name}") if s]  # noqa: S608
+                parts = [f"SELECT {TABLES[name].names_sql} FROM {s}" for s in (sources[name], f"baseline.{name}") if s]
                 sources[name] = f"({' UNION ALL '.join(parts)})"
             begin_lens(connection)
             add_tables(connection, {t: sources[t] for t in TABLES if f"main.{t}" in read})

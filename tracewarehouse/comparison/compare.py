@@ -99,8 +99,7 @@ class Comparison:
         s = self.sides
         sides = ", ".join(map(_list, (s.runs, s.baselines, s.run_repeats, s.baseline_repeats)))
         return self._query(
-            f"SELECT * FROM macros.compare_values({sides}) AS c "  # noqa: S608  literals and checked names
-            f"WHERE {' AND '.join(conditions)} ORDER BY {order}"
+            f"SELECT * FROM macros.compare_values({sides}) AS c WHERE {' AND '.join(conditions)} ORDER BY {order}"
         )
 
     def require(self, metrics: Iterable[str]) -> list[dict[str, Any]]:
@@ -125,7 +124,7 @@ class Comparison:
         """
         where = f"WHERE c.split = {literal(split)}" if split else ""
         return self._query(
-            f"SELECT * FROM macros.compare_steps({_list(self.sides.runs)}, {_list(self.sides.baselines)}) AS c "  # noqa: S608
+            f"SELECT * FROM macros.compare_steps({_list(self.sides.runs)}, {_list(self.sides.baselines)}) AS c "
             f"{where} ORDER BY c.phase, c.split, abs(c.difference_us) DESC, c.name"
         )
 
@@ -289,7 +288,7 @@ def _check_alike(query: Query, runs: Sequence[str], baselines: Sequence[str], *,
     unknown: list[str] = []
     known_of_all: list[str] = []
     both = _list((*runs, *baselines))
-    sql = f"SELECT run_id, {', '.join(WORKLOAD)} FROM main.runs WHERE list_contains({both}, run_id)"  # noqa: S608
+    sql = f"SELECT run_id, {', '.join(WORKLOAD)} FROM main.runs WHERE list_contains({both}, run_id)"
     rows = query(sql).dicts()
     for column in WORKLOAD:
         ours, theirs = ({row[column] for row in rows if row["run_id"] in side} for side in (runs, baselines))

@@ -17,7 +17,7 @@ from tracewarehouse.dashboards.units import quantity
 from tracewarehouse.ingest.errors import WarehouseError
 from tracewarehouse.queries.quality import CLOCKS
 from tracewarehouse.queries.read_only import literal
-from tracewarehouse.run_summary import labelled
+from tracewarehouse.queries.run_summary import labelled
 
 if TYPE_CHECKING:
     from tracewarehouse.warehouse import Warehouse

@@ -9,7 +9,7 @@ from tracewarehouse.dashboards.figure import read
 from tracewarehouse.dashboards.units import quantity
 
 if TYPE_CHECKING:
-    from tracewarehouse.run_summary import RunSummary
+    from tracewarehouse.queries.run_summary import RunSummary
     from tracewarehouse.warehouse import Warehouse
 
 WORTH = 0.005

@@ -6,21 +6,19 @@ run itself, and publishing the same capture twice publishes it once, so an execu
 
 from __future__ import annotations
 
-import os
 from collections.abc import Generator, Iterable, Iterator
 from dataclasses import dataclass, replace
 from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
 
-from tracewarehouse.ingest.capture.costs import load_costs
+from tracewarehouse.ingest.capture.run_options import DEFAULT_OPTIONS, RunOptions
 from tracewarehouse.ingest.capture.sources import Capture
 from tracewarehouse.ingest.errors import CaptureError, TracewarehouseError, shown
 
 if TYPE_CHECKING:
     from tracewarehouse.evaluation.evaluator import Evaluator
     from tracewarehouse.evaluation.forked import ForkedEvaluator
-    from tracewarehouse.ingest.capture.manifest import Mesh
     from tracewarehouse.ingest.pipeline import IngestResult
 
 _PACKED = 10
@@ -36,20 +34,14 @@ class IngestTask:
         capture: the files of one run, which the process must be able to read.
         warehouse: the folder of the warehouse, by its whole path.
         sql: the folder of the user's own metrics, or None.
-        mesh: the device mesh; it replaces the mesh of a manifest.
-        name: name of the run.
-        step_program: the module whose executions begin a step.
-        costs: a JSON or TOML file with the costs of kernels.
+        options: what the user says about the run.
     """
 
     number: int
     capture: Capture
     warehouse: Path
     sql: Path | None = None
-    mesh: Mesh | None = None
-    name: str | None = None
-    step_program: str | None = None
-    costs: str | os.PathLike[str] | None = None
+    options: RunOptions = DEFAULT_OPTIONS
 
     @property
     def is_large(self) -> bool:
@@ -160,16 +152,7 @@ def run_task(task: IngestTask, evaluator: Evaluator | ForkedEvaluator | None, jo
     """
     from tracewarehouse.ingest.pipeline import ingest_capture  # imported while a forked evaluator gets ready
 
-    result = ingest_capture(
-        task.capture,
-        task.warehouse,
-        mesh=task.mesh,
-        name=task.name,
-        step_program=task.step_program,
-        costs=load_costs(task.costs) if task.costs is not None else None,
-        evaluate=evaluator,
-        jobs=jobs,
-    )
+    result = ingest_capture(task.capture, task.warehouse, task.options, evaluate=evaluator, jobs=jobs)
     return _with_findings(result, evaluator)
 
 

@@ -134,7 +134,6 @@ class _Node:
     start_ps: int
     busy_ps: int
     attributes: Mapping[str, Value]
-    call: _Call | None = None
 
 
 @dataclass
@@ -165,14 +164,13 @@ def export_chakra(warehouse: Warehouse, run: str, folder: Path) -> ChakraExport:
             other, or the folder cannot be written.
     """
     entry = warehouse.run(run)
-    of_run = f"run_id = {literal(entry.run_id)}"
-    communication = _communication(warehouse, of_run)
-    ranks = [rank for (rank,) in _rows(warehouse, f"SELECT device_id FROM main.devices WHERE {of_run} ORDER BY 1")]
+    in_run = f"run_id = {literal(entry.run_id)}"
+    communication = _communication(warehouse, in_run)
+    ranks = warehouse.query(f"SELECT device_id FROM main.devices WHERE {in_run} ORDER BY 1").rows()
     moved = _in_one_order(entry.name, communication)
-    traces = {rank: _nodes(warehouse, of_run, rank, communication, moved) for rank in ranks}
+    traces = {rank: _nodes(warehouse, in_run, rank, communication, moved) for (rank,) in ranks}
     if not any(traces.values()):
         raise TracewarehouseError(f"run {entry.name} has no ops of devices, so there is nothing to simulate")
-    groups = {name: members for members, name in communication.groups.items()}
     prefix = re.sub(r"[^\w.-]", "_", entry.name)
     files = []
     try:
@@ -183,36 +181,35 @@ def export_chakra(warehouse: Warehouse, run: str, folder: Path) -> ChakraExport:
                 stream.writelines(_messages(nodes))
         files.append(folder / "comm_group.json")
         with placed_whole(files[-1]) as part:
+            groups = {name: members for members, name in communication.groups.items()}
             part.write_text(json.dumps(groups, indent=1) + "\n")
     except OSError as error:
         raise TracewarehouseError(f"{folder}: cannot be written: {error.strerror or error}") from None
     return ChakraExport(files, communication.warnings)
 
 
-def _communication(warehouse: Warehouse, of_run: str) -> _Communication:
+def _communication(warehouse: Warehouse, in_run: str) -> _Communication:
     """The collectives of a run as a simulator needs them.
 
     A collective that lacks ranks, or that no simulator knows, has no call: it counts as compute on its device, since a
     simulator would wait for the other ranks for ever.
     """
     members: dict[tuple[int, int], list[int | None]] = {}
-    for instruction, group, device in _rows(
-        warehouse,
-        f"SELECT instruction_id, group_index, device_id FROM main.collective_groups WHERE {of_run} "
-        "ORDER BY instruction_id, group_index, rank",
-    ):
+    for instruction, group, device in warehouse.query(
+        f"SELECT instruction_id, group_index, device_id FROM main.collective_groups WHERE {in_run} "
+        "ORDER BY instruction_id, group_index, rank"
+    ).rows():
         members.setdefault((instruction, group), []).append(device)
     pairs: dict[int, list[tuple[int | None, int | None]]] = {}
     for (instruction, _), devices in members.items():
         if len(devices) == 2:
             pairs.setdefault(instruction, []).append((devices[0], devices[1]))
-    rows = _rows(
-        warehouse,
+    rows = warehouse.query(
         "SELECT c.event_id, c.done_event_id, c.device_id, c.instruction_id, c.instance, c.kind, c.group_index, "
         "coalesce(c.message_bytes, 0), o.start_ps, c.end_ps "
         "FROM main.collectives AS c INNER JOIN main.ops AS o USING (run_id, event_id) "
-        f"WHERE {of_run} AND o.is_leaf ORDER BY c.device_id, o.start_ps, c.event_id",
-    )
+        f"WHERE {in_run} AND o.is_leaf ORDER BY c.device_id, o.start_ps, c.event_id"
+    ).rows()
     here = Counter((instance, device) for _, _, device, _, instance, *_ in rows)
     communication = _Communication({}, {}, {}, {}, [])
     lacking: Counter[str] = Counter()
@@ -238,14 +235,12 @@ def _communication(warehouse: Warehouse, of_run: str) -> _Communication:
         communication.windows[event_id] = device, start, end
         if done is not None:
             communication.start_of_done[done] = event_id
-    for kind, count in sorted(lacking.items()):
-        communication.warnings.append(
-            f"{count} executions of {kind} lack ranks that are not in the run, and count as compute"
-        )
-    for kind, count in sorted(unknown.items()):
-        communication.warnings.append(
-            f"{count} executions of {kind} are of a kind that Chakra lacks, and count as compute"
-        )
+    for kinds, why in (
+        (lacking, "lack ranks that are not in the run"),
+        (unknown, "are of a kind that Chakra lacks"),
+    ):
+        for kind, count in sorted(kinds.items()):
+            communication.warnings.append(f"{count} executions of {kind} {why}, and count as compute")
     return communication
 
 
@@ -271,12 +266,8 @@ def _transfers(
             continue
         if not (here[instance, source] == here[instance, target] == 1):
             continue
-        attributes: dict[str, Value] = {
-            "comm_src": source,
-            "comm_dst": target,
-            "comm_size": size,
-            "comm_tag": instance % _TAGS,
-        }
+        tag = instance % _TAGS
+        attributes: dict[str, Value] = {"comm_src": source, "comm_dst": target, "comm_size": size, "comm_tag": tag}
         if target == device:
             calls.insert(0, _Call(_RECEIVE, attributes))
         elif source == device:
@@ -285,25 +276,17 @@ def _transfers(
 
 
 def _nodes(
-    warehouse: Warehouse, of_run: str, device: int, communication: _Communication, moved: Mapping[int, int]
+    warehouse: Warehouse, in_run: str, device: int, communication: _Communication, moved: Mapping[int, int]
 ) -> list[_Node]:
     """The graph of a device: a node's id is its place, counted from 1, and nodes depend only on earlier ones.
 
     `moved` has the events that change places with others; see `_in_one_order`.
     """
-    ops = _rows(
-        warehouse,
-        f"""
-        SELECT
-          o.event_id, i.name, o.start_ps, o.duration_ps - coalesce(o.overlap_ps, 0),
-          coalesce(c.flops, c.model_flops, 0), coalesce(c.bytes_accessed, 0)
-        FROM main.ops AS o
-        INNER JOIN main.instructions AS i USING (run_id, instruction_id)
-        LEFT JOIN models.instruction_costs AS c USING (run_id, instruction_id)
-        WHERE {of_run} AND o.device_id = {device} AND o.is_leaf
-        ORDER BY o.start_ps, o.event_id
-        """,
-    )
+    ops = warehouse.query(
+        "SELECT event_id, name, start_ps, busy_ps, coalesce(c.flops, c.model_flops, 0), coalesce(c.bytes_accessed, 0) "
+        "FROM models.leaf_ops LEFT JOIN models.instruction_costs AS c USING (run_id, instruction_id) "
+        f"WHERE {in_run} AND device_id = {device} ORDER BY start_ps, event_id"
+    ).rows()
     if moved:
         by_event = {op[0]: op for op in ops}
         ops = [by_event[moved.get(op[0], op[0])] for op in ops]
@@ -329,9 +312,9 @@ def _nodes(
         if event_id in communication.calls:
             finish()
             before = len(nodes)
-            for call in communication.calls[event_id]:
-                node = _Node(name, call.type, last, start, busy if len(nodes) == before else 0, call.attributes, call)
-                nodes.append(node)
+            calls = communication.calls[event_id]
+            nodes.extend(_Node(name, call.type, last, start, 0, call.attributes) for call in calls)
+            nodes[before].busy_ps = busy
             made = list(range(before + 1, len(nodes) + 1))
             if event_id in asynchronous:
                 started[event_id] = before + 1
@@ -373,19 +356,18 @@ def _in_one_order(run: str, communication: _Communication) -> dict[int, int]:
             orders.setdefault(calls[0].group, {}).setdefault(rank, []).append(event)
     instance = {event: calls[0].instance for event, calls in communication.calls.items()}
     moved: dict[int, int] = {}
-    for group, of_ranks in orders.items():
-        first = [instance[event] for event in of_ranks[group[0]]]
-        if all([instance[event] for event in events] == first for events in of_ranks.values()):
+    for group, by_rank in orders.items():
+        first = [instance[event] for event in by_rank[group[0]]]
+        if all([instance[event] for event in events] == first for events in by_rank.values()):
             continue
         begun: dict[int, int] = {}
-        for event in (event for events in of_ranks.values() for event in events):
+        for event in (event for events in by_rank.values() for event in events):
             start = communication.windows[event][1]
             begun[instance[event]] = max(start, begun.get(instance[event], start))
-        for rank, events in of_ranks.items():
+        for rank, events in by_rank.items():
             latest = None
-            for place, event in zip(
-                events, sorted(events, key=lambda e: (begun[instance[e]], instance[e])), strict=True
-            ):
+            ordered = sorted(events, key=lambda e: (begun[instance[e]], instance[e]))
+            for place, event in zip(events, ordered, strict=True):
                 _, start, end = communication.windows[event]
                 if latest is not None and end <= latest:
                     members = ", ".join(map(str, group))
@@ -427,7 +409,3 @@ def _messages(nodes: Sequence[_Node]) -> Iterator[bytes]:
 def _delimited(message: Any) -> bytes:
     content: bytes = message.SerializeToString()
     return varint(len(content)) + content
-
-
-def _rows(warehouse: Warehouse, sql: str) -> list[tuple[Any, ...]]:
-    return warehouse.query(sql).rows()

@@ -1,20 +1,36 @@
-"""Finds the rows that the name of a table, view or metric, or a query, stands for."""
+"""Hands rows to others: those of a table, a metric or a query, or whole runs as one DuckDB file.
+
+The file holds its rows and names no path, so it can be moved.
+"""
 
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING
 
+import duckdb
+
+from tracewarehouse.database.database_file import STORAGE_VERSION
+from tracewarehouse.database.file_sources import table_source
+from tracewarehouse.database.lens import comment_on_tables, create_lens
+from tracewarehouse.database.session import files_error
+from tracewarehouse.ingest.errors import TracewarehouseError, WarehouseError
+from tracewarehouse.ingest.lake.durable_files import placed_whole
 from tracewarehouse.ingest.lake.schema import TABLES
+from tracewarehouse.queries.memory_limit import set_memory_limit
 
 if TYPE_CHECKING:
+    from tracewarehouse.ingest.lake.manifest import RunVersion
     from tracewarehouse.queries.result import QueryResult
     from tracewarehouse.warehouse import Warehouse
 
+ENDINGS = (".duckdb", ".db")
 _NAME = re.compile(r"(?:[A-Za-z_]\w*\.)?[A-Za-z_]\w*")
 
 
-def rows_of(warehouse: Warehouse, source: str) -> QueryResult:
+def source_rows(warehouse: Warehouse, source: str) -> QueryResult:
     """The rows of a source.
 
     Args:
@@ -27,11 +43,58 @@ def rows_of(warehouse: Warehouse, source: str) -> QueryResult:
         QueryError: the query was refused or failed.
         WarehouseError: the runs cannot be read.
     """
-    if not _NAME.fullmatch(source.strip()):
-        return warehouse.query(source)
     name = source.strip()
+    if not _NAME.fullmatch(name):
+        return warehouse.query(source)
     if name in TABLES:
         name = f"main.{name}"
     if "." in name:
         return warehouse.query(f"SELECT * FROM {name}")
     return warehouse.metric(name)
+
+
+def export_duckdb(warehouse: Warehouse, runs: Sequence[RunVersion], target: Path) -> Path:
+    """Write tables with the runs' rows, all models, metrics and macros over them, comments and the catalogue.
+
+    Args:
+        warehouse: the warehouse.
+        runs: the runs that the file holds.
+        target: the file, which is replaced at once or not at all.
+
+    Raises:
+        TracewarehouseError: the ending is not one of a DuckDB file, or the file cannot be written.
+        WarehouseError: a file of a run cannot be read.
+        MetricError: DuckDB refuses a definition.
+    """
+    if target.suffix not in ENDINGS:
+        raise TracewarehouseError(f"{target}: a DuckDB file ends in {' or '.join(ENDINGS)}; name such a file")
+    try:
+        target.parent.mkdir(parents=True, exist_ok=True)
+        with placed_whole(target) as part:
+            try:
+                _write(warehouse, runs, part)
+            finally:
+                part.with_name(f"{part.name}.wal").unlink(missing_ok=True)
+    except OSError as error:
+        raise TracewarehouseError(f"{target}: cannot be written: {error.strerror or error}") from None
+    return target
+
+
+def _write(warehouse: Warehouse, runs: Sequence[RunVersion], part: Path) -> None:
+    with duckdb.connect(str(part), config={"storage_compatibility_version": STORAGE_VERSION}) as connection:
+        set_memory_limit(connection)
+        if warehouse.lake.filesystem is not None:
+            connection.register_filesystem(warehouse.lake.filesystem)
+        for name, table in TABLES.items():
+            columns = ", ".join(f'"{c.name}" {c.type}' for c in table.columns)
+            connection.execute(f"CREATE TABLE main.{name} ({columns})")
+            source = table_source(warehouse.lake.root, runs, name)
+            if source is None:
+                continue
+            try:
+                connection.execute(f"INSERT INTO main.{name} SELECT {table.names_sql} FROM {source}")
+            except duckdb.Error as error:
+                raise WarehouseError(files_error(warehouse.lake, runs, error)) from None
+        in_place = {name: f"main.{name}" for name in TABLES}
+        create_lens(connection, in_place, warehouse.definitions)
+        comment_on_tables(connection, in_place)

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Literal, Protocol
 import pyarrow as pa
 
 from tracewarehouse.ingest.capture.batches import Batch, read_batches
+from tracewarehouse.ingest.capture.run_options import DEFAULT_OPTIONS, RunOptions
 from tracewarehouse.ingest.capture.sources import Capture
 from tracewarehouse.ingest.columns.records import Trace
 from tracewarehouse.ingest.devices.device import complete_devices
@@ -38,8 +39,7 @@ from tracewarehouse.ingest.version import VERSION
 
 if TYPE_CHECKING:
     from tracewarehouse.ingest.capture.card import WorkloadCard
-    from tracewarehouse.ingest.capture.costs import Costs
-    from tracewarehouse.ingest.capture.manifest import Manifest, Mesh
+    from tracewarehouse.ingest.capture.manifest import Manifest
 
 
 class MetricEvaluator(Protocol):
@@ -68,11 +68,8 @@ class IngestResult:
 def ingest_one(
     path: str | os.PathLike[str],
     warehouse: Path,
+    options: RunOptions = DEFAULT_OPTIONS,
     *,
-    mesh: Mesh | None = None,
-    name: str | None = None,
-    step_program: str | None = None,
-    costs: Costs | None = None,
     evaluate: MetricEvaluator | None = None,
     jobs: int | None = None,
 ) -> IngestResult:
@@ -87,26 +84,14 @@ def ingest_one(
     if len(captures) > 1:
         names = ", ".join(c.name for c in captures)
         raise CaptureError(f"{path}: holds {len(captures)} captures ({names}); ingest them one by one")
-    return ingest_capture(
-        captures[0],
-        warehouse,
-        mesh=mesh,
-        name=name,
-        step_program=step_program,
-        costs=costs,
-        evaluate=evaluate,
-        jobs=jobs,
-    )
+    return ingest_capture(captures[0], warehouse, options, evaluate=evaluate, jobs=jobs)
 
 
 def ingest_capture(
     capture: Capture,
     warehouse: Path,
+    options: RunOptions = DEFAULT_OPTIONS,
     *,
-    mesh: Mesh | None = None,
-    name: str | None = None,
-    step_program: str | None = None,
-    costs: Costs | None = None,
     evaluate: MetricEvaluator | None = None,
     jobs: int | None = None,
 ) -> IngestResult:
@@ -119,26 +104,23 @@ def ingest_capture(
     Args:
         capture: the files of one run.
         warehouse: the warehouse's folder; created if it does not exist.
-        mesh: the device mesh; it replaces the mesh of a manifest.
-        name: name for people; it replaces the name in the manifest or of the file.
-        step_program: the module whose executions begin a step; it replaces the steps found by marks, server or time.
-        costs: costs of kernels for which the profiler has none.
+        options: what the user says about the run.
         evaluate: evaluates the run's metrics before it is published.
         jobs: number of processes that may share a large capture, this one included; None for one per core.
             The tables are the same, byte for byte, for any number.
 
     Raises:
-        CaptureError: a file is missing, empty, damaged, or not a capture; no such program ran; or `mesh` does not fit
-            the devices.
+        CaptureError: a file is missing, empty, damaged, or not a capture; no such program ran; or the mesh does not
+            fit the devices.
         HelperError: one of several processes was ended from outside.
         WarehouseError: the warehouse cannot be written.
     """
-    _check_names(capture, name)
+    _check_names(capture, options.name)
     files = [CaptureFile(path, max_gzip_ratio=capture.max_gzip_ratio) for path in capture.files]
     manifest, card, batches = _manifest(capture), _card(capture), read_batches(capture.batch_files)
     with helpers(files, usable_cores() if jobs is None else jobs) as processes:
         source = _open(files, processes)
-        identity = _identify(source, capture, manifest, mesh, name, step_program, costs)
+        identity = _identify(source, capture, manifest, options)
         lake = Lake(warehouse)
         known = _known(lake, identity)
         if known:
@@ -150,8 +132,7 @@ def ingest_capture(
                 hosts = open_hosts(source.traces(), [f.path for f in source.files])
                 with without_cycle_search():
                     counting = start_counting(staging, [h.trace for h in hosts], processes)
-                    survey = _survey(hosts, batches, card, manifest, identity.name, mesh, step_program)
-                    survey = replace(survey, costs=costs)
+                    survey = _survey(hosts, batches, card, manifest, identity.name, options)
                     written = write_tables(staging, identity.run_id, survey, counting, processes, settling)
                     facts = run_facts(identity.name, capture, card, source.digest, source.notes, survey, written)
                 made = written.files | facts.write(staging, identity.run_id, settling)
@@ -169,21 +150,20 @@ def _survey(
     card: WorkloadCard | None,
     manifest: Manifest | None,
     name: str,
-    mesh: Mesh | None,
-    step_program: str | None,
+    options: RunOptions,
 ) -> RunSurvey:
-    """Survey the run, including the server's batches and the card's facts about the chips.
+    """Survey the run, including the server's batches, the card's facts about the chips and the costs of kernels.
 
     Raises:
-        CaptureError: `mesh` does not fit the devices, or the step program did not run.
+        CaptureError: the mesh does not fit the devices, or the step program did not run.
     """
-    survey = survey_run(hosts, mesh, manifest, step_program, batches)
-    if mesh and survey.placement.mismatch:
+    survey = survey_run(hosts, options.mesh, manifest, options.step_program, batches)
+    if options.mesh and survey.placement.mismatch:
         raise CaptureError(f"{name}: {survey.placement.mismatch}; give a mesh of its devices, or none")
     if card:
         chip = card.workload.hardware.xpu_spec
         complete_devices(survey.devices, chip.type.lower(), chip.model)
-    return survey
+    return replace(survey, costs=options.costs)
 
 
 @dataclass(frozen=True)
@@ -239,29 +219,21 @@ class _Identity:
     is_described: bool
 
 
-def _identify(
-    source: _Source,
-    capture: Capture,
-    manifest: Manifest | None,
-    mesh: Mesh | None,
-    name: str | None,
-    step_program: str | None,
-    costs: Costs | None,
-) -> _Identity:
+def _identify(source: _Source, capture: Capture, manifest: Manifest | None, options: RunOptions) -> _Identity:
     said = {
         "manifest": _digest(capture.manifest),
         "card": _digest(capture.card),
-        "mesh": mesh.model_dump() if mesh else None,
+        "mesh": options.mesh.model_dump() if options.mesh else None,
         "batches": [(f.rank, _digest(f.path)) for f in capture.batch_files],
-        "name": name,
-        "step_program": step_program,
-        "costs": costs.digest if costs else None,
+        "name": options.name,
+        "step_program": options.step_program,
+        "costs": options.costs.digest if options.costs else None,
     }
     key = json.dumps([source.digest, said, SCHEMA_VERSION, VERSION], sort_keys=True)
     return _Identity(
         run_id_of(source.digest),
         hashlib.sha256(key.encode()).hexdigest()[:16],
-        name or (manifest.name if manifest else capture.name),
+        options.name or (manifest.name if manifest else capture.name),
         any(said.values()),
     )
 

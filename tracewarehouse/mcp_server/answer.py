@@ -1,20 +1,27 @@
-"""Defines the answer of a tool: tables, the runs and metric versions that they come from, and what was left out.
+"""Defines the form of a question and of its answer.
 
-An answer is bounded in rows and characters, as an agent reads all of it. It names what is left out, and how to get it.
+The answer has tables, the runs and metric versions that they come from, and what was left out.
+It is bounded in rows and characters, as an agent reads all of it. It names what is left out, and how to get it.
 """
 
 from __future__ import annotations
 
 import json
 import math
+from abc import abstractmethod
 from collections.abc import Iterable, Sequence
 from decimal import Decimal
-from typing import Any
+from typing import Annotated, Any, ClassVar
 
-from pydantic import BaseModel, Field
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field
 
 from tracewarehouse.ingest.lake.manifest import RunVersion
+from tracewarehouse.queries.read_only import Limits
 from tracewarehouse.queries.result import QueryResult
+from tracewarehouse.warehouse import Warehouse
+
+MAX_ROWS = 1_000
+"""The most rows of an answer."""
 
 MAX_CHARACTERS = 30_000
 """The most characters of an answer, about 10,000 tokens."""
@@ -54,6 +61,66 @@ class Answer(BaseModel):
     def text(self) -> str:
         """The answer as compact JSON."""
         return json.dumps(self.model_dump(exclude_defaults=True), ensure_ascii=False, separators=(",", ":"))
+
+
+def _listed(value: Any) -> Any:
+    """A list of names; some clients send one as text, either JSON or separated by commas."""
+    if not isinstance(value, str):
+        return value
+    if value.startswith("["):
+        try:
+            return json.loads(value)
+        except ValueError:
+            return value
+    return [v.strip() for v in value.split(",") if v.strip()]
+
+
+Names = Annotated[list[str], BeforeValidator(_listed)]
+Run = Annotated[str, Field(description="Run id, the beginning of one, or name.")]
+Runs = Annotated[Names, Field(description="Runs by id or name, or patterns of names such as llama-*; empty for all.")]
+Metrics = Annotated[Names, Field(description="Metrics by name, such as tpot; empty for all.")]
+Rows = Annotated[int, Field(ge=1, le=MAX_ROWS, description="Most rows of the answer.")]
+Offset = Annotated[int, Field(ge=0, description="Rows to leave out first, to read on where an answer ended.")]
+
+
+class Tool(BaseModel):
+    """One question, with its arguments. Its docstring describes it to agents."""
+
+    model_config = ConfigDict(extra="forbid")
+
+    name: ClassVar[str]
+    advice: ClassVar[str]
+    """Advice on how to get what an answer left out because it was too long."""
+
+    def ask(self, warehouse: Warehouse, seconds: float | None = None) -> Answer:
+        """The answer, short enough to be read as a whole.
+
+        Args:
+            warehouse: the warehouse.
+            seconds: the time that each of its queries may take.
+
+        Raises:
+            TracewarehouseError: the question cannot be answered; the message says what to ask instead.
+        """
+        with warehouse.limited(Limits(seconds, self.most)):
+            return bounded(self.answer(warehouse), self.advice)
+
+    @property
+    def most(self) -> int | None:
+        """The most rows that a query may give; None if all are needed to choose among them."""
+        return None
+
+    @abstractmethod
+    def answer(self, warehouse: Warehouse) -> Answer:
+        """The answer."""
+
+
+class AboutRuns(Tool):
+    """A question about some runs or all, whose answer can be read in parts."""
+
+    runs: Runs = []
+    max_rows: Rows = 100
+    offset: Offset = 0
 
 
 def table(name: str, result: QueryResult, columns: Sequence[str] | None = None) -> Table:

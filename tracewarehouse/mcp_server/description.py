@@ -1,17 +1,57 @@
-"""Describes what SQL can read: tables, models, metrics and macros, with types, units and definitions."""
+"""Describes what SQL can read: tables, models, metrics and macros, with types, units and definitions.
+
+The page of `skill` teaches an agent the command line and the SQL of a warehouse.
+"""
 
 from __future__ import annotations
 
 from difflib import get_close_matches
-from typing import Any
+from pathlib import Path
+from typing import Annotated, Any
+
+from pydantic import Field
 
 from tracewarehouse.definitions.headers import MacroHeader, MetricHeader
 from tracewarehouse.definitions.reading import Definitions
 from tracewarehouse.definitions.view import Metric, View
 from tracewarehouse.ingest.errors import WarehouseError
 from tracewarehouse.ingest.lake.schema import TABLES
-from tracewarehouse.mcp_server.answer import Answer, Table
+from tracewarehouse.mcp_server.answer import Answer, Names, Table, Tool
 from tracewarehouse.warehouse import Warehouse
+
+SKILL = Path(__file__).resolve().parents[1] / "skills" / "tracewarehouse" / "SKILL.md"
+"""The page; the format of skills prescribes the name of its folder."""
+
+
+def skill() -> str:
+    """The text of the page."""
+    return SKILL.read_text(encoding="utf-8")
+
+
+class Describe(Tool):
+    """Describe the tables, models, metrics and macros that SQL can read.
+
+    Without a name: all of them, with a sentence each. With a name, such as ops, leaf_ops or tpot: its columns with
+    types and units; for a metric also its definition, grain, versions and SQL.
+    """
+
+    name = "describe"
+    advice = "describe one of them by its name"
+
+    names: Annotated[Names, Field(description="Tables, models, metrics or macros; empty for the list of all.")] = []
+    search: Annotated[str, Field(description="List only those whose name or sentence has this word.")] = ""
+
+    def answer(self, warehouse: Warehouse) -> Answer:
+        """The list, or the details of what the names stand for."""
+        definitions = warehouse.definitions
+        if not self.names:
+            return catalogue(definitions, self.search)
+        answers = [described(warehouse, definitions, name) for name in self.names]
+        return Answer(
+            tables=[t for a in answers for t in a.tables],
+            metric_versions={m: v for a in answers for m, v in a.metric_versions.items()},
+            notes=[n for a in answers for n in a.notes],
+        )
 
 
 def _first(text: str) -> str:

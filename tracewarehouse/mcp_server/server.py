@@ -30,9 +30,9 @@ from pydantic import ValidationError
 
 from tracewarehouse.ingest.errors import StuckQueryError, TracewarehouseError
 from tracewarehouse.ingest.version import VERSION
-from tracewarehouse.mcp_server.answer import Answer
-from tracewarehouse.mcp_server.skill import SKILL, skill
-from tracewarehouse.mcp_server.tools import TOOLS, Tool
+from tracewarehouse.mcp_server.answer import Answer, Tool
+from tracewarehouse.mcp_server.description import SKILL, skill
+from tracewarehouse.mcp_server.tools import TOOLS
 from tracewarehouse.warehouse import Warehouse, open_warehouse
 
 _INSTRUCTIONS = """\

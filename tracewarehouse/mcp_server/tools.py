@@ -3,87 +3,38 @@
 from __future__ import annotations
 
 import json
-from abc import abstractmethod
 from collections.abc import Iterable, Sequence
-from typing import Annotated, Any, ClassVar
+from typing import Annotated
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field
+from pydantic import Field
 
 from tracewarehouse.comparison.compare import SPLITS, Split, comparing
 from tracewarehouse.ingest.devices.flags import FLAGS
-from tracewarehouse.ingest.errors import QueryError
+from tracewarehouse.ingest.errors import QueryError, WarehouseError
 from tracewarehouse.ingest.lake.manifest import RunVersion
-from tracewarehouse.mcp_server.answer import Answer, Table, bounded, first_rows, page, run_notes, table
-from tracewarehouse.mcp_server.description import catalogue, described, metric_named
-from tracewarehouse.mcp_server.timeline import window
+from tracewarehouse.mcp_server.answer import (
+    MAX_ROWS,
+    AboutRuns,
+    Answer,
+    Metrics,
+    Offset,
+    Rows,
+    Run,
+    Runs,
+    Table,
+    Tool,
+    first_rows,
+    page,
+    run_notes,
+    table,
+)
+from tracewarehouse.mcp_server.description import Describe, metric_named
 from tracewarehouse.queries.quality import CLOCKS
-from tracewarehouse.queries.read_only import LIFT, Limits
+from tracewarehouse.queries.read_only import LIFT, literal
 from tracewarehouse.queries.result import QueryResult
 from tracewarehouse.queries.runs_behind import runs_behind
 from tracewarehouse.queries.tables_read import tables_read
 from tracewarehouse.warehouse import Warehouse
-
-MAX_ROWS = 1_000
-
-
-def _listed(value: Any) -> Any:
-    """A list of names; some clients send one as text, either JSON or separated by commas."""
-    if not isinstance(value, str):
-        return value
-    if value.startswith("["):
-        try:
-            return json.loads(value)
-        except ValueError:
-            return value
-    return [v.strip() for v in value.split(",") if v.strip()]
-
-
-Names = Annotated[list[str], BeforeValidator(_listed)]
-Run = Annotated[str, Field(description="Run id, the beginning of one, or name.")]
-Runs = Annotated[Names, Field(description="Runs by id or name, or patterns of names such as llama-*; empty for all.")]
-Metrics = Annotated[Names, Field(description="Metrics by name, such as tpot; empty for all.")]
-Rows = Annotated[int, Field(ge=1, le=MAX_ROWS, description="Most rows of the answer.")]
-Offset = Annotated[int, Field(ge=0, description="Rows to leave out first, to read on where an answer ended.")]
-
-
-class Tool(BaseModel):
-    """One question, with its arguments. Its docstring describes it to agents."""
-
-    model_config = ConfigDict(extra="forbid")
-
-    name: ClassVar[str]
-    advice: ClassVar[str]
-    """Advice on how to get what an answer left out because it was too long."""
-
-    def ask(self, warehouse: Warehouse, seconds: float | None = None) -> Answer:
-        """The answer, short enough to be read as a whole.
-
-        Args:
-            warehouse: the warehouse.
-            seconds: the time that each of its queries may take.
-
-        Raises:
-            TracewarehouseError: the question cannot be answered; the message says what to ask instead.
-        """
-        with warehouse.limited(Limits(seconds, self.most)):
-            return bounded(self.answer(warehouse), self.advice)
-
-    @property
-    def most(self) -> int | None:
-        """The most rows that a query may give; None if all are needed to choose among them."""
-        return None
-
-    @abstractmethod
-    def answer(self, warehouse: Warehouse) -> Answer:
-        """The answer."""
-
-
-class AboutRuns(Tool):
-    """A question about some runs or all, whose answer can be read in parts."""
-
-    runs: Runs = []
-    max_rows: Rows = 100
-    offset: Offset = 0
 
 
 class ListRuns(AboutRuns):
@@ -110,32 +61,6 @@ class ListRuns(AboutRuns):
         if not whole.rows:
             notes.append(f"the warehouse {warehouse.path} is empty; `tw ingest CAPTURE` adds runs")
         return Answer(tables=[shown], left_out=left_out, notes=notes)
-
-
-class Describe(Tool):
-    """Describe the tables, models, metrics and macros that SQL can read.
-
-    Without a name: all of them, with a sentence each. With a name, such as ops, leaf_ops or tpot: its columns with
-    types and units; for a metric also its definition, grain, versions and SQL.
-    """
-
-    name = "describe"
-    advice = "describe one of them by its name"
-
-    names: Annotated[Names, Field(description="Tables, models, metrics or macros; empty for the list of all.")] = []
-    search: Annotated[str, Field(description="List only those whose name or sentence has this word.")] = ""
-
-    def answer(self, warehouse: Warehouse) -> Answer:
-        """The list, or the details of what the names stand for."""
-        definitions = warehouse.definitions
-        if not self.names:
-            return catalogue(definitions, self.search)
-        answers = [described(warehouse, definitions, name) for name in self.names]
-        return Answer(
-            tables=[t for a in answers for t in a.tables],
-            metric_versions={m: v for a in answers for m, v in a.metric_versions.items()},
-            notes=[n for a in answers for n in a.notes],
-        )
 
 
 class MetricValues(Tool):
@@ -323,7 +248,7 @@ class Timeline(Tool):
     def answer(self, warehouse: Warehouse) -> Answer:
         """The window in four tables."""
         run = warehouse.run(self.run)
-        tables, notes = window(warehouse, run.run_id, self.device, self.start_ms, self.end_ms, self.slices)
+        tables, notes = _window(warehouse, run.run_id, self.device, self.start_ms, self.end_ms, self.slices)
         shown, left_out = [tables[0]], []
         for whole in tables[1:]:
             part, beyond = first_rows(whole, self.max_rows, "raise max_rows, or ask for a shorter window")
@@ -440,6 +365,62 @@ def _behind(warehouse: Warehouse, sql: str, result: QueryResult) -> tuple[list[R
             if isinstance(row["metric"], str) and isinstance(row["version"], int):
                 versions.setdefault(row["metric"], set()).add(row["version"])
     return runs_behind(read, None, result, runs, runs), {m: sorted(v) for m, v in sorted(versions.items())}
+
+
+def _window(
+    warehouse: Warehouse, run_id: str, device: int | None, start_ms: float | None, end_ms: float | None, slices: int
+) -> tuple[list[Table], list[str]]:
+    """Tables of what a device does in a window of time, in equal slices, and notes.
+
+    Raises:
+        WarehouseError: the run has no such device, the device has no op, or the window is empty.
+    """
+
+    def ask(name: str, sql: str) -> Table:
+        return table(name, warehouse.query_of([run_id], sql))
+
+    of_run = f"run_id = {literal(run_id)}"
+    devices = [d for [d] in ask("", f"SELECT device_id FROM main.devices WHERE {of_run} ORDER BY device_id").rows]
+    if not devices:
+        raise WarehouseError("the run has no device: only the host was profiled")
+    if device is None:
+        device = devices[0]
+    elif device not in devices:
+        raise WarehouseError(f"the run has no device {device}; it has {', '.join(map(str, devices))}")
+    of_device = f"{of_run} AND device_id = {device}"
+    [(first, last)] = ask("", f"SELECT min(start_ps), max(end_ps) FROM models.leaf_ops WHERE {of_device}").rows
+    if first is None:
+        raise WarehouseError(f"device {device} has no op; flags says what the capture lacks")
+    start = first if start_ms is None else round(start_ms * 1e9)
+    until = last if end_ms is None else round(end_ms * 1e9)
+    if start >= until:
+        raise WarehouseError(
+            f"the window from {start / 1e9:g} to {until / 1e9:g} ms is empty; the ops of device {device} run from "
+            f"{first / 1e9:g} to {last / 1e9:g} ms"
+        )
+    place = f"{literal(run_id)}, {device}, {start}, {until}"
+    length = -(-(until - start) // slices)
+    tables = [
+        ask(
+            "slices",
+            f"SELECT * FROM macros.timeline_slices({place}, {length}) ORDER BY start_ms",
+        ),
+        ask("ops", f"SELECT * FROM macros.timeline_ops({place}) ORDER BY time_us DESC, op, category"),
+        ask("collectives", f"SELECT * FROM macros.timeline_collectives({place}) ORDER BY time_us DESC, kind, axis"),
+        ask(
+            "steps",
+            "SELECT step, phase, start_ps / 1e9 AS start_ms, until_ps / 1e9 AS until_ms, step_ps / 1e9 AS step_ms, "
+            f"is_last, source FROM models.steps WHERE {of_device} AND clock = 'device' AND start_ps < {until} "
+            f"AND until_ps > {start} ORDER BY start_ps",
+        ),
+    ]
+    notes = [
+        f"device {device} of {', '.join(map(str, devices))}, from {start / 1e9:g} to {until / 1e9:g} ms since the "
+        f"profile start; its ops run from {first / 1e9:g} to {last / 1e9:g} ms",
+        "Each moment counts once, for the op that covers it first; compute, communication, copy and idle add up to the "
+        "slice. Collectives may run beside compute; the metric exposed_communication is the time in which they do not.",
+    ]
+    return tables, notes
 
 
 def _flag_table(flags: Iterable[tuple[RunVersion, str, str | None, str]]) -> Table:

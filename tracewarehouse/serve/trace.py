@@ -13,7 +13,7 @@ from starlette.types import Scope
 
 from tracewarehouse.database.temporary import TemporaryFolder
 from tracewarehouse.exports.perfetto.export import export_perfetto
-from tracewarehouse.exports.perfetto.selection import Selection
+from tracewarehouse.exports.perfetto.selected_run import Selection
 from tracewarehouse.serve.requested import run_of
 from tracewarehouse.viewer.perfetto import HANDOVER_POLICY, TRACE, UI_POLICY, bundled_ui, handover_page, handover_script
 from tracewarehouse.warehouse import Warehouse

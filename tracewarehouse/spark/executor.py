@@ -6,7 +6,6 @@ capture twice publishes it once.
 
 from __future__ import annotations
 
-import os
 import pickle
 import queue
 import threading
@@ -92,7 +91,6 @@ def _with_whole_paths(task: IngestTask) -> IngestTask:
         task,
         capture=replace(capture, files=files, manifest=manifest, card=card),
         sql=task.sql.absolute() if task.sql else None,
-        costs=os.path.abspath(task.costs) if task.costs is not None else None,  # noqa: PTH100  it may be a text
     )
 
 

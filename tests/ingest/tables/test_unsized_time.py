@@ -11,6 +11,7 @@ import pytest
 from xplane_builder import Space, Unsigned
 
 from tracewarehouse.ingest.capture.costs import load_costs
+from tracewarehouse.ingest.capture.run_options import RunOptions
 from tracewarehouse.ingest.pipeline import ingest_one
 
 Query = Callable[..., list[tuple[Any, ...]]]
@@ -31,7 +32,9 @@ def flags(tmp_path: Path, tables_of: Callable[[Path], Query], kernel_ps: int, **
     tpu.ops.event(tpu.instruction(REDUCE, hlo_category="all-reduce", **program), 1_000_000, 5_000_000)
     given = tmp_path / "costs.json"
     given.write_text(json.dumps({"attention": costs}))
-    ingest_one(space.write(tmp_path / "x.xplane.pb"), tmp_path / "w", costs=load_costs(given) if costs else None)
+    ingest_one(
+        space.write(tmp_path / "x.xplane.pb"), tmp_path / "w", RunOptions(costs=load_costs(given) if costs else None)
+    )
     return tables_of(tmp_path / "w")("SELECT detail FROM quality_flags WHERE flag = 'unsized_time'")
 
 

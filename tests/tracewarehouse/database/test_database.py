@@ -14,6 +14,7 @@ from tiny_capture import write_capture_directory
 
 import tracewarehouse as tw
 from tracewarehouse.cli import run
+from tracewarehouse.ingest.capture.run_options import RunOptions
 from tracewarehouse.ingest.capture.sources import find_captures
 from tracewarehouse.watch import Failed, Watcher
 
@@ -122,7 +123,7 @@ class TestFiles:
     def replaced(self, folder: Path, capture: Path) -> tuple[Path, int]:
         """A warehouse whose run has a replaced version, which readers may still use, and how many ops it has."""
         with tw.open(folder) as wh:
-            wh.ingest_capture(find_captures(capture)[0], name="renamed")
+            wh.ingest_capture(find_captures(capture)[0], RunOptions(name="renamed"))
             return folder, wh.query("SELECT count(*) FROM ops").scalar()
 
     def test_a_replaced_version_is_not_counted(self, replaced: tuple[Path, int]) -> None:

@@ -42,10 +42,7 @@ def filled_card(warehouse: Warehouse, run_id: str, trace_url: str) -> FilledCard
     """
     [run] = warehouse.query(f"SELECT * FROM main.runs WHERE run_id = {literal(run_id)}").dicts()
     [read] = warehouse.query(f"SELECT * FROM models.ccl_card WHERE run_id = {literal(run_id)}").dicts()
-    [chips] = warehouse.query(
-        "SELECT max(peak_ici_gbps) AS ici_gbps, max(n) AS per_host FROM (SELECT max(peak_ici_gbps) AS peak_ici_gbps, "
-        f"count(*) AS n FROM main.devices WHERE run_id = {literal(run_id)} GROUP BY host)"
-    ).dicts()
+    [chips] = warehouse.query(f"SELECT devices_per_host, chip_ici_gbps FROM macros.ccl_row({literal(run_id)})").dicts()
     card = WorkloadCard.model_validate(json.loads(run["card"]) if run["card"] else {})
     content: dict[str, Any] = card.model_dump(mode="json", by_alias=True)
     own = _leaves(content)
@@ -60,6 +57,58 @@ def filled_card(warehouse: Warehouse, run_id: str, trace_url: str) -> FilledCard
     _add_other_spellings(content, json.loads(run["manifest"]) if run["manifest"] else {})
     missing = [f for f, v in _leaves(content).items() if v in ("", [])]
     return FilledCard(content, tuple(filled), tuple(missing))
+
+
+def metadata(name: str, card: dict[str, Any]) -> dict[str, Any]:
+    """The fields of the card of a row that CCL-Bench's website shows; an unknown value is the empty text."""
+    workload, executor = card["workload"], card["Model-executor"]
+    model, data, hardware = workload["model"], workload["data"], workload["hardware"]
+    chip, network = hardware["xpu_spec"], hardware["network_topo"]
+    plan, library = executor["model_plan_parallelization"], executor["communication_library"]
+    bandwidth = [*(network["bandwidth_gbps"] or []), "", ""]
+    fields = {
+        "workload_name": name,
+        "description": card["description"].strip(),
+        "hf_url": card["hf_url"],
+        "trace_url": card["trace_url"],
+        "model_family": model["model_family"],
+        "phase": model["phase"],
+        "precision": model["precision"],
+        "moe": model["moe"],
+        "granularity": model["granularity"],
+        "epochs": model["epochs"],
+        "iteration": model["iteration"],
+        "batch_size": data["batch_size"],
+        "seq_len": data["seq_len"],
+        "input_len": data["input_len"],
+        "output_len": data["output_len"],
+        "dataset": data["dataset"],
+        "hardware_type": chip["type"],
+        "hardware_model": chip["model"],
+        "total_count": chip["total_count"],
+        "count_per_node": chip["count_per_node"],
+        "network_topology": network["topology"],
+        "bandwidth_scaleout": bandwidth[0],
+        "bandwidth_scaleup": bandwidth[1],
+        "driver_version": hardware["driver_version"],
+        "framework": executor["framework"]["name"],
+        "compiler": executor["framework"]["compiler_tool_selection"],
+        "tp": plan["tp"],
+        "pp": plan["pp"],
+        "pp_mb": plan["pp_mb"],
+        "dp_replicate": plan["dp_replicate"],
+        "dp_shard": plan["dp_shard"],
+        "ep": plan["ep"],
+        "cp": plan["cp"],
+        "comm_library": library["name"],
+        "comm_library_ver": library["version"],
+        "comm_env": library["env"] or {},
+        "protocol_selection": executor["protocol_selection"] or [],
+        "trace_types": card["metric_source"]["traces"],
+        "metric_traces": card["metric_source"]["metrics_specific_trace"] or [],
+    }
+    empty = ("moe", "comm_env", "protocol_selection", "metric_traces")
+    return {name: value if value or name in empty else "" for name, value in fields.items()}
 
 
 def _facts(run: dict[str, Any], read: dict[str, Any], chips: dict[str, Any]) -> dict[str, Any]:
@@ -90,10 +139,10 @@ def _facts(run: dict[str, Any], read: dict[str, Any], chips: dict[str, Any]) -> 
         "workload.hardware.xpu_spec.type": run["backend"].upper() if run["backend"] != "unknown" else None,
         "workload.hardware.xpu_spec.model": read["hardware"],
         "workload.hardware.xpu_spec.total_count": read["chips"],
-        "workload.hardware.xpu_spec.count_per_node": chips["per_host"],
+        "workload.hardware.xpu_spec.count_per_node": chips["devices_per_host"],
         # Gbit/s of a chip in both directions: between slices, which no capture has, and within one
-        "workload.hardware.network_topo.bandwidth_gbps": ["", int(chips["ici_gbps"] * 16)]
-        if chips["ici_gbps"]
+        "workload.hardware.network_topo.bandwidth_gbps": ["", int(chips["chip_ici_gbps"] * 16)]
+        if chips["chip_ici_gbps"]
         else None,
         "Model-executor.framework.name": framework,
         "Model-executor.framework.compiler_tool_selection": "xla",

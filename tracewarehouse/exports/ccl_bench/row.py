@@ -15,7 +15,7 @@ import yaml
 
 from tracewarehouse.exports.ccl_bench.card import FilledCard, filled_card
 from tracewarehouse.exports.ccl_bench.values import COMPATIBLE, row_values
-from tracewarehouse.exports.chrome import chrome_text
+from tracewarehouse.exports.chrome import chrome_text, host_names
 from tracewarehouse.ingest.errors import TracewarehouseError
 from tracewarehouse.ingest.lake.durable_files import file_digest
 from tracewarehouse.queries.read_only import literal
@@ -90,9 +90,8 @@ def write_row(
             "and '-'; name another with --name"
         )
     card = filled_card(warehouse, run.run_id, trace_url)
-    hosts = warehouse.query(f"SELECT host FROM main.hosts WHERE run_id = {literal(run.run_id)} ORDER BY host_index")
-    names = [host for (host,) in hosts.rows()]
-    trace = re.sub(r"[^\w.-]", "_", names[0]) + ".trace.json"
+    hosts = host_names(warehouse, run.run_id)
+    trace = re.sub(r"[^\w.-]", "_", hosts[0]) + ".trace.json"
     try:
         folder.mkdir(parents=True, exist_ok=True)
         own = {trace, f"{name}.yaml"}
@@ -104,7 +103,7 @@ def write_row(
             )
         (folder / f"{name}.yaml").write_text(_yaml(card.content), encoding="utf-8")
         with (folder / trace).open("wb") as file:
-            for piece in chrome_text(warehouse, run.run_id, names, is_for_viewers=False):
+            for piece in chrome_text(warehouse, run.run_id, hosts, is_for_viewers=False):
                 file.write(piece)
         _write_values(warehouse, run.run_id, folder / VALUES)
         _write_tables(warehouse, run, folder / "tables")
@@ -180,10 +179,9 @@ def _script(warehouse: Warehouse, run: RunVersion, name: str, trace: str) -> str
 def _warnings(
     warehouse: Warehouse, run: RunVersion, folder: Path, card: FilledCard, values: dict[str, float]
 ) -> tuple[str, ...]:
-    [(backend, decodes)] = warehouse.query(
-        "SELECT r.backend, count(s.step) FROM main.runs AS r LEFT JOIN models.run_steps AS s "
-        f"ON s.run_id = r.run_id AND s.phase = 'decode' WHERE r.run_id = {literal(run.run_id)} GROUP BY r.backend"
-    ).rows()
+    run_id = literal(run.run_id)
+    backend = warehouse.query(f"SELECT backend FROM main.runs WHERE run_id = {run_id}").scalar()
+    decodes = warehouse.query(f"SELECT decode_steps FROM macros.ccl_row({run_id})").scalar()
     content = card.content
     model, data = content["workload"]["model"], content["workload"]["data"]
     warnings = []

@@ -1,15 +1,32 @@
-"""Computes the values of a row: CCL-Bench's metrics as it defines them, and three of ours under other names."""
+"""Computes the values of a row, and compares the published values of rows with ours.
+
+The values are CCL-Bench's metrics as it defines them, and three of ours under other names.
+"""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+import json
+import re
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from statistics import fmean
+from typing import TYPE_CHECKING, Any, NamedTuple
 
+from tracewarehouse.ingest.errors import TracewarehouseError, WarehouseError
 from tracewarehouse.queries.read_only import literal
 
 if TYPE_CHECKING:
     from tracewarehouse.definitions.reading import Definitions
+    from tracewarehouse.ingest.lake.manifest import RunVersion
     from tracewarehouse.warehouse import Warehouse
 
+COMPATIBLE = (
+    "avg_step_time", "ttft", "tpot", "mfu", "dominant_kernel_concentration", "average_memory_bandwidth",
+    "memory_transfer_overhead", "communication_fraction", "total_communication_time", "compute_comm_overlap",
+    "bandwidth_utilization", "collective_vol",
+)  # fmt: skip
+"""Names of CCL-Bench's metrics, each a `ccl_` metric of ours."""
 _COLLECTIVES = {
     "all-reduce": "allreduce",
     "all-gather": "allgather",
@@ -17,27 +34,18 @@ _COLLECTIVES = {
     "all-to-all": "alltoall",
     "total": "total",
 }
-COMPATIBLE = (
-    "avg_step_time", "ttft", "tpot", "mfu", "dominant_kernel_concentration", "average_memory_bandwidth",
-    "memory_transfer_overhead", "communication_fraction", "total_communication_time", "compute_comm_overlap",
-    "bandwidth_utilization", "collective_vol",
-)  # fmt: skip
-"""Names of CCL-Bench's metrics, each a `ccl_` metric of ours."""
-_IS_BETTER = {"higher_is_better": True, "lower_is_better": False}
-_PHASE = """phase IS NOT DISTINCT FROM (
-      SELECT min(phase) FROM models.run_steps WHERE run_id = {run} AND phase IN ('prefill', 'decode')
-    )"""
-"""Selects decode if the run has it, else prefill, else steps without a phase: the first name in order."""
-_OURS = {
-    "exposed_communication_share": """
-    SELECT avg(fraction) * 100 FROM metrics.communication_fraction WHERE run_id = {run} AND {phase}""",
-    "collective_bus_bandwidth": """
-    SELECT sum(bus_gbps * transfer_ms) / nullif(sum(transfer_ms), 0) FROM metrics.collective_transfer
-    WHERE run_id = {run} AND {phase}""",
-    "collective_sync_wait": """
-    SELECT avg(wait_ms) / nullif((SELECT count(*) FROM models.run_steps WHERE run_id = {run} AND {phase}), 0)
-    FROM metrics.sync_wait WHERE run_id = {run} AND {phase}""",
+_SUFFIXES = {"bandwidth_utilization": "_group_6", "collective_vol": "_gb"}
+"""What CCL-Bench appends to the name of a metric after the kind of collective."""
+_REASON = re.compile(r"use (\w+) instead\.\s*(.*)")
+_COLUMNS = {"collective_transfer": ("bus_gbps", "GB/s")}
+"""By metric, the column and unit to compare instead of a value that answers another question."""
+_REDUCED: dict[str, tuple[str, Callable[[list[float]], float]]] = {
+    "op_time_share": ("largest", max),
+    "communication_time": ("sum", sum),
+    "traffic_volume": ("sum", sum),
 }
+"""How to reduce rows to one value where CCL-Bench adds devices up or takes the largest; elsewhere, take the mean."""
+_IS_BETTER = {"higher_is_better": True, "lower_is_better": False}
 METRIC_INFO: dict[str, dict[str, Any]] = {
     "exposed_communication_share": {
         "label": "Exposed Communication (%)",
@@ -82,15 +90,11 @@ def row_values(warehouse: Warehouse, run_id: str) -> dict[str, float]:
         WarehouseError: the run cannot be read.
     """
     by_name: dict[str, float] = {}
-    rows = warehouse.values(run_id, metrics=[f"ccl_{name}" for name in COMPATIBLE]).dicts()
-    for row in rows:
-        kind = next((k for k in _COLLECTIVES if f'"{k}"' in row["dimensions"]), "")
-        by_name[_name(row["metric"].removeprefix("ccl_"), kind)] = row["value"]
-    for name, sql in _OURS.items():
-        run = literal(run_id)
-        value = warehouse.query(sql.format(run=run, phase=_PHASE.format(run=run))).scalar()
-        if value is not None:
-            by_name[name] = value
+    for row in warehouse.values(run_id, metrics=[f"ccl_{name}" for name in COMPATIBLE]).dicts():
+        kind = json.loads(row["dimensions"]).get("kind", "")
+        by_name[_ccl_bench_name(row["metric"].removeprefix("ccl_"), kind)] = row["value"]
+    [ours] = warehouse.query(f"SELECT {', '.join(METRIC_INFO)} FROM macros.ccl_row({literal(run_id)})").dicts()
+    by_name |= {name: value for name, value in ours.items() if value is not None}
     return {name: float(f"{value:.6g}") for name, value in by_name.items()}
 
 
@@ -100,7 +104,7 @@ def compatible_info(definitions: Definitions) -> dict[str, dict[str, Any]]:
     for metric in COMPATIBLE:
         header = definitions.metric(f"ccl_{metric}", 1).header
         for kind in _COLLECTIVES:
-            name = _name(metric, kind)
+            name = _ccl_bench_name(metric, kind)
             info[name] = {
                 "label": name,
                 "description": " ".join(header.description.split()),
@@ -111,8 +115,132 @@ def compatible_info(definitions: Definitions) -> dict[str, dict[str, Any]]:
     return info
 
 
-def _name(metric: str, kind: str) -> str:
-    """CCL-Bench's name for a metric and a kind of collective."""
-    if metric == "bandwidth_utilization":
-        return f"{metric}_{_COLLECTIVES[kind]}_group_6"
-    return f"{metric}_{_COLLECTIVES[kind]}_gb" if metric == "collective_vol" else metric
+def _ccl_bench_name(metric: str, kind: str) -> str:
+    return f"{metric}_{_COLLECTIVES[kind]}{_SUFFIXES[metric]}" if metric in _SUFFIXES else metric
+
+
+class _Right(NamedTuple):
+    value: float | None = None
+    taken: str | None = None
+    rows: int = 0
+    unit: str | None = None
+
+
+@dataclass(frozen=True)
+class PublishedValue:
+    """One published value beside ours.
+
+    Attributes:
+        run: name of the run and of the published row.
+        metric: CCL-Bench's name of the metric.
+        published: the published value; None if the row has none.
+        reproduced: the value that the same definition gives for the run.
+        metric_of_ours: our metric that asks the same question.
+        right: the value of that metric over its rows of the kind of collective, only those of decode if it has phases.
+        taken: how the rows became one value: mean, sum or largest.
+        rows: the number of these rows.
+        unit: unit of `right`.
+        relation: whether the published value follows from this run.
+        why: what CCL-Bench's definition does differently.
+    """
+
+    run: str
+    metric: str
+    published: float | None
+    reproduced: float | None
+    metric_of_ours: str
+    right: float | None
+    taken: str | None
+    rows: int
+    unit: str | None
+    relation: str
+    why: str
+
+
+def published_values(warehouse: Warehouse, runs: Sequence[RunVersion], file: Path) -> list[PublishedValue]:
+    """Compare published rows with the runs of the same names.
+
+    Args:
+        warehouse: the warehouse.
+        runs: the runs.
+        file: website/benchmark_data.json of CCL-Bench.
+
+    Raises:
+        TracewarehouseError: the file is not one of CCL-Bench's published data.
+        WarehouseError: no run has the name of a published row.
+    """
+    rows = _published_rows(file)
+    values = [v for run in runs if run.name in rows for v in _compared(warehouse, run, rows[run.name])]
+    if not values:
+        names = ", ".join(run.name for run in list(runs)[:10]) or "none"
+        raise WarehouseError(
+            f"{file}: no published row has the name of a run; looked for {names}; `tw import ccl-bench DIR` names runs "
+            "after their folders"
+        )
+    return values
+
+
+def _published_rows(file: Path) -> dict[str, dict[str, Any]]:
+    """The metrics of published rows by the name of the row."""
+    try:
+        content = json.loads(file.read_text(encoding="utf-8"))
+        return {row_of_trace(row["trace"]): dict(row["metrics"]) for row in content["rows"]}
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        raise TracewarehouseError(
+            f"{file}: not CCL-Bench's published data: looked for the JSON of website/benchmark_data.json ({error})"
+        ) from None
+
+
+def row_of_trace(trace: object) -> str:
+    """The name of the row whose trace lies at a path."""
+    return str(trace).rstrip("/").rpartition("/")[2]
+
+
+def _compared(warehouse: Warehouse, run: RunVersion, published: dict[str, Any]) -> list[PublishedValue]:
+    reproduced = row_values(warehouse, run.run_id)
+    compared = []
+    for name, value in published.items():
+        metric, kind = _metric_and_kind(name)
+        if metric is None:  # it is not computed for TPUs
+            continue
+        about = warehouse.definitions.metric(f"ccl_{metric}", 1).header.description
+        match = _REASON.search(" ".join(about.split()))
+        ours, why = (match[1], match[2]) if match else ("", about)
+        right = _right(warehouse, run.run_id, ours, kind)
+        number = value if isinstance(value, int | float) else None
+        relation = _relation(number, reproduced.get(name))
+        values = (number, reproduced.get(name), ours, *right)
+        compared.append(PublishedValue(run.name, name, *values, relation, why))
+    return compared
+
+
+def _metric_and_kind(name: str) -> tuple[str | None, str | None]:
+    """The inverse of `_ccl_bench_name`; no kind stands for all kinds."""
+    if name in COMPATIBLE:
+        return name, None
+    match = re.fullmatch(r"(bandwidth_utilization|collective_vol)_(\w+?)(?:_group_6|_gb)", name)
+    kinds = {text: kind for kind, text in _COLLECTIVES.items() if kind != "total"}
+    return (match[1], kinds.get(match[2])) if match else (None, None)
+
+
+def _right(warehouse: Warehouse, run_id: str, metric: str, kind: str | None) -> _Right:
+    if not metric:
+        return _Right()
+    rows = warehouse.metric(metric, run_id).dicts()
+    header = warehouse.definitions.metric(metric).header
+    column, unit = _COLUMNS.get(metric, (header.value, header.unit))
+    rows = [row for row in rows if row[column] is not None and (kind is None or row.get("kind") == kind)]
+    if any(row.get("phase") == "decode" for row in rows):
+        rows = [row for row in rows if row.get("phase") == "decode"]
+    if not rows:
+        return _Right()
+    how, reduced = _REDUCED.get(metric, ("mean", fmean))
+    return _Right(float(reduced([float(row[column]) for row in rows])), how, len(rows), unit)
+
+
+def _relation(published: float | None, reproduced: float | None) -> str:
+    if published is None or reproduced is None:
+        return "no value on both sides"
+    if float(f"{published:.6g}") == float(f"{reproduced:.6g}"):
+        return "follows from this run"
+    return "of another trace, card, or version of its tools"

@@ -1,8 +1,8 @@
 """Writes runs as native Perfetto traces.
 
-`wire` encodes fields of many messages at once, `lanes` divides slices into tracks on which they nest, and `packets`
-writes tracks, slices and counters. `selected_run` asks for the rows, and `counters`, `devices`, `collectives` and
-`hosts` say which of them go to which track, with which arguments.
+`wire` encodes fields of many messages at once, and `packets` writes tracks, slices and counters with them.
+`selected_run` asks for the rows; `devices`, and `export` for hosts and counters, say which of them go to which track,
+with which arguments.
 
 Tracks and arguments have the names of XProf's own Perfetto export (of Megascale traces), so that PerfettoSQL that is
 written for it works here: `1. Global Counters`, and below `2. TPUs` each device with `1. Steps`, `2. XLA Modules`,

@@ -2,19 +2,19 @@
 
 from __future__ import annotations
 
+from functools import cached_property
+from typing import Literal
+
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 
-from tracewarehouse.exports.perfetto.collectives import Collectives
-from tracewarehouse.exports.perfetto.columns import coded, integers, optional
-from tracewarehouse.exports.perfetto.instructions import Instructions
-from tracewarehouse.exports.perfetto.lanes import Int64
-from tracewarehouse.exports.perfetto.name_scope import write_name_scope
 from tracewarehouse.exports.perfetto.packets import PacketWriter
-from tracewarehouse.exports.perfetto.selected_run import SelectedRun
-from tracewarehouse.exports.perfetto.stats import of_events, stat_arguments, stats_of
-from tracewarehouse.exports.perfetto.wire import Encoded
+from tracewarehouse.exports.perfetto.selected_run import SelectedRun, coded, integers, optional, stat_arguments
+from tracewarehouse.exports.perfetto.wire import Encoded, Int64, joined
 from tracewarehouse.queries.read_only import literal
+
+Flows = Literal["none", "slow", "all"]
 
 _DEVICES = {"tpu": "2. TPUs", "gpu": "2. GPUs", "cpu": "2. CPUs"}
 
@@ -25,62 +25,71 @@ class Devices:
     Args:
         run: the run.
         writer: writes the trace.
-        instructions: the instructions of the run.
-        collectives: its collectives.
+        flows: which executions of collectives get arrows from rank to rank.
+        first_flow: number of the first arrow.
     """
 
-    def __init__(
-        self, run: SelectedRun, writer: PacketWriter, instructions: Instructions, collectives: Collectives
-    ) -> None:
+    def __init__(self, run: SelectedRun, writer: PacketWriter, flows: Flows, first_flow: int) -> None:
         self._run = run
         self._writer = writer
-        self._instructions = instructions
-        self._collectives = collectives
+        self._instructions = _Instructions(run, writer)
+        self._flows = flows
+        self._first_flow = first_flow
 
     def write(self, parent: int) -> None:
         """Write all devices below a track."""
         devices = self._run.rows(
             "SELECT device_id, plane, host, upper(coalesce(backend, 'unknown')) FROM main.devices "
-            f"WHERE {self._run.of_run} ORDER BY device_id"
+            f"WHERE {self._run.in_run} ORDER BY device_id"
         )
         names = [plane for _, plane, _, _ in devices]
-        [(backend,)] = self._run.rows(f"SELECT backend FROM main.runs WHERE {self._run.of_run}")
+        [(backend,)] = self._run.rows(f"SELECT backend FROM main.runs WHERE {self._run.in_run}")
         group = self._writer.track(_DEVICES.get(backend, "2. Devices"), parent)
         for device_id, plane, host, kind in devices:
             name = plane if names.count(plane) == 1 else f"/device:{kind}:{device_id}"
             track = self._writer.track(name, group, description=f"device {device_id}, on host {host}")
             self._write_device(track, device_id)
-        for plane, host in self._run.rows(
-            f"SELECT DISTINCT plane, host FROM main.ops WHERE {self._run.of_ops} AND device_id IS NULL ORDER BY ALL"
-        ):
+        elsewhere = f"FROM main.ops WHERE {self._run.in_selection} AND device_id IS NULL"
+        for plane, host in self._run.rows(f"SELECT DISTINCT plane, host {elsewhere} ORDER BY ALL"):
             track = self._writer.track(self._run.with_host(plane, host), group)
             where = f"device_id IS NULL AND plane = {literal(plane)} AND host = {literal(host)}"
             self._write_lines(track, self._ops(where), self._instructions.arguments(None), {})
 
     def _write_device(self, parent: int, device_id: int) -> None:
-        where = f"device_id = {device_id}"
-        ops = self._ops(where)
+        ops = self._ops(f"device_id = {device_id}")
         tracks = self._write_lines(parent, ops, self._instructions.arguments(device_id), self._run_ids(device_id))
         for name, kind in (("1. Steps", "step"), ("2. XLA Modules", "module")):
             if name not in tracks:
                 self._write_phases(parent, name, device_id, kind)
-        write_name_scope(self._writer, parent, ops, self._instructions, device_id)
-        self._collectives.write(parent, device_id)
+        self._write_name_scope(parent, ops, device_id)
+        self._write_collectives(parent, device_id)
 
     def _ops(self, where: str) -> pa.Table:
-        return self._run.arrow(f"""
-            SELECT event_id, instruction_id, start_ps, duration_ps, phase, step, execution, is_leaf
-            FROM main.ops
-            WHERE {self._run.of_ops} AND {where}
-            ORDER BY event_id
-        """)
+        return self._run.arrow(
+            "SELECT event_id, instruction_id, start_ps, duration_ps, phase, step, execution, is_leaf "
+            f"FROM main.ops WHERE {self._run.in_selection} AND {where} ORDER BY event_id"
+        )
 
-    def _write_lines(self, parent: int, ops: pa.Table, of_instructions: Encoded, run_ids: dict[int, int]) -> set[str]:
-        """Write the events of a device line by line; returns the names of the tracks."""
+    def _run_ids(self, device_id: int) -> dict[int, int]:
+        """The profiler's own number for each execution on a device; hosts share these numbers."""
+        run_ids = self._run.rows(f"""
+            SELECT o.execution, s.int_value
+            FROM main.ops AS o
+            INNER JOIN main.event_stats AS s USING (run_id, event_id)
+            WHERE {self._run.in_run} AND o.device_id = {device_id} AND o.line = 'XLA Modules'
+              AND o.execution IS NOT NULL AND s.name = 'run_id' AND s.int_value IS NOT NULL
+        """)
+        return dict(run_ids)
+
+    def _write_lines(self, parent: int, ops: pa.Table, described: Encoded, run_ids: dict[int, int]) -> set[str]:
+        """Write the events of a device line by line; returns the names of the tracks.
+
+        `described` has the arguments of each instruction.
+        """
         lines = self._run.lines
         event_ids = integers(ops, "event_id")
-        line = self._run.line_of(event_ids)
-        stats = stats_of(self._run, event_ids)
+        line = self._run.line_numbers(event_ids)
+        stats = self._run.stats(event_ids)
         by_track: dict[str, list[int]] = {}
         for index in np.unique(line).tolist():
             by_track.setdefault(lines[index].track, []).append(index)
@@ -90,17 +99,12 @@ class Devices:
                 is_here &= integers(ops, "duration_ps") != 0  # samples are on the tracks of counters
             some = ops.filter(pa.array(is_here))
             if len(some):
-                self._write_events(name, parent, some, of_instructions, run_ids, of_events(stats, some))
+                # modules have their run_id as a stat of their own
+                self._write_events(name, parent, some, described, {} if name == "2. XLA Modules" else run_ids, stats)
         return set(by_track)
 
     def _write_events(
-        self,
-        name: str,
-        parent: int,
-        ops: pa.Table,
-        of_instructions: Encoded,
-        run_ids: dict[int, int],
-        stats: pa.Table,
+        self, name: str, parent: int, ops: pa.Table, described: Encoded, run_ids: dict[int, int], stats: pa.Table
     ) -> None:
         w = self._writer
         instructions = ops.column("instruction_id").combine_chunks()
@@ -111,19 +115,17 @@ class Devices:
         execution, no_execution = optional(ops, "execution")
         run_id = np.array([run_ids.get(e, -1) for e in range(int(execution.max(initial=0)) + 1)], np.int64)[execution]
         no_run_id = no_execution | (run_id == -1)
-        if name == "2. XLA Modules":  # modules have it as a stat of their own
-            no_run_id[:] = True
-        of_stats = stat_arguments(w, event_ids, stats)
+        columns = stat_arguments(w, event_ids, stats)
 
         def arguments(some: Int64) -> list[Encoded]:
             place = pa.array(some)
             return [
-                of_instructions.take(instructions.take(place)),
+                described.take(instructions.take(place)),
                 phase.take(phase_codes.take(place)),
                 w.integers("step", step[some], no_step[some]),
                 w.integers("run_id", run_id[some], no_run_id[some]),
                 w.integers("event_id", event_ids[some]),
-                *(stat.take(place) for stat in of_stats),
+                *(column.take(place) for column in columns),
             ]
 
         names = self._instructions.names[integers(ops, "instruction_id")]
@@ -131,14 +133,12 @@ class Devices:
 
     def _write_phases(self, parent: int, name: str, device_id: int, kind: str) -> None:
         """Write the steps or modules that ingest found for a device without a line of them."""
-        is_selected = self._run.selection.of_steps("name", '"index"') if kind == "step" else "true"
-        spans = self._run.arrow(f"""
-            SELECT name, "index", start_ps, end_ps
-            FROM main.phases
-            WHERE {self._run.of_run} AND device_id = {device_id} AND kind = {literal(kind)} AND {self._run.within()}
-              AND {is_selected}
-            ORDER BY start_ps, "index"
-        """)
+        is_selected = self._run.selection.steps("name", '"index"') if kind == "step" else "true"
+        spans = self._run.arrow(
+            f'SELECT name, "index", start_ps, end_ps FROM main.phases WHERE {self._run.in_hull} '
+            f"AND device_id = {device_id} AND kind = {literal(kind)} AND {is_selected} "
+            'ORDER BY start_ps, "index"'
+        )
         texts = spans.column("name").to_pylist()
         index, no_index = optional(spans, "index")
         shown = [
@@ -150,17 +150,137 @@ class Devices:
             return [self._writer.integers("index" if kind == "module" else "step", index[some], no_index[some])]
 
         start = integers(spans, "start_ps")
-        self._writer.slices(
-            name, parent, start, integers(spans, "end_ps") - start, self._writer.names(shown), arguments
+        names = self._writer.names(shown)
+        self._writer.slices(name, parent, start, integers(spans, "end_ps") - start, names, arguments)
+
+    def _write_name_scope(self, parent: int, ops: pa.Table, device_id: int) -> None:
+        """Write a slice for each stretch of leaf ops of one layer, and in it one for each part of the model."""
+        leaf = ops.filter(ops.column("is_leaf")).sort_by("start_ps")
+        if not len(leaf):
+            return
+        layers_by_id, parts, parts_by_id = self._instructions.scopes(device_id)
+        instruction = integers(leaf, "instruction_id")
+        layer, part = layers_by_id[instruction], parts_by_id[instruction]
+        execution, _ = optional(leaf, "execution")
+        start = integers(leaf, "start_ps")
+        end = start + integers(leaf, "duration_ps")
+        by_layer = (np.diff(execution, prepend=-2) != 0) | (np.diff(layer, prepend=-2) != 0)
+        by_part = by_layer | (np.diff(part, prepend=-2) != 0)
+        stretches = []
+        for is_first, scope in ((by_layer, layer), (by_part, part)):
+            first = np.flatnonzero(is_first)
+            stretch = np.stack([start[first], np.maximum.reduceat(end, first), scope[first], layer[first]])
+            stretches.append(stretch[:, scope[first] >= 0])
+        layers, layer_parts = stretches
+        texts = [f"layer {number}" for number in layers[2].tolist()]
+        texts += [parts[code] for code in layer_parts[2].tolist()]
+        starts, ends, _, slice_layers = np.concatenate(stretches, axis=1)
+
+        def arguments(some: Int64) -> list[Encoded]:
+            return [self._writer.integers("layer", slice_layers[some], slice_layers[some] < 0)]
+
+        names = self._writer.names(texts)
+        self._writer.slices("5. Name Scope", parent, starts, ends - starts, names, arguments)
+
+    def _write_collectives(self, parent: int, device_id: int) -> None:
+        """Write the collectives of a device, on a track for each kind and mesh axis."""
+        collectives = self._collectives.filter(pc.equal(self._collectives.column("device_id"), device_id))
+        if not len(collectives):
+            return
+        group = self._writer.track("6. Collectives", parent)
+        for track in sorted(set(collectives.column("track").to_pylist())):
+            some = collectives.filter(pc.equal(collectives.column("track"), track))
+            self._write_collective_track(track, group, some)
+
+    def _write_collective_track(self, track: str, parent: int, collectives: pa.Table) -> None:
+        w = self._writer
+        texts = []
+        for name in ("kind", "axis", "dtype", "phase"):
+            values, codes = coded(collectives.column(name))
+            texts.append((w.texts(name, values), codes))
+        numbers = {
+            name: optional(collectives, name)
+            for name in (
+                "group_size", "rank_in_group", "message_bytes", "wire_bytes", "exposed_ps", "instance", "step",
+                "event_id",
+            )
+        }  # fmt: skip
+
+        def arguments(some: Int64) -> list[Encoded]:
+            place = pa.array(some)
+            return [
+                *(values.take(codes.take(place)) for values, codes in texts),
+                *(w.integers(name, values[some], absent[some]) for name, (values, absent) in numbers.items()),
+            ]
+
+        start = integers(collectives, "start_ps")
+        duration = integers(collectives, "end_ps") - start
+        names = self._instructions.names[integers(collectives, "instruction_id")]
+        instance, is_alone = numbers["instance"]
+        is_linked = {"none": np.False_, "slow": collectives.column("is_slow").to_numpy(), "all": np.True_}[self._flows]
+        flows = np.where(is_linked & ~is_alone, self._first_flow + instance, 0)
+        w.slices(track, parent, start, duration, names, arguments, flows)
+
+    @cached_property
+    def _collectives(self) -> pa.Table:
+        return self._run.arrow(
+            f"SELECT * FROM macros.selected_collectives({self._run.arguments}) ORDER BY device_id, start_ps, event_id"
         )
 
-    def _run_ids(self, device_id: int) -> dict[int, int]:
-        """The profiler's own number for each execution on a device; hosts share these numbers."""
-        run_ids = self._run.rows(f"""
-            SELECT o.execution, s.int_value
-            FROM main.ops AS o
-            INNER JOIN main.event_stats AS s USING (run_id, event_id)
-            WHERE {self._run.of_run} AND o.device_id = {device_id} AND o.line = 'XLA Modules'
-              AND o.execution IS NOT NULL AND s.name = 'run_id' AND s.int_value IS NOT NULL
-        """)
-        return dict(run_ids)
+
+class _Instructions:
+    """The names and arguments of a run's instructions, and their places in the model; each at the index of its id."""
+
+    def __init__(self, run: SelectedRun, writer: PacketWriter) -> None:
+        self._run = run
+        self._writer = writer
+
+    @cached_property
+    def names(self) -> Int64:
+        """The writer's number of each name."""
+        return self._writer.names(self._rows.column("name").to_pylist())
+
+    def arguments(self, device_id: int | None) -> Encoded:
+        """The arguments of each instruction on a device; for device None, those that it has on every device."""
+        if device_id is None:
+            return self._described
+        layer, parts, part = self.scopes(device_id)
+        texts = self._writer.texts("part", parts)
+        return joined(
+            self._described,
+            self._writer.integers("layer", layer, layer < 0),
+            texts.take(pa.array(part, mask=part < 0)),
+        )
+
+    def scopes(self, device_id: int) -> tuple[Int64, list[str], Int64]:
+        """The layer of each instruction on a device, the parts, and the index of its part; -1 for none."""
+        instructions = self._run.arrow(
+            f"SELECT instruction_id, layer, part FROM models.instruction_layers WHERE {self._run.in_run} "
+            f"AND device_id = {device_id} ORDER BY instruction_id"
+        )
+        layer = np.full(len(self.names), -1, np.int64)
+        part = layer.copy()
+        numbers, no_layer = optional(instructions, "layer")
+        where = integers(instructions, "instruction_id")
+        layer[where] = np.where(no_layer, -1, numbers)
+        parts, codes = coded(instructions.column("part"))
+        part[where] = codes.fill_null(-1).to_numpy()
+        return layer, parts, part
+
+    @cached_property
+    def _described(self) -> Encoded:
+        """The arguments that an instruction has on every device."""
+        w, instructions = self._writer, self._rows
+        texts = {"hlo_category": "category", "long_name": "hlo_text", "tf_op": "op_name", "source": "source",
+                 "op_class": "op_class"}  # fmt: skip
+        return joined(
+            *(w.texts(name, instructions.column(column).to_pylist()) for name, column in texts.items()),
+            *(w.integers(name, *optional(instructions, name)) for name in ("flops", "model_flops", "bytes_accessed")),
+        )
+
+    @cached_property
+    def _rows(self) -> pa.Table:
+        return self._run.arrow(
+            "SELECT instruction_id, name, category, hlo_text, op_name, source, op_class, flops, model_flops, "
+            f"bytes_accessed FROM main.instructions WHERE {self._run.in_run} ORDER BY instruction_id"
+        )

@@ -1,4 +1,4 @@
-"""Writes runs as one Perfetto trace."""
+"""Writes runs as one Perfetto trace: a run's counters, then its devices, then its hosts."""
 
 from __future__ import annotations
 
@@ -6,17 +6,17 @@ import gzip
 import re
 from collections.abc import Sequence
 from contextlib import ExitStack
+from itertools import pairwise
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, cast
 
-from tracewarehouse.exports.perfetto.collectives import Collectives, Flows
-from tracewarehouse.exports.perfetto.counters import write_counters
-from tracewarehouse.exports.perfetto.devices import Devices
-from tracewarehouse.exports.perfetto.hosts import write_hosts
-from tracewarehouse.exports.perfetto.instructions import Instructions
+import numpy as np
+import pyarrow as pa
+
+from tracewarehouse.exports.perfetto.devices import Devices, Flows
 from tracewarehouse.exports.perfetto.packets import PacketWriter, compressing
-from tracewarehouse.exports.perfetto.selected_run import SelectedRun
-from tracewarehouse.exports.perfetto.selection import Selection
+from tracewarehouse.exports.perfetto.selected_run import SelectedRun, Selection, coded, integers, stat_arguments
+from tracewarehouse.exports.perfetto.wire import Encoded, Int64
 from tracewarehouse.ingest.errors import TracewarehouseError
 from tracewarehouse.ingest.lake.durable_files import placed_whole
 from tracewarehouse.queries.read_only import literal
@@ -49,7 +49,7 @@ def export_perfetto(
             packets are compressed, which Perfetto's tools can read.
         selection: the part of each run to write; None for all.
         flows: which executions of collectives get arrows from rank to rank: none, those that are slow for their
-            instruction (see `collectives.SLOW`), or all.
+            instruction (see the macro selected_collectives), or all.
         force: also write runs of hosts whose clocks are not aligned.
 
     Raises:
@@ -59,7 +59,7 @@ def export_perfetto(
     """
     if not target.name.endswith(ENDINGS):
         raise TracewarehouseError(f"{target}: a Perfetto trace ends in one of {', '.join(ENDINGS)}; name such a file")
-    entries = list({entries.run_id: entries for entries in map(warehouse.run, runs)}.values())
+    entries = list({entry.run_id: entry for entry in map(warehouse.run, runs)}.values())
     for run in entries:
         if "clock_unaligned" in run.flags and not force:
             raise TracewarehouseError(
@@ -79,26 +79,79 @@ def export_perfetto(
             for run in entries:
                 parent = writer.track(run.name) if len(entries) > 1 else 0
                 selected = SelectedRun(warehouse, run.run_id, selection or Selection())
-                _write_run(selected, writer, parent, flows, first_flow)
-                first_flow += _instances(warehouse, run.run_id)
+                writer.origin_ps, _ = selected.hull
+                _write_counters(selected, writer, parent)
+                Devices(selected, writer, flows, first_flow).write(parent)
+                _write_hosts(selected, writer, parent)
+                [(instances,)] = selected.rows(
+                    f"SELECT coalesce(max(instance), -1) + 1 FROM main.collectives WHERE {selected.in_run}"
+                )
+                first_flow += instances
     except OSError as error:
         raise TracewarehouseError(f"{target}: cannot be written: {error.strerror or error}") from None
     return target
 
 
-def _write_run(run: SelectedRun, writer: PacketWriter, parent: int, flows: Flows, first_flow: int) -> None:
-    """Write all tracks of a run below a track, or at the top if `parent` is 0."""
-    writer.origin_ps, _ = run.hull
-    instructions = Instructions(run, writer)
-    write_counters(run, writer, parent)
-    Devices(run, writer, instructions, Collectives(run, writer, instructions, flows, first_flow)).write(parent)
-    write_hosts(run, writer, parent)
+def _write_counters(run: SelectedRun, writer: PacketWriter, parent: int) -> None:
+    """Write the counters of a run below a track: collectives in flight, and what the profiler counted."""
+    in_flight = run.arrow(f"SELECT * FROM macros.collectives_in_flight({run.arguments}) ORDER BY at_ps")
+    counters = run.arrow(
+        "SELECT plane, host, name, start_ps, value FROM main.counters "
+        f"WHERE {run.in_hull} AND value IS NOT NULL ORDER BY host, plane, name, start_ps"
+    )
+    if not len(in_flight) and not len(counters):
+        return
+    group = writer.track("1. Global Counters", parent)
+    if len(in_flight):
+        collectives = writer.track("Collectives", group)
+        for name, unit, column in (
+            ("In-flight collectives", "count", "collectives"),
+            ("In-flight bytes", "bytes", "bytes"),
+        ):
+            track = writer.counter_track(name, collectives, unit, column)
+            writer.samples(track, integers(in_flight, "at_ps"), integers(in_flight, column))
+    places = counters.select(["host", "plane", "name"]).to_pylist()
+    planes: dict[tuple[str, str], int] = {}
+    firsts = [i for i, place in enumerate(places) if i == 0 or place != places[i - 1]]
+    for first, last in pairwise([*firsts, len(places)]):
+        host, plane, name = places[first].values()
+        if (host, plane) not in planes:
+            planes[host, plane] = writer.track(run.with_host(plane, host), group)
+        some = counters.slice(first, last - first)
+        track = writer.counter_track(name, planes[host, plane], "", name)
+        writer.samples(track, integers(some, "start_ps"), some.column("value").to_numpy())
 
 
-def _instances(warehouse: Warehouse, run_id: str) -> int:
-    """One more than the last instance number of a run's collectives."""
-    sql = f"SELECT coalesce(max(instance), -1) + 1 FROM main.collectives WHERE run_id = {literal(run_id)}"
-    return int(warehouse.query(sql).scalar())
+def _write_hosts(run: SelectedRun, writer: PacketWriter, parent: int) -> None:
+    """Write the threads of all hosts below a track."""
+    group = 0
+    for host in run.hosts:
+        events = run.arrow(
+            "SELECT event_id, name, start_ps, duration_ps FROM main.host_events "
+            f"WHERE {run.in_hull} AND host = {literal(host)} ORDER BY event_id"
+        )
+        if not len(events):
+            continue
+        group = group or writer.track("3. Hosts", parent)
+        track = writer.track(host, group)
+        event_ids = integers(events, "event_id")
+        stats = run.stats(event_ids)
+        line = run.line_numbers(event_ids)
+        firsts = np.flatnonzero(np.diff(line, prepend=-1))
+        for first, last in pairwise([*firsts.tolist(), len(line)]):
+            _write_thread(writer, run.lines[line[first]].thread, track, events.slice(first, last - first), stats)
+
+
+def _write_thread(writer: PacketWriter, name: str, parent: int, events: pa.Table, stats: pa.Table) -> None:
+    event_ids = integers(events, "event_id")
+    texts, codes = coded(events.column("name"))
+    columns = stat_arguments(writer, event_ids, stats)
+
+    def arguments(some: Int64) -> list[Encoded]:
+        return [writer.integers("event_id", event_ids[some]), *(column.take(pa.array(some)) for column in columns)]
+
+    names = writer.names(texts)[codes.to_numpy()]
+    writer.slices(name, parent, integers(events, "start_ps"), integers(events, "duration_ps"), names, arguments)
 
 
 def picoseconds(text: str) -> int:

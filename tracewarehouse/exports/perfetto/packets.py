@@ -1,4 +1,4 @@
-"""Writes the packets of a Perfetto trace: tracks, slices, flows and counters.
+"""Writes the packets of a Perfetto trace: tracks, slices on tracks where they nest, flows and counters.
 
 Field numbers are those of perfetto_trace.proto, https://perfetto.dev/docs/reference/trace-packet-proto. All packets
 belong to one sequence, so that each text is in the file once.
@@ -16,18 +16,18 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from tracewarehouse.exports.perfetto.lanes import Int64, begins_and_ends, lanes_of
 from tracewarehouse.exports.perfetto.wire import (
     FIXED64,
     LENGTH,
     VARINT,
     Encoded,
+    Int64,
     fixed64s,
     joined,
+    joined_bytes,
     key,
     messages,
     repeated,
-    text_of,
     varint,
     varints,
 )
@@ -213,32 +213,32 @@ class PacketWriter:
         """
         end_ps = start_ps + duration_ps
         order = np.lexsort((-end_ps, start_ps))
-        lanes = lanes_of(start_ps[order], end_ps[order])
+        lanes = nesting_lanes(start_ps[order], end_ps[order])
         tracks = []
         for lane in range(int(lanes.max(initial=-1)) + 1):
-            of_lane = order[lanes == lane]
+            members = order[lanes == lane]
             track = self.track(name, parent)
             tracks.append(track)
-            self._lane(track, of_lane, start_ps, duration_ps, names, arguments, flows)
+            self._lane(track, members, start_ps, duration_ps, names, arguments, flows)
         return tracks
 
     def _lane(
         self,
         track: int,
-        of_lane: Int64,
+        members: Int64,
         start_ps: Int64,
         duration_ps: Int64,
         names: Int64,
         arguments: Callable[[Int64], Sequence[Encoded]],
         flows: Int64 | None,
     ) -> None:
-        n = len(of_lane)
-        sequence = begins_and_ends(start_ps[of_lane], (start_ps + duration_ps)[of_lane])
+        n = len(members)
+        sequence = begins_and_ends(start_ps[members], (start_ps + duration_ps)[members])
         slice_end = _TYPE + varint(_SLICE_END) + _TRACK + varint(track)
         for first in range(0, len(sequence), AT_ONCE):
             some = sequence[first : first + AT_ONCE]
             is_end = some >= n
-            begun, ended = of_lane[some[~is_end]], of_lane[some[is_end] - n]
+            begun, ended = members[some[~is_end]], members[some[is_end] - n]
             starts, durations = start_ps[begun], duration_ps[begun]
             kinds = np.where(durations == 0, _INSTANT, _SLICE_BEGIN)
             fields = [
@@ -255,7 +255,7 @@ class PacketWriter:
             place = np.empty(len(some), np.int64)
             place[~is_end] = np.arange(len(begun))
             place[is_end] = len(begun) + np.arange(len(ended))
-            self._write(text_of(pa.concat_arrays([begins, ends]).take(pa.array(place))))
+            self._write(joined_bytes(pa.concat_arrays([begins, ends]).take(pa.array(place))))
 
     def samples(self, track: int, time_ps: Int64, values: npt.NDArray[Any]) -> None:
         """Write the samples of a counter: integers or doubles, shape (n,)."""
@@ -266,7 +266,7 @@ class PacketWriter:
                 fields = fixed64s(kind + _DOUBLE_COUNTER_VALUE, some)
             else:
                 fields = varints(kind + _COUNTER_VALUE, some)
-            self._write(text_of(self._events(time_ps[first : first + AT_ONCE], fields)))
+            self._write(joined_bytes(self._events(time_ps[first : first + AT_ONCE], fields)))
 
     def _events(self, time_ps: Int64, event: Encoded) -> Encoded:
         time_ns = (time_ps - self.origin_ps) // 1000
@@ -275,3 +275,66 @@ class PacketWriter:
 
 def _encoded(text: str) -> bytes:
     return text.encode("utf-8", "replace")
+
+
+def nesting_lanes(start: Int64, end: Int64) -> Int64:
+    """The lane of each slice, shape (n,): the first on which it lies within, before or after all others.
+
+    Args:
+        start: starts, in ascending order; of slices that start together, longer ones first.
+        end: ends, exclusive.
+    """
+    if _nests(start, end):
+        return np.zeros(len(start), np.int64)
+    lanes = np.empty(len(start), np.int64)
+    open_ends: list[list[int]] = []
+    for index, (begin, stop) in enumerate(zip(start.tolist(), end.tolist(), strict=True)):
+        lane = 0
+        while lane < len(open_ends) and not _fits(open_ends[lane], begin, stop):
+            lane += 1
+        if lane == len(open_ends):
+            open_ends.append([])
+        open_ends[lane].append(stop)
+        lanes[index] = lane
+    return lanes
+
+
+def begins_and_ends(start: Int64, end: Int64) -> Int64:
+    """The order in which slices of one lane begin and end, as numbers: i where slice i begins, n + i where it ends.
+
+    At one time, ends come before begins, inner ends before outer ones and outer begins before inner ones. A slice
+    without length has no end.
+
+    Args:
+        start: starts, shape (n,), ordered as for `nesting_lanes`.
+        end: ends, exclusive.
+    """
+    n = len(start)
+    index = np.arange(n)
+    lasting = np.flatnonzero(end > start)
+    times = np.concatenate([start, end[lasting]])
+    is_begin = np.concatenate([np.ones(n, bool), np.zeros(len(lasting), bool)])
+    order = np.lexsort((np.concatenate([index, -lasting]), is_begin, times))
+    return np.concatenate([index, n + lasting])[order]
+
+
+def _fits(open_ends: list[int], begin: int, stop: int) -> bool:
+    """Whether a slice lies within the last open one of a lane, or none is open; closes those that have ended."""
+    while open_ends and open_ends[-1] <= begin:
+        open_ends.pop()
+    return not open_ends or stop <= open_ends[-1]
+
+
+def _nests(start: Int64, end: Int64) -> bool:
+    """Whether no slice ends between the begin and the end of another that began after it."""
+    if (start[1:] >= end[:-1]).all():
+        return True
+    n = len(start)
+    order = begins_and_ends(start, end)
+    is_lasting = (end > start)[order % n]
+    order = order[is_lasting]
+    is_begin = order < n
+    depth = np.cumsum(np.where(is_begin, 1, -1))
+    begin_depth = np.empty(n, np.int64)
+    begin_depth[order[is_begin]] = depth[is_begin]
+    return bool((begin_depth[order[~is_begin] - n] == depth[~is_begin] + 1).all())

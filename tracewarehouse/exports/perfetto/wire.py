@@ -15,7 +15,8 @@ import pyarrow.compute as pc
 
 VARINT, FIXED64, LENGTH = 0, 1, 2
 """Wire types."""
-Integers = npt.NDArray[np.int64] | npt.NDArray[np.uint64]
+Int64 = npt.NDArray[np.int64]
+Integers = Int64 | npt.NDArray[np.uint64]
 Encoded = Any
 """A pyarrow BinaryArray with one element per message."""
 _SHIFTS = np.arange(0, 70, 7, dtype=np.uint64)
@@ -92,16 +93,14 @@ def repeated(content: bytes, count: int) -> Encoded:
     return _array(np.full(count, len(content)), np.tile(np.frombuffer(content, np.uint8), count), None)
 
 
-def text_of(column: Encoded) -> memoryview:
+def joined_bytes(column: Encoded) -> memoryview:
     """All messages one after the other, without a copy."""
     _, offsets, data = column.buffers()
     ends = np.frombuffer(offsets, np.int32)
     return memoryview(data)[int(ends[column.offset]) : int(ends[column.offset + len(column)])]
 
 
-def _array(
-    sizes: npt.NDArray[np.int64], data: npt.NDArray[np.uint8], is_absent: npt.NDArray[np.bool_] | None
-) -> Encoded:
+def _array(sizes: Int64, data: npt.NDArray[np.uint8], is_absent: npt.NDArray[np.bool_] | None) -> Encoded:
     offsets = np.zeros(len(sizes) + 1, np.int32)
     np.cumsum(sizes, out=offsets[1:])
     valid = None if is_absent is None else pa.py_buffer(np.packbits(~is_absent, bitorder="little"))

@@ -112,49 +112,35 @@ class RunSummary:
 
 
 def summarise(query: Query, run_id: str) -> RunSummary:
-    """Read the summary of one run.
-
-    Args:
-        query: runs SQL on a warehouse that has the run.
-        run_id: the run.
-    """
-    flags = query(
-        "SELECT flag, host, detail FROM main.quality_flags "  # noqa: S608  a literal
-        f'WHERE run_id = {literal(run_id)} ORDER BY "index"'
-    )
+    """Read the summary of one run; `query` runs SQL on a warehouse that has the run."""
+    run = literal(run_id)
+    [facts] = query(f"SELECT * FROM macros.run_facts([{run}])").dicts()
+    flags = query(f'SELECT flag, host, detail FROM main.quality_flags WHERE run_id = {run} ORDER BY "index"')
     missing = query(
-        "SELECT metric, version, unmet, reason FROM metrics.missing "  # noqa: S608
-        f"WHERE run_id = {literal(run_id)} ORDER BY metric, version"
+        f"SELECT metric, version, unmet, reason FROM metrics.missing WHERE run_id = {run} ORDER BY metric, version"
     )
     return RunSummary(
-        facts_of(query, run_id),
-        numbers_of(query, run_id),
-        step_shares_of(query, run_id),
+        facts,
+        main_numbers(query, run_id),
+        step_shares(query, run_id),
         [RunFlag(flag, host, FLAGS.get(flag, ""), detail) for flag, host, detail in flags.rows()],
         [Missing(*row) for row in missing.rows()],
     )
 
 
-def facts_of(query: Query, run_id: str) -> dict[str, Any]:
-    """The facts of a run: what ran, on what, and how its steps were found."""
-    [facts] = query(f"SELECT * FROM macros.run_facts([{literal(run_id)}])").dicts()  # noqa: S608  a literal
-    return facts
-
-
-def numbers_of(query: Query, run_id: str) -> list[Number]:
+def main_numbers(query: Query, run_id: str) -> list[Number]:
     """The run's main numbers; one without data has no value."""
     rows = query(
-        "SELECT metric, name, part, value, unit, detail "  # noqa: S608  a literal
+        "SELECT metric, name, part, value, unit, detail "
         f"FROM macros.run_tiles([{literal(run_id)}]) ORDER BY position, part DESC"
     )
     return [Number(**row) for row in rows.dicts()]
 
 
-def step_shares_of(query: Query, run_id: str) -> list[StepShare]:
+def step_shares(query: Query, run_id: str) -> list[StepShare]:
     """The parts of the time of the run's steps, the phase with the longest total first and its largest part first."""
     rows = query(
-        "SELECT phase, part, share, mean_ms, steps "  # noqa: S608  a literal
-        f"FROM macros.step_shares([{literal(run_id)}]) "
+        f"SELECT phase, part, share, mean_ms, steps FROM macros.step_shares([{literal(run_id)}]) "
         "ORDER BY SUM(mean_ms * steps) OVER (PARTITION BY phase) DESC, phase, share DESC, part"
     )
     return [StepShare(**row) for row in rows.dicts()]
