@@ -10,7 +10,7 @@ import numpy as np
 
 from tracewarehouse.ingest.columns.records import EventBatch, Plane, Stat, StatKind, Trace
 from tracewarehouse.ingest.readers.files import CaptureFile
-from tracewarehouse.ingest.readers.xplane.plain import PlainStat, bits_of, xplane_messages, xplane_planes
+from tracewarehouse.ingest.readers.xplane.plain import PlainStat, double_bits, xplane_messages, xplane_planes
 from tracewarehouse.ingest.readers.xplane.reader import XPlaneTrace
 
 MESSAGES = xplane_messages("tracewarehouse.tests")
@@ -81,7 +81,7 @@ def reference(data: bytes) -> Contents:
 def _values(stats: list[PlainStat]) -> tuple[Value, ...]:
     """Stats in the comparable form: numbers as their 64 bits."""
     return _sorted(
-        (n, int(k), bits_of(v) if isinstance(v, float) else v % (1 << 64) if isinstance(v, int) else v)
+        (n, int(k), double_bits(v) if isinstance(v, float) else v % (1 << 64) if isinstance(v, int) else v)
         for n, k, v in stats
     )
 
@@ -124,7 +124,7 @@ def _plain(stats: tuple[Stat, ...]) -> tuple[Value, ...]:
     for s in stats:
         value: object = s.value
         if isinstance(s.value, float):
-            value = bits_of(s.value)
+            value = double_bits(s.value)
         elif isinstance(s.value, int):
             value = s.value % (1 << 64)
         elif isinstance(s.value, str):

@@ -112,7 +112,7 @@ with (
     LineTables(out, "r", instructions.facts, encoder) as tables,
 ):
     for i, plane in enumerate(trace.planes):
-        of_row = instructions.of_metadata(plane, HloModules([], [])) if device_plane(plane.name) else None
+        of_row = instructions.add_metadata(plane, HloModules([], [])) if device_plane(plane.name) else None
         device = DeviceEvents(None, Timeline(), of_row) if of_row is not None else None
         rows = tables.write(trace, PlaneLines(0, "host", 0, i, plane, plane.lines, device), rows)
     tables.finish()  # in the background, while this thread goes on

@@ -22,8 +22,8 @@ from tracewarehouse.ingest.readers.formats import (
     HLO_TEXT,
     SUFFIXES,
     XPLANE,
+    file_format,
     format_by_file_name,
-    format_of,
     open_trace,
     profile_window,
 )
@@ -51,7 +51,7 @@ TRACE = (
 def test_a_file_is_told_by_its_content(tmp_path: Path, pack: Any, content: bytes, expected: formats.Format) -> None:
     path = tmp_path / "named.otherwise"
     path.write_bytes(pack(content))
-    assert format_of(CaptureFile(path)) is expected
+    assert file_format(CaptureFile(path)) is expected
 
 
 def test_a_name_is_told_by_its_suffix() -> None:

@@ -191,7 +191,7 @@ class CollectiveGroups:
         self._inferred_world = max(self._world.values(), default=self._device_count)
         self.inferred = self._infer() if coordinates is None else []
 
-    def of(self, instruction_id: int) -> Participants:
+    def participants(self, instruction_id: int) -> Participants:
         """Return the participants of an instruction; they are found once and then kept."""
         participants = self._participants.get(instruction_id)
         if participants is None:
@@ -201,7 +201,7 @@ class CollectiveGroups:
     def components(self, instruction: Int32, device: int) -> Int32:
         """Return the component of each execution of an instruction on a device; NOT_KNOWN or OUTSIDE if it has none."""
         used, of_row = distinct(instruction)
-        return np.array([self.of(i).component(device) for i in used.tolist()], np.int32)[of_row]
+        return np.array([self.participants(i).component(device) for i in used.tolist()], np.int32)[of_row]
 
     def group_rows(self) -> Iterator[dict[str, Any]]:
         """Yield the rows of main.collective_groups for the instructions whose participants were found."""

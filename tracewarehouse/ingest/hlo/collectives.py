@@ -58,7 +58,7 @@ class Collective:
         return self.pairs if self.pairs is not None else self.groups
 
 
-def collective_of(instruction: Instruction) -> Collective | None:
+def find_collective(instruction: Instruction) -> Collective | None:
     """Return the collective that an instruction is or carries; None for other ops and for transfers to the host.
 
     It is recognised by opcode, never by name: a fusion named all-reduce is no collective. A fusion (TPU compilers fuse
@@ -95,7 +95,7 @@ def collective_of(instruction: Instruction) -> Collective | None:
 
 
 def _carried(instruction: Instruction, role: AsyncRole | None) -> Collective | None:
-    inner = [collective for each in instruction.inner if (collective := collective_of(each))]
+    inner = [collective for each in instruction.inner if (collective := find_collective(each))]
     if not inner or len({(each.kind, each.groups, each.pairs) for each in inner}) > 1:
         return None
     sizes = [each.message_bytes for each in inner if each.message_bytes is not None]

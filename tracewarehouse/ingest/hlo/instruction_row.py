@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from tracewarehouse.ingest.columns.profiler_names import collective_kind, is_memcpy
 from tracewarehouse.ingest.columns.records import Stat
 from tracewarehouse.ingest.hlo import op_names, text
-from tracewarehouse.ingest.hlo.collectives import KINDS, Collective, collective_of
+from tracewarehouse.ingest.hlo.collectives import KINDS, Collective, find_collective
 from tracewarehouse.ingest.hlo.instruction import AsyncRole, Instruction
 from tracewarehouse.ingest.hlo.opcodes import OpClass, async_role, async_start_name, is_spread_step, op_class
 from tracewarehouse.ingest.hlo.replica_groups import Groups
@@ -96,7 +96,7 @@ class InstructionRow:
             return None
         if self.hlo is None:
             return self._by_kernel
-        stated = collective_of(self.hlo)
+        stated = find_collective(self.hlo)
         if stated is None and self.started:
             return replace(
                 self.started,

@@ -174,11 +174,11 @@ class _Inheritance:
         passive: set[int] = set()
         unsaid: set[int] = set()
         for proto in computation.instructions:
-            opcode = text_of(proto.opcode)
+            opcode = decoded(proto.opcode)
             if opcode in _PASSIVE or (opcode in _VIEWS and passive.issuperset(proto.operand_ids)):
                 passive.add(proto.id)
             if proto.metadata.op_name:
-                names[proto.id] = text_of(proto.metadata.op_name)
+                names[proto.id] = decoded(proto.metadata.op_name)
                 if names[proto.id].endswith(_DATA_NAMES):
                     passive.add(proto.id)
                 continue
@@ -193,7 +193,7 @@ class _Inheritance:
                     unsaid.add(proto.id)
             if name:
                 names[proto.id] = name
-                self.names[text_of(proto.name)] = name, source
+                self.names[decoded(proto.name)] = name, source
         if unsaid:
             self._inherit_from_users(computation, names, unsaid)
 
@@ -203,7 +203,7 @@ class _Inheritance:
             name = _shared(users[proto.id]) if proto.id in unsaid else None
             if name and not name.endswith(_DATA_NAMES):
                 names[proto.id] = name
-                self.names[text_of(proto.name)] = name, "user"
+                self.names[decoded(proto.name)] = name, "user"
             for operand in proto.operand_ids:
                 if operand in unsaid:
                     users[operand].add(names.get(proto.id))
@@ -217,10 +217,10 @@ class _Inheritance:
         return None
 
     def _op_name_of(self, computation: Any) -> str | None:
-        root = root_of(computation, self._instructions)
+        root = root_instruction(computation, self._instructions)
         for inner in chain([root] if root is not None else [], reversed(computation.instructions)):
-            if inner.metadata.op_name and text_of(inner.opcode) not in _PASSIVE:
-                return text_of(inner.metadata.op_name)
+            if inner.metadata.op_name and decoded(inner.opcode) not in _PASSIVE:
+                return decoded(inner.metadata.op_name)
         return None
 
 
@@ -250,12 +250,12 @@ def _shared_scope(names: list[str]) -> str:
     return prefix if is_whole else prefix.rpartition("/")[0]
 
 
-def text_of(value: bytes) -> str:
+def decoded(value: bytes) -> str:
     """Return the text of a field."""
     return value.decode("utf-8", "replace")
 
 
-def root_of(computation: Any, instructions: Mapping[int, Any]) -> Any | None:
+def root_instruction(computation: Any, instructions: Mapping[int, Any]) -> Any | None:
     """Return the instruction that computes a computation's result; None if the computation is empty."""
     root = instructions.get(computation.root_id)
     if root is not None:

@@ -161,7 +161,7 @@ class CaptureFile:
         return status.st_size, status.st_mtime_ns
 
 
-def digest_of_file(_: None, file: CaptureFile) -> str:
+def capture_digest(_: None, file: CaptureFile) -> str:
     """The digest of a file, as a task for a helper process."""
     return file.digest
 

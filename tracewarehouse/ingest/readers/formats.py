@@ -112,7 +112,7 @@ LOOKED_FOR = ", ".join(f"*{f.suffix}" for f in _SEARCHED)
 """The names of captures for which folders are searched, for a sentence."""
 
 
-def format_of(file: CaptureFile) -> Format:
+def file_format(file: CaptureFile) -> Format:
     """Return the format of a file, by its content.
 
     Raises:
@@ -144,7 +144,7 @@ def open_trace(file: CaptureFile) -> Trace:
         CaptureError: it has no known format, or is damaged.
     """
     keep_freed_memory(MOST)
-    return format_of(file).reader.open_file(file)
+    return file_format(file).reader.open_file(file)
 
 
 def profile_window(path: Path) -> Window | None:

@@ -18,7 +18,7 @@ from tracewarehouse.ingest.columns.records import StatKind
 from tracewarehouse.ingest.errors import CaptureError
 from tracewarehouse.ingest.protobuf import Field, message_classes
 from tracewarehouse.ingest.readers.files import CaptureFile
-from tracewarehouse.ingest.readers.formats import XPLANE, format_of
+from tracewarehouse.ingest.readers.formats import XPLANE, file_format
 
 PlainStat = tuple[str, StatKind, int | float | bytes]
 """Name, kind and value; text as bytes, references resolved."""
@@ -62,7 +62,7 @@ class PlainPlane:
     descriptions: list[tuple[int, str, str]] = field(default_factory=list)
 
 
-def bits_of(value: float) -> int:
+def double_bits(value: float) -> int:
     """Return the 64 bits of a double."""
     return int(struct.unpack("<Q", struct.pack("<d", value))[0])
 
@@ -145,7 +145,7 @@ def plain_planes(file: CaptureFile) -> Iterator[PlainPlane]:
     Raises:
         CaptureError: it is no xplane.pb, or cannot be read.
     """
-    if (found := format_of(file)) is not XPLANE:
+    if (found := file_format(file)) is not XPLANE:
         raise CaptureError(
             f"{file.path}: only an xplane.pb can be decoded a second time, found {found.name}; give the profiler's file"
         )
