@@ -17,12 +17,12 @@ from tracewarehouse.definitions.reading import Definitions
 from tracewarehouse.definitions.view import View
 from tracewarehouse.evaluation.audits import run_audits, violated_audits
 from tracewarehouse.ingest.errors import MetricError, WarehouseError
+from tracewarehouse.ingest.lake.fsck import Problem
+from tracewarehouse.ingest.lake.fsck import fsck as fsck_of_lake
 from tracewarehouse.ingest.lake.garbage import GRACE_SECONDS
 from tracewarehouse.ingest.lake.garbage import leftovers as leftovers_of_lake
 from tracewarehouse.ingest.lake.lake import DATABASE, Lake
 from tracewarehouse.ingest.lake.manifest import RunVersion
-from tracewarehouse.ingest.verify.fsck import Problem
-from tracewarehouse.ingest.verify.fsck import fsck as fsck_of_lake
 
 
 def fsck(lake: Lake, database: DatabaseFile, definitions: Definitions) -> list[Problem]:

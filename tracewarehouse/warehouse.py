@@ -32,9 +32,9 @@ if TYPE_CHECKING:
     from tracewarehouse.executors.executor import Executor, Outcome
     from tracewarehouse.ingest.capture.manifest import Mesh
     from tracewarehouse.ingest.capture.sources import Capture
+    from tracewarehouse.ingest.capture_comparison import CaptureComparison
+    from tracewarehouse.ingest.lake.fsck import Problem
     from tracewarehouse.ingest.pipeline import IngestResult
-    from tracewarehouse.ingest.verify.against import CaptureComparison
-    from tracewarehouse.ingest.verify.fsck import Problem
     from tracewarehouse.ingested import IngestResults
     from tracewarehouse.queries.read_only import Limits
     from tracewarehouse.queries.result import QueryResult
@@ -570,9 +570,9 @@ class Warehouse:
             CaptureError: the capture cannot be read.
             WarehouseError: the capture's run is not in the warehouse, or its tables cannot be read.
         """
-        from tracewarehouse.ingest.verify.against import against
+        from tracewarehouse.ingest.capture_comparison import compare_with_capture
 
-        return against(capture, self._folder("verify"))
+        return compare_with_capture(capture, self._folder("verify"))
 
     def remove(self, run: str | Sequence[str]) -> list[RunVersion | UnreadRun]:
         """Remove runs from the warehouse, and return them; a later `collect_garbage` deletes their files.

@@ -6,7 +6,7 @@ import threading
 import time
 from pathlib import Path
 
-from tracewarehouse.collect.device_threads import wait_until_asleep
+from tracewarehouse.collect.processes import wait_until_asleep
 
 
 def test_a_runnable_thread_is_waited_for(tmp_path: Path) -> None:

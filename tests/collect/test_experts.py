@@ -8,13 +8,13 @@ from math import inf
 import pytest
 
 from tests.collect.torch_processes import TorchProcesses
-from tracewarehouse.collect.parallel.experts import Places, places
+from tracewarehouse.collect.parallel.partition import Places, places
 
 PROGRAM = """
 import json
 import types
 import torch
-from tracewarehouse.collect.parallel.experts import RoutedExperts, places
+from tracewarehouse.collect.torch_xla.experts import RoutedExperts, places
 
 HIDDEN, WIDTH, EXPERTS, CHOSEN = 6, 8, 8, 2
 
@@ -107,7 +107,7 @@ def test_places_follow_from_the_mean_share(arguments: tuple[int, int, int, int, 
 GROUPS = """
 import json
 import torch
-from tracewarehouse.collect.parallel.deepseek import _are_largest
+from tracewarehouse.collect.torch_xla.sharded_model import _are_largest
 
 torch.manual_seed(0)
 found = []

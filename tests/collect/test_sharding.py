@@ -1,9 +1,11 @@
 from __future__ import annotations
 
+import importlib.util
+
 import pytest
 
+from tests.collect.torch_processes import TorchProcesses
 from tracewarehouse.collect.parallel.partition import weight_partition
-from tracewarehouse.collect.parallel.stage_operations import with_stage_index
 
 
 @pytest.mark.parametrize(
@@ -29,6 +31,13 @@ def test_a_weight_is_split_by_its_name(name: str, dimensions: int, partition: tu
     assert weight_partition(name, dimensions) == partition
 
 
-def test_stages_are_one_more_index() -> None:
-    assert with_stage_index("gsec,gsh->gech", [True, True]) == "agsec,agsh->agech"
-    assert with_stage_index("abc,cd->abd", [True, False]) == "eabc,cd->eabd"
+STAGE_INDEX = """
+import json
+from tracewarehouse.collect.torch_xla.operations import with_stage_index
+print(json.dumps([with_stage_index("gsec,gsh->gech", [True, True]), with_stage_index("abc,cd->abd", [True, False])]))
+"""
+
+
+@pytest.mark.skipif(importlib.util.find_spec("torch_xla") is None, reason="torch_xla is not installed")
+def test_stages_are_one_more_index(torch_processes: TorchProcesses) -> None:
+    assert torch_processes.answer(STAGE_INDEX) == ["agsec,agsh->agech", "eabc,cd->eabd"]

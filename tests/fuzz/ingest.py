@@ -23,13 +23,13 @@ from xplane_reference import MESSAGES
 
 import tracewarehouse as tw
 from tracewarehouse.fsck import Problem
+from tracewarehouse.ingest import capture_comparison
 from tracewarehouse.ingest.capture.sources import find_captures
 from tracewarehouse.ingest.errors import CaptureError, MetricError, TracewarehouseError
+from tracewarehouse.ingest.lake.fsck import fsck as fsck_of_lake
 from tracewarehouse.ingest.lake.schema import TABLES
 from tracewarehouse.ingest.readers.xplane import reader as xplane
 from tracewarehouse.ingest.tables import parts
-from tracewarehouse.ingest.verify import against
-from tracewarehouse.ingest.verify.fsck import fsck as fsck_of_lake
 
 NUMBERS = (0, 1, 2, 3, -1, -7, 10**6, 10**9, 10**12, 1 << 31, 1 << 40, 1 << 62, (1 << 63) - 1, -(1 << 63))
 TEXTS = (
@@ -103,7 +103,7 @@ class ChromeIngestTarget(_IngestTarget):
         return self._traces.make(r)
 
     def read(self, data: bytes) -> list[str]:
-        with patch.object(against, "plain_planes", plain_chrome):
+        with patch.object(capture_comparison, "plain_planes", plain_chrome):
             return super().read(data)
 
     def reference(self, data: bytes) -> list[str]:

@@ -13,7 +13,7 @@ from xplane_reference import read_xplane
 
 import tracewarehouse
 from tracewarehouse.ingest.columns.profiler_names import collective_kind, is_memcpy
-from tracewarehouse.ingest.devices.gpu_launches import launches
+from tracewarehouse.ingest.devices.host_survey import launches
 from tracewarehouse.ingest.hlo.collectives import KINDS
 from tracewarehouse.ingest.pipeline import ingest_one
 

@@ -135,7 +135,7 @@ def in_terminal(*arguments: str | Path, columns: int = 80, lines: int = 30) -> s
 @pytest.mark.parametrize("shown", ["status() as show: show('busy')", "copying() as show: show('busy', 1, 2)"])
 def test_results_go_to_their_file_while_a_terminal_shows_what_is_done(shown: str) -> None:
     ours, theirs = pty.openpty()
-    script = f"from tracewarehouse.cli.progress import copying, status\nwith {shown}; print('result')"
+    script = f"from tracewarehouse.cli.output import copying, status\nwith {shown}; print('result')"
     environment = os.environ | {"TERM": "xterm"}
     done = subprocess.run(
         [sys.executable, "-c", script], stdout=subprocess.PIPE, stderr=theirs, env=environment, timeout=120, check=True

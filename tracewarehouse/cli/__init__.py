@@ -17,9 +17,8 @@ from typing import Annotated, Any
 import typer
 from typer.main import get_command
 
-from tracewarehouse.cli.anywhere import set_memory_limit
-from tracewarehouse.cli.place import Place
-from tracewarehouse.cli.verbs import Verbs
+from tracewarehouse.cli.options import WarehouseOptions
+from tracewarehouse.cli.verbs import Verbs, set_memory_limit
 from tracewarehouse.ingest.errors import SkippedEntryWarning, TracewarehouseError, UnreadRunWarning, printable
 from tracewarehouse.ingest.processes.cycle_search import search_seldom
 from tracewarehouse.queries import stuck_query
@@ -83,7 +82,7 @@ def _options(
         for name, value in ONE_THREAD.items():
             os.environ.setdefault(name, value)
     set_memory_limit(memory_limit)
-    context.obj = Place(warehouse, sql)
+    context.obj = WarehouseOptions(warehouse, sql)
     if context.invoked_subcommand is None:
         from tracewarehouse.cli.overview import overview
 

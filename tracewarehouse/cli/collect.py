@@ -11,21 +11,31 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from tracewarehouse.cli.lasting_echo import lasting_echo
-from tracewarehouse.cli.options import (
-    BackendOption,
-    BatchOption,
-    CapacityFactorOption,
-    CapturesOption,
-    InputLengthOption,
-    LayersOption,
-    MicrobatchesOption,
-    OutputLengthOption,
-    SequenceParallelismOption,
-)
+from tracewarehouse.cli.output import lasting_echo
 
 if TYPE_CHECKING:
     from tracewarehouse.collect.runner import CaptureResult, PlannedRun, Progress
+
+# also of `tw plan`
+SequenceParallelismOption = Annotated[
+    str | None, typer.Option("--sequence-parallelism", help="Split the sequence over tp: megatron, ulysses, ring.")
+]
+MicrobatchesOption = Annotated[int | None, typer.Option(help="Microbatches of the pipeline.")]
+BatchOption = Annotated[int | None, typer.Option(help="Sequences in the batch.")]
+InputLengthOption = Annotated[int | None, typer.Option(help="Tokens of each prompt.")]
+OutputLengthOption = Annotated[int | None, typer.Option(help="Tokens to generate per sequence.")]
+LayersOption = Annotated[int | None, typer.Option(help="Decoder layers.")]
+CapacityFactorOption = Annotated[
+    str | None,
+    typer.Option(help="Tokens that an expert has room for, as a multiple of its mean share; inf drops none."),
+]
+BackendOption = Annotated[
+    str | None, typer.Option(help="The backend that runs the model: torch_xla, jax, or module:Class of another.")
+]
+# also of `tw tpu`
+CapturesOption = Annotated[
+    Path, typer.Option("--output", "-o", help="Folder for the capture directories, one per run.")
+]
 
 
 def collect(
@@ -88,7 +98,7 @@ def collect(
     """
     from tracewarehouse.collect import experiment as experiments
     from tracewarehouse.collect import runner
-    from tracewarehouse.collect.run_spec import run_spec
+    from tracewarehouse.collect.experiment import run_spec
 
     fields = {
         "model": model,
@@ -114,7 +124,7 @@ def collect(
         _attach(attach, output, duration_ms, fields)
         return
     if experiment is None:
-        plan = experiments.Experiment.of(run_spec(**fields))
+        plan = experiments.Experiment.from_runs(run_spec(**fields))
     elif given := [f"--{k.replace('_', '-')}" for k, v in fields.items() if v is not None]:
         raise typer.BadParameter(f"{', '.join(given)} and an experiment file exclude each other; write it in the file")
     else:

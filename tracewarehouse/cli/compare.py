@@ -11,10 +11,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from tracewarehouse.cli import completion
-from tracewarehouse.cli.flags import say_flags
-from tracewarehouse.cli.options import FormatOption, MetricsOption, OutputOption
-from tracewarehouse.cli.results import chosen_format
+from tracewarehouse.cli.options import FormatOption, MetricsOption, OutputOption, complete_runs
+from tracewarehouse.cli.output import chosen_format, say_flags
 from tracewarehouse.ingest.errors import TracewarehouseError
 from tracewarehouse.queries.output import Format, write
 from tracewarehouse.queries.quality import flagged
@@ -29,7 +27,7 @@ Run = Annotated[
     typer.Argument(
         help="Run id, beginning of an id, or name. Separate several by commas.",
         show_default=False,
-        autocompletion=completion.runs,
+        autocompletion=complete_runs,
     ),
 ]
 

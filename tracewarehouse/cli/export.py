@@ -10,8 +10,8 @@ from typing import Annotated, Literal
 
 import typer
 
-from tracewarehouse.cli.flags import say_flags
 from tracewarehouse.cli.options import OutputOption, RunsArgument
+from tracewarehouse.cli.output import say_flags
 from tracewarehouse.queries.output import Format, format_of, write
 
 SourceArgument = Annotated[

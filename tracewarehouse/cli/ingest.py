@@ -1,14 +1,15 @@
-"""`tw ingest`: put captures into the warehouse."""
+"""`tw ingest`, `tw import` and `tw watch`: turn captures into runs of the warehouse."""
 
 from __future__ import annotations
 
 from contextlib import closing
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from tracewarehouse.cli.options import Engine, EngineOption, MasterOption
-from tracewarehouse.cli.progress import copying, counting, status
+from tracewarehouse.cli.output import copying, counting, status
 from tracewarehouse.ingest.capture.run_options import RunOptions, parse_mesh
 from tracewarehouse.ingest.errors import TracewarehouseError, printable
 
@@ -203,3 +204,89 @@ def say(result: IngestResult) -> None:
 def complain(error: TracewarehouseError) -> None:
     """Print why a capture could not be ingested."""
     typer.echo(f"error: {printable(' '.join(str(error).split()))}", err=True)
+
+
+import_app = typer.Typer(
+    help="Turn what other tools have published into runs of the warehouse.", no_args_is_help=True, rich_markup_mode=None
+)
+
+
+@import_app.callback()
+def imports() -> None:
+    """Turn what other tools have published into runs of the warehouse."""
+
+
+@import_app.command("ccl-bench")
+def ccl_bench(
+    context: typer.Context,
+    folder: Annotated[
+        list[Path],
+        typer.Argument(metavar="DIR...", help="Folders of CCL-Bench: a card and a trace each.", show_default=False),
+    ],
+    mesh: MeshOption = None,
+) -> None:
+    """Turn folders of CCL-Bench into runs, with the facts of their cards.
+
+    `tw compare RUN --published FILE` then shows the published values beside ours.
+    """
+    from tracewarehouse.ingest.capture.sources import ccl_bench_capture
+
+    failures = 0
+    with context.obj.open(create=True) as warehouse:
+        for path in folder:
+            try:
+                say(warehouse.ingest_capture(ccl_bench_capture(path), RunOptions(mesh)))
+            except TracewarehouseError as error:
+                failures += 1
+                complain(error)
+    if failures:
+        raise typer.Exit(1)
+
+
+def watch(
+    context: typer.Context,
+    location: Annotated[
+        str, typer.Argument(help="Folder, or gs://, s3:// or https:// URI, that captures are written to.")
+    ],
+    mesh: MeshOption = None,
+    step: StepOption = None,
+    interval: Annotated[float, typer.Option(min=0.05, help="Seconds between two looks at the folder.")] = 2.0,
+    settle: Annotated[
+        float, typer.Option(min=0, help="A capture is complete once it has not changed for this many seconds.")
+    ] = 5,
+    patience: Annotated[float, typer.Option(min=0, help="Seconds to wait for the hosts that a manifest names.")] = 600,
+    until_idle: Annotated[
+        float | None,
+        typer.Option(min=0, help="Stop when nothing has changed for this many seconds.", show_default=False),
+    ] = None,
+) -> None:
+    """Ingest captures as they appear in a folder, until interrupted.
+
+    Prints the line of `tw ingest` for each run. A capture that cannot be read is reported and the others go on; it is
+    tried again when its files change. After a restart, it finds the runs that are in the warehouse already. With
+    --until-idle the exit code is 1 when a capture could not be ingested.
+    """
+    from tracewarehouse.watch import Failed, Ingested, Watcher
+
+    complaints: set[str] = set()
+    with context.obj.open(create=True) as warehouse, status() as update:
+        watcher = Watcher(warehouse, location, RunOptions(mesh, step_program=step), settle=settle, patience=patience)
+        for event in watcher.follow(interval):
+            if isinstance(event, Ingested):
+                say(event.result)
+                if event.replaces:
+                    typer.echo(
+                        f"note: {event.result.name}: run {event.replaces} was made from it when it was not complete; "
+                        f"`tw remove {event.replaces}` removes that run",
+                        err=True,
+                    )
+            elif isinstance(event, Failed):
+                if str(event.error) not in complaints:
+                    complain(event.error)
+                complaints.add(str(event.error))
+            else:
+                update(f"watching {location}" + "".join(f", {name} is being written" for name in event.pending))
+                if until_idle is not None and not event.pending and event.idle_seconds >= until_idle:
+                    break
+    if complaints:
+        raise typer.Exit(1)

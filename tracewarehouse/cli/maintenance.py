@@ -8,8 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from tracewarehouse.cli.options import FormatOption, OutputOption, RunsArgument
-from tracewarehouse.cli.progress import status
-from tracewarehouse.cli.results import put
+from tracewarehouse.cli.output import put, status
 
 if TYPE_CHECKING:
     from tracewarehouse.queries.result import QueryResult

@@ -7,10 +7,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from tracewarehouse.cli import completion
-from tracewarehouse.cli.flags import say_flags, say_note
-from tracewarehouse.cli.options import FormatOption, MetricsOption, OutputOption, RunsArgument
-from tracewarehouse.cli.results import chosen_format
+from tracewarehouse.cli.options import FormatOption, MetricsOption, OutputOption, RunsArgument, complete_metrics
+from tracewarehouse.cli.output import chosen_format, say_flags, say_note
 from tracewarehouse.ingest.errors import WarehouseError
 from tracewarehouse.queries.output import write, write_table
 
@@ -59,7 +57,7 @@ def _named(row: dict[str, Any]) -> str:
 @app.command()
 def show(
     context: typer.Context,
-    name: Annotated[str, typer.Argument(help="The metric.", show_default=False, autocompletion=completion.metrics)],
+    name: Annotated[str, typer.Argument(help="The metric.", show_default=False, autocompletion=complete_metrics)],
     version: Annotated[int | None, typer.Option(help="Version; default: the newest stable one.")] = None,
 ) -> None:
     """Show what a metric means: description, unit, columns, versions and SQL."""
@@ -262,7 +260,7 @@ def lock(
 @app.command("new-version")
 def start_version(
     context: typer.Context,
-    name: Annotated[str, typer.Argument(help="The metric.", show_default=False, autocompletion=completion.metrics)],
+    name: Annotated[str, typer.Argument(help="The metric.", show_default=False, autocompletion=complete_metrics)],
 ) -> None:
     """Start a new version of a metric as a copy of the newest one, and print its file."""
     from tracewarehouse.definitions.versions import definitions_folder, new_version

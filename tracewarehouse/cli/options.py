@@ -1,15 +1,74 @@
-"""Defines the options and arguments that several commands share."""
+"""Defines the options that stand before the verb and those that several commands share, and completes names."""
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from enum import StrEnum
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from tracewarehouse.cli import completion
 from tracewarehouse.queries.output import Format
+
+if TYPE_CHECKING:
+    from tracewarehouse.definitions.reading import Definitions
+    from tracewarehouse.warehouse import Warehouse
+
+
+@dataclass(frozen=True)
+class WarehouseOptions:
+    """The warehouse's folder or URI, and the folder of the user's own metrics or None."""
+
+    warehouse: str
+    sql: Path | None = None
+
+    def __str__(self) -> str:
+        return self.warehouse
+
+    def open(self, *, create: bool = False) -> Warehouse:
+        """The warehouse; see `open_warehouse`."""
+        from tracewarehouse.warehouse import open_warehouse
+
+        return open_warehouse(self.warehouse, create=create, sql=self.sql)
+
+    def open_spark(self, master: str | None) -> Warehouse:
+        """The warehouse, with Spark to answer its queries; see `tracewarehouse.spark.warehouse.open_spark`."""
+        from tracewarehouse.spark.warehouse import open_spark
+
+        return open_spark(self.warehouse, sql=self.sql, master=master)
+
+    def definitions(self) -> Definitions:
+        """The package's metrics and the user's own.
+
+        Raises:
+            MetricError: a definition is not valid.
+        """
+        from tracewarehouse.definitions.user import load_with
+
+        return load_with(self.sql)
+
+
+def complete_runs(context: typer.Context, incomplete: str) -> list[str]:
+    """Names of the runs that begin with what was typed; none if there is no warehouse."""
+    from tracewarehouse.ingest.errors import TracewarehouseError
+    from tracewarehouse.ingest.lake.lake import Lake
+
+    try:
+        listed, _ = Lake(Path(str(context.find_root().params.get("warehouse")))).listing()
+    except TracewarehouseError:
+        return []
+    return sorted({r.name for r in listed if r.name.startswith(incomplete)})
+
+
+def complete_metrics(incomplete: str) -> list[str]:
+    """Names of the package's metrics that complete a name, or the last name of a list such as `ttft,tp`."""
+    from tracewarehouse.definitions.reading import SQL
+
+    before, comma, last = incomplete.rpartition(",")
+    names = {p.stem.rpartition("_v")[0] for p in SQL.rglob("*_v[0-9]*.sql")}
+    return sorted(f"{before}{comma}{n}" for n in names if n.startswith(last))
+
 
 FormatOption = Annotated[
     Format | None, typer.Option("--format", help="Default: table, or the format that the ending of -o names.")
@@ -52,60 +111,13 @@ MetricsOption = Annotated[
         metavar="NAME,...",
         help="Only these metrics. You can repeat the option.",
         callback=_separate,
-        autocompletion=completion.metrics,
+        autocompletion=complete_metrics,
     ),
 ]
 RunsArgument = Annotated[
     list[str] | None,
     typer.Argument(
         help="Run ids, beginnings of ids, names, or patterns of names such as 'llama-*'; default: all runs.",
-        autocompletion=completion.runs,
+        autocompletion=complete_runs,
     ),
-]
-
-# options of `tw collect` and `tw plan`: the fields of a run
-SequenceParallelismOption = Annotated[
-    str | None, typer.Option("--sequence-parallelism", help="Split the sequence over tp: megatron, ulysses, ring.")
-]
-MicrobatchesOption = Annotated[int | None, typer.Option(help="Microbatches of the pipeline.")]
-BatchOption = Annotated[int | None, typer.Option(help="Sequences in the batch.")]
-InputLengthOption = Annotated[int | None, typer.Option(help="Tokens of each prompt.")]
-OutputLengthOption = Annotated[int | None, typer.Option(help="Tokens to generate per sequence.")]
-LayersOption = Annotated[int | None, typer.Option(help="Decoder layers.")]
-CapacityFactorOption = Annotated[
-    str | None,
-    typer.Option(help="Tokens that an expert has room for, as a multiple of its mean share; inf drops none."),
-]
-BackendOption = Annotated[
-    str | None, typer.Option(help="The backend that runs the model: torch_xla, jax, or module:Class of another.")
-]
-
-# an option of `tw collect` and `tw tpu`
-CapturesOption = Annotated[
-    Path, typer.Option("--output", "-o", help="Folder for the capture directories, one per run.")
-]
-
-# options and arguments of the verbs of `tw tpu`
-SliceArgument = Annotated[str, typer.Argument(help="Name of the slice.")]
-ExperimentArgument = Annotated[
-    Path,
-    typer.Argument(metavar="EXPERIMENT", help="Experiment file, or the name of a ready-made one, such as tpu_v6e."),
-]
-GenerationOption = Annotated[str, typer.Option("--generation", "-g", help="v4, v5e or v6e.")]
-ZoneOption = Annotated[str | None, typer.Option(help="Zone; by default the first whose quota has the chips.")]
-SpotOption = Annotated[bool | None, typer.Option("--spot/--on-demand", help="Only spot, or only on demand.")]
-ProjectOption = Annotated[str | None, typer.Option(help="Google Cloud project; by default that of gcloud.")]
-NetworkOption = Annotated[str | None, typer.Option(help="VPC network; by default the project's default one.")]
-SubnetworkOption = Annotated[str | None, typer.Option(help="Subnetwork of the network, in the zone's region.")]
-DataDiskOption = Annotated[
-    str | None, typer.Option(help="Disk of the zone for weights; several hosts share one that they can only read.")
-]
-BucketOption = Annotated[
-    str | None, typer.Option(help="Cloud Storage bucket that holds the weights in its folder hub.")
-]
-ServiceAccountOption = Annotated[str | None, typer.Option(help="Service account of the hosts, as an e-mail address.")]
-QuotaOption = Annotated[Path | None, typer.Option("--quota", help="Quota table in place of the built-in one.")]
-StateOption = Annotated[Path, typer.Option("--state", help="Record of the slices that were created.")]
-BackoffOption = Annotated[
-    float, typer.Option("--backoff", min=0.0, help="Seconds before the second attempt; then doubled.")
 ]

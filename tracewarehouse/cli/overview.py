@@ -1,19 +1,20 @@
-"""`tw` without a verb: say what is in the warehouse, and what to do next."""
+"""`tw` without a verb, and `tw sample`: the first steps."""
 
 from __future__ import annotations
 
 import shlex
 import shutil
 from collections.abc import Iterator
-from typing import TYPE_CHECKING
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from tracewarehouse.cli.flags import say_flags, say_note
-from tracewarehouse.ingest.errors import printable
+from tracewarehouse.cli.output import say_flags, say_note
+from tracewarehouse.ingest.errors import WarehouseError, printable
 
 if TYPE_CHECKING:
-    from tracewarehouse.cli.place import Place
+    from tracewarehouse.cli.options import WarehouseOptions
     from tracewarehouse.warehouse import Warehouse
 
 _SHOWN = 10
@@ -38,7 +39,7 @@ ORDER BY r.name, r.run_id
 """
 
 
-def overview(place: Place) -> None:
+def overview(place: WarehouseOptions) -> None:
     """Print what is in the warehouse, what is wrong there, and the next commands."""
     from pathlib import Path
 
@@ -107,3 +108,20 @@ def _print_next(commands: list[tuple[str, str]]) -> None:
     typer.echo("next:")
     for command, meaning in commands:
         typer.echo(f"  {command:<{widest}}  {meaning}" if is_beside else f"  {command}\n      {meaning}")
+
+
+def sample(
+    output: Annotated[Path, typer.Option("--output", "-o", metavar="DIR", help="Folder to copy it into.")] = Path(
+        "captures"
+    ),
+) -> None:
+    """Copy a small real capture here, and print its folder: a tiny Llama on 4 virtual devices."""
+    from tracewarehouse.samples import NAME, sample
+
+    target = output / NAME
+    try:
+        shutil.copytree(sample(), target, dirs_exist_ok=True)
+    except OSError as error:
+        raise WarehouseError(f"{target}: cannot be written: {error.strerror or error}") from None
+    typer.echo(target)
+    typer.echo(f"next: tw ingest {target}", err=True)

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from tracewarehouse.cli.options import (
+from tracewarehouse.cli.collect import (
     BackendOption,
     BatchOption,
     CapacityFactorOption,
@@ -19,7 +19,7 @@ from tracewarehouse.cli.options import (
     OutputLengthOption,
     SequenceParallelismOption,
 )
-from tracewarehouse.cli.progress import status
+from tracewarehouse.cli.output import status
 
 if TYPE_CHECKING:
     from tracewarehouse.collect.ahead_of_time import CompiledStep
@@ -50,7 +50,7 @@ def plan(
     `plan` in the interpreter of --python; with --backend jax only `jax` and `plan`, in that interpreter.
     """
     from tracewarehouse.collect.ahead_of_time import compile_ahead
-    from tracewarehouse.collect.run_spec import run_spec
+    from tracewarehouse.collect.experiment import run_spec
 
     spec = run_spec(
         model=model,

@@ -1,8 +1,9 @@
-"""`tw query`: run SQL over the warehouse, or over one capture."""
+"""`tw query` and `tw shell`: run SQL over the warehouse, or over one capture."""
 
 from __future__ import annotations
 
 import os
+import shutil
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -10,12 +11,10 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from tracewarehouse.cli.flags import say_flags
 from tracewarehouse.cli.ingest import RatioOption
 from tracewarehouse.cli.options import Engine, EngineOption, FormatOption, MasterOption, OutputOption
-from tracewarehouse.cli.progress import copying
-from tracewarehouse.cli.results import chosen_format
-from tracewarehouse.ingest.errors import QueryError
+from tracewarehouse.cli.output import chosen_format, copying, say_flags
+from tracewarehouse.ingest.errors import QueryError, WarehouseError
 from tracewarehouse.queries.output import BINARY, Format, write
 
 if TYPE_CHECKING:
@@ -125,3 +124,35 @@ def _parameter(text: str) -> tuple[str, int | float | str | bool | None]:
         except ValueError:
             continue
     return name, value
+
+
+def shell(context: typer.Context) -> None:
+    """Open the DuckDB command line on the warehouse: SQL with history and completion.
+
+    Builds warehouse.duckdb if it is missing or older than the runs. `.quit` or Ctrl-D ends it.
+    """
+    program = _duckdb()
+    with context.obj.open() as warehouse:
+        if not warehouse.lake.runs():
+            raise WarehouseError(f"the warehouse {context.obj} is empty; add runs with `tw ingest CAPTURE`")
+        database = warehouse.database()
+    if sys.stdin.isatty():
+        typer.echo("tables: main, metrics: metrics, building blocks: models; SHOW ALL TABLES lists them", err=True)
+    sys.stdout.flush()
+    os.execv(program, [program, "-readonly", str(database)])  # noqa: S606  the user's own program
+
+
+def _duckdb() -> str:
+    """The duckdb program beside this Python, or on the PATH.
+
+    Raises:
+        WarehouseError: there is none.
+    """
+    beside = Path(sys.executable).parent / "duckdb"
+    command = str(beside) if os.access(beside, os.X_OK) else shutil.which("duckdb")
+    if command is None:
+        raise WarehouseError(
+            "no duckdb command found beside python or on PATH; run `pip install 'tracewarehouse[cli]'` (in a checkout "
+            "`pip install '.[cli]'`)"
+        )
+    return command

@@ -8,24 +8,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from tracewarehouse.cli.lasting_echo import lasting_echo
-from tracewarehouse.cli.options import (
-    BackoffOption,
-    BucketOption,
-    CapturesOption,
-    DataDiskOption,
-    ExperimentArgument,
-    GenerationOption,
-    NetworkOption,
-    ProjectOption,
-    QuotaOption,
-    ServiceAccountOption,
-    SliceArgument,
-    SpotOption,
-    StateOption,
-    SubnetworkOption,
-    ZoneOption,
-)
+from tracewarehouse.cli.collect import CapturesOption
+from tracewarehouse.cli.output import lasting_echo
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -33,6 +17,30 @@ if TYPE_CHECKING:
     from tracewarehouse.collect.tpu.plan import PlannedSlice
     from tracewarehouse.collect.tpu.slices import Slices
     from tracewarehouse.collect.tpu.state import Place
+
+SliceArgument = Annotated[str, typer.Argument(help="Name of the slice.")]
+ExperimentArgument = Annotated[
+    Path,
+    typer.Argument(metavar="EXPERIMENT", help="Experiment file, or the name of a ready-made one, such as tpu_v6e."),
+]
+GenerationOption = Annotated[str, typer.Option("--generation", "-g", help="v4, v5e or v6e.")]
+ZoneOption = Annotated[str | None, typer.Option(help="Zone; by default the first whose quota has the chips.")]
+SpotOption = Annotated[bool | None, typer.Option("--spot/--on-demand", help="Only spot, or only on demand.")]
+ProjectOption = Annotated[str | None, typer.Option(help="Google Cloud project; by default that of gcloud.")]
+NetworkOption = Annotated[str | None, typer.Option(help="VPC network; by default the project's default one.")]
+SubnetworkOption = Annotated[str | None, typer.Option(help="Subnetwork of the network, in the zone's region.")]
+DataDiskOption = Annotated[
+    str | None, typer.Option(help="Disk of the zone for weights; several hosts share one that they can only read.")
+]
+BucketOption = Annotated[
+    str | None, typer.Option(help="Cloud Storage bucket that holds the weights in its folder hub.")
+]
+ServiceAccountOption = Annotated[str | None, typer.Option(help="Service account of the hosts, as an e-mail address.")]
+QuotaOption = Annotated[Path | None, typer.Option("--quota", help="Quota table in place of the built-in one.")]
+StateOption = Annotated[Path, typer.Option("--state", help="Record of the slices that were created.")]
+BackoffOption = Annotated[
+    float, typer.Option("--backoff", min=0.0, help="Seconds before the second attempt; then doubled.")
+]
 
 app = typer.Typer(no_args_is_help=True, help="Record on TPU slices of Google Cloud, through gcloud.")
 

@@ -1,37 +1,41 @@
-"""Lists the verbs of the command line, and imports each when it is called."""
+"""Lists the verbs, imports each when it is called, and gives it the options that may stand before or after it."""
 
 from __future__ import annotations
 
+import os
+from dataclasses import replace
+from functools import cache
 from importlib import import_module
-from typing import Any
+from pathlib import Path
+from typing import Annotated, Any
 
 import typer
 from typer.core import TyperGroup
-from typer.main import get_group
+from typer.main import get_command, get_group
 
-from tracewarehouse.cli.anywhere import with_options
+from tracewarehouse.cli.output import note_format
 
 VERBS = {
     "collect": "collect:collect",
     "tpu": "tpu:app",
-    "sample": "sample:sample",
+    "sample": "overview:sample",
     "plan": "plan:plan",
     "ingest": "ingest:ingest",
-    "watch": "watch:watch",
+    "watch": "ingest:watch",
     "query": "query:query",
-    "shell": "shell:shell",
+    "shell": "query:shell",
     "runs": "runs:runs",
-    "show": "show:show",
+    "show": "runs:show",
     "metrics": "metrics:app",
     "compare": "compare:compare",
     "check": "compare:check",
     "baseline": "compare:baseline",
     "report": "report:report",
-    "open": "viewer:open_run",
-    "mcp": "mcp:mcp",
+    "open": "serve:open_run",
+    "mcp": "serve:mcp",
     "serve": "serve:serve",
     "export": "export:app",
-    "import": "imports:app",
+    "import": "ingest:import_app",
     "build": "maintenance:build",
     "audit": "maintenance:audit",
     "fsck": "maintenance:fsck",
@@ -70,3 +74,81 @@ def _made(verb: str) -> Any:
     else:
         app.command(verb)(command)
     return with_options(get_group(app).commands[verb])
+
+
+_WITHOUT_WAREHOUSE = {"collect", "tpu", "sample"}
+
+
+def set_warehouse(context: typer.Context, value: str | None) -> None:
+    """Make a command use another warehouse than the one named before the verb."""
+    if value is not None and not context.resilient_parsing:
+        context.obj = replace(context.obj, warehouse=value)
+
+
+def set_sql(context: typer.Context, value: Path | None) -> None:
+    """Make a command use the metrics of a folder."""
+    if value is not None and not context.resilient_parsing:
+        context.obj = replace(context.obj, sql=value)
+
+
+def set_memory_limit(value: str | None) -> None:
+    """Bound the memory of queries."""
+    if value is not None:
+        os.environ["TRACEWAREHOUSE_MEMORY_LIMIT"] = value
+
+
+def _set_json(context: typer.Context, value: bool) -> None:
+    if value:
+        note_format(context, "json")
+
+
+def _set_csv(context: typer.Context, value: bool) -> None:
+    if value:
+        note_format(context, "csv")
+
+
+_app = typer.Typer(add_completion=False)
+
+
+@_app.command()
+def _options(
+    warehouse: Annotated[
+        str | None,
+        typer.Option("--warehouse", "-w", help="As before the verb.", callback=set_warehouse, expose_value=False),
+    ] = None,
+    sql: Annotated[
+        Path | None, typer.Option("--sql", help="As before the verb.", callback=set_sql, expose_value=False)
+    ] = None,
+    memory_limit: Annotated[
+        str | None, typer.Option(help="As before the verb.", callback=set_memory_limit, expose_value=False)
+    ] = None,
+    json: Annotated[
+        bool, typer.Option("--json", help="Short for --format json.", callback=_set_json, expose_value=False)
+    ] = False,
+    csv: Annotated[
+        bool, typer.Option("--csv", help="Short for --format csv.", callback=_set_csv, expose_value=False)
+    ] = False,
+) -> None: ...
+
+
+@cache
+def _parameters() -> list[Any]:
+    return get_command(_app).params
+
+
+def with_options(verb: Any) -> Any:
+    """Give a command, or every command of a group, the options that may stand before the verb.
+
+    A command with --format also gets its short forms. An option that a command has already stays its own.
+
+    Args:
+        verb: the command that typer makes of a function, or the group that it makes of an app.
+    """
+    if verb.name in _WITHOUT_WAREHOUSE:
+        return verb
+    for command in verb.commands.values() if hasattr(verb, "commands") else [verb]:
+        own = {p.name for p in command.params}
+        short = {"json", "csv"} if "output_format" in own else set()
+        wanted = {"warehouse", "sql", "memory_limit", *short} - own
+        command.params += [p for p in _parameters() if p.name in wanted]
+    return verb

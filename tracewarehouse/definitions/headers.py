@@ -61,12 +61,13 @@ class MacroHeader(_FrontMatter):
 
 
 class PreconditionHeader(_FrontMatter):
-    """Front matter of a precondition: a query for the runs that have something that metrics need."""
+    """An entry of preconditions.yaml: a query for the runs that have something that metrics need."""
 
     precondition: Name
     needs: list[Name] = Field(default=[], description="preconditions to report first if a run does not meet them")
     reason: Clause = Field(description="why a run that does not meet it lacks the metric")
     remedy: Clause | None = Field(default=None, description="what the user can do about it")
+    runs: str = Field(min_length=1, description="the SELECT of the runs that meet it")
     columns: dict[Name, Sentence] = {"run_id": "The run."}
 
     @property
@@ -151,9 +152,8 @@ Header = ModelHeader | AuditHeader | MacroHeader | PreconditionHeader | MetricHe
 
 KINDS: dict[str, tuple[str, type[Header]]] = {
     "model": ("models", ModelHeader),
-    "precondition": ("preconditions", PreconditionHeader),
     "metric": ("metrics", MetricHeader),
     "audit": ("audits", AuditHeader),
     "macro": ("macros", MacroHeader),
 }
-"""The schema and the front matter of each kind of definition. Its first key tells the kind, whatever its folder."""
+"""The schema and the front matter of each kind of file. The first key tells the kind, whatever the folder."""

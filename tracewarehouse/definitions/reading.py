@@ -109,7 +109,7 @@ class Definitions:
         for name in view.header.needs:
             needed = self._views.get(f"preconditions.{name}")
             if needed is None or not isinstance(needed.header, PreconditionHeader):
-                raise MetricError(f"{view.path}: needs {name}, but there is no precondition of that name")
+                raise MetricError(f"{view.place}: needs {name}, but there is no precondition of that name")
             if name in above:
                 raise MetricError(f"preconditions need each other in a circle: {' -> '.join((*above, name))}")
             self._collect_needs(needed, needs, (*above, name))
@@ -193,7 +193,7 @@ class Definitions:
                 continue
             read = v.depends_on
             for name in sorted(read - known):
-                raise MetricError(f"{v.path}: reads {name}, which is not a table, model or metric")
+                raise MetricError(f"{v.place}: reads {name}, which is not a table, model or metric")
             graph[v.qualified] = sorted(n for n in read if n in self._views)
         try:
             yield from TopologicalSorter({n: graph[n] for n in sorted(graph)}).static_order()
@@ -226,7 +226,10 @@ def read_folder(folder: Path) -> list[View]:
     Raises:
         MetricError: a file is not valid; the message names the file and the field.
     """
-    return [read_view(p) for p in sorted(folder.rglob("*.sql"))]
+    return [
+        *(read_view(p) for p in sorted(folder.rglob("*.sql"))),
+        *(v for p in sorted(folder.rglob(_PRECONDITIONS)) for v in _read_preconditions(p)),
+    ]
 
 
 def fingerprint() -> str:
@@ -244,10 +247,7 @@ def read_view(path: Path) -> View:
     Raises:
         MetricError: the front matter or the file's name is not valid.
     """
-    try:
-        text = path.read_text(encoding="utf-8")
-    except (OSError, UnicodeError) as error:
-        raise MetricError(f"{path}: cannot be read: {error}") from None
+    text = _text(path)
     if not text.startswith(_OPENING):
         raise MetricError(f"{path}: must begin with a front matter {_OPENING} ... {_CLOSING}")
     front, closing, sql = text[len(_OPENING) :].partition(_CLOSING)
@@ -260,8 +260,7 @@ def read_view(path: Path) -> View:
     except yaml.YAMLError as error:
         raise MetricError(f"{path}: the front matter is not YAML: {' '.join(str(error).split())}") from None
     except ValidationError as error:
-        where = "; ".join(f"{'.'.join(map(str, e['loc'])) or 'front matter'}: {e['msg']}" for e in error.errors())
-        raise MetricError(f"{path}: {where}") from None
+        raise MetricError(f"{path}: {_faults(error, 'front matter')}") from None
     except ValueError as error:
         raise MetricError(f"{path}: {error}") from None
     name = _name(header)
@@ -270,6 +269,36 @@ def read_view(path: Path) -> View:
     return View(path, schema, name, header, sql.strip())
 
 
+def _read_preconditions(path: Path) -> list[View]:
+    try:
+        entries = yaml.load(_text(path), _LOADER) or {}  # noqa: S506, a safe loader
+        if not (isinstance(entries, dict) and all(isinstance(e, dict) for e in entries.values())):
+            raise MetricError(f"{path}: must have an entry with `reason` and `runs` for each name")
+    except yaml.YAMLError as error:
+        raise MetricError(f"{path}: not YAML: {' '.join(str(error).split())}") from None
+    return [_precondition(path, name, entry) for name, entry in entries.items()]
+
+
+def _precondition(path: Path, name: str, entry: dict[str, object]) -> View:
+    try:
+        header = PreconditionHeader.model_validate({"precondition": name} | entry)
+    except ValidationError as error:
+        raise MetricError(f"{path}: {name}: {_faults(error, 'entry')}") from None
+    return View(path, "preconditions", name, header, header.runs)
+
+
+def _text(path: Path) -> str:
+    try:
+        return path.read_text(encoding="utf-8")
+    except (OSError, UnicodeError) as error:
+        raise MetricError(f"{path}: cannot be read: {error}") from None
+
+
+def _faults(error: ValidationError, whole: str) -> str:
+    return "; ".join(f"{'.'.join(map(str, e['loc'])) or whole}: {e['msg']}" for e in error.errors())
+
+
+_PRECONDITIONS = "preconditions.yaml"
 _LOADER = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 
 
@@ -281,20 +310,27 @@ def _kind(front: object) -> tuple[str, type[Header]]:
 
 
 def _described(front: object, sql: str) -> object:
-    """Add the column sentences that are comments in the SQL to a front matter.
+    """Add to a front matter the column sentences that are comments in the SQL, and those of columns.yaml.
 
     Raises:
-        ValueError: a column has a sentence in both places.
+        ValueError: a column has a sentence in the front matter and beside it.
     """
-    beside = column_sentences(sql)
-    if not beside or not isinstance(front, dict):
+    columns = front.get("columns") or {} if isinstance(front, dict) else None
+    if not isinstance(front, dict) or not isinstance(columns, dict):
         return front
-    columns = front.get("columns") or {}
-    if not isinstance(columns, dict):
-        return front
+    listed = column_sentences(sql)
+    beside = {
+        c: s or _column_sentences()[c] for c, s in listed.items() if s or c in _column_sentences().keys() - columns
+    }
     if twice := sorted(beside.keys() & columns.keys()):
         raise ValueError(f"column {', '.join(twice)} is described in the front matter and beside it; keep one")
     return front | {"columns": beside | columns}
+
+
+@cache
+def _column_sentences() -> dict[str, str]:
+    sentences: dict[str, str] = yaml.load(_text(SQL / "columns.yaml"), _LOADER)  # noqa: S506, a safe loader
+    return sentences
 
 
 def _name(header: Header) -> str:
@@ -305,10 +341,10 @@ def _name(header: Header) -> str:
             return header.audit
         case MacroHeader():
             return header.macro
-        case PreconditionHeader():
-            return header.precondition
         case MetricHeader():
             return f"{header.metric}_v{header.version}"
+        case PreconditionHeader():
+            return header.precondition
 
 
 def _newest(versions: list[Metric]) -> Metric:

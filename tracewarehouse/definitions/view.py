@@ -38,6 +38,11 @@ class View:
         return f"{self.schema}.{self.name}"
 
     @property
+    def place(self) -> str:
+        """The file, and the name where the file holds several definitions."""
+        return f"{self.path}: {self.name}" if self.schema == "preconditions" else str(self.path)
+
+    @property
     def compares_runs(self) -> bool:
         """Whether one row can come from several runs, as in a metric with scope: warehouse."""
         return isinstance(self.header, MetricHeader) and self.header.scope == "warehouse"
@@ -57,7 +62,7 @@ class View:
         try:
             return tables_of(self.sql)
         except ValueError as error:
-            raise MetricError(f"{self.path}: the query {error}") from None
+            raise MetricError(f"{self.place}: the query {error}") from None
 
     @cached_property
     def fingerprint(self) -> str:

@@ -20,7 +20,7 @@ from typing import Any, NoReturn
 from tracewarehouse.database.temporary import remove_abandoned
 from tracewarehouse.executors.executor import IngestTask, Outcome, ingest_task, prepared_evaluator
 from tracewarehouse.ingest.errors import CaptureError
-from tracewarehouse.ingest.lake.garbage import remove_staging_of
+from tracewarehouse.ingest.lake.garbage import remove_staging
 from tracewarehouse.ingest.lake.lake import Lake
 from tracewarehouse.ingest.processes.pool import Helper, HelperError, start_helper, usable_cores
 
@@ -126,7 +126,7 @@ class LocalProcesses:
         """Remove what processes left behind that ended while they worked on a capture."""
         if ended:
             for warehouse in self._warehouses:
-                remove_staging_of(Lake(warehouse), [h.pid for h in ended])
+                remove_staging(Lake(warehouse), [h.pid for h in ended])
             remove_abandoned()
 
 

@@ -5,12 +5,21 @@ from __future__ import annotations
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from tracewarehouse.collect.checks.promises import promised_collectives, routed_pairs
 from tracewarehouse.collect.checks.reference import compare, require_finite
-from tracewarehouse.collect.harness.backend import Recording
-from tracewarehouse.collect.harness.generation import Generation, dropped_on_host, generate, logits_on_host, prepare
+from tracewarehouse.collect.harness.backend import DeviceModel, Recording, Stack
+from tracewarehouse.collect.harness.generation import (
+    Generation,
+    dropped_on_host,
+    generate,
+    generate_timed,
+    logits_on_host,
+    prepare,
+    timing_checks,
+    warm_up,
+)
 from tracewarehouse.collect.harness.subject import (
     Reference,
     Subject,
@@ -18,30 +27,17 @@ from tracewarehouse.collect.harness.subject import (
     published_subject,
     tiny_subject,
 )
-from tracewarehouse.collect.harness.timing import generate_timed, timing_checks, warm_up
 from tracewarehouse.collect.parallel.attention_forms import attention_forms
-from tracewarehouse.collect.tpu.host import host_chip
+from tracewarehouse.collect.run_spec import RunSpec
+from tracewarehouse.collect.tpu.quota import host_chip
 from tracewarehouse.ingest.capture_names import host_name
-
-if TYPE_CHECKING:
-    from tracewarehouse.collect.harness.stack import DeviceModel, Stack
-    from tracewarehouse.collect.run_spec import RunSpec
 
 
 def record_generation(spec: RunSpec, capture: Path, stack_for: Callable[[RunSpec], Stack]) -> Recording:
     """Run one configuration, with its profile in the capture directory.
 
     The run generates at least twice to warm up, then in turn with the profiler off and on; the last is the capture.
-
-    Args:
-        spec: The run.
-        capture: Gets the profiles.
-        stack_for: Takes the devices of a run and returns the stack; called once the model and its reference are on the
-            host.
-
-    Raises:
-        CheckError: the devices are not those of the mesh, the model computes something other than plain torch does, or
-            a program was compiled inside the capture.
+    `stack_for` takes the devices of a run, once the model and its reference are on the host.
     """
     subject = published_subject(spec) if spec.is_published else tiny_subject(spec)
     stack = stack_for(spec)
@@ -64,11 +60,7 @@ def generations(stack: Stack, model: DeviceModel, subject: Subject) -> Callable[
 def agreement(reference: Reference, logits: Any, dropped: Any, spec: RunSpec) -> dict[str, Any]:
     """Return the results of the checks of a generation; a weaker check has another name.
 
-    Args:
-        reference: What to compare with.
-        logits: [batch, steps, vocabulary].
-        dropped: Pairs of token and expert, [batch, steps]; None without experts.
-        spec: The run.
+    `logits` are [batch, steps, vocabulary], `dropped` pairs of token and expert [batch, steps], None without experts.
     """
     checks: dict[str, Any] = {"reference": reference.kind, **attention_forms(spec)}
     if dropped is not None:

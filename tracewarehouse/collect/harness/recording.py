@@ -3,21 +3,23 @@
 from __future__ import annotations
 
 import os
+import platform
+import subprocess
 from dataclasses import asdict
+from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from tracewarehouse.collect.capture import staged_capture, write_facts
-from tracewarehouse.collect.checks.promises import expert_places
+from tracewarehouse.collect.capture import CARD, MANIFEST, staged_capture, write_manifest
+from tracewarehouse.collect.checks.promises import expert_places, promised_collectives
 from tracewarehouse.collect.errors import CheckError
-from tracewarehouse.collect.harness.provenance import git_commit, versions
+from tracewarehouse.collect.harness.backend import Backend, Recording
 from tracewarehouse.collect.harness.workload_card import workload_card
-from tracewarehouse.ingest.capture.manifest import Manifest, Mesh
+from tracewarehouse.collect.parallel.attention_forms import attention_forms
+from tracewarehouse.collect.run_spec import RunSpec
+from tracewarehouse.ingest.capture.card import dump_card
+from tracewarehouse.ingest.capture.manifest import Manifest, Mesh, ModelFacts
 from tracewarehouse.ingest.capture_names import host_name, xplane_files
-
-if TYPE_CHECKING:
-    from tracewarehouse.collect.harness.backend import Backend, Recording
-    from tracewarehouse.collect.run_spec import RunSpec
 
 
 def record(spec: RunSpec, output: Path, backend: Backend) -> Path:
@@ -25,11 +27,6 @@ def record(spec: RunSpec, output: Path, backend: Backend) -> Path:
 
     Returns:
         The capture directory, `output/<name of the run>`; it is there whole or not at all.
-
-    Raises:
-        MissingDependencyError: the backend's stack is not installed.
-        CheckError: the backend left no profile of some host, or an empty one.
-        CollectError: as for the backend's `record`.
     """
     backend.require()
     with staged_capture(output, spec.name) as staging:
@@ -40,13 +37,22 @@ def record(spec: RunSpec, output: Path, backend: Backend) -> Path:
                 f"{backend.name} recorded {', '.join(recording.hosts) or 'no host'}, but left the profiles "
                 f"{', '.join(h for h, size in written.items() if size) or 'of none'}"
             )
-        manifest = manifest_of(spec, backend.name, recording)
+        manifest = run_manifest(spec, backend.name, recording)
         card = workload_card(spec, recording, backend.name, manifest.versions, os.environ)
-        write_facts(staging, card, manifest)
+        dump_card(card, staging / CARD)
+        write_manifest(staging, manifest)
     return output / spec.name
 
 
-def manifest_of(spec: RunSpec, backend: str, recording: Recording) -> Manifest:
+def write_promises(spec: RunSpec, model: ModelFacts, folder: Path) -> None:
+    """Write the manifest of a run that is only compiled, with its promises."""
+    promised = promised_collectives(spec)
+    recording = Recording(model, [], [], checks=attention_forms(spec), promised_collectives=promised)
+    text = run_manifest(spec, spec.backend, recording).model_dump_json(indent=2)
+    (folder / MANIFEST).write_text(text, encoding="utf-8")
+
+
+def run_manifest(spec: RunSpec, backend: str, recording: Recording) -> Manifest:
     """Return the manifest that the collector writes beside the capture of a run."""
     extra: dict[str, Any] = {
         "spec": spec.model_dump(mode="json"),
@@ -79,3 +85,34 @@ def manifest_of(spec: RunSpec, backend: str, recording: Recording) -> Manifest:
         git_commit=git_commit(),
         **extra,
     )
+
+
+PACKAGES = ("tracewarehouse", "torch", "torch_xla", "jax", "jaxlib", "transformers", "libtpu")
+
+
+def versions() -> dict[str, str]:
+    """Return the version of Python and of each installed package."""
+    found = {"python": platform.python_version()}
+    for package in PACKAGES:
+        try:
+            found[package] = version(package)
+        except PackageNotFoundError:
+            continue
+    return found
+
+
+def git_commit(folder: Path | None = None) -> str | None:
+    """Return the commit of this code's checkout, with `-dirty` if files were changed; None outside of a checkout."""
+    folder = folder or Path(__file__).parents[1]
+    commit = _git(folder, "rev-parse", "HEAD")
+    if commit is None:
+        return None
+    return commit + ("-dirty" if _git(folder, "status", "--porcelain", "--", ".") else "")
+
+
+def _git(folder: Path, *arguments: str) -> str | None:
+    try:
+        done = subprocess.run(["git", "-C", str(folder), *arguments], capture_output=True, text=True, timeout=30)  # noqa: S603, S607
+    except (OSError, subprocess.TimeoutExpired):
+        return None
+    return done.stdout.strip() if done.returncode == 0 else None
