@@ -12,6 +12,8 @@ from unittest.mock import patch
 
 import pyarrow.parquet as pq
 from benchmarks.tpu_captures import write_capture
+from chrome_reference import plain_planes as plain_chrome
+from chrome_reference import reference as chrome_planes
 from fuzz.chrome import ChromeTarget
 from fuzz.judging import Target, UnknownError, scratch_file
 from fuzz.seeds import capture_files
@@ -24,9 +26,9 @@ from tracewarehouse.fsck import Problem
 from tracewarehouse.ingest.capture.sources import find_captures
 from tracewarehouse.ingest.errors import CaptureError, MetricError, TracewarehouseError
 from tracewarehouse.ingest.lake.schema import TABLES
-from tracewarehouse.ingest.readers.chrome.plain import chrome_planes
 from tracewarehouse.ingest.readers.xplane import reader as xplane
 from tracewarehouse.ingest.tables import parts
+from tracewarehouse.ingest.verify import against
 from tracewarehouse.ingest.verify.fsck import fsck as fsck_of_lake
 
 NUMBERS = (0, 1, 2, 3, -1, -7, 10**6, 10**9, 10**12, 1 << 31, 1 << 40, 1 << 62, (1 << 63) - 1, -(1 << 63))
@@ -99,6 +101,10 @@ class ChromeIngestTarget(_IngestTarget):
 
     def make(self, r: random.Random) -> tuple[str, bytes]:
         return self._traces.make(r)
+
+    def read(self, data: bytes) -> list[str]:
+        with patch.object(against, "plain_planes", plain_chrome):
+            return super().read(data)
 
     def reference(self, data: bytes) -> list[str]:
         try:

@@ -128,7 +128,7 @@ def _first_collectives(
             plane = survey.host.trace.planes[position]
             if core.is_sparse_core or core.device.backend == "gpu":
                 continue
-            of_row = instructions.of_metadata(plane, survey.modules)
+            of_row = instructions.add_metadata(plane, survey.modules)
             is_collective = np.array([f.is_collective for f in instructions.facts], bool)
             for line in plane.lines:
                 if line.name == OP_LINE:

@@ -54,7 +54,7 @@ class CompiledProgram:
         Raises:
             MalformedError: the program runs too many collectives, or computations that call each other.
         """
-        numbers = instructions.of_program(self.module, self.program.names, self.program.lines)
+        numbers = instructions.add_program(self.module, self.program.names, self.program.lines)
         collective = {name for name, n in numbers.items() if instructions.facts[n].is_collective}
         count = self.program.count(collective.__contains__)
         if count * len(devices) > MOST_EXECUTIONS:

@@ -41,7 +41,7 @@ def layered_programs(surveys: Sequence[HostSurvey], instructions: Instructions) 
 
 def _executions(survey: HostSurvey, position: int, core: DevicePlane, instructions: Instructions) -> list[Execution]:
     plane = survey.host.trace.planes[position]
-    of_row = instructions.of_metadata(plane, survey.modules)
+    of_row = instructions.add_metadata(plane, survey.modules)
     is_leaf = np.array([f.op_class != "container" for f in instructions.facts], bool)
     samples = SampledExecutions(core.device.device_id, core.timeline.runs)
     until = sampled_until(core.timeline.runs)

@@ -12,7 +12,7 @@ from tracewarehouse.ingest.errors import MalformedError, shown
 from tracewarehouse.ingest.hlo.modules import HloModule
 from tracewarehouse.ingest.hlo.program import MOST_DEVICES, Program
 from tracewarehouse.ingest.readers.formats import format_named
-from tracewarehouse.ingest.readers.hlo_program.reader import HloProgramTrace
+from tracewarehouse.ingest.readers.hlo_program import HloProgramTrace
 
 if TYPE_CHECKING:
     from tracewarehouse.ingest.capture.manifest import Mesh

@@ -58,7 +58,7 @@ def _times(
     if not timeline.runs:
         return {}
     plane, until = survey.host.trace.planes[position], sampled_until(timeline.runs)
-    of_row = instructions.of_metadata(plane, survey.modules)
+    of_row = instructions.add_metadata(plane, survey.modules)
     numbers: dict[Program, int] = {}
     of_run = np.array([numbers.setdefault((r.module, r.program_id), len(numbers)) for r in timeline.runs] + [-1])
     programs = list(numbers)

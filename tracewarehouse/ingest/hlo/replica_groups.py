@@ -63,20 +63,12 @@ def parse_groups(text: str) -> Groups:
 
 
 def parse_pairs(text: str) -> Pairs:
-    """Read source-target pairs from HLO text such as '{{0,1},{1,0}}'.
-
-    Raises:
-        MalformedError: the text is no list of pairs, or a device sends or receives twice.
-    """
+    """Read source-target pairs from HLO text such as '{{0,1},{1,0}}'."""
     return explicit_pairs(_parse_lists(text.strip(), "source-target pairs"))
 
 
 def explicit_groups(groups: Iterable[Sequence[int]]) -> Groups:
-    """Check groups: at most MAX_MEMBERS members, no negative device, none twice. A single empty group means '{}'.
-
-    Raises:
-        MalformedError: a check fails.
-    """
+    """Check groups: at most MAX_MEMBERS members, no negative device, none twice. A single empty group means '{}'."""
     result = tuple(tuple(group) for group in groups if group)
     members = [device for group in result for device in group]
     if len(members) > MAX_MEMBERS:
@@ -89,11 +81,7 @@ def explicit_groups(groups: Iterable[Sequence[int]]) -> Groups:
 
 
 def explicit_pairs(pairs: Iterable[Sequence[int]]) -> Pairs:
-    """Check source-target pairs.
-
-    Raises:
-        MalformedError: an item is no pair, or a device sends or receives twice.
-    """
+    """Check source-target pairs."""
     result: list[tuple[int, int]] = []
     for pair in pairs:
         if len(pair) != 2 or not all(0 <= device <= _MAX_DEVICE for device in pair):
@@ -112,9 +100,6 @@ def iota_groups(dimensions: Sequence[int], reshape: Sequence[int], permutation: 
         dimensions: (number of groups, devices per group); a single number is one group.
         reshape: shape given to 0, 1, 2, ... before the transpose.
         permutation: the transpose; empty for none.
-
-    Raises:
-        MalformedError: the numbers do not fit one another, or there are over MAX_MEMBERS.
     """
     return _iota_groups(tuple(dimensions), tuple(reshape), tuple(permutation))
 
@@ -148,9 +133,6 @@ def flattened(
         has_channel: the collective has a channel.
         is_global: it states use_global_device_ids.
         has_global_form: its opcode can state that: all-gather, all-reduce and reduce-scatter.
-
-    Raises:
-        MalformedError: there are over MAX_MEMBERS members.
     """
     if has_channel and is_global:
         return groups
@@ -175,9 +157,6 @@ def mesh_groups(sizes: Sequence[int], axes: Sequence[SubAxis], device_ids: Seque
         sizes: sizes of the mesh axes, row-major.
         axes: the named axes.
         device_ids: devices in mesh order; empty for 0, 1, 2, ...
-
-    Raises:
-        MalformedError: an axis does not exist or does not divide, axes overlap, or there are over MAX_MEMBERS.
     """
     return _mesh_groups(tuple(sizes), tuple(axes), tuple(device_ids))
 

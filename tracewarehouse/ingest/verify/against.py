@@ -24,8 +24,7 @@ from tracewarehouse.ingest.lake.manifest import RunVersion
 from tracewarehouse.ingest.lake.run_id import digest_of, run_id_of
 from tracewarehouse.ingest.readers.files import CaptureFile
 from tracewarehouse.ingest.readers.files import distinct as distinct_files
-from tracewarehouse.ingest.readers.formats import plain_planes
-from tracewarehouse.ingest.readers.xplane.plain import PlainLine, PlainPlane, PlainStat, bits_of
+from tracewarehouse.ingest.readers.xplane.plain import PlainLine, PlainPlane, PlainStat, double_bits, plain_planes
 from tracewarehouse.ingest.verify.fsck import rows_of
 
 OWN_STATS = ("device_offset_ps", "device_duration_ps")
@@ -355,7 +354,7 @@ def _bits(value: float | bytes, kind: StatKind) -> int:
     """Return the 64 bits to sum; for text and bytes, a checksum."""
     if isinstance(value, bytes):
         return crc32(value if kind == StatKind.BYTES else value.decode("utf-8", "replace").encode())
-    return bits_of(value) if isinstance(value, float) else value % _WORD
+    return double_bits(value) if isinstance(value, float) else value % _WORD
 
 
 def _as_column(name: str, value: float | bytes) -> str:
@@ -371,7 +370,7 @@ def _plain_stat(stat: PlainStat) -> tuple[str, str, str]:
     if isinstance(value, bytes):
         text = value.hex() if kind == StatKind.BYTES else value.decode("utf-8", "replace")
     else:
-        text = str(bits_of(value)) if isinstance(value, float) else str(value)
+        text = str(double_bits(value)) if isinstance(value, float) else str(value)
     return name, kind.name.lower(), text
 
 
@@ -380,7 +379,7 @@ def _stat_of_row(row: dict[str, Any]) -> tuple[str, str, str]:
     if row["bytes_value"] is not None:
         text = row["bytes_value"].hex()
     elif row["double_value"] is not None:
-        text = str(bits_of(row["double_value"]))
+        text = str(double_bits(row["double_value"]))
     else:
         text = str(row["int_value"]) if row["int_value"] is not None else row["string_value"]
     return row["name"], row["kind"], text

@@ -24,13 +24,13 @@ from xplane_builder import (
     integer,
     varint,
 )
-from xplane_reference import decoded, reference
+from xplane_reference import decoded, read_xplane, reference
 
 from tracewarehouse.ingest.columns.records import StatKind
 from tracewarehouse.ingest.errors import CaptureError, MalformedError
 from tracewarehouse.ingest.readers.xplane import reader as xplane
 from tracewarehouse.ingest.readers.xplane import wire
-from tracewarehouse.ingest.readers.xplane.reader import profile_window, read_xplane
+from tracewarehouse.ingest.readers.xplane.reader import profile_window
 
 INT64_MAX = (1 << 63) - 1
 
