@@ -94,8 +94,12 @@ def batch_files(captures: Iterable[Path]) -> list[BatchFile]:
 
 def profile_folder(folder: Path) -> Path:
     """Return the folder into which a profiler was told to write, given a folder with captures."""
-    in_run_folder = folder.parent.name == "profile" and folder.parent.parent.name == "plugins"
-    return folder.parent.parent.parent if in_run_folder else folder
+    return folder.parent.parent.parent if in_run_folder(folder) else folder
+
+
+def in_run_folder(folder: Path) -> bool:
+    """Return whether a folder is a `plugins/profile/<time>`."""
+    return folder.parent.name == "profile" and folder.parent.parent.name == "plugins"
 
 
 def is_rank_folder(folder: Path) -> bool:

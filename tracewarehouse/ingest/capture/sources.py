@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 from functools import lru_cache
 from pathlib import Path, PurePath
 
-from tracewarehouse.ingest.capture.batches import BatchFile, batch_files, profile_folder
+from tracewarehouse.ingest.capture.batches import BatchFile, batch_files, in_run_folder, profile_folder
 from tracewarehouse.ingest.errors import CaptureError, NoCaptureError, SkippedEntryWarning, shown
 from tracewarehouse.ingest.readers.files import MAX_GZIP_RATIO
 from tracewarehouse.ingest.readers.formats import (
@@ -121,7 +121,7 @@ def _joined(folders: list[_Folder]) -> list[list[_Folder]]:
     """Group the folders: those that hold the hosts of one run come together."""
     beside: dict[Path, list[_Folder]] = {}
     for folder, files in folders:
-        beside.setdefault(folder.parent if _in_run_folder(folder) else folder, []).append((folder, files))
+        beside.setdefault(folder.parent if in_run_folder(folder) else folder, []).append((folder, files))
     runs = []
     for same in beside.values():
         runs += [same] if len(same) == 1 else _joined_sessions(same)
@@ -199,10 +199,6 @@ def _siblings(path: Path) -> list[Path]:
         return []
 
 
-def _in_run_folder(folder: Path) -> bool:
-    return folder.parent.name == "profile" and folder.parent.parent.name == "plugins"
-
-
 def _beside(folder: Path) -> tuple[Path | None, Path | None]:
     """Return manifest.json and card.yaml of the capture directory to which this run folder belongs."""
     home = profile_folder(folder)
@@ -246,7 +242,7 @@ def _is_empty(file: Path) -> bool:
 def _in_folder(folder: Path, files: list[Path]) -> list[Capture]:
     kept = sorted(_without_exports(files), key=natural)
     manifest, card = _beside(folder)
-    if _in_run_folder(folder):
+    if in_run_folder(folder):
         home = folder.parent.parent.parent
         name = home.name if manifest else f"{home.name}/{folder.name}" if home.name else folder.name
         return [Capture(name, tuple(kept), manifest, card)]

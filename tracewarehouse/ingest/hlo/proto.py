@@ -271,9 +271,9 @@ def _groups(proto: Any, opcode: str) -> Groups | None:
     if proto.HasField("mesh_axes_replica_group_list"):
         groups = proto.mesh_axes_replica_group_list
         return mesh_groups(
-            [axis.size for axis in groups.mesh.axes],
-            [(axis.mesh_axis_index, axis.sub_axis_info.pre_size or 1, axis.sub_axis_info.size) for axis in groups.axes],
-            list(groups.mesh.device_ids),
+            tuple(axis.size for axis in groups.mesh.axes),
+            tuple((a.mesh_axis_index, a.sub_axis_info.pre_size or 1, a.sub_axis_info.size) for a in groups.axes),
+            tuple(groups.mesh.device_ids),
         )
     if proto.HasField("iota_collective_device_list"):
         return _iota(proto.iota_collective_device_list)
@@ -293,8 +293,8 @@ _PAIRWISE = frozenset({"collective-permute", "send", "recv"})
 def _iota(proto: Any) -> Groups:
     return iota_groups(
         (proto.num_replica_groups, proto.num_devices_per_group),
-        list(proto.iota_reshape_dims),
-        list(proto.iota_transpose_perm),
+        tuple(proto.iota_reshape_dims),
+        tuple(proto.iota_transpose_perm),
     )
 
 
