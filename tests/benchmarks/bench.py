@@ -44,7 +44,7 @@ from pathlib import Path
 from typing import Any
 
 from bench_metrics import users_environment
-from tracewarehouse.ingest.readers.chrome.args import METADATA_KEYS
+from tracewarehouse.ingest.readers.chrome.values import METADATA_KEYS
 
 from tracewarehouse.ingest.processes.pool import ONE_THREAD
 
