@@ -44,9 +44,9 @@ from pathlib import Path
 from typing import Any
 
 from bench_metrics import users_environment
-from tracewarehouse.ingest.readers.chrome.values import METADATA_KEYS
 
 from tracewarehouse.ingest.processes.pool import ONE_THREAD
+from tracewarehouse.ingest.readers.chrome.values import METADATA_KEYS
 
 HERE = Path(__file__).resolve().parent
 DOCS = HERE.parents[1] / "docs" / "performance.md"
