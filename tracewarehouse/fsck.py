@@ -9,8 +9,8 @@ import duckdb
 
 from tracewarehouse.database.catalogue import Catalogue
 from tracewarehouse.database.lens import create_lens, run_sources
+from tracewarehouse.definitions.definition import View
 from tracewarehouse.definitions.reading import Definitions
-from tracewarehouse.definitions.view import View
 from tracewarehouse.evaluation.audits import run_audits, violated_audits
 from tracewarehouse.ingest.errors import MetricError, WarehouseError
 from tracewarehouse.ingest.lake.fsck import Problem

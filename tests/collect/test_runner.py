@@ -98,27 +98,15 @@ def test_every_run_is_recorded_and_reported(output: Path) -> None:
 def test_finished_runs_are_skipped(output: Path) -> None:
     collect(Experiment.from_runs(ONE), output)
 
-    results = collect(Experiment.from_runs(ONE, TWO), output)
-
-    assert [r.status for r in results] == ["skipped", "recorded"]
-
-
-def test_a_dry_run_says_what_is_left(output: Path) -> None:
-    collect(Experiment.from_runs(ONE), output)
-
     planned = dry_run(Experiment.from_runs(ONE, TWO), output)
-
     assert [(p.spec.name, p.devices, p.captures) for p in planned] == [(ONE.name, 4, 0), (TWO.name, 2, 1)]
     assert captures(output) == {ONE.name}
-
-
-def test_without_resume_a_capture_is_not_overwritten(output: Path) -> None:
-    collect(Experiment.from_runs(ONE), output)
-
     (result,) = collect(Experiment.from_runs(ONE), output, resume=False)
-
     assert result.status == "failed"
     assert "is there already" in str(result.error)
+
+    results = collect(Experiment.from_runs(ONE, TWO), output)
+    assert [r.status for r in results] == ["skipped", "recorded"]
 
 
 def test_a_failed_attempt_is_repeated(output: Path) -> None:

@@ -16,7 +16,7 @@ from given_tables import warehouse_of
 
 from tracewarehouse.database.catalogue import MARK, Catalogue
 from tracewarehouse.database.lens import comment_on_tables, create_lens, run_sources
-from tracewarehouse.definitions.missing import MISSING
+from tracewarehouse.definitions.derived import MISSING
 from tracewarehouse.definitions.reading import load_definitions
 from tracewarehouse.evaluation import values as metric_values
 from tracewarehouse.evaluation.cursors import Task, run_tasks

@@ -32,20 +32,16 @@ _ERROR_CLASS = re.compile(r"^(?:error: |[\w.]+Error: )")
 
 @dataclass(frozen=True)
 class CompiledStep:
-    """A step of a run, compiled for a TPU.
-
-    Attributes:
-        phase: prefill or decode.
-        file: the compiled program, with the run's manifest beside it.
-        chip: kind of the chips, as in the table of hardware.
-        memory: bytes that a chip holds, by the compiler's account: arguments, outputs, aliased (outputs in the memory
-            of arguments), temporaries, program.
-    """
+    """A step of a run, compiled for a TPU."""
 
     phase: str
     file: Path
+    """The compiled program, with the run's manifest beside it."""
     chip: str
+    """Kind of the chips, as in the table of hardware."""
     memory: Mapping[str, int]
+    """Bytes of a chip by the compiler's account: arguments, outputs, aliased (outputs in the memory of arguments),
+    temporaries, program."""
 
     @property
     def bytes_per_chip(self) -> int:
@@ -62,11 +58,8 @@ class CompiledStep:
 def compile_ahead(spec: RunSpec, topology: str, folder: Path, python: str = sys.executable) -> list[CompiledStep]:
     """Compile prefill and decode of a run for a topology.
 
-    Args:
-        spec: The run, on device cpu with one host.
-        topology: Libtpu's name of it, such as v6e:2x4.
-        folder: Gets the programs and the run's manifest.
-        python: An interpreter that has jax and libtpu; for backend jax also torch, transformers and tracewarehouse.
+    The run is on device cpu with one host; the topology is libtpu's name, such as v6e:2x4. `python` is an interpreter
+    that has jax and libtpu; for backend jax also torch, transformers and tracewarehouse.
 
     Raises:
         MissingDependencyError: torch_xla, jax or libtpu is not installed; the message says what to install.

@@ -48,11 +48,7 @@ class Experiment(BaseModel):
 
 
 def load_experiment(path: Path) -> Experiment:
-    """Read an experiment file and check every run in it.
-
-    Args:
-        path: A YAML file, or the name of a ready-made experiment such as `tiny`.
-    """
+    """Read an experiment file, or a ready-made experiment by its name such as `tiny`, and check every run in it."""
     if str(path) in ready_made() and not path.exists():
         path = READY_MADE / f"{path}.yaml"
     if not path.is_file():

@@ -17,7 +17,6 @@ from published_checkpoint import write_checkpoint  # noqa: E402
 
 from tracewarehouse.collect.experiment import run_spec  # noqa: E402
 from tracewarehouse.collect.models.checkpoint import INDEX, Checkpoint, CheckpointError, in_file_order  # noqa: E402
-from tracewarehouse.collect.parallel.partition import device_slices  # noqa: E402
 from tracewarehouse.collect.parallel.weights import PublishedWeights  # noqa: E402
 
 
@@ -189,11 +188,3 @@ def test_one_file_after_the_other(llama: Path) -> None:
 
     assert order == sorted(order)
     assert len(set(order)) == 3
-
-
-def test_slices_worked_by_hand() -> None:
-    assert device_slices((10, 4), (("dp", "tp"), None), {"dp": 2, "tp": 2}, {"dp": 1, "tp": 0}) == (
-        slice(6, 9),
-        slice(0, 4),
-    )
-    assert device_slices((4,), ("tp",), {"tp": 8}, {"tp": 6}) == (slice(4, 4),)

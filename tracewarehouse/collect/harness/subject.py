@@ -67,13 +67,10 @@ def compute_reference(spec: RunSpec) -> Path:
     """Compute and keep the reference of a run, whatever its mesh and device; return the file that keeps it."""
     spec = spec.model_copy(update={"reference": "compute"})
     if not spec.is_published:
-        model = build_model(spec)
-        prompt = run_prompt(spec, model.config.vocab_size)
-        _expected(spec, prompt, _tiny_weights(spec), lambda: model)
-        return _file(spec, prompt, _tiny_weights(spec))
+        return reference_file(spec, tiny_subject(spec).prompt.tokens, _tiny_weights(spec))
     folder = model_folder(spec.model)
     prompt = run_prompt(spec, model_architecture(spec.model).config["vocab_size"], folder)
-    file = _file(spec, prompt, weight_files(folder))
+    file = reference_file(spec, prompt.tokens, weight_files(folder))
     need, available = reference_bytes(pretrained_model(spec.model), spec, spec.layers), available_memory()
     if kept(file) is None and need > USABLE * available:
         raise ExperimentError(
@@ -88,15 +85,11 @@ def _tiny_weights(spec: RunSpec) -> list[Any]:
     return [config_values(spec), spec.seed]
 
 
-def _file(spec: RunSpec, prompt: Prompt, weights: list[Any]) -> Path:
-    return reference_file(spec, prompt.tokens, weights)
-
-
 def _expected(spec: RunSpec, prompt: Prompt, weights: list[Any], model: Callable[[], Any]) -> Any:
     """Return the logits of plain torch, computed or kept as the run allows; None if there are none."""
     if spec.reference_mode == "off":
         return None
-    file = _file(spec, prompt, weights)
+    file = reference_file(spec, prompt.tokens, weights)
     if spec.reference_mode == "kept":
         return kept(file)
     return computed_once(file, lambda: reference_logits(model(), prompt.tokens, spec.output_length))

@@ -28,7 +28,7 @@ class JaxBackend:
 
     def record(self, spec: RunSpec, capture: Path) -> Recording:
         """Run one configuration."""
-        from tracewarehouse.collect.harness.checked_run import record_generation
+        from tracewarehouse.collect.harness.recording import record_generation
         from tracewarehouse.collect.jax.stack import JaxStack
 
         return record_generation(spec, capture, JaxStack)

@@ -37,7 +37,7 @@ class TorchXlaBackend:
             from tracewarehouse.collect.torch_xla.stage_hosts import record_stages
 
             return record_stages(spec, capture)
-        from tracewarehouse.collect.harness.checked_run import record_generation
+        from tracewarehouse.collect.harness.recording import record_generation
         from tracewarehouse.collect.torch_xla.stack import TorchXlaStack
 
         return record_generation(spec, capture, TorchXlaStack)

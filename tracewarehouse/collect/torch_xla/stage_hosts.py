@@ -18,7 +18,6 @@ import torch_xla
 
 from tracewarehouse.collect.errors import CheckError
 from tracewarehouse.collect.harness.backend import Recording
-from tracewarehouse.collect.harness.checked_run import agreement, finished, generations
 from tracewarehouse.collect.harness.generation import (
     dropped_on_host,
     generate_timed,
@@ -26,6 +25,7 @@ from tracewarehouse.collect.harness.generation import (
     timing_checks,
     warm_up,
 )
+from tracewarehouse.collect.harness.recording import agreement, finished, generations
 from tracewarehouse.collect.harness.subject import tiny_subject
 from tracewarehouse.collect.processes import start_process
 from tracewarehouse.collect.run_spec import RunSpec

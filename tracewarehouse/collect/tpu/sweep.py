@@ -57,16 +57,7 @@ def run_sweep(
     """Record the runs that fit the slice and copy each capture back when it is finished.
 
     A capture that is already in `output` is not recorded again. If the slice is preempted or the connection lost, the
-    slice is created again if need be, and the missing runs are recorded.
-
-    Args:
-        slices: The slices, with the one to use among them.
-        name: Name of the slice.
-        experiment: The runs; those whose mesh has another size than the slice are left out.
-        output: Folder for the capture directories.
-        installation: The collector to install.
-        poll_s: Seconds between two looks at a run.
-        attempts: Starts before giving up, counted anew after each capture.
+    slice is created again if need be, and the missing runs are recorded. Every capture renews the number of attempts.
 
     Raises:
         InterruptionError: every attempt was interrupted.
