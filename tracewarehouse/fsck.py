@@ -13,8 +13,8 @@ from tracewarehouse.database.database_file import DatabaseFile
 from tracewarehouse.database.file_sources import run_sources
 from tracewarehouse.database.garbage import leftovers
 from tracewarehouse.database.lens import create_lens
+from tracewarehouse.definitions.definition import View
 from tracewarehouse.definitions.reading import Definitions
-from tracewarehouse.definitions.view import View
 from tracewarehouse.evaluation.audits import run_audits, violated_audits
 from tracewarehouse.ingest.errors import MetricError, WarehouseError
 from tracewarehouse.ingest.lake.fsck import Problem

@@ -119,7 +119,7 @@ class Warehouse:
         Raises:
             MetricError: a definition is not valid.
         """
-        from tracewarehouse.definitions.user import load_with
+        from tracewarehouse.definitions.reading import load_with
 
         return load_with(self.sql)
 
@@ -303,12 +303,12 @@ class Warehouse:
             MetricError: the metric or version does not exist.
             WarehouseError: a run does not exist.
         """
-        from tracewarehouse.definitions.all_values import of_these
+        from tracewarehouse.definitions.derived import in_these
 
         view = self.definitions.metric(name, version).view.name
         if run is None:
             return self.query(f"SELECT * FROM metrics.{view} ORDER BY ALL")  # noqa: S608  the view's name is checked
-        where = of_these([r.run_id for r in self._meant(run)])
+        where = in_these([r.run_id for r in self._meant(run)])
         return self.rows(f"SELECT * FROM metrics.{view} WHERE {where} ORDER BY ALL")  # noqa: S608
 
     def values(
@@ -335,7 +335,7 @@ class Warehouse:
             MetricError: a metric or version does not exist.
             WarehouseError: a run does not exist.
         """
-        from tracewarehouse.definitions.all_values import values_query
+        from tracewarehouse.definitions.derived import values_query
 
         ids = None if run is None else [r.run_id for r in self._meant(run)]
         ask = self.query if run is None else self.rows
@@ -450,7 +450,7 @@ class Warehouse:
             MetricError: an audit fails.
         """
         from tracewarehouse.database.session import naming_lost_files
-        from tracewarehouse.definitions.ranges import all_audits
+        from tracewarehouse.definitions.derived import all_audits
         from tracewarehouse.evaluation.audits import run_audits
 
         runs = self.lake.runs() if run is None else self._meant(run)

@@ -9,8 +9,8 @@ import pytest
 import sqlglot
 
 from tracewarehouse.database.session import behind
+from tracewarehouse.definitions.definition import View
 from tracewarehouse.definitions.reading import load_definitions
-from tracewarehouse.definitions.view import View
 from tracewarehouse.ingest.errors import QueryError
 from tracewarehouse.queries.result import QueryResult
 from tracewarehouse.spark import refusals

@@ -17,7 +17,7 @@ from given_tables import warehouse_of
 from tracewarehouse.database.database_file import MARK, write_database
 from tracewarehouse.database.file_sources import run_sources
 from tracewarehouse.database.lens import comment_on_tables, create_lens
-from tracewarehouse.definitions.missing import MISSING
+from tracewarehouse.definitions.derived import MISSING
 from tracewarehouse.definitions.reading import load_definitions
 from tracewarehouse.evaluation import values as metric_values
 from tracewarehouse.evaluation.cursors import Task, run_tasks

@@ -10,7 +10,7 @@ import duckdb
 import pytest
 from given_tables import fill, warehouse_of
 
-from tracewarehouse.definitions.missing import ALL_MET
+from tracewarehouse.definitions.derived import ALL_MET
 from tracewarehouse.definitions.reading import load_definitions
 from tracewarehouse.warehouse import Warehouse, open_warehouse
 

@@ -17,7 +17,7 @@ import duckdb
 from tracewarehouse.database.file_sources import run_sources
 from tracewarehouse.database.lens import add_tables, add_views, begin_lens
 from tracewarehouse.database.session import COMPARED, behind
-from tracewarehouse.definitions.catalog import CATALOG
+from tracewarehouse.definitions.derived import CATALOG
 from tracewarehouse.ingest.errors import WarehouseError
 from tracewarehouse.ingest.lake.schema import TABLES
 from tracewarehouse.queries.read_only import literal, run_query

@@ -14,7 +14,7 @@ from math import inf
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, get_args
 
-from tracewarehouse.definitions.headers import UNSTORED
+from tracewarehouse.definitions.definition import UNSTORED
 from tracewarehouse.ingest.errors import MetricError, WarehouseError
 from tracewarehouse.queries.read_only import literal
 from tracewarehouse.queries.result import QueryResult

@@ -9,9 +9,13 @@ same, and lets queries of users use more.
 from __future__ import annotations
 
 from collections.abc import Iterator
+from typing import TYPE_CHECKING
 
 import sqlglot
 from sqlglot import exp
+
+if TYPE_CHECKING:
+    from tracewarehouse.definitions.reading import Definitions
 
 PORTABLE: tuple[type[exp.Expr], ...] = (
     # structure
@@ -62,6 +66,19 @@ def complaints(sql: str, *, across_runs: bool = False) -> list[str]:
                 continue
             sentences[f"{sentence}: {_shown(node)}"] = None
     return list(sentences)
+
+
+def portability_notes(definitions: Definitions) -> list[str]:
+    """List what in a user's definitions works in DuckDB but may not work in other engines, one sentence each.
+
+    The package's own SQL must stay in the portable subset. A user's SQL may leave it, so these are not errors.
+    """
+    views = [v for v in (*definitions.ordered, *definitions.audits) if v.qualified in definitions.added]
+    return [
+        f"{v.path}: not portable to other engines: {c}"
+        for v in views
+        for c in complaints(v.sql, across_runs=v.compares_runs)
+    ]
 
 
 def _complaints(node: exp.Expr) -> Iterator[str]:

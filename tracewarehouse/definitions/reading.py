@@ -12,17 +12,18 @@ from pathlib import Path
 import yaml
 from pydantic import ValidationError
 
-from tracewarehouse.definitions.headers import (
+from tracewarehouse.definitions.definition import (
     KINDS,
     AuditHeader,
     Header,
     MacroHeader,
+    Metric,
     MetricHeader,
     ModelHeader,
     PreconditionHeader,
+    View,
 )
 from tracewarehouse.definitions.texts import column_sentences
-from tracewarehouse.definitions.view import Metric, View
 from tracewarehouse.ingest.errors import MetricError
 from tracewarehouse.ingest.lake.schema import TABLES
 
@@ -42,13 +43,8 @@ class Definitions:
         macros: the macros by name; what they read is checked when they are created.
         added: qualified names of a user's own definitions.
 
-    Args:
-        views: models, preconditions, metrics, audits and macros.
-        added: which of them are a user's own.
-
     Raises:
-        MetricError: two files define the same name, a file reads something that does not exist, or files read each
-            other in a circle.
+        MetricError: two files define the same name, or what a file reads does not exist or reads it in turn.
     """
 
     def __init__(self, views: Iterable[View], added: Iterable[str] = ()) -> None:
@@ -74,11 +70,7 @@ class Definitions:
         return self._views[qualified]
 
     def metric(self, name: str, version: int | None = None) -> Metric:
-        """Return a version of a metric, by default the one that its unversioned name stands for.
-
-        Raises:
-            MetricError: the metric or version does not exist.
-        """
+        """A version of a metric, by default the one that its unversioned name stands for."""
         versions = [m for m in self.metrics if m.name == name]
         if not versions:
             close = get_close_matches(name, [m.name for m in self.metrics], n=1)
@@ -94,11 +86,7 @@ class Definitions:
         )
 
     def needs(self, metric: Metric) -> list[PreconditionHeader]:
-        """The preconditions for rows of the metric, in the order in which unmet ones are reported.
-
-        Raises:
-            MetricError: a precondition does not exist, or preconditions need each other in a circle.
-        """
+        """The preconditions for rows of the metric, in the order in which unmet ones are reported."""
         needed: dict[str, PreconditionHeader] = {}
         self._collect_needs(metric.view, needed, ())
         return list(needed.values())
@@ -203,11 +191,7 @@ class Definitions:
 
 
 def load_definitions(*folders: Path) -> Definitions:
-    """Read the definitions of each folder; by default of the package's own folder.
-
-    Raises:
-        MetricError: a file is not valid (the message names the file and the field), or the package's SQL is missing.
-    """
+    """Read the definitions of each folder, by default of the package's own."""
     return Definitions([v for f in folders for v in read_folder(f)]) if folders else _package(SQL)
 
 
@@ -220,6 +204,28 @@ def _package(folder: Path) -> Definitions:
     return Definitions(views)
 
 
+def load_with(folder: Path | None) -> Definitions:
+    """Load the package's definitions, and those of a user's folder if one is given.
+
+    The user's files lie anywhere in the folder, read the package's models and metrics, and do not reuse its names.
+
+    Raises:
+        MetricError: the folder holds no definitions, or one of them is not valid or reuses a name of the package.
+    """
+    if folder is None:
+        return load_definitions()
+    views = _read_user_folder(folder)
+    package = load_definitions()
+    taken = _RESERVED | package.names | {f"metrics.{name}" for name in package.aliases()}
+    for view in views:
+        _refuse_taken(view, taken)
+    names = {v.qualified for v in views}
+    for view in views:
+        if isinstance(view.header, MetricHeader) and f"metrics.{view.header.metric}" in names:
+            raise MetricError(f"{view.path}: {view.header.metric} is also the name of a version of another metric")
+    return Definitions([*read_folder(SQL), *views], added=names)
+
+
 def read_folder(folder: Path) -> list[View]:
     """Read the definitions in a folder and all folders in it.
 
@@ -227,26 +233,17 @@ def read_folder(folder: Path) -> list[View]:
         MetricError: a file is not valid; the message names the file and the field.
     """
     return [
-        *(read_view(p) for p in sorted(folder.rglob("*.sql"))),
+        *(_read_view(p) for p in sorted(folder.rglob("*.sql"))),
         *(v for p in sorted(folder.rglob(_PRECONDITIONS)) for v in _read_preconditions(p)),
     ]
 
 
 def fingerprint() -> str:
-    """Fingerprint of all metrics of the package together.
-
-    Raises:
-        MetricError: a definition is not valid.
-    """
+    """Fingerprint of all metrics of the package together."""
     return load_definitions().all_fingerprint
 
 
-def read_view(path: Path) -> View:
-    """Read and validate one definition file.
-
-    Raises:
-        MetricError: the front matter or the file's name is not valid.
-    """
+def _read_view(path: Path) -> View:
     text = _text(path)
     if not text.startswith(_OPENING):
         raise MetricError(f"{path}: must begin with a front matter {_OPENING} ... {_CLOSING}")
@@ -350,3 +347,26 @@ def _name(header: Header) -> str:
 def _newest(versions: list[Metric]) -> Metric:
     stable = [m for m in versions if m.header.status == "stable"]
     return max(stable or versions, key=lambda m: (m.header.status != "deprecated", m.version))
+
+
+def _read_user_folder(folder: Path) -> list[View]:
+    if not folder.is_dir():
+        raise MetricError(f"no folder {folder} to read metrics from; --sql or TRACEWAREHOUSE_SQL names it")
+    if not (views := read_folder(folder)):
+        raise MetricError(f"{folder}: holds no metric, model or audit: no file <name>.sql or <name>_v<n>.sql")
+    return views
+
+
+def _refuse_taken(view: View, taken: set[str]) -> None:
+    names = {view.qualified: view.name}
+    if isinstance(view.header, MetricHeader):
+        names[f"metrics.{view.header.metric}"] = view.header.metric
+    for qualified, name in names.items():
+        if qualified in taken:
+            raise MetricError(
+                f"{view.path}: {qualified} is a name of the package and cannot be defined anew; use another name, "
+                f"such as my_{name}"
+            )
+
+
+_RESERVED = {"metrics.catalog", "metrics.all_values", "metrics.missing"}

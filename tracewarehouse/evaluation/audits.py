@@ -10,9 +10,9 @@ from dataclasses import replace
 
 import duckdb
 
-from tracewarehouse.definitions.ranges import all_audits
+from tracewarehouse.definitions.definition import View
+from tracewarehouse.definitions.derived import all_audits
 from tracewarehouse.definitions.reading import Definitions, load_definitions
-from tracewarehouse.definitions.view import View
 from tracewarehouse.evaluation.findings import Finding
 from tracewarehouse.ingest.errors import MetricError
 

@@ -84,7 +84,7 @@ def _evaluated(_: Any, task: _Task) -> Evaluation:
 @cache
 def _prepared(sql: Path | None) -> tuple[duckdb.DuckDBPyConnection, PreparedMetrics]:
     """A database and the prepared metrics; never closed, as the process is ended after its answer."""
-    from tracewarehouse.definitions.user import load_with
+    from tracewarehouse.definitions.reading import load_with
     from tracewarehouse.evaluation.evaluator import database
     from tracewarehouse.evaluation.values import prepared_metrics
 

@@ -133,7 +133,7 @@ def prepared_evaluator(sql: Path | None, threads: int) -> Evaluator:
     Raises:
         MetricError: a definition is not valid.
     """
-    from tracewarehouse.definitions.user import load_with
+    from tracewarehouse.definitions.reading import load_with
     from tracewarehouse.evaluation.evaluator import Evaluator
 
     return Evaluator(load_with(sql), threads=threads)

@@ -11,8 +11,9 @@ import pytest
 
 import tracewarehouse as tw
 from tracewarehouse.cli import run
-from tracewarehouse.definitions.missing import UNTOLD
-from tracewarehouse.definitions.user import load_with, portability_notes
+from tracewarehouse.definitions.derived import UNTOLD
+from tracewarehouse.definitions.portable import portability_notes
+from tracewarehouse.definitions.reading import load_with
 from tracewarehouse.ingest.errors import MetricError
 
 MODEL = """/*---
