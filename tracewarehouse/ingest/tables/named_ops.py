@@ -173,11 +173,11 @@ class NamedOpWriter:
         for m, o, h, p, has in zip(*(c[first].tolist() for c in columns), strict=True):
             event, hlo_text = _named(plane.event_metadata[m]) if m >= 0 else ("(unnamed)", None)
             if o < 0:
-                ids.append(self._instructions.of_name(event))
+                ids.append(self._instructions.add_name(event))
             else:
                 name = modules[h] if h >= 0 else None
                 number = p % (1 << 64) if has else None
-                ids.append(self._instructions.of_op(hlo_modules, ops[o], name, number, event, hlo_text))
+                ids.append(self._instructions.add_op(hlo_modules, ops[o], name, number, event, hlo_text))
         said = {"hlo_op": op >= 0, "hlo_module": (op >= 0) & (module >= 0), "program_id": (op >= 0) & has_program}
         left = [unheld(s, said[s.name][s.rows]) if s.name in said else s for s in batch.stats]
         return np.array(ids, np.int32)[inverse], left
